@@ -1,2 +1,93 @@
+//! The tasks of a developer, run as `cargo xtask <verb>`.
+//!
+//! They are Rust and not shell, so that they run wherever the project builds and are themselves
+//! formatted, linted and tested. A verb is one file: a `clap::Args` struct whose doc comment is the
+//! help, and an `impl Verb`. To add `bench`, write `bench.rs`, name its module below and add
+//! `entry::<bench::Bench>()` to `VERBS`. A module without its entry is dead code, which clippy
+//! refuses, so neither line can be forgotten.
+
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod test;
+mod tidy;
+mod workspace;
+
+use clap::{ArgMatches, Args, Command};
+use std::process::ExitCode;
+
+/// The verbs, in the order of the help.
+const VERBS: &[Entry] = &[entry::<tidy::Tidy>(), entry::<test::Test>()];
+
+/// A verb's options are the type itself; running consumes them.
+trait Verb: Args {
+    const NAME: &'static str;
+
+    /// An error is printed as `error: <text>`; a verb that has reported its own findings returns a
+    /// failing `ExitCode` instead.
+    fn run(self) -> Result<ExitCode, String>;
+}
+
+/// A verb with its type forgotten, so that verbs fit into one list.
+struct Entry {
+    name: &'static str,
+    augment: fn(Command) -> Command,
+    run: fn(&ArgMatches) -> Result<ExitCode, String>,
+}
+
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let (name, options) = matches.subcommand().expect("clap requires a verb");
+    let verb = VERBS
+        .iter()
+        .find(|verb| verb.name == name)
+        .expect("clap accepts the verbs of the list only");
+    (verb.run)(options).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn command() -> Command {
+    Command::new("xtask")
+        .bin_name("cargo xtask")
+        .about("The tasks of a developer")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands(
+            VERBS
+                .iter()
+                .map(|verb| (verb.augment)(Command::new(verb.name))),
+        )
+}
+
+const fn entry<V: Verb>() -> Entry {
+    Entry {
+        name: V::NAME,
+        augment: V::augment_args,
+        run: run_verb::<V>,
+    }
+}
+
+fn run_verb<V: Verb>(matches: &ArgMatches) -> Result<ExitCode, String> {
+    V::from_arg_matches(matches)
+        .map_err(|error| error.to_string())?
+        .run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_parses_and_says_what_it_does() {
+        let command = command();
+        command.clone().debug_assert();
+        for verb in command.get_subcommands() {
+            assert!(
+                verb.get_about().is_some(),
+                "{} has no help",
+                verb.get_name()
+            );
+        }
+    }
+}

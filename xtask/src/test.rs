@@ -1,0 +1,237 @@
+//! `cargo xtask test`: everything that must hold before a change goes in, by one command.
+//!
+//! The steps run in order and all of them run: a missing blank line must not hide a failing test.
+//! Each step counts what it proved. For the tests these are libtest's own numbers, summed over all
+//! test binaries; each named check (fmt, clippy, tidy, docs) counts as one; the preparations (tools, build)
+//! count only when they fail. The last line on standard output is `N passed, N failed` alone, for whoever
+//! reads it by machine.
+
+mod libtest;
+mod tools;
+
+use crate::{Verb, tidy, workspace};
+use clap::ValueEnum;
+use std::fmt::Write as _;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// Run all checks and tests, and print `N passed, N failed` as the last line.
+#[derive(clap::Args)]
+pub(crate) struct Test {
+    /// Run this step alone; may be given several times.
+    #[arg(long, value_name = "STEP")]
+    only: Vec<Step>,
+
+    /// Do not install missing tools, only say which are missing.
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// The steps, in the order in which they run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// The programs that the black-box tests start, from Debian's packages.
+    Tools,
+    /// The code is as rustfmt writes it.
+    Fmt,
+    /// clippy has nothing to say.
+    Clippy,
+    /// The rules of `cargo xtask tidy`.
+    Tidy,
+    /// The release binary builds.
+    Build,
+    /// Unit, contract, black-box and documentation tests.
+    Tests,
+    /// The code's documentation builds, and its links lead somewhere.
+    Docs,
+}
+
+/// What a step proved.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+}
+
+struct Row {
+    step: Step,
+    tally: Tally,
+    took: Duration,
+}
+
+impl Verb for Test {
+    const NAME: &'static str = "test";
+
+    fn run(self) -> Result<ExitCode, String> {
+        let chosen = |step: &Step| self.only.is_empty() || self.only.contains(step);
+        let steps = Step::value_variants().iter().copied().filter(chosen);
+        let rows: Vec<Row> = steps.map(|step| self.run_step(step)).collect();
+        print!("{}", summary(&rows));
+        Ok(match rows.iter().all(|row| row.tally.failed == 0) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+}
+
+impl Test {
+    fn run_step(&self, step: Step) -> Row {
+        println!("\n==== {} ====", step.name());
+        let start = Instant::now();
+        let tally = self.tally(step).unwrap_or_else(|error| {
+            println!("error: {error}");
+            Tally::of_preparation(false)
+        });
+        Row {
+            step,
+            tally,
+            took: start.elapsed(),
+        }
+    }
+
+    fn tally(&self, step: Step) -> Result<Tally, String> {
+        Ok(match step {
+            Step::Tools => {
+                tools::provide(!self.no_install)?;
+                Tally::of_preparation(true)
+            }
+            Step::Fmt => check(cargo(&["fmt", "--all", "--check"]))?,
+            Step::Clippy => check(cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]))?,
+            Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
+            Step::Build => {
+                let build = cargo(&["build", "--release", "-p", "sluice"]);
+                Tally::of_preparation(succeeds(build)?)
+            }
+            Step::Tests => {
+                let tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
+                libtest::run(tests, &mut std::io::stdout())?
+            }
+            Step::Docs => {
+                let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+                doc.env("RUSTDOCFLAGS", "-D warnings");
+                check(doc)?
+            }
+        })
+    }
+}
+
+impl Step {
+    fn name(self) -> String {
+        let value = self.to_possible_value().expect("no step is hidden");
+        value.get_name().to_string()
+    }
+}
+
+impl Tally {
+    fn of_check(holds: bool) -> Self {
+        Self {
+            passed: u64::from(holds),
+            failed: u64::from(!holds),
+        }
+    }
+
+    fn of_preparation(succeeded: bool) -> Self {
+        Self {
+            passed: 0,
+            failed: u64::from(!succeeded),
+        }
+    }
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    println!("cargo {}", arguments.join(" "));
+    let mut command = workspace::cargo();
+    command.args(arguments);
+    command
+}
+
+fn check(command: Command) -> Result<Tally, String> {
+    succeeds(command).map(Tally::of_check)
+}
+
+fn succeeds(mut command: Command) -> Result<bool, String> {
+    let status = command
+        .status()
+        .map_err(|error| format!("Cannot start {}: {error}", name_of(&command)))?;
+    Ok(status.success())
+}
+
+fn name_of(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+fn summary(rows: &[Row]) -> String {
+    let mut text = "\n==== summary ====\n".to_string();
+    let mut sum = Tally::default();
+    for Row { step, tally, took } in rows {
+        let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
+        let name = step.name();
+        let Tally { passed, failed } = tally;
+        let seconds = took.as_secs_f64();
+        let _ = writeln!(
+            text,
+            "{name:<7} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s"
+        );
+        sum.passed += passed;
+        sum.failed += failed;
+    }
+    let _ = writeln!(text, "\n{} passed, {} failed", sum.passed, sum.failed);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_ends_with_the_sum_alone_on_its_line() {
+        let took = Duration::from_millis(1500);
+        let rows = [
+            Row {
+                step: Step::Build,
+                tally: Tally::of_preparation(true),
+                took,
+            },
+            Row {
+                step: Step::Tests,
+                tally: Tally {
+                    passed: 211,
+                    failed: 2,
+                },
+                took,
+            },
+            Row {
+                step: Step::Fmt,
+                tally: Tally::of_check(true),
+                took,
+            },
+        ];
+        assert_eq!(
+            summary(&rows),
+            "
+==== summary ====
+build   ok          0 passed    0 failed     1.5 s
+tests   FAILED    211 passed    2 failed     1.5 s
+fmt     ok          1 passed    0 failed     1.5 s
+
+212 passed, 2 failed
+"
+        );
+    }
+
+    #[test]
+    fn checks_count_and_preparations_count_only_their_failure() {
+        let tally = |passed, failed| Tally { passed, failed };
+        assert_eq!(Tally::of_check(true), tally(1, 0));
+        assert_eq!(Tally::of_check(false), tally(0, 1));
+        assert_eq!(Tally::of_preparation(true), tally(0, 0));
+        assert_eq!(Tally::of_preparation(false), tally(0, 1));
+    }
+}

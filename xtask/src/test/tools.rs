@@ -1,0 +1,139 @@
+//! The programs that the black-box tests start, and the Debian packages that bring them.
+//!
+//! The tests check the daemon against other people's NBD clients, servers and file systems; none of these
+//! is linked into it. What is missing is installed when that needs no question (root, and apt-get is there);
+//! else the error says what to install.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// `(program, package)`, packages as in Debian 12.
+const TOOLS: &[(&str, &str)] = &[
+    ("debugfs", "e2fsprogs"),
+    ("fio", "fio"),
+    ("losetup", "util-linux"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("nbdcopy", "libnbd-bin"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
+    ("nbdsh", "python3-libnbd"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("qemu-storage-daemon", "qemu-system-common"),
+];
+
+/// Where Debian keeps programs of the administrator, which are not on every user's path.
+const ADMIN_FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+pub(super) fn provide(install: bool) -> Result<(), String> {
+    let missing = missing(is_installed);
+    if missing.is_empty() {
+        println!("all {} tools are installed", TOOLS.len());
+        return Ok(());
+    }
+    if !install || !is_root() || find("apt-get").is_none() {
+        return Err(advice(&missing));
+    }
+    println!("missing, installing: {}", missing.join(" "));
+    apt_get(&["update", "-q"])?;
+    let mut install = vec!["install", "-q", "-y", "--no-install-recommends"];
+    install.extend(&missing);
+    apt_get(&install)?;
+    match self::missing(is_installed) {
+        missing if missing.is_empty() => Ok(()),
+        missing => Err(format!(
+            "Installed, but still without a program of: {}",
+            missing.join(" ")
+        )),
+    }
+}
+
+/// The packages of which a program is missing, each once.
+fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let tools = TOOLS.iter().filter(|(program, _)| !is_installed(program));
+    let mut packages: Vec<&str> = tools.map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn advice(packages: &[&str]) -> String {
+    let packages = packages.join(" ");
+    format!(
+        "The black-box tests need packages that are not installed: {packages}. Run as root: \
+         apt-get update && apt-get install -y --no-install-recommends {packages}"
+    )
+}
+
+fn is_installed(program: &str) -> bool {
+    find(program).is_some()
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(ADMIN_FOLDERS.iter().map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string(Path::new("/proc/self/status")).unwrap_or_default();
+    effective_uid(&status) == Some(0)
+}
+
+/// The line `Uid:` lists the real, effective, saved and file system user.
+fn effective_uid(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn apt_get(arguments: &[&str]) -> Result<(), String> {
+    println!("apt-get {}", arguments.join(" "));
+    let status = Command::new("apt-get")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status()
+        .map_err(|error| format!("Cannot start apt-get: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "apt-get {} failed ({status}), see above",
+            arguments[0]
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_asked_for_once_and_only_when_missing() {
+        assert_eq!(missing(|_| true), Vec::<&str>::new());
+        let packages = missing(|program| !program.starts_with("qemu-"));
+        assert_eq!(packages, ["qemu-system-common", "qemu-utils"]);
+    }
+
+    #[test]
+    fn the_advice_is_a_command_to_copy() {
+        let advice = advice(&["fio", "nbdkit"]);
+        assert!(
+            advice.ends_with("apt-get install -y --no-install-recommends fio nbdkit"),
+            "{advice}"
+        );
+    }
+
+    #[test]
+    fn the_effective_user_decides() {
+        let status = "Name:\tx\nUid:\t1000\t0\t1000\t1000\nGid:\t1\t1\t1\t1\n";
+        assert_eq!(effective_uid(status), Some(0));
+        assert_eq!(effective_uid(""), None);
+    }
+
+    #[test]
+    fn programs_are_found_by_name() {
+        assert!(find("sh").is_some());
+        assert!(find("no-such-program-anywhere").is_none());
+    }
+}
