@@ -37,10 +37,7 @@ struct Entry {
 fn main() -> ExitCode {
     let matches = command().get_matches();
     let (name, options) = matches.subcommand().expect("clap requires a verb");
-    let verb = VERBS
-        .iter()
-        .find(|verb| verb.name == name)
-        .expect("clap accepts the verbs of the list only");
+    let verb = VERBS.iter().find(|verb| verb.name == name).expect("clap accepts the verbs of the list only");
     (verb.run)(options).unwrap_or_else(|error| {
         eprintln!("error: {error}");
         ExitCode::FAILURE
@@ -53,25 +50,15 @@ fn command() -> Command {
         .about("The tasks of a developer")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands(
-            VERBS
-                .iter()
-                .map(|verb| (verb.augment)(Command::new(verb.name))),
-        )
+        .subcommands(VERBS.iter().map(|verb| (verb.augment)(Command::new(verb.name))))
 }
 
 const fn entry<V: Verb>() -> Entry {
-    Entry {
-        name: V::NAME,
-        augment: V::augment_args,
-        run: run_verb::<V>,
-    }
+    Entry { name: V::NAME, augment: V::augment_args, run: run_verb::<V> }
 }
 
 fn run_verb<V: Verb>(matches: &ArgMatches) -> Result<ExitCode, String> {
-    V::from_arg_matches(matches)
-        .map_err(|error| error.to_string())?
-        .run()
+    V::from_arg_matches(matches).map_err(|error| error.to_string())?.run()
 }
 
 #[cfg(test)]
@@ -83,11 +70,7 @@ mod tests {
         let command = command();
         command.clone().debug_assert();
         for verb in command.get_subcommands() {
-            assert!(
-                verb.get_about().is_some(),
-                "{} has no help",
-                verb.get_name()
-            );
+            assert!(verb.get_about().is_some(), "{} has no help", verb.get_name());
         }
     }
 }

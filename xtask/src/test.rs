@@ -82,11 +82,7 @@ impl Test {
             println!("error: {error}");
             Tally::of_preparation(false)
         });
-        Row {
-            step,
-            tally,
-            took: start.elapsed(),
-        }
+        Row { step, tally, took: start.elapsed() }
     }
 
     fn tally(&self, step: Step) -> Result<Tally, String> {
@@ -96,14 +92,7 @@ impl Test {
                 Tally::of_preparation(true)
             }
             Step::Fmt => check(cargo(&["fmt", "--all", "--check"]))?,
-            Step::Clippy => check(cargo(&[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ]))?,
+            Step::Clippy => check(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?,
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Build => {
                 let build = cargo(&["build", "--release", "-p", "sluice"]);
@@ -131,17 +120,11 @@ impl Step {
 
 impl Tally {
     fn of_check(holds: bool) -> Self {
-        Self {
-            passed: u64::from(holds),
-            failed: u64::from(!holds),
-        }
+        Self { passed: u64::from(holds), failed: u64::from(!holds) }
     }
 
     fn of_preparation(succeeded: bool) -> Self {
-        Self {
-            passed: 0,
-            failed: u64::from(!succeeded),
-        }
+        Self { passed: 0, failed: u64::from(!succeeded) }
     }
 }
 
@@ -157,9 +140,7 @@ fn check(command: Command) -> Result<Tally, String> {
 }
 
 fn succeeds(mut command: Command) -> Result<bool, String> {
-    let status = command
-        .status()
-        .map_err(|error| format!("Cannot start {}: {error}", name_of(&command)))?;
+    let status = command.status().map_err(|error| format!("Cannot start {}: {error}", name_of(&command)))?;
     Ok(status.success())
 }
 
@@ -175,10 +156,7 @@ fn summary(rows: &[Row]) -> String {
         let name = step.name();
         let Tally { passed, failed } = tally;
         let seconds = took.as_secs_f64();
-        let _ = writeln!(
-            text,
-            "{name:<7} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s"
-        );
+        let _ = writeln!(text, "{name:<7} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s");
         sum.passed += passed;
         sum.failed += failed;
     }
@@ -194,24 +172,9 @@ mod tests {
     fn the_summary_ends_with_the_sum_alone_on_its_line() {
         let took = Duration::from_millis(1500);
         let rows = [
-            Row {
-                step: Step::Build,
-                tally: Tally::of_preparation(true),
-                took,
-            },
-            Row {
-                step: Step::Tests,
-                tally: Tally {
-                    passed: 211,
-                    failed: 2,
-                },
-                took,
-            },
-            Row {
-                step: Step::Fmt,
-                tally: Tally::of_check(true),
-                took,
-            },
+            Row { step: Step::Build, tally: Tally::of_preparation(true), took },
+            Row { step: Step::Tests, tally: Tally { passed: 211, failed: 2 }, took },
+            Row { step: Step::Fmt, tally: Tally::of_check(true), took },
         ];
         assert_eq!(
             summary(&rows),

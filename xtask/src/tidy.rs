@@ -53,11 +53,7 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn violation(&self, line: usize, what: impl Into<String>) -> Violation {
-        Violation {
-            path: self.path.to_string(),
-            line,
-            what: what.into(),
-        }
+        Violation { path: self.path.to_string(), line, what: what.into() }
     }
 
     fn is_rust(&self) -> bool {
@@ -65,10 +61,7 @@ impl Source<'_> {
     }
 
     fn has_folder(&self, name: &str) -> bool {
-        let folders = self
-            .path
-            .rsplit_once('/')
-            .map_or("", |(folders, _)| folders);
+        let folders = self.path.rsplit_once('/').map_or("", |(folders, _)| folders);
         folders.split('/').any(|folder| folder == name)
     }
 }
@@ -92,8 +85,7 @@ pub(crate) fn check_workspace() -> Result<usize, String> {
 }
 
 fn check_file(path: &str) -> Result<Vec<Violation>, String> {
-    let bytes = std::fs::read(workspace::root().join(path))
-        .map_err(|error| format!("Cannot read {path}: {error}"))?;
+    let bytes = std::fs::read(workspace::root().join(path)).map_err(|error| format!("Cannot read {path}: {error}"))?;
     // What is not text has no lines to check.
     Ok(match std::str::from_utf8(&bytes) {
         Ok(text) if !text.contains('\0') => check(&Source { path, text }),
@@ -120,29 +112,20 @@ mod tests {
 
     #[test]
     fn a_violation_reads_as_compilers_write_it() {
-        let source = Source {
-            path: "a/b.rs",
-            text: "fn f() {} \n",
-        };
+        let source = Source { path: "a/b.rs", text: "fn f() {} \n" };
         let shown: Vec<String> = check(&source).iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["a/b.rs:1: trailing whitespace, remove it"]);
     }
 
     #[test]
     fn seeds_of_a_fuzzer_are_not_checked() {
-        let source = Source {
-            path: "fuzz/corpus/config/one",
-            text: "x = 1 ",
-        };
+        let source = Source { path: "fuzz/corpus/config/one", text: "x = 1 " };
         assert_eq!(check(&source), []);
     }
 
     #[test]
     fn violations_of_a_file_come_in_the_order_of_its_lines() {
-        let source = Source {
-            path: "a.rs",
-            text: "fn f() { dbg!(1); }\nfn g() {} \n",
-        };
+        let source = Source { path: "a.rs", text: "fn f() { dbg!(1); }\nfn g() {} \n" };
         let lines: Vec<usize> = check(&source).iter().map(|v| v.line).collect();
         assert_eq!(lines, [1, 2]);
     }

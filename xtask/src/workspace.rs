@@ -6,10 +6,7 @@ use std::process::Command;
 /// The repository root. Known at compile time, because this crate lies in it: a task then works from
 /// any folder.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this crate is a folder of the workspace")
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is a folder of the workspace").to_path_buf()
 }
 
 /// A command of the cargo that started us, in the repository root.
@@ -23,32 +20,17 @@ pub(crate) fn cargo() -> Command {
 /// those that are new and not ignored, so that a mistake shows before its commit.
 pub(crate) fn files() -> Result<Vec<String>, String> {
     let listing = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
         .output()
-        .map_err(|error| {
-            format!("Cannot start git ({error}): install it, the file list comes from it")
-        })?;
+        .map_err(|error| format!("Cannot start git ({error}): install it, the file list comes from it"))?;
     if !listing.status.success() {
         let reason = String::from_utf8_lossy(&listing.stderr);
-        return Err(format!(
-            "`git ls-files` failed, run this in a git checkout: {}",
-            reason.trim()
-        ));
+        return Err(format!("`git ls-files` failed, run this in a git checkout: {}", reason.trim()));
     }
-    let listing = String::from_utf8(listing.stdout)
-        .map_err(|_| "A file name is not UTF-8: rename it".to_string())?;
-    let mut files: Vec<String> = listing
-        .split_terminator('\0')
-        .filter(|path| is_plain_file(&root().join(path)))
-        .map(str::to_string)
-        .collect();
+    let listing = String::from_utf8(listing.stdout).map_err(|_| "A file name is not UTF-8: rename it".to_string())?;
+    let mut files: Vec<String> =
+        listing.split_terminator('\0').filter(|path| is_plain_file(&root().join(path))).map(str::to_string).collect();
     files.sort();
     files.dedup();
     Ok(files)
@@ -56,6 +38,5 @@ pub(crate) fn files() -> Result<Vec<String>, String> {
 
 /// A deleted file stays listed until its deletion is committed, and a link's target is listed itself.
 fn is_plain_file(path: &Path) -> bool {
-    path.symlink_metadata()
-        .is_ok_and(|metadata| metadata.is_file())
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file())
 }

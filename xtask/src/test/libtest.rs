@@ -16,10 +16,7 @@ struct Results {
 /// numbers of an example would be counted as real ones.
 pub(super) fn run(mut command: Command, shown: &mut impl Write) -> Result<Tally, String> {
     let name = name_of(&command);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("Cannot start {name}: {error}"))?;
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("Cannot start {name}: {error}"))?;
     let output = child.stdout.take().expect("stdout is piped");
     let mut results = Results::default();
     // Bytes, because what a failing test prints need not be UTF-8.
@@ -27,13 +24,9 @@ pub(super) fn run(mut command: Command, shown: &mut impl Write) -> Result<Tally,
         let mut line = line.map_err(|error| format!("Cannot read from {name}: {error}"))?;
         results.add_line(&String::from_utf8_lossy(&line));
         line.push(b'\n');
-        shown
-            .write_all(&line)
-            .map_err(|error| format!("Cannot print: {error}"))?;
+        shown.write_all(&line).map_err(|error| format!("Cannot print: {error}"))?;
     }
-    let status = child
-        .wait()
-        .map_err(|error| format!("Cannot wait for {name}: {error}"))?;
+    let status = child.wait().map_err(|error| format!("Cannot wait for {name}: {error}"))?;
     let (tally, remark) = results.judge(status.success());
     if let Some(remark) = remark {
         eprintln!("error: {remark}");
@@ -74,9 +67,7 @@ fn number_before(line: &str, word: &str) -> u64 {
         return 0;
     };
     let start = line[..at].rfind(|c: char| !c.is_ascii_digit());
-    line[start.map_or(0, |start| start + 1)..at]
-        .parse()
-        .unwrap_or(0)
+    line[start.map_or(0, |start| start + 1)..at].parse().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -107,11 +98,7 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
 
     #[test]
     fn numbers_of_all_binaries_are_summed() {
-        let expected = Results {
-            passed: 42,
-            failed: 1,
-            ignored: 2,
-        };
+        let expected = Results { passed: 42, failed: 1, ignored: 2 };
         assert_eq!(results(TWO_BINARIES), expected);
     }
 

@@ -41,10 +41,7 @@ pub(super) fn provide(install: bool) -> Result<(), String> {
     apt_get(&install)?;
     match self::missing(is_installed) {
         missing if missing.is_empty() => Ok(()),
-        missing => Err(format!(
-            "Installed, but still without a program of: {}",
-            missing.join(" ")
-        )),
+        missing => Err(format!("Installed, but still without a program of: {}", missing.join(" "))),
     }
 }
 
@@ -97,10 +94,7 @@ fn apt_get(arguments: &[&str]) -> Result<(), String> {
         .map_err(|error| format!("Cannot start apt-get: {error}"))?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!(
-            "apt-get {} failed ({status}), see above",
-            arguments[0]
-        )),
+        false => Err(format!("apt-get {} failed ({status}), see above", arguments[0])),
     }
 }
 
@@ -118,10 +112,7 @@ mod tests {
     #[test]
     fn the_advice_is_a_command_to_copy() {
         let advice = advice(&["fio", "nbdkit"]);
-        assert!(
-            advice.ends_with("apt-get install -y --no-install-recommends fio nbdkit"),
-            "{advice}"
-        );
+        assert!(advice.ends_with("apt-get install -y --no-install-recommends fio nbdkit"), "{advice}");
     }
 
     #[test]

@@ -24,12 +24,7 @@ pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
             return vec![source.violation(line, "not Rust from here on, balance the brackets")];
         }
     };
-    let file = File {
-        source,
-        tokens: &tokens,
-        lines: source.text.lines().collect(),
-        tests: test_items(&tokens),
-    };
+    let file = File { source, tokens: &tokens, lines: source.text.lines().collect(), tests: test_items(&tokens) };
     let rules = [
         function_length,
         file_length,
@@ -74,9 +69,7 @@ impl File<'_> {
             text.starts_with("//") || text.starts_with("#[")
         });
         let same = &self.lines[line - 1..line];
-        same.iter()
-            .chain(above)
-            .filter_map(|text| text.split_once("//").map(|(_, comment)| comment.trim()))
+        same.iter().chain(above).filter_map(|text| text.split_once("//").map(|(_, comment)| comment.trim()))
     }
 }
 
@@ -143,8 +136,7 @@ fn ignored_test(file: &File<'_>) -> Vec<Violation> {
             continue;
         };
         let ignores = tokens.is_word(attribute.start, "ignore")
-            || tokens.is_word(attribute.start, "cfg_attr")
-                && tokens.attribute_has(&attribute, "ignore");
+            || tokens.is_word(attribute.start, "cfg_attr") && tokens.attribute_has(&attribute, "ignore");
         if ignores {
             let what = "ignored test, make it run everywhere or remove it";
             violations.push(file.source.violation(tokens.line(at), what));
@@ -272,10 +264,7 @@ fn test_items(tokens: &Tokens) -> Vec<TestItem> {
         let Some(end) = tokens.item_end(item) else {
             continue;
         };
-        items.push(TestItem {
-            lines: tokens.lines(at, end),
-            is_module: tokens.is_word(item, "mod"),
-        });
+        items.push(TestItem { lines: tokens.lines(at, end), is_module: tokens.is_word(item, "mod") });
     }
     items
 }
@@ -337,19 +326,14 @@ mod tests {
 
     #[test]
     fn braces_in_strings_and_comments_close_nothing() {
-        let text = format!(
-            "fn long() {{\n    // }}\n    g(\"}}\", r#\"}}\"#, '}}');\n{}}}\n",
-            "    step();\n".repeat(68)
-        );
+        let text =
+            format!("fn long() {{\n    // }}\n    g(\"}}\", r#\"}}\"#, '}}');\n{}}}\n", "    step();\n".repeat(68));
         assert_eq!(lines("a.rs", &text), [1]);
     }
 
     #[test]
     fn a_declaration_without_body_has_no_length() {
-        let text = format!(
-            "trait T {{\n    fn f();\n{}}}\n",
-            "    const C: u8;\n".repeat(80)
-        );
+        let text = format!("trait T {{\n    fn f();\n{}}}\n", "    const C: u8;\n".repeat(80));
         assert_eq!(lines("a.rs", &text), []);
     }
 

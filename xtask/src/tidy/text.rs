@@ -4,26 +4,15 @@ use super::{Source, Violation};
 
 /// Folders that exist on the machine of whoever wrote the line, and on no other. Examples in documents use
 /// folders that any host may have: `/srv/vm`, `/run/sluice`, `/etc/sluice`.
-const MACHINE_FOLDERS: &[&str] = &[
-    concat!("/wo", "rk/"),
-    concat!("/fa", "rm/"),
-    concat!("/ro", "ot/"),
-    concat!("/ho", "me/"),
-];
+const MACHINE_FOLDERS: &[&str] =
+    &[concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 /// Promises to do something later: a defect is fixed or reported, and a missing part is left out and said so.
-const UNFINISHED: &[&str] = &[
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("XX", "X"),
-];
+const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 /// Words of the place where work is organised; the project speaks of itself alone.
-const WORKPLACE: &[&str] = &[
-    concat!("agent", " session"),
-    concat!("coding", " agent"),
-    concat!("generated with", " ai"),
-];
+const WORKPLACE: &[&str] =
+    &[concat!("agent", " session"), concat!("coding", " agent"), concat!("generated with", " ai")];
 
 /// Hosts of package registries: which mirror a machine uses is that machine's configuration.
 const REGISTRIES: &[&str] = &[
@@ -77,46 +66,34 @@ fn machine_folder(line: &str) -> Option<String> {
     let found = MACHINE_FOLDERS.iter().find(|folder| {
         line.match_indices(*folder).any(|(at, _)| {
             // `docs/work/` and `$OUT/work/` are relative to something; `/home/<name>` names nobody.
-            let starts_a_path =
-                !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.~}>*".contains(c));
-            let names_something =
-                line[at + folder.len()..].starts_with(|c: char| !"<$*".contains(c));
+            let starts_a_path = !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.~}>*".contains(c));
+            let names_something = line[at + folder.len()..].starts_with(|c: char| !"<$*".contains(c));
             starts_a_path && (names_something || !folder.starts_with(concat!("/ho", "me")))
         })
     })?;
-    Some(format!(
-        "path of one machine ({found}...), use a relative path or an example folder such as /srv/vm"
-    ))
+    Some(format!("path of one machine ({found}...), use a relative path or an example folder such as /srv/vm"))
 }
 
 fn unfinished(line: &str) -> Option<String> {
     let found = UNFINISHED.iter().find(|word| has_word(line, word))?;
-    Some(format!(
-        "unfinished work ({found}), finish it or say plainly what is missing"
-    ))
+    Some(format!("unfinished work ({found}), finish it or say plainly what is missing"))
 }
 
 fn workplace(line: &str) -> Option<String> {
     let line = line.to_lowercase();
     let found = WORKPLACE.iter().find(|word| has_word(&line, word))?;
-    Some(format!(
-        "workplace words (\"{found}\"), speak of the project alone"
-    ))
+    Some(format!("workplace words (\"{found}\"), speak of the project alone"))
 }
 
 fn issue_number(line: &str) -> Option<String> {
     let line = line.to_lowercase();
-    let mut words = line
-        .split(|c: char| !(c.is_alphanumeric() || c == '#'))
-        .peekable();
+    let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '#')).peekable();
     while let Some(word) = words.next() {
         let numbered = match word.split_once('#') {
             Some((before, after)) => matches!(before, "issue" | "issues") && is_number(after),
             None => {
                 matches!(word, "issue" | "issues")
-                    && words
-                        .peek()
-                        .is_some_and(|next| is_number(next.trim_start_matches('#')))
+                    && words.peek().is_some_and(|next| is_number(next.trim_start_matches('#')))
             }
         };
         if numbered {
@@ -134,16 +111,13 @@ fn registry(source: &Source<'_>, line: &str) -> Option<String> {
     }
     let line = line.to_lowercase();
     let found = REGISTRIES.iter().find(|host| has_word(&line, host))?;
-    Some(format!(
-        "host of a package registry ({found}), leave it to the machine's configuration"
-    ))
+    Some(format!("host of a package registry ({found}), leave it to the machine's configuration"))
 }
 
 /// Whether `word` occurs with no letter, digit or underscore on either side.
 fn has_word(line: &str, word: &str) -> bool {
     let joins = |c: char| c.is_alphanumeric() || c == '_';
-    line.match_indices(word)
-        .any(|(at, _)| !line[..at].ends_with(joins) && !line[at + word.len()..].starts_with(joins))
+    line.match_indices(word).any(|(at, _)| !line[..at].ends_with(joins) && !line[at + word.len()..].starts_with(joins))
 }
 
 fn is_number(word: &str) -> bool {
@@ -155,17 +129,11 @@ mod tests {
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
-        check(&Source { path, text })
-            .into_iter()
-            .map(|violation| (violation.line, violation.what))
-            .collect()
+        check(&Source { path, text }).into_iter().map(|violation| (violation.line, violation.what)).collect()
     }
 
     fn lines(text: &str) -> Vec<usize> {
-        found("notes.md", text)
-            .iter()
-            .map(|found| found.0)
-            .collect()
+        found("notes.md", text).iter().map(|found| found.0).collect()
     }
 
     #[test]
@@ -213,11 +181,7 @@ mod tests {
 
     #[test]
     fn numbers_of_issues() {
-        for bad in [
-            concat!("fixes issue", " #12\n"),
-            concat!("Issue", " 7 says\n"),
-            concat!("(issues", "#3)\n"),
-        ] {
+        for bad in [concat!("fixes issue", " #12\n"), concat!("Issue", " 7 says\n"), concat!("(issues", "#3)\n")] {
             assert_eq!(lines(bad), [1], "{bad}");
         }
         assert_eq!(lines("an issue of 3 disks\n# 1 heading\ntissue 5\n"), []);
@@ -226,10 +190,7 @@ mod tests {
     #[test]
     fn hosts_of_registries() {
         assert_eq!(lines(concat!("https://static.crates", ".io/x\n")), [1]);
-        assert_eq!(
-            lines(concat!("deb http://deb.debian", ".org/debian\n")),
-            [1]
-        );
+        assert_eq!(lines(concat!("deb http://deb.debian", ".org/debian\n")), [1]);
         assert_eq!(lines("https://example.org/crates\n"), []);
         assert_eq!(found("Cargo.lock", concat!("crates", ".io\n")), []);
     }

@@ -36,9 +36,7 @@ pub(super) struct Attribute {
 impl Tokens {
     /// The error is the line at which the text stops being Rust.
     pub(super) fn lex(text: &str) -> Result<Self, usize> {
-        let stream: TokenStream = text
-            .parse()
-            .map_err(|error: proc_macro2::LexError| error.span().start().line)?;
+        let stream: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| error.span().start().line)?;
         let mut tokens = Vec::new();
         flatten(stream, &mut tokens);
         Ok(Self(tokens))
@@ -74,10 +72,7 @@ impl Tokens {
     /// The index of the closing partner, if an opening `delimiter` is at `at`.
     pub(super) fn group(&self, at: usize, delimiter: Delimiter) -> Option<usize> {
         match self.kind(at) {
-            Some(Kind::Open {
-                delimiter: found,
-                closes,
-            }) if *found == delimiter => Some(*closes),
+            Some(Kind::Open { delimiter: found, closes }) if *found == delimiter => Some(*closes),
             _ => None,
         }
     }
@@ -97,11 +92,7 @@ impl Tokens {
         let inner = self.is_mark(at + 1, '!');
         let open = at + 1 + usize::from(inner);
         let end = self.group(open, Delimiter::Bracket)?;
-        Some(Attribute {
-            start: open + 1,
-            end,
-            inner,
-        })
+        Some(Attribute { start: open + 1, end, inner })
     }
 
     pub(super) fn attribute_has(&self, attribute: &Attribute, word: &str) -> bool {
@@ -114,10 +105,7 @@ impl Tokens {
         loop {
             match self.kind(at)? {
                 Kind::Mark(';') => return Some(at),
-                Kind::Open {
-                    delimiter: Delimiter::Brace,
-                    closes,
-                } => return Some(*closes),
+                Kind::Open { delimiter: Delimiter::Brace, closes } => return Some(*closes),
                 Kind::Open { closes, .. } => at = closes + 1,
                 // The end of what surrounds the item.
                 Kind::Close => return None,
@@ -140,15 +128,9 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
             TokenTree::Literal(_) => Kind::Literal,
             TokenTree::Group(group) => {
                 let open = tokens.len();
-                tokens.push(Token {
-                    kind: Kind::Close,
-                    line,
-                });
+                tokens.push(Token { kind: Kind::Close, line });
                 flatten(group.stream(), tokens);
-                tokens[open].kind = Kind::Open {
-                    delimiter: group.delimiter(),
-                    closes: tokens.len(),
-                };
+                tokens[open].kind = Kind::Open { delimiter: group.delimiter(), closes: tokens.len() };
                 let line = group.span_close().start().line;
                 let kind = Kind::Close;
                 tokens.push(Token { kind, line });
