@@ -1,0 +1,83 @@
+//! What a gate remembers of each owner: counters, and two histograms.
+
+use crate::gate::histogram::Histogram;
+use crate::request::{Kind, Phase, Request, Wait};
+use crate::time::Instant;
+
+/// Counters of one owner since it came. Requests above the device's maximum count once for each piece.
+#[derive(Debug, Clone, Default)]
+pub struct OwnerAccount {
+    /// Waiting now.
+    pub waiting: u32,
+    /// At the device now.
+    pub in_flight: u32,
+    /// Arrived (whole requests).
+    pub arrived: u64,
+    /// Dispatched, by [`Phase`].
+    pub dispatched: [u64; 3],
+    /// Dispatched, by what they waited for ([`Wait`]).
+    pub waits: [u64; 5],
+    /// Completed well, by [`Kind`].
+    pub completed: [u64; 5],
+    /// Bytes of completed reads and writes.
+    pub bytes: u64,
+    /// Completed service in raw cost units: 1/65,536 of a normalised request.
+    pub cost: u64,
+    /// Failed at the device.
+    pub failed: u64,
+    /// Left without being served.
+    pub cancelled: u64,
+    /// From arrival to dispatch.
+    pub queue_time: Histogram,
+    /// From dispatch to completion.
+    pub service_time: Histogram,
+}
+
+impl OwnerAccount {
+    #[inline]
+    pub(super) fn dispatch(&mut self, now: Instant, request: &Request) {
+        self.waiting -= 1;
+        self.in_flight += 1;
+        self.dispatched[request.phase as usize] += 1;
+        self.waits[request.wait as usize] += 1;
+        self.queue_time.add(now.nanos_since(request.arrival));
+    }
+
+    #[inline]
+    pub(super) fn complete(&mut self, now: Instant, dispatched: Instant, request: &Request, ok: bool) {
+        self.in_flight -= 1;
+        self.service_time.add(now.nanos_since(dispatched));
+        if !ok {
+            self.failed += 1;
+            return;
+        }
+        self.completed[request.kind as usize] += 1;
+        self.cost += u64::from(request.cost.raw());
+        if matches!(request.kind, Kind::Read | Kind::Write) {
+            self.bytes += u64::from(request.length);
+        }
+    }
+
+    pub(super) fn cancel(&mut self) {
+        self.waiting -= 1;
+        self.cancelled += 1;
+    }
+
+    /// Dispatched in `phase`.
+    #[must_use]
+    pub fn dispatched_in(&self, phase: Phase) -> u64 {
+        self.dispatched[phase as usize]
+    }
+
+    /// Dispatched after waiting for `wait`.
+    #[must_use]
+    pub fn waited_for(&self, wait: Wait) -> u64 {
+        self.waits[wait as usize]
+    }
+
+    /// Completed service in normalised requests, for output.
+    #[must_use]
+    pub fn service(&self) -> f64 {
+        self.cost as f64 / 65_536.0
+    }
+}

@@ -1,0 +1,139 @@
+//! Who stands at the gate: owners, their volumes, their policies, their accounts.
+//!
+//! An owner that has left keeps its number until its last request has completed, so that no completion is booked to
+//! somebody else.
+
+use crate::admission;
+use crate::gate::accounting::OwnerAccount;
+use crate::policy::Policy;
+use crate::request::{OwnerId, VolumeId};
+use crate::scheduler::ChangeError;
+
+/// Most volumes of one owner on one device.
+const VOLUMES_MAX: usize = 256;
+/// Most owners of one gate.
+const OWNERS_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Member {
+    policy: Policy,
+    volumes: Vec<(VolumeId, Policy)>,
+    present: bool,
+    account: Box<OwnerAccount>,
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    members: Vec<Option<Member>>,
+    free: Vec<u32>,
+}
+
+impl Members {
+    fn member(&self, owner: OwnerId) -> Option<&Member> {
+        self.members.get(owner.index())?.as_ref().filter(|member| member.present)
+    }
+
+    fn member_mut(&mut self, owner: OwnerId) -> Option<&mut Member> {
+        self.members.get_mut(owner.index())?.as_mut().filter(|member| member.present)
+    }
+
+    /// A number that is not in use.
+    pub(super) fn next_owner(&self) -> Result<OwnerId, ChangeError> {
+        match self.free.last() {
+            Some(&index) => Ok(OwnerId(index)),
+            None if self.members.len() < OWNERS_MAX => Ok(OwnerId(self.members.len() as u32)),
+            None => Err(ChangeError::Full("at most 1,048,576 VMs on one device")),
+        }
+    }
+
+    pub(super) fn add_owner(&mut self, owner: OwnerId, policy: Policy) {
+        let member = Member { policy, volumes: Vec::with_capacity(1), present: true, account: Box::default() };
+        if self.free.last() == Some(&owner.0) {
+            self.free.pop();
+            self.members[owner.index()] = Some(member);
+        } else {
+            self.members.push(Some(member));
+        }
+    }
+
+    pub(super) fn check_owner(&self, owner: OwnerId, policy: &Policy) -> Result<(), ChangeError> {
+        policy.check()?;
+        let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
+        admission::volumes_fit(policy, member.volumes.iter().map(|(_, policy)| policy))
+    }
+
+    pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
+        if let Some(member) = self.member_mut(owner) {
+            member.policy = policy;
+        }
+    }
+
+    pub(super) fn next_volume(&self, owner: OwnerId) -> Result<VolumeId, ChangeError> {
+        let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
+        if member.volumes.len() >= VOLUMES_MAX {
+            return Err(ChangeError::Full("at most 256 volumes of one VM on one device"));
+        }
+        let free = (0..=u16::MAX).map(VolumeId).find(|id| member.volumes.iter().all(|(used, _)| used != id));
+        Ok(free.expect("256 volumes leave numbers free"))
+    }
+
+    /// Whether the volumes' reservations still fit with this one.
+    pub(super) fn check_volume(&self, owner: OwnerId, volume: VolumeId, policy: &Policy) -> Result<(), ChangeError> {
+        policy.check()?;
+        let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
+        let others = member.volumes.iter().filter(|(id, _)| *id != volume).map(|(_, policy)| policy);
+        admission::volumes_fit(&member.policy, others.chain([policy]))
+    }
+
+    pub(super) fn set_volume(&mut self, owner: OwnerId, volume: VolumeId, policy: Policy) {
+        let Some(member) = self.member_mut(owner) else { return };
+        match member.volumes.iter_mut().find(|(id, _)| *id == volume) {
+            Some(known) => known.1 = policy,
+            None => member.volumes.push((volume, policy)),
+        }
+    }
+
+    pub(super) fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
+        if let Some(member) = self.member_mut(owner) {
+            member.volumes.retain(|(id, _)| *id != volume);
+        }
+    }
+
+    pub(super) fn remove_owner(&mut self, owner: OwnerId) {
+        if let Some(member) = self.member_mut(owner) {
+            member.present = false;
+        }
+        self.retire(owner);
+    }
+
+    /// Frees the number of an owner that has left and has nothing in flight any more.
+    #[inline]
+    pub(super) fn retire(&mut self, owner: OwnerId) {
+        let entry = &mut self.members[owner.index()];
+        if entry.as_ref().is_some_and(|member| !member.present && member.account.in_flight == 0) {
+            *entry = None;
+            self.free.push(owner.0);
+        }
+    }
+
+    #[inline]
+    pub(super) fn knows(&self, owner: OwnerId, volume: VolumeId) -> bool {
+        self.member(owner).is_some_and(|member| member.volumes.iter().any(|(id, _)| *id == volume))
+    }
+
+    pub(super) fn policy(&self, owner: OwnerId) -> Option<&Policy> {
+        self.member(owner).map(|member| &member.policy)
+    }
+
+    pub(super) fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
+        self.member(owner).map(|member| &*member.account)
+    }
+
+    /// The account of an owner with requests at this gate, be it leaving.
+    #[inline]
+    pub(super) fn account_mut(&mut self, owner: OwnerId) -> &mut OwnerAccount {
+        let member = self.members[owner.index()].as_mut();
+        &mut member.expect("an owner keeps its number while it has requests").account
+    }
+}

@@ -1,0 +1,427 @@
+//! The gate: what stands in front of one shared device.
+//!
+//! It numbers what arrives, splits what is too large for the device, asks the scheduler whenever a slot is free,
+//! and keeps the accounts. Merging has its place here too ([`Scheduler::grow`]); splitting already fans completions in.
+//!
+//! The driver's rule: after every `insert`, `complete`, `configure` or `cancel` call [`Gate::pump`] and keep the wake-up
+//! time that it returns; several inputs may share one pump.
+//!
+//! Watch it through [`Gate::account`] (counters and histograms of an owner) and [`Gate::inspect`] (the scheduler's state).
+
+use crate::cost::CostModel;
+use crate::policy::Policy;
+use crate::request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
+use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
+use crate::time::Instant;
+use crate::units::Bytes;
+
+pub mod accounting;
+pub mod histogram;
+mod members;
+mod splitting;
+
+pub use accounting::OwnerAccount;
+use members::Members;
+use splitting::Splitting;
+
+/// A place at the device, from 0 to depth - 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+/// Bounds of one gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GateSettings {
+    /// Requests that the device takes at once; 1 to 65,536.
+    pub depth: u32,
+    /// Reads and writes above this are split.
+    pub transfer_max: Bytes,
+    /// Discards and write zeroes above this are split.
+    pub discard_max: Bytes,
+    /// Requests (pieces) that one owner may have waiting.
+    pub queue_max: u32,
+    /// What a request costs.
+    pub cost: CostModel,
+}
+
+impl Default for GateSettings {
+    fn default() -> Self {
+        GateSettings {
+            depth: 32,
+            transfer_max: Bytes::kib(256),
+            discard_max: Bytes::mib(64),
+            queue_max: 65_536,
+            cost: CostModel::default(),
+        }
+    }
+}
+
+/// What a dmClock client counted at other servers: [mclock] 3.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Elsewhere {
+    /// Served there to meet reservations since the VM's previous request to this server.
+    pub rho: u32,
+    /// Served there at all since then.
+    pub delta: u32,
+}
+
+/// What a frontend asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Whose it is.
+    pub owner: OwnerId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// What is to be done.
+    pub kind: Kind,
+    /// Further properties; `PIECE` and `TRACKED` are the gate's.
+    pub flags: Flags,
+    /// Where on the device it begins, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// The caller's handle; comes back at submission and completion.
+    pub token: u32,
+    /// For a dmClock client.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// One request, or one piece of a split one, on its way to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submission {
+    /// Say it at [`Gate::complete`].
+    pub slot: Slot,
+    /// The handle of the arrival.
+    pub token: u32,
+    /// Bytes of the arrival before this piece.
+    pub skip: u32,
+    /// What is to be done; its offset and length are those of the piece.
+    pub request: Request,
+}
+
+/// What stands behind a gate. `submit` never blocks and never calls back.
+pub trait Device {
+    /// Starts `submission`; its completion comes to [`Gate::complete`] later.
+    fn submit(&mut self, now: Instant, submission: &Submission);
+}
+
+/// An arrival that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finished {
+    /// The handle of the arrival.
+    pub token: u32,
+    /// Whether every part of it succeeded.
+    pub outcome: Outcome,
+    /// By which right its last part was dispatched.
+    pub phase: Phase,
+}
+
+/// How an arrival ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every part succeeded.
+    Done,
+    /// A part failed at the device.
+    Failed,
+    /// It was cancelled before all of it went to the device.
+    Cancelled,
+}
+
+/// An arrival that was not taken; nothing has changed, no tag has moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The owner has as many requests waiting as it may.
+    #[error("Queue of owner {} is full; wait for completions", .0.0)]
+    Full(OwnerId),
+    /// No such owner or volume.
+    #[error("No volume {} of owner {} at this gate", .1.0, .0.0)]
+    Unknown(OwnerId, VolumeId),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    request: Request,
+    dispatched: Instant,
+}
+
+/// One scheduler in front of one device.
+pub struct Gate {
+    scheduler: Box<dyn Scheduler>,
+    settings: GateSettings,
+    members: Members,
+    splitting: Splitting,
+    flight: Vec<Option<InFlight>>,
+    free: Vec<u32>,
+    queued: u64,
+    next_id: u64,
+    /// The youngest request dispatched so far: who is older and still waits has been overtaken.
+    youngest: RequestId,
+}
+
+impl Gate {
+    /// A gate without owners.
+    #[must_use]
+    pub fn new(scheduler: Box<dyn Scheduler>, settings: GateSettings) -> Self {
+        let depth = settings.depth.clamp(1, 65_536);
+        Gate {
+            scheduler,
+            settings: GateSettings { depth, ..settings },
+            members: Members::default(),
+            splitting: Splitting::default(),
+            flight: vec![None; depth as usize],
+            free: (0..depth).rev().collect(),
+            queued: 0,
+            next_id: 0,
+            youngest: RequestId(0),
+        }
+    }
+
+    /// The bounds.
+    #[must_use]
+    pub fn settings(&self) -> &GateSettings {
+        &self.settings
+    }
+
+    /// Requests (pieces) that wait.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// Requests (pieces) at the device.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        (self.flight.len() - self.free.len()) as u64
+    }
+
+    /// A new owner.
+    pub fn add_owner(&mut self, now: Instant, policy: Policy) -> Result<OwnerId, ChangeError> {
+        policy.check()?;
+        let owner = self.members.next_owner()?;
+        self.scheduler.configure(now, Change::AddOwner { owner, policy })?;
+        self.members.add_owner(owner, policy);
+        Ok(owner)
+    }
+
+    /// Another policy for an owner; acts on what is queued too.
+    pub fn set_owner(&mut self, now: Instant, owner: OwnerId, policy: Policy) -> Result<(), ChangeError> {
+        self.members.check_owner(owner, &policy)?;
+        self.scheduler.configure(now, Change::SetOwner { owner, policy })?;
+        self.members.set_owner(owner, policy);
+        Ok(())
+    }
+
+    /// A new volume of an owner, with a policy of its own inside the owner's.
+    pub fn add_volume(&mut self, now: Instant, owner: OwnerId, policy: Policy) -> Result<VolumeId, ChangeError> {
+        let volume = self.members.next_volume(owner)?;
+        self.members.check_volume(owner, volume, &policy)?;
+        self.scheduler.configure(now, Change::AddVolume { owner, volume, policy })?;
+        self.members.set_volume(owner, volume, policy);
+        Ok(volume)
+    }
+
+    /// Another inner policy.
+    pub fn set_volume(
+        &mut self,
+        now: Instant,
+        owner: OwnerId,
+        volume: VolumeId,
+        policy: Policy,
+    ) -> Result<(), ChangeError> {
+        if !self.members.knows(owner, volume) {
+            return Err(ChangeError::UnknownVolume(owner, volume));
+        }
+        self.members.check_volume(owner, volume, &policy)?;
+        self.scheduler.configure(now, Change::SetVolume { owner, volume, policy })?;
+        self.members.set_volume(owner, volume, policy);
+        Ok(())
+    }
+
+    /// A volume leaves: what waits is cancelled, what is in flight completes as usual.
+    pub fn remove_volume(
+        &mut self,
+        now: Instant,
+        owner: OwnerId,
+        volume: VolumeId,
+        finished: &mut Vec<Finished>,
+    ) -> Result<(), ChangeError> {
+        if !self.members.knows(owner, volume) {
+            return Err(ChangeError::UnknownVolume(owner, volume));
+        }
+        self.cancel(now, Scope::Volume(owner, volume), finished);
+        self.scheduler.configure(now, Change::RemoveVolume { owner, volume })?;
+        self.members.remove_volume(owner, volume);
+        Ok(())
+    }
+
+    /// An owner leaves with its volumes: what waits is cancelled, what is in flight completes as usual.
+    pub fn remove_owner(
+        &mut self,
+        now: Instant,
+        owner: OwnerId,
+        finished: &mut Vec<Finished>,
+    ) -> Result<(), ChangeError> {
+        self.members.policy(owner).ok_or(ChangeError::UnknownOwner(owner))?;
+        self.cancel(now, Scope::Owner(owner), finished);
+        self.scheduler.configure(now, Change::RemoveOwner { owner })?;
+        self.members.remove_owner(owner);
+        Ok(())
+    }
+
+    /// Another number of slots. What is in flight stays; a smaller depth acts as slots come free.
+    pub fn set_depth(&mut self, now: Instant, depth: u32) -> Result<(), ChangeError> {
+        let depth = depth.clamp(1, 65_536);
+        self.scheduler.configure(now, Change::Depth(depth))?;
+        self.settings.depth = depth;
+        let known = self.flight.len() as u32;
+        if depth > known {
+            self.flight.resize(depth as usize, None);
+            self.free.extend(known..depth);
+        }
+        Ok(())
+    }
+
+    /// A request arrives. It is split if it is too large, and waits until `pump` dispatches it.
+    pub fn insert(&mut self, now: Instant, arrival: &Arrival) -> Result<RequestId, Refused> {
+        let (owner, volume) = (arrival.owner, arrival.volume);
+        if !self.members.knows(owner, volume) {
+            return Err(Refused::Unknown(owner, volume));
+        }
+        let max = match arrival.kind {
+            Kind::Discard | Kind::WriteZeroes => self.settings.discard_max,
+            Kind::Read | Kind::Write | Kind::Flush => self.settings.transfer_max,
+        };
+        let piece_max = u32::try_from(max.0).unwrap_or(u32::MAX).max(512);
+        let pieces = arrival.length.div_ceil(piece_max).max(1);
+        let account = self.members.account_mut(owner);
+        if account.waiting + pieces > self.settings.queue_max && account.waiting > 0 {
+            return Err(Refused::Full(owner));
+        }
+        account.waiting += pieces;
+        account.arrived += 1;
+        self.queued += u64::from(pieces);
+        let first = RequestId(self.next_id);
+        let whole = self.request(now, arrival);
+        if pieces == 1 {
+            self.next_id += 1;
+            self.scheduler.insert(now, whole);
+            return Ok(first);
+        }
+        let parent = self.splitting.open(arrival.token, arrival.offset, pieces);
+        for index in 0..pieces {
+            let piece = splitting::piece(&whole, index, piece_max, parent);
+            let cost = self.settings.cost.cost(piece.kind, piece.length);
+            self.scheduler.insert(now, Request { id: RequestId(self.next_id), cost, ..piece });
+            self.next_id += 1;
+        }
+        Ok(first)
+    }
+
+    fn request(&self, now: Instant, arrival: &Arrival) -> Request {
+        let elsewhere = arrival.elsewhere.unwrap_or_default();
+        let tracked = if arrival.elsewhere.is_some() { Flags::TRACKED } else { Flags::NONE };
+        Request {
+            id: RequestId(self.next_id),
+            arrival: now,
+            offset: arrival.offset,
+            length: arrival.length,
+            cost: self.settings.cost.cost(arrival.kind, arrival.length),
+            owner: arrival.owner,
+            token: arrival.token,
+            rho: elsewhere.rho,
+            delta: elsewhere.delta,
+            volume: arrival.volume,
+            kind: arrival.kind,
+            flags: arrival.flags.with(tracked),
+            phase: Phase::None,
+            wait: Wait::None,
+        }
+    }
+
+    /// Fills the free slots of the device. Returns when to pump again if nothing else happens before.
+    pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
+        while self.in_flight() < u64::from(self.settings.depth) {
+            match self.scheduler.dispatch(now) {
+                Decision::Dispatch(request) => self.submit(now, request, device),
+                Decision::WaitUntil(wake) => {
+                    assert!(wake > now && self.queued > 0, "a scheduler waits for the future, with requests");
+                    return Some(wake);
+                }
+                Decision::WaitCompletion => {
+                    assert!(self.in_flight() > 0, "a scheduler waits for a completion only if one will come");
+                    return None;
+                }
+                Decision::Idle => {
+                    assert!(self.queued == 0, "a scheduler is idle only if nothing is queued");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    fn submit(&mut self, now: Instant, mut request: Request, device: &mut impl Device) {
+        if request.wait == Wait::None && now > request.arrival {
+            request.wait = if self.youngest > request.id { Wait::Share } else { Wait::Device };
+        }
+        self.youngest = self.youngest.max(request.id);
+        self.queued -= 1;
+        self.members.account_mut(request.owner).dispatch(now, &request);
+        let slot = self.free.pop().expect("fewer in flight than slots");
+        self.flight[slot as usize] = Some(InFlight { request, dispatched: now });
+        let (token, skip) = self.splitting.resolve(&request);
+        device.submit(now, &Submission { slot: Slot(slot), token, skip, request });
+    }
+
+    /// A submission has left the device. Returns the arrival if this was its last part.
+    ///
+    /// # Panics
+    /// If the slot is not in flight: every submission is completed exactly once.
+    pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
+        let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
+        let InFlight { request, dispatched } = entry.expect("a submission is completed exactly once");
+        self.free.push(slot.0);
+        self.scheduler.complete(now, &Completion { request, dispatched, ok });
+        self.members.account_mut(request.owner).complete(now, dispatched, &request, ok);
+        self.members.retire(request.owner);
+        let outcome = if ok { Outcome::Done } else { Outcome::Failed };
+        self.splitting.close(&request, outcome)
+    }
+
+    /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`.
+    pub fn cancel(&mut self, now: Instant, scope: Scope, finished: &mut Vec<Finished>) {
+        let mut removed = Vec::new();
+        self.scheduler.cancel(now, scope, &mut removed);
+        for request in &removed {
+            self.queued -= 1;
+            self.members.account_mut(request.owner).cancel();
+            finished.extend(self.splitting.close(request, Outcome::Cancelled));
+        }
+    }
+
+    /// The accounts of an owner.
+    #[must_use]
+    pub fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
+        self.members.account(owner)
+    }
+
+    /// The policy of an owner.
+    #[must_use]
+    pub fn policy(&self, owner: OwnerId) -> Option<&Policy> {
+        self.members.policy(owner)
+    }
+
+    /// The scheduler's state.
+    #[must_use]
+    pub fn inspect(&self, now: Instant) -> State {
+        self.scheduler.inspect(now)
+    }
+}
+
+impl core::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Gate").field("settings", &self.settings).field("queued", &self.queued).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Requests that are larger than the device takes: pieces go their own ways, the arrival is over with the last of them.
+
+use crate::gate::{Finished, Outcome};
+use crate::request::{Flags, Request};
+
+#[derive(Debug, Clone, Copy)]
+struct Parent {
+    token: u32,
+    offset: u64,
+    left: u32,
+    outcome: Outcome,
+}
+
+/// The arrivals that have been split.
+#[derive(Debug, Default)]
+pub(super) struct Splitting {
+    parents: Vec<Parent>,
+    free: Vec<u32>,
+}
+
+/// The piece `index` of `whole`; its token names the parent.
+pub(super) fn piece(whole: &Request, index: u32, piece_max: u32, parent: u32) -> Request {
+    let skip = index * piece_max;
+    // Service at other servers is counted once for the arrival.
+    let (rho, delta) = if index == 0 { (whole.rho, whole.delta) } else { (0, 0) };
+    Request {
+        offset: whole.offset.saturating_add(u64::from(skip)),
+        length: (whole.length - skip).min(piece_max),
+        token: parent,
+        flags: whole.flags.with(Flags::PIECE),
+        rho,
+        delta,
+        ..*whole
+    }
+}
+
+impl Splitting {
+    /// Remembers an arrival that becomes `pieces` pieces.
+    pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
+        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done };
+        match self.free.pop() {
+            Some(index) => {
+                self.parents[index as usize] = parent;
+                index
+            }
+            None => {
+                self.parents.push(parent);
+                (self.parents.len() - 1) as u32
+            }
+        }
+    }
+
+    /// The arrival's token, and how many of its bytes lie before this part.
+    pub(super) fn resolve(&self, request: &Request) -> (u32, u32) {
+        if !request.flags.contains(Flags::PIECE) {
+            return (request.token, 0);
+        }
+        let parent = &self.parents[request.token as usize];
+        (parent.token, (request.offset - parent.offset) as u32)
+    }
+
+    /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
+    pub(super) fn close(&mut self, request: &Request, outcome: Outcome) -> Option<Finished> {
+        let phase = request.phase;
+        if !request.flags.contains(Flags::PIECE) {
+            return Some(Finished { token: request.token, outcome, phase });
+        }
+        let parent = &mut self.parents[request.token as usize];
+        if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
+            parent.outcome = outcome;
+        }
+        parent.left -= 1;
+        if parent.left > 0 {
+            return None;
+        }
+        let finished = Finished { token: parent.token, outcome: parent.outcome, phase };
+        self.free.push(request.token);
+        Some(finished)
+    }
+}

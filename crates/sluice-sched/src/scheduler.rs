@@ -1,0 +1,242 @@
+//! The interface between a gate and the policy that decides.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::params::{ParamError, ParamTable, Parameter};
+use crate::policy::{Field, Policy, PolicyError};
+use crate::request::{Completion, OwnerId, Request, VolumeId};
+use crate::time::Instant;
+use crate::units::Bytes;
+
+/// What happens next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Decision {
+    /// This request goes to the device now.
+    Dispatch(Request),
+    /// Requests are queued, none may go before this instant, which lies in the future.
+    WaitUntil(Instant),
+    /// Requests are queued, none may go before something in flight completes.
+    WaitCompletion,
+    /// Nothing is queued.
+    Idle,
+}
+
+/// A change of who is scheduled and how.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Change {
+    /// A new owner, without volumes yet.
+    AddOwner {
+        /// Chosen by the gate; not in use.
+        owner: OwnerId,
+        /// Checked by the gate.
+        policy: Policy,
+    },
+    /// Another policy for an owner; holds from now on, for what is queued too.
+    SetOwner {
+        /// Known.
+        owner: OwnerId,
+        /// Checked by the gate.
+        policy: Policy,
+    },
+    /// An owner leaves; it has nothing queued (the gate cancelled it).
+    RemoveOwner {
+        /// Known.
+        owner: OwnerId,
+    },
+    /// A new volume of an owner.
+    AddVolume {
+        /// Known.
+        owner: OwnerId,
+        /// Chosen by the gate; not in use.
+        volume: VolumeId,
+        /// The inner level's policy; `Policy::default()` where the host file says nothing.
+        policy: Policy,
+    },
+    /// Another inner policy.
+    SetVolume {
+        /// Known.
+        owner: OwnerId,
+        /// Known.
+        volume: VolumeId,
+        /// Checked by the gate.
+        policy: Policy,
+    },
+    /// A volume leaves; it has nothing queued.
+    RemoveVolume {
+        /// Known.
+        owner: OwnerId,
+        /// Known.
+        volume: VolumeId,
+    },
+    /// The device takes another number of requests at once.
+    Depth(u32),
+}
+
+/// A change that cannot be made; nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The policy contradicts itself.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The inner reservations promise more than the VM has.
+    #[error(
+        "Volumes of one VM reserve {volumes} together, the VM only {vm}; raise the VM's reservation or lower theirs"
+    )]
+    VolumesOverReserve {
+        /// As shown.
+        volumes: String,
+        /// As shown.
+        vm: String,
+    },
+    /// No such owner.
+    #[error("No owner {} at this gate", .0.0)]
+    UnknownOwner(OwnerId),
+    /// No such volume.
+    #[error("No volume {} of owner {} at this gate", .1.0, .0.0)]
+    UnknownVolume(OwnerId, VolumeId),
+    /// A stated bound is reached.
+    #[error("Gate is full: {0}")]
+    Full(&'static str),
+}
+
+/// Whose requests are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All of an owner.
+    Owner(OwnerId),
+    /// Those of one volume.
+    Volume(OwnerId, VolumeId),
+}
+
+impl Scope {
+    /// Whether `request` is meant.
+    #[must_use]
+    pub fn contains(&self, request: &Request) -> bool {
+        match *self {
+            Scope::Owner(owner) => request.owner == owner,
+            Scope::Volume(owner, volume) => request.owner == owner && request.volume == volume,
+        }
+    }
+
+    /// The owner.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        match *self {
+            Scope::Owner(owner) | Scope::Volume(owner, _) => owner,
+        }
+    }
+}
+
+/// A scheduler's state, for people.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct State {
+    /// Requests that wait.
+    pub queued: u64,
+    /// Requests dispatched and not completed.
+    pub in_flight: u64,
+    /// Virtual time, where there is one.
+    pub virtual_time: Option<u64>,
+    /// By owner number.
+    pub owners: BTreeMap<u32, OwnerState>,
+}
+
+/// One owner's part of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct OwnerState {
+    /// Requests that wait.
+    pub queued: u64,
+    /// When its reservation makes its next request due, in nanoseconds of the caller's clock.
+    pub reservation_due_ns: Option<u64>,
+    /// When its limit lets its next request pass, in nanoseconds of the caller's clock.
+    pub limit_passes_ns: Option<u64>,
+    /// Its place among those that share the rest, in virtual time.
+    pub share_tag: Option<u64>,
+}
+
+/// The policy of one gate: a state machine without clock, threads or I/O.
+///
+/// The gate calls `dispatch` after every other call while the device has a free slot, until it gets no request.
+/// `now` never decreases. What the gate promises: owners and volumes are added before they are used, a request is
+/// completed once and only after it was dispatched.
+pub trait Scheduler: Send {
+    /// A request arrives.
+    fn insert(&mut self, now: Instant, request: Request);
+
+    /// A queued request has been merged with a later one: it has this extent and cost now. `false` if it is not
+    /// queued any more.
+    fn grow(&mut self, now: Instant, grown: Request) -> bool;
+
+    /// A slot is free: which request takes it?
+    fn dispatch(&mut self, now: Instant) -> Decision;
+
+    /// A dispatched request has left the device.
+    fn complete(&mut self, now: Instant, completion: &Completion);
+
+    /// Owners, volumes or policies change; from now on, for what is queued too.
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError>;
+
+    /// Queued requests leave without being served; they are appended to `removed` in arrival order per volume.
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>);
+
+    /// What there is to see.
+    fn inspect(&self, now: Instant) -> State;
+}
+
+/// What a scheduler may know of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// How many requests it takes at once.
+    pub depth: u32,
+    /// Whether neighbouring requests are much cheaper than distant ones.
+    pub rotational: bool,
+    /// The size that costs exactly 1.
+    pub reference: Bytes,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Facts { depth: 32, rotational: false, reference: Bytes::kib(8) }
+    }
+}
+
+/// Everything that is known of a scheduler beside its code: one per scheduler, in the scheduler's own file.
+pub struct Descriptor {
+    /// Its name in the host file.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// How it works, in a paragraph.
+    pub idea: &'static str,
+    /// When to choose it.
+    pub when: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Which policy fields it enforces, and how it maps each.
+    pub enforces: &'static [(Field, &'static str)],
+    /// Its parameters.
+    pub parameters: &'static [Parameter],
+    /// Makes one.
+    pub build: fn(&Facts, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>,
+}
+
+impl Descriptor {
+    /// Whether it enforces `field`.
+    #[must_use]
+    pub fn enforces(&self, field: Field) -> bool {
+        self.enforces.iter().any(|(enforced, _)| *enforced == field)
+    }
+
+    /// The stated fields of `policy` that it does not enforce.
+    pub fn unenforced(&self, policy: &Policy) -> impl Iterator<Item = Field> + use<'_> {
+        policy.stated().filter(|field| !self.enforces(*field))
+    }
+}
+
+impl core::fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Descriptor").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,198 @@
+//! The tags of one VM, or of one volume inside it, and how a dispatch moves them (product mode).
+//!
+//! All tags are start tags: they say when the *next* request is due, may pass, or stands in line. A request is charged
+//! after its dispatch, so a small request before a large one does not pay for it, and one that is refused or cancelled
+//! has moved nothing.
+//!
+//! Example: limit 100/s, burst 1, costs 1, 100, 1. They leave at 0, 0.010 and 1.010 s.
+
+use crate::cost::Cost;
+use crate::policy::Policy;
+use crate::request::{Kind, Phase, Request};
+use crate::scheduler::Facts;
+use crate::tag::{ShareTag, Spacing, Tag};
+
+/// How far a request served for its reservation may push the share tag beyond virtual time, in such requests.
+const SHARE_DEBT_MAX: u64 = 16;
+
+/// Tags and spacings of one level.
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    reserve_requests: Spacing,
+    reserve_bytes: Spacing,
+    due_requests: Tag,
+    due_bytes: Tag,
+
+    limit_requests: Spacing,
+    limit_bytes: Spacing,
+    passes_requests: Tag,
+    passes_bytes: Tag,
+    burst_requests: u64,
+    burst_bytes: u64,
+
+    share: Spacing,
+    idle_credit: u64,
+    share_tag: ShareTag,
+}
+
+impl Account {
+    /// A new account under `policy`; its clocks start at `now` (and `virtual_time`).
+    #[must_use]
+    pub fn new(policy: &Policy, facts: &Facts, now: Tag, virtual_time: ShareTag) -> Self {
+        let mut account = Account { due_requests: now, due_bytes: now, share_tag: virtual_time, ..Account::default() };
+        account.set_policy(policy, facts, now, now, virtual_time);
+        account
+    }
+
+    /// Another policy. What was charged ahead of `now` stays charged as the same service at the new rate, so that a
+    /// limit lowered or raised under a backlog acts at once. `due_now` is `now` on the clock of the reservation.
+    pub fn set_policy(&mut self, policy: &Policy, facts: &Facts, now: Tag, due_now: Tag, virtual_time: ShareTag) {
+        let rescale = |tag: Tag, base: Tag, old: Spacing, new: Spacing| {
+            if old == new { tag } else { base + old.convert(tag.saturating_sub(base), new) }
+        };
+        let reserve_requests = Spacing::per_cost(policy.reservation.iops);
+        let reserve_bytes = Spacing::per_byte(policy.reservation.bytes);
+        self.due_requests = rescale(self.due_requests, due_now, self.reserve_requests, reserve_requests);
+        self.due_bytes = rescale(self.due_bytes, due_now, self.reserve_bytes, reserve_bytes);
+        (self.reserve_requests, self.reserve_bytes) = (reserve_requests, reserve_bytes);
+
+        let limit_requests = Spacing::per_cost(policy.limit.iops);
+        let limit_bytes = Spacing::per_byte(policy.limit.bytes);
+        self.passes_requests = rescale(self.passes_requests, now, self.limit_requests, limit_requests);
+        self.passes_bytes = rescale(self.passes_bytes, now, self.limit_bytes, limit_bytes);
+        (self.limit_requests, self.limit_bytes) = (limit_requests, limit_bytes);
+        let burst = u64::from(policy.burst.unwrap_or(facts.depth).max(1));
+        self.burst_requests = limit_requests.of(burst << Cost::SHIFT);
+        self.burst_bytes = limit_bytes.of(burst.saturating_mul(facts.reference.0.max(512)));
+
+        let share = Spacing::of_weight(policy.effective_weight());
+        self.share_tag = rescale(self.share_tag, virtual_time, self.share, share);
+        self.share = share;
+        self.idle_credit = share.of(u64::from(policy.idle_credit) << Cost::SHIFT);
+    }
+
+    /// Whether it has a reservation.
+    #[must_use]
+    pub const fn is_reserved(&self) -> bool {
+        !self.reserve_requests.is_none() || !self.reserve_bytes.is_none()
+    }
+
+    /// Whether it takes part in what is left over.
+    #[must_use]
+    pub const fn is_weighted(&self) -> bool {
+        !self.share.is_none()
+    }
+
+    /// Whether it has a limit.
+    #[must_use]
+    pub const fn is_limited(&self) -> bool {
+        !self.limit_requests.is_none() || !self.limit_bytes.is_none()
+    }
+
+    /// When the next request is due for its reservation; where requests and bytes are reserved the later counts.
+    #[must_use]
+    pub fn due(&self) -> Option<Tag> {
+        let requests = (!self.reserve_requests.is_none()).then_some(self.due_requests);
+        let bytes = (!self.reserve_bytes.is_none()).then_some(self.due_bytes);
+        requests.max(bytes)
+    }
+
+    /// When the limit lets the next request pass; 0 without one.
+    ///
+    /// DEVIATION [mclock] 3, "Tag Assignment": no limit tag. Its tags may lie far in the past when the device stalled, and
+    /// a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at dispatch holds
+    /// `limit * T + burst + one request` in every window.
+    #[must_use]
+    pub fn passes(&self) -> Tag {
+        let requests = self.passes_requests.saturating_sub(self.burst_requests);
+        let bytes = self.passes_bytes.saturating_sub(self.burst_bytes);
+        requests.max(bytes)
+    }
+
+    /// Its place in line for what is left over.
+    #[must_use]
+    pub const fn share_tag(&self) -> ShareTag {
+        self.share_tag
+    }
+
+    /// A request has come to the head of its queue that counts service at other servers.
+    ///
+    /// [mclock] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
+    /// cost is added, so that a single server gives the same spacing as no dmClock at all.
+    pub fn count_elsewhere(&mut self, request: &Request) {
+        if request.rho == 0 && request.delta == 0 {
+            return;
+        }
+        let rho = u64::from(request.rho);
+        self.due_requests = self.due_requests.saturating_add(self.reserve_requests.of(rho << Cost::SHIFT));
+        self.due_bytes = self.due_bytes.saturating_add(self.reserve_bytes.of(rho.saturating_mul(payload(request))));
+        let delta = u64::from(request.delta);
+        self.share_tag = self.share_tag.saturating_add(self.share.of(delta << Cost::SHIFT));
+    }
+
+    /// It has requests again after it had none: nothing is saved up but the idle credit.
+    ///
+    /// [mclock] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
+    /// flatten as soon as one of them, as a number, exceeds its VM's IOPS; the reservation is floored here alone and not
+    /// at every arrival, else an over-committed device divides equally instead of in proportion.
+    pub fn activate(&mut self, due_now: Tag, virtual_time: ShareTag) {
+        self.floor_due(due_now);
+        self.share_tag = self.share_tag.max(virtual_time.saturating_sub(self.idle_credit));
+    }
+
+    /// Its limit lets it pass again since `due_since`: it banked nothing meanwhile.
+    pub fn release(&mut self, due_since: Tag, virtual_time: ShareTag) {
+        self.floor_due(due_since);
+        self.share_tag = self.share_tag.max(virtual_time);
+    }
+
+    fn floor_due(&mut self, floor: Tag) {
+        self.due_requests = self.due_requests.max(floor);
+        self.due_bytes = self.due_bytes.max(floor);
+    }
+
+    /// `request` has been dispatched in `phase`.
+    pub fn charge(&mut self, now: Tag, request: &Request, phase: Phase, virtual_time: ShareTag) {
+        let cost = u64::from(request.cost.raw());
+        let step = self.share.of(cost);
+        let advanced = self.share_tag.saturating_add(step);
+        if phase == Phase::Reservation {
+            // [mclock] Alg. 1: R tags advance by reservation service alone; weight service leaves them, which is the
+            // published "decrease R of what is outstanding by 1/r" for start tags.
+            self.due_requests = self.due_requests.saturating_add(self.reserve_requests.of(cost));
+            self.due_bytes = self.due_bytes.saturating_add(self.reserve_bytes.of(payload(request)));
+            // Capped, else a VM served by its reservation for a minute would be out of the shares for as long.
+            let cap = virtual_time.saturating_add(step.saturating_mul(SHARE_DEBT_MAX));
+            self.share_tag = advanced.min(cap.max(self.share_tag));
+        } else {
+            self.share_tag = advanced;
+        }
+        if !self.limit_requests.is_none() {
+            let charged = cost + (u64::from(request.delta) << Cost::SHIFT);
+            let from = self.passes_requests.max(now);
+            self.passes_requests = from.saturating_add(self.limit_requests.of(charged));
+        }
+        if !self.limit_bytes.is_none() {
+            let charged = payload(request).saturating_mul(1 + u64::from(request.delta));
+            self.passes_bytes = self.passes_bytes.max(now).saturating_add(self.limit_bytes.of(charged));
+        }
+    }
+
+    /// Every share tag of the gate moves down by `by`: virtual time is rebased before it could overflow.
+    pub fn rebase(&mut self, by: ShareTag) {
+        self.share_tag = self.share_tag.saturating_sub(by);
+    }
+
+    /// The gate was idle: virtual time starts anew.
+    pub fn reset_share(&mut self) {
+        self.share_tag = 0;
+    }
+}
+
+/// The bytes that a request moves to or from the device.
+fn payload(request: &Request) -> u64 {
+    match request.kind {
+        Kind::Read | Kind::Write => u64::from(request.length),
+        Kind::Flush | Kind::Discard | Kind::WriteZeroes => 0,
+    }
+}

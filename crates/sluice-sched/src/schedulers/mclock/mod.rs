@@ -1,0 +1,144 @@
+//! mClock: reservation, limit and weight for each VM, by tags.
+//!
+//! Idea: every VM has clocks that tick at its own rates. A reservation tag says when its next request is due, a limit
+//! says when it may go, a share tag puts it in line for what is left. While some reservation is due the scheduler
+//! serves the most overdue one (reservation phase); otherwise the VM that is furthest behind its share among those
+//! that their limit lets pass (weight phase).
+//!
+//! Rules: one file per idea. [`account`] holds the tags of one VM or one volume and how they move; [`product`] chooses
+//! (two levels, VM and volume); [`paper`] is the published algorithm, formula by formula.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: weights 100, 200, 300, reservations of 250 for the first two, a limit of 1000 for the third. A device
+//! of 1200 IOPS gives 250, 380, 570: the first bottoms out at its reservation, the rest is split 2:3. At 2400 the
+//! third is held at 1000 and the others get 467 and 933.
+//!
+//! Deviations: mode `product` replaces published formulas where they break their own promise; each place says so
+//! (`DEVIATION`). Mode `paper` has them as published, with their failures, for the reproduction of the paper.
+//!
+//! Source: [mclock] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
+//! Scheduling, OSDI 2010.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::policy::Field;
+use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::units::Bytes;
+
+pub mod account;
+pub mod paper;
+pub mod product;
+
+/// Which formulas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Ours: weights hold at every scale, limits in every window.
+    #[default]
+    Product,
+    /// As published.
+    Paper,
+}
+
+/// The parameters in `[device.NAME.mclock]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Which formulas.
+    pub mode: Mode,
+    /// Most requests of one VM in a locality batch; 0: 8 on a rotational device, else 1. [mclock] 3.1.
+    pub batch: u32,
+    /// Largest distance between neighbours of a batch, in bytes. [mclock] 3.1: 4 MB.
+    pub batch_distance: Bytes,
+    /// Most reservation time that is caught up after a stall; product mode alone.
+    #[serde(with = "params::duration")]
+    pub reservation_catchup_max: Duration,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params {
+            mode: Mode::Product,
+            batch: 0,
+            batch_distance: Bytes::mib(4),
+            reservation_catchup_max: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Params {
+    /// The bound on a batch for this device.
+    #[must_use]
+    pub fn batch_on(&self, facts: &Facts) -> u32 {
+        match (self.batch, facts.rotational) {
+            (0, true) => 8,
+            (0, false) => 1,
+            (stated, _) => stated,
+        }
+    }
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "mclock",
+    summary: "per-VM reservation, limit and weight by tags (OSDI 2010)",
+    idea: "Every VM has clocks that tick at its own rates: a reservation tag says when its next request is due, a \
+           limit says when it may go, a share tag puts it in line for what is left. While a reservation is due the \
+           most overdue VM is served; otherwise the one that is furthest behind its share among those that their \
+           limit lets pass.",
+    when: "The default: whenever VMs that share a device are promised a minimum, held to a maximum, or given unequal \
+           shares.",
+    source: "A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO \
+             Scheduling, OSDI 2010",
+    enforces: &[
+        (Field::Reservation, "the reservation tag: due requests go first"),
+        (Field::Limit, "checked at every dispatch, in requests and in bytes; both must pass"),
+        (Field::Weight, "the share tag: what is left over is split in proportion"),
+        (Field::Burst, "how many requests the limit lets through at once; default the device's depth"),
+        (Field::IdleCredit, "how far the share tag of a VM that was idle may lag behind, at most 256 requests"),
+        (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
+    ],
+    parameters: &[
+        Parameter {
+            name: "mode",
+            kind: "\"product\" or \"paper\"",
+            default: "\"product\"",
+            help: "Which formulas: ours, or those of the paper as published, with their known failures",
+        },
+        Parameter {
+            name: "batch",
+            kind: "requests, 0 to 256",
+            default: "0",
+            help: "Most requests of one VM dispatched together because they lie close; 0 means 8 on a rotational \
+                   device, else 1",
+        },
+        Parameter {
+            name: "batch_distance",
+            kind: "size with unit",
+            default: "\"4MiB\"",
+            help: "Largest distance between the end of one request and the start of the next in a batch",
+        },
+        Parameter {
+            name: "reservation_catchup_max",
+            kind: "time with unit",
+            default: "\"1s\"",
+            help: "How much missed reservation is caught up after the device stalled; mode \"product\" alone",
+        },
+    ],
+    build,
+};
+
+fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    if params.batch > 256 {
+        return Err(ParamError(format!("batch is {}; it must be from 0 to 256 requests", params.batch)));
+    }
+    Ok(match params.mode {
+        Mode::Product => Box::new(product::Product::new(facts, &params)),
+        Mode::Paper => Box::new(paper::Paper::new(facts, &params)),
+    })
+}

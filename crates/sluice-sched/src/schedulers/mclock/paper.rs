@@ -1,0 +1,313 @@
+//! mClock as published, formula by formula, with its failures.
+//!
+//! Tags are given when a request comes to the head of its VM's queue, with its arrival as "current time": the same tags
+//! as at arrival while parameters stay as they are, and a change of parameters acts on what is queued. One level: the
+//! volumes of a VM share its queue. Plain scans over the VMs: this mode is for the reproduction, not for speed.
+
+use std::collections::VecDeque;
+
+use crate::cost::Cost;
+use crate::policy::Policy;
+use crate::request::{Completion, Flags, OwnerId, Phase, Request, RequestId, Wait};
+use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
+use crate::tag::{Spacing, TAGS_PER_NANO};
+use crate::time::Instant;
+
+use super::Params;
+
+/// 1/16 ns on the caller's clock; signed, since offsets go both ways.
+type Tag = i128;
+
+const ONE: u64 = Cost::ONE.raw() as u64;
+
+#[derive(Debug, Clone, Copy)]
+struct Tags {
+    reservation: Option<Tag>,
+    limit: Option<Tag>,
+    share: Option<Tag>,
+}
+
+#[derive(Debug)]
+struct Owner {
+    policy: Policy,
+    queue: VecDeque<Request>,
+    in_flight: u32,
+    /// Of the head.
+    tags: Option<Tags>,
+    /// Of the request before the head.
+    previous: Tags,
+    offset: Tag,
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Paper {
+    batch_max: u32,
+    batch_distance: u64,
+    owners: Vec<Option<Owner>>,
+    queued: u64,
+    in_flight: u64,
+    batch: Option<(usize, Phase, u32, u64)>,
+}
+
+fn tag(now: Instant) -> Tag {
+    Tag::from(now.as_nanos()) * Tag::from(TAGS_PER_NANO)
+}
+
+fn instant(tag: Tag) -> Instant {
+    let nanos = tag.div_euclid(Tag::from(TAGS_PER_NANO)) + Tag::from(tag.rem_euclid(16) != 0);
+    Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// 1/w of a second: the published P tag takes a weight for a rate.
+fn share_step(policy: &Policy, amount: u64) -> Option<Tag> {
+    let weight = policy.effective_weight()?;
+    let per_second = Tag::from(TAGS_PER_NANO) * 100_000_000_000;
+    Some(per_second * Tag::from(amount) / Tag::from(ONE) / Tag::from(weight.hundredths()))
+}
+
+/// `prev + service / rate`; where requests and bytes have a rate, the slower counts.
+fn step(requests: Spacing, bytes: Spacing, amount: u64, length: u64) -> Option<Tag> {
+    let by_requests = (!requests.is_none()).then(|| Tag::from(requests.of(amount)));
+    let by_bytes = (!bytes.is_none()).then(|| Tag::from(bytes.of(length)));
+    by_requests.max(by_bytes)
+}
+
+impl Owner {
+    fn reservation_step(&self, amount: u64, length: u64) -> Option<Tag> {
+        let reservation = &self.policy.reservation;
+        step(Spacing::per_cost(reservation.iops), Spacing::per_byte(reservation.bytes), amount, length)
+    }
+
+    fn limit_step(&self, amount: u64, length: u64) -> Option<Tag> {
+        let limit = &self.policy.limit;
+        step(Spacing::per_cost(limit.iops), Spacing::per_byte(limit.bytes), amount, length)
+    }
+
+    /// [mclock] eq. (3), 3.1 "Burst Handling" and 3.2: the tags of the head.
+    fn tag_head(&mut self) {
+        self.tags = self.queue.front().map(|head| {
+            let (rho, delta) = served(head);
+            let cost = u64::from(head.cost.raw());
+            let length = u64::from(head.length);
+            let arrival = tag(head.arrival);
+            let credit = share_step(&self.policy, u64::from(self.policy.idle_credit) * ONE);
+            let after = |previous: Option<Tag>, step: Tag, floor: Tag| {
+                previous.map_or(floor, |previous| (previous + step).max(floor))
+            };
+            Tags {
+                reservation: self
+                    .reservation_step(rho * cost, rho * length)
+                    .map(|step| after(self.previous.reservation, step, arrival)),
+                limit: self
+                    .limit_step(delta * cost, delta * length)
+                    .map(|step| after(self.previous.limit, step, arrival)),
+                share: share_step(&self.policy, delta * cost)
+                    .zip(credit)
+                    .map(|(step, credit)| after(self.previous.share, step, arrival - credit)),
+            }
+        });
+    }
+
+    fn effective_share(&self) -> Option<Tag> {
+        let tags = self.tags.or((self.in_flight > 0).then_some(self.previous))?;
+        Some(tags.share? + self.offset)
+    }
+}
+
+/// rho and delta; without a dmClock client both are 1. [mclock] 3.2: "for the single server case".
+fn served(request: &Request) -> (u64, u64) {
+    if request.flags.contains(Flags::TRACKED) { (u64::from(request.rho), u64::from(request.delta)) } else { (1, 1) }
+}
+
+impl Paper {
+    /// For a device.
+    #[must_use]
+    pub fn new(facts: &Facts, params: &Params) -> Self {
+        Paper {
+            batch_max: params.batch_on(facts),
+            batch_distance: params.batch_distance.0,
+            owners: Vec::new(),
+            queued: 0,
+            in_flight: 0,
+            batch: None,
+        }
+    }
+
+    fn owner_mut(&mut self, owner: OwnerId) -> &mut Owner {
+        self.owners[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
+    }
+
+    /// Heads with their tags, in the order of owner numbers; ties are broken by arrival later.
+    fn heads(&self) -> impl Iterator<Item = (usize, &Owner, Tags, RequestId)> {
+        self.owners.iter().enumerate().filter_map(|(index, owner)| {
+            let owner = owner.as_ref()?;
+            Some((index, owner, owner.tags?, owner.queue.front()?.id))
+        })
+    }
+
+    /// [mclock] 3, "Tag Adjustment": a VM that becomes active competes with the furthest behind, not with real time.
+    fn activate(&mut self, now: Instant, owner: usize) {
+        let smallest = self
+            .owners
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != owner)
+            .filter_map(|(_, other)| other.as_ref()?.effective_share())
+            .min();
+        let owner = self.owners[owner].as_mut().expect("it has just got a request");
+        owner.offset = smallest.map_or(0, |smallest| smallest - tag(now));
+    }
+
+    /// [mclock] Alg. 1, "ScheduleRequest".
+    fn choose(&self, now: Tag) -> Option<(usize, Phase)> {
+        let due = self
+            .heads()
+            .filter_map(|(index, _, tags, id)| Some((tags.reservation?, id, index)))
+            .filter(|(due, _, _)| *due <= now)
+            .min();
+        if let Some((_, _, owner)) = due {
+            return Some((owner, Phase::Reservation));
+        }
+        self.heads()
+            .filter(|(_, _, tags, _)| tags.limit.is_none_or(|limit| limit <= now))
+            .filter_map(|(index, owner, tags, id)| Some((tags.share? + owner.offset, id, index)))
+            .min()
+            .map(|(_, _, owner)| (owner, Phase::Weight))
+    }
+
+    fn continue_batch(&mut self, now: Tag) -> Option<(usize, Phase)> {
+        let (owner, phase, left, end) = self.batch?;
+        let state = self.owners[owner].as_ref()?;
+        let head = state.queue.front()?;
+        let passes = state.tags?.limit.is_none_or(|limit| limit <= now);
+        (left > 0 && passes && head.offset.abs_diff(end) <= self.batch_distance).then_some((owner, phase))
+    }
+
+    fn take(&mut self, owner: usize, phase: Phase) -> Request {
+        let state = self.owners[owner].as_mut().expect("chosen from the heads");
+        let mut request = state.queue.pop_front().expect("chosen from the heads");
+        state.previous = state.tags.expect("a head has tags");
+        if phase == Phase::Weight {
+            let given = state.reservation_step(u64::from(request.cost.raw()), u64::from(request.length));
+            let previous = &mut state.previous.reservation;
+            *previous = previous.zip(given).map(|(tag, given)| tag - given);
+        }
+        state.in_flight += 1;
+        state.tag_head();
+        request.phase = phase;
+        request
+    }
+
+    fn wake(&self, now: Tag) -> Instant {
+        let ahead = |tag: Option<Tag>| tag.filter(|tag| *tag > now);
+        let wakes = self.heads().flat_map(|(_, _, tags, _)| {
+            let limit = tags.share.and(tags.limit);
+            [ahead(tags.reservation), ahead(limit)].into_iter().flatten()
+        });
+        instant(wakes.min().expect("a head that may not go now has a tag in the future"))
+    }
+}
+
+impl Scheduler for Paper {
+    fn insert(&mut self, now: Instant, request: Request) {
+        let owner = request.owner;
+        self.queued += 1;
+        let state = self.owner_mut(owner);
+        let wakes = state.queue.is_empty();
+        let activates = wakes && state.in_flight == 0;
+        state.queue.push_back(request);
+        if activates {
+            self.activate(now, owner.index());
+        }
+        if wakes {
+            self.owner_mut(owner).tag_head();
+        }
+    }
+
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        let state = self.owner_mut(grown.owner);
+        let Some(queued) = state.queue.iter_mut().find(|queued| queued.id == grown.id) else { return false };
+        *queued = grown;
+        state.tag_head();
+        true
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        if self.queued == 0 {
+            return Decision::Idle;
+        }
+        let tag = tag(now);
+        let following = self.continue_batch(tag);
+        let Some((owner, phase)) = following.or_else(|| self.choose(tag)) else {
+            return Decision::WaitUntil(self.wake(tag));
+        };
+        let request = self.take(owner, phase);
+        let left = match (following, self.batch) {
+            (Some(_), Some((_, _, left, _))) => left - 1,
+            _ => self.batch_max - 1,
+        };
+        self.batch = Some((owner, phase, left, request.end()));
+        self.queued -= 1;
+        self.in_flight += 1;
+        Decision::Dispatch(Request { wait: Wait::None, ..request })
+    }
+
+    fn complete(&mut self, _now: Instant, completion: &Completion) {
+        self.in_flight -= 1;
+        if let Some(owner) = &mut self.owners[completion.request.owner.index()] {
+            owner.in_flight = owner.in_flight.saturating_sub(1);
+        }
+    }
+
+    fn configure(&mut self, _now: Instant, change: Change) -> Result<(), ChangeError> {
+        match change {
+            Change::AddOwner { owner, policy } => {
+                if owner.index() >= self.owners.len() {
+                    self.owners.resize_with(owner.index() + 1, || None);
+                }
+                let previous = Tags { reservation: None, limit: None, share: None };
+                let queue = VecDeque::new();
+                self.owners[owner.index()] =
+                    Some(Owner { policy, queue, in_flight: 0, tags: None, previous, offset: 0 });
+            }
+            Change::SetOwner { owner, policy } => {
+                let state = self.owner_mut(owner);
+                state.policy = policy;
+                state.tag_head();
+            }
+            Change::RemoveOwner { owner } => {
+                self.batch = None;
+                self.owners[owner.index()] = None;
+            }
+            Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => {}
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.batch = None;
+        let Some(state) = self.owners.get_mut(scope.owner().index()).and_then(Option::as_mut) else { return };
+        let before = removed.len();
+        removed.extend(state.queue.iter().filter(|request| scope.contains(request)));
+        state.queue.retain(|request| !scope.contains(request));
+        state.tag_head();
+        self.queued -= (removed.len() - before) as u64;
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let owners = self.owners.iter().enumerate().filter_map(|(index, owner)| {
+            let owner = owner.as_ref()?;
+            let nanos = |tag: Option<Tag>| tag.map(|tag| instant(tag).as_nanos());
+            let state = OwnerState {
+                queued: owner.queue.len() as u64,
+                reservation_due_ns: nanos(owner.tags.and_then(|tags| tags.reservation)),
+                limit_passes_ns: nanos(owner.tags.and_then(|tags| tags.limit)),
+                share_tag: owner.effective_share().map(|tag| u64::try_from(tag).unwrap_or(0)),
+            };
+            Some((index as u32, state))
+        });
+        let owners = owners.collect();
+        State { queued: self.queued, in_flight: self.in_flight, virtual_time: None, owners }
+    }
+}

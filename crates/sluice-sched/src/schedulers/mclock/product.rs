@@ -1,0 +1,518 @@
+//! mClock as a product: two levels, and formulas that keep their promise.
+//!
+//! Three orders over the VMs that have requests: `reserved` (by when they are due) and `weighted` (by share tag) hold
+//! those that their limit lets pass, `limited` holds the others by when it will. A dispatch moves one VM in at most two
+//! of them: O(log VMs). The volumes of a VM are few and are searched one by one.
+//!
+//! Over-commit: all reservation tags count from a common shift. When the most overdue VM lags by more than
+//! `reservation_catchup_max`, the shift moves, all tags with it: what cannot be had is split in proportion to the
+//! reservations. A cap for each VM on its own would split it by other rules.
+//!
+//! Virtual time is the share tag of the last weight-phase dispatch; it never goes back, and starts anew when the gate is
+//! idle.
+
+use crate::heap::IndexedHeap;
+use crate::policy::Policy;
+use crate::request::{Completion, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
+use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
+use crate::slots::{Arena, Fifo};
+use crate::tag::{ShareTag, TAGS_PER_NANO, Tag, TagClock};
+use crate::time::Instant;
+
+use super::Params;
+use super::account::Account;
+
+/// Where virtual time starts: room below it for idle credits.
+const VIRTUAL_START: ShareTag = 1 << 50;
+/// Where it is rebased.
+const VIRTUAL_MAX: ShareTag = 1 << 62;
+
+/// A place in line: a tag, ties broken by arrival.
+type Key = (Tag, RequestId);
+
+#[derive(Debug)]
+struct Owner {
+    account: Account,
+    queued: u32,
+    generation: u32,
+    /// When its limit last let it pass again; before that it waited for its own limit.
+    released: Tag,
+    /// Virtual time among its volumes.
+    inner_time: ShareTag,
+    policy: Policy,
+    volumes: Vec<Volume>,
+}
+
+#[derive(Debug)]
+struct Volume {
+    id: VolumeId,
+    fifo: Fifo,
+    policy: Policy,
+    /// Absent for the only volume of a VM without a policy of its own: nothing to choose, nothing to check.
+    account: Option<Box<Account>>,
+}
+
+/// A locality batch that goes on: [mclock] 3.1, "Request Location".
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    owner: u32,
+    volume: usize,
+    phase: Phase,
+    left: u32,
+    end: u64,
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Product {
+    facts: Facts,
+    batch_max: u32,
+    batch_distance: u64,
+    catchup_max: Tag,
+    clock: TagClock,
+    arena: Arena,
+    owners: Vec<Option<Owner>>,
+    reserved: IndexedHeap<Key>,
+    weighted: IndexedHeap<Key>,
+    limited: IndexedHeap<Key>,
+    shift: Tag,
+    virtual_time: ShareTag,
+    generation: u32,
+    in_flight: u64,
+    batch: Option<Batch>,
+    batched: Instant,
+}
+
+impl Product {
+    /// For a device.
+    #[must_use]
+    pub fn new(facts: &Facts, params: &Params) -> Self {
+        let catchup = u64::try_from(params.reservation_catchup_max.as_nanos()).unwrap_or(u64::MAX);
+        Product {
+            facts: *facts,
+            batch_max: params.batch_on(facts),
+            batch_distance: params.batch_distance.0,
+            catchup_max: catchup.saturating_mul(TAGS_PER_NANO),
+            clock: TagClock::default(),
+            arena: Arena::new(),
+            owners: Vec::new(),
+            reserved: IndexedHeap::default(),
+            weighted: IndexedHeap::default(),
+            limited: IndexedHeap::default(),
+            shift: 0,
+            virtual_time: VIRTUAL_START,
+            generation: 0,
+            in_flight: 0,
+            batch: None,
+            batched: Instant::ZERO,
+        }
+    }
+
+    fn owner_mut(&mut self, owner: u32) -> &mut Owner {
+        self.owners[owner as usize].as_mut().expect("the gate adds an owner before it uses it")
+    }
+
+    /// The owners whose limit lets them pass by now come back into line.
+    fn release(&mut self, now: Tag) {
+        while let Some(((passes, _), owner)) = self.limited.peek()
+            && passes <= now
+        {
+            let (shift, virtual_time) = (self.shift, self.virtual_time);
+            let state = self.owner_mut(owner);
+            state.account.release(passes.saturating_sub(shift), virtual_time);
+            state.released = now;
+            self.limited.remove(owner);
+            self.stand_in_line(owner, now);
+        }
+    }
+
+    /// Puts a backlogged owner where it belongs now.
+    fn stand_in_line(&mut self, owner: u32, now: Tag) {
+        let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
+        if state.queued == 0 {
+            self.leave_line(owner);
+            self.limited.remove(owner);
+            return;
+        }
+        let (head, passes) = state.head_and_passes(&self.arena, now);
+        let due = state.account.due();
+        if passes > now {
+            // One that lives by its reservation alone is not woken before that is due.
+            let wake = match due {
+                Some(due) if !state.account.is_weighted() => passes.max(due.saturating_add(self.shift)),
+                _ => passes,
+            };
+            self.leave_line(owner);
+            self.limited.set(owner, (wake, head));
+            return;
+        }
+        self.limited.remove(owner);
+        match due {
+            Some(due) => self.reserved.set(owner, (due, head)),
+            None => self.reserved.remove(owner),
+        }
+        if state.account.is_weighted() {
+            self.weighted.set(owner, (state.account.share_tag(), head));
+        } else {
+            self.weighted.remove(owner);
+        }
+    }
+
+    fn leave_line(&mut self, owner: u32) {
+        self.reserved.remove(owner);
+        self.weighted.remove(owner);
+    }
+
+    /// Moves the common shift so that nobody lags by more than the catch-up bound.
+    fn bound_catch_up(&mut self, now: Tag) {
+        if let Some(((due, _), _)) = self.reserved.peek() {
+            let lag = now.saturating_sub(due.saturating_add(self.shift));
+            self.shift = self.shift.saturating_add(lag.saturating_sub(self.catchup_max));
+        }
+    }
+
+    fn choose(&mut self, now: Tag) -> Option<(u32, usize, Phase)> {
+        self.bound_catch_up(now);
+        if let Some(((due, _), owner)) = self.reserved.peek()
+            && due.saturating_add(self.shift) <= now
+        {
+            let volume = self.choose_volume(owner, Phase::Reservation, now);
+            return Some((owner, volume, Phase::Reservation));
+        }
+        let (_, owner) = self.weighted.peek()?;
+        let volume = self.choose_volume(owner, Phase::Weight, now);
+        Some((owner, volume, Phase::Weight))
+    }
+
+    /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
+    fn choose_volume(&self, owner: u32, phase: Phase, now: Tag) -> usize {
+        let state = self.owners[owner as usize].as_ref().expect("chosen from a line");
+        if state.volumes.len() == 1 {
+            return 0;
+        }
+        let eligible = || {
+            state.volumes.iter().enumerate().filter_map(|(index, volume)| {
+                let head = self.arena.front(&volume.fifo)?;
+                let account = volume.account.as_deref().expect("one of several volumes has an account");
+                (account.passes() <= now).then_some((index, account, head.id))
+            })
+        };
+        let overdue = eligible()
+            .filter_map(|(index, account, head)| Some((account.due()?, head, index)))
+            .filter(|(due, _, _)| phase == Phase::Reservation && *due <= now)
+            .min();
+        if let Some((_, _, index)) = overdue {
+            return index;
+        }
+        eligible()
+            .map(|(index, account, head)| (account.share_tag(), head, index))
+            .min()
+            .expect("an owner in line has a volume that may go")
+            .2
+    }
+
+    /// The next request of a batch, if it lies close enough and nothing forbids it.
+    fn continue_batch(&mut self, now: Tag) -> Option<(u32, usize, Phase)> {
+        let batch = self.batch.take()?;
+        let state = self.owners[batch.owner as usize].as_ref()?;
+        let volume = state.volumes.get(batch.volume)?;
+        let head = self.arena.front(&volume.fifo)?;
+        let may_pass =
+            state.account.passes() <= now && volume.account.as_ref().is_none_or(|account| account.passes() <= now);
+        if batch.left == 0 || !may_pass || head.offset.abs_diff(batch.end) > self.batch_distance {
+            return None;
+        }
+        self.batch = Some(batch);
+        Some((batch.owner, batch.volume, batch.phase))
+    }
+
+    fn follow_batch(&mut self, now: Instant, owner: u32, volume: usize, phase: Phase, request: &Request) {
+        if self.batch_max <= 1 {
+            return;
+        }
+        let left = match self.batch {
+            Some(batch) => {
+                self.batched = now;
+                batch.left - 1
+            }
+            None => self.batch_max - 1,
+        };
+        self.batch = Some(Batch { owner, volume, phase, left, end: request.end() });
+    }
+
+    /// Takes the head of a volume and charges both levels once.
+    fn take(&mut self, now: Tag, owner: u32, volume: usize, phase: Phase) -> Request {
+        let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
+        let chosen = &mut state.volumes[volume];
+        let mut request = self.arena.pop(&mut chosen.fifo).expect("a chosen volume has a request");
+        if phase == Phase::Weight {
+            self.virtual_time = self.virtual_time.max(state.account.share_tag());
+        }
+        state.account.charge(now, &request, phase, self.virtual_time);
+        let next = self.arena.front(&chosen.fifo);
+        if let Some(account) = &mut chosen.account {
+            let inner = match account.due() {
+                Some(due) if phase == Phase::Reservation && due <= now => Phase::Reservation,
+                _ => Phase::Weight,
+            };
+            if inner == Phase::Weight {
+                state.inner_time = state.inner_time.max(account.share_tag());
+            }
+            account.charge(now, &request, inner, state.inner_time);
+            if let Some(next) = next {
+                account.count_elsewhere(next);
+            }
+        }
+        if let Some(next) = next {
+            state.account.count_elsewhere(next);
+        }
+        state.queued -= 1;
+        request.phase = phase;
+        let arrived = self.clock.tag(request.arrival);
+        request.wait = if state.released > arrived { Wait::OwnLimit } else { Wait::None };
+        self.stand_in_line(owner, now);
+        if self.virtual_time > VIRTUAL_MAX {
+            self.rebase();
+        }
+        request
+    }
+
+    fn rebase(&mut self) {
+        let by = self.virtual_time - VIRTUAL_START;
+        self.virtual_time = VIRTUAL_START;
+        for owner in self.owners.iter_mut().flatten() {
+            owner.account.rebase(by);
+        }
+        self.weighted.map_keys(|(tag, id)| (tag.saturating_sub(by), id));
+    }
+
+    fn wake(&self) -> Instant {
+        let due = self.reserved.peek().map(|((due, _), _)| due.saturating_add(self.shift));
+        let passes = self.limited.peek().map(|((passes, _), _)| passes);
+        let tag = match (due, passes) {
+            (Some(due), Some(passes)) => due.min(passes),
+            (Some(tag), None) | (None, Some(tag)) => tag,
+            (None, None) => unreachable!("queued requests belong to an owner in line or held by its limit"),
+        };
+        self.clock.instant(tag)
+    }
+
+    /// The whole gate is idle: share tags start anew, at once for all of them.
+    fn start_anew(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.virtual_time = VIRTUAL_START;
+    }
+
+    fn add_volume(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, policy: &Policy) {
+        let facts = self.facts;
+        let state = self.owner_mut(owner.0);
+        let fifo = Fifo::default();
+        state.volumes.push(Volume { id: volume, fifo, policy: *policy, account: None });
+        state.open_accounts(&facts, now);
+        self.batch = None;
+    }
+
+    fn add_owner(&mut self, now: Tag, owner: OwnerId, policy: &Policy) {
+        let account = Account::new(policy, &self.facts, now.saturating_sub(self.shift), self.virtual_time);
+        if owner.index() >= self.owners.len() {
+            self.owners.resize_with(owner.index() + 1, || None);
+        }
+        self.owners[owner.index()] = Some(Owner {
+            account,
+            queued: 0,
+            generation: self.generation,
+            released: 0,
+            inner_time: VIRTUAL_START,
+            policy: *policy,
+            volumes: Vec::with_capacity(1),
+        });
+    }
+
+    fn set_policies(&mut self, now: Tag, owner: u32) {
+        let (facts, shift, virtual_time) = (self.facts, self.shift, self.virtual_time);
+        let state = self.owner_mut(owner);
+        let policy = state.policy;
+        state.account.set_policy(&policy, &facts, now, now.saturating_sub(shift), virtual_time);
+        let inner_time = state.inner_time;
+        for volume in &mut state.volumes {
+            let policy = volume.policy;
+            if let Some(account) = &mut volume.account {
+                account.set_policy(&policy, &facts, now, now, inner_time);
+            }
+        }
+        state.open_accounts(&facts, now);
+        self.stand_in_line(owner, now);
+    }
+}
+
+impl Owner {
+    /// The earliest arrival among its queue heads, and when its own limit and that of at least one such volume pass.
+    fn head_and_passes(&self, arena: &Arena, now: Tag) -> (RequestId, Tag) {
+        let passes = self.account.passes();
+        if let [only] = self.volumes.as_slice() {
+            let head = arena.front(&only.fifo).expect("a backlogged owner has a head").id;
+            return (head, only.account.as_ref().map_or(passes, |account| passes.max(account.passes())));
+        }
+        let heads = || {
+            self.volumes.iter().filter_map(|volume| {
+                let head = arena.front(&volume.fifo)?.id;
+                Some((head, volume.account.as_ref().map_or(0, |account| account.passes())))
+            })
+        };
+        let volume_passes = heads().map(|(_, passes)| passes).min().expect("a backlogged owner has a head");
+        let passing = volume_passes.max(now);
+        let head = heads().filter(|(_, passes)| *passes <= passing).map(|(head, _)| head).min();
+        (head.expect("the earliest volume passes"), passes.max(volume_passes))
+    }
+
+    /// Gives every volume an account as soon as there is something to choose or to check.
+    fn open_accounts(&mut self, facts: &Facts, now: Tag) {
+        let several = self.volumes.len() > 1;
+        for volume in &mut self.volumes {
+            if volume.account.is_none() && (several || volume.policy != Policy::default()) {
+                let account = Account::new(&volume.policy, facts, now, self.inner_time);
+                volume.account = Some(Box::new(account));
+            }
+        }
+    }
+
+    fn volume_index(&self, id: VolumeId) -> usize {
+        self.volumes.iter().position(|volume| volume.id == id).expect("the gate adds a volume before it uses it")
+    }
+}
+
+impl Scheduler for Product {
+    fn insert(&mut self, now: Instant, request: Request) {
+        let tag = self.clock.tag(now);
+        let (shift, virtual_time, generation) = (self.shift, self.virtual_time, self.generation);
+        let state = self.owners[request.owner.index()].as_mut().expect("the gate adds an owner before it uses it");
+        let index = state.volume_index(request.volume);
+        let volume = &mut state.volumes[index];
+        let volume_wakes = volume.fifo.is_empty();
+        self.arena.push(&mut volume.fifo, request);
+        state.queued += 1;
+        if !volume_wakes {
+            return;
+        }
+        if let Some(account) = &mut volume.account {
+            account.count_elsewhere(&request);
+            account.activate(tag, state.inner_time);
+        }
+        if state.generation != generation {
+            state.generation = generation;
+            state.account.reset_share();
+        }
+        state.account.count_elsewhere(&request);
+        if state.queued == 1 {
+            state.account.activate(tag.saturating_sub(shift), virtual_time);
+        }
+        self.stand_in_line(request.owner.0, tag);
+    }
+
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        let Some(state) = self.owners[grown.owner.index()].as_ref() else { return false };
+        let fifo = state.volumes[state.volume_index(grown.volume)].fifo;
+        match self.arena.find_mut(&fifo, grown.id) {
+            Some(queued) => {
+                *queued = grown;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        if self.arena.is_empty() {
+            return Decision::Idle;
+        }
+        let tag = self.clock.tag(now);
+        self.release(tag);
+        let chosen = self.continue_batch(tag).or_else(|| self.choose(tag));
+        let Some((owner, volume, phase)) = chosen else { return Decision::WaitUntil(self.wake()) };
+        let mut request = self.take(tag, owner, volume, phase);
+        if request.wait == Wait::None && self.batched > request.arrival {
+            request.wait = Wait::Batch;
+        }
+        self.follow_batch(now, owner, volume, phase, &request);
+        self.in_flight += 1;
+        Decision::Dispatch(request)
+    }
+
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight -= 1;
+        if self.in_flight == 0 && self.arena.is_empty() {
+            self.start_anew();
+        }
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        let tag = self.clock.tag(now);
+        match change {
+            Change::AddOwner { owner, policy } => self.add_owner(tag, owner, &policy),
+            Change::SetOwner { owner, policy } => {
+                self.owner_mut(owner.0).policy = policy;
+                self.set_policies(tag, owner.0);
+            }
+            Change::RemoveOwner { owner } => {
+                self.batch = None;
+                self.owners[owner.index()] = None;
+            }
+            Change::AddVolume { owner, volume, policy } => self.add_volume(tag, owner, volume, &policy),
+            Change::SetVolume { owner, volume, policy } => {
+                let state = self.owner_mut(owner.0);
+                let index = state.volume_index(volume);
+                state.volumes[index].policy = policy;
+                self.set_policies(tag, owner.0);
+            }
+            Change::RemoveVolume { owner, volume } => {
+                self.batch = None;
+                self.owner_mut(owner.0).volumes.retain(|known| known.id != volume);
+            }
+            Change::Depth(depth) => {
+                self.facts.depth = depth;
+                for owner in 0..self.owners.len() {
+                    if self.owners[owner].is_some() {
+                        self.set_policies(tag, owner as u32);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        let tag = self.clock.tag(now);
+        let owner = scope.owner().0;
+        let Some(state) = self.owners.get_mut(owner as usize).and_then(Option::as_mut) else { return };
+        for volume in &mut state.volumes {
+            self.arena.remove_if(&mut volume.fifo, removed, |request| scope.contains(request));
+        }
+        state.queued = state.volumes.iter().map(|volume| volume.fifo.len() as u32).sum();
+        self.batch = None;
+        self.stand_in_line(owner, tag);
+        if self.in_flight == 0 && self.arena.is_empty() {
+            self.start_anew();
+        }
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let nanos = |tag: Tag| self.clock.instant(tag).as_nanos();
+        let owners = self.owners.iter().enumerate().filter_map(|(index, owner)| {
+            let owner = owner.as_ref()?;
+            let account = &owner.account;
+            let state = OwnerState {
+                queued: u64::from(owner.queued),
+                reservation_due_ns: account.due().map(|due| nanos(due.saturating_add(self.shift))),
+                limit_passes_ns: account.is_limited().then(|| nanos(account.passes())),
+                share_tag: account.is_weighted().then(|| account.share_tag()),
+            };
+            Some((index as u32, state))
+        });
+        State {
+            queued: self.arena.len() as u64,
+            in_flight: self.in_flight,
+            virtual_time: Some(self.virtual_time),
+            owners: owners.collect(),
+        }
+    }
+}

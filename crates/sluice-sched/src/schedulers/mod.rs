@@ -1,0 +1,16 @@
+//! The list of schedulers. A new one is a file here and a line in [`ALL`]; the command line, the schema, the
+//! manual and the contract tests follow from it.
+
+use crate::scheduler::Descriptor;
+
+pub mod mclock;
+pub mod noop;
+
+/// Every scheduler, by name.
+pub const ALL: &[&Descriptor] = &[&mclock::DESCRIPTOR, &noop::DESCRIPTOR];
+
+/// The scheduler of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Descriptor> {
+    ALL.iter().copied().find(|descriptor| descriptor.name == name)
+}

@@ -1,0 +1,99 @@
+//! noop: first in, first out.
+//!
+//! Idea: take requests as they come; whoever keeps most of them queued gets most of the device.
+//!
+//! Rules: arrive, append. Dispatch, take the first. Nothing else.
+//!
+//! Parameters: none.
+//!
+//! Example: a VM with 32 requests outstanding beside one with 8 gets about 80 % of the device.
+//!
+//! Deviations: none. (Merging of neighbours is the gate's.)
+//!
+//! Source: noop elevator of Linux, by its documented behaviour.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable};
+use crate::request::{Completion, Request};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::time::Instant;
+
+/// None.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Params {}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "noop",
+    summary: "first in, first out: no isolation at all",
+    idea: "Requests go to the device in the order in which they came. Shares follow the number of requests that \
+           each VM keeps outstanding, so a VM with a deep queue takes the device.",
+    when: "As the baseline that shows what a scheduler buys, and for a device that one VM owns.",
+    source: "noop elevator of Linux, by its documented behaviour",
+    enforces: &[],
+    parameters: &[],
+    build,
+};
+
+fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let Params {} = params::parse(table)?;
+    Ok(Box::new(Noop::default()))
+}
+
+/// The state: one list.
+#[derive(Debug, Default)]
+pub struct Noop {
+    queue: VecDeque<Request>,
+    in_flight: u64,
+}
+
+impl Scheduler for Noop {
+    fn insert(&mut self, _now: Instant, request: Request) {
+        self.queue.push_back(request);
+    }
+
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        match self.queue.iter_mut().rev().find(|queued| queued.id == grown.id) {
+            Some(queued) => {
+                *queued = grown;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn dispatch(&mut self, _now: Instant) -> Decision {
+        match self.queue.pop_front() {
+            Some(request) => {
+                self.in_flight += 1;
+                Decision::Dispatch(request)
+            }
+            None => Decision::Idle,
+        }
+    }
+
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight -= 1;
+    }
+
+    fn configure(&mut self, _now: Instant, _change: Change) -> Result<(), ChangeError> {
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        removed.extend(self.queue.iter().filter(|request| scope.contains(request)));
+        self.queue.retain(|request| !scope.contains(request));
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let mut state = State { queued: self.queue.len() as u64, in_flight: self.in_flight, ..State::default() };
+        for request in &self.queue {
+            state.owners.entry(request.owner.0).or_default().queued += 1;
+        }
+        state
+    }
+}

@@ -1,0 +1,417 @@
+//! Quantities with their units: rates, sizes, weights; how they are read and how they are shown.
+//!
+//! A bare number is refused where a unit is needed, and 0 never means "unlimited": both have cost operators whole
+//! nights elsewhere. `k M G` are powers of 1000, `Ki Mi Gi` of 1024. IOPS are normalised to a stated size and always
+//! shown so: `2000 iops@8KiB`.
+
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+/// Why a quantity could not be read; the text says what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// No number at the start.
+    #[error("'{text}' does not start with a number; write for example \"{example}\"")]
+    NoNumber { text: String, example: &'static str },
+    /// A number without a unit.
+    #[error("'{text}' has no unit; write for example \"{example}\"")]
+    NoUnit { text: String, example: String },
+    /// A unit that does not fit here.
+    #[error("'{unit}' is not a unit of {quantity}; write for example \"{example}\"")]
+    WrongUnit { unit: String, quantity: &'static str, example: &'static str },
+    /// Out of range.
+    #[error("{quantity} '{text}' is out of range; it must be {range}")]
+    OutOfRange { text: String, quantity: &'static str, range: &'static str },
+}
+
+/// A size in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Bytes(pub u64);
+
+/// A rate in bytes per second; at least 1 KiB/s.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ByteRate(u64);
+
+/// A rate of normalised requests: thousandths of a request per second; from 0.001 to 10^12 requests per second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Iops(u64);
+
+/// A share of what is left over: hundredths; from 0.01 to 1,000,000, default 100.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Weight(u32);
+
+impl Bytes {
+    /// `n` KiB.
+    #[must_use]
+    pub const fn kib(n: u64) -> Self {
+        Bytes(n * 1024)
+    }
+
+    /// `n` MiB.
+    #[must_use]
+    pub const fn mib(n: u64) -> Self {
+        Bytes(n * 1024 * 1024)
+    }
+}
+
+impl ByteRate {
+    /// The smallest rate that is accepted.
+    pub const MIN: ByteRate = ByteRate(1024);
+
+    /// A rate of `bytes` per second; raised to 1 KiB/s if smaller.
+    #[must_use]
+    pub const fn per_second(bytes: u64) -> Self {
+        if bytes < 1024 { ByteRate(1024) } else { ByteRate(bytes) }
+    }
+
+    /// Bytes per second.
+    #[must_use]
+    pub const fn bytes_per_second(self) -> u64 {
+        self.0
+    }
+}
+
+impl Iops {
+    const MAX_MILLI: u64 = 1_000_000_000_000_000;
+
+    /// A rate of `requests` normalised requests per second; at least 0.001 and at most 10^12.
+    #[must_use]
+    pub const fn per_second(requests: u64) -> Self {
+        Iops::from_milli(requests.saturating_mul(1000))
+    }
+
+    /// A rate of `milli` thousandths of a request per second; at least 1 and at most 10^15.
+    #[must_use]
+    pub const fn from_milli(milli: u64) -> Self {
+        if milli == 0 {
+            Iops(1)
+        } else if milli > Self::MAX_MILLI {
+            Iops(Self::MAX_MILLI)
+        } else {
+            Iops(milli)
+        }
+    }
+
+    /// Thousandths of a request per second.
+    #[must_use]
+    pub const fn milli(self) -> u64 {
+        self.0
+    }
+
+    /// Requests per second, for output.
+    #[must_use]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / 1000.0
+    }
+}
+
+impl Weight {
+    /// The weight of a VM that states none: 100.
+    pub const DEFAULT: Weight = Weight(10_000);
+    /// The smallest weight, 0.01: what a background VM gets.
+    pub const MIN: Weight = Weight(1);
+    /// The largest weight, 1,000,000.
+    pub const MAX: Weight = Weight(100_000_000);
+
+    /// A whole weight; 1 to 1,000,000 (clamped).
+    #[must_use]
+    pub const fn new(weight: u32) -> Self {
+        Weight::from_hundredths(weight as u64 * 100)
+    }
+
+    /// A weight in hundredths; 1 to 100,000,000 (clamped).
+    #[must_use]
+    pub const fn from_hundredths(hundredths: u64) -> Self {
+        if hundredths == 0 {
+            Weight::MIN
+        } else if hundredths > Weight::MAX.0 as u64 {
+            Weight::MAX
+        } else {
+            Weight(hundredths as u32)
+        }
+    }
+
+    /// Hundredths.
+    #[must_use]
+    pub const fn hundredths(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The weight as a number, for output.
+    #[must_use]
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
+
+/// The number at the start of `text` in thousandths, and the rest, trimmed.
+fn split_number<'a>(text: &'a str, example: &'static str) -> Result<(u128, &'a str), UnitError> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_' && c != ' ').unwrap_or(text.len());
+    let number: String = text[..end].chars().filter(|c| *c != '_' && *c != ' ').collect();
+    let no_number = || UnitError::NoNumber { text: text.to_owned(), example };
+    let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+    if whole.is_empty() || whole.len() > 20 || fraction.len() > 3 || fraction.contains('.') {
+        return Err(no_number());
+    }
+    let whole: u128 = whole.parse().map_err(|_| no_number())?;
+    let milli: u128 = format!("{fraction:0<3}").parse().map_err(|_| no_number())?;
+    Ok((whole * 1000 + milli, text[end..].trim()))
+}
+
+/// The factor of a prefix `k M G T Ki Mi Gi Ti`, and the unit behind it.
+fn split_prefix(unit: &str) -> (u128, &str) {
+    const PREFIXES: [(&str, u128); 9] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("k", 1_000),
+        ("K", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+    ];
+    for (prefix, factor) in PREFIXES {
+        if let Some(rest) = unit.strip_prefix(prefix) {
+            return (factor, rest);
+        }
+    }
+    (1, unit)
+}
+
+fn parse_with_unit(text: &str, unit: &str, quantity: &'static str, example: &'static str) -> Result<u128, UnitError> {
+    let (milli, rest) = split_number(text, example)?;
+    if rest.is_empty() {
+        let example = format!("{} {unit}", text.trim());
+        return Err(UnitError::NoUnit { text: text.to_owned(), example });
+    }
+    let (factor, found) = split_prefix(rest);
+    if found.trim_start() != unit {
+        return Err(UnitError::WrongUnit { unit: rest.to_owned(), quantity, example });
+    }
+    Ok(milli.saturating_mul(factor))
+}
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+
+    /// Reads `8KiB`, `1.5 GiB`, `512 B`.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let milli = parse_with_unit(text, "B", "a size", "64KiB")?;
+        let range = "a whole number of bytes below 16 EiB";
+        let out_of_range = || UnitError::OutOfRange { text: text.to_owned(), quantity: "Size", range };
+        if milli % 1000 != 0 {
+            return Err(out_of_range());
+        }
+        u64::try_from(milli / 1000).map(Bytes).map_err(|_| out_of_range())
+    }
+}
+
+impl FromStr for ByteRate {
+    type Err = UnitError;
+
+    /// Reads `100MiB/s`.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let milli = parse_with_unit(text, "B/s", "a byte rate", "100MiB/s")?;
+        let bytes = u64::try_from(milli / 1000).unwrap_or(u64::MAX);
+        if !(1024..=1 << 50).contains(&bytes) {
+            let range = "from 1KiB/s to 1024TiB/s";
+            return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Byte rate", range });
+        }
+        Ok(ByteRate(bytes))
+    }
+}
+
+/// A rate of requests together with the size that it is normalised to, if one was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatedIops {
+    /// The rate.
+    pub iops: Iops,
+    /// The size behind the `@`, if any.
+    pub size: Option<Bytes>,
+}
+
+impl FromStr for StatedIops {
+    type Err = UnitError;
+
+    /// Reads `2000 iops`, `2 kiops`, `2000 iops@8KiB`.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (rate, size) = match text.split_once('@') {
+            Some((rate, size)) => (rate, Some(size.parse::<Bytes>()?)),
+            None => (text, None),
+        };
+        let milli = parse_with_unit(rate, "iops", "a request rate", "2000 iops@8KiB")?;
+        if milli == 0 || milli > u128::from(Iops::MAX_MILLI) {
+            let range = "from 0.001 iops to 10^12 iops; for no limit write \"unlimited\"";
+            return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Rate", range });
+        }
+        Ok(StatedIops { iops: Iops(milli as u64), size })
+    }
+}
+
+/// Reads a duration: `5ms`, `250us`, `1.5s`, `10m`, `1h`, `40ns`.
+pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    let (milli, unit) = split_number(text, "5ms")?;
+    let nanos = match unit {
+        "" => {
+            let example = format!("{}ms", text.trim());
+            return Err(UnitError::NoUnit { text: text.to_owned(), example });
+        }
+        "ns" => 1u128,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => {
+            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "time", example: "5ms" });
+        }
+    };
+    match u64::try_from(milli.saturating_mul(nanos) / 1000) {
+        Ok(nanos) => Ok(Duration::from_nanos(nanos)),
+        Err(_) => {
+            let range = "below 584 years";
+            Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Time", range })
+        }
+    }
+}
+
+/// Writes a duration with the largest unit that keeps it whole: `5ms`, `1500us`.
+#[must_use]
+pub fn show_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    for (unit, size) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
+        if nanos >= size && nanos.is_multiple_of(size) {
+            return format!("{}{unit}", nanos / size);
+        }
+    }
+    format!("{nanos}ns")
+}
+
+impl FromStr for Weight {
+    type Err = UnitError;
+
+    /// Reads a decimal from 0.01 to 1,000,000, at most two digits after the point.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (milli, rest) = split_number(text, "100")?;
+        if !rest.is_empty() {
+            let unit = rest.to_owned();
+            return Err(UnitError::WrongUnit { unit, quantity: "weight, which has none", example: "100" });
+        }
+        if !(10..=1_000_000_000).contains(&milli) || !milli.is_multiple_of(10) {
+            let range = "a decimal from 0.01 to 1,000,000 with at most two digits after the point";
+            return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Weight", range });
+        }
+        Ok(Weight((milli / 10) as u32))
+    }
+}
+
+fn show_binary(f: &mut fmt::Formatter<'_>, bytes: u64, suffix: &str) -> fmt::Result {
+    for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
+            return write!(f, "{}{unit}{suffix}", bytes >> shift);
+        }
+    }
+    write!(f, "{bytes}B{suffix}")
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_binary(f, self.0, "")
+    }
+}
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_binary(f, self.0, "/s")
+    }
+}
+
+impl fmt::Display for Iops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 % 1000 {
+            0 => write!(f, "{} iops", self.0 / 1000),
+            _ => write!(f, "{} iops", self.as_f64()),
+        }
+    }
+}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.as_f64())
+    }
+}
+
+impl FromStr for Iops {
+    type Err = UnitError;
+
+    /// Reads `2000 iops`; the size behind an `@` is the caller's to check, see [`StatedIops`].
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        text.parse::<StatedIops>().map(|stated| stated.iops)
+    }
+}
+
+/// A quantity is written and read as text with its unit.
+macro_rules! as_text {
+    ($($quantity:ty),*) => {$(
+        impl Serialize for $quantity {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $quantity {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+    )*};
+}
+
+as_text!(Bytes, ByteRate, Iops, Weight);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        assert_eq!("64KiB".parse(), Ok(Bytes::kib(64)));
+        assert_eq!("1.5 GiB".parse(), Ok(Bytes::mib(1536)));
+        assert_eq!("512 B".parse(), Ok(Bytes(512)));
+        assert_eq!("100MiB/s".parse(), Ok(ByteRate(100 << 20)));
+        assert_eq!("0.01".parse(), Ok(Weight::MIN));
+        assert_eq!(" 1_000_000 ".parse(), Ok(Weight::MAX));
+        let stated = StatedIops { iops: Iops::per_second(2000), size: Some(Bytes::kib(8)) };
+        assert_eq!("2000 iops@8KiB".parse(), Ok(stated));
+        assert_eq!("2 kiops".parse::<StatedIops>().unwrap().iops, Iops::per_second(2000));
+        assert_eq!("0.5 iops".parse::<StatedIops>().unwrap().iops, Iops::from_milli(500));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(show_duration(Duration::from_micros(1500)), "1500us");
+        assert_eq!(Bytes::kib(8).to_string(), "8KiB");
+        assert_eq!(ByteRate(100 << 20).to_string(), "100MiB/s");
+        assert_eq!(Iops::from_milli(2500).to_string(), "2.5 iops");
+    }
+
+    #[test]
+    fn refuses_what_has_no_unit_or_a_wrong_one() {
+        let refused = |text: &str| text.parse::<StatedIops>().unwrap_err().to_string();
+        assert_eq!(refused("2000"), "'2000' has no unit; write for example \"2000 iops\"");
+        assert!(refused("2000 iop").contains("is not a unit of a request rate"));
+        assert!(refused("0 iops").contains("for no limit write \"unlimited\""));
+        assert!(refused("iops").contains("does not start with a number"));
+        assert!(refused("1.2345 iops").contains("does not start with a number"));
+        assert!("5".parse::<Bytes>().is_err());
+        assert!("0.001".parse::<Weight>().is_err());
+        assert!("1000001".parse::<Weight>().is_err());
+        assert!("100 iops".parse::<Weight>().is_err());
+        assert!("12 B/s".parse::<ByteRate>().is_err());
+        assert!(parse_duration("5").is_err());
+        assert!(parse_duration("5 parsecs").is_err());
+        assert!("99999999999999999999999999 iops".parse::<StatedIops>().is_err());
+    }
+}
