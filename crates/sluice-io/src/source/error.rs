@@ -1,0 +1,170 @@
+//! Why a volume was refused: one variant per thing that the operator can do about it.
+//!
+//! The operating system's own words are the `#[source]` and are not repeated in the message.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::holder::Holder;
+use super::range::ByteRange;
+
+/// A volume cannot be opened, locked or inspected.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The operating system refused to open it.
+    #[error("Cannot open {path} for {access}: check that it exists and {advice}")]
+    Open {
+        /// The volume's path.
+        path: PathBuf,
+        /// What we asked for: `reading`, or `writing`, which includes reading.
+        access: &'static str,
+        /// What to check besides that it exists.
+        advice: &'static str,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+
+    /// Neither a regular file nor a block device.
+    #[error("Volume {path} is a {kind}: a volume is a raw regular file or a block device, name one of these")]
+    NotAVolume {
+        /// The volume's path.
+        path: PathBuf,
+        /// What it is instead.
+        kind: &'static str,
+    },
+
+    /// The file or its filesystem has no direct I/O.
+    #[error(
+        "Volume {path} cannot do direct I/O: move it to a filesystem that can, or write `cache = \"buffered\"` and then its promises are not given"
+    )]
+    NotDirect {
+        /// The volume's path.
+        path: PathBuf,
+    },
+
+    /// The kernel itself uses this block device.
+    #[error(
+        "Volume {path} is in use by this host (mounted, swap, or part of a RAID or volume group): release it, or declare the volume read-only"
+    )]
+    InUse {
+        /// The volume's path.
+        path: PathBuf,
+    },
+
+    /// There is not one byte in it.
+    #[error("Volume {path} is empty: give the file a size (`truncate -s 10G`), or the volume a length above 0")]
+    Empty {
+        /// The volume's path.
+        path: PathBuf,
+    },
+
+    /// The declared range goes beyond the end.
+    #[error(
+        "Volume {path} is shorter than declared: it has {size_bytes} bytes and the volume needs {end_bytes}, extend it or lower `offset` and `length`"
+    )]
+    TooShort {
+        /// The volume's path.
+        path: PathBuf,
+        /// What is there, in bytes.
+        size_bytes: u64,
+        /// Where the declared range ends, in bytes.
+        end_bytes: u64,
+    },
+
+    /// Offset or length do not suit direct I/O, or a virtual disk's sectors.
+    #[error(
+        "Volume {path}: the volume's {what} of {value_bytes} bytes is no multiple of the block size {alignment_bytes}, round it"
+    )]
+    Misaligned {
+        /// The volume's path.
+        path: PathBuf,
+        /// `offset` or `length`.
+        what: &'static str,
+        /// The value that does not fit, in bytes.
+        value_bytes: u64,
+        /// What it must be a multiple of, in bytes.
+        alignment_bytes: u32,
+    },
+
+    /// Somebody else has the volume's bytes.
+    #[error("Volume {path}, {range}, is locked by {holder}: stop that one, or give this volume another file or range")]
+    Busy {
+        /// The volume's path.
+        path: PathBuf,
+        /// The bytes that we wanted.
+        range: ByteRange,
+        /// Who has them, as far as can be seen.
+        holder: Holder,
+    },
+
+    /// The lock call itself failed.
+    #[error("Cannot lock {path}, {range}: use a filesystem with open file description locks")]
+    Lock {
+        /// The volume's path.
+        path: PathBuf,
+        /// The bytes that we wanted.
+        range: ByteRange,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+
+    /// A question about an open volume could not be answered.
+    #[error("Cannot read the {what} of {path}: check the device and the system log")]
+    Inspect {
+        /// The volume's path.
+        path: PathBuf,
+        /// What was asked for, e.g. `size`.
+        what: &'static str,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+
+    /// The physical disk under a path is not known, so the rule of one gate per disk cannot be kept.
+    #[error("Cannot find the disk under {path}: check that /sys is mounted and shows this device")]
+    Disk {
+        /// The path that was resolved.
+        path: PathBuf,
+        /// What was missing.
+        #[source]
+        source: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_names_the_path_and_has_one_line() {
+        let path = PathBuf::from("/srv/a.img");
+        let range = ByteRange::new(0, 512);
+        let io = || io::Error::from_raw_os_error(5);
+        let all = [
+            SourceError::Open {
+                path: path.clone(),
+                access: "reading",
+                advice: "that this user may read it",
+                source: io(),
+            },
+            SourceError::NotAVolume { path: path.clone(), kind: "directory" },
+            SourceError::NotDirect { path: path.clone() },
+            SourceError::InUse { path: path.clone() },
+            SourceError::Empty { path: path.clone() },
+            SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },
+            SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
+            SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
+            SourceError::Lock { path: path.clone(), range, source: io() },
+            SourceError::Inspect { path: path.clone(), what: "size", source: io() },
+            SourceError::Disk { path, source: io() },
+        ];
+        for error in all {
+            let text = error.to_string();
+            assert!(text.contains("/srv/a.img"), "{text}");
+            assert!(text.starts_with(char::is_uppercase), "{text}");
+            assert!(!text.contains('\n') && !text.ends_with('.'), "{text}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Who has a volume's bytes, for the message that refuses them.
+//!
+//! A classic POSIX lock names its process. An open file description's lock belongs to no process, so
+//! the kernel names none; but `/proc/PID/fdinfo/FD` shows the locks of a description beside each
+//! descriptor, and the process that has such a descriptor is the one to look at. When nobody has one,
+//! what is left is a request in the kernel of a process that is gone.
+//!
+//! All of it is best effort and runs only after a refusal: it reads the whole of /proc.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::{Stat, major, minor};
+
+/// Who holds a lock, as far as can be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// Another volume of this very process.
+    ThisProcess,
+    /// Another process.
+    Process {
+        /// Its process id.
+        pid: u32,
+        /// Its command name, empty when it cannot be read.
+        name: String,
+    },
+    /// No process that can be seen from here.
+    Unknown,
+}
+
+impl Holder {
+    /// The holder by its process id.
+    pub(super) fn by_pid(pid: u32) -> Self {
+        if pid == std::process::id() {
+            return Self::ThisProcess;
+        }
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Self::Process { pid, name: name.trim_end().to_owned() }
+    }
+
+    /// Looks for a process with a descriptor whose description locks the file `stat` from byte `start` on.
+    pub(super) fn find(stat: &Stat, start: u64) -> Self {
+        let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+        let Ok(processes) = fs::read_dir("/proc") else {
+            return Self::Unknown;
+        };
+        let holder = processes
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .find(|pid| has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), &file, start));
+        holder.map_or(Self::Unknown, Self::by_pid)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisProcess => f.write_str("another volume of this daemon"),
+            Self::Process { pid, name } if name.is_empty() => write!(f, "process {pid}"),
+            Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
+            Self::Unknown => {
+                f.write_str("another process or volume (none to be seen: perhaps requests of a process that is gone)")
+            }
+        }
+    }
+}
+
+fn has_lock(fdinfo: &Path, file: &str, start: u64) -> bool {
+    let Ok(descriptors) = fs::read_dir(fdinfo) else {
+        return false;
+    };
+    descriptors
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+        .any(|text| text.lines().any(|line| is_lock(line, file, start)))
+}
+
+/// Whether a line reads like `lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:1234 0 4095` for this file and start.
+fn is_lock(line: &str, file: &str, start: u64) -> bool {
+    let mut words = line.split_whitespace();
+    words.next() == Some("lock:")
+        && words.any(|word| word == "OFDLCK")
+        && words.any(|word| word == file)
+        && words.next().and_then(|word| word.parse().ok()) == Some(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fdinfo_lines_are_matched_by_kind_file_and_start() {
+        let file = "fe:00:1234";
+        let cases = [
+            ("lock:\t1: OFDLCK  ADVISORY  WRITE -1 fe:00:1234 4096 8191", true),
+            ("lock:\t2: OFDLCK  ADVISORY  READ -1 fe:00:1234 4096 EOF", true),
+            ("lock:\t1: OFDLCK  ADVISORY  WRITE -1 fe:00:1234 0 EOF", false),
+            ("lock:\t1: OFDLCK  ADVISORY  WRITE -1 fe:00:12345 4096 8191", false),
+            ("lock:\t1: FLOCK  ADVISORY  WRITE 77 fe:00:1234 4096 EOF", false),
+            ("flags:\t02100002", false),
+            ("lock:", false),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(is_lock(line, file, 4096), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn holders_read_as_part_of_a_sentence() {
+        assert_eq!(Holder::by_pid(std::process::id()).to_string(), "another volume of this daemon");
+        let qemu = Holder::Process { pid: 7, name: "qemu".into() };
+        assert_eq!(qemu.to_string(), "process 7 (qemu)");
+        let nameless = Holder::Process { pid: 7, name: String::new() };
+        assert_eq!(nameless.to_string(), "process 7");
+    }
+}

@@ -1,0 +1,49 @@
+//! Volume sources: what happens when a volume is opened, all of it off the request path.
+//!
+//! A volume is a raw regular file, a block device, or a byte range of one. Opening it answers, once,
+//! every question that the request path must not ask later: may we write it, does anybody else
+//! ([`lock`]), how must I/O be aligned ([`alignment`]), what can be zeroed or discarded
+//! ([`capabilities`]), which physical disks does it use ([`disk`]), where on the disk does it lie
+//! ([`extents`]) and which parts of it hold data ([`allocation`]).
+//!
+//! What cannot be honoured is refused here, with what to change, and never clamped: a guest must not
+//! learn at its first write that its disk is shorter than declared.
+//!
+//! Calls in this module block (they open, stat, lock, walk sysfs, map extents). They belong to the
+//! control thread; the device thread gets the finished [`Source`] and [`ExtentMap`].
+//!
+//! ```no_run
+//! use sluice_io::source::{Source, SourceSpec};
+//! use std::time::Duration;
+//!
+//! let spec = SourceSpec::whole("/srv/vm/web.img");
+//! // After a crash, requests of the dead daemon may still be in the kernel: wait for them.
+//! let volume = Source::open_within(&spec, Duration::from_secs(30))?;
+//! println!("{} bytes on {}", volume.size_bytes(), volume.disks()?);
+//! let map = volume.extents()?;
+//! println!("starts at byte {:?} of the disk", map.physical(0));
+//! # Ok::<(), sluice_io::source::SourceError>(())
+//! ```
+
+pub mod alignment;
+pub mod allocation;
+pub mod capabilities;
+pub mod disk;
+pub mod error;
+pub mod extents;
+mod fiemap;
+pub mod holder;
+pub mod lock;
+pub mod open;
+pub mod range;
+mod sysfs;
+
+pub use alignment::Alignment;
+pub use allocation::{Allocation, Span};
+pub use capabilities::{Capabilities, Support};
+pub use disk::{Disk, DiskSet};
+pub use error::SourceError;
+pub use extents::ExtentMap;
+pub use holder::Holder;
+pub use open::{FileId, Source, SourceSpec};
+pub use range::ByteRange;
