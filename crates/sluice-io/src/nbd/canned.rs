@@ -1,0 +1,276 @@
+//! A server without a device: the ceiling of a client.
+//!
+//! A benchmark of the data plane is bounded by its load generator. To know that bound, the same client is
+//! run against this server, which does a normal handshake and then answers each read with the same bytes
+//! and each other request with success, as cheaply as it can: requests are read in large pieces, a batch of
+//! replies leaves by one gathering write, and all read data come from one small buffer that stays in the
+//! first-level cache. What the client reaches here is printed beside what it reaches on a real volume.
+//!
+//! It checks requests as the data plane does ([`super::transmission::check`]), so it serves as the peer in
+//! tests of the client too. It keeps nothing: what was written is forgotten.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::export::Export;
+use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
+use super::negotiate::negotiate_blocking;
+use super::transmission::{Operation, Refusal, check};
+use super::wire::{self, Extent, RequestHeader};
+
+/// What each byte of read data is.
+pub const CANNED_FILL: u8 = 0x5a;
+/// Most connections that one [`CannedServer`] serves at once; others are closed.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// Bytes of requests read at once.
+const INPUT_LEN: usize = 256 << 10;
+/// Reads answered by one gathering write; two pieces each stay below the kernel's bound of 1024.
+const BATCH: usize = 256;
+
+/// Why a connection ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum CannedError {
+    /// The handshake did not come to an end.
+    #[error("The handshake with the client failed")]
+    Negotiate(#[source] NegotiateError),
+    /// The connection failed.
+    #[error("The connection to the client failed")]
+    Io(#[source] io::Error),
+    /// The client sent something that is no request.
+    #[error("The client sent no request header")]
+    Wire(#[source] wire::WireError),
+}
+
+/// Serves one export on a Unix socket, a thread per connection. Dropping it stops accepting and removes
+/// the socket; connections live on until their clients close them.
+#[derive(Debug)]
+pub struct CannedServer {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl CannedServer {
+    /// Listens on `path`.
+    ///
+    /// # Errors
+    /// Whatever binding the socket returns.
+    pub fn bind_unix(path: impl AsRef<Path>, export: Export) -> io::Result<CannedServer> {
+        let listener = UnixListener::bind(&path)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let acceptor = thread::spawn(move || accept(&listener, &export, &stopped));
+        Ok(CannedServer { path: path.as_ref().to_owned(), stop, acceptor: Some(acceptor) })
+    }
+}
+
+impl Drop for CannedServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // A connection wakes the acceptor; if there can be none, the thread is left to itself.
+        if UnixStream::connect(&self.path).is_ok()
+            && let Some(acceptor) = self.acceptor.take()
+        {
+            _ = acceptor.join();
+        }
+        _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Starts a thread that serves one connection and returns the client's end of it.
+///
+/// # Errors
+/// Whatever making a socket pair returns.
+pub fn spawn_pair(export: Export) -> io::Result<(UnixStream, JoinHandle<Result<(), CannedError>>)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok((theirs, thread::spawn(move || serve(ours, &export))))
+}
+
+/// Serves one connection in the caller's thread until the client disconnects.
+///
+/// # Errors
+/// [`CannedError`]; a client that closes without a word is no error.
+pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export) -> Result<(), CannedError> {
+    let negotiated = match negotiate_blocking(&mut stream, &Only(export)) {
+        Err(NegotiateError::Aborted | NegotiateError::Closed { .. }) => return Ok(()),
+        outcome => outcome.map_err(CannedError::Negotiate)?,
+    };
+    let mut input = Input { buffer: vec![0; INPUT_LEN], start: 0, end: 0, skip: 0 };
+    let mut replies = Replies { heads: Vec::new(), reads: Vec::new() };
+    let canned = vec![CANNED_FILL; export.block_maximum as usize];
+    loop {
+        let more = answer(&mut input, &mut replies, export, &negotiated).map_err(CannedError::Wire)?;
+        replies.send(&mut stream, &canned).map_err(CannedError::Io)?;
+        match more {
+            More::Buffered => {}
+            More::Needed if input.fill(&mut stream).map_err(CannedError::Io)? => {}
+            More::Needed | More::Finished => return Ok(()),
+        }
+    }
+}
+
+/// The one export of a canned server.
+struct Only<'a>(&'a Export);
+
+impl Exports for Only<'_> {
+    fn list(&self) -> Vec<Listed> {
+        vec![Listed { name: self.0.name.clone(), description: self.0.description.clone() }]
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        (name == self.0.name).then(|| self.0.clone())
+    }
+}
+
+/// Received bytes that are not parsed yet.
+struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Bytes of payload to drop before the next header.
+    skip: usize,
+}
+
+impl Input {
+    /// The next header, if it is there.
+    fn next(&mut self) -> Option<&[u8; RequestHeader::LEN]> {
+        let dropped = self.skip.min(self.end - self.start);
+        self.start += dropped;
+        self.skip -= dropped;
+        let header = self.buffer[self.start..self.end].first_chunk()?;
+        self.start += RequestHeader::LEN;
+        Some(header)
+    }
+
+    /// Reads more; false at the end of the connection.
+    fn fill(&mut self, stream: &mut impl Read) -> io::Result<bool> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let len = loop {
+            match stream.read(&mut self.buffer[self.end..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => break outcome?,
+            }
+        };
+        self.end += len;
+        Ok(len > 0)
+    }
+}
+
+/// Replies that leave together.
+struct Replies {
+    /// All headers in a row, and replies without data.
+    heads: Vec<u8>,
+    /// For each read, the end of its header in `heads` and the length of its data.
+    reads: Vec<(usize, usize)>,
+}
+
+impl Replies {
+    fn send(&mut self, stream: &mut impl Write, canned: &[u8]) -> io::Result<()> {
+        let mut pieces = [IoSlice::new(&[]); 2 * BATCH + 1];
+        let mut start = 0;
+        for (index, &(end, len)) in self.reads.iter().enumerate() {
+            pieces[2 * index] = IoSlice::new(&self.heads[start..end]);
+            pieces[2 * index + 1] = IoSlice::new(&canned[..len]);
+            start = end;
+        }
+        pieces[2 * self.reads.len()] = IoSlice::new(&self.heads[start..]);
+        let mut rest = &mut pieces[..=2 * self.reads.len()];
+        // Drops empty pieces at the front, so that nothing to send is no system call.
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match stream.write_vectored(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => IoSlice::advance_slices(&mut rest, len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.heads.clear();
+        self.reads.clear();
+        Ok(())
+    }
+}
+
+/// Why [`answer`] returned.
+enum More {
+    /// The batch is full.
+    Buffered,
+    /// No whole header is there.
+    Needed,
+    /// The connection is to be closed.
+    Finished,
+}
+
+/// Answers what is there, up to one batch.
+fn answer(
+    input: &mut Input,
+    replies: &mut Replies,
+    export: &Export,
+    negotiated: &Negotiated,
+) -> Result<More, wire::WireError> {
+    while replies.reads.len() < BATCH {
+        let Some(bytes) = input.next() else {
+            return Ok(More::Needed);
+        };
+        let header = RequestHeader::parse(bytes)?;
+        match check(&header, export, negotiated) {
+            Ok(Operation::Disconnect) => return Ok(More::Finished),
+            Ok(operation) => {
+                if let Operation::Write { len, .. } = operation {
+                    input.skip = len as usize;
+                }
+                succeed(replies, header.cookie, operation, negotiated);
+            }
+            Err(Refusal { fatal: true, .. }) => return Ok(More::Finished),
+            Err(refusal) => {
+                input.skip = refusal.payload_to_skip as usize;
+                let structured = negotiated.structured_replies;
+                wire::error_reply(&mut replies.heads, structured, header.cookie, refusal.errno, refusal.message);
+            }
+        }
+    }
+    Ok(More::Buffered)
+}
+
+fn succeed(replies: &mut Replies, cookie: u64, operation: Operation, negotiated: &Negotiated) {
+    let heads = &mut replies.heads;
+    match operation {
+        Operation::Read { offset, len } => {
+            if negotiated.structured_replies {
+                heads.extend_from_slice(&wire::read_data_chunk(cookie, offset, len));
+            } else {
+                heads.extend_from_slice(&wire::simple_reply(cookie, Ok(())));
+            }
+            replies.reads.push((heads.len(), len as usize));
+        }
+        Operation::BlockStatus { len, .. } => {
+            let context = negotiated.base_allocation.expect("check() refuses it without the context");
+            wire::block_status_chunk(heads, cookie, context, &[Extent { length: len, flags: 0 }]);
+        }
+        _ => heads.extend_from_slice(&wire::simple_reply(cookie, Ok(()))),
+    }
+}
+
+fn accept(listener: &UnixListener, export: &Export, stop: &AtomicBool) {
+    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+    while let Ok((stream, _)) = listener.accept() {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() < CONNECTIONS_MAX {
+            let export = export.clone();
+            connections.push(thread::spawn(move || {
+                if let Err(error) = serve(stream, &export) {
+                    tracing::warn!(%error, "A connection to the canned server ended early");
+                }
+            }));
+        }
+    }
+}

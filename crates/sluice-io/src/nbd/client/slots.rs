@@ -1,0 +1,144 @@
+//! The table of requests in flight.
+//!
+//! A reply names its request by the cookie alone, and a simple reply to a read does not even say how many
+//! bytes follow. So each request gets a slot, and the wire's cookie is the slot's index, with a generation in
+//! the upper half that changes whenever the slot is freed: a reply that comes twice, or was made up, is found out.
+
+use super::super::wire::{self, Errno};
+use super::{ClientError, IN_FLIGHT_MAX};
+
+/// What a reply may carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Data.
+    Read,
+    /// Extents.
+    BlockStatus,
+    /// Nothing.
+    Plain,
+}
+
+impl From<wire::Command> for Kind {
+    fn from(command: wire::Command) -> Kind {
+        match command {
+            wire::Command::Read => Kind::Read,
+            wire::Command::BlockStatus => Kind::BlockStatus,
+            _ => Kind::Plain,
+        }
+    }
+}
+
+/// One request in flight.
+#[derive(Debug)]
+pub(super) struct Slot {
+    generation: u32,
+    busy: bool,
+    /// The caller's cookie.
+    pub(super) cookie: u64,
+    pub(super) kind: Kind,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    /// Bytes of a read that have come so far.
+    pub(super) received: u32,
+    /// From the first chunk that reports a failure.
+    pub(super) errno: Option<Errno>,
+    /// Data of a reply that came in several chunks; empty in the common case of one.
+    pub(super) gathered: Vec<u8>,
+}
+
+/// All slots, free and busy.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    /// Requests in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes a slot and returns the cookie for the wire; `None` when all are busy.
+    pub(super) fn insert(&mut self, cookie: u64, kind: Kind, offset: u64, len: u32) -> Option<u64> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < IN_FLIGHT_MAX => self.grow(),
+            None => return None,
+        };
+        let slot = &mut self.slots[index as usize];
+        (slot.busy, slot.cookie, slot.kind, slot.offset, slot.len) = (true, cookie, kind, offset, len);
+        (slot.received, slot.errno) = (0, None);
+        Some(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    /// The slot that a cookie from the wire names.
+    pub(super) fn find(&mut self, wire_cookie: u64) -> Result<(u32, &mut Slot), ClientError> {
+        let (generation, index) = ((wire_cookie >> 32) as u32, wire_cookie as u32);
+        match self.slots.get_mut(index as usize) {
+            Some(slot) if slot.busy && slot.generation == generation => Ok((index, slot)),
+            _ => Err(ClientError::Protocol { what: "a reply to no request in flight" }),
+        }
+    }
+
+    /// The busy slot of that index, which [`Slots::find`] returned.
+    pub(super) fn slot(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// Frees a busy slot.
+    pub(super) fn release(&mut self, index: u32) {
+        let slot = self.slot(index);
+        slot.busy = false;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    fn grow(&mut self) -> u32 {
+        self.slots.push(Slot {
+            generation: 0,
+            busy: false,
+            cookie: 0,
+            kind: Kind::Plain,
+            offset: 0,
+            len: 0,
+            received: 0,
+            errno: None,
+            gathered: Vec::new(),
+        });
+        (self.slots.len() - 1) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_good_once() {
+        let mut slots = Slots::default();
+        let first = slots.insert(77, Kind::Read, 0, 512).expect("room");
+        let second = slots.insert(77, Kind::Plain, 0, 0).expect("room");
+        assert_ne!(first, second);
+        let (index, slot) = slots.find(first).expect("in flight");
+        assert_eq!((slot.cookie, slot.kind, slot.len), (77, Kind::Read, 512));
+        slots.release(index);
+        assert!(slots.find(first).is_err(), "freed");
+        let third = slots.insert(78, Kind::Plain, 0, 0).expect("room");
+        assert_eq!(third as u32, first as u32, "the slot is used again");
+        assert!(slots.find(first).is_err(), "another generation");
+        assert_eq!(slots.in_flight(), 2);
+        assert!(slots.find(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut slots = Slots::default();
+        for cookie in 0..IN_FLIGHT_MAX as u64 {
+            assert!(slots.insert(cookie, Kind::Plain, 0, 0).is_some());
+        }
+        assert_eq!(slots.insert(0, Kind::Plain, 0, 0), None);
+        slots.release(3);
+        assert!(slots.insert(0, Kind::Plain, 0, 0).is_some());
+    }
+}

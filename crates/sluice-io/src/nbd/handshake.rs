@@ -1,0 +1,418 @@
+//! The server's half of the fixed newstyle handshake, as a state machine without I/O.
+//!
+//! [`super::negotiate`] reads exactly what [`Handshake`] asks for and sends exactly what it returns, so the
+//! rules can be tested and fuzzed on plain byte slices:
+//!
+//! 1. send [`GREETING`];
+//! 2. read 4 bytes, give them to [`Handshake::client_flags`];
+//! 3. read 16 bytes, give them to [`Handshake::option_header`], which says how long the payload is;
+//! 4. read the payload, give it to [`Handshake::option`], send what it appended; again from 3 until it
+//!    returns a [`Negotiated`]: from the next byte on the client speaks the transmission protocol.
+//!
+//! Bounds: an option has at most [`OPTION_LEN_MAX`] bytes, a connection at most [`OPTIONS_MAX`] options,
+//! a string at most 4096 bytes. Beyond the first two the connection is closed, because a client that
+//! sends such a thing is broken or hostile; too long a string is answered with `ERR_TOO_BIG`.
+//! Time is the caller's to bound.
+//!
+//! A client that does not ask for block sizes may send misaligned requests, which are then refused one by
+//! one. The protocol would allow us to refuse the client at once (`ERR_BLOCK_SIZE_REQD`). We do not:
+//! many clients never ask and yet send nothing but aligned requests.
+
+use std::io;
+
+use super::export::Export;
+use super::options::{InfoRequest, MetaRequest, OptionError, export_name};
+use super::wire::{
+    BASE_ALLOCATION, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake_flag, info, option, option_reply, u16_at,
+    u32_at, u64_at,
+};
+
+/// Longest payload of an option, in bytes.
+pub const OPTION_LEN_MAX: u32 = 64 << 10;
+/// Most options that one connection may send.
+pub const OPTIONS_MAX: u32 = 256;
+/// Id that `base:allocation` gets on every connection.
+pub const BASE_ALLOCATION_ID: u32 = 1;
+/// Length of the head of an option, in bytes.
+pub const OPTION_HEADER_LEN: usize = 16;
+
+/// What a server says first: two magics and its flags (fixed newstyle, no zeroes).
+pub const GREETING: [u8; 18] = greeting();
+
+/// The exports that a client may ask for. Give each connection a snapshot, so that the export found after
+/// the handshake is the one whose size and flags the client was told.
+pub trait Exports {
+    /// All exports, for a client that wants to choose.
+    fn list(&self) -> Vec<Listed>;
+
+    /// The export of that name, which is never empty. It must pass [`Export::validate`].
+    fn find(&self, name: &str) -> Option<Export>;
+}
+
+/// One line of the list of exports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Name, at most 4096 bytes.
+    pub name: String,
+    /// Text for people, at most 4096 bytes; may be empty.
+    pub description: String,
+}
+
+/// What the handshake settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Canonical name of the chosen export (never empty, even if the client asked for the default).
+    pub export: String,
+    /// Reads, block status and their failures are answered in chunks.
+    pub structured_replies: bool,
+    /// Id of the context `base:allocation`, when the client selected it for this export.
+    pub base_allocation: Option<u32>,
+    /// The client asked for the block sizes and so promised to respect them.
+    pub block_size_requested: bool,
+}
+
+/// Why a connection ends before transmission.
+#[derive(Debug, thiserror::Error)]
+pub enum NegotiateError {
+    /// The client said so, with `ABORT`. Not a fault.
+    #[error("The client ended the handshake")]
+    Aborted,
+    /// The connection closed. A probe that only looks whether somebody listens does that.
+    #[error("The client closed the connection while {awaited} was awaited")]
+    Closed {
+        /// What should have come.
+        awaited: &'static str,
+    },
+    /// The connection failed.
+    #[error("The connection failed during the handshake")]
+    Io(#[source] io::Error),
+    /// Flags that no client may send to us.
+    #[error("The client sent unknown handshake flags {flags:#x}")]
+    UnknownFlags {
+        /// All flags that it sent.
+        flags: u32,
+    },
+    /// An option does not start as one: this is no NBD client, or it is out of step.
+    #[error("The client sent magic {magic:#018x} at the head of an option")]
+    BadMagic {
+        /// What came.
+        magic: u64,
+    },
+    /// An option is longer than [`OPTION_LEN_MAX`].
+    #[error("The client sent option {option} with {len_bytes} bytes, more than {OPTION_LEN_MAX}")]
+    OptionTooLong {
+        /// Its code.
+        option: u32,
+        /// Its stated length.
+        len_bytes: u32,
+    },
+    /// More than [`OPTIONS_MAX`] options.
+    #[error("The client sent more than {OPTIONS_MAX} options")]
+    TooManyOptions,
+    /// Only `EXPORT_NAME` is possible for a client that does not understand error replies.
+    #[error("The client sent option {option} without the flag for fixed newstyle")]
+    NotFixedNewstyle {
+        /// The option's code.
+        option: u32,
+    },
+    /// `EXPORT_NAME` asked for an export that is not there; this option has no error reply.
+    #[error("The client asked for the export {name:?}, which does not exist")]
+    UnknownExport {
+        /// The name that it asked for.
+        name: String,
+    },
+    /// `EXPORT_NAME` with an unusable name; this option has no error reply.
+    #[error("The client asked for an export by an unusable name")]
+    BadExportName(#[source] OptionError),
+}
+
+/// Head of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionHeader {
+    /// Which option; see [`option`].
+    pub code: u32,
+    /// Bytes of payload that follow, at most [`OPTION_LEN_MAX`].
+    pub len_bytes: u32,
+}
+
+/// A handshake under way.
+#[derive(Debug)]
+pub struct Handshake<'a, E: ?Sized> {
+    exports: &'a E,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    structured_replies: bool,
+    /// The export for which `base:allocation` is selected.
+    context_of: Option<String>,
+    options: u32,
+}
+
+impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
+    /// A handshake with a client that has not spoken yet.
+    pub fn new(exports: &'a E) -> Handshake<'a, E> {
+        Handshake {
+            exports,
+            fixed_newstyle: false,
+            no_zeroes: false,
+            structured_replies: false,
+            context_of: None,
+            options: 0,
+        }
+    }
+
+    /// Takes the client's flags, the first thing that it sends.
+    ///
+    /// # Errors
+    /// [`NegotiateError::UnknownFlags`].
+    pub fn client_flags(&mut self, bytes: [u8; 4]) -> Result<(), NegotiateError> {
+        let flags = u32::from_be_bytes(bytes);
+        let fixed_newstyle = u32::from(handshake_flag::FIXED_NEWSTYLE);
+        let no_zeroes = u32::from(handshake_flag::NO_ZEROES);
+        if flags & !(fixed_newstyle | no_zeroes) != 0 {
+            return Err(NegotiateError::UnknownFlags { flags });
+        }
+        self.fixed_newstyle = flags & fixed_newstyle != 0;
+        self.no_zeroes = flags & no_zeroes != 0;
+        Ok(())
+    }
+
+    /// Takes the head of an option and says what follows.
+    ///
+    /// # Errors
+    /// [`NegotiateError::BadMagic`], [`NegotiateError::TooManyOptions`], [`NegotiateError::NotFixedNewstyle`],
+    /// [`NegotiateError::OptionTooLong`]: close the connection, there is nothing to send.
+    pub fn option_header(&mut self, bytes: &[u8; OPTION_HEADER_LEN]) -> Result<OptionHeader, NegotiateError> {
+        let magic = u64_at(bytes, 0);
+        let (option, len_bytes) = (u32_at(bytes, 8), u32_at(bytes, 12));
+        if magic != OPTION_MAGIC {
+            return Err(NegotiateError::BadMagic { magic });
+        }
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return Err(NegotiateError::TooManyOptions);
+        }
+        if !self.fixed_newstyle && option != option::EXPORT_NAME {
+            return Err(NegotiateError::NotFixedNewstyle { option });
+        }
+        if len_bytes > OPTION_LEN_MAX {
+            return Err(NegotiateError::OptionTooLong { option, len_bytes });
+        }
+        Ok(OptionHeader { code: option, len_bytes })
+    }
+
+    /// Takes an option and appends the answer to `out`. `Some` ends the handshake.
+    ///
+    /// # Errors
+    /// [`NegotiateError::Aborted`], [`NegotiateError::UnknownExport`], [`NegotiateError::BadExportName`]:
+    /// send `out` if it is not empty, then close the connection.
+    pub fn option(
+        &mut self,
+        code: u32,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Negotiated>, NegotiateError> {
+        match code {
+            option::EXPORT_NAME => return self.export_name(payload, out).map(Some),
+            option::ABORT => {
+                reply(out, code, option_reply::ACK, &[]);
+                return Err(NegotiateError::Aborted);
+            }
+            option::GO => return Ok(self.info(code, payload, out)),
+            option::INFO => _ = self.info(code, payload, out),
+            option::LIST => self.list(payload, out),
+            option::STRUCTURED_REPLY => self.structured_reply(payload, out),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(code, payload, out),
+            _ => refuse(out, code, option_reply::ERR_UNSUP, "This server does not offer that option"),
+        }
+        Ok(None)
+    }
+
+    fn export_name(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<Negotiated, NegotiateError> {
+        let name = export_name(payload).map_err(NegotiateError::BadExportName)?;
+        let export = self.resolve(name).ok_or_else(|| NegotiateError::UnknownExport { name: name.to_owned() })?;
+        out.extend_from_slice(&export.size_bytes.to_be_bytes());
+        out.extend_from_slice(&export.transmission_flags(self.structured_replies).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; 124]);
+        }
+        Ok(self.negotiated(export, false))
+    }
+
+    fn list(&self, payload: &[u8], out: &mut Vec<u8>) {
+        if !payload.is_empty() {
+            return refuse(out, option::LIST, option_reply::ERR_INVALID, "The option takes no payload");
+        }
+        for Listed { name, description } in self.exports.list() {
+            let name_len = (name.len() as u32).to_be_bytes();
+            reply(out, option::LIST, option_reply::SERVER, &[&name_len, name.as_bytes(), description.as_bytes()]);
+        }
+        reply(out, option::LIST, option_reply::ACK, &[]);
+    }
+
+    fn structured_reply(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        let code = option::STRUCTURED_REPLY;
+        if !payload.is_empty() {
+            return refuse(out, code, option_reply::ERR_INVALID, "The option takes no payload");
+        }
+        self.structured_replies = true;
+        reply(out, code, option_reply::ACK, &[]);
+    }
+
+    /// `INFO` and `GO` have the same payload and the same answer; only `GO` ends the handshake.
+    fn info(&self, code: u32, payload: &[u8], out: &mut Vec<u8>) -> Option<Negotiated> {
+        let request = match InfoRequest::parse(payload) {
+            Ok(request) => request,
+            Err(error) => {
+                refuse_payload(out, code, error);
+                return None;
+            }
+        };
+        let Some(export) = self.resolve(request.export) else {
+            refuse(out, code, option_reply::ERR_UNKNOWN, "There is no such export");
+            return None;
+        };
+        self.describe(&export, &request, code, out);
+        reply(out, code, option_reply::ACK, &[]);
+        Some(self.negotiated(export, request.block_size))
+    }
+
+    fn describe(&self, export: &Export, request: &InfoRequest<'_>, code: u32, out: &mut Vec<u8>) {
+        let mut send = |kind: u16, parts: [&[u8]; 3]| {
+            let [first, second, third] = parts;
+            reply(out, code, option_reply::INFO, &[&kind.to_be_bytes(), first, second, third]);
+        };
+        let flags = export.transmission_flags(self.structured_replies).to_be_bytes();
+        send(info::EXPORT, [&export.size_bytes.to_be_bytes(), &flags, &[]]);
+        if request.name {
+            send(info::NAME, [export.name.as_bytes(), &[], &[]]);
+        }
+        if request.description && !export.description.is_empty() {
+            send(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+        }
+        let sizes = [export.block_minimum, export.block_preferred, export.block_maximum].map(u32::to_be_bytes);
+        send(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
+    }
+
+    fn meta_context(&mut self, code: u32, payload: &[u8], out: &mut Vec<u8>) {
+        let set = code == option::SET_META_CONTEXT;
+        if set {
+            // A new selection voids the one before it, even when it fails.
+            self.context_of = None;
+        }
+        if !self.structured_replies {
+            let message = "Ask for structured replies first";
+            return refuse(out, code, option_reply::ERR_INVALID, message);
+        }
+        let request = match MetaRequest::parse(payload) {
+            Ok(request) => request,
+            Err(error) => return refuse_payload(out, code, error),
+        };
+        let Some(export) = self.resolve(request.export) else {
+            return refuse(out, code, option_reply::ERR_UNKNOWN, "There is no such export");
+        };
+        // The wildcard and the empty query are for looking only: a selection must name what it wants.
+        let listed = !set && (request.no_query || request.base_wildcard);
+        if request.base_allocation || listed {
+            // An id in a list means nothing and should be 0.
+            let id = if set { BASE_ALLOCATION_ID } else { 0 };
+            reply(out, code, option_reply::META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
+            if set {
+                self.context_of = Some(export.name);
+            }
+        }
+        reply(out, code, option_reply::ACK, &[]);
+    }
+
+    /// The export of that name. The empty name stands for the only export, if there is exactly one.
+    fn resolve(&self, name: &str) -> Option<Export> {
+        if !name.is_empty() {
+            return self.exports.find(name);
+        }
+        match self.exports.list().as_slice() {
+            [only] => self.exports.find(&only.name),
+            _ => None,
+        }
+    }
+
+    fn negotiated(&self, export: Export, block_size_requested: bool) -> Negotiated {
+        let selected = self.context_of.as_ref() == Some(&export.name);
+        Negotiated {
+            export: export.name,
+            structured_replies: self.structured_replies,
+            base_allocation: selected.then_some(BASE_ALLOCATION_ID),
+            block_size_requested,
+        }
+    }
+}
+
+const fn greeting() -> [u8; 18] {
+    let (init, option) = (INIT_MAGIC.to_be_bytes(), OPTION_MAGIC.to_be_bytes());
+    let flags = (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES).to_be_bytes();
+    let mut bytes = [0; 18];
+    let mut at = 0;
+    while at < 8 {
+        bytes[at] = init[at];
+        bytes[8 + at] = option[at];
+        at += 1;
+    }
+    bytes[16] = flags[0];
+    bytes[17] = flags[1];
+    bytes
+}
+
+/// Appends one option reply whose payload is the `parts` in a row.
+fn reply(out: &mut Vec<u8>, code: u32, kind: u32, parts: &[&[u8]]) {
+    let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&code.to_be_bytes());
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(&(len_bytes as u32).to_be_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+fn refuse(out: &mut Vec<u8>, code: u32, kind: u32, message: &str) {
+    reply(out, code, kind, &[message.as_bytes()]);
+}
+
+fn refuse_payload(out: &mut Vec<u8>, code: u32, error: OptionError) {
+    let kind = match error {
+        OptionError::StringTooLong => option_reply::ERR_TOO_BIG,
+        _ => option_reply::ERR_INVALID,
+    };
+    refuse(out, code, kind, &error.to_string());
+}
+
+/// Head of an option reply, as a client reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionReplyHeader {
+    /// The option that is answered.
+    pub option: u32,
+    /// One of [`option_reply`].
+    pub kind: u32,
+    /// Bytes of payload that follow.
+    pub len_bytes: u32,
+}
+
+impl OptionReplyHeader {
+    /// Length on the wire, in bytes.
+    pub const LEN: usize = 20;
+
+    /// Reads the head of an option reply; `None` when its magic is wrong.
+    pub fn parse(bytes: &[u8; OptionReplyHeader::LEN]) -> Option<OptionReplyHeader> {
+        (u64_at(bytes, 0) == OPTION_REPLY_MAGIC).then(|| OptionReplyHeader {
+            option: u32_at(bytes, 8),
+            kind: u32_at(bytes, 12),
+            len_bytes: u32_at(bytes, 16),
+        })
+    }
+}
+
+/// Flags in a server's greeting; `None` when it is not the greeting of a newstyle server.
+pub fn parse_greeting(bytes: &[u8; 18]) -> Option<u16> {
+    (u64_at(bytes, 0) == INIT_MAGIC && u64_at(bytes, 8) == OPTION_MAGIC).then(|| u16_at(bytes, 16))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! The handshake over a stream: the rules of [`super::handshake`], driven by reads and writes.
+//!
+//! Nothing is read ahead: after the answer to `GO` or `EXPORT_NAME` the socket goes to a device thread as it
+//! is, and a request that the client has already sent must still be in it. So every read has the exact length
+//! that the state machine asked for; a handshake is a handful of messages, and its cost does not matter.
+//!
+//! There is no timeout here: wrap the call in one (a client that goes silent in the middle would else hold
+//! its connection for ever).
+
+use std::io::{self, Read, Write};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+pub use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
+use super::handshake::{GREETING, Handshake, OPTION_HEADER_LEN};
+
+/// Runs the server's side of the handshake until the client has chosen an export.
+///
+/// # Errors
+/// [`NegotiateError`] says what the client did; close the connection. On success the stream stands at
+/// the first byte of the first request.
+pub async fn negotiate<S, E>(stream: &mut S, exports: &E) -> Result<Negotiated, NegotiateError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    E: Exports + ?Sized,
+{
+    let mut handshake = Handshake::new(exports);
+    let (mut payload, mut out) = (Vec::new(), Vec::new());
+    send(stream, &GREETING).await?;
+    let mut flags = [0; 4];
+    receive(stream, &mut flags, "its flags").await?;
+    handshake.client_flags(flags)?;
+    loop {
+        let mut header = [0; OPTION_HEADER_LEN];
+        receive(stream, &mut header, "an option").await?;
+        let header = handshake.option_header(&header)?;
+        payload.resize(header.len_bytes as usize, 0);
+        receive(stream, &mut payload, "the rest of an option").await?;
+        out.clear();
+        let outcome = handshake.option(header.code, &payload, &mut out);
+        let sent = send(stream, &out).await;
+        // Why the handshake ends says more than that the client did not wait for the answer.
+        if let Some(negotiated) = outcome? {
+            sent?;
+            return Ok(negotiated);
+        }
+        sent?;
+    }
+}
+
+/// The same over a blocking stream, for threads without a runtime and for fuzzing from memory.
+///
+/// # Errors
+/// As [`negotiate`]. A read timeout of the stream shows as [`NegotiateError::Io`].
+pub fn negotiate_blocking<S, E>(stream: &mut S, exports: &E) -> Result<Negotiated, NegotiateError>
+where
+    S: Read + Write + Unpin,
+    E: Exports + ?Sized,
+{
+    let mut stream = Blocking(stream);
+    let future = pin!(negotiate(&mut stream, exports));
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => unreachable!("a blocking stream is always ready"),
+    }
+}
+
+async fn receive<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    bytes: &mut [u8],
+    awaited: &'static str,
+) -> Result<(), NegotiateError> {
+    match stream.read_exact(bytes).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(NegotiateError::Closed { awaited }),
+        Err(error) => Err(NegotiateError::Io(error)),
+    }
+}
+
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), NegotiateError> {
+    stream.write_all(bytes).await.map_err(NegotiateError::Io)?;
+    stream.flush().await.map_err(NegotiateError::Io)
+}
+
+/// A blocking stream in async clothes: each poll does the whole call and is ready.
+struct Blocking<'a, S>(&'a mut S);
+
+impl<S: Read + Unpin> AsyncRead for Blocking<'_, S> {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let got = uninterrupted(|| self.0.read(buf.initialize_unfilled()));
+        Poll::Ready(got.map(|len| buf.advance(len)))
+    }
+}
+
+impl<S: Write + Unpin> AsyncWrite for Blocking<'_, S> {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(uninterrupted(|| self.0.write(bytes)))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(uninterrupted(|| self.0.flush()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(context)
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Is this request allowed, and what is it: the checks between a header and the scheduler.
+//!
+//! [`check`] is a pure function of the header, the export and what was negotiated. It either names an
+//! [`Operation`] whose range lies inside the export, is aligned and needs no further checks, or a
+//! [`Refusal`] that says what to answer and how many bytes of payload to throw away first.
+//!
+//! Rules, in the order in which they are applied:
+//!
+//! | what | answer |
+//! |---|---|
+//! | disconnect | always obeyed |
+//! | write of more than 64 MiB, or more than twice what the client may send | fatal: close |
+//! | unknown command, or one that the export does not offer | `EINVAL` |
+//! | changing command on a read-only export | `EPERM` |
+//! | flag that the command does not know, or that is not offered | `EINVAL` |
+//! | flush with a range | `EINVAL` |
+//! | length 0, offset or length not a multiple of the minimum block size | `EINVAL` |
+//! | beyond the end (also when offset + length would wrap) | `ENOSPC` for write and zeroing, else `EINVAL` |
+//! | payload above the maximum block size | `EOVERFLOW` for read, `EINVAL` for write |
+//!
+//! Example: on a 1 MiB export with 512-byte blocks, a write of 1024 bytes at 1047552 passes, and the same at
+//! 1048064 is refused with `ENOSPC` and 1024 bytes to skip.
+//!
+//! The maximum block size bounds payloads only: a trim or zeroing of 4 GiB is one request, as the protocol
+//! recommends; whoever carries it out splits it. The flag `FUA` is taken on every command once it is offered,
+//! as the protocol wants, and means something only on those that have a field for it.
+
+use super::export::Export;
+use super::handshake::Negotiated;
+use super::wire::{Command, Errno, PAYLOAD_LEN_ASSUMED, PAYLOAD_LEN_MAX, RequestHeader, command_flag};
+
+/// A request that may go to the scheduler. Offsets and lengths are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Answer with `len` bytes of data.
+    Read {
+        /// Start.
+        offset: u64,
+        /// Length.
+        len: u32,
+    },
+    /// `len` bytes follow the header.
+    Write {
+        /// Start.
+        offset: u64,
+        /// Length.
+        len: u32,
+        /// Answer only when the data are durable.
+        fua: bool,
+    },
+    /// Make durable what was completed before.
+    Flush,
+    /// The range may be forgotten.
+    Trim {
+        /// Start.
+        offset: u64,
+        /// Length, up to 4 GiB.
+        len: u32,
+        /// Answer only when it is durable.
+        fua: bool,
+    },
+    /// The range must read as zeroes.
+    WriteZeroes {
+        /// Start.
+        offset: u64,
+        /// Length, up to 4 GiB.
+        len: u32,
+        /// Answer only when it is durable.
+        fua: bool,
+        /// The range must stay allocated.
+        no_hole: bool,
+        /// Answer `ENOTSUP`, quickly and without a change, if this would be as slow as writing.
+        fast: bool,
+    },
+    /// Say which parts of the range are allocated.
+    BlockStatus {
+        /// Start.
+        offset: u64,
+        /// Length, up to 4 GiB.
+        len: u32,
+        /// Answer with one extent that does not exceed the range; else with one or more, the last
+        /// of which may.
+        req_one: bool,
+    },
+    /// Finish what is in flight and close; there is no reply.
+    Disconnect,
+}
+
+/// A request that is answered at once with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// For the reply.
+    pub errno: Errno,
+    /// For the reply and the log.
+    pub message: &'static str,
+    /// Bytes that follow the header on the wire and must be read and dropped before the next header.
+    pub payload_to_skip: u32,
+    /// Close the connection instead of answering; nothing needs to be skipped then.
+    pub fatal: bool,
+}
+
+/// Decides on one request.
+///
+/// # Errors
+/// [`Refusal`]: answer with it, or close the connection if it is fatal.
+#[inline]
+pub fn check(header: &RequestHeader, export: &Export, negotiated: &Negotiated) -> Result<Operation, Refusal> {
+    let command = header.kind();
+    let refusal = |(errno, message)| Refusal {
+        errno,
+        message,
+        payload_to_skip: if command == Command::Write { header.length } else { 0 },
+        fatal: false,
+    };
+    if command == Command::Disconnect {
+        return Ok(Operation::Disconnect);
+    }
+    if command == Command::Write && header.length > skippable_len_max(export, negotiated) {
+        let (errno, message) = (Errno::Einval, "The write is far longer than the maximum block size");
+        return Err(Refusal { errno, message, payload_to_skip: 0, fatal: true });
+    }
+    check_offered(command, export, negotiated).map_err(refusal)?;
+    check_flags(header, export, negotiated).map_err(refusal)?;
+    check_range(header, export).map_err(refusal)?;
+    Ok(operation(header))
+}
+
+type Reason = (Errno, &'static str);
+
+/// Longest payload of a refused write that is worth reading to keep the connection, in bytes.
+///
+/// A client that does not know the block sizes may rightly send what the protocol lets it assume.
+fn skippable_len_max(export: &Export, negotiated: &Negotiated) -> u32 {
+    let twice = export.block_maximum.saturating_mul(2);
+    let known = if negotiated.block_size_requested { twice } else { twice.max(PAYLOAD_LEN_ASSUMED) };
+    known.min(PAYLOAD_LEN_MAX)
+}
+
+fn check_offered(command: Command, export: &Export, negotiated: &Negotiated) -> Result<(), Reason> {
+    let (offered, changes) = match command {
+        Command::Read | Command::Disconnect => (true, false),
+        Command::Write => (true, true),
+        Command::Flush => (export.flush, false),
+        Command::Trim => (export.trim, true),
+        Command::WriteZeroes => (export.write_zeroes, true),
+        Command::BlockStatus => (negotiated.base_allocation.is_some(), false),
+        Command::Cache | Command::Other(_) => (false, false),
+    };
+    if changes && export.read_only {
+        return Err((Errno::Eperm, "The export is read-only"));
+    }
+    if !offered {
+        return Err((Errno::Einval, "The command is not offered on this export"));
+    }
+    Ok(())
+}
+
+fn check_flags(header: &RequestHeader, export: &Export, negotiated: &Negotiated) -> Result<(), Reason> {
+    let flag = |offered: bool, bit: u16| if offered { bit } else { 0 };
+    let own = match header.kind() {
+        Command::Read => flag(negotiated.structured_replies, command_flag::DF),
+        Command::WriteZeroes => command_flag::NO_HOLE | flag(export.fast_zero, command_flag::FAST_ZERO),
+        Command::BlockStatus => command_flag::REQ_ONE,
+        _ => 0,
+    };
+    if header.flags & !(own | flag(export.fua, command_flag::FUA)) != 0 {
+        return Err((Errno::Einval, "A flag of the request is not offered for its command"));
+    }
+    Ok(())
+}
+
+fn check_range(header: &RequestHeader, export: &Export) -> Result<(), Reason> {
+    let (command, offset, len) = (header.kind(), header.offset, header.length);
+    if command == Command::Flush {
+        let whole = offset == 0 && len == 0;
+        return if whole { Ok(()) } else { Err((Errno::Einval, "A flush takes no offset and no length")) };
+    }
+    if len == 0 {
+        return Err((Errno::Einval, "The length is 0"));
+    }
+    // The minimum is a power of two, so a bit mask finds what is no multiple of it.
+    let misaligned = (offset | u64::from(len)) & u64::from(export.block_minimum.wrapping_sub(1));
+    if misaligned != 0 {
+        return Err((Errno::Einval, "The offset or the length is no multiple of the minimum block size"));
+    }
+    if offset.checked_add(u64::from(len)).is_none_or(|end| end > export.size_bytes) {
+        let grows = matches!(command, Command::Write | Command::WriteZeroes);
+        let errno = if grows { Errno::Enospc } else { Errno::Einval };
+        return Err((errno, "The range lies beyond the end of the export"));
+    }
+    match command {
+        Command::Read if len > export.block_maximum => {
+            Err((Errno::Eoverflow, "The read is longer than the maximum block size"))
+        }
+        Command::Write if len > export.block_maximum => {
+            Err((Errno::Einval, "The write is longer than the maximum block size"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Names a request that passed all checks.
+fn operation(header: &RequestHeader) -> Operation {
+    let (offset, len) = (header.offset, header.length);
+    let has = |bit: u16| header.flags & bit != 0;
+    let fua = has(command_flag::FUA);
+    match header.kind() {
+        Command::Read => Operation::Read { offset, len },
+        Command::Write => Operation::Write { offset, len, fua },
+        Command::Flush => Operation::Flush,
+        Command::Trim => Operation::Trim { offset, len, fua },
+        Command::WriteZeroes => {
+            let (no_hole, fast) = (has(command_flag::NO_HOLE), has(command_flag::FAST_ZERO));
+            Operation::WriteZeroes { offset, len, fua, no_hole, fast }
+        }
+        Command::BlockStatus => Operation::BlockStatus { offset, len, req_one: has(command_flag::REQ_ONE) },
+        Command::Disconnect => Operation::Disconnect,
+        Command::Cache | Command::Other(_) => unreachable!("check_offered refuses these"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
