@@ -235,6 +235,15 @@ impl Descriptor {
     }
 }
 
+/// A scheduler is known by its name.
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Descriptor {}
+
 impl core::fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Descriptor").field("name", &self.name).finish_non_exhaustive()
