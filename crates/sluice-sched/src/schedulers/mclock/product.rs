@@ -117,11 +117,6 @@ impl Product {
         while let Some(((passes, _), owner)) = self.limited.peek()
             && passes <= now
         {
-            let (shift, virtual_time) = (self.shift, self.virtual_time);
-            let state = self.owner_mut(owner);
-            state.account.release(passes.saturating_sub(shift), virtual_time);
-            state.released = now;
-            self.limited.remove(owner);
             self.stand_in_line(owner, now);
         }
     }
@@ -146,8 +141,16 @@ impl Product {
             self.limited.set(owner, (wake, head));
             return;
         }
-        self.limited.remove(owner);
-        match due {
+        if let Some((held_until, _)) = self.limited.get(owner) {
+            // Whatever ended it, time or a change: it banked nothing while it was held.
+            let since = held_until.min(now).saturating_sub(self.shift);
+            let state = self.owners[owner as usize].as_mut().expect("only known owners stand in line");
+            state.account.release(since, self.virtual_time);
+            state.released = now;
+            self.limited.remove(owner);
+        }
+        let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
+        match state.account.due() {
             Some(due) => self.reserved.set(owner, (due, head)),
             None => self.reserved.remove(owner),
         }
