@@ -48,7 +48,7 @@ impl Account {
     /// limit lowered or raised under a backlog acts at once. `due_now` is `now` on the clock of the reservation.
     pub fn set_policy(&mut self, policy: &Policy, facts: &Facts, now: Tag, due_now: Tag, virtual_time: ShareTag) {
         let rescale = |tag: Tag, base: Tag, old: Spacing, new: Spacing| {
-            if old == new { tag } else { base + old.convert(tag.saturating_sub(base), new) }
+            if old == new { tag } else { base.saturating_add(old.convert(tag.saturating_sub(base), new)) }
         };
         let reserve_requests = Spacing::per_cost(policy.reservation.iops);
         let reserve_bytes = Spacing::per_byte(policy.reservation.bytes);
