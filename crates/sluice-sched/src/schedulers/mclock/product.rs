@@ -265,6 +265,9 @@ impl Product {
             if let Some(next) = next {
                 account.count_elsewhere(next);
             }
+            if state.inner_time > VIRTUAL_MAX {
+                state.rebase_volumes();
+            }
         }
         if let Some(next) = next {
             state.account.count_elsewhere(next);
@@ -376,6 +379,14 @@ impl Owner {
                 let account = Account::new(&volume.policy, facts, now, self.inner_time);
                 volume.account = Some(Box::new(account));
             }
+        }
+    }
+
+    fn rebase_volumes(&mut self) {
+        let by = self.inner_time - VIRTUAL_START;
+        self.inner_time = VIRTUAL_START;
+        for account in self.volumes.iter_mut().filter_map(|volume| volume.account.as_mut()) {
+            account.rebase(by);
         }
     }
 
