@@ -50,6 +50,8 @@ struct Volume {
     policy: Policy,
     /// Absent for the only volume of a VM without a policy of its own: nothing to choose, nothing to check.
     account: Option<Box<Account>>,
+    /// Until when its own limit holds its head.
+    held_until: Option<Tag>,
 }
 
 /// A locality batch that goes on: [mclock] 3.1, "Request Location".
@@ -123,12 +125,13 @@ impl Product {
 
     /// Puts a backlogged owner where it belongs now.
     fn stand_in_line(&mut self, owner: u32, now: Tag) {
-        let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
+        let state = self.owners[owner as usize].as_mut().expect("only known owners stand in line");
         if state.queued == 0 {
             self.leave_line(owner);
             self.limited.remove(owner);
             return;
         }
+        state.release_volumes(&self.arena, now);
         let (head, passes) = state.head_and_passes(&self.arena, now);
         let due = state.account.due();
         if passes > now {
@@ -188,11 +191,12 @@ impl Product {
     }
 
     /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
-    fn choose_volume(&self, owner: u32, phase: Phase, now: Tag) -> usize {
-        let state = self.owners[owner as usize].as_ref().expect("chosen from a line");
+    fn choose_volume(&mut self, owner: u32, phase: Phase, now: Tag) -> usize {
+        let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
         if state.volumes.len() == 1 {
             return 0;
         }
+        state.release_volumes(&self.arena, now);
         let eligible = || {
             state.volumes.iter().enumerate().filter_map(|(index, volume)| {
                 let head = self.arena.front(&volume.fifo)?;
@@ -217,7 +221,8 @@ impl Product {
     /// The next request of a batch, if it lies close enough and nothing forbids it.
     fn continue_batch(&mut self, now: Tag) -> Option<(u32, usize, Phase)> {
         let batch = self.batch.take()?;
-        let state = self.owners[batch.owner as usize].as_ref()?;
+        let state = self.owners[batch.owner as usize].as_mut()?;
+        state.release_volumes(&self.arena, now);
         let volume = state.volumes.get(batch.volume)?;
         let head = self.arena.front(&volume.fifo)?;
         let may_pass =
@@ -313,7 +318,7 @@ impl Product {
         let facts = self.facts;
         let state = self.owner_mut(owner.0);
         let fifo = Fifo::default();
-        state.volumes.push(Volume { id: volume, fifo, policy: *policy, account: None });
+        state.volumes.push(Volume { id: volume, fifo, policy: *policy, account: None, held_until: None });
         state.open_accounts(&facts, now);
         self.batch = None;
     }
@@ -369,6 +374,25 @@ impl Owner {
         let passing = volume_passes.max(now);
         let head = heads().filter(|(_, passes)| *passes <= passing).map(|(head, _)| head).min();
         (head.expect("the earliest volume passes"), passes.max(volume_passes))
+    }
+
+    /// The volumes whose own limit lets them pass by now; as with VMs, they banked nothing while it held them.
+    fn release_volumes(&mut self, arena: &Arena, now: Tag) {
+        if self.volumes.len() == 1 {
+            return;
+        }
+        for volume in &mut self.volumes {
+            let Some(account) = &mut volume.account else { continue };
+            let held_until = volume.held_until.take();
+            if arena.front(&volume.fifo).is_none() {
+                continue;
+            }
+            if account.passes() > now {
+                volume.held_until = Some(account.passes());
+            } else if let Some(held_until) = held_until {
+                account.release(held_until.min(now), self.inner_time);
+            }
+        }
     }
 
     /// Gives every volume an account as soon as there is something to choose or to check.
