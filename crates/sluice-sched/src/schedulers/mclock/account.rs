@@ -109,6 +109,16 @@ impl Account {
         requests.max(bytes)
     }
 
+    /// When the next request of a volume may go, as far as the volume is concerned: one without weight lives by its
+    /// reservation alone.
+    #[must_use]
+    pub fn may_go(&self) -> Tag {
+        match self.due() {
+            Some(due) if !self.is_weighted() => self.passes().max(due),
+            _ => self.passes(),
+        }
+    }
+
     /// Its place in line for what is left over.
     #[must_use]
     pub const fn share_tag(&self) -> ShareTag {

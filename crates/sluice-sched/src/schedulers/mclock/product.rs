@@ -201,21 +201,23 @@ impl Product {
             state.volumes.iter().enumerate().filter_map(|(index, volume)| {
                 let head = self.arena.front(&volume.fifo)?;
                 let account = volume.account.as_deref().expect("one of several volumes has an account");
-                (account.passes() <= now).then_some((index, account, head.id))
+                (account.may_go() <= now).then_some((index, account, head.id))
             })
         };
         let overdue = eligible()
             .filter_map(|(index, account, head)| Some((account.due()?, head, index)))
-            .filter(|(due, _, _)| phase == Phase::Reservation && *due <= now)
+            .filter(|(due, _, _)| *due <= now)
             .min();
-        if let Some((_, _, index)) = overdue {
-            return index;
-        }
-        eligible()
+        let furthest_behind = eligible()
+            .filter(|(_, account, _)| account.is_weighted())
             .map(|(index, account, head)| (account.share_tag(), head, index))
-            .min()
-            .expect("an owner in line has a volume that may go")
-            .2
+            .min();
+        let chosen = match phase {
+            Phase::Reservation => overdue.or(furthest_behind),
+            // A volume without weight has no place among the others; where it is alone it goes when it is due.
+            _ => furthest_behind.or(overdue),
+        };
+        chosen.expect("an owner in line has a volume that may go").2
     }
 
     /// The next request of a batch, if it lies close enough and nothing forbids it.
@@ -226,7 +228,7 @@ impl Product {
         let volume = state.volumes.get(batch.volume)?;
         let head = self.arena.front(&volume.fifo)?;
         let may_pass =
-            state.account.passes() <= now && volume.account.as_ref().is_none_or(|account| account.passes() <= now);
+            state.account.passes() <= now && volume.account.as_ref().is_none_or(|account| account.may_go() <= now);
         if batch.left == 0 || !may_pass || head.offset.abs_diff(batch.end) > self.batch_distance {
             return None;
         }
@@ -261,6 +263,7 @@ impl Product {
         if let Some(account) = &mut chosen.account {
             let inner = match account.due() {
                 Some(due) if phase == Phase::Reservation && due <= now => Phase::Reservation,
+                _ if !account.is_weighted() => Phase::Reservation,
                 _ => Phase::Weight,
             };
             if inner == Phase::Weight {
@@ -357,17 +360,17 @@ impl Product {
 }
 
 impl Owner {
-    /// The earliest arrival among its queue heads, and when its own limit and that of at least one such volume pass.
+    /// The earliest arrival among its queue heads, and when its own limit passes and at least one such volume may go.
     fn head_and_passes(&self, arena: &Arena, now: Tag) -> (RequestId, Tag) {
         let passes = self.account.passes();
         if let [only] = self.volumes.as_slice() {
             let head = arena.front(&only.fifo).expect("a backlogged owner has a head").id;
-            return (head, only.account.as_ref().map_or(passes, |account| passes.max(account.passes())));
+            return (head, only.account.as_ref().map_or(passes, |account| passes.max(account.may_go())));
         }
         let heads = || {
             self.volumes.iter().filter_map(|volume| {
                 let head = arena.front(&volume.fifo)?.id;
-                Some((head, volume.account.as_ref().map_or(0, |account| account.passes())))
+                Some((head, volume.account.as_ref().map_or(0, |account| account.may_go())))
             })
         };
         let volume_passes = heads().map(|(_, passes)| passes).min().expect("a backlogged owner has a head");
