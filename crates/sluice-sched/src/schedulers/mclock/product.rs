@@ -132,7 +132,7 @@ impl Product {
             return;
         }
         state.release_volumes(&self.arena, now);
-        let (head, passes) = state.head_and_passes(&self.arena, now);
+        let (head, passes) = state.head_and_passes(&self.arena);
         let due = state.account.due();
         if passes > now {
             // One that lives by its reservation alone is not woken before that is due.
@@ -361,22 +361,17 @@ impl Product {
 
 impl Owner {
     /// The earliest arrival among its queue heads, and when its own limit passes and at least one such volume may go.
-    fn head_and_passes(&self, arena: &Arena, now: Tag) -> (RequestId, Tag) {
-        let passes = self.account.passes();
-        if let [only] = self.volumes.as_slice() {
-            let head = arena.front(&only.fifo).expect("a backlogged owner has a head").id;
-            return (head, only.account.as_ref().map_or(passes, |account| passes.max(account.may_go())));
-        }
-        let heads = || {
-            self.volumes.iter().filter_map(|volume| {
-                let head = arena.front(&volume.fifo)?.id;
-                Some((head, volume.account.as_ref().map_or(0, |account| account.may_go())))
-            })
-        };
-        let volume_passes = heads().map(|(_, passes)| passes).min().expect("a backlogged owner has a head");
-        let passing = volume_passes.max(now);
-        let head = heads().filter(|(_, passes)| *passes <= passing).map(|(head, _)| head).min();
-        (head.expect("the earliest volume passes"), passes.max(volume_passes))
+    ///
+    /// The arrival breaks ties between VMs, so it must not depend on which volumes may go: that changes as time passes,
+    /// and a place in line does not.
+    fn head_and_passes(&self, arena: &Arena) -> (RequestId, Tag) {
+        let heads = self.volumes.iter().filter_map(|volume| {
+            let may_go = volume.account.as_ref().map_or(0, |account| account.may_go());
+            Some((arena.front(&volume.fifo)?.id, may_go))
+        });
+        let earliest = heads.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
+        let (head, may_go) = earliest.expect("a backlogged owner has a head");
+        (head, self.account.passes().max(may_go))
     }
 
     /// The volumes whose own limit lets them pass by now; as with VMs, they banked nothing while it held them.
