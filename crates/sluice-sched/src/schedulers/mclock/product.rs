@@ -459,6 +459,7 @@ impl Scheduler for Product {
 
     fn dispatch(&mut self, now: Instant) -> Decision {
         if self.arena.is_empty() {
+            self.batch = None;
             return Decision::Idle;
         }
         let tag = self.clock.tag(now);
