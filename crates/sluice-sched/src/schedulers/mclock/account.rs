@@ -61,9 +61,11 @@ impl Account {
         self.passes_requests = rescale(self.passes_requests, now, self.limit_requests, limit_requests);
         self.passes_bytes = rescale(self.passes_bytes, now, self.limit_bytes, limit_bytes);
         (self.limit_requests, self.limit_bytes) = (limit_requests, limit_bytes);
-        let burst = u64::from(policy.burst.unwrap_or(facts.depth).max(1));
-        self.burst_requests = limit_requests.of(burst << Cost::SHIFT);
-        self.burst_bytes = limit_bytes.of(burst.saturating_mul(facts.reference.0.max(512)));
+        // A stated burst of n lets n requests through at once: n - 1 beside the one that may go anyway. By default the
+        // whole depth comes on top, else a device of depth 1 that is busy when the instant comes would cost the VM rate.
+        let beside = u64::from(policy.burst.map_or(facts.depth.max(1), |burst| burst.saturating_sub(1)));
+        self.burst_requests = limit_requests.of(beside << Cost::SHIFT);
+        self.burst_bytes = limit_bytes.of(beside.saturating_mul(facts.reference.0.max(512)));
 
         let share = Spacing::of_weight(policy.effective_weight());
         self.share_tag = rescale(self.share_tag, virtual_time, self.share, share);
