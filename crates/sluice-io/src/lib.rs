@@ -1,2 +1,21 @@
+//! The data plane: what serves VMs their disks, with one gate in front of each shared device.
+//!
+//! The only crate with unsafe code: it speaks to io_uring, whose operations hold memory and descriptors for as long as
+//! they last. Each unsafe block says why it is sound.
+//!
+//! | part | where |
+//! |---|---|
+//! | a device thread: ring, gate, connections | [`device`] |
+//! | the NBD protocol | [`nbd`] |
+//! | opening volumes | [`source`] |
+//! | a device of known capacity | [`delay`] |
+//! | flushes | [`sync`] |
+
+pub mod buffer;
+pub mod clock;
+pub mod delay;
+pub mod device;
 pub mod nbd;
+pub mod ring;
 pub mod source;
+pub mod sync;

@@ -29,28 +29,33 @@ pub enum AdmissionError {
         missing: &'static str,
     },
     /// The sum is too large.
-    #[error(
-        "Reserved already {reserved} by {others} VMs, {vm} asks for {asked}, together {sum}; the device's capacity is \
-         {capacity}: short by {short}. Lower the reservation to {free} at most, or place the VM on another device"
-    )]
-    Over {
-        /// Who does not fit any more.
-        vm: String,
-        /// What it asks for.
-        asked: String,
-        /// The sum of those before it.
-        reserved: String,
-        /// How many those are.
-        others: usize,
-        /// All of them.
-        sum: String,
-        /// What there is.
-        capacity: String,
-        /// What is missing.
-        short: String,
-        /// What is left for it.
-        free: String,
-    },
+    #[error("{0}")]
+    Over(Box<Shortfall>),
+}
+
+/// The arithmetic of a refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Reserved already {reserved} by {others} VMs, {vm} asks for {asked}, together {sum}; the device's capacity is \
+     {capacity}: short by {short}. Lower the reservation to {free} at most, or place the VM on another device"
+)]
+pub struct Shortfall {
+    /// Who does not fit any more.
+    pub vm: String,
+    /// What it asks for.
+    pub asked: String,
+    /// The sum of those before it.
+    pub reserved: String,
+    /// How many those are.
+    pub others: usize,
+    /// All of them.
+    pub sum: String,
+    /// What there is.
+    pub capacity: String,
+    /// What is missing.
+    pub short: String,
+    /// What is left for it.
+    pub free: String,
 }
 
 /// Checks that the reservations fit, in the order given; the first VM that does not is named.
@@ -83,7 +88,7 @@ fn fits(
         };
         let sum = reserved.saturating_add(rate);
         if sum > capacity {
-            return Err(AdmissionError::Over {
+            return Err(AdmissionError::Over(Box::new(Shortfall {
                 vm,
                 asked: show(rate),
                 reserved: show(reserved),
@@ -92,7 +97,7 @@ fn fits(
                 capacity: show(capacity),
                 short: show(sum - capacity),
                 free: show(capacity - reserved),
-            });
+            })));
         }
         reserved = sum;
     }

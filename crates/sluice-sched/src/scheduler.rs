@@ -202,6 +202,9 @@ impl Default for Facts {
     }
 }
 
+/// Makes a scheduler for a device, with parameters.
+pub type Build = fn(&Facts, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>;
+
 /// Everything that is known of a scheduler beside its code: one per scheduler, in the scheduler's own file.
 pub struct Descriptor {
     /// Its name in the host file.
@@ -219,7 +222,7 @@ pub struct Descriptor {
     /// Its parameters.
     pub parameters: &'static [Parameter],
     /// Makes one.
-    pub build: fn(&Facts, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>,
+    pub build: Build,
 }
 
 impl Descriptor {

@@ -57,10 +57,31 @@ impl Members {
         }
     }
 
-    pub(super) fn check_owner(&self, owner: OwnerId, policy: &Policy) -> Result<(), ChangeError> {
+    /// Whether these policies contradict neither themselves nor each other.
+    pub(super) fn check(
+        &self,
+        owner: OwnerId,
+        policy: &Policy,
+        volumes: &[(VolumeId, Policy)],
+    ) -> Result<(), ChangeError> {
+        let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
+        policy.check()?;
+        for (volume, policy) in volumes {
+            policy.check()?;
+            if !self.knows(owner, *volume) {
+                return Err(ChangeError::UnknownVolume(owner, *volume));
+            }
+        }
+        let changed = |id: &VolumeId| volumes.iter().rev().find(|(volume, _)| volume == id);
+        let after = member.volumes.iter().map(|(id, known)| changed(id).map_or(known, |(_, policy)| policy));
+        admission::volumes_fit(policy, after)
+    }
+
+    /// Whether a volume with this policy may be added.
+    pub(super) fn check_new(&self, owner: OwnerId, policy: &Policy) -> Result<(), ChangeError> {
         policy.check()?;
         let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
-        admission::volumes_fit(policy, member.volumes.iter().map(|(_, policy)| policy))
+        admission::volumes_fit(&member.policy, member.volumes.iter().map(|(_, policy)| policy).chain([policy]))
     }
 
     pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
@@ -76,14 +97,6 @@ impl Members {
         }
         let free = (0..=u16::MAX).map(VolumeId).find(|id| member.volumes.iter().all(|(used, _)| used != id));
         Ok(free.expect("256 volumes leave numbers free"))
-    }
-
-    /// Whether the volumes' reservations still fit with this one.
-    pub(super) fn check_volume(&self, owner: OwnerId, volume: VolumeId, policy: &Policy) -> Result<(), ChangeError> {
-        policy.check()?;
-        let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
-        let others = member.volumes.iter().filter(|(id, _)| *id != volume).map(|(_, policy)| policy);
-        admission::volumes_fit(&member.policy, others.chain([policy]))
     }
 
     pub(super) fn set_volume(&mut self, owner: OwnerId, volume: VolumeId, policy: Policy) {

@@ -204,16 +204,31 @@ impl Gate {
 
     /// Another policy for an owner; acts on what is queued too.
     pub fn set_owner(&mut self, now: Instant, owner: OwnerId, policy: Policy) -> Result<(), ChangeError> {
-        self.members.check_owner(owner, &policy)?;
+        self.set_policies(now, owner, policy, &[])
+    }
+
+    /// Other policies for an owner and some of its volumes, all or none: what counts is that they fit together at the end.
+    pub fn set_policies(
+        &mut self,
+        now: Instant,
+        owner: OwnerId,
+        policy: Policy,
+        volumes: &[(VolumeId, Policy)],
+    ) -> Result<(), ChangeError> {
+        self.members.check(owner, &policy, volumes)?;
         self.scheduler.configure(now, Change::SetOwner { owner, policy })?;
         self.members.set_owner(owner, policy);
+        for &(volume, policy) in volumes {
+            self.scheduler.configure(now, Change::SetVolume { owner, volume, policy })?;
+            self.members.set_volume(owner, volume, policy);
+        }
         Ok(())
     }
 
     /// A new volume of an owner, with a policy of its own inside the owner's.
     pub fn add_volume(&mut self, now: Instant, owner: OwnerId, policy: Policy) -> Result<VolumeId, ChangeError> {
         let volume = self.members.next_volume(owner)?;
-        self.members.check_volume(owner, volume, &policy)?;
+        self.members.check_new(owner, &policy)?;
         self.scheduler.configure(now, Change::AddVolume { owner, volume, policy })?;
         self.members.set_volume(owner, volume, policy);
         Ok(volume)
@@ -227,13 +242,8 @@ impl Gate {
         volume: VolumeId,
         policy: Policy,
     ) -> Result<(), ChangeError> {
-        if !self.members.knows(owner, volume) {
-            return Err(ChangeError::UnknownVolume(owner, volume));
-        }
-        self.members.check_volume(owner, volume, &policy)?;
-        self.scheduler.configure(now, Change::SetVolume { owner, volume, policy })?;
-        self.members.set_volume(owner, volume, policy);
-        Ok(())
+        let own = *self.members.policy(owner).ok_or(ChangeError::UnknownOwner(owner))?;
+        self.set_policies(now, owner, own, &[(volume, policy)])
     }
 
     /// A volume leaves: what waits is cancelled, what is in flight completes as usual.

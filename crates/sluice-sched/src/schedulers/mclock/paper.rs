@@ -47,7 +47,16 @@ pub struct Paper {
     owners: Vec<Option<Owner>>,
     queued: u64,
     in_flight: u64,
-    batch: Option<(usize, Phase, u32, u64)>,
+    batch: Option<Batch>,
+}
+
+/// A locality batch that goes on: [mclock] 3.1, "Request Location".
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    owner: usize,
+    phase: Phase,
+    left: u32,
+    end: u64,
 }
 
 fn tag(now: Instant) -> Tag {
@@ -177,7 +186,7 @@ impl Paper {
     }
 
     fn continue_batch(&mut self, now: Tag) -> Option<(usize, Phase)> {
-        let (owner, phase, left, end) = self.batch?;
+        let Batch { owner, phase, left, end } = self.batch?;
         let state = self.owners[owner].as_ref()?;
         let head = state.queue.front()?;
         let passes = state.tags?.limit.is_none_or(|limit| limit <= now);
@@ -244,10 +253,10 @@ impl Scheduler for Paper {
         };
         let request = self.take(owner, phase);
         let left = match (following, self.batch) {
-            (Some(_), Some((_, _, left, _))) => left - 1,
+            (Some(_), Some(batch)) => batch.left - 1,
             _ => self.batch_max - 1,
         };
-        self.batch = Some((owner, phase, left, request.end()));
+        self.batch = Some(Batch { owner, phase, left, end: request.end() });
         self.queued -= 1;
         self.in_flight += 1;
         Decision::Dispatch(Request { wait: Wait::None, ..request })

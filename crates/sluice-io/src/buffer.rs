@@ -1,0 +1,122 @@
+//! Memory for the data of requests: aligned for direct I/O, recycled.
+//!
+//! A buffer is owned by one request from the moment its frontend needs room until its reply has left. While the kernel
+//! works on it the request stays in the device loop's table, so it is never freed under an operation.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Alignment of every buffer, in bytes: what any direct I/O wants.
+pub const ALIGNMENT: usize = 4096;
+/// Smallest and largest sizes that are kept for reuse, as powers of two.
+const CLASS_MIN: u32 = 12;
+const CLASS_MAX: u32 = 20;
+/// Most bytes that a pool keeps.
+const KEPT_MAX: usize = 32 << 20;
+
+/// A block of aligned memory. Its content is whatever was there before, zero at first.
+#[derive(Debug)]
+pub struct Buffer {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: a buffer owns its memory, which nothing else refers to.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// At least `len` bytes.
+    fn allocate(size: usize) -> Self {
+        let layout = Layout::from_size_align(size, ALIGNMENT).expect("sizes are bounded far below isize::MAX");
+        // SAFETY: the size is at least one page, so not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(start) {
+            Some(start) => Buffer { start, size },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    /// How many bytes it holds.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its first `len` bytes.
+    ///
+    /// # Panics
+    /// If it is shorter.
+    pub fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.size);
+        // SAFETY: the memory is owned, initialised (zeroed at allocation), long enough, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let layout = Layout::from_size_align(self.size, ALIGNMENT).expect("it was allocated with this layout");
+        // SAFETY: allocated in `allocate` with the same layout, and freed once.
+        unsafe { dealloc(self.start.as_ptr(), layout) }
+    }
+}
+
+/// Buffers waiting to be used again, by power of two of their size.
+#[derive(Debug, Default)]
+pub struct Pool {
+    classes: [Vec<Buffer>; (CLASS_MAX - CLASS_MIN + 1) as usize],
+    kept: usize,
+}
+
+impl Pool {
+    /// A buffer of at least `len` bytes.
+    pub fn take(&mut self, len: usize) -> Buffer {
+        let size = len.max(1 << CLASS_MIN).next_power_of_two();
+        if size > 1 << CLASS_MAX {
+            return Buffer::allocate(len.next_multiple_of(ALIGNMENT));
+        }
+        let class = (size.trailing_zeros() - CLASS_MIN) as usize;
+        match self.classes[class].pop() {
+            Some(buffer) => {
+                self.kept -= buffer.size;
+                buffer
+            }
+            None => Buffer::allocate(size),
+        }
+    }
+
+    /// Gives a buffer back.
+    pub fn give(&mut self, buffer: Buffer) {
+        if buffer.size <= 1 << CLASS_MAX && buffer.size.is_power_of_two() && self.kept + buffer.size <= KEPT_MAX {
+            self.kept += buffer.size;
+            let class = (buffer.size.trailing_zeros() - CLASS_MIN) as usize;
+            self.classes[class].push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_reused() {
+        let mut pool = Pool::default();
+        let mut buffer = pool.take(5000);
+        assert_eq!((buffer.size(), buffer.as_ptr() as usize % ALIGNMENT), (8192, 0));
+        buffer.bytes_mut(5000).fill(7);
+        let place = buffer.as_ptr();
+        pool.give(buffer);
+        assert_eq!(pool.take(8192).as_ptr(), place);
+        let large = pool.take((3 << 20) + 1);
+        assert_eq!(large.size(), (3 << 20) + 4096);
+        pool.give(large);
+        assert_eq!(pool.kept, 0);
+    }
+}

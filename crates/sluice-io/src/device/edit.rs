@@ -1,0 +1,214 @@
+//! Changes while others run: VMs and volumes come and go, policies change, clients connect.
+
+use sluice_sched::{ChangeError, Instant, OwnerId};
+
+use crate::device::connection::Connection;
+use crate::device::spec::{Arrived, Edit, EditError, Snapshot, VmSnapshot, VolumeSpec};
+use crate::device::turn::{Ending, Loop, Vm};
+use crate::device::work::{Volume, VolumeStore};
+
+impl Loop {
+    /// Applies changes in order; stops at the first that cannot be made.
+    pub(super) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
+        edits.into_iter().try_for_each(|edit| self.apply_one(now, edit))
+    }
+
+    fn apply_one(&mut self, now: Instant, edit: Edit) -> Result<(), EditError> {
+        match edit {
+            Edit::AddVm { vm, policy, window } => {
+                let owner = self.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
+                self.vms.insert(Vm {
+                    name: vm,
+                    owner,
+                    policy,
+                    window,
+                    outstanding: 0,
+                    outstanding_bytes: 0,
+                    waiting: Default::default(),
+                    protocol_errors: 0,
+                    refused: 0,
+                });
+                Ok(())
+            }
+            Edit::SetPolicies { vm, policy, window, volumes } => {
+                let (index, owner) = self.find_vm(&vm)?;
+                let volumes = volumes
+                    .into_iter()
+                    .map(|(name, policy)| Ok((self.backend.volumes[self.find_volume(index, &name)?].id, policy)))
+                    .collect::<Result<Vec<_>, EditError>>()?;
+                let set = self.gate.set_policies(now, owner, policy, &volumes);
+                set.map_err(|cause| refused(&vm, cause))?;
+                (self.vms[index].policy, self.vms[index].window) = (policy, window);
+                for (id, policy) in volumes {
+                    let mut known = self.backend.volumes.values_mut();
+                    if let Some(volume) = known.find(|volume| volume.vm == index && volume.id == id) {
+                        volume.policy = policy;
+                    }
+                }
+                self.crowded.push(index);
+                Ok(())
+            }
+            Edit::RemoveVm { vm } => self.remove_vm(now, &vm),
+            Edit::AddVolume { vm, volume } => self.add_volume(now, &vm, *volume),
+            Edit::RemoveVolume { vm, volume } => {
+                let (vm, _) = self.find_vm(&vm)?;
+                let volume = self.find_volume(vm, &volume)?;
+                self.leave(now, volume);
+                Ok(())
+            }
+            Edit::SetDepth(depth) => {
+                let set = self.gate.set_depth(now, depth);
+                set.map_err(|cause| refused(&self.device, cause))
+            }
+        }
+    }
+
+    fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
+        let found = self.vms.iter().find(|(_, vm)| vm.name == name);
+        found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
+    }
+
+    fn find_volume(&self, vm: u32, name: &str) -> Result<u32, EditError> {
+        let mut volumes = self.backend.volumes.iter();
+        let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
+        found.map(|(index, _)| index).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
+    }
+
+    fn add_volume(&mut self, now: Instant, vm: &str, spec: VolumeSpec) -> Result<(), EditError> {
+        let (index, owner) = self.find_vm(vm)?;
+        let id = self.gate.add_volume(now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
+        let store = VolumeStore::open(spec.store, &mut self.backend.files);
+        self.backend.volumes.insert(Volume {
+            name: spec.name,
+            vm: index,
+            id,
+            policy: spec.policy,
+            export: spec.export,
+            store,
+            connections: Vec::new(),
+            in_flight: 0,
+            orphans: 0,
+            leaving: false,
+            mapped: now,
+        });
+        Ok(())
+    }
+
+    fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {
+        let (index, owner) = self.find_vm(name)?;
+        for volume in self.volumes_of(index) {
+            if !self.backend.volumes[volume].leaving {
+                self.leave(now, volume);
+            }
+        }
+        let removed = self.gate.remove_owner(now, owner, &mut self.finished);
+        self.vms[index].name = format!("{name} (removed)");
+        if self.volumes_of(index).is_empty() {
+            self.vms.remove(index);
+        }
+        removed.map_err(|cause| refused(name, cause))
+    }
+
+    fn volumes_of(&self, vm: u32) -> Vec<u32> {
+        self.backend.volumes.iter().filter(|(_, volume)| volume.vm == vm).map(|(index, _)| index).collect()
+    }
+
+    /// A volume goes: its queue is answered, its clients are shown out.
+    fn leave(&mut self, now: Instant, index: u32) {
+        let volume = &mut self.backend.volumes[index];
+        volume.leaving = true;
+        let (id, owner) = (volume.id, self.vms[volume.vm].owner);
+        let clients = volume.connections.clone();
+        let mut finished = std::mem::take(&mut self.finished);
+        let _ = self.gate.remove_volume(now, owner, id, &mut finished);
+        for over in finished.drain(..) {
+            self.finish(over);
+        }
+        self.finished = finished;
+        for client in clients {
+            self.close(client);
+        }
+        self.remove_left_volume(index);
+    }
+
+    /// Forgets a volume that has left when nothing refers to it any more.
+    pub(super) fn remove_left_volume(&mut self, index: u32) {
+        let Some(volume) = self.backend.volumes.get(index) else { return };
+        if !volume.leaving || volume.in_flight > 0 || !volume.connections.is_empty() {
+            return;
+        }
+        let volume = self.backend.volumes.remove(index);
+        if let VolumeStore::File { file, .. } = volume.store {
+            self.backend.files.close(file);
+        }
+        let removed = self.vms.get(volume.vm).is_some_and(|vm| self.gate.policy(vm.owner).is_none());
+        if removed && self.volumes_of(volume.vm).is_empty() {
+            self.vms.remove(volume.vm);
+        }
+    }
+
+    /// A client enters. It is not read before what a dead client of this volume left at the device is over, so that no
+    /// old write lands on top of a new one.
+    pub(super) fn connect(&mut self, arrived: Arrived) {
+        let Arrived { vm, volume, socket, negotiated } = arrived;
+        let found = self.find_vm(&vm).and_then(|(vm, _)| self.find_volume(vm, &volume));
+        let Ok(volume) = found else { return };
+        if self.ending != Ending::No {
+            return;
+        }
+        let mut connection = Connection::new(socket, volume, negotiated);
+        connection.parked = self.backend.volumes[volume].orphans > 0;
+        let index = self.connections.insert(connection);
+        self.backend.volumes[volume].connections.push(index);
+        self.receive(index);
+    }
+
+    /// Clients that waited for the end of what a dead one left are read now.
+    pub(super) fn admit_parked(&mut self, volume: u32) {
+        for index in self.backend.volumes[volume].connections.clone() {
+            if self.connections[index].parked {
+                self.connections[index].parked = false;
+                self.receive(index);
+            }
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let vms = self.vms.iter().filter_map(|(_, vm)| {
+            Some(VmSnapshot {
+                vm: vm.name.clone(),
+                policy: vm.policy,
+                account: self.gate.account(vm.owner)?.clone(),
+                protocol_errors: vm.protocol_errors,
+                refused: vm.refused,
+                outstanding: vm.outstanding,
+            })
+        });
+        Snapshot {
+            device: self.device.clone(),
+            queued: self.gate.queued(),
+            in_flight: self.gate.in_flight(),
+            connections: self.connections.len() as u64,
+            restarts: self.restarts,
+            vms: vms.collect(),
+        }
+    }
+
+    /// What must be applied to an empty loop so that it serves the same.
+    pub(super) fn describe(&self) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for (index, vm) in self.vms.iter().filter(|(_, vm)| self.gate.policy(vm.owner).is_some()) {
+            edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: vm.window });
+            let volumes = self.backend.volumes.iter();
+            for (_, volume) in volumes.filter(|(_, volume)| volume.vm == index && !volume.leaving) {
+                let volume = Box::new(volume.describe());
+                edits.push(Edit::AddVolume { vm: vm.name.clone(), volume });
+            }
+        }
+        edits
+    }
+}
+
+fn refused(vm: &str, cause: ChangeError) -> EditError {
+    EditError::Gate { vm: vm.to_owned(), cause }
+}

@@ -1,0 +1,306 @@
+//! From bytes of a client to arrivals at the gate.
+//!
+//! As many requests as the window allows are taken from what has been received; then the socket is read again. A client
+//! whose VM has no room stands in line: its bytes stay where they are and its socket is not read.
+
+use io_uring::{opcode, types};
+use sluice_sched::{Arrival, Flags, Instant, Kind};
+
+use crate::device::connection::{Expect, RECEIVE_LEN};
+use crate::device::slow::Question;
+use crate::device::turn::Loop;
+use crate::device::work::{Io, VolumeStore};
+use crate::device::{Tag, tag};
+use crate::nbd::transmission::{Operation, Refusal, check};
+use crate::nbd::wire::RequestHeader;
+use crate::source::{Allocation, ByteRange, Span};
+
+/// Requests taken from one client before another of the same VM that waits has its turn.
+const TURN_MAX: u32 = 16;
+/// Data of at least this size are received straight into their buffer.
+const DIRECT_MIN: u32 = 4096;
+
+impl Loop {
+    /// A receive has ended.
+    pub(super) fn received(&mut self, now: Instant, index: u32, result: i32) {
+        let connection = &mut self.connections[index];
+        connection.receiving = false;
+        match (connection.expect, result) {
+            (_, result) if result == -libc::EINTR || result == -libc::EAGAIN => {}
+            (_, 0) if connection.finishing => return self.retire(index),
+            (_, ..=0) => return self.close(index),
+            (Expect::Payload { token, have }, _) if connection.direct => {
+                let have = have + result as u32;
+                connection.expect = Expect::Payload { token, have };
+            }
+            _ => connection.end += result as usize,
+        }
+        self.take_requests(now, index, u32::MAX);
+    }
+
+    /// Takes up to `budget` requests of what a client has sent, and reads on if there is room for more.
+    pub(super) fn take_requests(&mut self, now: Instant, index: u32, mut budget: u32) {
+        loop {
+            let connection = &mut self.connections[index];
+            if connection.closed || connection.waits {
+                return self.retire(index);
+            }
+            match connection.expect {
+                Expect::Skip(left) => {
+                    let skipped = left.min((connection.end - connection.start) as u32);
+                    connection.start += skipped as usize;
+                    connection.expect = if left == skipped { Expect::Header } else { Expect::Skip(left - skipped) };
+                    if left > skipped {
+                        break;
+                    }
+                }
+                Expect::Payload { token, have } => {
+                    if !self.take_payload(now, index, token, have) {
+                        break;
+                    }
+                }
+                Expect::Header => {
+                    if connection.finishing || connection.end - connection.start < RequestHeader::LEN {
+                        break;
+                    }
+                    if budget == 0 || !self.has_room(index) {
+                        return self.wait_for_room(index);
+                    }
+                    budget -= 1;
+                    self.take_header(now, index);
+                }
+            }
+        }
+        self.receive(index);
+    }
+
+    /// Serves the clients of a VM that wait for room in its window.
+    pub(super) fn serve_waiting(&mut self, now: Instant, vm: u32) {
+        while let Some(state) = self.vms.get_mut(vm) {
+            if !state.has_room() {
+                return;
+            }
+            let Some(index) = state.waiting.pop_front() else { return };
+            let budget = if state.waiting.is_empty() { u32::MAX } else { TURN_MAX };
+            if let Some(connection) = self.connections.get_mut(index) {
+                connection.waits = false;
+                self.take_requests(now, index, budget);
+            }
+        }
+    }
+
+    fn has_room(&self, index: u32) -> bool {
+        let volume = &self.backend.volumes[self.connections[index].volume];
+        self.vms[volume.vm].has_room()
+    }
+
+    fn wait_for_room(&mut self, index: u32) {
+        let vm = self.backend.volumes[self.connections[index].volume].vm;
+        self.connections[index].waits = true;
+        self.vms[vm].waiting.push_back(index);
+        if self.vms[vm].has_room() {
+            self.crowded.push(vm);
+        }
+    }
+
+    /// Copies what has come of a request's data; whether all of it is there.
+    fn take_payload(&mut self, now: Instant, index: u32, token: u32, have: u32) -> bool {
+        let connection = &mut self.connections[index];
+        let io = &mut self.backend.ios[token];
+        let came = (connection.end - connection.start).min((io.length - have) as usize);
+        let data = &connection.received[connection.start..connection.start + came];
+        let buffer = io.buffer.as_mut().expect("a write has a buffer");
+        buffer.bytes_mut(io.length as usize)[have as usize..have as usize + came].copy_from_slice(data);
+        connection.start += came;
+        let have = have + came as u32;
+        if have < io.length {
+            connection.expect = Expect::Payload { token, have };
+            return false;
+        }
+        connection.expect = Expect::Header;
+        self.arrive(now, token);
+        true
+    }
+
+    fn take_header(&mut self, now: Instant, index: u32) {
+        let connection = &mut self.connections[index];
+        let bytes = &connection.received[connection.start..connection.start + RequestHeader::LEN];
+        let bytes = bytes.try_into().expect("the slice has this length");
+        connection.start += RequestHeader::LEN;
+        let header = match RequestHeader::parse(bytes) {
+            Ok(header) => header,
+            Err(error) => return self.broken(index, &error.to_string()),
+        };
+        let export = &self.backend.volumes[connection.volume].export;
+        match check(&header, export, &connection.negotiated) {
+            Ok(Operation::Disconnect) => connection.finishing = true,
+            Ok(operation) => self.take_operation(now, index, header.cookie, operation),
+            Err(refusal) if refusal.fatal => self.broken(index, refusal.message),
+            Err(refusal) => self.refuse(index, header.cookie, refusal),
+        }
+    }
+
+    fn broken(&mut self, index: u32, reason: &str) {
+        let volume = &self.backend.volumes[self.connections[index].volume];
+        let vm = &mut self.vms[volume.vm];
+        vm.protocol_errors += 1;
+        tracing::warn!(vm = vm.name, volume = volume.name, reason, "Client broke the protocol: connection closed");
+        self.close(index);
+    }
+
+    fn refuse(&mut self, index: u32, cookie: u64, refusal: Refusal) {
+        let errno = refusal.errno.to_wire() as i32;
+        let token = self.open_io(index, Io { errno, ..Io::of(index, cookie) });
+        if refusal.payload_to_skip > 0 {
+            self.connections[index].expect = Expect::Skip(refusal.payload_to_skip);
+        }
+        let vm = self.backend.volumes[self.connections[index].volume].vm;
+        self.vms[vm].refused += 1;
+        self.answer(token);
+    }
+
+    /// Enters a request into the table and the accounts of its VM's window.
+    fn open_io(&mut self, index: u32, mut io: Io) -> u32 {
+        let connection = &mut self.connections[index];
+        io.volume = connection.volume;
+        connection.outstanding += 1;
+        let vm = &mut self.vms[self.backend.volumes[io.volume].vm];
+        vm.outstanding += 1;
+        vm.outstanding_bytes += io.held;
+        self.backend.ios.insert(io)
+    }
+
+    fn take_operation(&mut self, now: Instant, index: u32, cookie: u64, operation: Operation) {
+        let io = Io::of(index, cookie);
+        let io = match operation {
+            Operation::Read { offset, len } => {
+                let kind = Some(Kind::Read);
+                Io { kind, offset, length: len, held: u64::from(len), ..io }
+            }
+            Operation::Write { offset, len, fua } => {
+                let kind = Some(Kind::Write);
+                Io { kind, offset, length: len, forced: fua, held: u64::from(len), ..io }
+            }
+            Operation::Flush => Io { kind: Some(Kind::Flush), ..io },
+            Operation::Trim { offset, len, fua } => {
+                Io { kind: Some(Kind::Discard), offset, length: len, forced: fua, ..io }
+            }
+            Operation::WriteZeroes { offset, len, fua, no_hole, fast } => {
+                Io { kind: Some(Kind::WriteZeroes), offset, length: len, forced: fua, no_hole, fast, ..io }
+            }
+            Operation::BlockStatus { offset, len, .. } => Io { offset, length: len, ..io },
+            Operation::Disconnect => unreachable!("dealt with by the caller"),
+        };
+        let (kind, length) = (io.kind, io.length as usize);
+        let token = self.open_io(index, io);
+        let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
+        if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
+            self.backend.ios[token].buffer = Some(self.backend.pool.take(length));
+        }
+        match operation {
+            Operation::Write { .. } => self.connections[index].expect = Expect::Payload { token, have: 0 },
+            Operation::BlockStatus { req_one, .. } => self.ask_status(token, req_one),
+            _ => self.arrive(now, token),
+        }
+    }
+
+    fn ask_status(&mut self, token: u32, req_one: bool) {
+        let io = &mut self.backend.ios[token];
+        let part = ByteRange::new(io.offset, u64::from(io.length));
+        match &self.backend.volumes[io.volume].store {
+            VolumeStore::Null => {
+                io.status = Some(vec![Span { length: part.length, kind: Allocation::Hole }]);
+                self.answer(token);
+            }
+            VolumeStore::File { source, .. } => {
+                let source = std::sync::Arc::clone(source);
+                let spans_max = if req_one { 1 } else { usize::MAX };
+                let question = Question::Allocation { token, source, part, spans_max };
+                if self.backend.slow.send(question).is_err() {
+                    self.backend.ios[token].errno = libc::EIO;
+                    self.answer(token);
+                }
+            }
+        }
+    }
+
+    /// A request is complete: it arrives at the gate.
+    fn arrive(&mut self, now: Instant, token: u32) {
+        let io = &self.backend.ios[token];
+        let volume = &self.backend.volumes[io.volume];
+        let kind = io.kind.expect("only requests for the device arrive at the gate");
+        let sync = kind == Kind::Read || io.forced;
+        let arrival = Arrival {
+            owner: self.vms[volume.vm].owner,
+            volume: volume.id,
+            kind,
+            flags: if sync { Flags::SYNC } else { Flags::NONE },
+            offset: volume.address(io.volume, io.offset),
+            length: io.length,
+            token,
+            elsewhere: None,
+        };
+        let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
+        if refused {
+            self.backend.ios[token].errno = libc::ESHUTDOWN;
+            self.answer(token);
+        }
+    }
+
+    /// Reads on from a client's socket, straight into the buffer of a request whose data are due.
+    pub(super) fn receive(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        let finished = connection.finishing && connection.expect == Expect::Header;
+        if connection.receiving || connection.closed || connection.waits || connection.parked || finished {
+            return self.retire(index);
+        }
+        connection.compact();
+        connection.direct = false;
+        let (place, room) = match connection.expect {
+            Expect::Payload { token, have }
+                if connection.end == 0 && self.backend.ios[token].length - have >= DIRECT_MIN =>
+            {
+                let io = &mut self.backend.ios[token];
+                let length = io.length as usize;
+                let buffer = io.buffer.as_mut().expect("a write has a buffer");
+                let rest = &mut buffer.bytes_mut(length)[have as usize..];
+                connection.direct = true;
+                (rest.as_mut_ptr(), rest.len())
+            }
+            _ => {
+                let rest = &mut connection.received[connection.end..RECEIVE_LEN];
+                (rest.as_mut_ptr(), rest.len())
+            }
+        };
+        let entry = opcode::Recv::new(types::Fd(connection.fd()), place, room as u32).build();
+        // SAFETY: both the receive memory and the buffer stay until this receive has ended: a connection is removed only
+        // when it receives nothing, and a request whose data are due is kept by its connection.
+        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Receive, index))) };
+        match pushed {
+            Ok(()) => connection.receiving = true,
+            Err(_) => self.close(index),
+        }
+    }
+}
+
+impl Io {
+    /// A request of a client of which only the sender is known.
+    fn of(connection: u32, cookie: u64) -> Self {
+        Io {
+            connection,
+            cookie,
+            volume: 0,
+            kind: None,
+            offset: 0,
+            length: 0,
+            forced: false,
+            no_hole: false,
+            fast: false,
+            buffer: None,
+            errno: 0,
+            abandoned: false,
+            status: None,
+            held: 0,
+        }
+    }
+}

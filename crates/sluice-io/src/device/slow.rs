@@ -1,0 +1,101 @@
+//! What may block and is not I/O of a VM: a helper thread beside each device thread.
+//!
+//! Asking a file system where data lies can wait for its locks. The device thread hands such questions over and goes on;
+//! the answer comes back through its mailbox. The questions of one VM are bounded by its window.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use sluice_sched::gate::Slot;
+
+use crate::device::Message;
+use crate::device::mailbox::Mailbox;
+use crate::source::{ByteRange, ExtentMap, Source, Span};
+
+/// Most extents in one answer to a block status request.
+const SPANS_MAX: usize = 4096;
+
+/// A question.
+pub(super) enum Question {
+    /// Which parts hold data?
+    Allocation {
+        /// Of this request.
+        token: u32,
+        source: Arc<Source>,
+        part: ByteRange,
+        spans_max: usize,
+    },
+    /// Where does it lie on the disk?
+    Extents {
+        /// Of this volume.
+        volume: u32,
+        source: Arc<Source>,
+    },
+    /// Give up these bytes of the block device.
+    Discard {
+        /// At work in this slot.
+        slot: Slot,
+        source: Arc<Source>,
+        /// Of the device, not of the volume.
+        part: ByteRange,
+    },
+}
+
+/// An answer.
+pub(super) enum Answer {
+    Allocation {
+        token: u32,
+        spans: Vec<Span>,
+    },
+    Extents {
+        volume: u32,
+        source: Arc<Source>,
+        extents: Option<ExtentMap>,
+    },
+    /// 0, or a negated errno.
+    Discard {
+        slot: Slot,
+        result: i32,
+    },
+}
+
+/// Starts the helper; it ends when the sender is dropped. Who joins it knows that nothing it did is still to come.
+pub(super) fn start(name: &str, mailbox: Mailbox) -> std::io::Result<(Sender<Question>, JoinHandle<()>)> {
+    let (sender, receiver) = channel();
+    let helper = thread::Builder::new().name(format!("{name}-slow"));
+    let handle = helper.spawn(move || answer(&receiver, &mailbox))?;
+    Ok((sender, handle))
+}
+
+/// BLKDISCARD.
+fn discard(source: &Source, part: ByteRange) -> i32 {
+    const BLKDISCARD: libc::c_ulong = 0x1277;
+    let range = [part.offset, part.length];
+    // SAFETY: the request reads two 64-bit numbers from the address, which `range` holds for the time of the call.
+    let result = unsafe { libc::ioctl(source.as_fd().as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+    if result == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
+}
+
+fn answer(questions: &Receiver<Question>, mailbox: &Mailbox) {
+    while let Ok(question) = questions.recv() {
+        let answer = match question {
+            Question::Allocation { token, source, part, spans_max } => {
+                let spans = source.allocation(part, spans_max.clamp(1, SPANS_MAX));
+                Answer::Allocation { token, spans }
+            }
+            Question::Extents { volume, source } => {
+                let extents = ExtentMap::load(source.as_fd(), source.range()).ok();
+                Answer::Extents { volume, source, extents }
+            }
+            Question::Discard { slot, source, part } => {
+                let result = discard(&source, part);
+                Answer::Discard { slot, result }
+            }
+        };
+        if mailbox.send(Message::Answer(answer)).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What the control plane tells a device thread: what to be, and what to change.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sluice_sched::gate::OwnerAccount;
+use sluice_sched::params::{ParamError, ParamTable};
+use sluice_sched::scheduler::Facts;
+use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
+
+use crate::delay::DelaySpec;
+use crate::nbd::export::Export;
+use crate::nbd::handshake::Negotiated;
+use crate::source::{ExtentMap, Source};
+
+/// A shared device: one thread, one ring, one gate.
+#[derive(Debug, Clone)]
+pub struct DeviceSpec {
+    /// As in the host file.
+    pub name: String,
+    /// Who decides.
+    pub scheduler: SchedulerSpec,
+    /// Depth, splitting, cost.
+    pub gate: GateSettings,
+    /// Makes the device slower than it is, for tests and demonstrations.
+    pub delay: Option<DelaySpec>,
+    /// Where the slots of the delay are logged.
+    pub delay_log: Option<PathBuf>,
+}
+
+/// How to make the scheduler, as often as it is needed.
+#[derive(Debug, Clone)]
+pub struct SchedulerSpec {
+    /// Which.
+    pub descriptor: &'static Descriptor,
+    /// What it may know of the device.
+    pub facts: Facts,
+    /// Its parameters.
+    pub params: ParamTable,
+}
+
+impl SchedulerSpec {
+    /// Makes one.
+    pub fn build(&self) -> Result<Box<dyn Scheduler>, ParamError> {
+        (self.descriptor.build)(&self.facts, &self.params)
+    }
+}
+
+/// How much one VM may have outstanding, from the socket to the reply; beyond it its sockets are not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Requests.
+    pub requests: u32,
+    /// Bytes of payload; one request may pass it.
+    pub bytes: u64,
+}
+
+/// Where the bytes of a volume are.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// Nowhere: reads give zeroes, everything completes at once. For measurements.
+    Null,
+    /// In a file, a block device, or a range of one.
+    File {
+        /// Open, checked and locked.
+        source: Arc<Source>,
+        /// Where it lies on the disk; absent if that cannot be known.
+        extents: Option<ExtentMap>,
+    },
+}
+
+/// A volume to be served.
+#[derive(Debug, Clone)]
+pub struct VolumeSpec {
+    /// As in the host file.
+    pub name: String,
+    /// Inside its VM.
+    pub policy: Policy,
+    /// Where its bytes are.
+    pub store: Store,
+    /// What clients are told.
+    pub export: Export,
+}
+
+/// One change; a list of them is applied between two turns of the loop.
+#[derive(Debug)]
+pub enum Edit {
+    /// A VM comes, without volumes.
+    AddVm {
+        /// Its name.
+        vm: String,
+        /// On this device.
+        policy: Policy,
+        /// Its window.
+        window: Window,
+    },
+    /// Other policies for a VM and its volumes, all at once.
+    SetPolicies {
+        /// Known.
+        vm: String,
+        /// On this device.
+        policy: Policy,
+        /// Its window.
+        window: Window,
+        /// Of those volumes that change.
+        volumes: Vec<(String, Policy)>,
+    },
+    /// A VM goes, with its volumes.
+    RemoveVm {
+        /// Known.
+        vm: String,
+    },
+    /// A volume comes.
+    AddVolume {
+        /// Known.
+        vm: String,
+        /// What it is.
+        volume: Box<VolumeSpec>,
+    },
+    /// A volume goes: what waits is answered with ESHUTDOWN, what is in flight completes, its connections close.
+    RemoveVolume {
+        /// Known.
+        vm: String,
+        /// Known.
+        volume: String,
+    },
+    /// The device takes another number of requests at once.
+    SetDepth(u32),
+}
+
+/// A change that was not made. Those before it in the list were.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EditError {
+    /// The gate refuses it.
+    #[error("VM {vm}: {cause}")]
+    Gate {
+        /// Which VM.
+        vm: String,
+        /// Why.
+        cause: ChangeError,
+    },
+    /// No such VM or volume.
+    #[error("No {0} on this device")]
+    Unknown(String),
+    /// The thread has ended.
+    #[error("Device {0} has stopped")]
+    Stopped(String),
+}
+
+/// A client that has finished its handshake.
+#[derive(Debug)]
+pub struct Arrived {
+    /// Whose disk it wants.
+    pub vm: String,
+    /// Which one.
+    pub volume: String,
+    /// Its socket, behind the handshake.
+    pub socket: OwnedFd,
+    /// What the handshake settled.
+    pub negotiated: Negotiated,
+}
+
+/// The state of a device at one moment.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// As in the host file.
+    pub device: String,
+    /// Requests (pieces) waiting in the gate.
+    pub queued: u64,
+    /// Requests (pieces) at the device.
+    pub in_flight: u64,
+    /// Open connections.
+    pub connections: u64,
+    /// Times that the thread had to be restarted after a panic.
+    pub restarts: u64,
+    /// By VM.
+    pub vms: Vec<VmSnapshot>,
+}
+
+/// One VM of it.
+#[derive(Debug, Clone)]
+pub struct VmSnapshot {
+    /// As in the host file.
+    pub vm: String,
+    /// Its policy on this device.
+    pub policy: Policy,
+    /// What the gate counted.
+    pub account: OwnerAccount,
+    /// Connections closed for breaking the protocol.
+    pub protocol_errors: u64,
+    /// Requests answered with an error before they reached the gate.
+    pub refused: u64,
+    /// Requests between socket and reply now.
+    pub outstanding: u32,
+}

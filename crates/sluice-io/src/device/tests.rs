@@ -1,0 +1,223 @@
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use sluice_sched::scheduler::Facts;
+use sluice_sched::{GateSettings, Kind, Policy, schedulers};
+
+use super::*;
+use crate::delay::{DelaySpec, ServiceTime};
+use crate::nbd::client::{Client, ClientOptions, Command};
+use crate::nbd::export::Export;
+use crate::nbd::handshake::{Exports, Listed};
+use crate::nbd::negotiate::negotiate_blocking;
+use crate::nbd::wire::Errno;
+use crate::source::{Source, SourceSpec};
+
+fn device(delay: Option<DelaySpec>) -> Device {
+    let scheduler = SchedulerSpec {
+        descriptor: schedulers::find("mclock").unwrap(),
+        facts: Facts::default(),
+        params: Default::default(),
+    };
+    let gate = GateSettings::default();
+    Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None }).unwrap()
+}
+
+fn export(size_bytes: u64) -> Export {
+    Export {
+        name: "vm/disk".to_owned(),
+        description: String::new(),
+        size_bytes,
+        read_only: false,
+        flush: true,
+        fua: true,
+        trim: true,
+        write_zeroes: true,
+        fast_zero: true,
+        multi_conn: true,
+        rotational: false,
+        block_minimum: 512,
+        block_preferred: 4096,
+        block_maximum: 32 << 20,
+    }
+}
+
+fn add(device: &Device, policy: Policy, store: Store, size: u64) {
+    let window = Window { requests: 64, bytes: 32 << 20 };
+    let volume =
+        Box::new(VolumeSpec { name: "disk".to_owned(), policy: Policy::default(), store, export: export(size) });
+    let vm = "vm".to_owned();
+    device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
+}
+
+struct One(Export);
+
+impl Exports for One {
+    fn list(&self) -> Vec<Listed> {
+        vec![Listed { name: self.0.name.clone(), description: String::new() }]
+    }
+
+    fn find(&self, _name: &str) -> Option<Export> {
+        Some(self.0.clone())
+    }
+}
+
+fn connect(device: &Device, size: u64) -> Client {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let door = device.door();
+    let server = thread::spawn(move || {
+        let negotiated = negotiate_blocking(&mut theirs, &One(export(size))).unwrap();
+        let socket = OwnedFd::from(theirs);
+        door.enter(Arrived { vm: "vm".to_owned(), volume: "disk".to_owned(), socket, negotiated });
+    });
+    let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
+    let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
+    server.join().unwrap();
+    client
+}
+
+/// One request, and what came back.
+fn ask(client: &mut Client, command: Command<'_>) -> Result<Vec<u8>, Errno> {
+    client.submit(1, command).unwrap();
+    let mut answer = None;
+    while answer.is_none() {
+        client.flush_output().unwrap();
+        client.receive(None, &mut |reply| answer = Some(reply.result.map(|()| reply.data.to_vec()))).unwrap();
+    }
+    answer.unwrap()
+}
+
+/// Whether the server closes this connection, before or after one more request.
+fn ends(mut client: Client) -> bool {
+    let sent = client.submit(99, Command::Flush).and_then(|()| client.flush_output());
+    sent.is_err() || client.receive(None, &mut |_| ()).is_err()
+}
+
+fn file(size: u64) -> (tempfile::NamedTempFile, Store) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(size).unwrap();
+    let store = store(file.path());
+    (file, store)
+}
+
+fn store(path: &std::path::Path) -> Store {
+    let spec = SourceSpec { buffered: true, ..SourceSpec::whole(path) };
+    let source = Arc::new(Source::open_within(&spec, Duration::from_secs(10)).unwrap());
+    let extents = source.extents().ok();
+    Store::File { source, extents }
+}
+
+#[test]
+fn a_null_device_reads_zeroes_and_takes_writes() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 30);
+    let mut client = connect(&device, 1 << 30);
+    let data = ask(&mut client, Command::Read { offset: 4096, len: 1 << 20 }).unwrap();
+    assert!(data.len() == 1 << 20 && data.iter().all(|byte| *byte == 0));
+    assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[1; 8192], fua: true }), Ok(vec![]));
+    assert_eq!(ask(&mut client, Command::Flush), Ok(vec![]));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!(snapshot.vms[0].account.completed[Kind::Write as usize], 1);
+    assert_eq!(snapshot.connections, 1);
+}
+
+#[test]
+fn what_is_written_is_read_across_pieces_and_zeroed() {
+    let (_file, store) = file(8 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 8 << 20);
+    let mut client = connect(&device, 8 << 20);
+    let written: Vec<u8> = (0..3_000_832u32).map(|byte| (byte * 31 >> 3) as u8).collect();
+    assert_eq!(ask(&mut client, Command::Write { offset: 1536, data: &written, fua: false }), Ok(vec![]));
+    let read = ask(&mut client, Command::Read { offset: 1536, len: written.len() as u32 }).unwrap();
+    assert!(read == written);
+    let zero = Command::WriteZeroes { offset: 4096, len: 1 << 20, no_hole: false, fast: false };
+    assert_eq!(ask(&mut client, zero), Ok(vec![]));
+    let read = ask(&mut client, Command::Read { offset: 4096, len: 1 << 20 }).unwrap();
+    assert!(read.iter().all(|byte| *byte == 0));
+    assert_eq!(ask(&mut client, Command::Trim { offset: 0, len: 1 << 20 }), Ok(vec![]));
+    assert_eq!(ask(&mut client, Command::Read { offset: 8 << 20, len: 512 }), Err(Errno::Einval));
+    assert_eq!(ask(&mut client, Command::Write { offset: 8 << 20, data: &[0; 512], fua: false }), Err(Errno::Enospc));
+    assert_eq!(ask(&mut client, Command::Read { offset: 1, len: 512 }), Err(Errno::Einval));
+}
+
+#[test]
+fn a_file_that_became_shorter_is_an_error_not_a_wrong_answer() {
+    let (file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    file.as_file().set_len(8192).unwrap();
+    assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 8192 }), Ok(vec![0; 8192]));
+    assert_eq!(ask(&mut client, Command::Read { offset: 4096, len: 8192 }), Err(Errno::Eio));
+}
+
+#[test]
+fn garbage_closes_its_connection_and_no_other() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 30);
+    let mut good = connect(&device, 1 << 30);
+    let bad = connect(&device, 1 << 30);
+    let socket = rustix::io::dup(&bad).unwrap();
+    let mut socket = UnixStream::from(socket);
+    socket.write_all(&[0xff; 28]).unwrap();
+    assert!(ends(bad));
+    assert_eq!(ask(&mut good, Command::Flush), Ok(vec![]));
+    assert_eq!(device.snapshot().unwrap().vms[0].protocol_errors, 1);
+}
+
+#[test]
+fn a_panicking_thread_starts_anew_with_its_volumes() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default().reserving(100), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[9; 512], fua: false }), Ok(vec![]));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert!(ends(client), "its connection ends");
+    let mut again = connect(&device, 1 << 20);
+    assert_eq!(ask(&mut again, Command::Read { offset: 0, len: 512 }), Ok(vec![9; 512]));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+}
+
+#[test]
+fn a_removed_volume_returns_its_queue_and_its_lock() {
+    let (file, first) = file(1 << 20);
+    let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(20)), parallel: 1, bandwidth: None, seed: 1 };
+    let device = device(Some(slow));
+    add(&device, Policy::default(), first, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    for cookie in 0..40 {
+        client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    client.flush_output().unwrap();
+    client.receive(None, &mut |_| ()).unwrap();
+    device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
+    while client.receive(None, &mut |_| ()).is_ok() {}
+    // The lock goes with the last request in flight.
+    add(&device, Policy::default(), store(file.path()), 1 << 20);
+    assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
+}
+
+#[test]
+fn draining_answers_everything_first() {
+    let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 4, bandwidth: None, seed: 1 };
+    let device = device(Some(slow));
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    for cookie in 0..50 {
+        client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    while !client.flush_output().unwrap() {}
+    let mut answers = client.receive(None, &mut |_| ()).unwrap();
+    device.drain();
+    while client.in_flight() > 0 {
+        answers += client.receive(None, &mut |_| ()).unwrap();
+    }
+    assert_eq!(answers, 50);
+    assert!(ends(client));
+}

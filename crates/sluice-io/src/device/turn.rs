@@ -1,0 +1,330 @@
+//! The loop of a device thread, turn by turn.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use io_uring::{opcode, types};
+use sluice_sched::gate::{Finished, Outcome, Slot};
+use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy};
+
+use crate::clock::Clock;
+use crate::device::connection::{Connection, Expect};
+use crate::device::mailbox::Inbox;
+use crate::device::replies::Piece;
+use crate::device::slow::{Answer, Question};
+use crate::device::spec::Window;
+use crate::device::table::Table;
+use crate::device::work::{Backend, VolumeStore};
+use crate::device::{Message, Tag, tag, untag};
+use crate::ring::Event;
+
+/// A VM as the loop knows it.
+pub(super) struct Vm {
+    pub(super) name: String,
+    pub(super) owner: OwnerId,
+    pub(super) policy: Policy,
+    pub(super) window: Window,
+    pub(super) outstanding: u32,
+    pub(super) outstanding_bytes: u64,
+    /// Clients whose next request finds no room.
+    pub(super) waiting: VecDeque<u32>,
+    pub(super) protocol_errors: u64,
+    pub(super) refused: u64,
+}
+
+impl Vm {
+    pub(super) fn has_room(&self) -> bool {
+        self.outstanding < self.window.requests && self.outstanding_bytes < self.window.bytes
+    }
+}
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    No,
+    /// When every request has been answered.
+    Draining,
+    Now,
+}
+
+/// Everything that a device thread has.
+pub(super) struct Loop {
+    pub(super) device: String,
+    pub(super) clock: Clock,
+    pub(super) gate: Gate,
+    pub(super) backend: Backend,
+    pub(super) vms: Table<Vm>,
+    pub(super) connections: Table<Connection>,
+    /// VMs with clients in line that may have room again.
+    pub(super) crowded: Vec<u32>,
+    /// Connections with something to send.
+    pub(super) talkers: Vec<u32>,
+    /// Connections that may be over.
+    pub(super) retiring: Vec<u32>,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) finished: Vec<Finished>,
+    pub(super) ending: Ending,
+    pub(super) restarts: u64,
+    bell: Box<u64>,
+    wake: Option<Instant>,
+}
+
+impl Loop {
+    pub(super) fn new(device: String, gate: Gate, backend: Backend, restarts: u64) -> Self {
+        Loop {
+            device,
+            clock: Clock::start(),
+            gate,
+            backend,
+            vms: Table::default(),
+            connections: Table::default(),
+            crowded: Vec::new(),
+            talkers: Vec::new(),
+            retiring: Vec::new(),
+            pieces: Vec::new(),
+            finished: Vec::new(),
+            ending: Ending::No,
+            restarts,
+            bell: Box::new(0),
+            wake: None,
+        }
+    }
+
+    /// Serves until it is told to end.
+    pub(super) fn run(&mut self, inbox: &Inbox) -> io::Result<()> {
+        let mut events = Vec::new();
+        self.listen(inbox)?;
+        while !self.is_over() {
+            let patience = self.patience();
+            self.backend.ring.turn(patience, &mut events)?;
+            let now = self.clock.now();
+            for event in events.drain(..) {
+                self.event(now, event, inbox)?;
+            }
+            self.backend.release_delayed(now);
+            self.settle(now);
+            self.send_answers();
+            self.remove_retired();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        match self.ending {
+            Ending::No => false,
+            Ending::Draining => self.connections.is_empty(),
+            Ending::Now => true,
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        let delayed = self.backend.delay.as_ref().and_then(crate::delay::Delay::next);
+        let wake = match (self.wake, delayed) {
+            (Some(wake), Some(delayed)) => wake.min(delayed),
+            (wake, delayed) => wake.or(delayed)?,
+        };
+        Some(wake.since(self.clock.now()))
+    }
+
+    /// Waits for the next message.
+    fn listen(&mut self, inbox: &Inbox) -> io::Result<()> {
+        let place = (&raw mut *self.bell).cast();
+        let entry = opcode::Read::new(types::Fd(inbox.bell.as_raw_fd()), place, 8).build();
+        // SAFETY: the eight bytes are boxed and live until the ring holds nothing any more; so does the eventfd.
+        unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Bell, 0))) }
+    }
+
+    fn event(&mut self, now: Instant, event: Event, inbox: &Inbox) -> io::Result<()> {
+        let (tag, index) = untag(event.user_data);
+        match tag {
+            Tag::Bell => {
+                while let Ok(message) = inbox.receiver.try_recv() {
+                    self.message(now, message);
+                }
+                self.listen(inbox)?;
+            }
+            Tag::Receive => self.received(now, index, event.result),
+            Tag::Send => self.sent(index, event.result),
+            Tag::Work => self.backend.operation_over(now, Slot(index), event.result),
+        }
+        Ok(())
+    }
+
+    /// Tells the gate what is over, lets it dispatch, and takes what now finds room, until nothing moves.
+    fn settle(&mut self, now: Instant) {
+        loop {
+            while let Some(slot) = self.backend.over.pop() {
+                self.slot_over(now, slot);
+            }
+            while let Some(vm) = self.crowded.pop() {
+                self.serve_waiting(now, vm);
+            }
+            self.wake = self.gate.pump(now, &mut self.backend);
+            if self.backend.over.is_empty() && self.crowded.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn slot_over(&mut self, now: Instant, slot: Slot) {
+        let work = self.backend.works[slot.0 as usize].take().expect("a slot that is over was at work");
+        let io = &mut self.backend.ios[work.token];
+        if work.errno != 0 {
+            io.errno = work.errno;
+        }
+        let (index, abandoned, kind) = (io.volume, io.abandoned, io.kind);
+        let (offset, length) = (io.offset, io.length);
+        let volume = &mut self.backend.volumes[index];
+        volume.in_flight -= 1;
+        if abandoned {
+            volume.orphans -= 1;
+            if volume.orphans == 0 {
+                self.admit_parked(index);
+            }
+        }
+        if kind == Some(Kind::Write) && self.backend.volumes[index].wrote(now, offset, length) {
+            self.map_anew(index);
+        }
+        if let Some(finished) = self.gate.complete(now, slot, work.errno == 0) {
+            self.finish(finished);
+        }
+        self.remove_left_volume(index);
+    }
+
+    pub(super) fn finish(&mut self, finished: Finished) {
+        let io = &mut self.backend.ios[finished.token];
+        if finished.outcome != Outcome::Done && io.errno == 0 {
+            io.errno = libc::ESHUTDOWN;
+        }
+        self.answer(finished.token);
+    }
+
+    fn map_anew(&mut self, volume: u32) {
+        if let VolumeStore::File { source, .. } = &self.backend.volumes[volume].store {
+            let source = std::sync::Arc::clone(source);
+            let _ = self.backend.slow.send(Question::Extents { volume, source });
+        }
+    }
+
+    pub(super) fn message(&mut self, now: Instant, message: Message) {
+        match message {
+            Message::Edit(edits, reply) => {
+                let _ = reply.send(self.apply(now, edits));
+            }
+            Message::Connect(arrived) => self.connect(*arrived),
+            Message::Snapshot(reply) => {
+                let _ = reply.send(self.snapshot());
+            }
+            Message::Drain => self.drain(),
+            Message::Stop => self.ending = Ending::Now,
+            Message::Answer(answer) => self.slow_answer(now, answer),
+            #[cfg(test)]
+            Message::Panic => panic!("asked to panic by a test"),
+        }
+    }
+
+    fn slow_answer(&mut self, now: Instant, answer: Answer) {
+        match answer {
+            Answer::Allocation { token, spans } => {
+                self.backend.ios[token].status = Some(spans);
+                self.answer(token);
+            }
+            Answer::Extents { volume, source, extents } => {
+                let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
+                if let VolumeStore::File { source: own, extents: known, .. } = &mut volume.store
+                    && std::sync::Arc::ptr_eq(own, &source)
+                    && extents.is_some()
+                {
+                    *known = extents;
+                }
+            }
+            Answer::Discard { slot, result } => self.backend.operation_over(now, slot, result),
+        }
+    }
+
+    fn drain(&mut self) {
+        self.ending = Ending::Draining;
+        let all: Vec<u32> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in all {
+            let connection = &mut self.connections[index];
+            connection.finishing = true;
+            if connection.receiving {
+                let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Read);
+            }
+            self.retire(index);
+        }
+    }
+
+    /// A client has gone, or must go. What of it waits stays undone; what is at the device ends there.
+    pub(super) fn close(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        if connection.closed {
+            return self.retire(index);
+        }
+        connection.shut_down();
+        if connection.outstanding > 0 {
+            self.abandon(index);
+        }
+        self.retire(index);
+    }
+
+    fn abandon(&mut self, index: u32) {
+        for io in self.backend.ios.values_mut().filter(|io| io.connection == index) {
+            io.abandoned = true;
+        }
+        for work in self.backend.works.iter().flatten() {
+            let io = &self.backend.ios[work.token];
+            if io.connection == index {
+                self.backend.volumes[io.volume].orphans += 1;
+            }
+        }
+        if self.connections[index].sending.is_none() {
+            let answered = std::mem::take(&mut self.connections[index].answered);
+            answered.into_iter().for_each(|token| self.release(token));
+        } else if !self.connections[index].listed {
+            self.connections[index].listed = true;
+            self.talkers.push(index);
+        }
+    }
+
+    /// Ends all sockets, so that the kernel lets go of what was received and sent.
+    pub(super) fn shut_all_down(&mut self) {
+        self.connections.values_mut().for_each(Connection::shut_down);
+    }
+
+    /// Looks at a connection at the end of the turn: it may be over.
+    pub(super) fn retire(&mut self, index: u32) {
+        self.retiring.push(index);
+    }
+
+    fn remove_retired(&mut self) {
+        while let Some(index) = self.retiring.pop() {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            let ended = connection.closed || connection.finishing;
+            if let Expect::Payload { token, .. } = connection.expect
+                && ended
+                && !connection.receiving
+            {
+                // Its data will never be complete.
+                connection.shut_down();
+                connection.expect = Expect::Header;
+                self.release(token);
+                continue;
+            }
+            if connection.is_over() {
+                self.remove_connection(index);
+            }
+        }
+    }
+
+    fn remove_connection(&mut self, index: u32) {
+        let connection = self.connections.remove(index);
+        let volume = connection.volume;
+        let vm = self.backend.volumes[volume].vm;
+        self.vms[vm].waiting.retain(|waiting| *waiting != index);
+        self.backend.volumes[volume].connections.retain(|known| *known != index);
+        self.remove_left_volume(volume);
+    }
+}

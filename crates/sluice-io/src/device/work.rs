@@ -1,0 +1,390 @@
+//! Requests on their way through a device: from a frontend's table entry to operations of the ring.
+//!
+//! An [`Io`] is one request of a client, from its header to its reply. A [`Work`] is one submission of the gate in a slot:
+//! the whole request or a piece of it. Work may need several operations: short transfers go on where they stopped,
+//! zeroes are written where they cannot be made otherwise, a forced write of zeroes is followed by a sync.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use io_uring::{opcode, types};
+use sluice_sched::gate::{Slot, Submission};
+use sluice_sched::{Device, Instant, Kind, Policy, VolumeId};
+
+use crate::buffer::{Buffer, Pool};
+use crate::delay::Delay;
+use crate::device::slow::Question;
+use crate::device::spec::{Store, VolumeSpec};
+use crate::device::table::Table;
+use crate::device::{Tag, tag};
+use crate::nbd::export::Export;
+use crate::ring::Ring;
+use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
+use crate::sync::{FileIndex, Files};
+
+/// Zeroes for writing: as much as one operation takes.
+pub(super) const ZEROES_LEN: usize = 256 << 10;
+/// A volume whose blocks moved is mapped anew at most this often.
+const REMAP_EVERY: Duration = Duration::from_secs(5);
+
+/// One request of a client.
+pub(super) struct Io {
+    pub(super) connection: u32,
+    pub(super) cookie: u64,
+    pub(super) volume: u32,
+    pub(super) kind: Option<Kind>,
+    /// From the start of the volume.
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    pub(super) forced: bool,
+    pub(super) no_hole: bool,
+    pub(super) fast: bool,
+    pub(super) buffer: Option<Buffer>,
+    /// 0, or a Linux errno.
+    pub(super) errno: i32,
+    /// Its client has gone: what is not at the device yet stays undone.
+    pub(super) abandoned: bool,
+    pub(super) status: Option<Vec<Span>>,
+    /// Bytes that it holds of its VM's window.
+    pub(super) held: u64,
+}
+
+/// What a slot of the gate does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub(super) token: u32,
+    skip: u32,
+    length: u32,
+    progress: u32,
+    stage: Stage,
+    pub(super) errno: i32,
+    /// When the delay device lets it go.
+    ends: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Transfer,
+    PunchHole,
+    ZeroRange,
+    WriteZeroes,
+    Discard,
+    Nothing,
+    Sync,
+}
+
+/// A volume as the loop knows it.
+pub(super) struct Volume {
+    pub(super) name: String,
+    pub(super) vm: u32,
+    pub(super) id: VolumeId,
+    pub(super) policy: Policy,
+    pub(super) export: Export,
+    pub(super) store: VolumeStore,
+    pub(super) connections: Vec<u32>,
+    /// Submissions at the device.
+    pub(super) in_flight: u32,
+    /// Those of them whose client has gone; new clients wait for them.
+    pub(super) orphans: u32,
+    pub(super) leaving: bool,
+    pub(super) mapped: Instant,
+}
+
+/// Where its bytes are, opened.
+pub(super) enum VolumeStore {
+    Null,
+    File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileIndex, can: crate::source::Capabilities },
+}
+
+impl VolumeStore {
+    pub(super) fn open(store: Store, files: &mut Files) -> Self {
+        match store {
+            Store::Null => VolumeStore::Null,
+            Store::File { source, extents } => {
+                let (file, can) = (files.open(source.id()), source.capabilities());
+                VolumeStore::File { source, extents, file, can }
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// As it could be added again.
+    pub(super) fn describe(&self) -> VolumeSpec {
+        let store = match &self.store {
+            VolumeStore::Null => Store::Null,
+            VolumeStore::File { source, extents, .. } => {
+                Store::File { source: Arc::clone(source), extents: extents.clone() }
+            }
+        };
+        VolumeSpec { name: self.name.clone(), policy: self.policy, store, export: self.export.clone() }
+    }
+
+    /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
+    pub(super) fn address(&self, number: u32, offset: u64) -> u64 {
+        let apart = u64::from(number) << 44;
+        match &self.store {
+            VolumeStore::Null => apart + offset,
+            VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),
+            VolumeStore::File { source, .. } => apart + source.range().offset + offset,
+        }
+    }
+
+    /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
+    pub(super) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
+        let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };
+        extents.note_write(offset, u64::from(length));
+        let due = extents.is_stale() && now.since(self.mapped) >= REMAP_EVERY;
+        if due {
+            self.mapped = now;
+        }
+        due
+    }
+}
+
+/// The device's side of the loop: what stands behind the gate.
+pub(super) struct Backend {
+    pub(super) ring: Ring,
+    pub(super) ios: Table<Io>,
+    pub(super) volumes: Table<Volume>,
+    pub(super) files: Files,
+    pub(super) pool: Pool,
+    pub(super) delay: Option<Delay>,
+    pub(super) works: Vec<Option<Work>>,
+    /// Slots whose work is over, to be told to the gate.
+    pub(super) over: Vec<Slot>,
+    pub(super) slow: Sender<Question>,
+    pub(super) zeroes: Buffer,
+    covered: Vec<Slot>,
+}
+
+impl Backend {
+    pub(super) fn new(ring: Ring, delay: Option<Delay>, depth: u32, slow: Sender<Question>) -> Self {
+        let mut pool = Pool::default();
+        let zeroes = pool.take(ZEROES_LEN);
+        Backend {
+            ring,
+            ios: Table::default(),
+            volumes: Table::default(),
+            files: Files::default(),
+            pool,
+            delay,
+            works: vec![None; depth as usize],
+            over: Vec::new(),
+            slow,
+            zeroes,
+            covered: Vec::new(),
+        }
+    }
+
+    fn work(&mut self, slot: Slot) -> &mut Work {
+        self.works[slot.0 as usize].as_mut().expect("a slot at work has an entry")
+    }
+
+    /// The operation of a slot's work has ended.
+    pub(super) fn operation_over(&mut self, now: Instant, slot: Slot, result: i32) {
+        let Work { stage, token, length, .. } = *self.work(slot);
+        if matches!(result, r if r == -libc::EINTR || r == -libc::EAGAIN) {
+            return self.start(now, slot);
+        }
+        match stage {
+            Stage::Sync => self.sync_over(now, slot, result),
+            Stage::Transfer | Stage::WriteZeroes if result > 0 => {
+                let work = self.work(slot);
+                work.progress += result as u32;
+                match work.progress < length {
+                    true => self.start(now, slot),
+                    false => self.stage_done(now, slot),
+                }
+            }
+            // A transfer of nothing: the file has become shorter than the volume.
+            Stage::Transfer | Stage::WriteZeroes if result == 0 => self.end(now, slot, libc::EIO),
+            Stage::PunchHole | Stage::ZeroRange | Stage::Discard if result == -libc::EOPNOTSUPP => {
+                self.fall_back(now, slot, token, stage);
+            }
+            _ if result < 0 => self.end(now, slot, -result),
+            _ => self.stage_done(now, slot),
+        }
+    }
+
+    /// A file or disk that cannot make zeroes or discard: remember it, and write zeroes if they are promised.
+    fn fall_back(&mut self, now: Instant, slot: Slot, token: u32, stage: Stage) {
+        let io = &self.ios[token];
+        if let VolumeStore::File { can, .. } = &mut self.volumes[io.volume].store {
+            match stage {
+                Stage::PunchHole => can.punch_hole = Support::No,
+                Stage::ZeroRange => can.zero_range = Support::No,
+                _ => can.discard = Support::No,
+            }
+        }
+        match (stage, io.fast) {
+            (Stage::Discard, _) => self.stage_done(now, slot),
+            (_, true) => self.end(now, slot, libc::EOPNOTSUPP),
+            (_, false) => {
+                self.work(slot).stage = Stage::WriteZeroes;
+                self.start(now, slot);
+            }
+        }
+    }
+
+    fn stage_done(&mut self, now: Instant, slot: Slot) {
+        let Work { stage, token, .. } = *self.work(slot);
+        // Reads and writes carry the flag themselves; what has none is followed by a sync.
+        if self.ios[token].forced && !matches!(stage, Stage::Transfer | Stage::Sync) {
+            self.work(slot).stage = Stage::Sync;
+            return self.start(now, slot);
+        }
+        self.end(now, slot, 0);
+    }
+
+    fn sync_over(&mut self, now: Instant, slot: Slot, result: i32) {
+        let token = self.work(slot).token;
+        let VolumeStore::File { file, .. } = self.volumes[self.ios[token].volume].store else { return };
+        let mut covered = std::mem::take(&mut self.covered);
+        let next = self.files.synced(file, result >= 0, &mut covered);
+        if result < 0 {
+            let error = io::Error::from_raw_os_error(-result);
+            let volume = &self.volumes[self.ios[token].volume].name;
+            tracing::error!(volume, %error, "Sync failed: every volume on this file fails until it is reopened");
+        }
+        for slot in covered.drain(..) {
+            self.end(now, slot, if result < 0 { libc::EIO } else { 0 });
+        }
+        self.covered = covered;
+        if let Some(next) = next {
+            self.push_sync(now, next);
+        }
+    }
+
+    /// The real work of a slot is over; the delay device may hold it longer.
+    fn end(&mut self, now: Instant, slot: Slot, errno: i32) {
+        let work = self.work(slot);
+        work.errno = errno;
+        let ends = work.ends;
+        match &mut self.delay {
+            Some(delay) if ends > now => delay.hold(slot, ends),
+            _ => self.over.push(slot),
+        }
+    }
+
+    /// Lets go what the delay device has held long enough.
+    pub(super) fn release_delayed(&mut self, now: Instant) {
+        if let Some(delay) = &mut self.delay {
+            while let Some(slot) = delay.pop(now) {
+                self.over.push(slot);
+            }
+        }
+    }
+
+    /// Starts the next operation of a slot's work.
+    fn start(&mut self, now: Instant, slot: Slot) {
+        let Work { token, skip, length, progress, stage, .. } = *self.work(slot);
+        let io = &self.ios[token];
+        let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
+            return self.end(now, slot, 0);
+        };
+        if self.files.is_failed(*file) {
+            return self.end(now, slot, libc::EIO);
+        }
+        match stage {
+            Stage::Sync => {
+                if self.files.flush(*file, slot) {
+                    self.push_sync(now, slot);
+                }
+                return;
+            }
+            Stage::Nothing => return self.stage_done(now, slot),
+            _ => {}
+        }
+        let fd = types::Fd(source.as_fd().as_raw_fd());
+        let place = source.range().offset + io.offset + u64::from(skip + progress);
+        if stage == Stage::Discard && source.is_block_device() {
+            // The ring has no operation that discards on every kernel that we serve.
+            let part = ByteRange::new(place, u64::from(length));
+            let _ = self.slow.send(Question::Discard { slot, source: Arc::clone(source), part });
+            return;
+        }
+        let left = length - progress;
+        let forced = if io.forced { libc::RWF_DSYNC } else { 0 };
+        let data = || {
+            let buffer = io.buffer.as_ref().expect("a transfer has a buffer");
+            // SAFETY: skip + length lies within the request, for all of which the buffer was taken.
+            unsafe { buffer.as_ptr().add((skip + progress) as usize) }
+        };
+        let fallocate = |mode| opcode::Fallocate::new(fd, u64::from(length)).offset(place).mode(mode).build();
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        let entry = match (stage, io.kind) {
+            (Stage::Transfer, Some(Kind::Read)) => opcode::Read::new(fd, data(), left).offset(place).build(),
+            (Stage::Transfer, _) => opcode::Write::new(fd, data(), left).offset(place).rw_flags(forced).build(),
+            (Stage::WriteZeroes, _) => {
+                let left = left.min(ZEROES_LEN as u32);
+                opcode::Write::new(fd, self.zeroes.as_ptr(), left).offset(place).build()
+            }
+            (Stage::ZeroRange, _) => fallocate(libc::FALLOC_FL_ZERO_RANGE | keep),
+            (Stage::PunchHole | Stage::Discard, _) => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
+            (Stage::Sync | Stage::Nothing, _) => unreachable!("these were dealt with above"),
+        };
+        // SAFETY: the buffer belongs to the request, which stays in its table until this slot is over; the zeroes live
+        // as long as the ring; the descriptor is the volume's, which stays while it has work in flight.
+        let pushed = unsafe { self.ring.push(&entry.user_data(tag(Tag::Work, slot.0))) };
+        if pushed.is_err() {
+            self.end(now, slot, libc::EIO);
+        }
+    }
+
+    fn push_sync(&mut self, now: Instant, slot: Slot) {
+        let token = self.work(slot).token;
+        let VolumeStore::File { source, .. } = &self.volumes[self.ios[token].volume].store else { return };
+        let fd = types::Fd(source.as_fd().as_raw_fd());
+        let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
+        // SAFETY: no memory is referred to; the descriptor is the volume's, which stays while it has work in flight.
+        let pushed = unsafe { self.ring.push(&entry.user_data(tag(Tag::Work, slot.0))) };
+        if pushed.is_err() {
+            self.sync_over(now, slot, -libc::EIO);
+        }
+    }
+
+    fn first_stage(&self, io: &Io) -> Stage {
+        let VolumeStore::File { source, can, .. } = &self.volumes[io.volume].store else { return Stage::Transfer };
+        match io.kind {
+            Some(Kind::Flush) => Stage::Sync,
+            Some(Kind::Discard) if can.discard.is_worth_trying() => Stage::Discard,
+            // Advice that nobody takes; it may still have to be followed by a sync.
+            Some(Kind::Discard) => Stage::Nothing,
+            Some(Kind::WriteZeroes) if !io.no_hole && can.punch_hole.is_worth_trying() => Stage::PunchHole,
+            Some(Kind::WriteZeroes) if can.zero_range.is_worth_trying() => Stage::ZeroRange,
+            Some(Kind::WriteZeroes) if source.is_block_device() && !io.fast => Stage::ZeroRange,
+            Some(Kind::WriteZeroes) => Stage::WriteZeroes,
+            Some(Kind::Read | Kind::Write) | None => Stage::Transfer,
+        }
+    }
+}
+
+impl Device for Backend {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        let Submission { slot, token, skip, request } = *submission;
+        let ends = self.delay.as_mut().map_or(now, |delay| delay.start(now, &request));
+        let io = &self.ios[token];
+        let (abandoned, volume) = (io.abandoned, io.volume);
+        let stage = self.first_stage(io);
+        let impossible = stage == Stage::WriteZeroes && io.fast;
+        let place = slot.0 as usize;
+        if place >= self.works.len() {
+            self.works.resize(place + 1, None);
+        }
+        let length = request.length;
+        self.works[place] = Some(Work { token, skip, length, progress: 0, stage, errno: 0, ends });
+        self.volumes[volume].in_flight += 1;
+        if abandoned {
+            self.volumes[volume].orphans += 1;
+            return self.end(now, slot, libc::ECANCELED);
+        }
+        if impossible {
+            return self.end(now, slot, libc::EOPNOTSUPP);
+        }
+        self.start(now, slot);
+    }
+}

@@ -1,0 +1,92 @@
+//! The ring of a device thread: one io_uring for disk, sockets, wake-ups and time.
+//!
+//! One turn of the loop costs one system call: [`Ring::turn`] submits all that was pushed, and waits for a completion or
+//! for the next timer, whichever is first. How many operations the kernel holds is counted, so that memory is
+//! given up only when none is left.
+
+use std::io;
+use std::time::Duration;
+
+use io_uring::{IoUring, squeue, types};
+
+/// Entries of the submission queue; more pushes in one turn are submitted early.
+const ENTRIES: u32 = 512;
+/// Entries of the completion queue.
+const COMPLETIONS: u32 = 8192;
+
+/// One io_uring and the count of what it works on.
+pub struct Ring {
+    ring: IoUring,
+    in_kernel: u64,
+}
+
+/// An operation that is over.
+#[derive(Debug, Clone, Copy)]
+pub struct Event {
+    /// As given with the operation.
+    pub user_data: u64,
+    /// Bytes, or a negated errno.
+    pub result: i32,
+}
+
+impl Ring {
+    /// A new ring for the calling thread, with the cheapest kind of completion that the kernel has.
+    pub fn new() -> io::Result<Self> {
+        let mut modern = IoUring::builder();
+        modern.setup_cqsize(COMPLETIONS).setup_single_issuer().setup_defer_taskrun();
+        let mut plain = IoUring::builder();
+        plain.setup_cqsize(COMPLETIONS);
+        let ring = modern.build(ENTRIES).or_else(|_| plain.build(ENTRIES))?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(io::Error::other("The kernel's io_uring is too old: Linux 5.11 or newer is needed"));
+        }
+        Ok(Ring { ring, in_kernel: 0 })
+    }
+
+    /// Queues an operation for the next turn.
+    ///
+    /// # Safety
+    /// Every buffer, descriptor and structure that `entry` refers to stays valid until the event with its user data has
+    /// come.
+    pub unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        while unsafe { self.ring.submission().push(entry) }.is_err() {
+            self.ring.submit()?;
+        }
+        self.in_kernel += 1;
+        Ok(())
+    }
+
+    /// Operations whose events are still to come.
+    #[must_use]
+    pub fn in_kernel(&self) -> u64 {
+        self.in_kernel
+    }
+
+    /// Submits, waits for at least one event or until `patience` is over (`None`: for ever), and appends the events.
+    pub fn turn(&mut self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        let submitted = match patience {
+            Some(Duration::ZERO) => self.ring.submitter().submit_with_args(0, &types::SubmitArgs::new()),
+            Some(patience) => {
+                let time = types::Timespec::from(patience);
+                let args = types::SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(1, &args)
+            }
+            None => self.ring.submit_and_wait(1),
+        };
+        match submitted {
+            Ok(_) => {}
+            Err(error) => match error.raw_os_error() {
+                // Time is over, a signal came, or the completion queue must be emptied first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                _ => return Err(error),
+            },
+        }
+        let completions = self.ring.completion();
+        for entry in completions {
+            self.in_kernel -= 1;
+            events.push(Event { user_data: entry.user_data(), result: entry.result() });
+        }
+        Ok(())
+    }
+}
