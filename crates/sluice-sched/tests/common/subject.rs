@@ -1,0 +1,75 @@
+//! What is tested: every scheduler of the list, in each of its modes.
+
+use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
+use sluice_sched::schedulers;
+
+/// A scheduler with parameters.
+#[derive(Clone)]
+pub struct Subject {
+    pub descriptor: &'static Descriptor,
+    pub params: ParamTable,
+}
+
+impl Subject {
+    pub fn of(name: &str) -> Self {
+        let descriptor = schedulers::find(name).expect("a scheduler of the list");
+        Subject { descriptor, params: ParamTable::new() }
+    }
+
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        self.params.insert(name.to_owned(), value);
+        self
+    }
+
+    pub fn text(self, name: &str, value: &str) -> Self {
+        self.with(name, Value::Text(value.to_owned()))
+    }
+
+    pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
+        (self.descriptor.build)(facts, &self.params).expect("the test's parameters are valid")
+    }
+
+    pub fn mode(&self) -> Option<&str> {
+        match self.params.get("mode") {
+            Some(Value::Text(mode)) => Some(mode),
+            _ => None,
+        }
+    }
+
+    pub fn is(&self, name: &str, mode: &str) -> bool {
+        self.descriptor.name == name && self.mode() == Some(mode)
+    }
+
+    pub fn label(&self) -> String {
+        match self.mode() {
+            Some(mode) => format!("{} ({mode})", self.descriptor.name),
+            None => self.descriptor.name.to_owned(),
+        }
+    }
+}
+
+/// mClock as we promise it.
+pub fn product() -> Subject {
+    Subject::of("mclock").text("mode", "product")
+}
+
+/// mClock as published.
+pub fn paper() -> Subject {
+    Subject::of("mclock").text("mode", "paper")
+}
+
+/// Every scheduler; one that has a parameter `mode` once for each word that its description quotes.
+pub fn subjects() -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    for descriptor in schedulers::ALL {
+        let plain = Subject { descriptor, params: ParamTable::new() };
+        match descriptor.parameters.iter().find(|parameter| parameter.name == "mode") {
+            Some(mode) => {
+                subjects.extend(mode.kind.split('"').skip(1).step_by(2).map(|m| plain.clone().text("mode", m)))
+            }
+            None => subjects.push(plain),
+        }
+    }
+    subjects
+}
