@@ -1,0 +1,26 @@
+//! What can only be seen across the tables: promises against devices, and things that two must not share.
+
+mod promises;
+mod sharing;
+
+use std::collections::BTreeMap;
+
+use crate::device::DeviceDraft;
+use crate::diagnostics::Report;
+use crate::export::NbdDraft;
+use crate::policy::Part;
+use crate::vm::VmDraft;
+
+/// A whole host, each table read.
+pub(crate) struct Draft {
+    pub(crate) devices: BTreeMap<String, DeviceDraft>,
+    pub(crate) policies: BTreeMap<String, Part>,
+    pub(crate) vms: Vec<VmDraft>,
+    pub(crate) nbd: NbdDraft,
+}
+
+/// All of them.
+pub(crate) fn run(draft: &Draft, report: &Report) {
+    promises::check(draft, report);
+    sharing::check(draft, report);
+}

@@ -1,0 +1,202 @@
+//! Can what is promised be given: policies against themselves, against the schedulers, and against the capacities.
+
+use sluice_sched::admission::{self, AdmissionError};
+use sluice_sched::policy::{Field, PolicyError};
+use sluice_sched::schedulers;
+use sluice_sched::{Bytes, Policy};
+
+use super::Draft;
+use crate::device::{DeviceDraft, other_size_hint};
+use crate::diagnostics::Report;
+use crate::policy::Part;
+use crate::source::Place;
+use crate::vm::{VmDraft, VolumeDraft};
+
+pub(super) fn check(draft: &Draft, report: &Report) {
+    for (name, part) in &draft.policies {
+        check_itself(&format!("Policy {name}"), part, Place::default(), report);
+    }
+    for vm in &draft.vms {
+        check_vm(vm, draft, report);
+    }
+    for device in draft.devices.values().filter(|device| !device.broken) {
+        check_capacity(device, draft, report);
+    }
+}
+
+fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
+    if vm.has_own {
+        check_itself(&format!("VM {}", vm.name), &vm.part, vm.place, report);
+    }
+    for volume in &vm.volumes {
+        if volume.has_own {
+            check_itself(&format!("Volume {}", volume.title), &volume.part, vm.place, report);
+        }
+        let device = draft.devices.get(&volume.volume.device).filter(|device| !device.broken);
+        for part in [&vm.part, &volume.part] {
+            if let Some(device) = device.filter(|_| !part.broken) {
+                check_sizes(part, device, report);
+                check_enforced(part, device, report);
+            }
+        }
+        if volume.volume.buffered {
+            let title = &volume.title;
+            let message =
+                format!("Volume {title}: promises are not given, its writes leave the page cache unscheduled");
+            report.warn(volume.cache_at, message, "take cache = \"buffered\" out".to_owned());
+        }
+    }
+    let devices = vm.devices();
+    for device in &devices {
+        check_volumes(vm, device, draft.devices.get(*device), report);
+    }
+    check_use(vm, &devices, report);
+}
+
+/// A policy that contradicts itself.
+fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
+    let Some(error) = part.policy().check().err().filter(|_| !part.broken) else { return };
+    let field = match error {
+        PolicyError::NeverServed => Field::Weight,
+        PolicyError::ReservationAboveLimit { .. } => Field::Reservation,
+        PolicyError::IdleCredit(_) => Field::IdleCredit,
+        PolicyError::Burst(_) => Field::Burst,
+    };
+    let place = part.place_of(field).map_or(place, |(place, _)| place);
+    let (what, hint) = split_advice(&error.to_string());
+    report.error(place, format!("{whose}: {what}"), hint);
+}
+
+/// What the core says, and behind the semicolon what to change.
+fn split_advice(text: &str) -> (String, Option<String>) {
+    let (what, advice) = match text.split_once("; ") {
+        Some((what, advice)) => (what, Some(advice.to_owned())),
+        None => (text, None),
+    };
+    let mut chars = what.chars();
+    let first = chars.next().map(|first| first.to_ascii_lowercase());
+    (first.into_iter().chain(chars).collect(), advice)
+}
+
+/// Rates that are normalised to another size than the device's.
+fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
+    let device = &device.device;
+    for (key, of, stated, place) in part.stated_iops() {
+        if let Some(size) = stated.size.filter(|size| *size != device.reference) {
+            let (whose, name, reference) = (&of.whose, &device.name, device.reference);
+            let message = format!("{whose}: {key}: the size {size} is not the one of device {name}, {reference}");
+            report.error(place, message, other_size_hint(stated, size, reference, &device.cost));
+        }
+    }
+}
+
+/// What the device's scheduler does not do.
+fn check_enforced(part: &Part, device: &DeviceDraft, report: &Report) {
+    let device = &device.device;
+    for field in device.scheduler.unenforced(&part.policy()) {
+        let Some((place, whose)) = part.place_of(field) else { continue };
+        let (field_name, scheduler) = (field.name(), device.scheduler.name);
+        let message = format!(
+            "{whose}: {field_name} is not enforced by {scheduler}, the scheduler of device {}: no such promise is given",
+            device.name
+        );
+        let able = schedulers::ALL.iter().filter(|scheduler| scheduler.enforces(field)).map(|scheduler| scheduler.name);
+        let able: Vec<&str> = able.collect();
+        if part.allows_unenforced() {
+            report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
+        } else if able.is_empty() {
+            let done = if field == Field::Latency { "measured only" } else { "accepted all the same" };
+            report.error(place, message, format!("no scheduler does; with allow_unenforced = true it is {done}"));
+        } else {
+            let hint = format!("enforced by {}; or set allow_unenforced = true to accept that", able.join(", "));
+            report.error(place, message, hint);
+        }
+    }
+}
+
+/// Volumes of a VM that reserve more than the VM does.
+fn check_volumes(vm: &VmDraft, name: &str, device: Option<&DeviceDraft>, report: &Report) {
+    let reference = device.map_or(Bytes::kib(8), |device| device.device.reference);
+    let on_device = |volume: &&VolumeDraft| volume.volume.device == name;
+    let reserving = |volume: &&VolumeDraft| volume.volume.policy.is_reserved();
+    let volumes: Vec<&VolumeDraft> = vm.volumes.iter().filter(on_device).filter(reserving).collect();
+    if vm.part.broken || volumes.iter().any(|volume| volume.part.broken) {
+        return;
+    }
+    for count in 1..=volumes.len() {
+        let first = volumes[..count].iter().map(|volume| &volume.volume.policy);
+        if let Err(error) = admission::volumes_fit(&vm.policy(), first) {
+            let last = volumes[count - 1];
+            let place = last.part.place_of(Field::Reservation).map_or(vm.place, |(place, _)| place);
+            let (what, hint) = split_advice(&error.to_string());
+            let message = format!("VM {} on device {name} (rates at {reference}): {what}", vm.name);
+            report.error(place, message, hint);
+            return;
+        }
+    }
+}
+
+/// What a VM's volumes say of its policy.
+fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
+    let name = &vm.name;
+    if vm.volumes.is_empty() && !report.is_incomplete() {
+        report.warn(vm.place, format!("VM {name} has no volume"), "its policy holds nowhere yet".to_owned());
+    }
+    if devices.len() > 1 && vm.policy().stated().next().is_some() {
+        let message = format!("VM {name} has volumes on {} devices: {}", devices.len(), devices.join(", "));
+        report.warn(vm.place, message, "its policy holds on each of them separately".to_owned());
+    }
+}
+
+/// Reservations that the device cannot keep, requests and bytes each.
+fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Report) {
+    let uses = |vm: &&VmDraft| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
+    let vms: Vec<(&VmDraft, Policy)> =
+        draft.vms.iter().filter(|vm| !vm.part.broken).filter(uses).map(|vm| (vm, vm.policy())).collect();
+    let requests = |policy: &mut Policy| policy.reservation.bytes = None;
+    let bytes = |policy: &mut Policy| policy.reservation.iops = None;
+    for keep_one in [&requests as &dyn Fn(&mut Policy), &bytes] {
+        let mut kept = vms.clone();
+        kept.iter_mut().for_each(|(_, policy)| keep_one(policy));
+        let named = kept.iter().map(|(vm, policy)| (vm.name.as_str(), policy));
+        if let Err(error) = admission::admit(&device.device.capacity, named) {
+            refuse_admission(device, &error, &vms, report);
+        }
+    }
+}
+
+fn refuse_admission(device: &DeviceDraft, error: &AdmissionError, vms: &[(&VmDraft, Policy)], report: &Report) {
+    let device = &device.device;
+    let (name, reference) = (&device.name, device.reference);
+    let at_size = |rate: &str| if rate.ends_with("iops") { format!("{rate}@{reference}") } else { rate.to_owned() };
+    let (vm, message, hint) = match error {
+        AdmissionError::NoCapacity { vm, asked, missing } => {
+            let asked = at_size(asked);
+            let example = if *missing == "capacity" { "40000 iops" } else { "2GiB/s" };
+            let message = format!("Device {name}: VM {vm} reserves {asked}, but the device states no {missing}");
+            (vm, message, format!("add {missing} = \"{}\" to [device.{name}]: what it does at worst", at_size(example)))
+        }
+        AdmissionError::Over(short) => {
+            let others = if short.others == 1 { "1 VM".to_owned() } else { format!("{} VMs", short.others) };
+            let message = format!(
+                "Device {name}: VM {} asks for {}, reserved already {} by {others}, together {}; the capacity is {}: \
+                 short by {}",
+                short.vm,
+                at_size(&short.asked),
+                at_size(&short.reserved),
+                at_size(&short.sum),
+                at_size(&short.capacity),
+                at_size(&short.short)
+            );
+            let hint = format!("lower it to {} at most, or place the VM on another device", at_size(&short.free));
+            (&short.vm, message, hint)
+        }
+    };
+    let vm = vms.iter().map(|(draft, _)| draft).find(|draft| draft.name == *vm);
+    let place = vm.and_then(|vm| vm.part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
+    if device.admission {
+        report.error(place, message, hint);
+    } else {
+        report.warn(place, message, "admission is \"off\" there: reservations may not be kept".to_owned());
+    }
+}

@@ -1,0 +1,120 @@
+//! What two must not share: a disk under two gates, a socket, an address, an export's name, bytes of a source.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::Draft;
+use crate::diagnostics::Report;
+use crate::model::{Backend, Endpoint};
+use crate::source::Place;
+use crate::vm::VolumeDraft;
+
+pub(super) fn check(draft: &Draft, report: &Report) {
+    check_disks(draft, report);
+    check_endpoints(draft, report);
+    check_names(draft, report);
+    check_ranges(draft, report);
+}
+
+fn volumes(draft: &Draft) -> impl Iterator<Item = &VolumeDraft> {
+    draft.vms.iter().flat_map(|vm| &vm.volumes)
+}
+
+fn check_disks(draft: &Draft, report: &Report) {
+    let mut seen: BTreeMap<&Path, &str> = BTreeMap::new();
+    for draft in draft.devices.values().filter(|draft| draft.device.backend == Backend::Direct) {
+        let (Some(path), name) = (&draft.device.path, &draft.device.name) else { continue };
+        if let Some(first) = seen.insert(path, name) {
+            let message = format!("Device {name}: path: device {first} is the same disk");
+            report.error(draft.path_at, message, "put their volumes on one device; two cannot share a disk".to_owned());
+        }
+    }
+}
+
+fn check_endpoints(draft: &Draft, report: &Report) {
+    let host = draft.nbd.settings.endpoints.iter().zip(&draft.nbd.endpoints_at);
+    let host = host.map(|(endpoint, place)| ("[nbd]".to_owned(), endpoint, *place));
+    let own = volumes(draft).filter(|volume| !volume.export.broken);
+    let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
+    let mut sockets: BTreeMap<&Path, String> = BTreeMap::new();
+    let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
+    for (whose, endpoint, place) in host.chain(own) {
+        let (what, first) = match endpoint {
+            Endpoint::Unix { path, .. } => {
+                (path.display().to_string(), sockets.insert(path, whose.clone()).map(|first| (first, path.clone())))
+            }
+            Endpoint::Tcp(address) => {
+                let same_port = addresses.entry(address.port()).or_default();
+                let first = same_port.iter().find(|(other, _)| collide(other, address)).map(|(_, first)| first.clone());
+                // One of each kind is enough to find every later collision, and keeps this list short.
+                if first.is_none() {
+                    same_port.push((*address, whose.clone()));
+                }
+                (address.to_string(), first.map(|first| (first, Default::default())))
+            }
+        };
+        if let Some((first, _)) = first {
+            let message = format!("{whose}: {what} is taken by {first}");
+            report.error(place, message, "give each its own; [nbd] alone serves several by their names".to_owned());
+        }
+    }
+}
+
+/// Whether a socket bound to one address keeps the other from being bound.
+fn collide(a: &SocketAddr, b: &SocketAddr) -> bool {
+    a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
+fn check_names(draft: &Draft, report: &Report) {
+    let mut seen: BTreeMap<&str, &VolumeDraft> = BTreeMap::new();
+    for volume in volumes(draft).filter(|volume| !volume.export.broken) {
+        let name = volume.volume.export.name.as_str();
+        if let Some(first) = seen.insert(name, volume) {
+            let message = format!("Volume {}: the export name '{name}' is that of {}", volume.title, first.title);
+            report.error(volume.export.name_at, message, "[nbd] tells exports apart by their names".to_owned());
+        }
+    }
+}
+
+/// Bytes of one source in two volumes, one of which may write.
+fn check_ranges(draft: &Draft, report: &Report) {
+    let mut sources: BTreeMap<&Path, Vec<&VolumeDraft>> = BTreeMap::new();
+    for volume in volumes(draft).filter(|volume| !volume.broken) {
+        let device = draft.devices.get(&volume.volume.device);
+        let is_stored = device.is_some_and(|draft| draft.device.backend == Backend::Direct);
+        if let Some(path) = volume.volume.source.as_deref().filter(|_| is_stored) {
+            sources.entry(path).or_default().push(volume);
+        }
+    }
+    for (path, mut on_path) in sources {
+        on_path.sort_by_key(|draft| draft.volume.offset);
+        let (mut any, mut writer): (Option<&VolumeDraft>, Option<&VolumeDraft>) = (None, None);
+        for volume in on_path {
+            let earlier = if volume.volume.read_only { writer } else { any };
+            if let Some(earlier) = earlier.filter(|earlier| end(earlier) > volume.volume.offset) {
+                refuse_range(path, volume, earlier, report);
+            }
+            any = further(any, volume);
+            if !volume.volume.read_only {
+                writer = further(writer, volume);
+            }
+        }
+    }
+}
+
+fn further<'a>(known: Option<&'a VolumeDraft>, next: &'a VolumeDraft) -> Option<&'a VolumeDraft> {
+    known.filter(|known| end(known) >= end(next)).or(Some(next))
+}
+
+fn end(draft: &VolumeDraft) -> u64 {
+    draft.volume.size.map_or(u64::MAX, |size| draft.volume.offset.saturating_add(size))
+}
+
+fn refuse_range(path: &Path, volume: &VolumeDraft, earlier: &VolumeDraft, report: &Report) {
+    let place: Place = volume.source_at;
+    let message =
+        format!("Volume {}: its bytes of {} are also those of {}", volume.title, path.display(), earlier.title);
+    let hint = "give each its own source or range (offset, size), or make both read_only";
+    report.error(place, message, hint.to_owned());
+}

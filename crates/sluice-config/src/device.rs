@@ -1,0 +1,231 @@
+//! `[device.NAME]`: what is checked of one device alone.
+
+use sluice_sched::admission::Capacity;
+use sluice_sched::params::{ParamTable, Value as Param};
+use sluice_sched::scheduler::Facts;
+use sluice_sched::units::StatedIops;
+use sluice_sched::{Bytes, CostModel, Descriptor, schedulers};
+
+use crate::fields::WINDOW_REQUESTS_MAX;
+use crate::model::{Backend, Delay, DelayTime, Device, Window};
+use crate::quantity::{at_reference, cost_of};
+use crate::reader::{Reader, one_of};
+use crate::source::Place;
+use crate::tree::{Node, Table, Value};
+
+/// A device, and what the checks across the file need to know.
+pub(crate) struct DeviceDraft {
+    pub(crate) device: Device,
+    /// Of its path.
+    pub(crate) path_at: Place,
+    /// Something in it is wrong, so that what follows from it says nothing.
+    pub(crate) broken: bool,
+}
+
+impl DeviceDraft {
+    pub(crate) fn read(name: &str, reader: &Reader<'_>) -> DeviceDraft {
+        let before = reader.report.errors();
+        let backend = match reader.word("backend") {
+            Some("null") => Backend::Null,
+            _ => Backend::Direct,
+        };
+        if backend == Backend::Direct && reader.node("path").is_none() {
+            reader.missing("path", "");
+        }
+        let depth = reader.small("depth").unwrap_or(32);
+        let reference = read_reference(reader);
+        let cost = read_cost(reader, reference);
+        let capacity = reader.iops("capacity");
+        if let Some(stated) = capacity {
+            check_size(reader, stated, reference, &cost);
+        }
+        let rotational = reader.bool("rotational");
+        let facts = Facts { depth, rotational: rotational.unwrap_or(false), reference };
+        let (scheduler, params) = read_scheduler(reader, &facts);
+        let device = Device {
+            name: name.to_owned(),
+            path: reader.path("path"),
+            backend,
+            scheduler,
+            params,
+            depth,
+            capacity: Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") },
+            reference,
+            rotational,
+            admission: reader.word("admission") != Some("off"),
+            window: read_window(reader, depth),
+            cost,
+            delay: read_delay(reader),
+        };
+        DeviceDraft { device, path_at: reader.at("path"), broken: reader.report.errors() > before }
+    }
+}
+
+fn read_reference(reader: &Reader<'_>) -> Bytes {
+    let size = reader.size("reference_size").filter(|size| {
+        if !size.0.is_power_of_two() {
+            let hint = "write a power of two from 512B to 1MiB; usual are 4KiB, 8KiB and 32KiB";
+            reader.refuse("reference_size", format!("{size} is not a power of two"), hint);
+        }
+        size.0.is_power_of_two()
+    });
+    size.unwrap_or(Bytes::kib(8))
+}
+
+fn check_size(reader: &Reader<'_>, stated: StatedIops, reference: Bytes, cost: &CostModel) {
+    if let Some(size) = stated.size.filter(|size| *size != reference) {
+        let hint = other_size_hint(stated, size, reference, cost);
+        reader.refuse("capacity", format!("the size {size} is not the device's reference size, {reference}"), hint);
+    }
+}
+
+/// What to write instead of a rate of another size.
+pub(crate) fn other_size_hint(stated: StatedIops, size: Bytes, reference: Bytes, cost: &CostModel) -> String {
+    let rate = at_reference(stated.iops, size, cost);
+    format!(
+        "{}@{size} are about {rate}@{reference} on this device: write \"{rate}@{reference}\", or set \
+         reference_size = \"{size}\"",
+        stated.iops
+    )
+}
+
+fn read_cost(reader: &Reader<'_>, reference: Bytes) -> CostModel {
+    let model = CostModel { reference: Some(reference), ..CostModel::default() };
+    let Some(table) = reader.table("cost") else { return model };
+    CostModel {
+        knee: table.size("knee").unwrap_or(model.knee),
+        flush: table.decimal("flush").map_or(model.flush, cost_of),
+        discard: table.decimal("discard").map_or(model.discard, cost_of),
+        ..model
+    }
+}
+
+fn read_window(reader: &Reader<'_>, depth: u32) -> Window {
+    let requests = depth.saturating_mul(4).clamp(64, WINDOW_REQUESTS_MAX as u32);
+    let window = Window { requests, bytes: Bytes::mib(32).0 };
+    let Some(table) = reader.table("window") else { return window };
+    Window {
+        requests: table.small("requests").unwrap_or(window.requests),
+        bytes: table.size("bytes").map_or(window.bytes, |size| size.0),
+    }
+}
+
+fn read_delay(reader: &Reader<'_>) -> Option<Delay> {
+    let table = reader.table("delay")?;
+    let delay = Delay {
+        time: DelayTime::Fixed(core::time::Duration::ZERO),
+        parallel: table.small("parallel").unwrap_or(1),
+        bandwidth: table.byte_rate("bandwidth"),
+        log: table.path("log"),
+        seed: table.integer("seed").unwrap_or(1),
+    };
+    match table.node("time").map(|node| &node.value) {
+        None => {
+            table.missing("time", "");
+            None
+        }
+        Some(Value::Table(_)) => Some(Delay { time: read_spread(&table.table("time")?)?, ..delay }),
+        Some(_) => Some(Delay { time: DelayTime::Fixed(table.time("time")?), ..delay }),
+    }
+}
+
+fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
+    let stated = |key| reader.node(key).is_some();
+    let (mean, min, max) = (reader.time("mean"), reader.time("min"), reader.time("max"));
+    match (stated("mean"), stated("min"), stated("max")) {
+        (true, false, false) => Some(DelayTime::Exponential(mean?)),
+        (false, true, true) if min? < max? => Some(DelayTime::Uniform { min: min?, max: max? }),
+        (false, true, true) => {
+            reader.refuse("min", "min is not below max", "for a fixed time write time = \"4ms\"");
+            None
+        }
+        _ => {
+            let message = format!("{}: delay.time needs mean alone, or min and max", reader.whose);
+            let hint = "write { mean = \"4ms\" } or { min = \"3ms\", max = \"11ms\" }".to_owned();
+            reader.report.error(reader.place, message, hint);
+            None
+        }
+    }
+}
+
+fn read_scheduler(reader: &Reader<'_>, facts: &Facts) -> (&'static Descriptor, ParamTable) {
+    let name = match reader.node("scheduler") {
+        Some(_) => reader.text("scheduler"),
+        None => Some("mclock"),
+    };
+    let chosen = name.and_then(schedulers::find);
+    if let (Some(name), None) = (name, chosen) {
+        let names = || schedulers::ALL.iter().map(|scheduler| scheduler.name);
+        let hint = match reader.report.suggest(name, names()) {
+            Some(known) => format!("did you mean '{known}'?"),
+            None => format!("write {}", one_of(names())),
+        };
+        reader.refuse("scheduler", format!("there is no scheduler '{name}'"), hint);
+    }
+    let mut chosen_params = ParamTable::new();
+    for (scheduler, node) in reader.scheduler_tables() {
+        let params = read_params(reader, scheduler, node, facts);
+        match chosen {
+            Some(chosen) if chosen.name == scheduler.name => chosen_params = params,
+            Some(chosen) => {
+                let message = format!("{}: parameters of {} are not used", reader.whose, scheduler.name);
+                reader.report.warn(node.place, message, format!("its scheduler is {}", chosen.name));
+            }
+            None => {}
+        }
+    }
+    (chosen.unwrap_or(&schedulers::mclock::DESCRIPTOR), chosen_params)
+}
+
+/// The parameters of a scheduler, asked of the scheduler itself: one by one, so that each error has its place, and then
+/// all together.
+fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node, facts: &Facts) -> ParamTable {
+    let title = format!("{}: {}", reader.whose, scheduler.name);
+    let Value::Table(Table { entries, .. }) = &node.value else {
+        let hint = format!("write a table, [device.NAME.{}]", scheduler.name);
+        reader.report.error(node.place, format!("{title} must be a table, not {}", node.value.words()), hint);
+        return ParamTable::new();
+    };
+    let before = reader.report.errors();
+    let mut params = ParamTable::new();
+    for (name, node) in entries {
+        let Some(known) = scheduler.parameters.iter().find(|known| known.name == name) else {
+            let names = || scheduler.parameters.iter().map(|known| known.name);
+            let hint = match (reader.report.suggest(name, names()), names().next()) {
+                (Some(known), _) => format!("did you mean '{known}'?"),
+                (None, Some(_)) => format!("it has {}", names().collect::<Vec<_>>().join(", ")),
+                (None, None) => "it has no parameters".to_owned(),
+            };
+            reader.report.error(node.key, format!("{title}: unknown parameter '{name}'"), hint);
+            continue;
+        };
+        let hint = format!("it is {}; write for example {name} = {}", known.kind, known.default);
+        let Some(value) = param_of(&node.value) else {
+            let message = format!("{title}.{name} cannot be {}", node.value.words());
+            reader.report.error(node.place, message, hint);
+            continue;
+        };
+        let alone = ParamTable::from([(name.clone(), value.clone())]);
+        if let Err(error) = (scheduler.build)(facts, &alone) {
+            reader.report.error(node.place, format!("{title}.{name}: {error}"), hint);
+        }
+        params.insert(name.clone(), value);
+    }
+    if reader.report.errors() == before
+        && let Err(error) = (scheduler.build)(facts, &params)
+    {
+        reader.report.error(node.place, format!("{title}: {error}"), "change one of its parameters".to_owned());
+    }
+    params
+}
+
+fn param_of(value: &Value) -> Option<Param> {
+    match value {
+        Value::Text(text) => Some(Param::Text(text.clone())),
+        Value::Integer(number) => i64::try_from(*number).ok().map(Param::Integer),
+        // What is not a number does not equal itself, and a reload would never see that nothing has changed.
+        Value::Float(number) => number.is_finite().then_some(Param::Float(*number)),
+        Value::Bool(value) => Some(Param::Bool(*value)),
+        Value::Date | Value::List | Value::Table(_) => None,
+    }
+}

@@ -1,0 +1,113 @@
+//! Which files make up a host file, and their texts.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use crate::diagnostics::Report;
+use crate::source::{Place, Sources};
+use crate::tree::Table;
+
+/// Larger files are refused.
+pub(crate) const FILE_BYTES_MAX: usize = 1 << 20;
+/// More drop-ins are refused.
+const DROPINS_MAX: usize = 256;
+
+/// The main file and its drop-ins as one tree; what cannot be read is reported.
+pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> Table {
+    let mut tree = read_file(main, sources, report);
+    let folder = main.with_extension("d");
+    match list(&folder) {
+        Ok(files) if files.len() > DROPINS_MAX => {
+            let file = sources.add(&folder.display().to_string(), String::new());
+            let message = format!("Folder has {} drop-ins, which are too many", files.len());
+            report.error(Place::file(file), message, format!("at most {DROPINS_MAX} are accepted"));
+        }
+        Ok(files) => files.iter().for_each(|path| tree.merge(read_file(path, sources, report))),
+        Err(error) => {
+            let file = sources.add(&folder.display().to_string(), String::new());
+            report.error(Place::file(file), format!("Drop-ins cannot be listed: {error}"), None);
+            report.set_incomplete();
+        }
+    }
+    tree
+}
+
+/// The tree of one text. What is not TOML is reported, and the rest of that text is then not read.
+pub(crate) fn read_text(name: &str, text: String, sources: &mut Sources, report: &Report) -> Table {
+    let length = text.len();
+    if length > FILE_BYTES_MAX {
+        return refuse_size(name, sources, report);
+    }
+    let file = sources.add(name, text);
+    match DeTable::parse(sources.text(file)) {
+        Ok(table) => Table::from_toml(file, sources.text(file), table.get_ref()),
+        Err(error) => {
+            let place = error.span().map_or(Place::file(file), |span| Place::new(file, span));
+            let hint = "the rest of this file is not read before that is corrected";
+            report.error(place, format!("Not TOML: {}", error.message()), hint.to_owned());
+            report.set_incomplete();
+            Table::default()
+        }
+    }
+}
+
+fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
+    let name = path.display().to_string();
+    let bytes = match read_bounded(path) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let file = sources.add(&name, String::new());
+            report.error(Place::file(file), format!("File cannot be read: {error}"), None);
+            report.set_incomplete();
+            return Table::default();
+        }
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => read_text(&name, text, sources, report),
+        Err(error) => {
+            let valid = error.utf8_error().valid_up_to();
+            let file = sources.add(&name, String::from_utf8_lossy(error.as_bytes()).into_owned());
+            let hint = "save the file as UTF-8".to_owned();
+            report.error(Place::new(file, valid..valid + 1), "File is not UTF-8", hint);
+            report.set_incomplete();
+            Table::default()
+        }
+    }
+}
+
+/// The file's bytes, or one more than is accepted.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn refuse_size(name: &str, sources: &mut Sources, report: &Report) -> Table {
+    let file = sources.add(name, String::new());
+    let hint = format!("at most {} MiB are accepted; spread it over drop-ins", FILE_BYTES_MAX >> 20);
+    report.error(Place::file(file), "File is too large", hint);
+    report.set_incomplete();
+    Table::default()
+}
+
+/// The drop-ins in the order of their names; none without the folder.
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !is_hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,159 @@
+//! Where clients connect: the `export` of a volume, and `[nbd]`.
+
+use core::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::model::{Endpoint, NbdExport, NbdSettings};
+use crate::reader::Reader;
+use crate::source::Place;
+
+/// What the address of a Unix socket has room for.
+const SOCKET_PATH_MAX: usize = 107;
+/// What clients accept as a name.
+const EXPORT_NAME_MAX: usize = 255;
+
+/// An export, and what the checks across the file need to know.
+pub(crate) struct ExportDraft {
+    pub(crate) export: NbdExport,
+    pub(crate) endpoint_at: Place,
+    pub(crate) name_at: Place,
+    /// Something in it is wrong.
+    pub(crate) broken: bool,
+}
+
+/// `[nbd]`, likewise.
+#[derive(Default)]
+pub(crate) struct NbdDraft {
+    pub(crate) settings: NbdSettings,
+    pub(crate) endpoints_at: Vec<Place>,
+}
+
+impl ExportDraft {
+    /// The export in the table of the volume `title`.
+    pub(crate) fn read(title: &str, volume: &Reader<'_>) -> ExportDraft {
+        let before = volume.report.errors();
+        // Stands for what is wrong or missing; no host leaves here with it.
+        let nowhere = || Endpoint::Unix { path: PathBuf::new(), owner: None, group: None, mode: 0 };
+        let Some(reader) = volume.table("export") else {
+            if volume.node("export").is_none() {
+                volume.missing("export", "");
+            }
+            let export = NbdExport { endpoint: nowhere(), name: title.to_owned() };
+            return ExportDraft { export, endpoint_at: volume.place, name_at: volume.place, broken: true };
+        };
+        check_type(&reader);
+        check_accounts(&reader);
+        let (socket, listen) = (reader.node("socket").is_some(), reader.node("listen").is_some());
+        match (socket, listen) {
+            (true, true) => {
+                reader.refuse("listen", "there is a socket already", "keep socket or listen");
+            }
+            (false, false) => reader.missing("socket", ", or listen"),
+            _ => {}
+        }
+        let endpoint = if socket { unix(&reader) } else { tcp(&reader) };
+        let endpoint_at = reader.at(if socket { "socket" } else { "listen" });
+        let name = read_name(&reader).unwrap_or_else(|| title.to_owned());
+        let export = NbdExport { endpoint: endpoint.unwrap_or_else(nowhere), name };
+        let broken = reader.report.errors() > before || !(socket || listen);
+        ExportDraft { export, endpoint_at, name_at: reader.at("name"), broken }
+    }
+}
+
+impl NbdDraft {
+    pub(crate) fn read(reader: &Reader<'_>) -> NbdDraft {
+        check_accounts(reader);
+        let endpoints = [("socket", unix(reader)), ("listen", tcp(reader))];
+        let endpoints = endpoints.into_iter().filter_map(|(key, endpoint)| Some((endpoint?, reader.at(key))));
+        let (endpoints, endpoints_at) = endpoints.unzip();
+        let default = NbdSettings::default();
+        let connections_max = reader.small("connections_max").unwrap_or(default.connections_max);
+        NbdDraft { settings: NbdSettings { endpoints, connections_max }, endpoints_at }
+    }
+}
+
+fn check_type(reader: &Reader<'_>) {
+    match reader.node("type").and_then(|_| reader.text("type")) {
+        None | Some("nbd") => {}
+        Some(other @ ("vhost-user-blk" | "vhost-user")) => {
+            reader.refuse("type", format!("'{other}' is not in this version"), "write type = \"nbd\"");
+        }
+        Some(other) => reader.refuse("type", format!("'{other}' is not known"), "write type = \"nbd\""),
+    }
+}
+
+/// Whose keys say something of a socket that is not there.
+fn check_accounts(reader: &Reader<'_>) {
+    if reader.node("socket").is_some() {
+        return;
+    }
+    for key in ["owner", "group", "mode"].into_iter().filter(|key| reader.node(key).is_some()) {
+        reader.refuse(key, "it belongs to a socket, and there is none", "add socket, or take it out");
+    }
+}
+
+fn unix(reader: &Reader<'_>) -> Option<Endpoint> {
+    let (owner, group) = (read_account(reader, "owner"), read_account(reader, "group"));
+    let mode = read_mode(reader);
+    let path = reader.path("socket")?;
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        let what = format!("the path has {} bytes", path.as_os_str().len());
+        reader.refuse("socket", what, format!("a socket's path has room for {SOCKET_PATH_MAX}; use a shorter one"));
+        return None;
+    }
+    Some(Endpoint::Unix { path, owner, group, mode: mode? })
+}
+
+fn tcp(reader: &Reader<'_>) -> Option<Endpoint> {
+    const KEY: &str = "listen";
+    let text = reader.text(KEY)?;
+    let Ok(address) = text.parse::<SocketAddr>() else {
+        let hint = "write for example \"127.0.0.1:10809\" or \"[::1]:10809\"";
+        reader.refuse(KEY, format!("'{text}' is not an address with a port"), hint);
+        return None;
+    };
+    if address.port() == 0 {
+        reader.refuse(KEY, "port 0 is none", "write a port from 1 to 65535; NBD's own is 10809");
+        return None;
+    }
+    if !address.ip().is_loopback() {
+        let message = format!("{}: whoever reaches {address} reads and writes the volumes there", reader.whose);
+        let hint = "NBD here neither asks who it is nor encrypts; use a socket or 127.0.0.1, or a protected network";
+        reader.report.warn(reader.at(KEY), message, hint.to_owned());
+    }
+    Some(Endpoint::Tcp(address))
+}
+
+fn read_account(reader: &Reader<'_>, key: &str) -> Option<String> {
+    let text = reader.text(key)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_.-$@".contains(c);
+    if text.is_empty() || text.len() > 256 || text.starts_with('-') || !text.chars().all(fits) {
+        reader.refuse(key, "this is not a name or a number", "write the name or the number of an account");
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn read_mode(reader: &Reader<'_>) -> Option<u32> {
+    const KEY: &str = "mode";
+    if reader.node(KEY).is_none() {
+        return Some(0o660);
+    }
+    let text = reader.text(KEY)?;
+    let mode =
+        u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777 && text.len() <= 5 && !text.starts_with('+'));
+    if mode.is_none() {
+        reader.refuse(KEY, format!("'{text}' is not a file mode"), "write for example \"0660\", at most \"0777\"");
+    }
+    mode
+}
+
+fn read_name(reader: &Reader<'_>) -> Option<String> {
+    let name = reader.text("name")?;
+    if name.is_empty() || name.len() > EXPORT_NAME_MAX || name.chars().any(char::is_control) {
+        let hint = format!("write from 1 to {EXPORT_NAME_MAX} bytes without control characters");
+        reader.refuse("name", "the name cannot be used", hint);
+        return None;
+    }
+    Some(name.to_owned())
+}

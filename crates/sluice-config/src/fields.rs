@@ -1,0 +1,457 @@
+//! Every key of the host file: one list, from which the reader takes what is known and in which range, the schema its
+//! properties, and the manual its pages. A key that is read and not listed here does not exist.
+
+use core::time::Duration;
+
+use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX};
+
+/// A table of the host file.
+#[derive(Debug)]
+pub struct Section {
+    /// How its header reads, for example `device.NAME`.
+    pub title: &'static str,
+    /// What it is for.
+    pub doc: &'static str,
+    /// Its keys; in groups, since the keys of a policy appear in three tables.
+    pub groups: &'static [&'static [Key]],
+    /// Whether it also has a table for the parameters of each scheduler, named like the scheduler.
+    pub scheduler_tables: bool,
+}
+
+/// A key of a table.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be.
+    pub kind: Kind,
+    /// What holds without it, as it would be written or in words.
+    pub default: Option<&'static str>,
+    /// A value as it would be written.
+    pub example: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+}
+
+/// What a value may be.
+#[derive(Debug)]
+pub enum Kind {
+    /// `true` or `false`
+    Bool,
+    /// A whole number.
+    Integer(u64, u64),
+    /// A decimal number.
+    Decimal(f64, f64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// The name of a scheduler.
+    Scheduler,
+    /// The name of a `device` or a `policy`.
+    Name(&'static str),
+    /// Any text.
+    Text,
+    /// An absolute path.
+    Path,
+    /// An address and a port.
+    Address,
+    /// Permissions in octal, as text.
+    Mode,
+    /// A size in bytes, with its unit.
+    Size(u64, u64),
+    /// A time, with its unit.
+    Time(Duration, Duration),
+    /// A rate of normalised requests.
+    Iops,
+    /// A rate of bytes.
+    ByteRate,
+    /// Any of these.
+    Either(&'static [Kind]),
+    /// A table of its own.
+    Table(&'static Section),
+    /// Tables of its own, each with a name.
+    Named(&'static Section),
+}
+
+impl Section {
+    /// Every key in it.
+    pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
+        self.groups.iter().copied().flatten()
+    }
+
+    /// The key of that name.
+    #[must_use]
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys().find(|key| key.name == name)
+    }
+}
+
+impl Key {
+    const fn new(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Self {
+        Key { name, kind, default: None, example, doc }
+    }
+
+    const fn default(self, default: &'static str) -> Self {
+        Key { default: Some(default), ..self }
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// What a file offset can say.
+pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+const HOUR: Duration = Duration::from_secs(3600);
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+/// The file itself.
+pub static HOST: Section = Section {
+    title: "",
+    doc: "The host file: the devices, who may use them and what they are promised",
+    groups: &[&[
+        Key::new("device", Kind::Named(&DEVICE), "", "A disk that VMs share, with a scheduler in front of it"),
+        Key::new("policy", Kind::Named(&POLICY), "", "What a VM is promised and held to, under a name"),
+        Key::new("vm", Kind::Named(&VM), "", "A VM: the one who is promised something"),
+        Key::new("nbd", Kind::Table(&NBD), "", "Serves every volume over NBD by its export name"),
+        Key::new("daemon", Kind::Table(&DAEMON), "", "The daemon itself"),
+    ]],
+    scheduler_tables: false,
+};
+
+/// `[device.NAME]`
+pub static DEVICE: Section = Section {
+    title: "device.NAME",
+    doc: "A disk that VMs share, with a scheduler in front of it",
+    groups: &[&[
+        Key::new(
+            "path",
+            Kind::Path,
+            "\"/dev/nvme0n1\"",
+            "The block device, or a file or folder on the disk that is meant",
+        ),
+        Key::new(
+            "backend",
+            Kind::Word(&["direct", "null"]),
+            "\"direct\"",
+            "direct: the disk; null: completes at once and stores nothing, for measurements",
+        )
+        .default("\"direct\""),
+        Key::new(
+            "scheduler",
+            Kind::Scheduler,
+            "\"mclock\"",
+            "Who decides which request goes next; its parameters stand in a table of its name",
+        )
+        .default("\"mclock\""),
+        Key::new("depth", Kind::Integer(1, 65_536), "32", "Requests that the device takes at once").default("32"),
+        Key::new(
+            "capacity",
+            Kind::Iops,
+            "\"40000 iops@8KiB\"",
+            "Requests that the device can be relied on to serve; mandatory where requests are reserved",
+        ),
+        Key::new(
+            "bandwidth",
+            Kind::ByteRate,
+            "\"2GiB/s\"",
+            "Bytes that the device can be relied on to transfer; mandatory where bytes are reserved",
+        ),
+        Key::new(
+            "reference_size",
+            Kind::Size(512, MIB),
+            "\"8KiB\"",
+            "The size that counts as one request in every rate; a power of two",
+        )
+        .default("\"8KiB\""),
+        Key::new("rotational", Kind::Bool, "false", "Whether near requests are much cheaper than far ones")
+            .default("as the disk says"),
+        Key::new(
+            "admission",
+            Kind::Word(&["on", "off"]),
+            "\"on\"",
+            "off: reservations above the capacity are accepted, with a warning",
+        )
+        .default("\"on\""),
+        Key::new(
+            "window",
+            Kind::Table(&WINDOW),
+            "{ requests = 128, bytes = \"32MiB\" }",
+            "How much of one VM's work is taken in; the rest waits in its socket",
+        ),
+        Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "What a request costs, in normalised requests"),
+        Key::new(
+            "delay",
+            Kind::Table(&DELAY),
+            "{ time = \"4ms\", parallel = 8 }",
+            "Makes of any file a device of known capacity",
+        ),
+    ]],
+    scheduler_tables: true,
+};
+
+/// `window` of a device.
+pub static WINDOW: Section = Section {
+    title: "device.NAME.window",
+    doc: "How much of one VM's work is taken in; the rest waits in its socket",
+    groups: &[&[
+        Key::new("requests", Kind::Integer(1, WINDOW_REQUESTS_MAX), "128", "Requests of one VM")
+            .default("4 times the depth, at least 64"),
+        Key::new("bytes", Kind::Size(256 * KIB, 64 * GIB), "\"32MiB\"", "Data of one VM's requests")
+            .default("\"32MiB\""),
+    ]],
+    scheduler_tables: false,
+};
+/// What a gate has room for.
+pub(crate) const WINDOW_REQUESTS_MAX: u64 = 65_536;
+
+/// `cost` of a device.
+pub static COST: Section = Section {
+    title: "device.NAME.cost",
+    doc: "What a request costs, in normalised requests",
+    groups: &[&[
+        Key::new(
+            "knee",
+            Kind::Size(512, GIB),
+            "\"300kB\"",
+            "The size at which transferring takes as long as positioning",
+        )
+        .default("\"300kB\""),
+        Key::new("flush", COST_RANGE, "1.0", "A flush").default("1.0"),
+        Key::new("discard", COST_RANGE, "1.0", "A discard or write zeroes of up to 64 MiB").default("1.0"),
+    ]],
+    scheduler_tables: false,
+};
+const COST_RANGE: Kind = Kind::Decimal(0.001, 65_535.0);
+
+/// `[device.NAME.delay]`
+pub static DELAY: Section = Section {
+    title: "device.NAME.delay",
+    doc: "Makes of any file a device of known capacity: parallel / time requests per second",
+    groups: &[&[
+        Key::new(
+            "time",
+            Kind::Either(&[DELAY_RANGE, Kind::Table(&DELAY_TIME)]),
+            "\"4ms\"",
+            "How long each request takes: always the same, or spread",
+        ),
+        Key::new("parallel", Kind::Integer(1, 65_536), "8", "Requests that are delayed side by side").default("1"),
+        Key::new("bandwidth", Kind::ByteRate, "\"60MB/s\"", "Adds the time to transfer the data at this rate"),
+        Key::new("log", Kind::Path, "\"/tmp/slots.csv\"", "A file that gets one line per request"),
+        Key::new("seed", Kind::Integer(0, i64::MAX as u64), "1", "Where the random times start").default("1"),
+    ]],
+    scheduler_tables: false,
+};
+const DELAY_RANGE: Kind = Kind::Time(MICROSECOND, Duration::from_secs(60));
+
+/// `time` of a delay, where it is spread.
+pub static DELAY_TIME: Section = Section {
+    title: "device.NAME.delay.time",
+    doc: "Exponential times of a mean, or times between two bounds",
+    groups: &[&[
+        Key::new("mean", DELAY_RANGE, "\"4ms\"", "The mean of exponential times"),
+        Key::new("min", DELAY_RANGE, "\"3ms\"", "The shortest time"),
+        Key::new("max", DELAY_RANGE, "\"11ms\"", "The longest time"),
+    ]],
+    scheduler_tables: false,
+};
+
+/// `[policy.NAME]`
+pub static POLICY: Section = Section {
+    title: "policy.NAME",
+    doc: "What a VM is promised and held to, on each device that it uses",
+    groups: &[POLICY_KEYS],
+    scheduler_tables: false,
+};
+
+const POLICY_KEYS: &[Key] = &[
+    Key::new("reservation", RESERVATION_KIND, "\"2000 iops@8KiB\"", "What it always gets while it asks for it")
+        .default("none"),
+    Key::new("limit", LIMIT_KIND, "\"8000 iops@8KiB\"", "What it never exceeds").default("\"unlimited\""),
+    Key::new(
+        "weight",
+        Kind::Either(&[Kind::Decimal(0.01, 1_000_000.0), Kind::Word(&["none"])]),
+        "400",
+        "Its part of what is left over; none: it is served by its reservation alone",
+    )
+    .default("100"),
+    Key::new("burst", Kind::Integer(1, BURST_MAX as u64), "64", "Requests that the limit lets through at once")
+        .default("the device's depth"),
+    Key::new(
+        "idle_credit",
+        Kind::Integer(0, IDLE_CREDIT_MAX as u64),
+        "16",
+        "How far its share may lag behind while it is idle, in requests",
+    )
+    .default("1"),
+    Key::new(
+        "class",
+        Kind::Word(&["foreground", "background"]),
+        "\"background\"",
+        "background: gets only what nobody else wants, beyond its reservation",
+    )
+    .default("\"foreground\""),
+    Key::new("latency", Kind::Table(&LATENCY), "{ p99 = \"5ms\", reads_only = true }", "A target").default("none"),
+    Key::new(
+        "allow_unenforced",
+        Kind::Bool,
+        "true",
+        "Accepts what the device's scheduler does not enforce, with a warning",
+    )
+    .default("false"),
+];
+const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, Kind::Table(&RESERVATION)]);
+const LIMIT_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, UNLIMITED, Kind::Table(&LIMIT)]);
+const UNLIMITED: Kind = Kind::Word(&["unlimited"]);
+
+/// `reservation` as a table.
+pub static RESERVATION: Section = Section {
+    title: "policy.NAME.reservation",
+    doc: "Requests and bytes, of which both are reserved; or what a latency needs by Little's law",
+    groups: &[&[
+        Key::new("iops", Kind::Iops, "\"2000 iops@8KiB\"", "Normalised requests per second"),
+        Key::new("bytes", Kind::ByteRate, "\"10MiB/s\"", "Bytes per second"),
+        Key::new("outstanding", Kind::Integer(1, 1_000_000), "32", "Requests that the VM keeps queued"),
+        Key::new("latency", LATENCY_RANGE, "\"65ms\"", "The average latency that it then sees"),
+    ]],
+    scheduler_tables: false,
+};
+const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
+
+/// `limit` as a table.
+pub static LIMIT: Section = Section {
+    title: "policy.NAME.limit",
+    doc: "Requests and bytes; both must pass",
+    groups: &[&[
+        Key::new(
+            "iops",
+            Kind::Either(&[Kind::Iops, UNLIMITED]),
+            "\"8000 iops@8KiB\"",
+            "Normalised requests per second",
+        )
+        .default("\"unlimited\""),
+        Key::new("bytes", Kind::Either(&[Kind::ByteRate, UNLIMITED]), "\"200MiB/s\"", "Bytes per second")
+            .default("\"unlimited\""),
+    ]],
+    scheduler_tables: false,
+};
+
+/// `latency` of a policy.
+pub static LATENCY: Section = Section {
+    title: "policy.NAME.latency",
+    doc: "A target at percentiles",
+    groups: &[&[
+        Key::new("p99", LATENCY_RANGE, "\"5ms\"", "99 of 100 requests within this time"),
+        Key::new("reads_only", Kind::Bool, "true", "Whether it holds for reads alone").default("false"),
+    ]],
+    scheduler_tables: false,
+};
+
+/// `[vm.NAME]`
+pub static VM: Section = Section {
+    title: "vm.NAME",
+    doc: "A VM: its policy holds for its volumes together, on each device; what stands here overrides the named policy",
+    groups: &[
+        &[
+            Key::new("policy", Kind::Name("policy"), "\"gold\"", "The policy that it has").default("weight 100 alone"),
+            Key::new("volume", Kind::Named(&VOLUME), "", "A virtual disk"),
+        ],
+        POLICY_KEYS,
+    ],
+    scheduler_tables: false,
+};
+
+/// `[vm.NAME.volume.NAME]`
+pub static VOLUME: Section = Section {
+    title: "vm.NAME.volume.NAME",
+    doc: "A virtual disk; with a policy of its own it competes by it with the other volumes of its VM on that device",
+    groups: &[
+        &[
+            Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it lies"),
+            Key::new("source", Kind::Path, "\"/srv/vm/db1.img\"", "The file or block device that holds its data"),
+            Key::new(
+                "offset",
+                Kind::Size(0, OFFSET_MAX),
+                "\"1GiB\"",
+                "Where it starts in its source; whole sectors of 512 B",
+            )
+            .default("\"0B\""),
+            Key::new(
+                "size",
+                Kind::Size(512, OFFSET_MAX),
+                "\"10GiB\"",
+                "How large it is, in whole sectors of 512 B; mandatory on a null device",
+            )
+            .default("up to the end of its source"),
+            Key::new("read_only", Kind::Bool, "true", "Refuses writes").default("false"),
+            Key::new(
+                "cache",
+                Kind::Word(&["direct", "buffered"]),
+                "\"direct\"",
+                "buffered: through the page cache, where its promises are not given",
+            )
+            .default("\"direct\""),
+            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Its policy among the volumes of its VM")
+                .default("weight 100 alone"),
+            Key::new(
+                "export",
+                Kind::Table(&EXPORT),
+                "{ type = \"nbd\", socket = \"/run/sluice/db1-root.sock\" }",
+                "How the VM reaches it",
+            ),
+        ],
+        POLICY_KEYS,
+    ],
+    scheduler_tables: false,
+};
+
+/// `export` of a volume.
+pub static EXPORT: Section = Section {
+    title: "vm.NAME.volume.NAME.export",
+    doc: "How the VM reaches the volume: by a socket or an address of its own",
+    groups: &[
+        &[
+            Key::new("type", Kind::Word(&["nbd"]), "\"nbd\"", "The protocol").default("\"nbd\""),
+            Key::new("name", Kind::Text, "\"db1/root\"", "The export's name").default("VM/VOLUME"),
+        ],
+        ENDPOINT_KEYS,
+    ],
+    scheduler_tables: false,
+};
+
+const ENDPOINT_KEYS: &[Key] = &[
+    Key::new("socket", Kind::Path, "\"/run/sluice/db1-root.sock\"", "A Unix socket"),
+    Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "The user who owns the socket").default("the daemon's user"),
+    Key::new("group", Kind::Text, "\"kvm\"", "The group that owns the socket").default("the daemon's group"),
+    Key::new("mode", Kind::Mode, "\"0660\"", "The socket's permissions").default("\"0660\""),
+    Key::new("listen", Kind::Address, "\"127.0.0.1:10809\"", "An address and a port"),
+];
+
+/// `[nbd]`
+pub static NBD: Section = Section {
+    title: "nbd",
+    doc: "Serves every volume by its export name, beside the sockets of their own",
+    groups: &[
+        ENDPOINT_KEYS,
+        &[Key::new(
+            "connections_max",
+            Kind::Integer(1, 65_536),
+            "1024",
+            "NBD connections of the host, all sockets together",
+        )
+        .default("1024")],
+    ],
+    scheduler_tables: false,
+};
+
+/// `[daemon]`
+pub static DAEMON: Section = Section {
+    title: "daemon",
+    doc: "The daemon itself",
+    groups: &[&[Key::new(
+        "drain_timeout",
+        Kind::Time(Duration::ZERO, HOUR),
+        "\"10s\"",
+        "How long it waits at its end for requests that are in flight",
+    )
+    .default("\"10s\"")]],
+    scheduler_tables: false,
+};

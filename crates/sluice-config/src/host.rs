@@ -1,0 +1,76 @@
+//! From files to a [`Host`], or to everything that is wrong with them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::checks::{self, Draft};
+use crate::device::DeviceDraft;
+use crate::diagnostics::{Diagnostics, Report};
+use crate::dropins;
+use crate::export::NbdDraft;
+use crate::fields;
+use crate::model::{DaemonSettings, Host};
+use crate::policy::Part;
+use crate::reader::Reader;
+use crate::source::Sources;
+use crate::tree::Table;
+use crate::vm::{Known, VmDraft};
+
+/// Each device has a thread.
+const DEVICES_MAX: usize = 256;
+const POLICIES_MAX: usize = 10_000;
+const VMS_MAX: usize = 10_000;
+
+/// Reads the host file at `path` and the drop-ins beside it: for `sluice.toml` those in `sluice.d`.
+pub fn load(path: &Path) -> Result<Host, Diagnostics> {
+    let (mut sources, report) = (Sources::default(), Report::default());
+    let tree = dropins::read_all(path, &mut sources, &report);
+    check(&tree, report, &sources)
+}
+
+/// Reads one text as a host file without drop-ins; `name` is what findings call it.
+pub fn parse(name: &str, text: &str) -> Result<Host, Diagnostics> {
+    let (mut sources, report) = (Sources::default(), Report::default());
+    let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
+    check(&tree, report, &sources)
+}
+
+fn check(tree: &Table, report: Report, sources: &Sources) -> Result<Host, Diagnostics> {
+    let (draft, daemon) = read(tree, &report);
+    // With a part of the text missing, what belongs together does not come together.
+    if !report.is_incomplete() {
+        checks::run(&draft, &report);
+    }
+    let errors = report.errors();
+    let found = report.finish(sources);
+    if errors > 0 {
+        return Err(found);
+    }
+    let devices = draft.devices.into_iter().map(|(name, draft)| (name, draft.device)).collect();
+    let vms = draft.vms.into_iter().map(|draft| (draft.name.clone(), draft.into_vm())).collect();
+    Ok(Host { devices, vms, nbd: draft.nbd.settings, daemon, warnings: found.0 })
+}
+
+fn read(tree: &Table, report: &Report) -> (Draft, DaemonSettings) {
+    let root = Reader::root(report, &fields::HOST, tree);
+    let devices = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
+    let devices: BTreeMap<String, DeviceDraft> =
+        devices.iter().map(|(name, reader)| ((*name).to_owned(), DeviceDraft::read(name, reader))).collect();
+    let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
+    let policies: BTreeMap<String, Part> =
+        policies.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
+    let known = Known { devices: &devices, policies: &policies };
+    let vms = root.named("vm", VMS_MAX, |name| format!("VM {name}"));
+    let vms = vms.iter().map(|(name, reader)| VmDraft::read(name, reader, &known)).collect();
+    let nbd = root.table("nbd").map_or_else(NbdDraft::default, |mut reader| {
+        reader.whose = "[nbd]".into();
+        NbdDraft::read(&reader)
+    });
+    (Draft { devices, policies, vms, nbd }, read_daemon(&root))
+}
+
+fn read_daemon(root: &Reader<'_>) -> DaemonSettings {
+    let default = DaemonSettings::default();
+    let Some(reader) = root.table("daemon") else { return default };
+    DaemonSettings { drain_timeout: reader.time("drain_timeout").unwrap_or(default.drain_timeout) }
+}

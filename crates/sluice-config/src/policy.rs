@@ -1,0 +1,238 @@
+//! Policies: what each table states, how inner statements override named ones, and what that comes to.
+
+use std::rc::Rc;
+
+use sluice_sched::admission::reservation_for;
+use sluice_sched::policy::{Class, Field, LatencyTarget};
+use sluice_sched::units::StatedIops;
+use sluice_sched::{ByteRate, Limit, Policy, Reservation, Weight};
+
+use crate::quantity::{Rate, parse_rate, parse_weight};
+use crate::reader::{Reader, Stated, number_of};
+use crate::source::Place;
+use crate::tree::Value;
+
+/// What one table states of a policy, or several laid over each other.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Part {
+    pub(crate) reservation: Option<Stated<Rates>>,
+    pub(crate) limit: Option<Stated<Rates>>,
+    pub(crate) weight: Option<Stated<Option<Weight>>>,
+    pub(crate) burst: Option<Stated<u32>>,
+    pub(crate) idle_credit: Option<Stated<u32>>,
+    pub(crate) class: Option<Stated<Class>>,
+    pub(crate) latency: Option<Stated<LatencyTarget>>,
+    pub(crate) allow_unenforced: Option<Stated<bool>>,
+    /// Something in it is wrong, so that what it comes to says nothing.
+    pub(crate) broken: bool,
+}
+
+/// Rates of requests and of bytes, one or both.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rates {
+    pub(crate) iops: Option<(StatedIops, Place)>,
+    pub(crate) bytes: Option<ByteRate>,
+}
+
+impl Part {
+    /// The policy fields of a table.
+    pub(crate) fn read(reader: &Reader<'_>) -> Part {
+        let before = reader.report.errors();
+        let part = Part {
+            reservation: read_reservation(reader).map(|rates| reader.stated("reservation", rates)),
+            limit: read_limit(reader).map(|rates| reader.stated("limit", rates)),
+            weight: read_weight(reader).map(|weight| reader.stated("weight", weight)),
+            burst: reader.small("burst").map(|burst| reader.stated("burst", burst)),
+            idle_credit: reader.small("idle_credit").map(|credit| reader.stated("idle_credit", credit)),
+            class: reader.word("class").map(|class| reader.stated("class", class_of(class))),
+            latency: read_latency(reader).map(|target| reader.stated("latency", target)),
+            allow_unenforced: reader.bool("allow_unenforced").map(|allow| reader.stated("allow_unenforced", allow)),
+            broken: false,
+        };
+        Part { broken: reader.report.errors() > before, ..part }
+    }
+
+    /// This, with what `over` states in its place.
+    pub(crate) fn overlaid(&self, over: Part) -> Part {
+        let base = self.clone();
+        Part {
+            reservation: over.reservation.or(base.reservation),
+            limit: over.limit.or(base.limit),
+            weight: over.weight.or(base.weight),
+            burst: over.burst.or(base.burst),
+            idle_credit: over.idle_credit.or(base.idle_credit),
+            class: over.class.or(base.class),
+            latency: over.latency.or(base.latency),
+            allow_unenforced: over.allow_unenforced.or(base.allow_unenforced),
+            broken: over.broken || base.broken,
+        }
+    }
+
+    /// What it comes to; the sizes behind an `@` are checked elsewhere, against each device.
+    pub(crate) fn policy(&self) -> Policy {
+        let default = Policy::default();
+        let rates = |stated: &Option<Stated<Rates>>| {
+            let rates = stated.as_ref().map(|stated| &stated.value);
+            let iops = rates.and_then(|rates| rates.iops).map(|(stated, _)| stated.iops);
+            (iops, rates.and_then(|rates| rates.bytes))
+        };
+        let (iops, bytes) = rates(&self.reservation);
+        let reservation = Reservation { iops, bytes };
+        let (iops, bytes) = rates(&self.limit);
+        Policy {
+            reservation,
+            limit: Limit { iops, bytes },
+            weight: self.weight.as_ref().map_or(default.weight, |stated| stated.value),
+            burst: self.burst.as_ref().map(|stated| stated.value),
+            idle_credit: self.idle_credit.as_ref().map_or(default.idle_credit, |stated| stated.value),
+            latency: self.latency.as_ref().map(|stated| stated.value),
+            class: self.class.as_ref().map_or(default.class, |stated| stated.value),
+        }
+    }
+
+    /// Whether what no scheduler enforces is accepted.
+    pub(crate) fn allows_unenforced(&self) -> bool {
+        self.allow_unenforced.as_ref().is_some_and(|stated| stated.value)
+    }
+
+    /// Whether any field is stated.
+    pub(crate) fn states_anything(&self) -> bool {
+        self.allow_unenforced.is_some() || Field::ALL.into_iter().any(|field| self.place_of(field).is_some())
+    }
+
+    /// Where a field is stated, and whose table that is.
+    pub(crate) fn place_of(&self, field: Field) -> Option<(Place, Rc<str>)> {
+        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Place, Rc<str>)> {
+            stated.as_ref().map(|stated| (stated.place, Rc::clone(&stated.whose)))
+        }
+        match field {
+            Field::Reservation => at(&self.reservation),
+            Field::Limit => at(&self.limit),
+            Field::Weight => at(&self.weight),
+            Field::Burst => at(&self.burst),
+            Field::IdleCredit => at(&self.idle_credit),
+            Field::Latency => at(&self.latency),
+            Field::Class => at(&self.class),
+        }
+    }
+
+    /// Every rate of requests in it, with its key.
+    pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Stated<Rates>, StatedIops, Place)> {
+        let both = [("reservation", &self.reservation), ("limit", &self.limit)];
+        both.into_iter().filter_map(|(key, stated)| {
+            let stated = stated.as_ref()?;
+            let (iops, place) = stated.value.iops?;
+            Some((key, stated, iops, place))
+        })
+    }
+}
+
+fn class_of(word: &str) -> Class {
+    if word == "background" { Class::Background } else { Class::Foreground }
+}
+
+/// A rate as the value of `key` itself.
+fn read_rate(reader: &Reader<'_>, key: &str) -> Option<Rates> {
+    match parse_rate(reader.text(key)?) {
+        Ok(Rate::Requests(iops)) => Some(Rates { iops: Some((iops, reader.at(key))), bytes: None }),
+        Ok(Rate::Bytes(bytes)) => Some(Rates { iops: None, bytes: Some(bytes) }),
+        Err(misread) => {
+            reader.refuse_misread(key, misread);
+            None
+        }
+    }
+}
+
+fn read_reservation(reader: &Reader<'_>) -> Option<Rates> {
+    const KEY: &str = "reservation";
+    match &reader.node(KEY)?.value {
+        Value::Table(_) => read_reservation_table(&reader.table(KEY)?),
+        Value::Integer(0) => {
+            reader.refuse(KEY, "0 is not a reservation", "leave it out where nothing is reserved");
+            None
+        }
+        _ => read_rate(reader, KEY),
+    }
+}
+
+fn read_reservation_table(reader: &Reader<'_>) -> Option<Rates> {
+    let iops = reader.iops("iops").map(|iops| (iops, reader.at("iops")));
+    let bytes = reader.byte_rate("bytes");
+    let stated = |key| reader.node(key).is_some();
+    if !stated("outstanding") && !stated("latency") {
+        if !stated("iops") && !stated("bytes") {
+            reader.missing("iops", ", or bytes");
+        }
+        return Some(Rates { iops, bytes });
+    }
+    if stated("iops") {
+        let hint = "keep iops, or outstanding and latency, from which it follows";
+        reader.refuse("iops", "the rate is stated twice", hint);
+        return None;
+    }
+    for key in ["outstanding", "latency"].into_iter().filter(|key| !stated(key)) {
+        reader.missing(key, "; a rate follows from outstanding and latency together");
+    }
+    let (outstanding, latency) = (reader.small("outstanding"), reader.time("latency"));
+    let iops = StatedIops { iops: reservation_for(outstanding?, latency?), size: None };
+    Some(Rates { iops: Some((iops, reader.place)), bytes })
+}
+
+fn read_limit(reader: &Reader<'_>) -> Option<Rates> {
+    const KEY: &str = "limit";
+    match &reader.node(KEY)?.value {
+        Value::Table(_) => {
+            let table = reader.table(KEY)?;
+            let iops = limited(&table, "iops").and_then(|()| table.iops("iops")).map(|iops| (iops, table.at("iops")));
+            let bytes = limited(&table, "bytes").and_then(|()| table.byte_rate("bytes"));
+            Some(Rates { iops, bytes })
+        }
+        Value::Text(text) if text == "unlimited" => Some(Rates::default()),
+        _ => limited(reader, KEY).and_then(|()| read_rate(reader, KEY)),
+    }
+}
+
+/// Whether a limit is stated under `key`: neither the word `unlimited` nor a 0, which is refused.
+fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
+    let is_zero = match &reader.node(key)?.value {
+        Value::Text(text) if text == "unlimited" => return None,
+        Value::Text(text) => {
+            let number = text.trim().split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or("");
+            number.parse::<f64>().is_ok_and(|number| number == 0.0)
+        }
+        other => number_of(other).is_some_and(|number| number == 0.0),
+    };
+    if is_zero {
+        reader.refuse(key, "0 is not a limit", "for no limit write \"unlimited\"");
+        return None;
+    }
+    Some(())
+}
+
+fn read_weight(reader: &Reader<'_>) -> Option<Option<Weight>> {
+    const KEY: &str = "weight";
+    let node = reader.node(KEY)?;
+    match (&node.value, number_of(&node.value)) {
+        (Value::Text(text), _) if text == "none" => Some(None),
+        (_, Some(number)) => match parse_weight(number) {
+            Ok(weight) => Some(Some(weight)),
+            Err(misread) => {
+                reader.refuse_misread(KEY, misread);
+                None
+            }
+        },
+        _ => {
+            reader.wrong_kind(KEY, node);
+            None
+        }
+    }
+}
+
+fn read_latency(reader: &Reader<'_>) -> Option<LatencyTarget> {
+    let table = reader.table("latency")?;
+    let reads_only = table.bool("reads_only").unwrap_or(false);
+    if table.node("p99").is_none() {
+        table.missing("p99", "");
+    }
+    Some(LatencyTarget { p99: table.time("p99")?, reads_only })
+}

@@ -1,0 +1,377 @@
+//! Reads the keys of one table, as the list of keys describes them, and reports everything that does not fit.
+//!
+//! A getter returns `None` both for a key that is not there and for a value that is wrong, which is then reported;
+//! who must know the difference compares [`Report::errors`] before and after.
+
+use core::str::FromStr;
+use core::time::Duration;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use sluice_sched::units::{StatedIops, UnitError, parse_duration, show_duration};
+use sluice_sched::{ByteRate, Bytes, schedulers};
+
+use crate::diagnostics::Report;
+use crate::fields::{Key, Kind, Section};
+use crate::quantity::Misread;
+use crate::source::Place;
+use crate::tree::{Node, Table, Value};
+
+/// Of a device, policy, VM or volume.
+const NAME_LENGTH_MAX: usize = 64;
+/// What PATH_MAX leaves.
+const PATH_LENGTH_MAX: usize = 4095;
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Stated<T> {
+    pub(crate) value: T,
+    pub(crate) place: Place,
+    /// Whose table it stands in, for example `Policy gold`.
+    pub(crate) whose: Rc<str>,
+}
+
+/// One table.
+#[derive(Clone)]
+pub(crate) struct Reader<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) whose: Rc<str>,
+    /// Of its header.
+    pub(crate) place: Place,
+    table: &'a Table,
+    section: &'static Section,
+    /// Of its keys in messages, for example `export.`.
+    prefix: String,
+}
+
+impl<'a> Reader<'a> {
+    /// The table of a whole file.
+    pub(crate) fn root(report: &'a Report, section: &'static Section, table: &'a Table) -> Self {
+        let reader = Reader {
+            report,
+            whose: "Host file".into(),
+            place: Place::default(),
+            table,
+            section,
+            prefix: String::new(),
+        };
+        reader.refuse_unknown();
+        reader
+    }
+
+    /// The table under `key`, if there is one.
+    pub(crate) fn table(&self, key: &str) -> Option<Reader<'a>> {
+        let node = self.node(key)?;
+        let (Value::Table(table), Some(section)) = (&node.value, table_of(&self.key(key).kind)) else {
+            self.wrong_kind(key, node);
+            return None;
+        };
+        let prefix = format!("{}{key}.", self.prefix);
+        let reader = Reader { table, section, prefix, place: node.place, ..self.clone() };
+        reader.refuse_unknown();
+        Some(reader)
+    }
+
+    /// The tables under `key`, each with its name; at most `max`.
+    pub(crate) fn named(&self, key: &str, max: usize, whose: impl Fn(&str) -> String) -> Vec<(&'a str, Reader<'a>)> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        let (Value::Table(tables), Kind::Named(section)) = (&node.value, &self.key(key).kind) else {
+            self.wrong_kind(key, node);
+            return Vec::new();
+        };
+        if tables.entries.len() > max {
+            let message = format!("{}: {} tables of '{key}' are too many", self.whose, tables.entries.len());
+            self.report.error(node.place, message, format!("at most {max} are accepted"));
+            return Vec::new();
+        }
+        let tables = tables.entries.iter().filter_map(|(name, node)| {
+            let whose: Rc<str> = whose(name).into();
+            self.check_name(name, node.key, &whose);
+            let Value::Table(table) = &node.value else {
+                let message = format!("{whose} must be a table, not {}", node.value.words());
+                let header = section.title.rsplit_once("NAME").map_or("", |(before, _)| before);
+                self.report.error(node.place, message, format!("write [{header}{name}] above its keys"));
+                return None;
+            };
+            let (place, prefix) = (node.place, String::new());
+            let reader = Reader { whose, place, table, section, prefix, ..self.clone() };
+            reader.refuse_unknown();
+            Some((name.as_str(), reader))
+        });
+        tables.collect()
+    }
+
+    /// The tables for the parameters of schedulers, by the scheduler's name.
+    pub(crate) fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
+        let table = self.table;
+        schedulers::ALL.iter().filter_map(|scheduler| Some((*scheduler, table.entries.get(scheduler.name)?)))
+    }
+
+    /// The value under `key`, whatever it is.
+    pub(crate) fn node(&self, key: &str) -> Option<&'a Node> {
+        debug_assert!(self.section.key(key).is_some(), "{key} is not listed in fields.rs");
+        self.table.entries.get(key)
+    }
+
+    /// Where the value under `key` stands; where it is missing, the table.
+    pub(crate) fn at(&self, key: &str) -> Place {
+        self.node(key).map_or(self.place, |node| node.place)
+    }
+
+    pub(crate) fn stated<T>(&self, key: &str, value: T) -> Stated<T> {
+        Stated { value, place: self.at(key), whose: Rc::clone(&self.whose) }
+    }
+
+    /// Reports that `key` must be there.
+    pub(crate) fn missing(&self, key: &str, when: &str) {
+        if !self.report.is_incomplete() {
+            let message = format!("{}: {}{key} is missing{when}", self.whose, self.prefix);
+            self.report.error(self.place, message, format!("add {key} = {}", self.key(key).example));
+        }
+    }
+
+    /// Reports that the value under `key` is wrong.
+    pub(crate) fn refuse(&self, key: &str, what: impl AsRef<str>, hint: impl Into<String>) {
+        let message = format!("{}: {}{key}: {}", self.whose, self.prefix, what.as_ref());
+        self.report.error(self.at(key), message, hint.into());
+    }
+
+    pub(crate) fn refuse_misread(&self, key: &str, misread: Misread) {
+        self.refuse(key, misread.what, misread.hint);
+    }
+
+    /// Reports that the value under `key` is of the wrong kind, or has no unit.
+    pub(crate) fn wrong_kind(&self, key: &str, node: &Node) {
+        let (known, name) = (self.key(key), format!("{}: {}{key}", self.whose, self.prefix));
+        let hint = match known.example {
+            "" => format!("write [{}] above its keys", known.name),
+            example => format!("write for example {key} = {example}"),
+        };
+        let message = match &node.value {
+            Value::Integer(number) if needs_unit(&known.kind) => {
+                format!("{name} is a bare number, {number}, without a unit")
+            }
+            Value::Float(number) if needs_unit(&known.kind) => {
+                format!("{name} is a bare number, {number}, without a unit")
+            }
+            other => format!("{name} must be {}, not {}", words(&known.kind), other.words()),
+        };
+        self.report.error(node.place, message, hint);
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
+        let node = self.node(key)?;
+        match &node.value {
+            Value::Text(text) => Some(text),
+            _ => {
+                self.wrong_kind(key, node);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn bool(&self, key: &str) -> Option<bool> {
+        let node = self.node(key)?;
+        match node.value {
+            Value::Bool(value) => Some(value),
+            _ => {
+                self.wrong_kind(key, node);
+                None
+            }
+        }
+    }
+
+    /// A whole number in the range that the list states.
+    pub(crate) fn integer(&self, key: &str) -> Option<u64> {
+        let node = self.node(key)?;
+        let (Value::Integer(number), Kind::Integer(min, max)) = (&node.value, &self.key(key).kind) else {
+            self.wrong_kind(key, node);
+            return None;
+        };
+        let number = u64::try_from(*number).ok().filter(|number| (min..=max).contains(&number));
+        if number.is_none() {
+            self.refuse(key, "the number is out of range", format!("it must be from {min} to {max}"));
+        }
+        number
+    }
+
+    /// The same for what has room in 32 bits by its range.
+    pub(crate) fn small(&self, key: &str) -> Option<u32> {
+        self.integer(key).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
+    }
+
+    /// A decimal number in the range that the list states.
+    pub(crate) fn decimal(&self, key: &str) -> Option<f64> {
+        let node = self.node(key)?;
+        let (Some(number), Kind::Decimal(min, max)) = (number_of(&node.value), &self.key(key).kind) else {
+            self.wrong_kind(key, node);
+            return None;
+        };
+        if (*min..=*max).contains(&number) {
+            return Some(number);
+        }
+        self.refuse(key, format!("{number} is out of range"), format!("it must be from {min} to {max}"));
+        None
+    }
+
+    /// One of the words that the list states.
+    pub(crate) fn word(&self, key: &str) -> Option<&'static str> {
+        let Kind::Word(words) = self.key(key).kind else { return None };
+        let text = self.text(key)?;
+        let word = words.iter().copied().find(|word| *word == text);
+        if word.is_none() {
+            self.refuse(
+                key,
+                format!("'{text}' is not one of its words"),
+                format!("write {}", one_of(words.iter().copied())),
+            );
+        }
+        word
+    }
+
+    /// A quantity that reads itself.
+    fn quantity<T: FromStr<Err = UnitError>>(&self, key: &str) -> Option<T> {
+        let read = self.text(key)?.parse::<T>();
+        read.map_err(|error| self.refuse_misread(key, error.into())).ok()
+    }
+
+    pub(crate) fn iops(&self, key: &str) -> Option<StatedIops> {
+        self.quantity(key)
+    }
+
+    pub(crate) fn byte_rate(&self, key: &str) -> Option<ByteRate> {
+        self.quantity(key)
+    }
+
+    /// A size in the range that the list states.
+    pub(crate) fn size(&self, key: &str) -> Option<Bytes> {
+        let size: Bytes = self.quantity(key)?;
+        let Kind::Size(min, max) = self.key(key).kind else { return Some(size) };
+        if (min..=max).contains(&size.0) {
+            return Some(size);
+        }
+        let hint = format!("it must be from {} to {}", Bytes(min), Bytes(max));
+        self.refuse(key, format!("{size} is out of range"), hint);
+        None
+    }
+
+    /// A time in the range that the list states.
+    pub(crate) fn time(&self, key: &str) -> Option<Duration> {
+        let time = parse_duration(self.text(key)?).map_err(|error| self.refuse_misread(key, error.into())).ok()?;
+        let Some((min, max)) = time_range(&self.key(key).kind) else { return Some(time) };
+        if (min..=max).contains(&time) {
+            return Some(time);
+        }
+        let hint = format!("it must be from {} to {}", show_duration(min), show_duration(max));
+        self.refuse(key, format!("{} is out of range", show_duration(time)), hint);
+        None
+    }
+
+    /// An absolute path.
+    pub(crate) fn path(&self, key: &str) -> Option<PathBuf> {
+        let text = self.text(key)?;
+        let what = match text {
+            "" => "the path is empty".to_owned(),
+            _ if !text.starts_with('/') => format!("'{text}' is a relative path"),
+            _ if text.contains('\0') => "the path contains a null byte".to_owned(),
+            _ if text.len() > PATH_LENGTH_MAX => format!("the path is longer than {PATH_LENGTH_MAX} bytes"),
+            _ => return Some(PathBuf::from(text)),
+        };
+        self.refuse(key, what, format!("write an absolute path, for example {}", self.key(key).example));
+        None
+    }
+
+    fn key(&self, key: &str) -> &'static Key {
+        self.section.key(key).expect("getters are called with listed keys")
+    }
+
+    fn refuse_unknown(&self) {
+        let names = || {
+            let schedulers = schedulers::ALL.iter().map(|scheduler| scheduler.name);
+            self.section.keys().map(|key| key.name).chain(schedulers.filter(|_| self.section.scheduler_tables))
+        };
+        for (name, node) in &self.table.entries {
+            if names().any(|known| known == name) {
+                continue;
+            }
+            let hint = match self.report.suggest(name, names()) {
+                Some(known) => format!("did you mean '{known}'?"),
+                None => format!("known here are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            self.report.error(node.key, format!("{}: unknown key '{}{name}'", self.whose, self.prefix), hint);
+        }
+    }
+
+    fn check_name(&self, name: &str, place: Place, whose: &str) {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(fits) {
+            let hint = format!("use letters, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them");
+            self.report.error(place, format!("{whose}: the name cannot be used"), hint);
+        }
+    }
+}
+
+/// `"a", "b" or "c"`
+pub(crate) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = words.into_iter().map(|word| format!("\"{word}\"")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => quoted.concat(),
+    }
+}
+
+/// The number, whole or not.
+pub(crate) fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn table_of(kind: &Kind) -> Option<&'static Section> {
+    match kind {
+        Kind::Table(section) => Some(section),
+        Kind::Either(kinds) => kinds.iter().find_map(table_of),
+        _ => None,
+    }
+}
+
+fn time_range(kind: &Kind) -> Option<(Duration, Duration)> {
+    match kind {
+        Kind::Time(min, max) => Some((*min, *max)),
+        Kind::Either(kinds) => kinds.iter().find_map(time_range),
+        _ => None,
+    }
+}
+
+fn needs_unit(kind: &Kind) -> bool {
+    match kind {
+        Kind::Size(..) | Kind::Time(..) | Kind::Iops | Kind::ByteRate => true,
+        Kind::Either(kinds) => kinds.iter().any(needs_unit),
+        _ => false,
+    }
+}
+
+/// What is expected, in words.
+fn words(kind: &Kind) -> String {
+    match kind {
+        Kind::Bool => "true or false".to_owned(),
+        Kind::Integer(..) => "a whole number".to_owned(),
+        Kind::Decimal(..) => "a number".to_owned(),
+        Kind::Word(words) => one_of(words.iter().copied()),
+        Kind::Scheduler => "the name of a scheduler".to_owned(),
+        Kind::Name(what) => format!("the name of a {what}"),
+        Kind::Text => "text".to_owned(),
+        Kind::Path => "a path".to_owned(),
+        Kind::Address => "an address with a port".to_owned(),
+        Kind::Mode => "permissions in octal as text".to_owned(),
+        Kind::Size(..) => "a size with its unit".to_owned(),
+        Kind::Time(..) => "a time with its unit".to_owned(),
+        Kind::Iops => "a request rate with its unit".to_owned(),
+        Kind::ByteRate => "a byte rate with its unit".to_owned(),
+        Kind::Either(kinds) => kinds.iter().map(words).collect::<Vec<_>>().join(" or "),
+        Kind::Table(_) => "a table".to_owned(),
+        Kind::Named(section) => format!("tables, [{}]", section.title),
+    }
+}

@@ -1,0 +1,106 @@
+//! The host file as a JSON Schema, for editors: from the same list of keys that the reader works with.
+
+use serde_json::{Map, Value, json};
+use sluice_sched::schedulers;
+
+use crate::fields::{HOST, Key, Kind, Section};
+
+const NUMBER: &str = r"[0-9][0-9_ ]*(\.[0-9]{1,3})?";
+const PREFIX: &str = "([kKMGT]|[KMGT]i)?";
+
+/// The schema, draft 2020-12.
+#[must_use]
+pub fn schema() -> Value {
+    let mut schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Sluicegate host file",
+    });
+    let root = schema.as_object_mut().expect("it is an object");
+    root.append(&mut object(&HOST));
+    schema
+}
+
+fn object(section: &Section) -> Map<String, Value> {
+    let mut properties: Map<String, Value> =
+        section.keys().map(|key| (key.name.to_owned(), Value::Object(property(key)))).collect();
+    if section.scheduler_tables {
+        properties.extend(schedulers::ALL.iter().map(|scheduler| (scheduler.name.to_owned(), parameters(scheduler))));
+    }
+    let mut object = Map::new();
+    object.insert("type".to_owned(), json!("object"));
+    object.insert("description".to_owned(), json!(section.doc));
+    object.insert("properties".to_owned(), Value::Object(properties));
+    object.insert("additionalProperties".to_owned(), json!(false));
+    object
+}
+
+fn property(key: &Key) -> Map<String, Value> {
+    let mut property = of_kind(&key.kind);
+    let doc = match key.default {
+        Some(default) if literal(default).is_none() => format!("{}. Default: {default}", key.doc),
+        _ => key.doc.to_owned(),
+    };
+    property.insert("description".to_owned(), json!(doc));
+    if let Some(default) = key.default.and_then(literal) {
+        property.insert("default".to_owned(), default);
+    }
+    if let Some(example) = literal(key.example) {
+        property.insert("examples".to_owned(), json!([example]));
+    }
+    property
+}
+
+/// The value of a scalar that is the same in TOML and JSON.
+fn literal(text: &str) -> Option<Value> {
+    serde_json::from_str(text).ok()
+}
+
+fn parameters(scheduler: &sluice_sched::Descriptor) -> Value {
+    let one = |known: &sluice_sched::params::Parameter| {
+        let mut property = Map::new();
+        property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.kind)));
+        property.extend(literal(known.default).map(|default| ("default".to_owned(), default)));
+        (known.name.to_owned(), Value::Object(property))
+    };
+    let properties: Map<String, Value> = scheduler.parameters.iter().map(one).collect();
+    json!({
+        "type": "object",
+        "description": format!("Parameters of {}: {}", scheduler.name, scheduler.summary),
+        "properties": properties,
+        "additionalProperties": false,
+    })
+}
+
+fn of_kind(kind: &Kind) -> Map<String, Value> {
+    let value = match kind {
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Decimal(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
+        Kind::Word(words) => json!({ "enum": words }),
+        Kind::Scheduler => {
+            json!({ "enum": schedulers::ALL.iter().map(|scheduler| scheduler.name).collect::<Vec<_>>() })
+        }
+        Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
+        Kind::Path => json!({ "type": "string", "pattern": "^/" }),
+        Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
+        Kind::Size(..) => quantity(&format!("{PREFIX}B")),
+        Kind::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h)"),
+        Kind::Iops => quantity(&format!("{PREFIX} *iops( *@ *{NUMBER} *{PREFIX}B)?")),
+        Kind::ByteRate => quantity(&format!("{PREFIX}B/s")),
+        Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of_kind).collect::<Vec<_>>() }),
+        Kind::Table(section) => return object(section),
+        Kind::Named(section) => json!({
+            "type": "object",
+            "propertyNames": { "pattern": "^[A-Za-z0-9_.-]{1,64}$" },
+            "additionalProperties": object(section),
+        }),
+    };
+    match value {
+        Value::Object(object) => object,
+        _ => unreachable!("each arm makes an object"),
+    }
+}
+
+fn quantity(unit: &str) -> Value {
+    json!({ "type": "string", "pattern": format!("^ *{NUMBER} *{unit} *$") })
+}

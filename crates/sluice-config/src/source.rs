@@ -1,0 +1,138 @@
+//! The texts that were read, and places in them.
+
+use std::ops::Range;
+
+/// A stretch of one of the files; the file is a number, so that a place is cheap to keep with every value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Place {
+    file: u32,
+    start: u32,
+    end: u32,
+}
+
+/// A place as people count: lines and columns from 1, columns in characters; all 0 for a file as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Position {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+    pub(crate) length: u32,
+    /// The line's text, cut to what fits a screen.
+    pub(crate) excerpt: String,
+    /// Where the caret stands under the excerpt, in characters from 0.
+    pub(crate) caret: u32,
+}
+
+/// Every file that was read, in the order in which they override each other.
+#[derive(Debug, Default)]
+pub(crate) struct Sources(Vec<Source>);
+
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+    line_starts: Vec<usize>,
+}
+
+/// What is shown of a line that is longer.
+const EXCERPT_CHARS_MAX: usize = 160;
+
+impl Place {
+    /// The whole of a file, for what has no line of its own.
+    pub(crate) fn file(file: u32) -> Self {
+        Place { file, start: 0, end: 0 }
+    }
+
+    /// The whole of the file that this lies in.
+    pub(crate) fn of_file(self) -> Self {
+        Place::file(self.file)
+    }
+
+    pub(crate) fn new(file: u32, span: Range<usize>) -> Self {
+        let clip = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        Place { file, start: clip(span.start), end: clip(span.end) }
+    }
+}
+
+impl Sources {
+    /// Adds a file and returns its number.
+    pub(crate) fn add(&mut self, name: &str, text: String) -> u32 {
+        let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        self.0.push(Source { name: name.to_owned(), text, line_starts });
+        u32::try_from(self.0.len() - 1).expect("the number of files is bounded")
+    }
+
+    pub(crate) fn name(&self, place: Place) -> &str {
+        &self.0[place.file as usize].name
+    }
+
+    pub(crate) fn text(&self, file: u32) -> &str {
+        &self.0[file as usize].text
+    }
+
+    /// Where `place` lies for people; `None` for a file as a whole.
+    pub(crate) fn position(&self, place: Place) -> Option<Position> {
+        let source = &self.0[place.file as usize];
+        if place == Place::file(place.file) {
+            return None;
+        }
+        let start = floor(&source.text, place.start as usize);
+        let line = source.line_starts.partition_point(|first| *first <= start) - 1;
+        let first = source.line_starts[line];
+        let text = source.text[first..].lines().next().unwrap_or("");
+        let column = source.text[first..start].chars().count();
+        let length =
+            source.text[start..floor(&source.text, place.end as usize).max(start)].lines().next().unwrap_or("");
+        let (excerpt, caret) = cut(text, column);
+        let room = excerpt.chars().count().saturating_sub(caret).max(1);
+        let length = length.chars().count().clamp(1, room);
+        let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (line, column) = (small(line + 1), small(column + 1));
+        Some(Position { line, column, length: small(length), excerpt, caret: small(caret) })
+    }
+}
+
+/// The nearest character boundary at or before `at`.
+fn floor(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// The part of a line around `column`, one character for one, so that the caret stays under its character.
+fn cut(line: &str, column: usize) -> (String, usize) {
+    let skipped = if line.chars().nth(EXCERPT_CHARS_MAX).is_some() { column.saturating_sub(60) } else { 0 };
+    let shown = line.chars().skip(skipped).take(EXCERPT_CHARS_MAX);
+    let excerpt = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
+    (excerpt, column - skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_columns_count_from_one_in_characters() {
+        let mut sources = Sources::default();
+        let file = sources.add("a", "x = 1\nµµ = \"é\"\n".to_owned());
+        let at = |span| {
+            let position = sources.position(Place::new(file, span)).unwrap();
+            (position.line, position.column, position.length)
+        };
+        assert_eq!(at(0..1), (1, 1, 1));
+        assert_eq!(at(13..17), (2, 6, 3));
+        assert_eq!(at(18..18), (3, 1, 1));
+        assert_eq!(at(400..900), (3, 1, 1));
+        assert_eq!(sources.position(Place::file(file)), None);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_caret() {
+        let mut sources = Sources::default();
+        let file = sources.add("a", "y".repeat(1000));
+        let position = sources.position(Place::new(file, 500..900)).unwrap();
+        assert_eq!((position.column, position.caret, position.length), (501, 60, 100));
+        assert_eq!(position.excerpt.len(), EXCERPT_CHARS_MAX);
+    }
+}

@@ -1,0 +1,134 @@
+//! The files as one tree: every key and value with its place, whichever file it came from.
+//!
+//! A later file adds to tables and replaces values. An inline table (`{ min = "3ms", max = "11ms" }`) is one value:
+//! what `{ mean = "4ms" }` replaces is gone. A key of a table written as `[...]` or with dots is replaced alone.
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::source::Place;
+
+/// A value, where it stands, and where its key stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) key: Place,
+    /// The value; of a table with a header, its name in the header.
+    pub(crate) place: Place,
+    pub(crate) value: Value,
+}
+
+/// A value as written.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Text(String),
+    Integer(i128),
+    Float(f64),
+    Bool(bool),
+    Date,
+    List,
+    Table(Table),
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table {
+    pub(crate) entries: BTreeMap<String, Node>,
+    inline: bool,
+}
+
+impl Value {
+    /// What it is, in words.
+    pub(crate) fn words(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "text",
+            Value::Integer(_) => "a whole number",
+            Value::Float(_) => "a decimal number",
+            Value::Bool(_) => "true or false",
+            Value::Date => "a date",
+            Value::List => "a list",
+            Value::Table(_) => "a table",
+        }
+    }
+}
+
+impl Table {
+    /// The tree of one file.
+    pub(crate) fn from_toml(file: u32, text: &str, table: &DeTable<'_>) -> Table {
+        let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+            let name: &std::borrow::Cow<'_, str> = key.get_ref();
+            (name.to_string(), node(file, text, key.span(), value))
+        };
+        Table { entries: table.iter().map(entry).collect(), inline: false }
+    }
+
+    /// Lays a later file over this one.
+    pub(crate) fn merge(&mut self, later: Table) {
+        for (name, node) in later.entries {
+            match (self.entries.get_mut(&name).map(|known| &mut known.value), node.value) {
+                (Some(Value::Table(known)), Value::Table(table)) if !table.inline => known.merge(table),
+                (_, value) => {
+                    self.entries.insert(name, Node { value, ..node });
+                }
+            }
+        }
+    }
+}
+
+fn node(file: u32, text: &str, key: std::ops::Range<usize>, value: &Spanned<DeValue<'_>>) -> Node {
+    let span = value.span();
+    let key = Place::new(file, key);
+    let inline = text.get(span.start..).is_some_and(|rest| rest.starts_with('{'));
+    let (place, value) = match value.get_ref() {
+        DeValue::Table(table) => {
+            let place = if inline { Place::new(file, span) } else { key };
+            (place, Value::Table(Table { inline, ..Table::from_toml(file, text, table) }))
+        }
+        scalar => (Place::new(file, span), from_scalar(scalar)),
+    };
+    Node { key, place, value }
+}
+
+fn from_scalar(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => {
+            // Only what does not fit 128 bits fails here, and is out of every range.
+            Value::Integer(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(i128::MAX))
+        }
+        DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(value) => Value::Bool(*value),
+        DeValue::Datetime(_) => Value::Date,
+        DeValue::Array(_) | DeValue::Table(_) => Value::List,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(file: u32, text: &str) -> Table {
+        Table::from_toml(file, text, DeTable::parse(text).unwrap().get_ref())
+    }
+
+    fn show(table: &Table) -> String {
+        let value = |node: &Node| match &node.value {
+            Value::Table(table) => format!("{{{}}}", show(table)),
+            Value::Integer(number) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        let entries: Vec<_> = table.entries.iter().map(|(key, node)| format!("{key}={}", value(node))).collect();
+        entries.join(" ")
+    }
+
+    #[test]
+    fn later_values_replace_and_tables_merge() {
+        let mut first = tree(0, "[a]\nx = 1\ny = 2\nin = { p = 1, q = 2 }\n[b]\nz = 3\n");
+        first.merge(tree(1, "[a]\ny = 5\nin.q = 7\n[c]\nw = 4\n"));
+        assert_eq!(show(&first), "a={in={p=1 q=7} x=1 y=5} b={z=3} c={w=4}");
+        first.merge(tree(2, "[a]\nin = { r = 9 }\n"));
+        assert_eq!(show(&first), "a={in={r=9} x=1 y=5} b={z=3} c={w=4}");
+        first.merge(tree(3, "a = 1\n"));
+        assert_eq!(show(&first), "a=1 b={z=3} c={w=4}");
+    }
+}

@@ -1,0 +1,168 @@
+//! `[vm.NAME]` and `[vm.NAME.volume.NAME]`: what is checked of one VM alone.
+
+use std::collections::BTreeMap;
+
+use sluice_sched::Policy;
+
+use crate::device::DeviceDraft;
+use crate::export::ExportDraft;
+use crate::fields::OFFSET_MAX;
+use crate::model::{Backend, Vm, Volume};
+use crate::policy::Part;
+use crate::reader::Reader;
+use crate::source::Place;
+
+/// Volumes of one VM.
+pub(crate) const VOLUMES_MAX: usize = 256;
+
+/// A VM, and what the checks across the file need to know.
+pub(crate) struct VmDraft {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) part: Part,
+    /// Whether `part` has something of its own, beside a named policy.
+    pub(crate) has_own: bool,
+    pub(crate) volumes: Vec<VolumeDraft>,
+}
+
+/// A volume, likewise.
+pub(crate) struct VolumeDraft {
+    /// `VM/VOLUME`
+    pub(crate) title: String,
+    pub(crate) volume: Volume,
+    pub(crate) part: Part,
+    pub(crate) has_own: bool,
+    pub(crate) export: ExportDraft,
+    pub(crate) source_at: Place,
+    pub(crate) cache_at: Place,
+    /// Something in it is wrong.
+    pub(crate) broken: bool,
+}
+
+/// The tables that VMs refer to by name.
+pub(crate) struct Known<'a> {
+    pub(crate) devices: &'a BTreeMap<String, DeviceDraft>,
+    pub(crate) policies: &'a BTreeMap<String, Part>,
+}
+
+impl VmDraft {
+    pub(crate) fn read(name: &str, reader: &Reader<'_>, known: &Known<'_>) -> VmDraft {
+        let (part, has_own) = read_policy(reader, known);
+        let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
+        let volumes = volumes.iter().map(|(volume, reader)| VolumeDraft::read(name, volume, reader, known)).collect();
+        VmDraft { name: name.to_owned(), place: reader.place, part, has_own, volumes }
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.part.policy()
+    }
+
+    /// The devices that it uses, each once.
+    pub(crate) fn devices(&self) -> Vec<&str> {
+        let names = self.volumes.iter().map(|draft| draft.volume.device.as_str());
+        let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    pub(crate) fn into_vm(self) -> Vm {
+        let policy = self.part.policy();
+        let volumes = self.volumes.into_iter().map(|draft| (draft.volume.name.clone(), draft.volume));
+        Vm { name: self.name, policy, volumes: volumes.collect() }
+    }
+}
+
+impl VolumeDraft {
+    fn read(vm: &str, name: &str, reader: &Reader<'_>, known: &Known<'_>) -> VolumeDraft {
+        let before = reader.report.errors();
+        let title = format!("{vm}/{name}");
+        let (part, has_own) = read_policy(reader, known);
+        let device = read_name(reader, "device", known.devices);
+        if reader.node("device").is_none() {
+            reader.missing("device", "");
+        }
+        let backend = device.and_then(|device| known.devices.get(device)).map(|draft| draft.device.backend);
+        let (offset, size) = read_range(reader, backend);
+        let source = reader.path("source");
+        check_source(reader, backend);
+        let export = ExportDraft::read(&title, reader);
+        let volume = Volume {
+            name: name.to_owned(),
+            device: device.unwrap_or_default().to_owned(),
+            source,
+            offset,
+            size,
+            read_only: reader.bool("read_only").unwrap_or(false),
+            buffered: reader.word("cache") == Some("buffered"),
+            policy: part.policy(),
+            export: export.export.clone(),
+        };
+        let (source_at, cache_at) = (reader.at("source"), reader.at("cache"));
+        let broken = reader.report.errors() > before;
+        VolumeDraft { title, volume, part, has_own, export, source_at, cache_at, broken }
+    }
+}
+
+/// The named policy with what the table itself states over it, and whether it states anything itself.
+fn read_policy(reader: &Reader<'_>, known: &Known<'_>) -> (Part, bool) {
+    let own = Part::read(reader);
+    let has_own = own.broken || own.states_anything();
+    let named = read_name(reader, "policy", known.policies);
+    match named.and_then(|name| known.policies.get(name)) {
+        Some(base) => (base.overlaid(own), has_own),
+        // An unknown name is reported; what is missing then must not be reported again.
+        None => (Part { broken: own.broken || reader.node("policy").is_some(), ..own }, has_own),
+    }
+}
+
+/// A name that must be one of `known`.
+fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
+    let name = reader.text(key)?;
+    if known.contains_key(name) || reader.report.is_incomplete() {
+        return Some(name);
+    }
+    let hint = match reader.report.suggest(name, known.keys().map(String::as_str)) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None if known.is_empty() => format!("add [{key}.{name}]"),
+        None => {
+            let some: Vec<&str> = known.keys().take(10).map(String::as_str).collect();
+            format!("known are {}; or add [{key}.{name}]", some.join(", "))
+        }
+    };
+    reader.refuse(key, format!("there is no {key} '{name}'"), hint);
+    None
+}
+
+fn check_source(reader: &Reader<'_>, backend: Option<Backend>) {
+    match (backend, reader.node("source")) {
+        (Some(Backend::Direct), None) => reader.missing("source", ""),
+        (Some(Backend::Null), Some(node)) => {
+            let message = format!("{}: source is not used, its device stores nothing", reader.whose);
+            let hint = "what the VM writes is lost; for real use take the device's backend = \"null\" out";
+            reader.report.warn(node.place, message, hint.to_owned());
+        }
+        _ => {}
+    }
+}
+
+fn read_range(reader: &Reader<'_>, backend: Option<Backend>) -> (u64, Option<u64>) {
+    const SECTOR: u64 = 512;
+    let whole = |key: &str| {
+        let size = reader.size(key)?.0;
+        if size.is_multiple_of(SECTOR) {
+            return Some(size);
+        }
+        let below = sluice_sched::Bytes(size - size % SECTOR);
+        reader.refuse(key, format!("{size}B is not a whole number of sectors of 512B"), format!("write \"{below}\""));
+        None
+    };
+    let (offset, size) = (whole("offset").unwrap_or(0), whole("size"));
+    if backend == Some(Backend::Null) && reader.node("size").is_none() {
+        reader.missing("size", "; its device is \"null\", which has no size of its own");
+    }
+    if size.is_some_and(|size| size > OFFSET_MAX - offset) {
+        reader.refuse("size", "the volume ends beyond what a file can hold", "lower size or offset");
+    }
+    (offset, size)
+}

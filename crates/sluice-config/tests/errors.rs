@@ -1,0 +1,494 @@
+//! Every kind of error, with the text that a person gets.
+
+use sluice_config::{DIAGNOSTICS_MAX, Severity, parse};
+
+/// A host without errors, to which a case adds one or in which it replaces a line.
+const GOOD: &str = r#"[device.d]
+path = "/dev/sda"
+capacity = "1000 iops@8KiB"
+bandwidth = "100MiB/s"
+[policy.p]
+weight = 100
+[vm.a]
+policy = "p"
+[vm.a.volume.v]
+device = "d"
+source = "/srv/vm/a.img"
+export = { socket = "/run/sluice/a.sock" }
+"#;
+
+fn refused(text: &str) -> String {
+    parse("host.toml", text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_whole_text_of_an_unknown_key() {
+    assert_eq!(
+        refused(&GOOD.replace("weight", "wieght")),
+        "error: Policy p: unknown key 'wieght'
+ --> host.toml:6:1
+  |
+6 | wieght = 100
+  | ^^^^^^
+  = hint: did you mean 'weight'?
+
+1 error"
+    );
+}
+
+#[test]
+fn the_whole_text_of_a_missing_unit() {
+    assert_eq!(
+        refused(&GOOD.replace("weight = 100", "limit = \"2000\"")),
+        "error: Policy p: limit: '2000' has no unit
+ --> host.toml:6:9
+  |
+6 | limit = \"2000\"
+  |         ^^^^^^
+  = hint: write for example \"2000 iops\" or \"2000MiB/s\"
+
+1 error"
+    );
+}
+
+#[test]
+fn the_whole_text_of_a_reservation_over_the_capacity() {
+    let more = "[vm.b]\nreservation = \"700 iops\"\n[vm.b.volume.v]\ndevice = \"d\"\nsource = \"/srv/vm/b.img\"\n\
+                export = { socket = \"/run/sluice/b.sock\" }\n";
+    let text = GOOD.replace("weight = 100", "reservation = \"600 iops@8KiB\"") + more;
+    assert_eq!(
+        refused(&text),
+        "error: Device d: VM b asks for 700 iops@8KiB, reserved already 600 iops@8KiB by 1 VM, together 1300 iops@8KiB; \
+         the capacity is 1000 iops@8KiB: short by 300 iops@8KiB
+  --> host.toml:14:15
+   |
+14 | reservation = \"700 iops\"
+   |               ^^^^^^^^^^
+   = hint: lower it to 400 iops@8KiB at most, or place the VM on another device
+
+1 error"
+    );
+}
+
+#[test]
+fn the_whole_text_of_what_is_not_toml() {
+    assert_eq!(
+        refused("[device.d]\npath = /dev/sda\n"),
+        "error: Not TOML: string values must be quoted, expected literal string
+ --> host.toml:2:8
+  |
+2 | path = /dev/sda
+  |        ^^^^^^^^
+  = hint: the rest of this file is not read before that is corrected
+
+1 error"
+    );
+}
+
+#[test]
+fn the_whole_text_of_a_warning_beside_an_error() {
+    let text = GOOD.replace("source =", "cache = \"buffered\"\nsource =").replace("/run/", "run/");
+    assert_eq!(
+        refused(&text),
+        "warning: Volume a/v: promises are not given, its writes leave the page cache unscheduled
+  --> host.toml:11:9
+   |
+11 | cache = \"buffered\"
+   |         ^^^^^^^^^^
+   = hint: take cache = \"buffered\" out
+
+error: Volume a/v: export.socket: 'run/sluice/a.sock' is a relative path
+  --> host.toml:13:21
+   |
+13 | export = { socket = \"run/sluice/a.sock\" }
+   |                     ^^^^^^^^^^^^^^^^^^^
+   = hint: write an absolute path, for example \"/run/sluice/db1-root.sock\"
+
+1 error, 1 warning"
+    );
+}
+
+/// Of [`GOOD`]: what is replaced by what, and the messages with their lines.
+type Case = (&'static str, &'static str, &'static [(u32, &'static str)]);
+
+fn check(cases: &[Case]) {
+    assert_eq!(parse("host.toml", GOOD).map(|host| host.warnings), Ok(vec![]));
+    for (from, to, expected) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let found = parse("host.toml", &GOOD.replacen(from, to, 1)).expect_err(to);
+        let found: Vec<_> = found.0.iter().filter(|found| found.severity == Severity::Error).collect();
+        let got: Vec<_> = found.iter().map(|found| (found.line, found.message.as_str())).collect();
+        assert_eq!(got, *expected, "{from} -> {to}");
+        assert!(found.iter().all(|found| found.hint.is_some()), "{to}: {found:?}");
+    }
+}
+
+const PATH: &str = "path = \"/dev/sda\"";
+const POLICY: &str = "weight = 100";
+const EXPORT: &str = "export = { socket = \"/run/sluice/a.sock\" }";
+
+#[test]
+fn devices() {
+    check(&[
+        (PATH, "", &[(1, "Device d: path is missing")]),
+        (PATH, "path = 5", &[(2, "Device d: path must be a path, not a whole number")]),
+        (PATH, "path = \"sda\"", &[(2, "Device d: path: 'sda' is a relative path")]),
+        (PATH, "path = \"/dev/sda\"\ndepth = 0", &[(3, "Device d: depth: the number is out of range")]),
+        (PATH, "path = \"/dev/sda\"\ndepth = \"32\"", &[(3, "Device d: depth must be a whole number, not text")]),
+        (
+            "capacity = \"1000 iops@8KiB\"",
+            "capacity = 1000",
+            &[(3, "Device d: capacity is a bare number, 1000, without a unit")],
+        ),
+        (
+            "1000 iops@8KiB",
+            "1000 iops@4KiB",
+            &[(3, "Device d: capacity: the size 4KiB is not the device's reference size, 8KiB")],
+        ),
+        ("1000 iops@8KiB", "1000 MB/s", &[(3, "Device d: capacity: 'MB/s' is not a unit of a request rate")]),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nreference_size = \"9KiB\"",
+            &[(3, "Device d: reference_size: 9KiB is not a power of two")],
+        ),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nreference_size = \"2MiB\"",
+            &[(3, "Device d: reference_size: 2MiB is out of range")],
+        ),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nscheduler = \"mclok\"",
+            &[(3, "Device d: scheduler: there is no scheduler 'mclok'")],
+        ),
+        (PATH, "path = \"/dev/sda\"\nbackend = \"file\"", &[(3, "Device d: backend: 'file' is not one of its words")]),
+    ]);
+}
+
+#[test]
+fn parameters_of_devices() {
+    check(&[
+        (PATH, "path = \"/dev/sda\"\nmclock.batsh = 3", &[(3, "Device d: mclock: unknown parameter 'batsh'")]),
+        (PATH, "path = \"/dev/sda\"\nnoop.batch = 3", &[(3, "Device d: noop: unknown parameter 'batch'")]),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nmclock = { batch = 300, batch_distance = \"4\" }",
+            &[
+                (3, "Device d: mclock.batch: batch is 300; it must be from 0 to 256 requests"),
+                (3, "Device d: mclock.batch_distance: '4' has no unit; write for example \"4 B\""),
+            ],
+        ),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nwindow.requests = 0",
+            &[(3, "Device d: window.requests: the number is out of range")],
+        ),
+        (PATH, "path = \"/dev/sda\"\ncost = { flush = 0 }", &[(3, "Device d: cost.flush: 0 is out of range")]),
+        (PATH, "path = \"/dev/sda\"\ndelay = { parallel = 2 }", &[(3, "Device d: delay.time is missing")]),
+        (
+            PATH,
+            "path = \"/dev/sda\"\ndelay = { time = 4 }",
+            &[(3, "Device d: delay.time is a bare number, 4, without a unit")],
+        ),
+        (
+            PATH,
+            "path = \"/dev/sda\"\ndelay.time = { mean = \"4ms\", min = \"3ms\" }",
+            &[(3, "Device d: delay.time needs mean alone, or min and max")],
+        ),
+        (
+            PATH,
+            "path = \"/dev/sda\"\ndelay.time = { min = \"4ms\", max = \"3ms\" }",
+            &[(3, "Device d: delay.time.min: min is not below max")],
+        ),
+        (
+            "[policy.p]",
+            "[device.e]\npath = \"/dev/sda\"\n[policy.p]",
+            &[(6, "Device e: path: device d is the same disk")],
+        ),
+        (
+            "[policy.p]",
+            "[device.\"d e\"]\npath = \"/dev/sdb\"\n[policy.p]",
+            &[(5, "Device d e: the name cannot be used")],
+        ),
+    ]);
+}
+
+#[test]
+fn policies() {
+    check(&[
+        (POLICY, "limit = 0", &[(6, "Policy p: limit: 0 is not a limit")]),
+        (POLICY, "limit = \"0 iops\"", &[(6, "Policy p: limit: 0 is not a limit")]),
+        (POLICY, "limit = { bytes = \"0MiB/s\" }", &[(6, "Policy p: limit.bytes: 0 is not a limit")]),
+        (POLICY, "limit = 100", &[(6, "Policy p: limit is a bare number, 100, without a unit")]),
+        (POLICY, "limit = \"12 apples\"", &[(6, "Policy p: limit: 'apples' is not a unit of a rate")]),
+        (POLICY, "reservation = 0", &[(6, "Policy p: reservation: 0 is not a reservation")]),
+        (POLICY, "reservation = {}", &[(6, "Policy p: reservation.iops is missing, or bytes")]),
+        (
+            POLICY,
+            "reservation = { iops = \"5 ms\" }",
+            &[(6, "Policy p: reservation.iops: 'ms' is not a unit of a request rate")],
+        ),
+        (
+            POLICY,
+            "reservation = { outstanding = 8 }",
+            &[(6, "Policy p: reservation.latency is missing; a rate follows from outstanding and latency together")],
+        ),
+        (
+            POLICY,
+            "reservation = { outstanding = 8, latency = \"5ms\", iops = \"3 iops\" }",
+            &[(6, "Policy p: reservation.iops: the rate is stated twice")],
+        ),
+        (POLICY, "weight = 0", &[(6, "Policy p: weight: 0 is out of range")]),
+        (POLICY, "weight = \"100\"", &[(6, "Policy p: weight must be a number or \"none\", not text")]),
+        (
+            POLICY,
+            "weight = \"none\"",
+            &[(6, "Policy p: policy has neither reservation nor weight and would never be served")],
+        ),
+        (POLICY, "burst = 70000", &[(6, "Policy p: burst: the number is out of range")]),
+        (POLICY, "class = \"urgent\"", &[(6, "Policy p: class: 'urgent' is not one of its words")]),
+        (POLICY, "latency = { reads_only = true }", &[(6, "Policy p: latency.p99 is missing")]),
+        (POLICY, "latency = \"5ms\"", &[(6, "Policy p: latency must be a table, not text")]),
+        (
+            POLICY,
+            "latency = { p99 = \"5ms\" }",
+            &[(6, "Policy p: latency is not enforced by mclock, the scheduler of device d: no such promise is given")],
+        ),
+        (
+            POLICY,
+            "reservation = \"600 iops\"\nlimit = \"500 iops\"",
+            &[(6, "Policy p: reservation 600 iops is above limit 500 iops")],
+        ),
+        (
+            POLICY,
+            "reservation = \"600 iops@4KiB\"",
+            &[(6, "Policy p: reservation: the size 4KiB is not the one of device d, 8KiB")],
+        ),
+        (
+            "capacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n[policy.p]\nweight = 100",
+            "[policy.p]\nreservation = { iops = \"5 iops\", bytes = \"1MiB/s\" }",
+            &[
+                (4, "Device d: VM a reserves 1MiB/s, but the device states no bandwidth"),
+                (4, "Device d: VM a reserves 5 iops@8KiB, but the device states no capacity"),
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn a_scheduler_that_enforces_nothing_is_named_with_those_that_do() {
+    let noop = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"noop\"").replace("= 100\n", "= 200\n");
+    let found = parse("host.toml", &noop).unwrap_err().0;
+    let message = "Policy p: weight is not enforced by noop, the scheduler of device d: no such promise is given";
+    assert_eq!((found.len(), found[0].message.as_str()), (1, message));
+    let hint = found[0].hint.as_deref().unwrap();
+    assert!(hint.contains("mclock") && hint.ends_with("; or set allow_unenforced = true to accept that"), "{hint}");
+    let allowed = parse("host.toml", &noop.replace("= 200\n", "= 200\nallow_unenforced = true\n")).unwrap();
+    assert_eq!((allowed.warnings.len(), allowed.warnings[0].message.as_str()), (1, message));
+}
+
+#[test]
+fn vms_and_volumes() {
+    check(&[
+        ("policy = \"p\"", "policy = \"q\"", &[(8, "VM a: policy: there is no policy 'q'")]),
+        (
+            "policy = \"p\"",
+            "weight = \"none\"",
+            &[(8, "VM a: policy has neither reservation nor weight and would never be served")],
+        ),
+        ("device = \"d\"\n", "", &[(9, "Volume a/v: device is missing")]),
+        ("device = \"d\"", "device = \"e\"", &[(10, "Volume a/v: device: there is no device 'e'")]),
+        ("source = \"/srv/vm/a.img\"\n", "", &[(9, "Volume a/v: source is missing")]),
+        (
+            "source = \"/srv",
+            "offset = \"100B\"\nsource = \"/srv",
+            &[(11, "Volume a/v: offset: 100B is not a whole number of sectors of 512B")],
+        ),
+        (
+            "source = \"/srv",
+            "offset = \"1KiB\"\nsize = \"9007199254740991KiB\"\nsource = \"/srv",
+            &[(12, "Volume a/v: size: the volume ends beyond what a file can hold")],
+        ),
+        ("source = \"/srv", "size = \"0B\"\nsource = \"/srv", &[(11, "Volume a/v: size: 0B is out of range")]),
+        (
+            "source = \"/srv",
+            "reservation = \"5 iops\"\nsource = \"/srv",
+            &[(11, "VM a on device d (rates at 8KiB): volumes of one VM reserve 5 iops together, the VM only nothing")],
+        ),
+        (
+            PATH,
+            "backend = \"null\"",
+            &[(9, "Volume a/v: size is missing; its device is \"null\", which has no size of its own")],
+        ),
+        ("[vm.a.volume.v]", "[vm.a.volume.\"v/w\"]", &[(9, "Volume a/v/w: the name cannot be used")]),
+        ("[vm.a]", "vm.b = 1\n[vm.a]", &[(7, "Policy p: unknown key 'vm'")]),
+        ("[device.d]", "vm.b = 1\n[device.d]", &[(1, "VM b must be a table, not a whole number")]),
+    ]);
+}
+
+#[test]
+fn exports() {
+    check(&[
+        (EXPORT, "", &[(9, "Volume a/v: export is missing")]),
+        (EXPORT, "export = {}", &[(12, "Volume a/v: export.socket is missing, or listen")]),
+        (
+            EXPORT,
+            "export = { type = \"vhost-user-blk\", socket = \"/run/a\" }",
+            &[(12, "Volume a/v: export.type: 'vhost-user-blk' is not in this version")],
+        ),
+        (
+            EXPORT,
+            "export = { listen = \"127.0.0.1\" }",
+            &[(12, "Volume a/v: export.listen: '127.0.0.1' is not an address with a port")],
+        ),
+        (EXPORT, "export = { listen = \"127.0.0.1:0\" }", &[(12, "Volume a/v: export.listen: port 0 is none")]),
+        (
+            EXPORT,
+            "export = { listen = \"127.0.0.1:1\", socket = \"/a\" }",
+            &[(12, "Volume a/v: export.listen: there is a socket already")],
+        ),
+        (
+            EXPORT,
+            "export = { listen = \"127.0.0.1:1\", mode = \"0600\" }",
+            &[(12, "Volume a/v: export.mode: it belongs to a socket, and there is none")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\", mode = 660 }",
+            &[(12, "Volume a/v: export.mode must be permissions in octal as text, not a whole number")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\", mode = \"0888\" }",
+            &[(12, "Volume a/v: export.mode: '0888' is not a file mode")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\", owner = \"\" }",
+            &[(12, "Volume a/v: export.owner: this is not a name or a number")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\", name = \"\" }",
+            &[(12, "Volume a/v: export.name: the name cannot be used")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/run/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012\" }",
+            &[(12, "Volume a/v: export.socket: the path has 108 bytes")],
+        ),
+    ]);
+}
+
+/// [`GOOD`] with a second volume.
+fn second(lines: &str) -> Vec<String> {
+    let text = format!("{GOOD}[vm.a.volume.w]\ndevice = \"d\"\n{lines}\n");
+    let found = match parse("host.toml", &text) {
+        Ok(host) => host.warnings,
+        Err(found) => found.0,
+    };
+    found.into_iter().map(|found| found.message).collect()
+}
+
+#[test]
+fn what_two_volumes_must_not_share() {
+    let own = "source = \"/srv/vm/w.img\"\nexport = { socket = \"/run/sluice/w.sock\" }";
+    assert_eq!(second(own), [""; 0]);
+    let taken = own.replace("/w.sock", "/a.sock");
+    assert_eq!(second(&taken), ["Volume a/w: /run/sluice/a.sock is taken by Volume a/v"]);
+    let host = format!("{own}\n[nbd]\nsocket = \"/run/sluice/w.sock\"");
+    assert_eq!(second(&host), ["Volume a/w: /run/sluice/w.sock is taken by [nbd]"]);
+    let any = own.replace("socket = \"/run/sluice/w.sock\"", "listen = \"127.0.0.1:10809\"")
+        + "\n[nbd]\nlisten = \"0.0.0.0:10809\"";
+    let reach = "[nbd]: whoever reaches 0.0.0.0:10809 reads and writes the volumes there";
+    assert_eq!(second(&any), ["Volume a/w: 127.0.0.1:10809 is taken by [nbd]", reach]);
+    let name = own.replace("w.sock\"", "w.sock\", name = \"a/v\"");
+    assert_eq!(second(&name), ["Volume a/w: the export name 'a/v' is that of a/v"]);
+    let bytes = own.replace("w.img", "a.img") + "\noffset = \"1GiB\"";
+    assert_eq!(second(&bytes), ["Volume a/w: its bytes of /srv/vm/a.img are also those of a/v"]);
+    assert_eq!(second(&(bytes + "\nread_only = true")).len(), 1);
+}
+
+#[test]
+fn ranges_of_one_source_may_touch_and_readers_may_overlap() {
+    let with = |first: &str, second: &str| {
+        let text = GOOD.replace("source", &format!("{first}\nsource")) + "[vm.a.volume.w]\ndevice = \"d\"\n" + second;
+        let text = text + "\nsource = \"/srv/vm/a.img\"\nexport = { socket = \"/run/sluice/w.sock\" }\n";
+        parse("host.toml", &text).map_or_else(|found| found.errors(), |_| 0)
+    };
+    assert_eq!(with("size = \"1GiB\"", "offset = \"1GiB\""), 0);
+    assert_eq!(with("size = \"1GiB\"", "offset = \"512MiB\""), 1);
+    assert_eq!(with("offset = \"1GiB\"", "size = \"1GiB\""), 0);
+    assert_eq!(with("read_only = true", "read_only = true"), 0);
+    assert_eq!(with("read_only = true", "size = \"512B\""), 1);
+}
+
+#[test]
+fn a_policy_on_two_devices_is_pointed_out() {
+    let more = "[device.e]\npath = \"/dev/sdb\"\n[vm.a.volume.w]\ndevice = \"e\"\nsource = \"/srv/vm/w.img\"\n\
+                export = { socket = \"/run/sluice/w.sock\" }\n";
+    let text = GOOD.replace("= 100\n", "= 200\n") + more;
+    let warnings = parse("host.toml", &text).unwrap().warnings;
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(warnings[0].message, "VM a has volumes on 2 devices: d, e");
+    assert_eq!((warnings[0].line, warnings[0].column, warnings[0].length), (7, 5, 1));
+}
+
+#[test]
+fn ten_errors_are_ten_findings() {
+    let text = r#"
+[device.d]
+paht = "/dev/sda"
+depth = 0
+capacity = 1000
+[policy.p]
+limit = 0
+wait = 3
+[vm.a]
+policy = "gold"
+[vm.a.volume.v]
+device = "e"
+source = "a.img"
+export = { type = "iscsi", socket = "a.sock" }
+"#;
+    let found = parse("host.toml", text).unwrap_err();
+    let lines: Vec<u32> = found.0.iter().map(|found| found.line).collect();
+    // Line 2 because the path that was misspelt is missing as well.
+    assert_eq!(lines, [2, 3, 4, 5, 7, 8, 10, 12, 13, 14, 14], "{found}");
+    assert_eq!((found.errors(), found.warnings()), (11, 0));
+}
+
+#[test]
+fn json_has_what_an_editor_needs() {
+    let found = parse("host.toml", &GOOD.replace("weight", "wieght")).unwrap_err();
+    assert_eq!(
+        serde_json::to_value(&found).unwrap(),
+        serde_json::json!([{
+            "severity": "error",
+            "file": "host.toml",
+            "line": 6,
+            "column": 1,
+            "length": 6,
+            "message": "Policy p: unknown key 'wieght'",
+            "hint": "did you mean 'weight'?",
+        }])
+    );
+}
+
+#[test]
+fn there_is_an_end_to_what_is_shown() {
+    let text: String = (0..3000).map(|n| format!("key{n} = 1\n")).collect();
+    let found = parse("host.toml", &text).unwrap_err();
+    assert_eq!(found.0.len(), DIAGNOSTICS_MAX + 1);
+    assert_eq!(found.0[DIAGNOSTICS_MAX].message, "2000 more findings are not shown");
+    let text: String = (0..10_001).map(|n| format!("[vm.v{n}]\n")).collect();
+    assert_eq!(parse("host.toml", &text).unwrap_err().0[0].message, "Host file: 10001 tables of 'vm' are too many");
+}
+
+#[test]
+fn a_file_cannot_steer_the_terminal() {
+    let shown = refused("\"\\u001b[2J\" = 1\n");
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    let shown = refused("a = \u{1b}[2J\n");
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+}
