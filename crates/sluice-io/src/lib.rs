@@ -6,7 +6,7 @@
 //! | part | where |
 //! |---|---|
 //! | a device thread: ring, gate, connections | [`device`] |
-//! | the NBD protocol | [`nbd`] |
+//! | the NBD protocol, and where its clients come in | [`nbd`], [`listener`] |
 //! | opening volumes | [`source`] |
 //! | a device of known capacity | [`delay`] |
 //! | flushes | [`sync`] |
@@ -15,7 +15,9 @@ pub mod buffer;
 pub mod clock;
 pub mod delay;
 pub mod device;
+pub mod listener;
 pub mod nbd;
 pub mod ring;
 pub mod source;
 pub mod sync;
+pub mod users;

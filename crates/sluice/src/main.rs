@@ -1,2 +1,44 @@
+//! `sluice`: one binary, one verb per file.
+//!
+//! | verb | file |
+//! |---|---|
+//! | `serve`, `check`, `schema`, `schedulers`, `demo`, `completions` | `verbs/` |
+//! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 #![forbid(unsafe_code)]
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod failure;
+mod output;
+mod plane;
+mod verbs;
+
+use output::Format;
+
+/// Per-VM reservation, limit and weight for shared disks.
+#[derive(Parser)]
+#[command(name = "sluice", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    /// How results are printed on standard output.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// Says more on standard error; twice: much more.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Says only what is wrong.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    verb: verbs::Verb,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::start_logging(cli.verbose, cli.quiet);
+    match cli.verb.run(cli.output, cli.quiet) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(cli.output),
+    }
+}

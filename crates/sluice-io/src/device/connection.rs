@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use crate::device::spec::Arrived;
 use crate::nbd::handshake::Negotiated;
 
 /// Bytes read at once: dozens of requests, or a few with their data.
@@ -25,6 +26,8 @@ pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     pub(super) volume: u32,
     pub(super) negotiated: Negotiated,
+    /// Its place among the host's connections.
+    _seat: Box<dyn Send>,
     /// Received and not yet understood: `received[start..end]`.
     pub(super) received: Vec<u8>,
     pub(super) start: usize,
@@ -93,11 +96,12 @@ impl Batch {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, volume: u32, negotiated: Negotiated) -> Self {
+    pub(super) fn new(arrived: Arrived, volume: u32) -> Self {
         Connection {
-            socket,
+            socket: arrived.socket,
             volume,
-            negotiated,
+            negotiated: arrived.negotiated,
+            _seat: arrived.seat,
             received: vec![0; RECEIVE_LEN],
             start: 0,
             end: 0,

@@ -150,13 +150,12 @@ impl Loop {
     /// A client enters. It is not read before what a dead client of this volume left at the device is over, so that no
     /// old write lands on top of a new one.
     pub(super) fn connect(&mut self, arrived: Arrived) {
-        let Arrived { vm, volume, socket, negotiated } = arrived;
-        let found = self.find_vm(&vm).and_then(|(vm, _)| self.find_volume(vm, &volume));
+        let found = self.find_vm(&arrived.vm).and_then(|(vm, _)| self.find_volume(vm, &arrived.volume));
         let Ok(volume) = found else { return };
         if self.ending != Ending::No {
             return;
         }
-        let mut connection = Connection::new(socket, volume, negotiated);
+        let mut connection = Connection::new(arrived, volume);
         connection.parked = self.backend.volumes[volume].orphans > 0;
         let index = self.connections.insert(connection);
         self.backend.volumes[volume].connections.push(index);

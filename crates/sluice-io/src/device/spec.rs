@@ -149,7 +149,6 @@ pub enum EditError {
 }
 
 /// A client that has finished its handshake.
-#[derive(Debug)]
 pub struct Arrived {
     /// Whose disk it wants.
     pub vm: String,
@@ -159,6 +158,8 @@ pub struct Arrived {
     pub socket: OwnedFd,
     /// What the handshake settled.
     pub negotiated: Negotiated,
+    /// Its place among the host's connections; dropped when it has gone.
+    pub seat: Box<dyn Send>,
 }
 
 /// The state of a device at one moment.

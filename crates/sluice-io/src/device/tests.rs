@@ -72,7 +72,8 @@ fn connect(device: &Device, size: u64) -> Client {
     let server = thread::spawn(move || {
         let negotiated = negotiate_blocking(&mut theirs, &One(export(size))).unwrap();
         let socket = OwnedFd::from(theirs);
-        door.enter(Arrived { vm: "vm".to_owned(), volume: "disk".to_owned(), socket, negotiated });
+        let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+        door.enter(Arrived { vm, volume, socket, negotiated, seat: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();

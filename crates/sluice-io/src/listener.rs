@@ -1,0 +1,293 @@
+//! Where clients come in: sockets, the handshake, and the way to the device thread.
+//!
+//! The control plane's part of the NBD frontend, on tokio. A listener accepts, speaks the handshake with a stated
+//! patience, and hands the raw socket to the device of the chosen volume; from there on no async code touches it.
+//!
+//! A socket file that a dead daemon left is replaced; one that somebody listens on is refused.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::device::{Arrived, Door};
+use crate::nbd::export::Export;
+use crate::nbd::handshake::{Exports, Listed, NegotiateError};
+use crate::nbd::negotiate::negotiate;
+use crate::users;
+
+/// How long a client may take for its handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
+
+/// Where clients connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket.
+    Unix {
+        /// Its path, at most 107 bytes.
+        path: PathBuf,
+        /// Its owner: a user's name or number; `None`: the daemon's.
+        owner: Option<String>,
+        /// Its group.
+        group: Option<String>,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// An address and a port.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Endpoint::Unix { path, .. } => write!(f, "{}", path.display()),
+            Endpoint::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// An endpoint that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else listens there.
+    #[error("Socket {0} is in use by another process; stop it or choose another socket")]
+    InUse(String),
+    /// There is something that is not a socket.
+    #[error("{} exists and is not a socket; remove it or choose another path", .0.display())]
+    NotASocket(PathBuf),
+    /// The owner or group is not known.
+    #[error("Socket {endpoint}: no {kind} {name} on this host; create it or name another")]
+    Nobody {
+        /// Which socket.
+        endpoint: String,
+        /// `user` or `group`.
+        kind: &'static str,
+        /// As written.
+        name: String,
+    },
+    /// The system says no.
+    #[error("Cannot listen on {endpoint}")]
+    Io {
+        /// Which.
+        endpoint: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What one endpoint offers.
+#[derive(Clone)]
+pub struct Entry {
+    /// What a client is told.
+    pub export: Export,
+    /// Whose disk it is.
+    pub vm: String,
+    /// Which one.
+    pub volume: String,
+    /// Where its device is.
+    pub door: Door,
+}
+
+/// The exports of one endpoint; changed while it listens.
+#[derive(Clone, Default)]
+pub struct Catalogue {
+    entries: Arc<Mutex<Vec<Entry>>>,
+}
+
+impl Catalogue {
+    /// Offers these, and no others.
+    pub fn replace(&self, entries: Vec<Entry>) {
+        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+
+    /// What it offers now. A handshake works on such a copy, so that a reload cannot change it in the middle.
+    #[must_use]
+    pub fn snapshot(&self) -> Offer {
+        Offer { entries: self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+    }
+}
+
+/// What is offered to one client.
+pub struct Offer {
+    entries: Vec<Entry>,
+}
+
+impl Exports for Offer {
+    fn list(&self) -> Vec<Listed> {
+        let listed =
+            |entry: &Entry| Listed { name: entry.export.name.clone(), description: entry.export.description.clone() };
+        self.entries.iter().map(listed).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        self.entries.iter().find(|entry| entry.export.name == name).map(|entry| entry.export.clone())
+    }
+}
+
+/// A socket that accepts clients. Dropping it closes the socket and removes its file; clients stay.
+pub struct Listener {
+    endpoint: Endpoint,
+    catalogue: Catalogue,
+    task: JoinHandle<()>,
+}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
+    pub fn start(endpoint: Endpoint, catalogue: Catalogue, seats: &Arc<Semaphore>) -> Result<Self, ListenError> {
+        let socket = bind(&endpoint)?;
+        let (offers, seats, name) = (catalogue.clone(), Arc::clone(seats), endpoint.to_string());
+        let task = tokio::spawn(async move { accept(&name, &socket, &offers, &seats).await });
+        Ok(Listener { endpoint, catalogue, task })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// What it offers.
+    #[must_use]
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Endpoint::Unix { path, .. } = &self.endpoint {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn bind(endpoint: &Endpoint) -> Result<Socket, ListenError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),
+        _ => ListenError::Io { endpoint: endpoint.to_string(), source },
+    };
+    match endpoint {
+        Endpoint::Tcp(address) => {
+            let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+            listener.set_nonblocking(true).map_err(failed)?;
+            Ok(Socket::Tcp(TcpListener::from_std(listener).map_err(failed)?))
+        }
+        Endpoint::Unix { path, owner, group, mode } => {
+            remove_stale(path)?;
+            let owner = resolve(endpoint, "user", owner.as_deref(), users::user)?;
+            let group = resolve(endpoint, "group", group.as_deref(), users::group)?;
+            let listener = StdUnixListener::bind(path).map_err(failed)?;
+            let adjusted = std::os::unix::fs::chown(path, owner, group)
+                .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(*mode)))
+                .and_then(|()| listener.set_nonblocking(true));
+            adjusted.map_err(|source| {
+                let _ = std::fs::remove_file(path);
+                failed(source)
+            })?;
+            Ok(Socket::Unix(UnixListener::from_std(listener).map_err(failed)?))
+        }
+    }
+}
+
+fn resolve(
+    endpoint: &Endpoint,
+    kind: &'static str,
+    name: Option<&str>,
+    find: impl Fn(&str) -> Option<u32>,
+) -> Result<Option<u32>, ListenError> {
+    let Some(name) = name else { return Ok(None) };
+    let nobody = || ListenError::Nobody { endpoint: endpoint.to_string(), kind, name: name.to_owned() };
+    find(name).map(Some).ok_or_else(nobody)
+}
+
+/// Removes a socket file that nobody listens on any more.
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    use std::os::unix::fs::FileTypeExt;
+    let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !there.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    match StdUnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
+            .map_err(|source| ListenError::Io { endpoint: path.display().to_string(), source }),
+        _ => Err(ListenError::InUse(path.display().to_string())),
+    }
+}
+
+async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Arc<Semaphore>) {
+    loop {
+        let accepted = match socket {
+            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Client::Unix(stream)),
+            Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Client::Tcp(stream)),
+        };
+        let client = match accepted {
+            Ok(client) => client,
+            Err(error) => {
+                // Out of descriptors, most likely: others must leave first.
+                tracing::warn!(endpoint = name, %error, "Cannot accept a client");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(seat) = Arc::clone(seats).try_acquire_owned() else {
+            tracing::warn!(endpoint = name, "Client refused: nbd.connections_max is reached");
+            continue;
+        };
+        let offer = catalogue.snapshot();
+        let name = name.to_owned();
+        tokio::spawn(async move {
+            match tokio::time::timeout(HANDSHAKE_MAX, client.welcome(offer, Box::new(seat))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
+                    tracing::debug!(endpoint = name, %error, "Client left");
+                }
+                Ok(Err(error)) => tracing::warn!(endpoint = name, %error, "Handshake failed"),
+                Err(_) => tracing::warn!(endpoint = name, "Client took too long for its handshake"),
+            }
+        });
+    }
+}
+
+enum Client {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream),
+}
+
+impl Client {
+    /// Speaks the handshake and hands the client over.
+    async fn welcome(self, offer: Offer, seat: Box<dyn Send>) -> Result<(), NegotiateError> {
+        let (negotiated, socket) = match self {
+            Client::Unix(mut stream) => {
+                let negotiated = negotiate(&mut stream, &offer).await?;
+                let stream = stream.into_std().map_err(NegotiateError::Io)?;
+                (negotiated, OwnedFd::from(stream))
+            }
+            Client::Tcp(mut stream) => {
+                stream.set_nodelay(true).map_err(NegotiateError::Io)?;
+                let negotiated = negotiate(&mut stream, &offer).await?;
+                let stream = stream.into_std().map_err(NegotiateError::Io)?;
+                (negotiated, OwnedFd::from(stream))
+            }
+        };
+        let chosen = offer.entries.into_iter().find(|entry| entry.export.name == negotiated.export);
+        if let Some(Entry { vm, volume, door, .. }) = chosen {
+            door.enter(Arrived { vm, volume, socket, negotiated, seat });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! How a verb fails: what is said, and the exit code.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use sluice_config::Diagnostics;
+
+use crate::output::Format;
+
+/// Why a verb did not succeed.
+pub(crate) enum Failure {
+    /// The host file is wrong; every finding is reported.
+    Config(Diagnostics),
+    /// Something failed while it ran; its causes follow in a chain.
+    Run(Box<dyn Error + Send + Sync>),
+    /// It ran and its answer is "no"; everything has been printed already.
+    No,
+    /// There is no such thing.
+    NotFound(String),
+}
+
+impl Failure {
+    /// Says on standard error what happened; on standard output too if that is to be JSON.
+    pub(crate) fn report(self, format: Format) -> ExitCode {
+        match self {
+            Failure::Config(diagnostics) => {
+                anstream::eprintln!("{diagnostics}");
+                if format == Format::Json {
+                    crate::output::json(&serde_json::json!({ "ok": false, "diagnostics": diagnostics }));
+                }
+                ExitCode::from(1)
+            }
+            Failure::Run(error) => {
+                let text = chain(&*error);
+                anstream::eprintln!("error: {text}");
+                if format == Format::Json {
+                    crate::output::json(&serde_json::json!({ "ok": false, "error": text }));
+                }
+                ExitCode::from(1)
+            }
+            Failure::No => ExitCode::from(1),
+            Failure::NotFound(text) => {
+                anstream::eprintln!("error: {text}");
+                ExitCode::from(3)
+            }
+        }
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Run(Box::new(error))
+    }
+}

@@ -1,0 +1,97 @@
+//! What every VM got: for SIGUSR1 and at the end.
+
+use serde_json::{Value, json};
+use sluice_io::device::{Snapshot, VmSnapshot};
+use sluice_sched::gate::histogram::Histogram;
+use sluice_sched::{Kind, Phase, Wait};
+
+use crate::output::{self, Format};
+
+/// Prints the accounts of all devices.
+pub(crate) fn print(devices: &[Snapshot], format: Format) {
+    match format {
+        Format::Json => output::json(&json!({ "event": "accounts", "devices": as_json(devices) })),
+        Format::Table => print_table(devices),
+    }
+}
+
+fn as_json(devices: &[Snapshot]) -> Vec<Value> {
+    let device = |device: &Snapshot| {
+        json!({
+            "device": device.device,
+            "queued": device.queued,
+            "in_flight": device.in_flight,
+            "connections": device.connections,
+            "restarts": device.restarts,
+            "vms": device.vms.iter().map(vm).collect::<Vec<_>>(),
+        })
+    };
+    devices.iter().map(device).collect()
+}
+
+fn micros(histogram: &Histogram, percent: f64) -> Option<f64> {
+    histogram.percentile(percent).map(|nanos| nanos as f64 / 1000.0)
+}
+
+fn vm(vm: &VmSnapshot) -> Value {
+    let account = &vm.account;
+    let completed: serde_json::Map<String, Value> =
+        Kind::ALL.iter().map(|kind| (kind.name().to_owned(), account.completed[*kind as usize].into())).collect();
+    json!({
+        "vm": vm.vm,
+        "completed": completed,
+        "completed_normalised": account.service(),
+        "bytes": account.bytes,
+        "failed": account.failed,
+        "cancelled": account.cancelled,
+        "refused": vm.refused,
+        "protocol_errors": vm.protocol_errors,
+        "outstanding": vm.outstanding,
+        "dispatched": {
+            "reservation": account.dispatched_in(Phase::Reservation),
+            "weight": account.dispatched_in(Phase::Weight),
+            "other": account.dispatched_in(Phase::None),
+        },
+        "waited_for": {
+            "nothing": account.waited_for(Wait::None),
+            "own_limit": account.waited_for(Wait::OwnLimit),
+            "share": account.waited_for(Wait::Share),
+            "device": account.waited_for(Wait::Device),
+            "batch": account.waited_for(Wait::Batch),
+        },
+        "queue_us": { "p50": micros(&account.queue_time, 50.0), "p99": micros(&account.queue_time, 99.0) },
+        "service_us": { "p50": micros(&account.service_time, 50.0), "p99": micros(&account.service_time, 99.0) },
+    })
+}
+
+fn print_table(devices: &[Snapshot]) {
+    let mut table = output::table(&[
+        "DEVICE",
+        "VM",
+        "NORMALISED",
+        "BYTES",
+        "FAILED",
+        "BY RESERVATION",
+        "BY WEIGHT",
+        "QUEUE P99",
+        "DEVICE P99",
+    ]);
+    for device in devices {
+        for vm in &device.vms {
+            let account = &vm.account;
+            let time = |histogram| micros(histogram, 99.0).map_or("-".to_owned(), |us| format!("{us:.0} us"));
+            table.add_row([
+                device.device.clone(),
+                vm.vm.clone(),
+                format!("{:.0}", account.service()),
+                account.bytes.to_string(),
+                account.failed.to_string(),
+                account.dispatched_in(Phase::Reservation).to_string(),
+                account.dispatched_in(Phase::Weight).to_string(),
+                time(&account.queue_time),
+                time(&account.service_time),
+            ]);
+        }
+    }
+    output::line(&table.to_string());
+}

@@ -1,0 +1,143 @@
+//! Putting into force what has been staged. Nothing here depends on disks, sockets or files any more.
+//!
+//! Order, so that every step fits on its own: volumes and VMs go, policies change, VMs and volumes come. Policies of a
+//! VM and of its volumes change together.
+
+use std::collections::BTreeMap;
+
+use sluice_config::{Host, Vm};
+use sluice_io::device::{Edit, Store, VolumeSpec};
+use sluice_io::listener::Entry;
+use sluice_io::nbd::export::Export;
+
+use super::stage::{self, Staged};
+use super::{Edits, Plane, PlaneError, VolumeName, translate};
+
+pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
+    let Staged { devices, volumes, listeners } = staged;
+    plane.devices.extend(devices);
+    for (name, (_, export)) in &volumes {
+        plane.exports.insert(name.clone(), export.clone());
+    }
+    let edits = edits(&plane.host, &host, volumes);
+    let changes = edits.values().map(Vec::len).sum();
+    for (device, edits) in edits {
+        let running = &plane.devices[&device];
+        running.device.edit(edits).map_err(|source| PlaneError::Edit { device, source })?;
+    }
+    plane.devices.retain(|name, _| host.devices.contains_key(name));
+    let served = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
+    plane.exports.retain(|name, _| served(name));
+    plane.host = host;
+    plane.listeners.extend(listeners);
+    offer(plane);
+    Ok(changes)
+}
+
+/// The VMs with volumes on a device.
+fn on_device<'a>(host: &'a Host, device: &'a str) -> impl Iterator<Item = (&'a String, &'a Vm)> {
+    host.vms.iter().filter(move |(_, vm)| vm.volumes.values().any(|volume| volume.device == device))
+}
+
+fn edits(old: &Host, new: &Host, mut opened: BTreeMap<VolumeName, (Store, Export)>) -> Edits {
+    let mut edits = Edits::new();
+    for device in old.devices.keys().chain(new.devices.keys()) {
+        if edits.contains_key(device) {
+            continue;
+        }
+        let mut list = Vec::new();
+        leaving(old, new, device, &mut list);
+        changing(old, new, device, &mut list);
+        coming(old, new, device, &mut opened, &mut list);
+        edits.insert(device.clone(), list);
+    }
+    edits
+}
+
+/// A VM of the other file that has volumes on this device there.
+fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
+    host.vms.get(vm).filter(|vm| vm.volumes.values().any(|volume| volume.device == device))
+}
+
+fn leaving(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
+    for (name, vm) in on_device(old, device) {
+        let Some(after) = vm_there(new, device, name) else {
+            list.push(Edit::RemoveVm { vm: name.clone() });
+            continue;
+        };
+        for (volume, before) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
+            let stays = after.volumes.get(volume).is_some_and(|now| stage::stays(Some(before), now));
+            if !stays {
+                list.push(Edit::RemoveVolume { vm: name.clone(), volume: volume.clone() });
+            }
+        }
+    }
+}
+
+fn changing(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
+    let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
+    if before.depth != after.depth {
+        list.push(Edit::SetDepth(after.depth));
+    }
+    for (name, vm) in on_device(new, device) {
+        let Some(known) = vm_there(old, device, name) else { continue };
+        let staying = vm
+            .volumes
+            .iter()
+            .filter(|(volume, now)| now.device == device && stage::stays(known.volumes.get(*volume), now));
+        let volumes: Vec<_> = staying
+            .filter(|(volume, now)| known.volumes[*volume].policy != now.policy)
+            .map(|(volume, now)| (volume.clone(), now.policy))
+            .collect();
+        let window = translate::window(after);
+        if vm.policy != known.policy || window != translate::window(before) || !volumes.is_empty() {
+            list.push(Edit::SetPolicies { vm: name.clone(), policy: vm.policy, window, volumes });
+        }
+    }
+}
+
+fn coming(
+    old: &Host,
+    new: &Host,
+    device: &str,
+    opened: &mut BTreeMap<VolumeName, (Store, Export)>,
+    list: &mut Vec<Edit>,
+) {
+    for (name, vm) in on_device(new, device) {
+        if vm_there(old, device, name).is_none() {
+            let window = translate::window(&new.devices[device]);
+            list.push(Edit::AddVm { vm: name.clone(), policy: vm.policy, window });
+        }
+        for (volume, spec) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
+            if let Some((store, export)) = opened.remove(&(name.clone(), volume.clone())) {
+                let volume = VolumeSpec { name: volume.clone(), policy: spec.policy, store, export };
+                list.push(Edit::AddVolume { vm: name.clone(), volume: Box::new(volume) });
+            }
+        }
+    }
+}
+
+/// Tells every socket what it offers now; closes those that the file does not name any more.
+fn offer(plane: &mut Plane) {
+    let wanted: Vec<String> =
+        stage::endpoints(&plane.host).map(|endpoint| translate::endpoint(endpoint).to_string()).collect();
+    plane.listeners.retain(|listener| wanted.contains(&listener.endpoint().to_string()));
+    let shared: Vec<String> =
+        plane.host.nbd.endpoints.iter().map(|endpoint| translate::endpoint(endpoint).to_string()).collect();
+    for listener in &plane.listeners {
+        let here = listener.endpoint().to_string();
+        let everything = shared.contains(&here);
+        let mut entries = Vec::new();
+        for (vm, spec) in &plane.host.vms {
+            for (volume, spec) in &spec.volumes {
+                if everything || translate::endpoint(&spec.export.endpoint).to_string() == here {
+                    let name = (vm.clone(), volume.clone());
+                    let export = plane.exports[&name].clone();
+                    let door = plane.devices[&spec.device].device.door();
+                    entries.push(Entry { export, vm: name.0, volume: name.1, door });
+                }
+            }
+        }
+        listener.catalogue().replace(entries);
+    }
+}

@@ -1,0 +1,108 @@
+//! Why a host file cannot be put into force although it is right in itself.
+
+use std::io;
+
+use sluice_io::device::EditError;
+use sluice_io::listener::ListenError;
+use sluice_io::nbd::export::ExportError;
+use sluice_io::source::SourceError;
+
+/// Something that the file names is not there, is in use, or cannot change while it runs.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlaneError {
+    /// Its disk cannot be found.
+    #[error("Device {device}: its path cannot be resolved to a disk")]
+    Disk {
+        /// Which device.
+        device: String,
+        /// Why.
+        #[source]
+        source: SourceError,
+    },
+    /// Two gates in front of one disk guarantee nothing.
+    #[error(
+        "Devices {first} and {second} lie on one disk ({disks}): two gates cannot both keep promises on it; make them one device"
+    )]
+    OneDisk {
+        /// The one.
+        first: String,
+        /// The other.
+        second: String,
+        /// What they share.
+        disks: String,
+    },
+    /// Its thread cannot be started.
+    #[error("Device {device} cannot be started")]
+    Device {
+        /// Which device.
+        device: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another disk, scheduler or delay under running VMs.
+    #[error(
+        "Device {device}: its {what} cannot change while it runs; restart the daemon, or give the new one another name"
+    )]
+    DeviceChanged {
+        /// Which device.
+        device: String,
+        /// What is different.
+        what: &'static str,
+    },
+    /// A volume cannot be opened.
+    #[error("VM {vm}, volume {volume}")]
+    Volume {
+        /// Whose.
+        vm: String,
+        /// Which.
+        volume: String,
+        /// Why.
+        #[source]
+        source: SourceError,
+    },
+    /// A volume lies somewhere else than it says.
+    #[error(
+        "VM {vm}, volume {volume}: its source lies on {found}, but its device {device} is {expected}; name the device that it lies on"
+    )]
+    OtherDisk {
+        /// Whose.
+        vm: String,
+        /// Which.
+        volume: String,
+        /// The device that it names.
+        device: String,
+        /// Where it lies.
+        found: String,
+        /// What the device is.
+        expected: String,
+    },
+    /// What would be exported is impossible.
+    #[error("VM {vm}, volume {volume}")]
+    Export {
+        /// Whose.
+        vm: String,
+        /// Which.
+        volume: String,
+        /// Why.
+        #[source]
+        source: ExportError,
+    },
+    /// A socket cannot be made.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A socket's owner or permissions.
+    #[error(
+        "Socket {0}: its owner, group and mode cannot change while it is served; remove it, reload, and add it again"
+    )]
+    EndpointChanged(String),
+    /// A device refuses an edit.
+    #[error("Device {device}")]
+    Edit {
+        /// Which.
+        device: String,
+        /// Why.
+        #[source]
+        source: EditError,
+    },
+}

@@ -1,0 +1,102 @@
+//! What a host file becomes: device threads, open volumes, listening sockets.
+//!
+//! Starting is a reload of nothing. Either way a new file is applied in two steps. *Stage*: everything that can fail is
+//! done beside what runs: new devices start, new volumes are opened and locked, new sockets are bound. If one of it
+//! fails, all of it is dropped, and nothing has changed. *Commit*: devices get their edits, sockets their catalogues,
+//! and what the file does not name any more goes. VMs that stay are not paused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_config::Host;
+use sluice_io::device::{Device, Edit, Snapshot};
+use sluice_io::listener::Listener;
+use sluice_io::nbd::export::Export;
+use sluice_io::source::DiskSet;
+use tokio::sync::Semaphore;
+
+pub(crate) mod accounts;
+mod commit;
+mod error;
+mod stage;
+mod translate;
+
+pub(crate) use error::PlaneError;
+
+/// A volume's place in a host file: VM and volume.
+pub(crate) type VolumeName = (String, String);
+
+/// A device that runs.
+pub(crate) struct Running {
+    device: Device,
+    /// The disks under it; none for a null device.
+    disks: Option<DiskSet>,
+    /// What its disk says of itself.
+    rotational: bool,
+}
+
+/// Everything that runs for a host file.
+pub(crate) struct Plane {
+    host: Host,
+    devices: BTreeMap<String, Running>,
+    exports: BTreeMap<VolumeName, Export>,
+    listeners: Vec<Listener>,
+    seats: Arc<Semaphore>,
+}
+
+impl Plane {
+    /// Nothing yet. `connections_max` holds as long as the plane does.
+    #[must_use]
+    pub(crate) fn new(connections_max: u32) -> Self {
+        let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
+        Plane {
+            host: nothing,
+            devices: BTreeMap::new(),
+            exports: BTreeMap::new(),
+            listeners: Vec::new(),
+            seats: Arc::new(Semaphore::new(connections_max as usize)),
+        }
+    }
+
+    /// The file that is in force.
+    #[must_use]
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Makes what runs what `host` says, all or nothing. Returns the number of changes to devices.
+    pub(crate) fn apply(&mut self, host: Host) -> Result<usize, PlaneError> {
+        let staged = stage::stage(self, &host)?;
+        commit::commit(self, host, staged)
+    }
+
+    /// What every device does at the moment.
+    #[must_use]
+    pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
+        self.devices.values().filter_map(|running| running.device.snapshot()).collect()
+    }
+
+    /// Takes no more clients and no more requests; ends when everything is answered.
+    #[must_use]
+    pub(crate) fn drain(self) -> Draining {
+        drop(self.listeners);
+        self.devices.values().for_each(|running| running.device.drain());
+        Draining { devices: self.devices.into_values().map(|running| running.device).collect() }
+    }
+}
+
+/// Devices on their way out. Dropping it ends them at once.
+pub(crate) struct Draining {
+    devices: Vec<Device>,
+}
+
+impl Draining {
+    /// Whether all have ended.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        self.devices.iter().all(Device::is_finished)
+    }
+}
+
+/// The edits of each device.
+type Edits = BTreeMap<String, Vec<Edit>>;

@@ -1,0 +1,157 @@
+//! Everything that may fail, done beside what runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_config::{Endpoint, Host, Volume};
+use sluice_io::device::{Device, Store};
+use sluice_io::listener::{Catalogue, Listener};
+use sluice_io::nbd::export::Export;
+use sluice_io::source::{DiskSet, Source, SourceSpec};
+
+use super::{Plane, PlaneError, Running, VolumeName, translate};
+
+/// How long a volume is waited for whose lock a dead daemon's last requests still hold.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// What is ready to be put into force.
+pub(super) struct Staged {
+    pub(super) devices: BTreeMap<String, Running>,
+    /// Volumes that are new, or lie somewhere else now.
+    pub(super) volumes: BTreeMap<VolumeName, (Store, Export)>,
+    pub(super) listeners: Vec<Listener>,
+}
+
+pub(super) fn stage(plane: &Plane, host: &Host) -> Result<Staged, PlaneError> {
+    check_devices(plane, host)?;
+    let devices = start_devices(plane, host)?;
+    let volumes = open_volumes(plane, host, &devices)?;
+    let listeners = listen(plane, host)?;
+    Ok(Staged { devices, volumes, listeners })
+}
+
+/// What runs may not change its nature.
+fn check_devices(plane: &Plane, host: &Host) -> Result<(), PlaneError> {
+    for (name, new) in &host.devices {
+        let Some(old) = plane.host.devices.get(name) else { continue };
+        if let Some(what) = translate::fixed_difference(old, new) {
+            return Err(PlaneError::DeviceChanged { device: name.clone(), what });
+        }
+    }
+    Ok(())
+}
+
+fn start_devices(plane: &Plane, host: &Host) -> Result<BTreeMap<String, Running>, PlaneError> {
+    let mut started: BTreeMap<String, Running> = BTreeMap::new();
+    for (name, spec) in &host.devices {
+        if plane.devices.contains_key(name) {
+            continue;
+        }
+        let path = spec.path.as_ref().filter(|_| translate::has_disk(spec));
+        let disks = path.map(|path| DiskSet::of_path(path)).transpose();
+        let disks = disks.map_err(|source| PlaneError::Disk { device: name.clone(), source })?;
+        if let Some(disks) = &disks {
+            let staying = plane.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
+            for (other, running) in staying.chain(&started) {
+                if running.disks.as_ref().is_some_and(|known| known.overlaps(disks)) {
+                    let (first, second) = (other.clone(), name.clone());
+                    return Err(PlaneError::OneDisk { first, second, disks: disks.to_string() });
+                }
+            }
+        }
+        let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
+        let device = Device::start(translate::device(spec, rotational))
+            .map_err(|source| PlaneError::Device { device: name.clone(), source })?;
+        started.insert(name.clone(), Running { device, disks, rotational });
+    }
+    Ok(started)
+}
+
+/// Whether a volume is where it was.
+pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
+    let place = |volume: &Volume| {
+        let Volume { device, source, offset, size, read_only, buffered, export, .. } = volume.clone();
+        (device, source, offset, size, read_only, buffered, export.name)
+    };
+    old.is_some_and(|old| place(old) == place(new))
+}
+
+fn open_volumes(
+    plane: &Plane,
+    host: &Host,
+    started: &BTreeMap<String, Running>,
+) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
+    let mut opened = BTreeMap::new();
+    for (vm, spec) in &host.vms {
+        let old = plane.host.vms.get(vm);
+        for (name, volume) in &spec.volumes {
+            if stays(old.and_then(|vm| vm.volumes.get(name)), volume) {
+                continue;
+            }
+            let running = started.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
+            let running = running.expect("a checked file names devices that it has");
+            let store = open(vm, volume, running)?;
+            let rotational = host.devices[&volume.device].facts(running.rotational).rotational;
+            let export = translate::export(vm, volume, &store, rotational);
+            export.validate().map_err(|source| PlaneError::Export { vm: vm.clone(), volume: name.clone(), source })?;
+            opened.insert((vm.clone(), name.clone()), (store, export));
+        }
+    }
+    Ok(opened)
+}
+
+fn open(vm: &str, volume: &Volume, running: &Running) -> Result<Store, PlaneError> {
+    let (Some(path), Some(disks)) = (&volume.source, &running.disks) else { return Ok(Store::Null) };
+    let failed = |source| PlaneError::Volume { vm: vm.to_owned(), volume: volume.name.clone(), source };
+    let spec = SourceSpec {
+        path: path.clone(),
+        offset: volume.offset,
+        length: volume.size,
+        read_only: volume.read_only,
+        buffered: volume.buffered,
+    };
+    let source = Source::open_within(&spec, LOCK_WAIT).map_err(failed)?;
+    if !source.waited().is_zero() {
+        let waited_ms = source.waited().as_millis();
+        tracing::info!(vm, volume = volume.name, waited_ms, "Waited for the last requests of another daemon");
+    }
+    let found = source.disks().map_err(failed)?;
+    if !found.is_subset_of(disks) {
+        return Err(PlaneError::OtherDisk {
+            vm: vm.to_owned(),
+            volume: volume.name.clone(),
+            device: volume.device.clone(),
+            found: found.to_string(),
+            expected: disks.to_string(),
+        });
+    }
+    let extents = match source.extents() {
+        Ok(extents) => Some(extents),
+        Err(error) => {
+            tracing::warn!(vm, volume = volume.name, %error, "Its place on the disk is not known");
+            None
+        }
+    };
+    Ok(Store::File { source: Arc::new(source), extents })
+}
+
+/// Every endpoint of a file: those of volumes, and those of the host.
+pub(super) fn endpoints(host: &Host) -> impl Iterator<Item = &Endpoint> {
+    let volumes = host.vms.values().flat_map(|vm| vm.volumes.values());
+    volumes.map(|volume| &volume.export.endpoint).chain(&host.nbd.endpoints)
+}
+
+fn listen(plane: &Plane, host: &Host) -> Result<Vec<Listener>, PlaneError> {
+    let mut listeners = Vec::new();
+    for endpoint in endpoints(host) {
+        let endpoint = translate::endpoint(endpoint);
+        let name = endpoint.to_string();
+        match plane.listeners.iter().find(|known| known.endpoint().to_string() == name) {
+            Some(known) if *known.endpoint() == endpoint => {}
+            Some(_) => return Err(PlaneError::EndpointChanged(name)),
+            None => listeners.push(Listener::start(endpoint, Catalogue::default(), &plane.seats)?),
+        }
+    }
+    Ok(listeners)
+}

@@ -1,0 +1,96 @@
+//! From the host file's types to the data plane's.
+
+use sluice_config::{Backend, Delay, DelayTime};
+use sluice_io::delay::{DelaySpec, ServiceTime};
+use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
+use sluice_io::listener::Endpoint;
+use sluice_io::nbd::export::Export;
+use sluice_sched::{Bytes, GateSettings};
+
+/// Largest read or write that a client may send, in bytes; the gate splits it.
+const PAYLOAD_MAX: u32 = 32 << 20;
+/// Blocks of a volume without an alignment of its own, in bytes.
+const NULL_BLOCK: u32 = 512;
+
+/// A device thread for a device of the file.
+pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> DeviceSpec {
+    let scheduler =
+        SchedulerSpec { descriptor: device.scheduler, facts: device.facts(rotational), params: device.params.clone() };
+    let gate = GateSettings {
+        depth: device.depth,
+        transfer_max: Bytes::kib(256),
+        discard_max: Bytes::mib(64),
+        queue_max: 1 << 20,
+        cost: device.cost,
+    };
+    DeviceSpec {
+        name: device.name.clone(),
+        scheduler,
+        gate,
+        delay: device.delay.as_ref().map(delay),
+        delay_log: device.delay.as_ref().and_then(|delay| delay.log.clone()),
+    }
+}
+
+fn delay(delay: &Delay) -> DelaySpec {
+    let time = match delay.time {
+        DelayTime::Fixed(time) => ServiceTime::Fixed(time),
+        DelayTime::Exponential(mean) => ServiceTime::Exponential(mean),
+        DelayTime::Uniform { min, max } => ServiceTime::Uniform(min, max),
+    };
+    DelaySpec { time, parallel: delay.parallel, bandwidth: delay.bandwidth, seed: delay.seed }
+}
+
+pub(super) fn window(device: &sluice_config::Device) -> Window {
+    Window { requests: device.window.requests, bytes: device.window.bytes }
+}
+
+pub(super) fn endpoint(endpoint: &sluice_config::Endpoint) -> Endpoint {
+    match endpoint.clone() {
+        sluice_config::Endpoint::Unix { path, owner, group, mode } => Endpoint::Unix { path, owner, group, mode },
+        sluice_config::Endpoint::Tcp(address) => Endpoint::Tcp(address),
+    }
+}
+
+/// What clients of a volume are told.
+pub(super) fn export(vm: &str, volume: &sluice_config::Volume, store: &Store, rotational: bool) -> Export {
+    let (size_bytes, block_minimum, read_only) = match store {
+        Store::Null => (volume.size.unwrap_or(0), NULL_BLOCK, volume.read_only),
+        Store::File { source, .. } => (source.size_bytes(), source.alignment().offset, source.is_read_only()),
+    };
+    Export {
+        name: volume.export.name.clone(),
+        description: format!("volume {} of VM {vm}", volume.name),
+        size_bytes,
+        read_only,
+        flush: true,
+        fua: true,
+        trim: !read_only,
+        write_zeroes: !read_only,
+        fast_zero: !read_only,
+        multi_conn: true,
+        rotational,
+        block_minimum,
+        block_preferred: block_minimum.max(4096),
+        block_maximum: PAYLOAD_MAX,
+    }
+}
+
+/// What of a device may not change under its VMs, if it has.
+pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config::Device) -> Option<&'static str> {
+    let fixed = [
+        (old.path != new.path, "path"),
+        (old.backend != new.backend, "backend"),
+        (old.scheduler.name != new.scheduler.name, "scheduler"),
+        (old.params != new.params, "scheduler parameters"),
+        (old.reference != new.reference || old.cost != new.cost, "cost model"),
+        (old.rotational != new.rotational, "rotational flag"),
+        (old.delay != new.delay, "delay"),
+    ];
+    fixed.into_iter().find_map(|(differs, what)| differs.then_some(what))
+}
+
+/// Whether requests of this device reach a disk.
+pub(super) fn has_disk(device: &sluice_config::Device) -> bool {
+    device.backend == Backend::Direct
+}

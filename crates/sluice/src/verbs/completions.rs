@@ -1,0 +1,22 @@
+//! `sluice completions SHELL`
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::failure::Failure;
+
+/// Print shell completions.
+#[derive(Args)]
+pub(crate) struct Completions {
+    /// The shell that will read them.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl Completions {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut command = crate::Cli::command();
+        clap_complete::generate(self.shell, &mut command, "sluice", &mut std::io::stdout());
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! `sluice schedulers [NAME]`
+
+use clap::Args;
+use serde_json::{Value, json};
+use sluice_sched::{Descriptor, schedulers};
+
+use crate::failure::Failure;
+use crate::output::{self, Format};
+
+/// List the schedulers, or describe one.
+#[derive(Args)]
+pub(crate) struct Schedulers {
+    /// Which one to describe; all are listed without it.
+    name: Option<String>,
+}
+
+impl Schedulers {
+    pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        match self.name {
+            None => list(format),
+            Some(name) => match schedulers::find(&name) {
+                Some(descriptor) => describe(descriptor, format),
+                None => {
+                    let known: Vec<_> = schedulers::ALL.iter().map(|descriptor| descriptor.name).collect();
+                    let text = format!("No scheduler is called '{name}'; there are: {}", known.join(", "));
+                    return Err(Failure::NotFound(text));
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+fn list(format: Format) {
+    if format == Format::Json {
+        let all: Vec<Value> = schedulers::ALL.iter().map(|descriptor| as_json(descriptor)).collect();
+        return output::json(&json!({ "schedulers": all }));
+    }
+    let mut table = output::table(&["NAME", "ENFORCES", "SUMMARY"]);
+    for descriptor in schedulers::ALL {
+        let enforces: Vec<_> = descriptor.enforces.iter().map(|(field, _)| field.name()).collect();
+        let enforces = if enforces.is_empty() { "nothing".to_owned() } else { enforces.join(" ") };
+        table.add_row([descriptor.name, &enforces, descriptor.summary]);
+    }
+    output::line(&table.to_string());
+}
+
+fn as_json(descriptor: &Descriptor) -> Value {
+    let enforces: Vec<Value> =
+        descriptor.enforces.iter().map(|(field, how)| json!({ "field": field.name(), "how": how })).collect();
+    let parameters: Vec<Value> = descriptor
+        .parameters
+        .iter()
+        .map(|p| json!({ "name": p.name, "kind": p.kind, "default": p.default, "help": p.help }))
+        .collect();
+    json!({
+        "name": descriptor.name,
+        "summary": descriptor.summary,
+        "idea": descriptor.idea,
+        "when": descriptor.when,
+        "source": descriptor.source,
+        "enforces": enforces,
+        "parameters": parameters,
+    })
+}
+
+fn describe(descriptor: &Descriptor, format: Format) {
+    if format == Format::Json {
+        return output::json(&as_json(descriptor));
+    }
+    output::line(&format!("{}: {}\n", descriptor.name, descriptor.summary));
+    output::line(&format!("IDEA\n  {}\n", descriptor.idea));
+    output::line(&format!("WHEN TO USE IT\n  {}\n", descriptor.when));
+    output::line("POLICY FIELDS THAT IT ENFORCES");
+    for (field, how) in descriptor.enforces {
+        output::line(&format!("  {:<12} {how}", field.name()));
+    }
+    if descriptor.enforces.is_empty() {
+        output::line("  none");
+    }
+    output::line(&format!("\nPARAMETERS in [device.NAME.{}]", descriptor.name));
+    for parameter in descriptor.parameters {
+        output::line(&format!("  {} ({}; default {})", parameter.name, parameter.kind, parameter.default));
+        output::line(&format!("      {}", parameter.help));
+    }
+    if descriptor.parameters.is_empty() {
+        output::line("  none");
+    }
+    output::line(&format!("\nSOURCE\n  {}", descriptor.source));
+}

@@ -1,0 +1,100 @@
+//! `sluice serve FILE`
+//!
+//! SIGHUP loads the file again and applies it, all or nothing. SIGTERM and SIGINT drain: no more is read, what was read
+//! is answered, then the daemon ends. SIGUSR1 prints the accounts of every VM.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::{Failure, chain};
+use crate::output::{self, Format};
+use crate::plane::{Plane, accounts};
+
+/// Serve the virtual disks of a host file.
+///
+/// SIGHUP applies a changed file, all or nothing, without a pause for VMs. SIGTERM drains and ends. SIGUSR1 prints the
+/// accounts of every VM.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The host file; the files in the folder NAME.d beside NAME.toml are laid over it.
+    file: PathBuf,
+}
+
+impl Serve {
+    pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.serve(format))
+    }
+
+    async fn serve(self, format: Format) -> Result<(), Failure> {
+        let mut reload = signal(SignalKind::hangup())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut report = signal(SignalKind::user_defined1())?;
+        let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
+        host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
+        let mut plane = Plane::new(host.nbd.connections_max);
+        plane.apply(host)?;
+        say_ready(&plane, format);
+        loop {
+            tokio::select! {
+                _ = reload.recv() => reload_file(&self.file, &mut plane),
+                _ = report.recv() => accounts::print(&plane.snapshots(), format),
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+        }
+        drain(plane, format).await;
+        Ok(())
+    }
+}
+
+fn say_ready(plane: &Plane, format: Format) {
+    let host = plane.host();
+    let volumes: usize = host.vms.values().map(|vm| vm.volumes.len()).sum();
+    let (devices, vms) = (host.devices.len(), host.vms.len());
+    tracing::info!(devices, vms, volumes, "Ready");
+    if format == Format::Json {
+        output::json(&json!({ "event": "ready", "devices": devices, "vms": vms, "volumes": volumes }));
+    }
+}
+
+fn reload_file(file: &Path, plane: &mut Plane) {
+    let host = match sluice_config::load(file) {
+        Ok(host) => host,
+        Err(diagnostics) => {
+            anstream::eprintln!("{diagnostics}");
+            tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
+            return;
+        }
+    };
+    host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
+    match plane.apply(host) {
+        Ok(changes) => tracing::info!(changes, "File applied"),
+        Err(error) => {
+            tracing::error!(error = chain(&error), "File cannot be applied: everything stays as it was");
+        }
+    }
+}
+
+async fn drain(plane: Plane, format: Format) {
+    let timeout = plane.host().daemon.drain_timeout;
+    let last = plane.snapshots();
+    let outstanding: u64 = last.iter().flat_map(|device| &device.vms).map(|vm| u64::from(vm.outstanding)).sum();
+    tracing::info!(outstanding, "Draining");
+    let started = Instant::now();
+    let draining = plane.drain();
+    while !draining.is_over() && started.elapsed() < timeout {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    if draining.is_over() {
+        tracing::info!("Drained");
+    } else {
+        tracing::warn!(?timeout, "Not drained in time: what waits is not served");
+    }
+    accounts::print(&last, format);
+}
