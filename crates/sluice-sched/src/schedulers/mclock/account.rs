@@ -36,11 +36,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// A new account under `policy`; its clocks start at `now` (and `virtual_time`).
+    /// A new account under `policy`; its clocks start at `now`, its share as that of one that was idle.
     #[must_use]
     pub fn new(policy: &Policy, facts: &Facts, now: Tag, virtual_time: ShareTag) -> Self {
-        let mut account = Account { due_requests: now, due_bytes: now, share_tag: virtual_time, ..Account::default() };
+        let mut account = Account { due_requests: now, due_bytes: now, ..Account::default() };
         account.set_policy(policy, facts, now, now, virtual_time);
+        account.share_tag = virtual_time.saturating_sub(account.idle_credit);
         account
     }
 
