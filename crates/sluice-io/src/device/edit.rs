@@ -22,6 +22,7 @@ impl Loop {
                     owner,
                     policy,
                     window,
+                    gone: false,
                     outstanding: 0,
                     outstanding_bytes: 0,
                     waiting: Default::default(),
@@ -64,7 +65,7 @@ impl Loop {
     }
 
     fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
-        let found = self.vms.iter().find(|(_, vm)| vm.name == name);
+        let found = self.vms.iter().find(|(_, vm)| vm.name == name && !vm.gone);
         found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
@@ -96,13 +97,15 @@ impl Loop {
 
     fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {
         let (index, owner) = self.find_vm(name)?;
+        self.vms[index].gone = true;
         for volume in self.volumes_of(index) {
             if !self.backend.volumes[volume].leaving {
                 self.leave(now, volume);
             }
         }
-        let removed = self.gate.remove_owner(now, owner, &mut self.finished);
-        self.vms[index].name = format!("{name} (removed)");
+        let mut finished = Vec::new();
+        let removed = self.gate.remove_owner(now, owner, &mut finished);
+        finished.into_iter().for_each(|over| self.finish(over));
         if self.volumes_of(index).is_empty() {
             self.vms.remove(index);
         }
@@ -119,12 +122,11 @@ impl Loop {
         volume.leaving = true;
         let (id, owner) = (volume.id, self.vms[volume.vm].owner);
         let clients = volume.connections.clone();
-        let mut finished = std::mem::take(&mut self.finished);
-        let _ = self.gate.remove_volume(now, owner, id, &mut finished);
-        for over in finished.drain(..) {
-            self.finish(over);
+        let mut finished = Vec::new();
+        if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
+            tracing::error!(%error, "Gate did not know a volume that was served");
         }
-        self.finished = finished;
+        finished.into_iter().for_each(|over| self.finish(over));
         for client in clients {
             self.close(client);
         }
@@ -141,8 +143,7 @@ impl Loop {
         if let VolumeStore::File { file, .. } = volume.store {
             self.backend.files.close(file);
         }
-        let removed = self.vms.get(volume.vm).is_some_and(|vm| self.gate.policy(vm.owner).is_none());
-        if removed && self.volumes_of(volume.vm).is_empty() {
+        if self.vms.get(volume.vm).is_some_and(|vm| vm.gone) && self.volumes_of(volume.vm).is_empty() {
             self.vms.remove(volume.vm);
         }
     }
@@ -173,7 +174,7 @@ impl Loop {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let vms = self.vms.iter().filter_map(|(_, vm)| {
+        let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(_, vm)| {
             Some(VmSnapshot {
                 vm: vm.name.clone(),
                 policy: vm.policy,
@@ -196,7 +197,7 @@ impl Loop {
     /// What must be applied to an empty loop so that it serves the same.
     pub(super) fn describe(&self) -> Vec<Edit> {
         let mut edits = Vec::new();
-        for (index, vm) in self.vms.iter().filter(|(_, vm)| self.gate.policy(vm.owner).is_some()) {
+        for (index, vm) in self.vms.iter().filter(|(_, vm)| !vm.gone) {
             edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: vm.window });
             let volumes = self.backend.volumes.iter();
             for (_, volume) in volumes.filter(|(_, volume)| volume.vm == index && !volume.leaving) {

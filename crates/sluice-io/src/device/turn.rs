@@ -26,6 +26,8 @@ pub(super) struct Vm {
     pub(super) owner: OwnerId,
     pub(super) policy: Policy,
     pub(super) window: Window,
+    /// It has been removed; its last requests are still at the device.
+    pub(super) gone: bool,
     pub(super) outstanding: u32,
     pub(super) outstanding_bytes: u64,
     /// Clients whose next request finds no room.
@@ -64,7 +66,6 @@ pub(super) struct Loop {
     /// Connections that may be over.
     pub(super) retiring: Vec<u32>,
     pub(super) pieces: Vec<Piece>,
-    pub(super) finished: Vec<Finished>,
     pub(super) ending: Ending,
     pub(super) restarts: u64,
     bell: Box<u64>,
@@ -84,7 +85,6 @@ impl Loop {
             talkers: Vec::new(),
             retiring: Vec::new(),
             pieces: Vec::new(),
-            finished: Vec::new(),
             ending: Ending::No,
             restarts,
             bell: Box::new(0),
@@ -307,13 +307,11 @@ impl Loop {
                 && ended
                 && !connection.receiving
             {
-                // Its data will never be complete.
-                connection.shut_down();
+                // Its data will never be complete; what was asked before is still answered.
                 connection.expect = Expect::Header;
                 self.release(token);
-                continue;
             }
-            if connection.is_over() {
+            if self.connections[index].is_over() {
                 self.remove_connection(index);
             }
         }

@@ -366,9 +366,12 @@ impl Backend {
 impl Device for Backend {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
-        let ends = self.delay.as_mut().map_or(now, |delay| delay.start(now, &request));
         let io = &self.ios[token];
         let (abandoned, volume) = (io.abandoned, io.volume);
+        // What nobody waits for any more takes no capacity.
+        let delay = self.delay.as_mut().filter(|_| !abandoned);
+        let ends = delay.map_or(now, |delay| delay.start(now, &request));
+        let io = &self.ios[token];
         let stage = self.first_stage(io);
         let impossible = stage == Stage::WriteZeroes && io.fast;
         let place = slot.0 as usize;
