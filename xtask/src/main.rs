@@ -2,12 +2,13 @@
 //!
 //! They are Rust and not shell, so that they run wherever the project builds and are themselves
 //! formatted, linted and tested. A verb is one file: a `clap::Args` struct whose doc comment is the
-//! help, and an `impl Verb`. To add `bench`, write `bench.rs`, name its module below and add
-//! `entry::<bench::Bench>()` to `VERBS`. A module without its entry is dead code, which clippy
+//! help, and an `impl Verb`. To add `lint`, write `lint.rs`, name its module below and add
+//! `entry::<lint::Lint>()` to `VERBS`. A module without its entry is dead code, which clippy
 //! refuses, so neither line can be forgotten.
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod test;
 mod tidy;
 mod workspace;
@@ -16,7 +17,7 @@ use clap::{ArgMatches, Args, Command};
 use std::process::ExitCode;
 
 /// The verbs, in the order of the help.
-const VERBS: &[Entry] = &[entry::<tidy::Tidy>(), entry::<test::Test>()];
+const VERBS: &[Entry] = &[entry::<tidy::Tidy>(), entry::<test::Test>(), entry::<bench::Bench>()];
 
 /// A verb's options are the type itself; running consumes them.
 trait Verb: Args {

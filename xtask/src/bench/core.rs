@@ -1,0 +1,151 @@
+//! `cargo xtask bench core`: what a decision costs.
+//!
+//! One thread puts requests through a whole gate, with its accounts: insert, pump, complete. Every owner has a
+//! reservation, a limit and a weight, and 32 requests waiting at all times. The subject is mClock (mode `product`); noop
+//! in the same harness shows how much of the time is the gate's, the harness's and the memory's. Time is the CPU time
+//! of the thread; memory is what the allocator was asked for.
+
+mod harness;
+
+use std::alloc::System;
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use super::report::{Bound, Cell, Report, Table};
+use super::stats::Samples;
+use harness::{Harness, QUEUED};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Owners, and the most nanoseconds per request that are promised.
+const SIZES: &[(u32, Option<f64>)] =
+    &[(10, Some(100.0)), (100, None), (1_000, Some(150.0)), (10_000, None), (100_000, Some(400.0))];
+/// Bytes that a waiting request may cost; the thousandth is the directory of the arena's chunks.
+const BYTES_MAX: f64 = 64.1;
+
+/// What of it to run.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// Only with so many owners (several may be given).
+    #[arg(long, value_name = "N")]
+    owners: Vec<u32>,
+    /// Only this scheduler, for a profiler.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+}
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    requests: u64,
+    added: u32,
+}
+
+/// A scheduler under test and what was measured of it.
+struct Subject {
+    harness: Harness,
+    request_ns: Samples,
+    add_ns: Samples,
+    owner_bytes: f64,
+    request_bytes: f64,
+    allocations: usize,
+}
+
+pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
+    let effort = match quick {
+        true => Effort { rounds: 5, requests: 50_000, added: 100 },
+        false => Effort { rounds: 9, requests: 1_000_000, added: 1_000 },
+    };
+    let names: Vec<&str> = options.only.as_deref().map_or(vec!["mclock", "noop"], |only| vec![only]);
+    let mut report = Report::new("core");
+    let mut time = Table::new(
+        "CPU time per request (insert + pump + complete) [ns]",
+        &["owners", "scheduler", "per request", "ratio to noop", "adding an owner", "reservation", "weight", "limited"],
+    );
+    let mut memory = Table::new("Memory", &["owners", "scheduler", "B per request", "B per owner", "allocations"]);
+    for &(owners, target) in SIZES {
+        if !options.owners.is_empty() && !options.owners.contains(&owners) {
+            continue;
+        }
+        let mut subjects = names.iter().map(|name| Subject::new(name, owners)).collect::<Result<Vec<_>, _>>()?;
+        for round in 0..effort.rounds {
+            eprintln!("core: {owners} owners, round {} of {}", round + 1, effort.rounds);
+            subjects.iter_mut().for_each(|subject| subject.measure(effort));
+        }
+        add_rows(&mut time, &mut memory, owners, &names, &subjects);
+        let subject = &subjects[0];
+        if let Some(target) = target
+            && options.only.is_none()
+        {
+            report.target(
+                format!("ns per request, {owners} owners"),
+                Bound::AtMost(target),
+                subject.request_ns.median(),
+            );
+        }
+        if owners >= 10_000 && options.only.is_none() {
+            report.target(format!("B per request, {owners} owners"), Bound::AtMost(BYTES_MAX), subject.request_bytes);
+        }
+    }
+    report.table(time);
+    report.table(memory);
+    report.note(format!("{} rounds of {} requests each, subject and noop in turns", effort.rounds, effort.requests));
+    Ok(report)
+}
+
+impl Subject {
+    fn new(scheduler: &str, owners: u32) -> Result<Subject, String> {
+        let region = Region::new(ALLOCATOR);
+        let mut harness = Harness::new(scheduler, owners)?;
+        let owner_bytes = grown(&region) / f64::from(owners);
+        let region = Region::new(ALLOCATOR);
+        harness.fill();
+        let request_bytes = grown(&region) / f64::from(owners * QUEUED);
+        harness.warm_up();
+        let (request_ns, add_ns) = (Samples::default(), Samples::default());
+        Ok(Subject { harness, request_ns, add_ns, owner_bytes, request_bytes, allocations: 0 })
+    }
+
+    fn measure(&mut self, effort: Effort) {
+        let region = Region::new(ALLOCATOR);
+        let nanos = self.harness.run(effort.requests);
+        let change = region.change();
+        self.allocations += change.allocations + change.reallocations;
+        self.request_ns.push(nanos / effort.requests as f64);
+        self.add_ns.push(self.harness.add_owners(effort.added));
+    }
+}
+
+/// Bytes that are allocated more than when `region` began.
+fn grown(region: &Region<'_, System>) -> f64 {
+    let change = region.change();
+    change.bytes_allocated as f64 - change.bytes_deallocated as f64
+}
+
+fn add_rows(time: &mut Table, memory: &mut Table, owners: u32, names: &[&str], subjects: &[Subject]) {
+    let noop = names.iter().position(|name| *name == "noop");
+    for (name, subject) in names.iter().zip(subjects) {
+        let ratio = noop.map(|noop| subject.request_ns.ratio(&subjects[noop].request_ns)).unwrap_or_default();
+        let phases = subject.harness.phases();
+        let percent = |part: u64| Cell::text(format!("{:.0} %", 100.0 * part as f64 / phases.all.max(1) as f64));
+        time.row(vec![
+            Cell::Number(f64::from(owners), 0),
+            Cell::text(*name),
+            Cell::spread(&subject.request_ns, 0),
+            Cell::spread(&ratio, 2),
+            Cell::spread(&subject.add_ns, 0),
+            percent(phases.reservation),
+            percent(phases.weight),
+            percent(phases.limited),
+        ]);
+        memory.row(vec![
+            Cell::Number(f64::from(owners), 0),
+            Cell::text(*name),
+            Cell::Number(subject.request_bytes, 1),
+            Cell::Number(subject.owner_bytes, 0),
+            Cell::Number(subject.allocations as f64, 0),
+        ]);
+    }
+}

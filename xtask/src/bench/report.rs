@@ -1,0 +1,300 @@
+//! A report: tables, promised targets, and on what it was measured.
+
+use std::fmt::Write as _;
+
+use super::stats::Samples;
+
+/// How to print a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// Markdown tables.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// What one benchmark has to say.
+#[derive(Debug)]
+pub(super) struct Report {
+    name: &'static str,
+    machine: Machine,
+    tables: Vec<Table>,
+    targets: Vec<Target>,
+    notes: Vec<String>,
+}
+
+/// Rows of cells under named columns.
+#[derive(Debug)]
+pub(super) struct Table {
+    name: String,
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<Cell>>,
+}
+
+/// One value.
+#[derive(Debug, Clone)]
+pub(super) enum Cell {
+    Text(String),
+    /// A value and how many digits of it matter.
+    Number(f64, usize),
+    /// Median, smallest and largest, and how many digits of them matter.
+    Spread(f64, (f64, f64), usize),
+}
+
+/// A promise: at most or at least so much.
+#[derive(Debug)]
+struct Target {
+    what: String,
+    bound: Bound,
+    measured: f64,
+}
+
+/// What a target wants.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bound {
+    AtMost(f64),
+    #[allow(dead_code, reason = "the benchmarks of throughput will use it")]
+    AtLeast(f64),
+}
+
+#[derive(Debug)]
+struct Machine {
+    kernel: String,
+    cpu: String,
+    cpus: usize,
+    load: String,
+}
+
+impl Report {
+    pub(super) fn new(name: &'static str) -> Report {
+        Report { name, machine: Machine::this(), tables: Vec::new(), targets: Vec::new(), notes: Vec::new() }
+    }
+
+    pub(super) fn table(&mut self, table: Table) {
+        self.tables.push(table);
+    }
+
+    pub(super) fn target(&mut self, what: impl Into<String>, bound: Bound, measured: f64) {
+        self.targets.push(Target { what: what.into(), bound, measured });
+    }
+
+    pub(super) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    pub(super) fn markdown(&self) -> String {
+        let Machine { kernel, cpu, cpus, load } = &self.machine;
+        let mut out = format!("# {}\n\nOn {cpus} CPUs ({cpu}), Linux {kernel}, load at the start {load}.\n", self.name);
+        for table in &self.tables {
+            let _ = write!(out, "\n## {}\n\n", table.name);
+            let rows = table.rows.iter().map(|row| row.iter().map(Cell::shown).collect()).collect();
+            write_table(&mut out, &table.columns, rows);
+        }
+        if !self.targets.is_empty() {
+            out.push_str("\n## Targets\n\n");
+            let rows = self.targets.iter().map(Target::row).collect();
+            write_table(&mut out, &["target", "wanted", "measured", "met"], rows);
+        }
+        for (index, note) in self.notes.iter().enumerate() {
+            let _ = write!(out, "{}* {note}\n", if index == 0 { "\n" } else { "" });
+        }
+        out
+    }
+
+    /// One object; written by hand, as a library for it would be this crate's largest dependency.
+    pub(super) fn json(&self) -> String {
+        let Machine { kernel, cpu, cpus, load } = &self.machine;
+        let machine = object([
+            ("kernel", quoted(kernel)),
+            ("cpu", quoted(cpu)),
+            ("cpus", cpus.to_string()),
+            ("load", quoted(load)),
+        ]);
+        let tables = self.tables.iter().map(|table| {
+            let row = |row: &Vec<Cell>| object(table.columns.iter().copied().zip(row.iter().map(Cell::json)));
+            object([("name", quoted(&table.name)), ("rows", array(table.rows.iter().map(row)))])
+        });
+        let targets = self.targets.iter().map(|target| {
+            let (kind, wanted) = match target.bound {
+                Bound::AtMost(wanted) => ("at_most", wanted),
+                Bound::AtLeast(wanted) => ("at_least", wanted),
+            };
+            let (measured, met) = (number(target.measured), target.met().to_string());
+            object([("target", quoted(&target.what)), (kind, number(wanted)), ("measured", measured), ("met", met)])
+        });
+        object([
+            ("bench", quoted(self.name)),
+            ("machine", machine),
+            ("tables", array(tables)),
+            ("targets", array(targets)),
+            ("notes", array(self.notes.iter().map(|note| quoted(note)))),
+        ])
+    }
+}
+
+fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{}:{value}", quoted(name))).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+fn array(values: impl Iterator<Item = String>) -> String {
+    format!("[{}]", values.collect::<Vec<_>>().join(","))
+}
+
+fn number(value: f64) -> String {
+    if value.is_finite() { value.to_string() } else { "null".to_owned() }
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+    out
+}
+
+impl Table {
+    pub(super) fn new(name: impl Into<String>, columns: &[&'static str]) -> Table {
+        Table { name: name.into(), columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, cells: Vec<Cell>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row has a cell for each column");
+        self.rows.push(cells);
+    }
+}
+
+impl Cell {
+    pub(super) fn text(text: impl Into<String>) -> Cell {
+        Cell::Text(text.into())
+    }
+
+    /// The median with its range.
+    pub(super) fn spread(samples: &Samples, digits: usize) -> Cell {
+        Cell::Spread(samples.median(), samples.range(), digits)
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Cell::Text(text) => text.clone(),
+            Cell::Number(value, _) | Cell::Spread(value, _, _) if !value.is_finite() => "-".to_owned(),
+            Cell::Number(value, digits) => grouped(*value, *digits),
+            Cell::Spread(median, (low, high), digits) => {
+                format!("{} ({} to {})", grouped(*median, *digits), grouped(*low, *digits), grouped(*high, *digits))
+            }
+        }
+    }
+
+    fn json(&self) -> String {
+        match self {
+            Cell::Text(text) => quoted(text),
+            Cell::Number(value, _) => number(*value),
+            Cell::Spread(median, (low, high), _) => {
+                object([("median", number(*median)), ("min", number(*low)), ("max", number(*high))])
+            }
+        }
+    }
+}
+
+impl Target {
+    fn met(&self) -> bool {
+        match self.bound {
+            Bound::AtMost(wanted) => self.measured <= wanted,
+            Bound::AtLeast(wanted) => self.measured >= wanted,
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let wanted = match self.bound {
+            Bound::AtMost(wanted) => format!("at most {wanted}"),
+            Bound::AtLeast(wanted) => format!("at least {wanted}"),
+        };
+        let digits = if self.measured.abs() < 10.0 { 2 } else { 1 };
+        let met = if self.met() { "yes" } else { "NO" };
+        vec![self.what.clone(), wanted, grouped(self.measured, digits), met.to_owned()]
+    }
+}
+
+impl Machine {
+    fn this() -> Machine {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let cpu = read("/proc/cpuinfo");
+        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let load = read("/proc/loadavg");
+        Machine {
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            load: load.split(' ').next().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// A number with so many digits behind the point, thousands apart.
+fn grouped(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::from(if value < 0.0 { "-" } else { "" });
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+fn write_table(out: &mut String, columns: &[&str], rows: Vec<Vec<String>>) {
+    let width = |index: usize| {
+        let cells = rows.iter().map(|row| row[index].chars().count());
+        cells.chain([columns[index].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut line = |cells: &[&str]| {
+        for (cell, width) in cells.iter().zip(&widths) {
+            let _ = write!(out, "| {cell:width$} ");
+        }
+        out.push_str("|\n");
+    };
+    line(columns);
+    let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    for row in &rows {
+        line(&row.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        let shown =
+            [(1234567.891, 1), (999.0, 0), (-1000.0, 0), (0.04, 2)].map(|(value, digits)| grouped(value, digits));
+        assert_eq!(shown, ["1,234,567.9", "999", "-1,000", "0.04"]);
+    }
+
+    #[test]
+    fn a_report_says_the_same_in_both_formats() {
+        let mut report = Report::new("test");
+        let mut table = Table::new("t", &["what", "ns"]);
+        table.row(vec![Cell::text("a"), Cell::spread(&[3.0, 1.0, 2.0].into_iter().collect(), 0)]);
+        report.table(table);
+        report.target("speed", Bound::AtMost(2.0), 2.5);
+        let text = report.markdown();
+        assert!(text.contains("| a    | 2 (1 to 3) |"), "{text}");
+        assert!(text.contains("| speed  | at most 2 | 2.50     | NO  |"), "{text}");
+        let json = report.json();
+        assert!(json.contains(r#""rows":[{"what":"a","ns":{"median":2,"min":1,"max":3}}]"#), "{json}");
+        assert!(json.contains(r#"{"target":"speed","at_most":2,"measured":2.5,"met":false}"#), "{json}");
+        assert_eq!(quoted("a\"\n"), r#""a\"\u000a""#);
+    }
+}
