@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod fuzz;
+mod manual;
 mod test;
 mod tidy;
 mod workspace;
@@ -17,7 +19,13 @@ use clap::{ArgMatches, Args, Command};
 use std::process::ExitCode;
 
 /// The verbs, in the order of the help.
-const VERBS: &[Entry] = &[entry::<tidy::Tidy>(), entry::<test::Test>(), entry::<bench::Bench>()];
+const VERBS: &[Entry] = &[
+    entry::<tidy::Tidy>(),
+    entry::<test::Test>(),
+    entry::<bench::Bench>(),
+    entry::<fuzz::Fuzz>(),
+    entry::<manual::Manual>(),
+];
 
 /// A verb's options are the type itself; running consumes them.
 trait Verb: Args {

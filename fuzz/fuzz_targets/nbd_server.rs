@@ -1,0 +1,80 @@
+//! Any bytes as requests to a real device thread, over a real socket. The thread must survive, and must let go of
+//! every request: a second, well-behaved client of the same VM finds its window open.
+#![no_main]
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::thread;
+
+use libfuzzer_sys::fuzz_target;
+use sluice_fuzz_export::export;
+use sluice_io::device::{Arrived, Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use sluice_io::nbd::handshake::Negotiated;
+use sluice_sched::{GateSettings, Policy, schedulers};
+
+#[path = "export.rs"]
+#[allow(dead_code)]
+mod sluice_fuzz_export;
+
+fn device() -> &'static Device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    DEVICE.get_or_init(|| {
+        let scheduler = SchedulerSpec {
+            descriptor: schedulers::find("mclock").expect("it is in the list"),
+            facts: Default::default(),
+            params: Default::default(),
+        };
+        let gate = GateSettings { depth: 4, ..GateSettings::default() };
+        let spec = DeviceSpec { name: "fuzz".to_owned(), scheduler, gate, delay: None, delay_log: None };
+        let device = Device::start(spec).expect("io_uring works here");
+        let vm = "vm".to_owned();
+        let window = Window { requests: 8, bytes: 1 << 20 };
+        let (policy, store) = (Policy::default(), Store::Null);
+        let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export() });
+        let edits = vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }];
+        device.edit(edits).expect("the first VM fits");
+        device
+    })
+}
+
+fn connect(structured_replies: bool) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
+    let negotiated = Negotiated {
+        export: export().name,
+        structured_replies,
+        base_allocation: structured_replies.then_some(1),
+        block_size_requested: false,
+    };
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    let socket = OwnedFd::from(theirs);
+    device().door().enter(Arrived { vm, volume, socket, negotiated, seat: Box::new(()) });
+    ours
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((first, requests)) = data.split_first() else { return };
+    let mut bad = connect(first & 1 == 1);
+    let mut reader = bad.try_clone().expect("a socket can be cloned");
+    let drain = thread::spawn(move || {
+        let mut sink = Vec::new();
+        let _ = reader.read_to_end(&mut sink);
+    });
+    let _ = bad.write_all(requests);
+    let _ = bad.shutdown(Shutdown::Write);
+    drain.join().expect("reading does not panic");
+
+    // Flush: magic, flags, type 3, cookie, offset, length.
+    let mut flush = [0u8; 28];
+    flush[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
+    flush[7] = 3;
+    let mut good = connect(false);
+    good.write_all(&flush).expect("the server reads");
+    let mut reply = [0u8; 16];
+    good.read_exact(&mut reply).expect("the server answers");
+    assert_eq!(reply[4..8], [0; 4], "a flush succeeds");
+    let snapshot = device().snapshot().expect("the thread lives");
+    assert_eq!(snapshot.restarts, 0, "nothing panicked");
+});

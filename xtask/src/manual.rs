@@ -1,0 +1,171 @@
+//! `cargo xtask manual`: the parts of the manual that follow from the code.
+//!
+//! The keys of the host file are one list in `sluice-config`, the schedulers one list in `sluice-sched`, the verbs are
+//! those of the binary. Their pages are made from them and committed, and a test holds the two together.
+
+use crate::{Verb, workspace};
+use sluice_config::fields::{HOST, Key, Kind, Section};
+use sluice_sched::{Descriptor, schedulers};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// Write docs/host-file.md, docs/schedulers/*.md and docs/commands.md anew from the code.
+#[derive(clap::Args)]
+pub(crate) struct Manual {}
+
+impl Verb for Manual {
+    const NAME: &'static str = "manual";
+
+    fn run(self) -> Result<ExitCode, String> {
+        let mut pages = pages();
+        pages.push(("docs/commands.md".to_owned(), commands()?));
+        for (path, text) in pages {
+            let place = workspace::root().join(&path);
+            std::fs::create_dir_all(place.parent().expect("pages lie in docs")).map_err(|error| error.to_string())?;
+            std::fs::write(&place, text).map_err(|error| format!("Cannot write {path}: {error}"))?;
+            println!("{path}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Paths and texts.
+fn pages() -> Vec<(String, String)> {
+    let mut pages = vec![("docs/host-file.md".to_owned(), host_file())];
+    for descriptor in schedulers::ALL {
+        pages.push((format!("docs/schedulers/{}.md", descriptor.name), scheduler(descriptor)));
+    }
+    pages
+}
+
+const MADE: &str = "<!-- Made by `cargo xtask manual`; change the code instead. -->\n\n";
+
+fn host_file() -> String {
+    let mut text = format!("{MADE}# The host file\n\n{}.\n\n", HOST.doc);
+    text.push_str(
+        "TOML. Quantities carry their units: `k M G` are powers of 1000, `Ki Mi Gi` of 1024; a bare number is refused, and \
+         no limit is written `unlimited`. Beside `NAME.toml` the files in the folder `NAME.d` that end in `.toml` are laid \
+         over it in the order of their names. `sluice check` reports everything that is wrong at once; `sluice schema` \
+         prints the same as a JSON Schema. Complete examples are in the folder `examples`.\n",
+    );
+    section(&mut text, &HOST);
+    text
+}
+
+/// A table, and after it the tables inside it.
+fn section(text: &mut String, section_: &Section) {
+    if !section_.title.is_empty() {
+        let _ = write!(text, "\n## `[{}]`\n\n{}.\n\n", section_.title, section_.doc);
+        text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
+        for key in section_.keys().filter(|key| !is_table(&key.kind)) {
+            row(text, key);
+        }
+        if section_.scheduler_tables {
+            text.push_str(
+                "\nThe parameters of its scheduler stand in a table named like it: see [schedulers](schedulers).\n",
+            );
+        }
+    }
+    for key in section_.keys() {
+        if let Some(inner) = table_of(&key.kind) {
+            section(text, inner);
+        }
+    }
+}
+
+fn is_table(kind: &Kind) -> bool {
+    matches!(kind, Kind::Table(_) | Kind::Named(_))
+}
+
+fn table_of(kind: &Kind) -> Option<&'static Section> {
+    match kind {
+        Kind::Table(section) | Kind::Named(section) => Some(section),
+        Kind::Either(kinds) => kinds.iter().find_map(table_of),
+        _ => None,
+    }
+}
+
+fn row(text: &mut String, key: &Key) {
+    let default = key.default.map_or(String::new(), |default| format!("`{default}`"));
+    let doc = key.doc.replace('|', "\\|");
+    let _ = writeln!(text, "| `{}` | {}, like `{}` | {default} | {doc} |", key.name, kind(&key.kind), key.example);
+}
+
+fn kind(kind_: &Kind) -> String {
+    match kind_ {
+        Kind::Bool => "`true` or `false`".to_owned(),
+        Kind::Integer(min, max) => format!("a whole number from {min} to {max}"),
+        Kind::Decimal(min, max) => format!("a number from {min} to {max}"),
+        Kind::Word(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(" or "),
+        Kind::Scheduler => "the name of a scheduler".to_owned(),
+        Kind::Name(what) => format!("the name of a {what}"),
+        Kind::Text => "text".to_owned(),
+        Kind::Path => "an absolute path".to_owned(),
+        Kind::Address => "an address and a port".to_owned(),
+        Kind::Mode => "permissions in octal".to_owned(),
+        Kind::Size(..) => "a size".to_owned(),
+        Kind::Time(..) => "a time".to_owned(),
+        Kind::Iops => "a rate of normalised requests".to_owned(),
+        Kind::ByteRate => "a rate of bytes".to_owned(),
+        Kind::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join(", or "),
+        Kind::Table(section) | Kind::Named(section) => format!("a table, see `[{}]`", section.title),
+    }
+}
+
+fn scheduler(descriptor: &Descriptor) -> String {
+    let Descriptor { name, summary, idea, when, source, .. } = descriptor;
+    let mut text = format!("{MADE}# {name}\n\n{summary}\n\n## Idea\n\n{idea}\n\n## When to use it\n\n{when}\n\n");
+    text.push_str("## Policy fields that it enforces\n\n");
+    if descriptor.enforces.is_empty() {
+        text.push_str("None: a policy that states one is refused.\n");
+    }
+    for (field, how) in descriptor.enforces {
+        let _ = writeln!(text, "- `{}`: {how}", field.name());
+    }
+    let _ = write!(text, "\n## Parameters in `[device.NAME.{name}]`\n\n");
+    if descriptor.parameters.is_empty() {
+        text.push_str("None.\n");
+    }
+    for parameter in descriptor.parameters {
+        let (kind, default, help) = (parameter.kind, parameter.default, parameter.help);
+        let _ = writeln!(text, "- `{}` ({kind}; default `{default}`): {help}", parameter.name);
+    }
+    let _ = write!(text, "\n## Source\n\n{source}\n");
+    text
+}
+
+/// What the binary says of itself.
+fn commands() -> Result<String, String> {
+    let help = |arguments: &[&str]| {
+        let run = workspace::cargo()
+            .args(["run", "--quiet", "--package", "sluice", "--"])
+            .args(arguments)
+            .env("COLUMNS", "100")
+            .output()
+            .map_err(|error| format!("Cannot start cargo: {error}"))?;
+        let text = String::from_utf8(run.stdout).map_err(|_| "The help is not UTF-8".to_owned())?;
+        Ok::<_, String>(text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>())
+    };
+    let main = help(&["--help"])?;
+    let mut text = format!("{MADE}# Commands\n\n```text\n{main}```\n");
+    let listed = main.lines().skip_while(|line| *line != "Commands:").skip(1);
+    // A verb is indented by two; what is further in continues its description.
+    let verbs = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    for verb in verbs.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help") {
+        let _ = write!(text, "\n## sluice {verb}\n\n```text\n{}```\n", help(&[verb, "--help"])?);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_are_what_the_code_says() {
+        for (path, text) in pages() {
+            let written = std::fs::read_to_string(workspace::root().join(&path)).unwrap_or_default();
+            assert!(written == text, "{path} is not what the code says; run `cargo xtask manual`");
+        }
+    }
+}
