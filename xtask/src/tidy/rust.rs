@@ -285,6 +285,9 @@ fn is_test_attribute(tokens: &Tokens, attribute: &Attribute) -> bool {
 mod tests {
     use super::*;
 
+    /// No line.
+    const NONE: [usize; 0] = [];
+
     /// `(line, first words)` of every violation.
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
         check(&Source { path, text })
@@ -334,19 +337,19 @@ mod tests {
     #[test]
     fn a_declaration_without_body_has_no_length() {
         let text = format!("trait T {{\n    fn f();\n{}}}\n", "    const C: u8;\n".repeat(80));
-        assert_eq!(lines("a.rs", &text), []);
+        assert_eq!(lines("a.rs", &text), NONE);
     }
 
     #[test]
     fn files_longer_than_their_limit() {
         let body = "struct S;\n".repeat(600);
-        assert_eq!(lines("src/a.rs", &body), []);
+        assert_eq!(lines("src/a.rs", &body), NONE);
         let tests = "#[cfg(test)]\nmod tests {\n    use super::*;\n}\n";
-        assert_eq!(lines("src/a.rs", &format!("{body}{tests}")), []);
+        assert_eq!(lines("src/a.rs", &format!("{body}{tests}")), NONE);
         let longer = format!("{body}struct T;\n");
         assert_eq!(lines("src/a.rs", &longer), [1]);
-        assert_eq!(lines("crates/x/tests/a.rs", &longer), []);
-        assert_eq!(lines("src/gate/tests.rs", &longer), []);
+        assert_eq!(lines("crates/x/tests/a.rs", &longer), NONE);
+        assert_eq!(lines("src/gate/tests.rs", &longer), NONE);
     }
 
     #[test]
@@ -354,7 +357,7 @@ mod tests {
         let text = "fn f() { todo!() }\nfn g() { unimplemented!(); }\nfn h() { dbg!(1); }\n";
         assert_eq!(lines("a.rs", text), [1, 2, 3]);
         let text = "// dbg!(1)\nfn f() { g(\"todo!()\"); }\nfn todo() -> bool { dbg != 1 }\n";
-        assert_eq!(lines("a.rs", text), []);
+        assert_eq!(lines("a.rs", text), NONE);
     }
 
     #[test]
@@ -363,7 +366,7 @@ mod tests {
         assert_eq!(lines("a.rs", text), [2, 4]);
         let text = "#[cfg_attr(debug_assertions, ignore)]\nfn a() {}\n";
         assert_eq!(lines("a.rs", text), [1]);
-        assert_eq!(lines("a.rs", "fn ignore() {}\n"), []);
+        assert_eq!(lines("a.rs", "fn ignore() {}\n"), NONE);
     }
 
     #[test]
@@ -371,10 +374,10 @@ mod tests {
         for path in ["crates/x/src/lib.rs", "xtask/src/main.rs", "a/src/bin/b.rs"] {
             assert_eq!(lines(path, "//! About.\n\nmod a;\n"), [1], "{path}");
             let forbids = "//! About.\n\n#![forbid(unsafe_code)]\n\nmod a;\n";
-            assert_eq!(lines(path, forbids), [], "{path}");
+            assert_eq!(lines(path, forbids), NONE, "{path}");
         }
-        assert_eq!(lines("crates/sluice-io/src/lib.rs", "mod a;\n"), []);
-        assert_eq!(lines("crates/x/src/gate.rs", "struct S;\n"), []);
+        assert_eq!(lines("crates/sluice-io/src/lib.rs", "mod a;\n"), NONE);
+        assert_eq!(lines("crates/x/src/gate.rs", "struct S;\n"), NONE);
     }
 
     #[test]
@@ -396,7 +399,7 @@ mod tests {
 unsafe impl Send for S {}
 unsafe fn declared() {}
 ";
-        assert_eq!(lines("a.rs", explained), []);
+        assert_eq!(lines("a.rs", explained), NONE);
         let too_far = "// SAFETY: of f.\nfn f() {\n    unsafe { g() };\n}\n";
         assert_eq!(lines("a.rs", too_far), [3]);
     }
@@ -411,22 +414,22 @@ struct S { names: HashSet<u8> }
 ";
         let path = "crates/sluice-sched/src/gate.rs";
         assert_eq!(lines(path, text), [1, 2, 3, 4, 5]);
-        assert_eq!(lines("crates/sluice-io/src/a.rs", text), []);
+        assert_eq!(lines("crates/sluice-io/src/a.rs", text), NONE);
         let own = "use crate::time::Instant;\nfn f(now: Instant) -> BTreeMap<u8, u8> {}\n";
-        assert_eq!(lines(path, own), []);
+        assert_eq!(lines(path, own), NONE);
     }
 
     #[test]
     fn tests_wait_for_events() {
         let sleeps = "fn f() {\n    std::thread::sleep(d);\n    tokio::time::sleep(d).await;\n}\n";
         assert_eq!(lines("crates/x/tests/a.rs", sleeps), [2, 3]);
-        assert_eq!(lines("crates/x/src/a.rs", sleeps), []);
+        assert_eq!(lines("crates/x/src/a.rs", sleeps), NONE);
         let module = format!("#[cfg(all(test, unix))]\nmod tests {{\n{sleeps}}}\n");
         assert_eq!(lines("crates/x/src/a.rs", &module), [4, 5]);
         let function = format!("#[tokio::test]\nasync {sleeps}");
         assert_eq!(lines("crates/x/src/a.rs", &function), [3, 4]);
         let production = format!("#[cfg(not(test))]\n{sleeps}");
-        assert_eq!(lines("crates/x/src/a.rs", &production), []);
+        assert_eq!(lines("crates/x/src/a.rs", &production), NONE);
     }
 
     #[test]
