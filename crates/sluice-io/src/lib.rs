@@ -15,6 +15,7 @@ pub mod buffer;
 pub mod clock;
 pub mod delay;
 pub mod device;
+pub mod limits;
 pub mod listener;
 pub mod nbd;
 pub mod ring;

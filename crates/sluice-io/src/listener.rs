@@ -11,11 +11,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::device::{Arrived, Door};
@@ -133,6 +133,40 @@ impl Exports for Offer {
     }
 }
 
+/// The places for connections of a host, all sockets together.
+#[derive(Debug, Default)]
+pub struct Seats {
+    max: AtomicU32,
+    taken: AtomicU32,
+}
+
+impl Seats {
+    /// So many from now on. Who sits stays, even if there are fewer.
+    pub fn set_max(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// A place, if one is free; given back when it is dropped.
+    #[must_use]
+    pub fn take(self: &Arc<Self>) -> Option<Seat> {
+        let free = |taken: u32| (taken < self.max.load(Ordering::Relaxed)).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).ok()?;
+        Some(Seat { of: Arc::clone(self) })
+    }
+}
+
+/// A taken place.
+#[derive(Debug)]
+pub struct Seat {
+    of: Arc<Seats>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A socket that accepts clients. Dropping it closes the socket and removes its file; clients stay.
 pub struct Listener {
     endpoint: Endpoint,
@@ -147,7 +181,7 @@ enum Socket {
 
 impl Listener {
     /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
-    pub fn start(endpoint: Endpoint, catalogue: Catalogue, seats: &Arc<Semaphore>) -> Result<Self, ListenError> {
+    pub fn start(endpoint: Endpoint, catalogue: Catalogue, seats: &Arc<Seats>) -> Result<Self, ListenError> {
         let socket = bind(&endpoint)?;
         let (offers, seats, name) = (catalogue.clone(), Arc::clone(seats), endpoint.to_string());
         let task = tokio::spawn(async move { accept(&name, &socket, &offers, &seats).await });
@@ -229,7 +263,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Arc<Semaphore>) {
+async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Arc<Seats>) {
     loop {
         let accepted = match socket {
             Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Client::Unix(stream)),
@@ -244,7 +278,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Arc<
                 continue;
             }
         };
-        let Ok(seat) = Arc::clone(seats).try_acquire_owned() else {
+        let Some(seat) = seats.take() else {
             tracing::warn!(endpoint = name, "Client refused: nbd.connections_max is reached");
             continue;
         };
@@ -289,5 +323,24 @@ impl Client {
             door.enter(Arrived { vm, volume, socket, negotiated, seat });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_is_free_again_when_its_taker_has_gone() {
+        let seats = Arc::new(Seats::default());
+        assert!(seats.take().is_none());
+        seats.set_max(2);
+        let (first, second) = (seats.take(), seats.take());
+        assert!(first.is_some() && second.is_some() && seats.take().is_none());
+        drop(first);
+        seats.set_max(1);
+        assert!(seats.take().is_none(), "one sits, and there is one place now");
+        drop(second);
+        assert!(seats.take().is_some());
     }
 }

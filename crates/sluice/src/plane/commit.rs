@@ -28,6 +28,7 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     plane.devices.retain(|name, _| host.devices.contains_key(name));
     let served = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
     plane.exports.retain(|name, _| served(name));
+    plane.seats.set_max(host.nbd.connections_max);
     plane.host = host;
     plane.listeners.extend(listeners);
     offer(plane);

@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use sluice_config::Host;
 use sluice_io::device::{Device, Edit, Snapshot};
-use sluice_io::listener::Listener;
+use sluice_io::listener::{Listener, Seats};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::DiskSet;
-use tokio::sync::Semaphore;
 
 pub(crate) mod accounts;
 mod commit;
@@ -41,20 +40,20 @@ pub(crate) struct Plane {
     devices: BTreeMap<String, Running>,
     exports: BTreeMap<VolumeName, Export>,
     listeners: Vec<Listener>,
-    seats: Arc<Semaphore>,
+    seats: Arc<Seats>,
 }
 
 impl Plane {
-    /// Nothing yet. `connections_max` holds as long as the plane does.
+    /// Nothing yet.
     #[must_use]
-    pub(crate) fn new(connections_max: u32) -> Self {
+    pub(crate) fn new() -> Self {
         let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
         Plane {
             host: nothing,
             devices: BTreeMap::new(),
             exports: BTreeMap::new(),
             listeners: Vec::new(),
-            seats: Arc::new(Semaphore::new(connections_max as usize)),
+            seats: Arc::default(),
         }
     }
 

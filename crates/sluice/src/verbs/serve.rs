@@ -37,7 +37,13 @@ impl Serve {
         let mut report = signal(SignalKind::user_defined1())?;
         let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
         host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
-        let mut plane = Plane::new(host.nbd.connections_max);
+        if let Some(descriptors) = sluice_io::limits::raise_descriptors()
+            && descriptors < u64::from(host.nbd.connections_max)
+        {
+            let wanted = host.nbd.connections_max;
+            tracing::warn!(descriptors, wanted, "Fewer descriptors than connections are allowed; raise LimitNOFILE");
+        }
+        let mut plane = Plane::new();
         plane.apply(host)?;
         say_ready(&plane, format);
         loop {
