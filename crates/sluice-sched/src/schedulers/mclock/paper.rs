@@ -267,6 +267,9 @@ impl Scheduler for Paper {
         if let Some(owner) = &mut self.owners[completion.request.owner.index()] {
             owner.in_flight = owner.in_flight.saturating_sub(1);
         }
+        if self.in_flight == 0 && self.queued == 0 {
+            self.batch = None;
+        }
     }
 
     fn configure(&mut self, _now: Instant, change: Change) -> Result<(), ChangeError> {
