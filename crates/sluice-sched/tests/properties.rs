@@ -217,7 +217,8 @@ fn services_stay_within_one_request_of_their_shares() {
         let settings = GateSettings { depth, transfer_max: Bytes::mib(1), cost: cost_model, ..GateSettings::default() };
         let facts = Facts { depth, ..Facts::default() };
         let mut world = World::new(product().build(&facts), settings, Stub::parallel(depth as usize, MILLI));
-        let owners: Vec<OwnerId> = vms.map(|(weight, _)| world.vm(Policy::weighted(weight as u32))).to_vec();
+        let owners: Vec<OwnerId> =
+            vms.map(|(weight, _)| world.vm(Policy { idle_credit: 0, ..Policy::weighted(weight as u32) })).to_vec();
         for (owner, (_, size)) in owners.iter().zip(vms) {
             world.source(Source::new(*owner, VolumeId(0), Pattern::Manual).lengths(&[kib(size)]));
         }

@@ -6,6 +6,7 @@
 
 pub mod analysis;
 pub mod device;
+pub mod plan;
 pub mod subject;
 
 use std::cmp::Reverse;
@@ -242,6 +243,7 @@ impl World {
     pub fn stop(&mut self) {
         for source in &mut self.sources {
             source.on = false;
+            source.pattern = Pattern::Manual;
         }
     }
 
@@ -290,13 +292,12 @@ impl World {
             Event::Finish(slot) => self.finish(slot),
             Event::Arrive(index) => {
                 let source = &self.sources[index as usize];
-                let every = match source.pattern {
-                    Pattern::Open(every) if source.on => Some(every),
-                    Pattern::Open(_) => return,
-                    _ => None,
-                };
+                if !source.on {
+                    return;
+                }
+                let pattern = source.pattern;
                 self.ask(index as usize);
-                if let Some(every) = every {
+                if let Pattern::Open(every) = pattern {
                     self.plan(self.after(every), Event::Arrive(index));
                 }
             }
@@ -343,10 +344,12 @@ impl World {
         self.silence(from, |source| source.owner == owner);
     }
 
+    /// A volume leaves, unless it has left before.
     pub fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
         let from = self.finished.len();
-        self.gate.remove_volume(self.now, owner, volume, &mut self.finished).expect("a known volume");
-        self.silence(from, |source| source.owner == owner && source.volume == volume);
+        if self.gate.remove_volume(self.now, owner, volume, &mut self.finished).is_ok() {
+            self.silence(from, |source| source.owner == owner && source.volume == volume);
+        }
     }
 
     fn silence(&mut self, from: usize, gone: impl Fn(&Source) -> bool) {

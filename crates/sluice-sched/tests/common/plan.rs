@@ -1,0 +1,320 @@
+//! Random runs: VMs, volumes, traffic, a device and what happens to them, as plain data that shrinks.
+//!
+//! Everything lies on a grid of 1 ms. Costs are 1, 4, 16 or 64 exactly, and every rate is a product of powers of 2 and 5,
+//! so that tags are exact and an oracle can be held against them decision by decision.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use sluice_sched::gate::GateSettings;
+use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::{
+    ByteRate, Bytes, CostModel, Instant, Iops, Limit, OwnerId, Policy, Reservation, Scope, VolumeId, Weight,
+};
+
+use super::{MILLI, Order, Pattern, Places, Service, Source, Stub, World};
+
+/// Lengths that cost 1, 4, 16 and 64 under [`cost_model`].
+pub const LENGTHS: [u32; 4] = [4096, 28_672, 126_976, 520_192];
+
+pub fn cost_model() -> CostModel {
+    CostModel { reference: Some(Bytes(4096)), knee: Bytes(4096), ..CostModel::default() }
+}
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub depth: u32,
+    pub batch: u32,
+    pub device: DevicePlan,
+    pub vms: Vec<VmPlan>,
+    pub changes: Vec<(u64, ChangePlan)>,
+    pub millis: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct DevicePlan {
+    pub servers: u32,
+    pub order: Order,
+    /// The first VM's requests take 100 times longer.
+    pub one_slow: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct VmPlan {
+    pub policy: Policy,
+    pub volumes: Vec<Policy>,
+    pub streams: Vec<StreamPlan>,
+}
+
+#[derive(Debug, Clone)]
+pub struct StreamPlan {
+    pub volume: usize,
+    pub traffic: Traffic,
+    pub places: Places,
+    pub lengths: Vec<u32>,
+    pub elsewhere: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Traffic {
+    Steady(Pattern),
+    /// So many at one instant, that is all.
+    Burst(u32),
+}
+
+#[derive(Debug, Clone)]
+pub enum ChangePlan {
+    SetOwner(usize, Policy),
+    SetVolume(usize, usize, Policy),
+    Cancel(usize),
+    CancelVolume(usize, usize),
+    RemoveOwner(usize),
+    RemoveVolume(usize, usize),
+    AddOwner(VmPlan),
+    Depth(u32),
+    Stall,
+}
+
+/// Runs `check` on `cases` plans, always the same ones, and shrinks what fails.
+pub fn for_plans<S: Strategy<Value = Plan>>(cases: u32, plans: S, check: impl Fn(&Plan)) {
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[28; 32]));
+    let outcome = runner.run(&plans, |plan| {
+        check(&plan);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+const RATES: [u64; 6] = [20, 40, 100, 200, 400, 1000];
+const BYTE_RATES: [u64; 4] = [1 << 19, 1 << 20, 1 << 22, 1_000_000];
+
+fn iops(rates: impl Into<std::borrow::Cow<'static, [u64]>>) -> impl Strategy<Value = Option<Iops>> {
+    option::weighted(0.4, select(rates).prop_map(Iops::per_second))
+}
+
+fn byte_rate() -> impl Strategy<Value = Option<ByteRate>> {
+    option::weighted(0.2, select(&BYTE_RATES[..]).prop_map(ByteRate::per_second))
+}
+
+fn weight() -> impl Strategy<Value = Option<Weight>> {
+    option::weighted(0.9, select(&[1u32, 2, 4, 5, 10, 100, 1000][..]).prop_map(Weight::new))
+}
+
+fn stated_burst() -> impl Strategy<Value = Option<u32>> {
+    option::weighted(0.5, select(&[1u32, 2, 5, 20][..]))
+}
+
+/// A policy that contradicts itself is repaired, not thrown away.
+fn repaired(mut policy: Policy) -> Policy {
+    let reservation = &mut policy.reservation;
+    if policy.weight.is_none() && reservation.iops.is_none() {
+        reservation.iops = Some(Iops::per_second(20));
+    }
+    policy.limit.iops = policy.limit.iops.max(reservation.iops.filter(|_| policy.limit.iops.is_some()));
+    policy.limit.bytes = policy.limit.bytes.max(reservation.bytes.filter(|_| policy.limit.bytes.is_some()));
+    policy
+}
+
+pub fn policy() -> impl Strategy<Value = Policy> {
+    let credit = select(&[0u32, 1, 8, 256][..]);
+    let rates = (iops(&RATES[..4]), byte_rate(), iops(&RATES[..]), byte_rate());
+    (rates, weight(), stated_burst(), credit).prop_map(|(rates, weight, burst, idle_credit)| {
+        let (reserved, reserved_bytes, limit, limit_bytes) = rates;
+        let reservation = Reservation { iops: reserved, bytes: reserved_bytes.filter(|_| reserved.is_none()) };
+        let limit = Limit { iops: limit, bytes: limit_bytes };
+        repaired(Policy { reservation, limit, weight, burst, idle_credit, ..Policy::default() })
+    })
+}
+
+/// A policy inside a VM under `outer`: a quarter of its reservation, or none.
+fn inner_policy(outer: Policy, stated: Policy, reserves: bool) -> Policy {
+    let quarter = outer.reservation.iops.map(|iops| Iops::from_milli(iops.milli() / 4)).filter(|_| reserves);
+    let reservation = Reservation { iops: quarter, bytes: None };
+    let weight = stated.weight.or(Some(Weight::DEFAULT).filter(|_| quarter.is_none()));
+    repaired(Policy { reservation, weight, ..stated })
+}
+
+fn volumes(outer: Policy) -> impl Strategy<Value = Vec<Policy>> {
+    let plain = Just(vec![Policy::default()]);
+    let stated = vec((policy(), any::<bool>(), any::<bool>()), 1..4).prop_map(move |volumes| {
+        let inner = |(stated, reserves, default)| {
+            if default { Policy::default() } else { inner_policy(outer, stated, reserves) }
+        };
+        volumes.into_iter().map(inner).collect::<Vec<Policy>>()
+    });
+    prop_oneof![plain, stated]
+}
+
+fn traffic() -> impl Strategy<Value = Traffic> {
+    let on_off = (1u32..16, 20u64..300, 1000u64..1400).prop_map(|(outstanding, on, off)| {
+        Traffic::Steady(Pattern::OnOff { outstanding, on: on * MILLI, off: off * MILLI })
+    });
+    prop_oneof![
+        4 => (1u32..24).prop_map(|outstanding| Traffic::Steady(Pattern::Closed(outstanding))),
+        2 => (1u64..40).prop_map(|every| Traffic::Steady(Pattern::Open(every * MILLI))),
+        1 => on_off,
+        2 => (1u32..60).prop_map(Traffic::Burst),
+    ]
+}
+
+fn stream(volumes: usize) -> impl Strategy<Value = StreamPlan> {
+    let places = select(vec![Places::Equal, Places::Contiguous, Places::Random]);
+    let counted = option::weighted(0.2, (0u32..4, 0u32..6));
+    (0..volumes, traffic(), places, vec(select(LENGTHS.to_vec()), 1..4), counted).prop_map(
+        |(volume, traffic, places, lengths, elsewhere)| StreamPlan { volume, traffic, places, lengths, elsewhere },
+    )
+}
+
+pub fn vm() -> impl Strategy<Value = VmPlan> {
+    policy().prop_flat_map(|policy| {
+        volumes(policy).prop_flat_map(move |volumes| {
+            let streams = vec(stream(volumes.len()), 1..3);
+            (Just(volumes), streams).prop_map(move |(volumes, streams)| VmPlan { policy, volumes, streams })
+        })
+    })
+}
+
+/// What may happen to a run; `leaving` says whether owners and volumes come and go.
+fn change(leaving: bool) -> impl Strategy<Value = ChangePlan> {
+    let depth = select(&[1u32, 2, 4, 8, 32][..]);
+    let own = prop_oneof![
+        4 => (0usize..8, policy()).prop_map(|(vm, policy)| ChangePlan::SetOwner(vm, policy)),
+        2 => (0usize..8, 0usize..3, policy()).prop_map(|(vm, volume, policy)| ChangePlan::SetVolume(vm, volume, policy)),
+        2 => (0usize..8).prop_map(ChangePlan::Cancel),
+        1 => (0usize..8, 0usize..3).prop_map(|(vm, volume)| ChangePlan::CancelVolume(vm, volume)),
+        1 => depth.prop_map(ChangePlan::Depth),
+        1 => Just(ChangePlan::Stall),
+    ];
+    let coming_and_going = prop_oneof![
+        2 => (0usize..8).prop_map(ChangePlan::RemoveOwner),
+        1 => (0usize..8, 0usize..3).prop_map(|(vm, volume)| ChangePlan::RemoveVolume(vm, volume)),
+        2 => vm().prop_map(ChangePlan::AddOwner),
+    ];
+    if leaving { prop_oneof![2 => own, 1 => coming_and_going].boxed() } else { own.boxed() }
+}
+
+pub fn plan(leaving: bool) -> impl Strategy<Value = Plan> {
+    let depth = select(&[1u32, 2, 4, 8, 32][..]);
+    let order = select(vec![Order::Fifo, Order::Lifo, Order::Random]);
+    let device = (select(&[1u32, 2, 4, 32][..]), order, prop::bool::weighted(0.15));
+    let changes = vec((0u64..2500, change(leaving)), 0..8);
+    (depth, select(&[1u32, 3, 8][..]), device, vec(vm(), 1..8), changes).prop_map(
+        |(depth, batch, (servers, order, one_slow), vms, mut changes)| {
+            changes.sort_by_key(|(at, _)| *at);
+            let device = DevicePlan { servers, order, one_slow };
+            Plan { depth, batch, device, vms, changes, millis: 2500 }
+        },
+    )
+}
+
+impl Plan {
+    pub fn facts(&self) -> Facts {
+        Facts { depth: self.depth, ..Facts::default() }
+    }
+
+    /// A gate with these VMs, at `start`.
+    pub fn world(&self, scheduler: Box<dyn Scheduler>, start: Instant) -> (World, Vec<OwnerId>) {
+        let settings = GateSettings {
+            depth: self.depth,
+            transfer_max: Bytes::mib(1),
+            cost: cost_model(),
+            ..GateSettings::default()
+        };
+        let servers = self.device.servers;
+        let service = Service::Fixed(u64::from(servers) * MILLI);
+        let mut world = World::new(scheduler, settings, Stub::new(servers as usize, self.device.order, service));
+        world.now = start;
+        let mut vms = Vec::new();
+        for vm in &self.vms {
+            vms.push(add(&mut world, vm));
+        }
+        if self.device.one_slow {
+            world.device.slow = Some((vms[0], 100));
+        }
+        (world, vms)
+    }
+
+    /// The whole plan; `each` sees the world after every change.
+    pub fn run(&self, scheduler: Box<dyn Scheduler>, start: Instant, mut each: impl FnMut(&World)) -> World {
+        let (mut world, mut vms) = self.world(scheduler, start);
+        for (at, change) in &self.changes {
+            world.run_until(start + core::time::Duration::from_millis(*at));
+            apply(&mut world, &mut vms, change);
+            world.pump();
+            each(&world);
+        }
+        world.run_until(start + core::time::Duration::from_millis(self.millis));
+        world
+    }
+}
+
+fn add(world: &mut World, vm: &VmPlan) -> OwnerId {
+    let owner = world.gate.add_owner(world.now, vm.policy).expect("a repaired policy");
+    let volumes: Vec<VolumeId> = vm.volumes.iter().map(|policy| world.volume(owner, *policy)).collect();
+    for stream in &vm.streams {
+        let (pattern, burst) = match stream.traffic {
+            Traffic::Steady(pattern) => (pattern, 0),
+            Traffic::Burst(requests) => (Pattern::Manual, requests),
+        };
+        let mut source = Source::new(owner, volumes[stream.volume], pattern).places(stream.places);
+        source.lengths = stream.lengths.clone();
+        if let Some((rho, delta)) = stream.elsewhere {
+            source = source.elsewhere(rho.min(delta), delta);
+        }
+        let index = world.source(source);
+        for _ in 0..burst {
+            world.ask(index);
+        }
+        world.pump();
+    }
+    owner
+}
+
+/// What cannot be done (a VM that has left, volumes that reserve too much) is refused by the gate and skipped.
+fn apply(world: &mut World, vms: &mut Vec<OwnerId>, change: &ChangePlan) {
+    let count = vms.len().max(1);
+    let vm = |index: &usize| vms.get(index % count).copied();
+    let volume = |index: &usize| VolumeId(*index as u16);
+    match change {
+        ChangePlan::SetOwner(index, policy) => {
+            let Some(owner) = vm(index) else { return };
+            let _ = world.gate.set_owner(world.now, owner, *policy);
+        }
+        ChangePlan::SetVolume(index, inner, policy) => {
+            let Some(owner) = vm(index) else { return };
+            let outer = *world.gate.policy(owner).expect("a VM of the plan");
+            let _ = world.gate.set_volume(world.now, owner, volume(inner), inner_policy(outer, *policy, true));
+        }
+        ChangePlan::Cancel(index) => {
+            let Some(owner) = vm(index) else { return };
+            world.cancel(Scope::Owner(owner));
+        }
+        ChangePlan::CancelVolume(index, inner) => {
+            let Some(owner) = vm(index) else { return };
+            world.cancel(Scope::Volume(owner, volume(inner)));
+        }
+        ChangePlan::RemoveOwner(index) => {
+            let Some(owner) = vm(index) else { return };
+            world.remove_owner(owner);
+            vms.retain(|known| *known != owner);
+        }
+        ChangePlan::RemoveVolume(index, inner) => {
+            let Some(owner) = vm(index) else { return };
+            let streams = world.sources.iter().any(|s| s.owner == owner && s.volume == volume(inner));
+            if streams && world.sources.iter().any(|s| s.owner == owner && s.volume != volume(inner)) {
+                world.remove_volume(owner, volume(inner));
+            }
+        }
+        ChangePlan::AddOwner(plan) => vms.push(add(world, plan)),
+        ChangePlan::Depth(depth) => {
+            let now = world.now;
+            world.gate.set_depth(now, *depth).expect("any depth will do");
+        }
+        ChangePlan::Stall => world.device.stalled_until = world.after(1000 * MILLI),
+    }
+}
