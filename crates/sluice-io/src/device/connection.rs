@@ -17,8 +17,11 @@ pub(super) enum Expect {
         token: u32,
         have: u32,
     },
-    /// Data of a refused request.
-    Skip(u32),
+    /// Data of this refused request, of which so many bytes are still to come; it is answered behind them.
+    Skip {
+        token: u32,
+        left: u32,
+    },
 }
 
 /// A client.

@@ -46,13 +46,15 @@ impl Loop {
                 return self.retire(index);
             }
             match connection.expect {
-                Expect::Skip(left) => {
+                Expect::Skip { token, left } => {
                     let skipped = left.min((connection.end - connection.start) as u32);
                     connection.start += skipped as usize;
-                    connection.expect = if left == skipped { Expect::Header } else { Expect::Skip(left - skipped) };
                     if left > skipped {
+                        connection.expect = Expect::Skip { token, left: left - skipped };
                         break;
                     }
+                    connection.expect = Expect::Header;
+                    self.answer(token);
                 }
                 Expect::Payload { token, have } => {
                     if !self.take_payload(now, index, token, have) {
@@ -151,12 +153,13 @@ impl Loop {
     fn refuse(&mut self, index: u32, cookie: u64, refusal: Refusal) {
         let errno = refusal.errno.to_wire() as i32;
         let token = self.open_io(index, Io { errno, ..Io::of(index, cookie) });
-        if refusal.payload_to_skip > 0 {
-            self.connections[index].expect = Expect::Skip(refusal.payload_to_skip);
-        }
         let vm = self.backend.volumes[self.connections[index].volume].vm;
         self.vms[vm].refused += 1;
-        self.answer(token);
+        match refusal.payload_to_skip {
+            0 => self.answer(token),
+            // Clients take a reply to a request that they are still sending for a fault of the server.
+            left => self.connections[index].expect = Expect::Skip { token, left },
+        }
     }
 
     /// Enters a request into the table and the accounts of its VM's window.

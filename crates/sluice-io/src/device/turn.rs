@@ -303,7 +303,7 @@ impl Loop {
         while let Some(index) = self.retiring.pop() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             let ended = connection.closed || connection.finishing;
-            if let Expect::Payload { token, .. } = connection.expect
+            if let Expect::Payload { token, .. } | Expect::Skip { token, .. } = connection.expect
                 && ended
                 && !connection.receiving
             {
