@@ -57,6 +57,11 @@ impl Files {
         self.files[file.0 as usize].failed
     }
 
+    /// What was to be durable may be lost: the file is failed until it is opened again.
+    pub fn fail(&mut self, file: FileIndex) {
+        self.files[file.0 as usize].failed = true;
+    }
+
     /// A flush of `slot` arrives. `true`: start a sync now, it covers this flush.
     pub fn flush(&mut self, file: FileIndex, slot: Slot) -> bool {
         let file = &mut self.files[file.0 as usize];
@@ -121,5 +126,7 @@ mod tests {
         files.close(file);
         let anew = files.open(id);
         assert!(!files.is_failed(anew));
+        files.fail(anew);
+        assert!(files.is_failed(anew));
     }
 }

@@ -133,6 +133,13 @@ impl Volume {
         }
     }
 
+    /// Whether an operation makes itself durable. Direct writes do; through the page cache a sync follows, because there
+    /// it is often others' writes that it fails for.
+    fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
+        let direct = matches!(&self.store, VolumeStore::File { source, .. } if !source.is_buffered());
+        direct && stage == Stage::Transfer && io.kind == Some(Kind::Write) && io.forced
+    }
+
     /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
     pub(super) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
         let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };
@@ -205,9 +212,26 @@ impl Backend {
             Stage::PunchHole | Stage::ZeroRange | Stage::Discard if result == -libc::EOPNOTSUPP => {
                 self.fall_back(now, slot, token, stage);
             }
-            _ if result < 0 => self.end(now, slot, -result),
+            _ if result < 0 => self.operation_failed(now, slot, -result),
             _ => self.stage_done(now, slot),
         }
+    }
+
+    /// A write that carries its own sync cannot tell which of both has failed; the kernel reports what was lost before it
+    /// once, and it may have done so here.
+    fn operation_failed(&mut self, now: Instant, slot: Slot, errno: i32) {
+        let Work { stage, token, .. } = *self.work(slot);
+        let io = &self.ios[token];
+        let volume = &self.volumes[io.volume];
+        if let VolumeStore::File { file, .. } = volume.store
+            && volume.carries_sync(stage, io)
+            && errno == libc::EIO
+        {
+            self.files.fail(file);
+            let volume = &volume.name;
+            tracing::error!(volume, "Forced write failed: every volume on this file fails until it is reopened");
+        }
+        self.end(now, slot, errno);
     }
 
     /// A file or disk that cannot make zeroes or discard: remember it, and write zeroes if they are promised.
@@ -232,8 +256,8 @@ impl Backend {
 
     fn stage_done(&mut self, now: Instant, slot: Slot) {
         let Work { stage, token, .. } = *self.work(slot);
-        // Reads and writes carry the flag themselves; what has none is followed by a sync.
-        if self.ios[token].forced && !matches!(stage, Stage::Transfer | Stage::Sync) {
+        let io = &self.ios[token];
+        if io.forced && stage != Stage::Sync && !self.volumes[io.volume].carries_sync(stage, io) {
             self.work(slot).stage = Stage::Sync;
             return self.start(now, slot);
         }
@@ -308,7 +332,7 @@ impl Backend {
             return;
         }
         let left = length - progress;
-        let forced = if io.forced { libc::RWF_DSYNC } else { 0 };
+        let forced = if self.volumes[io.volume].carries_sync(stage, io) { libc::RWF_DSYNC } else { 0 };
         let data = || {
             let buffer = io.buffer.as_ref().expect("a transfer has a buffer");
             // SAFETY: skip + length lies within the request, for all of which the buffer was taken.
