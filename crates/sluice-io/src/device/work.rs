@@ -195,7 +195,11 @@ impl Backend {
     pub(super) fn operation_over(&mut self, now: Instant, slot: Slot, result: i32) {
         let Work { stage, token, length, .. } = *self.work(slot);
         if matches!(result, r if r == -libc::EINTR || r == -libc::EAGAIN) {
-            return self.start(now, slot);
+            return match stage {
+                // It is the one that runs already: others wait for it, and it must not wait for itself.
+                Stage::Sync => self.push_sync(now, slot),
+                _ => self.start(now, slot),
+            };
         }
         match stage {
             Stage::Sync => self.sync_over(now, slot, result),
