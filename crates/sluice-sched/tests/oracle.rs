@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::plan::{Plan, for_plans, plan};
+use common::plan::{Plan, for_plans, for_plans_as_found, plan};
 use common::*;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
@@ -557,7 +557,7 @@ fn and_while_vms_come_and_go() {
 #[should_panic(expected = "the fast one, then the oracle")]
 fn a_scheduler_that_differs_is_noticed() {
     // A control: with another bound on the catch-up the two must part somewhere.
-    for_plans(96, plan(false), |plan| {
+    for_plans_as_found(96, plan(false), |plan| {
         let subject =
             product().text("reservation_catchup_max", "1ms").with("batch", Value::Integer(i64::from(plan.batch)));
         let oracle = Oracle::new(plan.facts(), plan.batch, 1000);
