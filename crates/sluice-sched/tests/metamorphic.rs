@@ -1,0 +1,337 @@
+//! What must not matter, and what must matter one way only: runs compared with changed runs.
+//!
+//! Where a property does not hold for a scheduler by design, that is asserted, so that nobody relies on it.
+
+mod common;
+
+use common::analysis::assert_close;
+use common::*;
+use rand_pcg::Pcg32;
+use sluice_sched::gate::GateSettings;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::*;
+
+/// A fixed trace: what arrives when, whatever completes.
+#[derive(Debug, Clone)]
+struct Trace {
+    policies: Vec<Policy>,
+    /// Nanoseconds from the start, VM, length.
+    arrivals: Vec<(u64, usize, u32)>,
+    depth: u32,
+    service: u64,
+    catchup: u64,
+    start: Instant,
+    elsewhere: Option<(u32, u32)>,
+}
+
+/// What was dispatched: nanoseconds from the start, VM, arrival number, by which right.
+type Dispatches = Vec<(u64, u32, u64, Phase)>;
+
+fn play(subject: &Subject, trace: &Trace) -> Dispatches {
+    let facts = Facts { depth: trace.depth, ..Facts::default() };
+    let settings = GateSettings { depth: trace.depth, cost: plan::cost_model(), ..GateSettings::default() };
+    let subject = match subject.descriptor.name {
+        "mclock" => subject.clone().text("reservation_catchup_max", &format!("{}ms", trace.catchup)),
+        _ => subject.clone(),
+    };
+    let stub = Stub::new(trace.depth as usize, Order::Fifo, Service::Fixed(trace.service));
+    let mut world = World::new(subject.build(&facts), settings, stub);
+    world.now = trace.start;
+    let vms: Vec<OwnerId> = trace.policies.iter().map(|policy| world.vm(*policy)).collect();
+    let mut sources = Vec::new();
+    for (at, vm, length) in &trace.arrivals {
+        let mut source = Source::new(vms[*vm], VolumeId(0), Pattern::Manual).lengths(&[*length]);
+        if let Some((rho, delta)) = trace.elsewhere {
+            source = source.elsewhere(rho, delta);
+        }
+        sources.push((*at, world.source(source)));
+    }
+    for (at, source) in sources {
+        world.ask_at(world.after(at), source);
+    }
+    world.run_for(1000 * SECOND);
+    assert_eq!(world.log.len(), trace.arrivals.len(), "all of a trace is served");
+    let record = |r: &Record| (r.at.nanos_since(trace.start), r.request.owner.0, r.request.id.0, r.request.phase);
+    world.log.iter().map(record).collect()
+}
+
+/// Arrivals on a grid of 1 ms, partly at one instant, and policies with exact tags.
+fn random_trace(rng: &mut Pcg32) -> Trace {
+    let vms = 2 + below(rng, 6) as usize;
+    let policies = (0..vms).map(|_| random_policy(rng)).collect();
+    let mut arrivals = Vec::new();
+    let mut at = 0;
+    for _ in 0..250 {
+        at += pick(rng, &[0, 0, 0, 0, MILLI, MILLI, 5 * MILLI, 60 * MILLI]);
+        arrivals.push((at, below(rng, vms as u64) as usize, pick(rng, &plan::LENGTHS[..3])));
+    }
+    let depth = pick(rng, &[1, 2, 4, 8]);
+    Trace { policies, arrivals, depth, service: 4 * MILLI, catchup: 100, start: Instant::ZERO, elsewhere: None }
+}
+
+fn random_policy(rng: &mut Pcg32) -> Policy {
+    let mut policy = Policy::weighted(pick(rng, &[1, 2, 4, 10, 1000]));
+    policy.idle_credit = pick(rng, &[0, 1, 16]);
+    if below(rng, 3) == 0 {
+        policy = policy.reserving(pick(rng, &[100, 200, 500]));
+    }
+    if below(rng, 3) == 0 {
+        policy = policy.limited(pick(rng, &[500, 1000, 2000]));
+        policy.burst = Some(pick(rng, &[1, 4, 20]));
+    }
+    if below(rng, 4) == 0 {
+        policy.limit.bytes = Some(ByteRate::per_second(pick(rng, &[8_000_000, 16_000_000])));
+    }
+    policy
+}
+
+/// Asserts that two runs are the same; names the first dispatch that is not.
+fn assert_same(got: &Dispatches, expected: &Dispatches, what: &str) {
+    let differs = (0..expected.len().max(got.len())).find(|index| got.get(*index) != expected.get(*index));
+    if let Some(index) = differs {
+        panic!("{what}: dispatch {index} is {:?}, expected {:?}", got.get(index), expected.get(index));
+    }
+}
+
+/// Every subject on 20 traces: the run and the changed run.
+fn compare(seed: u64, subjects: &[Subject], check: impl Fn(&Subject, &Trace, &Dispatches)) {
+    let mut rng = chance(seed);
+    for _ in 0..20 {
+        let trace = random_trace(&mut rng);
+        for subject in subjects {
+            check(subject, &trace, &play(subject, &trace));
+        }
+    }
+}
+
+#[test]
+fn mm1_numbers_of_vms_do_not_matter() {
+    compare(1, &subjects(), |subject, trace, before| {
+        let count = trace.policies.len();
+        for turn in 1..count {
+            let place = |vm: usize| (vm + turn) % count;
+            let mut relabelled = trace.clone();
+            (0..count).for_each(|vm| relabelled.policies[place(vm)] = trace.policies[vm]);
+            relabelled.arrivals.iter_mut().for_each(|arrival| arrival.1 = place(arrival.1));
+            let expected: Dispatches =
+                before.iter().map(|(at, vm, id, phase)| (*at, place(*vm as usize) as u32, *id, *phase)).collect();
+            assert_same(&play(subject, &relabelled), &expected, &subject.label());
+        }
+    });
+}
+
+#[test]
+fn mm2_when_it_all_begins_does_not_matter() {
+    compare(2, &subjects(), |subject, trace, before| {
+        for start in [1, 12_345_678_901_234_567, u64::MAX - 2000 * SECOND] {
+            let shifted = Trace { start: Instant::from_nanos(start), ..trace.clone() };
+            assert_same(&play(subject, &shifted), before, &format!("{} from {start} ns", subject.label()));
+        }
+    });
+}
+
+#[test]
+fn mm3_the_scale_of_time_does_not_matter() {
+    let slower = |rate: Option<Iops>, k: u64| rate.map(|rate| Iops::from_milli(rate.milli() / k));
+    let slower_bytes = |rate: Option<ByteRate>, k: u64| rate.map(|r| ByteRate::per_second(r.bytes_per_second() / k));
+    compare(3, &subjects(), |subject, trace, before| {
+        for k in [2, 4, 20] {
+            let mut scaled = Trace { service: trace.service * k, catchup: trace.catchup * k, ..trace.clone() };
+            scaled.arrivals.iter_mut().for_each(|arrival| arrival.0 *= k);
+            for policy in &mut scaled.policies {
+                policy.reservation.iops = slower(policy.reservation.iops, k);
+                policy.limit.iops = slower(policy.limit.iops, k);
+                policy.limit.bytes = slower_bytes(policy.limit.bytes, k);
+                if subject.is("mclock", "paper") {
+                    // The published share tag takes a weight for a rate.
+                    policy.weight = policy.weight.map(|weight| Weight::from_hundredths(weight.hundredths() / k));
+                }
+            }
+            let expected: Dispatches = before.iter().map(|(at, vm, id, phase)| (at * k, *vm, *id, *phase)).collect();
+            assert_same(&play(subject, &scaled), &expected, &format!("{} x {k}", subject.label()));
+        }
+    });
+}
+
+fn weights_times(trace: &Trace, k: u64) -> Trace {
+    let mut scaled = trace.clone();
+    for policy in &mut scaled.policies {
+        policy.weight = policy.weight.map(|weight| Weight::from_hundredths(weight.hundredths() * k));
+    }
+    scaled
+}
+
+#[test]
+fn mm4_the_scale_of_weights_does_not_matter() {
+    compare(4, &[product(), Subject::of("noop")], |subject, trace, before| {
+        for k in [2, 5, 1000] {
+            assert_same(&play(subject, &weights_times(trace, k)), before, &format!("{} x {k}", subject.label()));
+        }
+    });
+    let mut rng = chance(4);
+    let changed = (0..20).filter(|_| {
+        let trace = random_trace(&mut rng);
+        play(&paper(), &trace) != play(&paper(), &weights_times(&trace, 1000))
+    });
+    assert!(changed.count() >= 10, "as published the scale of weights matters");
+}
+
+/// Requests per second of VMs that are always backlogged, at 1000/s and depth 4.
+fn rates(subject: &Subject, policies: &[Policy]) -> Vec<f64> {
+    let mut world = World::simple(subject, 4, 1000);
+    let vms: Vec<OwnerId> = policies.iter().map(|policy| world.busy(*policy, Pattern::Closed(32))).collect();
+    world.run_until(secs(11));
+    world.rates(&vms, secs(1), secs(11))
+}
+
+#[test]
+fn mm5_more_weight_is_not_less_service() {
+    let weights = [[1, 2, 3], [10, 10, 10], [1, 1, 7]];
+    for subject in [product(), paper()] {
+        for weights in weights {
+            let before = rates(&subject, &weights.map(Policy::weighted));
+            for more in [1, 3, 10] {
+                let mut policies = weights.map(Policy::weighted);
+                policies[0] = Policy::weighted(weights[0] + more);
+                let after = rates(&subject, &policies);
+                assert!(after[0] > before[0] + 1.0, "{}: {before:?} {after:?}", subject.label());
+                assert!(after[1] <= before[1] + 1.0 && after[2] <= before[2] + 1.0, "{before:?} {after:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn mm6_a_higher_reservation_or_a_lower_limit_moves_service_one_way() {
+    for subject in [product(), paper()] {
+        let base = [Policy::weighted(10), Policy::weighted(30).reserving(200), Policy::weighted(60)];
+        let mut last = rates(&subject, &base);
+        for reservation in [50, 150, 300, 500] {
+            let after = rates(&subject, &[base[0].reserving(reservation), base[1], base[2]]);
+            assert!(after[0] >= last[0] - 1.0 && after[0] >= reservation as f64 - 1.0, "{last:?} {after:?}");
+            assert!(after[1] >= 199.0, "{}: others keep theirs: {after:?}", subject.label());
+            last = after;
+        }
+        let mut last = rates(&subject, &base);
+        for limit in [500, 300, 100, 10] {
+            let after = rates(&subject, &[base[0], base[1], base[2].limited(limit)]);
+            assert!(after[2] <= last[2] + 1.0 && after[2] <= limit as f64 + 1.0, "{last:?} {after:?}");
+            assert!((after.iter().sum::<f64>() - 1000.0).abs() <= 1.0, "{}: {after:?}", subject.label());
+            last = after;
+        }
+    }
+}
+
+#[test]
+fn mm7_an_idle_vm_does_not_matter() {
+    compare(7, &subjects(), |subject, trace, before| {
+        let mut more = trace.clone();
+        more.policies.push(Policy::weighted(1_000_000).reserving(1000).limited(2000));
+        assert_same(&play(subject, &more), before, &subject.label());
+    });
+}
+
+#[test]
+fn mm8_splitting_a_vm_does_not_matter() {
+    for subject in [product(), paper()] {
+        let whole = rates(&subject, &[Policy::weighted(10), Policy::weighted(20)]);
+        let split = rates(&subject, &[5, 5, 20].map(Policy::weighted));
+        assert_close(&subject.label(), &[split[0] + split[1], split[2]], &whole, 0.01);
+    }
+    // noop counts requests.
+    let noop = Subject::of("noop");
+    let whole = rates(&noop, &[Policy::default(); 2]);
+    let split = rates(&noop, &[Policy::default(); 3]);
+    assert_close("noop, two", &whole, &[500.0, 500.0], 0.01);
+    assert_close("noop, three", &split, &[333.3, 333.3, 333.3], 0.01);
+}
+
+#[test]
+fn mm9_weights_alone_are_served_in_the_order_of_their_tags() {
+    let mut rng = chance(9);
+    for _ in 0..20 {
+        let weights: Vec<u32> = (0..5).map(|_| pick(&mut rng, &[1, 2, 4, 10, 1000])).collect();
+        let policies = weights.iter().map(|weight| Policy { idle_credit: 0, ..Policy::weighted(*weight) }).collect();
+        // One of each VM first: as published, one that comes later starts where the others are by then.
+        let mut arrivals = Vec::new();
+        for index in 0..200 {
+            let vm = if index < 5 { index } else { below(&mut rng, 5) as usize };
+            arrivals.push((0, vm, pick(&mut rng, &plan::LENGTHS[..3])));
+        }
+        let trace = Trace { policies, arrivals, depth: 1, ..random_trace(&mut rng) };
+        // The first of them finds the device free; the order is that of the others.
+        let in_order = |own_cost: bool| {
+            let mut tags = [0; 5];
+            let mut line = Vec::new();
+            for (id, (_, vm, length)) in trace.arrivals.iter().enumerate() {
+                let cost = u64::from(plan::cost_model().cost(Kind::Read, *length).raw() >> 16);
+                let step = 1000 / u64::from(weights[*vm]) * cost;
+                let first = tags[*vm] == 0;
+                // The published tag of a VM's first request is the current time, of each further one its own cost more.
+                let tag = if own_cost && !first { tags[*vm] + step } else { tags[*vm].max(u64::from(own_cost)) };
+                line.push((tag, id as u64));
+                tags[*vm] = if own_cost { tag } else { tag + step };
+            }
+            line.sort_unstable();
+            line.into_iter().map(|(_, id)| id).collect::<Vec<u64>>()
+        };
+        for (subject, own_cost) in [(product(), false), (paper(), true)] {
+            let got: Vec<u64> = play(&subject, &trace).iter().map(|dispatch| dispatch.2).collect();
+            assert_eq!(got, in_order(own_cost), "{}, weights {weights:?}", subject.label());
+        }
+    }
+}
+
+#[test]
+fn mm10_a_longer_silence_of_all_does_not_matter() {
+    // Published tags are real time: what a VM of low weight was served ahead of it is held against it for a while, so
+    // weights are high here, and in both modes reservations and limits have had the time to come up to date.
+    for subject in subjects() {
+        let mut rng = chance(10);
+        for _ in 0..20 {
+            let mut trace = random_trace(&mut rng);
+            if subject.is("mclock", "paper") {
+                trace = weights_times(&trace, 1000);
+            }
+            let length = trace.arrivals.last().unwrap().0;
+            let twice = |gap: u64| {
+                let again = trace.arrivals.iter().map(|(at, vm, size)| (at + length + gap, *vm, *size));
+                let arrivals = trace.arrivals.iter().copied().chain(again).collect();
+                let played = play(&subject, &Trace { arrivals, ..trace.clone() });
+                let second = played[250..].iter();
+                second.map(|(at, vm, id, phase)| (at - length - gap, *vm, *id, *phase)).collect::<Dispatches>()
+            };
+            assert_same(&twice(30 * SECOND), &twice(77 * SECOND), &subject.label());
+        }
+    }
+}
+
+#[test]
+fn mm15_one_server_of_dmclock_is_mclock() {
+    // A single server has counted nothing elsewhere: 0 where the own cost is added, 1 where it is multiplied.
+    for (subject, counted) in [(product(), 0), (paper(), 1)] {
+        compare(15, &[subject], |subject, trace, before| {
+            let tracked = Trace { elsewhere: Some((counted, counted)), ..trace.clone() };
+            assert_same(&play(subject, &tracked), before, &subject.label());
+        });
+    }
+}
+
+#[test]
+fn k_servers_of_dmclock_together_give_one_limit_and_the_reservation_once() {
+    // Two servers, requests in turn: each server sees one request elsewhere between its own.
+    let run = |policy: Policy, elsewhere: u32| {
+        let mut world = World::simple(&product(), 8, 1000);
+        let vm = world.vm(policy);
+        let source = Source::new(vm, VolumeId(0), Pattern::Closed(16)).elsewhere(elsewhere, elsewhere);
+        world.source(source);
+        world.run_until(secs(11));
+        world.rates(&[vm], secs(1), secs(11))[0]
+    };
+    for servers in [1, 2, 4, 8] {
+        let each = run(Policy::default().limited(80), servers - 1);
+        assert!((each * f64::from(servers) - 80.0).abs() <= 1.0, "{servers} servers: {each} each of a limit of 80");
+        let each = run(Policy { weight: None, ..Policy::default() }.reserving(80), servers - 1);
+        assert!((each * f64::from(servers) - 80.0).abs() <= 1.0, "{servers} servers: {each} each of 80 reserved");
+    }
+}
