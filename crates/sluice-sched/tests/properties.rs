@@ -92,6 +92,24 @@ fn what_a_stall_cost_a_reservation_is_caught_up_to_a_bound() {
     }
 }
 
+#[test]
+fn a_locality_batch_ends_when_nothing_waits() {
+    for subject in [product(), paper()] {
+        let mut world = World::simple(&subject.with("batch", Value::Integer(8)), 1, 1000);
+        let near = world.vm(Policy::weighted(1000));
+        let near = world.source(Source::new(near, VolumeId(0), Pattern::Manual).places(Places::Equal));
+        let reserved = world.vm(Policy::weighted(1).reserving(10));
+        let reserved = world.source(Source::new(reserved, VolumeId(0), Pattern::Manual));
+        world.ask(near);
+        world.pump();
+        world.run_until(secs(3600));
+        world.ask(near);
+        world.ask(reserved);
+        world.pump();
+        assert_eq!(world.log.last().unwrap().source, reserved as u32, "what is due goes before an old batch");
+    }
+}
+
 // Limits.
 
 #[test]
@@ -147,7 +165,7 @@ fn a_limit_holds_in_every_window() {
             let both = Limit { bytes: Some(bandwidth), ..requests.limit };
             for policy in [requests, Policy { limit: by_bytes, ..requests }, Policy { limit: both, ..requests }] {
                 let (world, vm) = rough_ride(policy, depth);
-                for window in [1, 10, 100, 500, 1000, 3000, 10_000] {
+                for window in [1, 30, 1000, 5000] {
                     let seconds = window as f64 / 1000.0;
                     let most = window_max(world.of(vm), window * MILLI, cost);
                     let bound = 120.0 * seconds + credit + cost_max + 0.001;
@@ -163,7 +181,7 @@ fn a_limit_holds_in_every_window() {
 
 #[test]
 fn a_limit_is_reached_when_it_is_asked_for() {
-    for depth in [1, 2, 8, 32] {
+    for depth in [1, 4, 32] {
         for (limit, capacity) in [(400, 1600), (100, 1000), (950, 1000), (7, 10_000)] {
             for together in [false, true] {
                 let mut world = World::simple(&product(), depth, capacity);
@@ -172,8 +190,8 @@ fn a_limit_is_reached_when_it_is_asked_for() {
                 }
                 // The other takes what is left, so that the device is always busy.
                 let vms = closed(&mut world, &[Policy::weighted(1000).limited(limit), Policy::weighted(1)]);
-                world.run_until(secs(21));
-                let got = world.rates(&vms, secs(1), secs(21))[0];
+                world.run_until(secs(11));
+                let got = world.rates(&vms, secs(1), secs(11))[0];
                 assert!(got >= 0.99 * limit as f64, "{got} of {limit} at depth {depth} of {capacity}");
             }
         }
