@@ -78,7 +78,8 @@ enum Message {
 pub struct Device {
     name: String,
     mailbox: Mailbox,
-    thread: Option<JoinHandle<()>>,
+    /// Its last word is what it did until its end.
+    thread: Option<JoinHandle<Option<Snapshot>>>,
 }
 
 impl Device {
@@ -133,16 +134,14 @@ impl Device {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it now and waits for it.
-    pub fn stop(mut self) {
-        self.end();
+    /// Ends it now, unless it has ended, and waits for it. What it did until then; nothing if it had failed for good.
+    pub fn stop(mut self) -> Option<Snapshot> {
+        self.end()
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> Option<Snapshot> {
         let _ = self.mailbox.send(Message::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.take()?.join().ok().flatten()
     }
 }
 

@@ -12,13 +12,18 @@ use sluice_sched::Gate;
 use crate::delay::Delay;
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::slow;
-use crate::device::spec::DeviceSpec;
+use crate::device::spec::{DeviceSpec, Snapshot};
 use crate::device::turn::Loop;
 use crate::device::work::Backend;
 use crate::ring::Ring;
 
-/// The life of a device thread. Says on `started` whether it could begin.
-pub(super) fn run(spec: &DeviceSpec, mailbox: &Mailbox, inbox: &Inbox, started: &Sender<io::Result<()>>) {
+/// The life of a device thread. Says on `started` whether it could begin; returns what it did until its end.
+pub(super) fn run(
+    spec: &DeviceSpec,
+    mailbox: &Mailbox,
+    inbox: &Inbox,
+    started: &Sender<io::Result<()>>,
+) -> Option<Snapshot> {
     sharpen_timers();
     let (mut state, mut helper) = match build(spec, mailbox, 0) {
         Ok(built) => {
@@ -27,7 +32,7 @@ pub(super) fn run(spec: &DeviceSpec, mailbox: &Mailbox, inbox: &Inbox, started: 
         }
         Err(error) => {
             let _ = started.send(Err(error));
-            return;
+            return None;
         }
     };
     loop {
@@ -36,7 +41,11 @@ pub(super) fn run(spec: &DeviceSpec, mailbox: &Mailbox, inbox: &Inbox, started: 
         let restarts = state.restarts + 1;
         let device = &spec.name;
         match end {
-            Ok(Ok(())) => return bury(state, mailbox, helper),
+            Ok(Ok(())) => {
+                let last = state.snapshot();
+                bury(state, mailbox, helper);
+                return Some(last);
+            }
             Ok(Err(error)) => tracing::error!(device, %error, "Ring failed: device is started anew"),
             Err(_) => tracing::error!(device, "Device thread panicked: its connections end, it is started anew"),
         }
@@ -45,7 +54,7 @@ pub(super) fn run(spec: &DeviceSpec, mailbox: &Mailbox, inbox: &Inbox, started: 
             Ok(built) => built,
             Err(error) => {
                 tracing::error!(device, %error, "Device cannot be started anew and stays down");
-                return;
+                return None;
             }
         };
     }

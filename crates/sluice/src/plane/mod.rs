@@ -95,6 +95,12 @@ impl Draining {
     pub(crate) fn is_over(&self) -> bool {
         self.devices.iter().all(Device::is_finished)
     }
+
+    /// Ends those that have not ended by themselves; what every device did until its end.
+    #[must_use]
+    pub(crate) fn finish(self) -> Vec<Snapshot> {
+        self.devices.into_iter().filter_map(Device::stop).collect()
+    }
 }
 
 /// The edits of each device.

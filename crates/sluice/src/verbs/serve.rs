@@ -89,8 +89,8 @@ fn reload_file(file: &Path, plane: &mut Plane) {
 
 async fn drain(plane: Plane, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
-    let last = plane.snapshots();
-    let outstanding: u64 = last.iter().flat_map(|device| &device.vms).map(|vm| u64::from(vm.outstanding)).sum();
+    let now = plane.snapshots();
+    let outstanding: u64 = now.iter().flat_map(|device| &device.vms).map(|vm| u64::from(vm.outstanding)).sum();
     tracing::info!(outstanding, "Draining");
     let started = Instant::now();
     let draining = plane.drain();
@@ -102,5 +102,5 @@ async fn drain(plane: Plane, format: Format) {
     } else {
         tracing::warn!(?timeout, "Not drained in time: what waits is not served");
     }
-    accounts::print(&last, format);
+    accounts::print(&draining.finish(), format);
 }
