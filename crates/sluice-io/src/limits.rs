@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 pub fn raise_descriptors() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    match setrlimit(Resource::Nofile, limit.clone()) {
+    match setrlimit(Resource::Nofile, limit) {
         Ok(()) => limit.maximum,
         Err(_) => getrlimit(Resource::Nofile).current,
     }

@@ -195,7 +195,7 @@ fn extent(span: &Span) -> Extent {
         Allocation::Data => 0,
         Allocation::Hole => allocation::HOLE | allocation::ZERO,
     };
-    Extent { length: u32::try_from(span.length).unwrap_or(u32::MAX & !0xfff), flags }
+    Extent { length: u32::try_from(span.length).unwrap_or(!0xfff), flags }
 }
 
 fn push_data(pieces: &mut Vec<Piece>, io: &Io, mut data: usize, zeroes: *mut u8) {

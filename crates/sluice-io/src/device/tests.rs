@@ -132,7 +132,7 @@ fn what_is_written_is_read_across_pieces_and_zeroed() {
     let device = device(None);
     add(&device, Policy::default(), store, 8 << 20);
     let mut client = connect(&device, 8 << 20);
-    let written: Vec<u8> = (0..3_000_832u32).map(|byte| (byte * 31 >> 3) as u8).collect();
+    let written: Vec<u8> = (0..3_000_832u32).map(|byte| ((byte * 31) >> 3) as u8).collect();
     assert_eq!(ask(&mut client, Command::Write { offset: 1536, data: &written, fua: false }), Ok(vec![]));
     let read = ask(&mut client, Command::Read { offset: 1536, len: written.len() as u32 }).unwrap();
     assert!(read == written);
