@@ -1,5 +1,7 @@
 //! `sluice completions SHELL`
 
+use std::io::Write;
+
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
@@ -16,7 +18,10 @@ pub(crate) struct Completions {
 impl Completions {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut command = crate::Cli::command();
-        clap_complete::generate(self.shell, &mut command, "sluice", &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut command, "sluice", &mut script);
+        // Into memory first: generating panics where it cannot write, and a closed pipe is no error.
+        let _ = std::io::stdout().write_all(&script);
         Ok(())
     }
 }
