@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use io_uring::{opcode, types};
 use sluice_sched::gate::{Finished, Outcome, Slot};
-use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy};
+use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy, Scope};
 
 use crate::clock::Clock;
 use crate::device::connection::{Connection, Expect};
@@ -61,6 +61,8 @@ pub(super) struct Loop {
     pub(super) connections: Table<Connection>,
     /// VMs with clients in line that may have room again.
     pub(super) crowded: Vec<u32>,
+    /// Volumes that a client has left, which may have requests waiting that nobody wants any more.
+    pub(super) left: Vec<u32>,
     /// Connections with something to send.
     pub(super) talkers: Vec<u32>,
     /// Connections that may be over.
@@ -82,6 +84,7 @@ impl Loop {
             vms: Table::default(),
             connections: Table::default(),
             crowded: Vec::new(),
+            left: Vec::new(),
             talkers: Vec::new(),
             retiring: Vec::new(),
             pieces: Vec::new(),
@@ -158,11 +161,14 @@ impl Loop {
             while let Some(slot) = self.backend.over.pop() {
                 self.slot_over(now, slot);
             }
+            while let Some(volume) = self.left.pop() {
+                self.cancel_unwanted(now, volume);
+            }
             while let Some(vm) = self.crowded.pop() {
                 self.serve_waiting(now, vm);
             }
             self.wake = self.gate.pump(now, &mut self.backend);
-            if self.backend.over.is_empty() && self.crowded.is_empty() {
+            if self.backend.over.is_empty() && self.crowded.is_empty() && self.left.is_empty() {
                 return;
             }
         }
@@ -264,10 +270,25 @@ impl Loop {
             return self.retire(index);
         }
         connection.shut_down();
+        let volume = connection.volume;
         if connection.outstanding > 0 {
             self.abandon(index);
         }
+        self.left.push(volume);
         self.retire(index);
+    }
+
+    /// What dead clients have waiting would use up their VM's limit and its window before the next client is served.
+    /// The gate cancels by volume, so it stays where another client still works on the same volume.
+    fn cancel_unwanted(&mut self, now: Instant, index: u32) {
+        let Some(volume) = self.backend.volumes.get(index) else { return };
+        if volume.leaving || volume.connections.iter().any(|known| !self.connections[*known].closed) {
+            return;
+        }
+        let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
+        let mut finished = Vec::new();
+        self.gate.cancel(now, scope, &mut finished);
+        finished.into_iter().for_each(|over| self.finish(over));
     }
 
     fn abandon(&mut self, index: u32) {
