@@ -93,6 +93,20 @@ fn what_a_stall_cost_a_reservation_is_caught_up_to_a_bound() {
 }
 
 #[test]
+fn what_is_left_over_is_not_charged_to_the_reservation() {
+    for subject in [product(), paper()] {
+        let mut world = World::simple(&subject, 4, 1000);
+        let reserved = world.busy(Policy::weighted(1).reserving(100), Pattern::Closed(32));
+        world.run_until(secs(10));
+        assert!(world.count(reserved, Instant::ZERO, secs(10)) >= 9_990, "alone it gets everything");
+        world.busy(Policy::weighted(1000), Pattern::Closed(32));
+        world.run_until(secs(12));
+        let got = world.rates(&[reserved], secs(10), secs(12))[0];
+        assert!(got >= 99.0, "{}: {got} of 100 as soon as another comes", subject.label());
+    }
+}
+
+#[test]
 fn a_locality_batch_ends_when_nothing_waits() {
     for subject in [product(), paper()] {
         let mut world = World::simple(&subject.with("batch", Value::Integer(8)), 1, 1000);
