@@ -1,0 +1,85 @@
+//! Block devices and file systems of a test: loop devices, small ext4.
+
+use std::path::{Path, PathBuf};
+
+use super::{run, tool};
+
+/// A loop device on a file.
+pub(crate) struct Loop {
+    pub(crate) path: PathBuf,
+}
+
+impl Loop {
+    pub(crate) fn new(file: &Path) -> Self {
+        let found = run(tool("losetup", "mount").args(["--find", "--show"]).arg(file));
+        assert!(found.status.success(), "loop devices are needed, and root: {}", found.stderr);
+        Loop { path: PathBuf::from(found.stdout.trim()) }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let detached = run(tool("losetup", "mount").arg("--detach").arg(&self.path));
+        if !detached.status.success() {
+            eprintln!("{}", detached.stderr);
+        }
+    }
+}
+
+/// An ext4 of its own on a loop device.
+pub(crate) struct FileSystem {
+    pub(crate) folder: PathBuf,
+    device: Loop,
+}
+
+impl FileSystem {
+    /// Formats `file` and mounts it on `folder`, which is made.
+    pub(crate) fn new(file: &Path, folder: PathBuf) -> Self {
+        let device = Loop::new(file);
+        // Without reserved blocks and lazy work, so that what is free stays predictable.
+        let format = ["-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
+        run(tool("mkfs.ext4", "e2fsprogs").args(format).arg(&device.path)).ok();
+        std::fs::create_dir(&folder).unwrap();
+        run(tool("mount", "mount").arg(&device.path).arg(&folder)).ok();
+        FileSystem { folder, device }
+    }
+
+    /// The device under it.
+    pub(crate) fn device(&self) -> &Path {
+        &self.device.path
+    }
+
+    /// Takes all space that is left, but `spare_bytes`.
+    pub(crate) fn fill(&self, spare_bytes: u64) {
+        let spare = self.folder.join("spare");
+        if spare_bytes > 0 {
+            std::fs::write(&spare, super::noise(7, spare_bytes as usize)).unwrap();
+        }
+        let block = super::noise(9, 64 << 10);
+        for len in [64 << 10, 4 << 10] {
+            let ballast = self.folder.join(format!("ballast-{len}"));
+            let mut file = std::fs::File::create_new(ballast).unwrap();
+            while std::io::Write::write_all(&mut file, &block[..len]).is_ok() {}
+            let _ = file.sync_all();
+        }
+        if spare_bytes > 0 {
+            std::fs::remove_file(spare).unwrap();
+        }
+    }
+
+    /// Gives the space back.
+    pub(crate) fn relieve(&self) {
+        for len in [64 << 10, 4 << 10] {
+            std::fs::remove_file(self.folder.join(format!("ballast-{len}"))).unwrap();
+        }
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        let unmounted = run(tool("umount", "mount").arg(&self.folder));
+        if !unmounted.status.success() {
+            eprintln!("{}", unmounted.stderr);
+        }
+    }
+}

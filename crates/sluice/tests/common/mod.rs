@@ -1,0 +1,436 @@
+//! The harness of the black-box tests: a folder per test, the real daemon, other people's clients.
+//!
+//! A test writes a host file, starts the daemon with [`Daemon::serve`] and waits for its ready line; it ends it with
+//! [`Daemon::terminate`], or drops it. Everything that is waited for has a bound, [`LONG`], which is generous because it
+//! only decides how long a failure takes.
+//!
+//! ```text
+//! let place = Place::new();
+//! let image = place.image("a.img", 16 << 20);
+//! let daemon = Daemon::serve(&place, &format!("{}{}", place.device(""), place.volume("a", "v", &image, "")));
+//! run(nbdinfo().arg(place.uri("a", "v")));
+//! ```
+
+#![allow(dead_code, reason = "each test binary uses its part of the harness")]
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) mod disk;
+pub(crate) mod fio;
+pub(crate) mod raw;
+pub(crate) mod slots;
+
+/// Bound of everything that is waited for.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A test's own folders: files lie on the disk of the build, which can do direct I/O; sockets where paths are short.
+pub(crate) struct Place {
+    files: TempDir,
+    sockets: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the build's folder can be written");
+        let sockets = tempfile::tempdir().expect("the folder for temporary files can be written");
+        Place { files, sockets }
+    }
+
+    /// The folder of files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.files.path()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    /// A file without content, of this size.
+    pub(crate) fn image(&self, name: &str, size_bytes: u64) -> PathBuf {
+        let path = self.file(name);
+        std::fs::File::create_new(&path).unwrap().set_len(size_bytes).unwrap();
+        path
+    }
+
+    /// A file with this content.
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.file(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
+        self.sockets.path().join(name)
+    }
+
+    /// The device `disk`, which is the disk of this place, with more lines of its table.
+    pub(crate) fn device(&self, lines: &str) -> String {
+        format!("[device.disk]\npath = \"{}\"\n{lines}\n", self.folder().display())
+    }
+
+    /// A volume on `disk` with the socket `VM-VOLUME.sock`, with more lines of its table.
+    pub(crate) fn volume(&self, vm: &str, volume: &str, source: &Path, lines: &str) -> String {
+        let (source, socket) = (source.display(), self.volume_socket(vm, volume));
+        format!(
+            "[vm.{vm}.volume.{volume}]\ndevice = \"disk\"\nsource = \"{source}\"\nexport = {{ socket = \"{}\" }}\n{lines}\n",
+            socket.display()
+        )
+    }
+
+    pub(crate) fn volume_socket(&self, vm: &str, volume: &str) -> PathBuf {
+        self.socket(&format!("{vm}-{volume}.sock"))
+    }
+
+    /// How clients name a volume.
+    pub(crate) fn uri(&self, vm: &str, volume: &str) -> String {
+        format!("nbd+unix:///{vm}/{volume}?socket={}", self.volume_socket(vm, volume).display())
+    }
+}
+
+/// The lines of a stream, as they come.
+pub(crate) struct Lines {
+    receiver: Receiver<String>,
+    seen: RefCell<Vec<String>>,
+}
+
+impl Lines {
+    pub(crate) fn of(stream: impl Read + Send + 'static) -> Self {
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Lines { receiver, seen: RefCell::default() }
+    }
+
+    /// Everything up to the next line with one of `needles`, itself included.
+    pub(crate) fn up_to(&self, needles: &[&str]) -> String {
+        let deadline = Instant::now() + LONG;
+        let mut lines = String::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = match self.receiver.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => panic!("ended without any of {needles:?}:\n{}", self.seen()),
+                Err(RecvTimeoutError::Timeout) => panic!("none of {needles:?} in time:\n{}", self.seen()),
+            };
+            self.seen.borrow_mut().push(line.clone());
+            lines = lines + &line + "\n";
+            if needles.iter().any(|needle| line.contains(needle)) {
+                return lines;
+            }
+        }
+    }
+
+    /// Everything until the stream ends.
+    pub(crate) fn all(&self) -> String {
+        let deadline = Instant::now() + LONG;
+        while let Ok(line) = self.receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            self.seen.borrow_mut().push(line);
+        }
+        self.seen()
+    }
+
+    fn seen(&self) -> String {
+        self.seen.borrow().iter().map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// A program that has ended.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// What it printed, if it succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert!(self.status.success(), "{}\n{}{}", self.status, self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// What it said, if it failed.
+    #[track_caller]
+    pub(crate) fn failed(self) -> String {
+        assert!(!self.status.success(), "{}\n{}{}", self.status, self.stdout, self.stderr);
+        self.stdout + &self.stderr
+    }
+}
+
+/// A program of somebody else; `package` brings it. Programs of the administrator are found as well.
+pub(crate) fn tool(program: &str, package: &str) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin";
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    let found = found.unwrap_or_else(|| panic!("{program} is missing: apt-get install {package}"));
+    let mut command = Command::new(found);
+    command.env("PATH", path).env("LC_ALL", "C");
+    command
+}
+
+/// The daemon's binary, whichever verb.
+pub(crate) fn sluice() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command.env_remove("RUST_LOG").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    command
+}
+
+/// Runs a program to its end.
+pub(crate) fn run(command: &mut Command) -> Ended {
+    run_within(command, LONG)
+}
+
+pub(crate) fn run_within(command: &mut Command, bound: Duration) -> Ended {
+    start(command).end_within(bound)
+}
+
+/// Starts a program in the background.
+pub(crate) fn start(command: &mut Command) -> Running {
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = Lines::of(child.stdout.take().expect("it was piped"));
+    let stderr = Lines::of(child.stderr.take().expect("it was piped"));
+    Running { child, stdout, stderr, name: format!("{command:?}") }
+}
+
+/// A program that runs; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) stdout: Lines,
+    pub(crate) stderr: Lines,
+    name: String,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a child has a number");
+        kill_process(pid, signal).expect("it runs, or is not waited for yet");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Ends it, without giving it a chance to say anything.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(LONG)
+    }
+
+    pub(crate) fn end_within(mut self, bound: Duration) -> Ended {
+        let deadline = Instant::now() + bound;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+                let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
+                panic!("still running after {bound:?}: {}\n{stdout}{stderr}", self.name);
+            }
+            // polls: a child's end, for which the standard library has no wait with a bound.
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        Ended { status, stdout: self.stdout.all(), stderr: self.stderr.all() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks again until it is so.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        // polls: a condition outside of this process; the caller names it.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A daemon that serves.
+pub(crate) struct Daemon {
+    running: Running,
+    file: PathBuf,
+}
+
+impl Daemon {
+    /// Serves this host file; returns when it is ready.
+    #[track_caller]
+    pub(crate) fn serve(place: &Place, host: &str) -> Daemon {
+        Daemon::serve_as(place, "host.toml", host)
+    }
+
+    /// The same with a name for the file, where there are two daemons.
+    #[track_caller]
+    pub(crate) fn serve_as(place: &Place, name: &str, host: &str) -> Daemon {
+        let file = place.write(name, host);
+        let running = start(sluice().args(["-o", "json", "serve"]).arg(&file));
+        let ready = running.stdout.receiver.recv_timeout(LONG);
+        let Ok(ready) = ready else { panic!("not ready:\n{}", running.end().stderr) };
+        let ready: Value = serde_json::from_str(&ready).expect("its output is JSON");
+        assert_eq!(ready["event"], "ready");
+        Daemon { running, file }
+    }
+
+    /// Tries to serve it; returns what the daemon said when it gave up.
+    #[track_caller]
+    pub(crate) fn refused(place: &Place, host: &str) -> String {
+        let file = place.write("refused.toml", host);
+        let ended = run(sluice().arg("serve").arg(&file));
+        assert_eq!(ended.code(), Some(1), "{}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.stdout, "");
+        ended.stderr
+    }
+
+    /// Changes the file and lets the daemon read it; what it said up to its verdict.
+    #[track_caller]
+    pub(crate) fn reload(&self, host: &str) -> String {
+        std::fs::write(&self.file, host).unwrap();
+        self.running.signal(Signal::HUP);
+        self.running.stderr.up_to(&["File applied", "everything stays as it was"])
+    }
+
+    /// The same, where the file must be accepted.
+    #[track_caller]
+    pub(crate) fn accept(&self, host: &str) {
+        let said = self.reload(host);
+        assert!(said.contains("File applied"), "{said}");
+    }
+
+    /// What each VM got so far.
+    #[track_caller]
+    pub(crate) fn accounts(&self) -> Accounts {
+        self.running.signal(Signal::USR1);
+        let lines = self.running.stdout.up_to(&["\"event\":\"accounts\""]);
+        Accounts(serde_json::from_str(lines.lines().last().unwrap()).expect("its output is JSON"))
+    }
+
+    /// Resident memory.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel knows it");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * KIB
+    }
+
+    pub(crate) fn stderr(&self) -> &Lines {
+        &self.running.stderr
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
+    }
+
+    /// Lets it drain and end by itself.
+    pub(crate) fn terminate(self) -> Ended {
+        self.running.signal(Signal::TERM);
+        self.running.end()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(self) -> Ended {
+        self.running.end()
+    }
+
+    /// Ends it as a crash does.
+    pub(crate) fn kill(self) {
+        self.running.kill();
+    }
+}
+
+/// What SIGUSR1 prints.
+pub(crate) struct Accounts(pub(crate) Value);
+
+impl Accounts {
+    /// Of the device, which must be the only one.
+    pub(crate) fn device(&self) -> &Value {
+        let devices = self.0["devices"].as_array().unwrap();
+        assert_eq!(devices.len(), 1);
+        &devices[0]
+    }
+
+    /// Of a VM on it.
+    #[track_caller]
+    pub(crate) fn vm(&self, name: &str) -> &Value {
+        let vms = self.device()["vms"].as_array().unwrap();
+        vms.iter().find(|vm| vm["vm"] == name).unwrap_or_else(|| panic!("no VM {name} in {}", self.0))
+    }
+
+    pub(crate) fn number(&self, vm: &str, key: &str) -> u64 {
+        self.vm(vm)[key].as_u64().unwrap_or_else(|| panic!("{key} of {vm} is no number"))
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.device()["connections"].as_u64().unwrap()
+    }
+}
+
+/// A free TCP port on the loopback address.
+pub(crate) fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// The names of all schedulers that this daemon has.
+pub(crate) fn schedulers() -> Vec<String> {
+    let listed = run(sluice().args(["schedulers", "-o", "json"])).ok();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let all = listed["schedulers"].as_array().unwrap();
+    assert!(!all.is_empty());
+    all.iter().map(|scheduler| scheduler["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Bytes without a pattern that would hide a wrong offset.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Runs Python in nbdsh, which must succeed; `h` and `nbd` are there.
+#[track_caller]
+pub(crate) fn nbdsh(script: &str) -> String {
+    let mut nbdsh = tool("nbdsh", "python3-libnbd");
+    // It starts whichever Python is first on the path, and only the system's has libnbd's module.
+    let path = std::env::var("PATH").unwrap_or_default();
+    run(nbdsh.env("PATH", format!("/usr/bin:/bin:{path}")).args(["-c", script])).ok()
+}
