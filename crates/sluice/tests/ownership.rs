@@ -1,0 +1,160 @@
+//! Nobody gets what is somebody else's: one writer per byte, one gate per disk, each volume on the disk that it names.
+
+use std::path::Path;
+
+use common::disk::Loop;
+use common::raw::Raw;
+use common::{Daemon, MIB, Place, noise};
+
+mod common;
+
+/// What another process that tries to serve `host` is told.
+#[track_caller]
+fn refused(place: &Place, host: &str, expected: &[&str]) {
+    let said = Daemon::refused(place, host);
+    for expected in expected {
+        assert!(said.contains(expected), "no {expected:?} in: {said}");
+    }
+}
+
+fn open(place: &Place, vm: &str) -> Raw {
+    Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()
+}
+
+#[test]
+fn a_second_daemon_on_an_image_is_refused_and_told_who_has_it() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let first = Daemon::serve(&place, &(place.device("") + &place.volume("a", "v", &image, "")));
+    let second = place.device("") + &place.volume("b", "v", &image, "");
+    let expected = format!("VM b, volume v: Volume {}", image.display());
+    refused(
+        &place,
+        &second,
+        &[&expected, "is locked by process", "sluice", "stop that one, or give this volume another"],
+    );
+    refused(
+        &place,
+        &(place.device("") + &place.volume("b", "v", &image, "read_only = true")),
+        &["is locked by process"],
+    );
+    assert!(!place.volume_socket("b", "v").exists());
+    assert_eq!(open(&place, "a").read(0, 512), Ok(vec![0; 512]), "the first goes on");
+    assert_eq!(first.terminate().code(), Some(0));
+    let second = Daemon::serve(&place, &second);
+    assert_eq!(second.terminate().code(), Some(0), "what is free again can be had");
+}
+
+#[test]
+fn readers_share_an_image_and_keep_writers_out() {
+    let place = Place::new();
+    let content = noise(1, MIB as usize);
+    let image = place.write("a.img", &content);
+    let reader = |vm| place.device("") + &place.volume(vm, "v", &image, "read_only = true");
+    let _first = Daemon::serve_as(&place, "first.toml", &reader("a"));
+    let _second = Daemon::serve_as(&place, "second.toml", &reader("b"));
+    for vm in ["a", "b"] {
+        assert!(open(&place, vm).read(0, MIB as u32).unwrap() == content);
+    }
+    refused(&place, &(place.device("") + &place.volume("c", "v", &image, "")), &["is locked by"]);
+}
+
+#[test]
+fn two_volumes_on_the_same_bytes_are_refused() {
+    let place = Place::new();
+    let image = place.image("a.img", 4 * MIB);
+    let alias = place.file("alias.img");
+    std::os::unix::fs::symlink(&image, &alias).unwrap();
+    let half = "size = \"2MiB\"";
+    let overlapping = "offset = \"1MiB\"\nsize = \"2MiB\"";
+    let host = place.device("") + &place.volume("a", "v", &image, half) + &place.volume("b", "v", &alias, overlapping);
+    refused(&place, &host, &["VM b, volume v", "is locked by another volume of this daemon"]);
+}
+
+#[test]
+fn ranges_of_one_file_are_disks_of_their_own() {
+    let place = Place::new();
+    let image = place.image("a.img", 8 * MIB);
+    let part =
+        |vm, offset, size| place.volume(vm, "v", &image, &format!("offset = \"{offset}MiB\"\nsize = \"{size}MiB\""));
+    let _daemon = Daemon::serve(&place, &(place.device("") + &part("a", 1, 2) + &part("b", 3, 4)));
+    let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
+    assert_eq!((a.size_bytes, b.size_bytes), (2 * MIB, 4 * MIB));
+    let (in_a, in_b) = (noise(1, 2 * MIB as usize), noise(2, 4 * MIB as usize));
+    a.write(0, &in_a).unwrap();
+    b.write(0, &in_b).unwrap();
+    assert!(a.read(0, 2 * MIB as u32).unwrap() == in_a);
+    assert!(b.read(0, 4 * MIB as u32).unwrap() == in_b);
+    assert!(a.read(2 * MIB - 512, 1024).is_err(), "a read does not reach into the next range");
+    assert!(a.write(2 * MIB - 512, &[1; 1024]).is_err());
+    let zeroes = vec![0; MIB as usize];
+    assert!(std::fs::read(&image).unwrap() == [zeroes.as_slice(), &in_a, &in_b, &zeroes].concat());
+}
+
+#[test]
+fn two_devices_on_one_disk_are_refused() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let other = format!("[device.other]\npath = \"{}\"\n", image.display());
+    let said = Daemon::refused(&place, &(place.device("") + &other));
+    assert!(said.contains("Devices disk and other lie on one disk"), "{said}");
+    assert!(said.contains("two gates cannot both keep promises on it; make them one device"), "{said}");
+}
+
+#[test]
+fn a_loop_device_is_the_disk_under_its_file() {
+    let place = Place::new();
+    let device = Loop::new(&place.image("a.img", MIB));
+    let other = format!("[device.other]\npath = \"{}\"\n", device.path.display());
+    let said = Daemon::refused(&place, &(place.device("") + &other));
+    assert!(said.contains("lie on one disk"), "{said}");
+}
+
+#[test]
+fn a_volume_on_another_disk_than_its_device_is_refused() {
+    let place = Place::new();
+    // Memory is another file system, and the same on every host.
+    let elsewhere = tempfile::Builder::new().tempfile_in("/dev/shm").expect("there is /dev/shm");
+    elsewhere.as_file().set_len(MIB).unwrap();
+    let host = place.device("") + &place.volume("a", "v", elsewhere.path(), "cache = \"buffered\"");
+    let expected = [
+        "VM a, volume v: its source lies on filesystem 0:",
+        "but its device disk is",
+        "name the device that it lies on",
+    ];
+    refused(&place, &host, &expected);
+    assert!(!place.volume_socket("a", "v").exists());
+}
+
+#[test]
+fn a_volume_without_direct_io_is_refused_unless_it_says_so() {
+    let place = Place::new();
+    let pipe = place.file("pipe");
+    let made = common::run(common::tool("mkfifo", "coreutils").arg(&pipe));
+    made.ok();
+    let serve = |source: &Path| place.device("") + &place.volume("a", "v", source, "");
+    refused(&place, &serve(&pipe), &["is a pipe: a volume is a raw regular file or a block device"]);
+    refused(&place, &serve(place.folder()), &["is a folder"]);
+    refused(&place, &serve(&place.file("none")), &["Cannot open", "check that it exists"]);
+    refused(&place, &serve(&place.image("empty", 0)), &["is empty"]);
+    refused(&place, &serve(&place.write("odd", [1; 1000])), &["is no multiple of the block size", "round it"]);
+}
+
+#[test]
+fn a_socket_that_somebody_listens_on_is_refused() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let host = place.device("") + &place.volume("a", "v", &image, "");
+    let socket = place.volume_socket("a", "v");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    refused(&place, &host, &["is in use by another process; stop it or choose another socket"]);
+    drop(listener);
+    // What nobody listens on any more is replaced; what is no socket is not touched.
+    let daemon = Daemon::serve(&place, &host);
+    assert_eq!(open(&place, "a").read(0, 512), Ok(vec![0; 512]));
+    daemon.kill();
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, "precious").unwrap();
+    refused(&place, &host, &["exists and is not a socket"]);
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+}
