@@ -1,0 +1,319 @@
+//! A changed host file: applied while clients work, all or nothing. And the end: what was asked is answered.
+
+use std::time::Instant;
+
+use common::raw::{READ, Raw, WRITE, header};
+use common::{Daemon, MIB, Place, noise, run, tool, until};
+use rustix::process::Signal;
+
+mod common;
+
+fn open(place: &Place, vm: &str) -> Raw {
+    Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()
+}
+
+/// A VM with policy lines of its own, and the image for it.
+fn vm(place: &Place, name: &str, policy: &str) -> String {
+    let image = place.file(&format!("{name}.img"));
+    if !image.exists() {
+        place.image(&format!("{name}.img"), 4 * MIB);
+    }
+    format!("[vm.{name}]\n{policy}\n") + &place.volume(name, "v", &image, "")
+}
+
+/// Asks one after another; how long that took, in seconds.
+fn seconds_for(client: &mut Raw, requests: u32) -> f64 {
+    let started = Instant::now();
+    for _ in 0..requests {
+        client.read(0, 4096).unwrap();
+    }
+    started.elapsed().as_secs_f64()
+}
+
+const LIMITED: &str = "limit = \"100 iops@8KiB\"\nburst = 1";
+
+#[test]
+fn a_lifted_limit_is_felt_by_a_client_at_work() {
+    let place = Place::new();
+    let host = |policy| place.device("") + &vm(&place, "a", policy) + &vm(&place, "b", "");
+    let daemon = Daemon::serve(&place, &host(LIMITED));
+    let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
+    let limited = seconds_for(&mut a, 100);
+    // Requests of 4 KiB cost a little less than one of 8 KiB.
+    assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
+    daemon.accept(&host("limit = \"unlimited\""));
+    let free = seconds_for(&mut a, 2000);
+    assert!(free < 10.0, "2000 requests without a limit in {free} s");
+    daemon.accept(&host(LIMITED));
+    let limited = seconds_for(&mut a, 100);
+    assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
+    assert!(seconds_for(&mut b, 100) < 10.0);
+}
+
+#[test]
+fn a_request_that_waits_for_its_limit_goes_when_the_limit_is_lifted() {
+    let place = Place::new();
+    let host = |policy| place.device("") + &vm(&place, "a", policy);
+    let daemon = Daemon::serve(&place, &host("limit = \"0.01 iops@8KiB\"\nburst = 1"));
+    let mut a = open(&place, "a");
+    for _ in 0..4 {
+        a.send(READ, 0, 0, 512, &[]).unwrap();
+    }
+    until("they wait", || daemon.accounts().number("a", "outstanding") > 0);
+    daemon.accept(&host(""));
+    let mut answered: Vec<_> = (0..4).map(|_| (a.reply().unwrap(), a.data(512).unwrap().len()).0).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [(1, 0), (2, 0), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn vms_and_volumes_come_and_go_beside_clients_at_work() {
+    let place = Place::new();
+    let extra = place.image("extra.img", MIB);
+    let (device, a, b) = (place.device(""), vm(&place, "a", ""), vm(&place, "b", ""));
+    let daemon = Daemon::serve(&place, &(device.clone() + &a));
+    let mut in_a = open(&place, "a");
+    in_a.write(0, &noise(1, 4096)).unwrap();
+
+    daemon.accept(&(device.clone() + &a + &b + &place.volume("a", "extra", &extra, "")));
+    let mut in_b = open(&place, "b");
+    in_b.write(0, &noise(2, 4096)).unwrap();
+    let mut in_extra = Raw::open(&place.volume_socket("a", "extra"), "a/extra").unwrap();
+    in_extra.write(0, &noise(3, 4096)).unwrap();
+    assert!(in_a.read(0, 4096).unwrap() == noise(1, 4096));
+
+    daemon.accept(&(device.clone() + &a + &b));
+    assert!(in_extra.is_shown_out());
+    assert!(!place.volume_socket("a", "extra").exists());
+    assert!(in_a.read(0, 4096).unwrap() == noise(1, 4096) && in_b.read(0, 4096).unwrap() == noise(2, 4096));
+
+    daemon.accept(&(device.clone() + &b));
+    assert!(in_a.is_shown_out());
+    assert!(!place.volume_socket("a", "v").exists());
+    assert!(in_b.read(0, 4096).unwrap() == noise(2, 4096));
+    assert_eq!(daemon.accounts().device()["vms"].as_array().unwrap().len(), 1);
+
+    // What has gone is free for others, and can come back with what was written.
+    let other = place.device("") + &place.volume("other", "v", &extra, "");
+    assert_eq!(Daemon::serve_as(&place, "other.toml", &other).terminate().code(), Some(0));
+    daemon.accept(&(device + &a + &b));
+    assert!(open(&place, "a").read(0, 4096).unwrap() == noise(1, 4096));
+    assert!(in_b.read(0, 4096).unwrap() == noise(2, 4096));
+}
+
+#[test]
+fn a_device_comes_and_goes() {
+    let place = Place::new();
+    let (device, a) = (place.device(""), vm(&place, "a", ""));
+    let null = format!(
+        "[device.null]\nbackend = \"null\"\n[vm.n.volume.v]\ndevice = \"null\"\nsize = \"1GiB\"\nexport = {{ socket = \"{}\" }}\n",
+        place.volume_socket("n", "v").display()
+    );
+    let daemon = Daemon::serve(&place, &(device.clone() + &a));
+    let mut in_a = open(&place, "a");
+    daemon.accept(&(device.clone() + &a + &null));
+    let mut in_null = open(&place, "n");
+    assert_eq!(in_null.read(512 * MIB, 4096), Ok(vec![0; 4096]));
+    daemon.accept(&(device + &a));
+    assert!(in_null.is_shown_out());
+    assert_eq!(in_a.read(0, 512), Ok(vec![0; 512]));
+    assert_eq!(daemon.accounts().0["devices"].as_array().unwrap().len(), 1);
+}
+
+/// Reloads to something refused; nothing may have changed, not even what was right in it.
+#[track_caller]
+fn assert_refused_whole(place: &Place, daemon: &Daemon, client: &mut Raw, host: &str, expected: &[&str]) {
+    let said = daemon.reload(host);
+    assert!(said.contains("everything stays as it was"), "{said}");
+    for expected in expected {
+        assert!(said.contains(expected), "no {expected:?} in: {said}");
+    }
+    assert!(!place.volume_socket("new", "v").exists(), "a socket of the refused file is there");
+    let accounts = daemon.accounts();
+    assert_eq!(accounts.device()["vms"].as_array().unwrap().len(), 1, "{}", accounts.0);
+    let limited = seconds_for(client, 50);
+    assert!(limited > 0.4, "the limit of the file in force holds: 50 requests in {limited} s");
+}
+
+#[test]
+fn a_refused_file_changes_nothing_at_all() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", LIMITED)));
+    let mut client = open(&place, "a");
+    let (free, new) = (vm(&place, "a", ""), vm(&place, "new", ""));
+    let mut refuse = |host: String, expected: &[&str]| {
+        assert_refused_whole(&place, &daemon, &mut client, &host, expected);
+    };
+    // Wrong in itself: every finding, with its place.
+    let wrong = place.device("dept = 3") + &free + &new + "[vm.new]\n";
+    refuse(wrong, &["error: Not TOML: duplicate key", "host.toml:", "1 error", "errors=1"]);
+    let wrong = place.device("dept = 3\ncapacity = \"5\"") + &free + &new;
+    refuse(wrong, &["unknown key 'dept'", "did you mean 'depth'?", "'5' has no unit", "2 errors", "errors=2"]);
+    // Right, but a source is missing, in use, or not where it should be.
+    let missing = place.volume("x", "v", &place.file("none"), "");
+    refuse(place.device("") + &free + &new + &missing, &["VM x, volume v: Cannot open", "No such file"]);
+    let again = place.volume("x", "v", &place.file("a.img"), "");
+    refuse(place.device("") + &free + &new + &again, &["are also those of a/v", "1 error"]);
+    let alias = place.file("alias.img");
+    std::os::unix::fs::symlink(place.file("a.img"), &alias).unwrap();
+    let taken = place.volume("x", "v", &alias, "");
+    refuse(place.device("") + &free + &new + &taken, &["VM x, volume v", "is locked by another volume of this daemon"]);
+    let nobody = place.image("nobody.img", MIB);
+    let socket = place.socket("nobody.sock");
+    let nobody = format!(
+        "[vm.x.volume.v]\ndevice = \"disk\"\nsource = \"{}\"\nexport = {{ socket = \"{}\", owner = \"nobody-has-this-name\" }}\n",
+        nobody.display(),
+        socket.display()
+    );
+    refuse(place.device("") + &free + &new + &nobody, &["no user nobody-has-this-name on this host"]);
+    assert!(!socket.exists());
+    // What cannot change while it runs.
+    let other_scheduler = place.device("scheduler = \"noop\"") + &vm(&place, "a", "") + &new;
+    let reason = "Device disk: its scheduler cannot change while it runs; restart the daemon";
+    refuse(other_scheduler, &[reason]);
+    let cost = place.device("cost = { knee = \"1MB\" }") + &free + &new;
+    refuse(cost, &["Device disk: its cost model cannot change while it runs"]);
+    // And then one that is right.
+    daemon.accept(&(place.device("") + &free + &new));
+    assert!(seconds_for(&mut client, 2000) < 10.0);
+    assert_eq!(open(&place, "new").read(0, 512), Ok(vec![0; 512]));
+}
+
+#[test]
+fn what_a_refused_file_had_opened_is_free_again() {
+    let place = Place::new();
+    let base = place.device("") + &vm(&place, "a", "");
+    let daemon = Daemon::serve(&place, &base);
+    let new = vm(&place, "new", "");
+    let missing = place.volume("x", "v", &place.file("none"), "");
+    let said = daemon.reload(&(base + &new + &missing));
+    assert!(said.contains("everything stays as it was"), "{said}");
+    let second = Daemon::serve_as(&place, "second.toml", &(place.device("") + &new));
+    assert_eq!(second.terminate().code(), Some(0));
+}
+
+#[test]
+fn the_end_waits_for_what_is_at_work_and_removes_the_sockets() {
+    let place = Place::new();
+    let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 2\n";
+    let shared = place.socket("shared.sock");
+    let host = place.device("depth = 2") + slow + &vm(&place, "a", "");
+    let daemon = Daemon::serve(&place, &format!("{host}[nbd]\nsocket = \"{}\"\n", shared.display()));
+    let (mut client, mut idle) = (open(&place, "a"), open(&place, "a"));
+    assert!(shared.exists());
+    for n in 0..4 {
+        client.send(WRITE, 0, n * 4096, 4096, &noise(n, 4096)).unwrap();
+    }
+    until("all four are taken", || daemon.accounts().number("a", "outstanding") == 4);
+    daemon.signal(Signal::TERM);
+    let mut answered: Vec<_> = (0..4).map(|_| client.reply().unwrap()).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [(1, 0), (2, 0), (3, 0), (4, 0)]);
+    assert!(client.is_shown_out() && idle.is_shown_out());
+    let ended = daemon.end();
+    assert_eq!(ended.code(), Some(0));
+    assert!(ended.stdout.lines().last().unwrap().contains("\"event\":\"accounts\""), "{}", ended.stdout);
+    assert!(!shared.exists() && !place.volume_socket("a", "v").exists());
+    let content = std::fs::read(place.file("a.img")).unwrap();
+    assert!((0..4).all(|n| content[n as usize * 4096..][..4096] == noise(n, 4096)));
+}
+
+#[test]
+fn the_end_answers_a_client_that_stopped_in_the_middle_of_a_write() {
+    let place = Place::new();
+    let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 2\n";
+    let daemon = Daemon::serve(&place, &(place.device("") + slow + &vm(&place, "a", "")));
+    let mut client = open(&place, "a");
+    for n in 0..2 {
+        client.send(WRITE, 0, n * 4096, 4096, &noise(n, 4096)).unwrap();
+    }
+    let half = [header(WRITE, 0, 9, 65536, 8192), noise(9, 4096)].concat();
+    std::io::Write::write_all(&mut client.stream, &half).unwrap();
+    until("all three are taken", || daemon.accounts().number("a", "outstanding") == 3);
+    daemon.signal(Signal::TERM);
+    let mut answered = [client.reply().unwrap(), client.reply().unwrap()];
+    answered.sort_unstable();
+    assert_eq!(answered, [(1, 0), (2, 0)]);
+    assert!(client.is_shown_out());
+    assert_eq!(daemon.end().code(), Some(0));
+    let content = std::fs::read(place.file("a.img")).unwrap();
+    assert!(content[65536..65536 + 8192] == [0; 8192], "half a write has not happened");
+}
+
+#[test]
+fn a_reload_changes_how_many_connections_there_may_be() {
+    let place = Place::new();
+    let host = |most| place.device("") + &vm(&place, "a", "") + &format!("[nbd]\nconnections_max = {most}\n");
+    let daemon = Daemon::serve(&place, &host(1));
+    let try_open = || Raw::open(&place.volume_socket("a", "v"), "a/v");
+    let mut first = open(&place, "a");
+    assert!(try_open().is_err());
+    daemon.accept(&host(2));
+    let mut second = open(&place, "a");
+    assert!(try_open().is_err());
+    daemon.accept(&host(1));
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "those inside stay");
+    }
+    second.close();
+    until("it has left", || daemon.accounts().connections() == 1);
+    assert!(try_open().is_err(), "two were inside when one became the most");
+    first.close();
+    until("there is room again", || try_open().is_ok());
+}
+
+#[test]
+fn the_last_accounts_include_what_was_drained() {
+    let place = Place::new();
+    let slow = "[device.disk.delay]\ntime = \"200ms\"\nparallel = 4\n";
+    let daemon = Daemon::serve(&place, &(place.device("") + slow + &vm(&place, "a", "")));
+    let mut client = open(&place, "a");
+    for n in 0..4 {
+        client.send(WRITE, 0, n * 4096, 4096, &noise(n, 4096)).unwrap();
+    }
+    until("all four are taken", || daemon.accounts().number("a", "outstanding") == 4);
+    let ended = daemon.terminate();
+    let last: serde_json::Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(last["devices"][0]["vms"][0]["completed"]["write"], 4, "{last}");
+}
+
+#[test]
+fn what_does_not_drain_in_time_is_given_up() {
+    let place = Place::new();
+    let slow = "[device.disk.delay]\ntime = \"30s\"\nparallel = 1\n";
+    let host = place.device("depth = 1") + slow + &vm(&place, "a", "") + "[daemon]\ndrain_timeout = \"100ms\"\n";
+    let daemon = Daemon::serve(&place, &host);
+    let mut client = open(&place, "a");
+    for _ in 0..3 {
+        client.send(READ, 0, 0, 4096, &[]).unwrap();
+    }
+    until("they are taken", || daemon.accounts().number("a", "outstanding") == 3);
+    let ended = daemon.terminate();
+    assert_eq!(ended.code(), Some(0));
+    assert!(ended.stderr.contains("Not drained in time: what waits is not served"), "{}", ended.stderr);
+    assert!(client.is_shown_out());
+    assert!(!place.volume_socket("a", "v").exists());
+}
+
+#[test]
+fn sockets_have_the_owner_and_mode_that_the_file_says() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let host = |mode: &str| {
+        let (source, socket) = (image.display(), place.socket("a.sock"));
+        let export =
+            format!("{{ socket = \"{}\", owner = \"nobody\", group = \"0\", mode = \"{mode}\" }}", socket.display());
+        place.device("") + &format!("[vm.a.volume.v]\ndevice = \"disk\"\nsource = \"{source}\"\nexport = {export}\n")
+    };
+    let daemon = Daemon::serve(&place, &host("0600"));
+    let found = std::fs::metadata(place.socket("a.sock")).unwrap();
+    let nobody = run(tool("id", "coreutils").args(["-u", "nobody"])).ok();
+    assert_eq!(
+        (found.permissions().mode() & 0o777, found.uid().to_string().as_str(), found.gid()),
+        (0o600, nobody.trim(), 0)
+    );
+    let said = daemon.reload(&host("0660"));
+    assert!(said.contains("its owner, group and mode cannot change while it is served"), "{said}");
+    assert_eq!(std::fs::metadata(place.socket("a.sock")).unwrap().permissions().mode() & 0o777, 0o600);
+}
