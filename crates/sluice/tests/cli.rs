@@ -1,0 +1,287 @@
+//! The command line: what is printed where, and with which exit code.
+
+use std::path::Path;
+
+use common::{Ended, Place, run, schedulers, sluice};
+use serde_json::{Value, json};
+
+mod common;
+
+fn said(arguments: &[&str]) -> Ended {
+    run(sluice().args(arguments))
+}
+
+/// In the folder of a place, so that messages name files as they were named.
+fn said_in(place: &Place, arguments: &[&str]) -> Ended {
+    run(sluice().current_dir(place.folder()).args(arguments))
+}
+
+#[track_caller]
+fn assert_said(ended: &Ended, code: i32, stdout: &str, stderr: &str) {
+    assert_eq!((ended.code(), ended.stdout.as_str(), ended.stderr.as_str()), (Some(code), stdout, stderr));
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn example(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    folder.join(name).canonicalize().unwrap().to_str().unwrap().to_owned()
+}
+
+const WRONG: &str = r#"[device.disk]
+path = "srv/vm"
+dept = 8
+capacity = "500"
+
+[policy.gold]
+reservation = "900 iops@8KiB"
+weight = 0
+
+[vm.a]
+policy = "glod"
+
+[vm.a.volume.v]
+device = "disk"
+source = "/srv/vm/a.img"
+export = { socket = "/run/sluice/a.sock" }
+"#;
+
+const FINDINGS: &str = r#"error: Device disk: path: 'srv/vm' is a relative path
+ --> host.toml:2:8
+  |
+2 | path = "srv/vm"
+  |        ^^^^^^^^
+  = hint: write an absolute path, for example "/dev/nvme0n1"
+
+error: Device disk: unknown key 'dept'
+ --> host.toml:3:1
+  |
+3 | dept = 8
+  | ^^^^
+  = hint: did you mean 'depth'?
+
+error: Device disk: capacity: '500' has no unit
+ --> host.toml:4:12
+  |
+4 | capacity = "500"
+  |            ^^^^^
+  = hint: write for example "500 iops"
+
+error: Policy gold: weight: 0 is out of range
+ --> host.toml:8:10
+  |
+8 | weight = 0
+  |          ^
+  = hint: it must be from 0.01 to 1000000 with at most two digits after the point
+
+error: VM a: policy: there is no policy 'glod'
+  --> host.toml:11:10
+   |
+11 | policy = "glod"
+   |          ^^^^^^
+   = hint: did you mean 'gold'?
+
+5 errors
+"#;
+
+#[test]
+fn check_says_everything_that_is_wrong_with_its_place() {
+    let place = Place::new();
+    place.write("host.toml", WRONG);
+    assert_said(&said_in(&place, &["check", "host.toml"]), 1, "", FINDINGS);
+    let ended = said_in(&place, &["check", "host.toml", "--output", "json"]);
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), FINDINGS));
+    let found = json_of(&ended.stdout);
+    assert_eq!(found["ok"], false);
+    let places: Vec<_> =
+        found["diagnostics"].as_array().unwrap().iter().map(|d| (d["line"].clone(), d["column"].clone())).collect();
+    assert_eq!(places, [(2, 8), (3, 1), (4, 12), (8, 10), (11, 10)].map(|(line, column)| (json!(line), json!(column))));
+    let second = json!({
+        "severity": "error", "file": "host.toml", "line": 3, "column": 1, "length": 4,
+        "message": "Device disk: unknown key 'dept'", "hint": "did you mean 'depth'?",
+    });
+    assert_eq!(found["diagnostics"][1], second);
+}
+
+#[test]
+fn serve_refuses_a_wrong_file_with_the_same_words() {
+    let place = Place::new();
+    place.write("host.toml", WRONG);
+    assert_said(&said_in(&place, &["serve", "host.toml"]), 1, "", FINDINGS);
+    let ended = said_in(&place, &["-o", "json", "serve", "host.toml"]);
+    assert_eq!((ended.code(), &json_of(&ended.stdout)["ok"]), (Some(1), &json!(false)));
+}
+
+#[test]
+fn a_missing_file_is_an_error_of_that_file() {
+    let place = Place::new();
+    let missing = "error: File cannot be read: No such file or directory (os error 2)\n --> none.toml\n\n1 error\n";
+    for verb in ["check", "serve"] {
+        assert_said(&said_in(&place, &[verb, "none.toml"]), 1, "", missing);
+    }
+}
+
+#[test]
+fn check_says_what_a_right_file_promises() {
+    let ended = said(&["check", &example("host.toml")]);
+    let expected = " DEVICE  SCHEDULER  VMS  VOLUMES  CAPACITY         RESERVED           \n \
+                    nvme0   mclock     3    4        40000 iops@8KiB  2492.307 iops@8KiB \nNo errors\n";
+    assert_said(&ended, 0, expected, "");
+    let ended = said(&["-o", "json", "check", &example("two-vms.toml")]);
+    let expected = json!({
+        "ok": true,
+        "warnings": [],
+        "devices": [{
+            "device": "disk", "scheduler": "mclock", "depth": 32, "reference_size_bytes": 8192,
+            "capacity_iops": 2000.0, "reserved_iops": 500.0, "vms": 2, "volumes": 2,
+        }],
+    });
+    assert_eq!((ended.code(), json_of(&ended.stdout), ended.stderr.as_str()), (Some(0), expected, ""));
+}
+
+#[test]
+fn files_in_the_folder_beside_are_laid_over() {
+    let place = Place::new();
+    let image = place.image("a.img", 1 << 20);
+    let file = place.write("host.toml", place.device("") + &place.volume("a", "v", &image, ""));
+    std::fs::create_dir(place.file("host.d")).unwrap();
+    std::fs::write(place.file("host.d/10.toml"), "[device.disk]\nscheduler = \"noop\"\n").unwrap();
+    let check = || run(sluice().args(["-o", "json", "check"]).arg(&file));
+    assert_eq!(json_of(&check().ok())["devices"][0]["scheduler"], "noop");
+    std::fs::write(place.file("host.d/20.toml"), "[device.disk]\nscheduler = \"nop\"\n").unwrap();
+    let said = check().failed();
+    assert!(said.contains("there is no scheduler 'nop'") && said.contains("host.d/20.toml:2:13"), "{said}");
+}
+
+#[test]
+fn a_warning_does_not_refuse() {
+    let place = Place::new();
+    let image = place.image("a.img", 1 << 20);
+    let file = place.write("host.toml", place.device("") + &place.volume("a", "v", &image, "cache = \"buffered\""));
+    let ended = run(sluice().args(["-o", "json", "check"]).arg(&file));
+    assert_eq!(ended.code(), Some(0));
+    assert!(ended.stderr.starts_with("warning: Volume a/v: promises are not given"), "{}", ended.stderr);
+    assert_eq!(json_of(&ended.stdout)["warnings"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_not_on_the_command_line_is_refused_with_2() {
+    for arguments in [&["--frobnicate"][..], &["serv"], &["serve"], &["check", "a", "b"], &[]] {
+        let ended = said(arguments);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(ended.stderr.contains("Usage: sluice"), "{arguments:?}: {}", ended.stderr);
+    }
+    assert_eq!(said(&["-o", "xml", "schema"]).code(), Some(2));
+    let ended = said(&["--frobnicate"]);
+    assert!(ended.stderr.starts_with("error: unexpected argument '--frobnicate' found\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    assert_said(&said(&["--version"]), 0, concat!("sluice ", env!("CARGO_PKG_VERSION"), "\n"), "");
+    for verb in ["serve", "check", "schema", "schedulers", "demo", "completions"] {
+        let ended = said(&[verb, "--help"]);
+        assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""), "{verb}");
+        assert!(ended.stdout.contains(&format!("Usage: sluice {verb}")), "{}", ended.stdout);
+    }
+}
+
+/// Every dotted key of a TOML table, arrays left out.
+fn keys(value: &toml::Value, path: &[&str], found: &mut Vec<Vec<String>>) {
+    let toml::Value::Table(table) = value else { return };
+    for (key, value) in table {
+        let path: Vec<&str> = path.iter().copied().chain([key.as_str()]).collect();
+        found.push(path.iter().map(|&key| key.to_owned()).collect());
+        keys(value, &path, found);
+    }
+}
+
+/// What a schema says of a key in a table: its property, or what it says of all that have no property.
+fn step<'a>(schema: &'a Value, root: &'a Value, key: &str) -> Option<&'a Value> {
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => root.pointer(reference.strip_prefix('#')?)?,
+        None => schema,
+    };
+    for kind in ["oneOf", "anyOf"] {
+        if let Some(found) = schema[kind].as_array().and_then(|all| all.iter().find_map(|one| step(one, root, key))) {
+            return Some(found);
+        }
+    }
+    let others = || schema.get("additionalProperties").filter(|others| others.is_object());
+    schema["properties"].get(key).or_else(others)
+}
+
+#[test]
+fn the_schema_knows_every_key_of_the_examples() {
+    let ended = said(&["schema"]);
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
+    let schema = json_of(&ended.stdout);
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    for name in ["host.toml", "two-vms.toml"] {
+        let text = std::fs::read_to_string(example(name)).unwrap();
+        let mut found = Vec::new();
+        keys(&toml::Value::Table(text.parse().unwrap()), &[], &mut found);
+        assert!(found.len() > 20);
+        for path in found {
+            let known = path.iter().try_fold(&schema, |at, key| step(at, &schema, key));
+            assert!(known.is_some_and(|known| known["description"].is_string()), "{name}: {}", path.join("."));
+        }
+    }
+    let unknown = step(&schema, &schema, "device").and_then(|all| step(all, &schema, "disk"));
+    assert!(unknown.is_some_and(|device| step(device, &schema, "dept").is_none()));
+}
+
+#[test]
+fn schedulers_are_listed_and_described() {
+    let names = schedulers();
+    let table = said(&["schedulers"]).ok();
+    let listed: Vec<&str> = table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(listed, names);
+    for name in &names {
+        let page = said(&["schedulers", name]).ok();
+        assert!(page.starts_with(&format!("{name}: ")), "{page}");
+        for part in
+            ["IDEA", "WHEN TO USE IT", "POLICY FIELDS THAT IT ENFORCES", "PARAMETERS in [device.NAME.", "SOURCE"]
+        {
+            assert!(page.contains(&format!("\n{part}")), "{name} has no {part}: {page}");
+        }
+        let described = json_of(&said(&["schedulers", name, "-o", "json"]).ok());
+        assert_eq!(described["name"], **name);
+        for key in ["summary", "idea", "when", "source"] {
+            assert!(described[key].as_str().is_some_and(|text| !text.is_empty()), "{name} has no {key}");
+        }
+        assert!(described["enforces"].is_array() && described["parameters"].is_array());
+    }
+    let unknown = format!("error: No scheduler is called 'none'; there are: {}\n", names.join(", "));
+    assert_said(&said(&["schedulers", "none"]), 3, "", &unknown);
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    for (shell, start) in [("bash", "_sluice()"), ("zsh", "#compdef sluice"), ("fish", "# Print an optspec")] {
+        let script = said(&["completions", shell]).ok();
+        assert!(script.starts_with(start), "{shell}: {}", &script[..script.len().min(80)]);
+        assert!(script.contains("schedulers") && script.contains("completions"), "{shell}");
+    }
+    assert_eq!(said(&["completions", "cmd"]).code(), Some(2));
+}
+
+#[test]
+fn a_reader_that_has_left_is_no_error() {
+    let example = example("host.toml");
+    for arguments in
+        [&["schema"][..], &["schedulers"], &["schedulers", "mclock"], &["check", &example], &["completions", "bash"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = sluice().args(arguments).stdout(writer).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()),
+            (Some(0), ""),
+            "{arguments:?}"
+        );
+    }
+}
