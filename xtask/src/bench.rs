@@ -7,8 +7,12 @@
 //! Reports go to standard output, as Markdown tables or as JSON; progress goes to standard error. What each number
 //! means is in `docs/benchmarks.md`.
 
+mod accuracy;
 mod core;
+mod load;
+mod nbd;
 mod report;
+mod server;
 mod stats;
 
 use std::process::{Command, ExitCode};
@@ -33,6 +37,10 @@ pub(crate) struct Bench {
 enum What {
     /// CPU time and memory that the core takes per request, from 10 to 100,000 VMs.
     Core(core::Options),
+    /// What a request over NBD costs, beside other servers.
+    Nbd(nbd::Options),
+    /// Whether VMs get what they are promised, beside what else limits and shares.
+    Accuracy(accuracy::Options),
 }
 
 impl Verb for Bench {
@@ -44,6 +52,8 @@ impl Verb for Bench {
         }
         let report = match &self.what {
             What::Core(options) => core::run(options, self.quick)?,
+            What::Nbd(options) => nbd::run(options, self.quick)?,
+            What::Accuracy(options) => accuracy::run(options, self.quick)?,
         };
         print(&report, self.output);
         Ok(ExitCode::SUCCESS)

@@ -53,7 +53,6 @@ struct Target {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Bound {
     AtMost(f64),
-    #[allow(dead_code, reason = "the benchmarks of throughput will use it")]
     AtLeast(f64),
 }
 
@@ -78,8 +77,12 @@ impl Report {
         self.targets.push(Target { what: what.into(), bound, measured });
     }
 
+    /// Says something beside the numbers; the same only once.
     pub(super) fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     pub(super) fn markdown(&self) -> String {
@@ -96,7 +99,7 @@ impl Report {
             write_table(&mut out, &["target", "wanted", "measured", "met"], rows);
         }
         for (index, note) in self.notes.iter().enumerate() {
-            let _ = write!(out, "{}* {note}\n", if index == 0 { "\n" } else { "" });
+            let _ = writeln!(out, "{}* {note}", if index == 0 { "\n" } else { "" });
         }
         out
     }

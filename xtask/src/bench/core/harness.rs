@@ -64,7 +64,7 @@ fn cpu_ns() -> u64 {
 
 fn policy(index: u32, owners: u32) -> Policy {
     let equal = CAPACITY_MILLI / u64::from(owners);
-    let (limit, burst) = if index % 3 == 0 { (equal * 4 / 5, Some(2)) } else { (equal * 4, None) };
+    let (limit, burst) = if index.is_multiple_of(3) { (equal * 4 / 5, Some(2)) } else { (equal * 4, None) };
     let mut policy = Policy { weight: Some(Weight::new(100 * (1 + index % 5))), ..Policy::default() };
     policy.reservation.iops = Some(Iops::from_milli(equal / 2));
     policy.limit.iops = Some(Iops::from_milli(limit));

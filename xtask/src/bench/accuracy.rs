@@ -1,0 +1,300 @@
+//! `cargo xtask bench accuracy`: whether VMs get what they are promised.
+//!
+//! The device is a `delay` device, whose capacity is a number and not a hope; the requests come through real NBD sockets.
+//! What a limit or a reservation does in a window is counted at dispatch, from the device's own log. Others are asked for
+//! the same beside it: QEMU's throttle filter over NBD, the kernel's blk-throttle and BFQ on a loop device. Reservations
+//! have nobody to be compared with.
+
+mod hosts;
+mod kernel;
+mod slots;
+mod throttle;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::load::Outcome;
+use super::report::{Bound, Cell, Report, Table};
+use super::server;
+use super::stats::Samples;
+use hosts::{Host, Vm};
+use slots::Slots;
+
+/// Rates of the device for the shares [IOPS], and the scales of the weights 1:2:3.
+const RATES: [u64; 4] = [100, 1_000, 10_000, 50_000];
+const SCALES: [f64; 3] = [0.01, 1.0, 100.0];
+/// Limits that are compared [IOPS], and the requests that each VM keeps in flight.
+const LIMITS: [u64; 3] = [1_000, 2_000, 3_000];
+const DEPTH: u32 = 16;
+/// Capacity of the device and reservation of one VM on it [IOPS].
+const RESERVATIONS: [(u64, u64); 2] = [(1_000, 250), (10_000, 2_500)];
+
+/// What of it to run.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// Rounds to measure.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Where the scratch file for the kernel's schedulers is made. Default: the build's folder.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Without the servers and kernel schedulers that it is compared with.
+    #[arg(long)]
+    own_only: bool,
+}
+
+/// How long the measurements take.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    warm: Duration,
+    shares: Duration,
+    others: Duration,
+}
+
+pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
+    server::build_sluice()?;
+    let effort = match quick {
+        true => {
+            Effort { warm: Duration::from_millis(300), shares: Duration::from_secs(1), others: Duration::from_secs(3) }
+        }
+        false => {
+            Effort { warm: Duration::from_secs(1), shares: Duration::from_secs(10), others: Duration::from_secs(5) }
+        }
+    };
+    let mut report = Report::new("accuracy");
+    let scratch = server::scratch(options.folder.as_deref())?;
+    shares(&mut report, options, effort)?;
+    limits(&mut report, options, effort, &scratch, quick)?;
+    reservations(&mut report, options, effort)?;
+    let seconds = (effort.shares.as_secs(), effort.others.as_secs());
+    report.note(format!(
+        "{} rounds, shares over {} s each, the others over {} s; median (best to worst round)",
+        options.rounds, seconds.0, seconds.1
+    ));
+    Ok(report)
+}
+
+/// Three VMs of weights 1:2:3, all of them always asking.
+fn shares(report: &mut Report, options: &Options, effort: Effort) -> Result<(), String> {
+    let mut measured = vec![[Samples::default(), Samples::default()]; RATES.len() * SCALES.len()];
+    // Slow devices run side by side; fast ones need the processor.
+    let (slow, fast): (Vec<u64>, Vec<u64>) = RATES.iter().partition(|rate| **rate <= 10_000);
+    let slow: Vec<(u64, f64)> = slow.into_iter().flat_map(|rate| SCALES.map(|scale| (rate, scale))).collect();
+    let fast = fast.into_iter().flat_map(|rate| SCALES.map(|scale| vec![(rate, scale)]));
+    let runs: Vec<Vec<(u64, f64)>> = std::iter::once(slow).chain(fast).collect();
+    for round in 0..options.rounds {
+        eprintln!("accuracy: shares, round {} of {}", round + 1, options.rounds);
+        for run in &runs {
+            let vms = run.iter().enumerate().flat_map(|(device, (rate, scale))| {
+                (1..=3).map(move |part| Vm {
+                    weight: f64::from(part) * scale,
+                    depth: if *rate > 10_000 { 64 } else { 32 },
+                    ..Vm::on(device)
+                })
+            });
+            let rates: Vec<u64> = run.iter().map(|(rate, _)| *rate).collect();
+            let host = Host::start(&rates, vms.collect(), false)?;
+            let outcomes = host.load(effort.warm, effort.shares)?;
+            for ((rate, scale), outcomes) in run.iter().zip(outcomes.chunks(3)) {
+                let row = RATES.iter().position(|known| known == rate).expect("of the list") * SCALES.len()
+                    + SCALES.iter().position(|known| known == scale).expect("of the list");
+                measured[row][0].push(deviation(outcomes));
+                measured[row][1].push(total(outcomes) / *rate as f64 * 100.0);
+            }
+        }
+    }
+    let mut table = Table::new(
+        "Shares 1:2:3",
+        &["device [IOPS]", "weights times", "largest deviation [% of the total]", "total [% of the device]"],
+    );
+    for (index, [deviation, total]) in measured.iter().enumerate() {
+        let (rate, scale) = (RATES[index / SCALES.len()], SCALES[index % SCALES.len()]);
+        let cells = [Cell::Number(rate as f64, 0), Cell::Number(scale, 2)];
+        table.row([cells.to_vec(), vec![Cell::spread(deviation, 2), Cell::spread(total, 1)]].concat());
+        report.target(format!("deviation [%], {rate} IOPS, weights x {scale}"), Bound::AtMost(1.0), deviation.median());
+    }
+    report.table(table);
+    Ok(())
+}
+
+/// How far the share that is furthest off is from 1:2:3, in percent of all.
+fn deviation(outcomes: &[Outcome]) -> f64 {
+    let all = total(outcomes);
+    let off = outcomes.iter().zip([1.0, 2.0, 3.0]).map(|(got, part)| (got.iops() / all - part / 6.0).abs() * 100.0);
+    off.fold(0.0, f64::max)
+}
+
+fn total(outcomes: &[Outcome]) -> f64 {
+    outcomes.iter().map(Outcome::iops).sum()
+}
+
+/// What a limit did: achieved and its p99 as parts of what they should be.
+#[derive(Clone, Default)]
+struct Limited {
+    achieved: Samples,
+    second: Samples,
+    excess: Samples,
+    latency: Samples,
+}
+
+impl Limited {
+    /// A VM that keeps `DEPTH` requests in flight at its limit waits for as many intervals each time.
+    fn push(&mut self, limit: u64, iops: f64, p99_us: f64) {
+        self.achieved.push(iops / limit as f64);
+        self.latency.push(p99_us / (f64::from(DEPTH) * 1e6 / limit as f64));
+    }
+}
+
+fn limits(
+    report: &mut Report,
+    options: &Options,
+    effort: Effort,
+    scratch: &tempfile::TempDir,
+    quick: bool,
+) -> Result<(), String> {
+    let mut ours = vec![Limited::default(); LIMITS.len()];
+    let mut filter = ours.clone();
+    let mut kernel_limits = ours.clone();
+    let mut bfq = [Samples::default(), Samples::default()];
+    let mut kernel = None;
+    if !options.own_only {
+        match kernel::Kernel::new(scratch.path(), if quick { 64 } else { 1024 }) {
+            Ok(ready) => kernel = Some(ready),
+            Err(reason) => report.note(format!("blk-throttle and BFQ left out: {reason}")),
+        }
+    }
+    for round in 0..options.rounds {
+        eprintln!("accuracy: limits, round {} of {}", round + 1, options.rounds);
+        own_limits(&mut ours, effort)?;
+        if options.own_only {
+            continue;
+        }
+        for (limited, (limit, (iops, p99_us))) in
+            filter.iter_mut().zip(LIMITS.into_iter().zip(filtered(report, effort)?))
+        {
+            limited.push(limit, iops, p99_us);
+        }
+        if let Some(kernel) = &kernel {
+            for ((limited, limit), (iops, p99_us)) in
+                kernel_limits.iter_mut().zip(LIMITS).zip(kernel.throttle(&LIMITS, effort.others)?)
+            {
+                limited.push(limit, iops, p99_us);
+            }
+            let (plain, shared) = (kernel.plain(effort.others)?, kernel.bfq(effort.others)?);
+            let all: f64 = shared.iter().sum();
+            let off = shared.iter().zip([1.0, 2.0, 3.0]).map(|(got, part)| (got / all - part / 6.0).abs() * 100.0);
+            bfq[0].push(off.fold(0.0, f64::max));
+            bfq[1].push(all / plain.iter().sum::<f64>() * 100.0);
+        }
+    }
+    add_limits(report, &[("sluice", &ours), ("QEMU throttle", &filter), ("blk-throttle", &kernel_limits)]);
+    if kernel.is_none() {
+        return Ok(());
+    }
+    let mut table = Table::new(
+        "The kernel's shares 1:2:3 (BFQ, low_latency = 0, loop device)",
+        &["largest deviation [% of the total]", "total [% of no scheduler]"],
+    );
+    table.row(vec![Cell::spread(&bfq[0], 2), Cell::spread(&bfq[1], 1)]);
+    report.table(table);
+    Ok(())
+}
+
+/// QEMU's filter, if it is there and does what it says: that of 7.2 lets everything pass over NBD.
+fn filtered(report: &mut Report, effort: Effort) -> Result<Vec<(f64, f64)>, String> {
+    if !server::has("qemu-storage-daemon") {
+        report.note("QEMU's throttle filter left out: qemu-storage-daemon is not installed");
+        return Ok(Vec::new());
+    }
+    let measured = throttle::run(&LIMITS, effort)?;
+    let ignored = measured.iter().zip(LIMITS).all(|((iops, _), limit)| *iops > 2.0 * limit as f64);
+    if ignored {
+        let iops: Vec<String> = measured.iter().map(|(iops, _)| format!("{iops:.0}")).collect();
+        let limits = LIMITS.map(|limit| limit.to_string()).join(", ");
+        let iops = iops.join(", ");
+        report.note(format!("QEMU's throttle filter left out: over NBD it let {iops} IOPS pass at limits of {limits}"));
+        return Ok(Vec::new());
+    }
+    Ok(measured)
+}
+
+/// Three limited VMs and one that takes the rest, on a device that has plenty.
+fn own_limits(ours: &mut [Limited], effort: Effort) -> Result<(), String> {
+    let mut vms: Vec<Vm> = LIMITS.iter().map(|limit| Vm { limit: Some(*limit), depth: DEPTH, ..Vm::on(0) }).collect();
+    vms.push(Vm { depth: 32, ..Vm::on(0) });
+    let host = Host::start(&[20_000], vms, true)?;
+    let outcomes = host.load(effort.warm, effort.others)?;
+    let slots: Slots = host.end()?;
+    for (index, (limited, limit)) in ours.iter_mut().zip(LIMITS).enumerate() {
+        limited.push(limit, outcomes[index].iops(), outcomes[index].percentile_us(99.0));
+        let dispatches = slots.steady(index);
+        if let Some((_, most)) = slots::second(dispatches) {
+            limited.second.push(most as f64 / limit as f64);
+        }
+        limited.excess.push(slots::excess(dispatches, limit as f64));
+    }
+    Ok(())
+}
+
+fn add_limits(report: &mut Report, servers: &[(&str, &[Limited])]) {
+    let mut table = Table::new(
+        "Limits",
+        &[
+            "limit [IOPS]",
+            "by",
+            "achieved / limit",
+            "most in any second / limit",
+            "most above limit x time [requests]",
+            "p99 / (interval x depth)",
+        ],
+    );
+    for (index, limit) in LIMITS.iter().enumerate() {
+        for (name, measured) in servers.iter().filter(|(_, measured)| measured[index].achieved.median().is_finite()) {
+            let Limited { achieved, second, excess, latency } = &measured[index];
+            table.row(vec![
+                Cell::Number(*limit as f64, 0),
+                Cell::text(*name),
+                Cell::spread(achieved, 3),
+                Cell::spread(second, 3),
+                Cell::spread(excess, 1),
+                Cell::spread(latency, 2),
+            ]);
+        }
+        let ours = &servers[0].1[index];
+        report.target(format!("achieved / limit, {limit}"), Bound::AtLeast(0.98), ours.achieved.median());
+        // The stated burst is the device's depth, and one request on top.
+        let most = f64::from(hosts::DEVICE_DEPTH) + 1.01;
+        report.target(format!("requests above limit x time, {limit}"), Bound::AtMost(most), ours.excess.median());
+        report.target(format!("p99 / (interval x depth), {limit}"), Bound::AtMost(1.5), ours.latency.median());
+    }
+    report.table(table);
+}
+
+/// One VM that lives by its reservation, beside two of a thousandfold weight.
+fn reservations(report: &mut Report, options: &Options, effort: Effort) -> Result<(), String> {
+    let mut table = Table::new(
+        "Reservations",
+        &["device [IOPS]", "reserved [IOPS]", "got / reserved", "fewest in any second / reserved"],
+    );
+    for (rate, reservation) in RESERVATIONS {
+        let (mut got, mut fewest) = (Samples::default(), Samples::default());
+        for round in 0..options.rounds {
+            eprintln!("accuracy: reservation of {reservation}, round {} of {}", round + 1, options.rounds);
+            let reserved = Vm { reservation: Some(reservation), weight: 1.0, depth: 64, ..Vm::on(0) };
+            let greedy = Vm { weight: 1000.0, depth: 64, ..Vm::on(0) };
+            let host = Host::start(&[rate], vec![reserved, greedy.clone(), greedy], true)?;
+            let outcomes = host.load(effort.warm, effort.others)?;
+            got.push(outcomes[0].iops() / reservation as f64);
+            let slots = host.end()?;
+            if let Some((least, _)) = slots::second(slots.steady(0)) {
+                fewest.push(least as f64 / reservation as f64);
+            }
+        }
+        report.target(format!("fewest in any second / {reservation} reserved"), Bound::AtLeast(0.95), fewest.median());
+        let cells = [Cell::Number(rate as f64, 0), Cell::Number(reservation as f64, 0)];
+        table.row([cells.to_vec(), vec![Cell::spread(&got, 3), Cell::spread(&fewest, 3)]].concat());
+    }
+    report.table(table);
+    report.note("nobody else offers a reservation, so there is nothing to put beside it");
+    Ok(())
+}

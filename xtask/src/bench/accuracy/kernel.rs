@@ -1,0 +1,132 @@
+//! The kernel's own means, on a loop device over a file: blk-throttle (a limit) and BFQ (shares).
+//!
+//! Needs root and the blkio controller of cgroup v1; both are checked, and the reason is said where they are missing. The
+//! groups and the loop device are removed at the end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::super::nbd::peers;
+use super::super::server;
+use super::DEPTH;
+
+const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A loop device and three groups.
+pub(super) struct Kernel {
+    device: String,
+    /// Where the kernel shows the device.
+    queue: PathBuf,
+    number: String,
+    groups: PathBuf,
+}
+
+impl Kernel {
+    pub(super) fn new(scratch: &Path, mib: u64) -> Result<Kernel, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("they need root".to_owned());
+        }
+        if !Path::new(CONTROLLER).join("blkio.throttle.read_iops_device").exists() {
+            return Err(format!("{CONTROLLER} has no blkio controller of cgroup v1"));
+        }
+        if !server::has("fio") {
+            return Err("fio is not installed".to_owned());
+        }
+        let file = scratch.join("loop.img");
+        server::written_file(&file, mib)?;
+        let losetup = Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file).output();
+        let output = losetup.map_err(|error| format!("losetup cannot be started: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let block = Path::new("/sys/block").join(device.trim_start_matches("/dev/"));
+        let number = fs::read_to_string(block.join("dev")).unwrap_or_default().trim().to_owned();
+        let groups = Path::new(CONTROLLER).join(format!("sluice-bench-{}", std::process::id()));
+        let kernel = Kernel { device, queue: block.join("queue"), number, groups };
+        for name in NAMES {
+            let made = fs::create_dir_all(kernel.groups.join(name));
+            made.map_err(|error| format!("{} cannot be made: {error}", kernel.groups.display()))?;
+        }
+        Ok(kernel)
+    }
+
+    /// Three jobs held by blk-throttle: IOPS and p99 in microseconds.
+    pub(super) fn throttle(&self, limits: &[u64], time: Duration) -> Result<Vec<(f64, f64)>, String> {
+        self.set_scheduler("none")?;
+        self.set_limits(limits)?;
+        let measured = self.jobs(time);
+        self.set_limits(&[0; NAMES.len()])?;
+        measured
+    }
+
+    /// Three jobs and no scheduler: IOPS.
+    pub(super) fn plain(&self, time: Duration) -> Result<Vec<f64>, String> {
+        self.set_scheduler("none")?;
+        Ok(self.jobs(time)?.into_iter().map(|(iops, _)| iops).collect())
+    }
+
+    /// Three jobs under BFQ with weights 100:200:300: IOPS.
+    pub(super) fn bfq(&self, time: Duration) -> Result<Vec<f64>, String> {
+        self.set_scheduler("bfq")?;
+        set(&self.queue.join("iosched/low_latency"), "0")?;
+        for (name, weight) in NAMES.iter().zip(["100", "200", "300"]) {
+            set(&self.groups.join(name).join("blkio.bfq.weight"), weight)?;
+        }
+        Ok(self.jobs(time)?.into_iter().map(|(iops, _)| iops).collect())
+    }
+
+    fn set_scheduler(&self, name: &str) -> Result<(), String> {
+        set(&self.queue.join("scheduler"), name)
+    }
+
+    fn set_limits(&self, limits: &[u64]) -> Result<(), String> {
+        for (name, limit) in NAMES.iter().zip(limits) {
+            let file = self.groups.join(name).join("blkio.throttle.read_iops_device");
+            set(&file, &format!("{} {limit}", self.number))?;
+        }
+        Ok(())
+    }
+
+    fn jobs(&self, time: Duration) -> Result<Vec<(f64, f64)>, String> {
+        let job = |name: &&str| {
+            let group = self.groups.join(name).join("cgroup.procs");
+            let fio = format!(
+                "echo $$ > {} && exec fio --name={name} --filename={} --ioengine=libaio --direct=1 --bs=8k --rw=randread \
+                 --iodepth={DEPTH} --norandommap --time_based --ramp_time=1 --runtime={}ms --minimal",
+                group.display(),
+                self.device,
+                time.as_millis()
+            );
+            Command::new("sh").args(["-c", &fio]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let jobs: Vec<_> = NAMES.iter().map(job).collect();
+        let mut measured = Vec::new();
+        for job in jobs {
+            let output = job.and_then(std::process::Child::wait_with_output);
+            let output = output.map_err(|error| format!("fio cannot be started: {error}"))?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let parsed = peers::parse(&text).map(|(iops, _, p99_us)| (iops, p99_us));
+            measured.push(parsed.ok_or_else(|| format!("fio said: {}", String::from_utf8_lossy(&output.stderr)))?);
+        }
+        Ok(measured)
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let _ = self.set_scheduler("none");
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
+        for name in NAMES {
+            let _ = fs::remove_dir(self.groups.join(name));
+        }
+        let _ = fs::remove_dir(&self.groups);
+    }
+}
+
+fn set(file: &Path, value: &str) -> Result<(), String> {
+    fs::write(file, value).map_err(|error| format!("{} does not take {value}: {error}", file.display()))
+}

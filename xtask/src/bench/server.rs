@@ -1,0 +1,130 @@
+//! Servers as processes of their own: ours and those it is compared with.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::workspace;
+
+/// How long a server may take until it can be reached.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// A running server; dropping it ends it.
+pub(super) struct Server {
+    child: Child,
+    pub(super) sockets: Vec<PathBuf>,
+}
+
+impl Server {
+    /// Starts `command` and waits until all `sockets` can be reached.
+    pub(super) fn start(command: &mut Command, sockets: Vec<PathBuf>) -> Result<Server, String> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|error| format!("Cannot start {name}: {error}"))?;
+        let stderr = child.stderr.take().expect("it is piped");
+        let said = thread::spawn(move || BufReader::new(stderr).lines().map_while(Result::ok).collect::<Vec<_>>());
+        let mut server = Server { child, sockets };
+        let begin = Instant::now();
+        while !server.sockets.iter().all(|socket| UnixStream::connect(socket).is_ok()) {
+            let ended = server.child.try_wait().is_ok_and(|status| status.is_some());
+            if ended || begin.elapsed() > START_MAX {
+                drop(server);
+                let said = said.join().unwrap_or_default().join("; ");
+                return Err(format!("{name} cannot be reached: {said}"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Our daemon with a host file.
+    pub(super) fn sluice(folder: &Path, name: &str, host: &str, sockets: Vec<PathBuf>) -> Result<Server, String> {
+        let file = folder.join(format!("{name}.toml"));
+        fs::write(&file, host).map_err(|error| format!("Cannot write {}: {error}", file.display()))?;
+        Server::start(Command::new(sluice_binary()).arg("serve").arg(&file), sockets)
+    }
+
+    /// CPU time that it has used, in seconds: utime and stime of the process.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The name, in brackets, may hold spaces; the fields after it are counted from 3.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let ticks: f64 =
+            fields.split_whitespace().skip(14 - 3).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        ticks / rustix::param::clock_ticks_per_second() as f64
+    }
+
+    /// Asks it to end, and waits: what it writes at its end is complete then.
+    pub(super) fn terminate(mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < START_MAX && self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn sluice_binary() -> PathBuf {
+    // The daemon is built into the folder from which this program runs.
+    let own = std::env::current_exe().ok();
+    let beside = own.as_deref().and_then(Path::parent).map(|folder| folder.join("sluice"));
+    beside.unwrap_or_else(|| workspace::root().join("target/release/sluice"))
+}
+
+/// Makes sure that the daemon is built from what is in the workspace.
+pub(super) fn build_sluice() -> Result<(), String> {
+    eprintln!("building the daemon");
+    let mut cargo = workspace::cargo();
+    let status = cargo.args(["build", "--quiet", "--release", "--package", "sluice"]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err("The daemon cannot be built: see cargo's messages".to_owned()),
+    }
+}
+
+/// Whether a program can be started.
+pub(super) fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// A folder on a real disk, which goes at the end.
+pub(super) fn scratch(folder: Option<&Path>) -> Result<tempfile::TempDir, String> {
+    let folder = folder.map_or_else(|| workspace::root().join("target"), Path::to_path_buf);
+    tempfile::Builder::new()
+        .prefix("bench-")
+        .tempdir_in(&folder)
+        .map_err(|error| format!("Cannot make a folder in {}: {error}", folder.display()))
+}
+
+/// A file whose every byte has been written, so that reads come from the disk.
+pub(super) fn written_file(path: &Path, mib: u64) -> Result<(), String> {
+    use std::io::Write as _;
+    let write = || {
+        let mut file = fs::File::create_new(path)?;
+        let mut random = 1u64;
+        let mut chunk = vec![0u8; 1 << 20];
+        for _ in 0..mib {
+            for word in chunk.chunks_exact_mut(8) {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                word.copy_from_slice(&random.to_ne_bytes());
+            }
+            file.write_all(&chunk)?;
+        }
+        file.sync_all()
+    };
+    eprintln!("writing {mib} MiB");
+    write().map_err(|error: std::io::Error| format!("Cannot write {}: {error}", path.display()))
+}
