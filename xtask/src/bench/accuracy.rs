@@ -156,6 +156,7 @@ fn limits(
     let mut filter = ours.clone();
     let mut kernel_limits = ours.clone();
     let mut bfq = [Samples::default(), Samples::default()];
+    let mut has_filter = true;
     let mut kernel = None;
     if !options.own_only {
         match kernel::Kernel::new(scratch.path(), if quick { 64 } else { 1024 }) {
@@ -169,11 +170,7 @@ fn limits(
         if options.own_only {
             continue;
         }
-        for (limited, (limit, (iops, p99_us))) in
-            filter.iter_mut().zip(LIMITS.into_iter().zip(filtered(report, effort)?))
-        {
-            limited.push(limit, iops, p99_us);
-        }
+        has_filter = has_filter && filtered_limits(report, &mut filter, effort)?;
         if let Some(kernel) = &kernel {
             for ((limited, limit), (iops, p99_us)) in
                 kernel_limits.iter_mut().zip(LIMITS).zip(kernel.throttle(&LIMITS, effort.others)?)
@@ -200,22 +197,23 @@ fn limits(
     Ok(())
 }
 
-/// QEMU's filter, if it is there and does what it says: that of 7.2 lets everything pass over NBD.
-fn filtered(report: &mut Report, effort: Effort) -> Result<Vec<(f64, f64)>, String> {
+/// QEMU's filter; `false` if it is not there or does not do what it says: that of 7.2 lets everything pass over NBD.
+fn filtered_limits(report: &mut Report, filter: &mut [Limited], effort: Effort) -> Result<bool, String> {
     if !server::has("qemu-storage-daemon") {
         report.note("QEMU's throttle filter left out: qemu-storage-daemon is not installed");
-        return Ok(Vec::new());
+        return Ok(false);
     }
     let measured = throttle::run(&LIMITS, effort)?;
-    let ignored = measured.iter().zip(LIMITS).all(|((iops, _), limit)| *iops > 2.0 * limit as f64);
-    if ignored {
+    if measured.iter().zip(LIMITS).all(|((iops, _), limit)| *iops > 2.0 * limit as f64) {
         let iops: Vec<String> = measured.iter().map(|(iops, _)| format!("{iops:.0}")).collect();
-        let limits = LIMITS.map(|limit| limit.to_string()).join(", ");
-        let iops = iops.join(", ");
+        let (iops, limits) = (iops.join(", "), LIMITS.map(|limit| limit.to_string()).join(", "));
         report.note(format!("QEMU's throttle filter left out: over NBD it let {iops} IOPS pass at limits of {limits}"));
-        return Ok(Vec::new());
+        return Ok(false);
     }
-    Ok(measured)
+    for (limited, (limit, (iops, p99_us))) in filter.iter_mut().zip(LIMITS.into_iter().zip(measured)) {
+        limited.push(limit, iops, p99_us);
+    }
+    Ok(true)
 }
 
 /// Three limited VMs and one that takes the rest, on a device that has plenty.
