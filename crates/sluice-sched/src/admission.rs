@@ -6,7 +6,7 @@ use crate::policy::Policy;
 use crate::scheduler::ChangeError;
 use crate::units::{ByteRate, Iops};
 
-/// What a device can be relied on to do, at worst: [mclock] 3.1, "Reservation Setting".
+/// What a device can be relied on to do, at worst: \[mclock\] 3.1, "Reservation Setting".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Normalised requests per second.
@@ -125,7 +125,7 @@ pub fn volumes_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy
 
 /// Little's law: what must be reserved so that a VM that keeps `outstanding` requests queued sees `latency` on average.
 ///
-/// [mclock] eq. (6): 8 outstanding at 25 ms need 320 IOPS, 32 at 65 ms need 492.
+/// \[mclock\] eq. (6): 8 outstanding at 25 ms need 320 IOPS, 32 at 65 ms need 492.
 #[must_use]
 pub fn reservation_for(outstanding: u32, latency: Duration) -> Iops {
     let nanos = latency.as_nanos().max(1);

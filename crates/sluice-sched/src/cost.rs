@@ -1,6 +1,6 @@
 //! What a request costs, in normalised requests.
 //!
-//! A large request occupies the device longer than a small one, so requests are not counted but weighed. [mclock] 3.1,
+//! A large request occupies the device longer than a small one, so requests are not counted but weighed. \[mclock\] 3.1,
 //! eq. (4) and (5): a request of size S counts as `1 + S/(Tm * Bpeak)` requests, Tm the mechanical delay, Bpeak the
 //! peak transfer rate. We write K for `Tm * Bpeak` and divide by the cost of a stated size, so that a request of
 //! just that size costs exactly 1 and every rate reads as "requests of 8 KiB".
@@ -48,7 +48,7 @@ impl Cost {
 pub struct CostModel {
     /// The size that costs exactly 1, or `None`: every read and write costs 1 ("IOPS mode").
     pub reference: Option<Bytes>,
-    /// K: the size at which transferring takes as long as positioning. [mclock] 3.1: 5 ms at 60 MB/s = 300 kB.
+    /// K: the size at which transferring takes as long as positioning. \[mclock\] 3.1: 5 ms at 60 MB/s = 300 kB.
     pub knee: Bytes,
     /// A flush.
     pub flush: Cost,
@@ -69,7 +69,7 @@ impl CostModel {
         CostModel { reference: None, ..CostModel::default() }
     }
 
-    /// [mclock] 3.1, "IO size": 1 + S/K, relative to a request of no size.
+    /// \[mclock\] 3.1, "IO size": 1 + S/K, relative to a request of no size.
     #[must_use]
     pub fn paper() -> Self {
         CostModel { reference: Some(Bytes(0)), ..CostModel::default() }

@@ -54,7 +54,7 @@ pub enum Class {
     Background,
 }
 
-/// The largest idle credit: [mclock] 4.1 found larger ones to distort the weights.
+/// The largest idle credit: \[mclock\] 4.1 found larger ones to distort the weights.
 pub const IDLE_CREDIT_MAX: u32 = 256;
 /// The largest burst, in requests.
 pub const BURST_MAX: u32 = 65_535;
@@ -70,7 +70,7 @@ pub struct Policy {
     pub weight: Option<Weight>,
     /// Burst of the limiter in normalised requests; `None`: the device's depth.
     pub burst: Option<u32>,
-    /// Idle credit in normalised requests, at most 256. [mclock] 3.1, "Burst Handling".
+    /// Idle credit in normalised requests, at most 256. \[mclock\] 3.1, "Burst Handling".
     pub idle_credit: u32,
     /// Latency target.
     pub latency: Option<LatencyTarget>,

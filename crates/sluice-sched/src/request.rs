@@ -92,9 +92,9 @@ pub enum Phase {
     /// The scheduler knows no phases, or it has not been dispatched yet.
     #[default]
     None,
-    /// To meet a reservation (the constraint-based phase of [mclock] 3).
+    /// To meet a reservation (the constraint-based phase of \[mclock\] 3).
     Reservation,
-    /// As a part of what was left over (the weight-based phase of [mclock] 3).
+    /// As a part of what was left over (the weight-based phase of \[mclock\] 3).
     Weight,
 }
 
@@ -132,9 +132,9 @@ pub struct Request {
     pub owner: OwnerId,
     /// The caller's handle (of buffers and the like); the scheduler never reads it.
     pub token: u32,
-    /// [mclock] 3.2: requests of the owner served to meet reservations at other servers since its previous request here.
+    /// \[mclock\] 3.2: requests of the owner served to meet reservations at other servers since its previous request here.
     pub rho: u32,
-    /// [mclock] 3.2: requests of the owner served at other servers since its previous request here.
+    /// \[mclock\] 3.2: requests of the owner served at other servers since its previous request here.
     pub delta: u32,
     /// The volume of the owner.
     pub volume: VolumeId,

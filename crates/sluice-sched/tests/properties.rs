@@ -328,7 +328,7 @@ fn toggling_idle_at_every_completion_erases_no_debt() {
 
 // Reservation, limit and weight together.
 
-/// [mclock] Fig. 3: weights 1:2:3, reservations 250/250/0, the third limited to 1000.
+/// \[mclock\] Fig. 3: weights 1:2:3, reservations 250/250/0, the third limited to 1000.
 fn figure_3() -> [Policy; 3] {
     let (rd, oltp, dm) = (Policy::weighted(100), Policy::weighted(200), Policy::weighted(300));
     [rd.reserving(250), oltp.reserving(250), dm.limited(1000)]

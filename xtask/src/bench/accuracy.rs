@@ -20,13 +20,13 @@ use super::stats::Samples;
 use hosts::{Host, Vm};
 use slots::Slots;
 
-/// Rates of the device for the shares [IOPS], and the scales of the weights 1:2:3.
+/// Rates of the device for the shares (IOPS), and the scales of the weights 1:2:3.
 const RATES: [u64; 4] = [100, 1_000, 10_000, 50_000];
 const SCALES: [f64; 3] = [0.01, 1.0, 100.0];
-/// Limits that are compared [IOPS], and the requests that each VM keeps in flight.
+/// Limits that are compared (IOPS), and the requests that each VM keeps in flight.
 const LIMITS: [u64; 3] = [1_000, 2_000, 3_000];
 const DEPTH: u32 = 16;
-/// Capacity of the device and reservation of one VM on it [IOPS].
+/// Capacity of the device and reservation of one VM on it (IOPS).
 const RESERVATIONS: [(u64, u64); 2] = [(1_000, 250), (10_000, 2_500)];
 
 /// What of it to run.
@@ -105,7 +105,7 @@ fn shares(report: &mut Report, options: &Options, effort: Effort) -> Result<(), 
     }
     let mut table = Table::new(
         "Shares 1:2:3",
-        &["device [IOPS]", "weights times", "largest deviation [% of the total]", "total [% of the device]"],
+        &["device (IOPS)", "weights times", "largest deviation [% of the total]", "total [% of the device]"],
     );
     for (index, [deviation, total]) in measured.iter().enumerate() {
         let (rate, scale) = (RATES[index / SCALES.len()], SCALES[index % SCALES.len()]);
@@ -238,7 +238,7 @@ fn add_limits(report: &mut Report, servers: &[(&str, &[Limited])]) {
     let mut table = Table::new(
         "Limits",
         &[
-            "limit [IOPS]",
+            "limit (IOPS)",
             "by",
             "achieved / limit",
             "most in any second / limit",
@@ -272,7 +272,7 @@ fn add_limits(report: &mut Report, servers: &[(&str, &[Limited])]) {
 fn reservations(report: &mut Report, options: &Options, effort: Effort) -> Result<(), String> {
     let mut table = Table::new(
         "Reservations",
-        &["device [IOPS]", "reserved [IOPS]", "got / reserved", "fewest in any second / reserved"],
+        &["device (IOPS)", "reserved [IOPS]", "got / reserved", "fewest in any second / reserved"],
     );
     for (rate, reservation) in RESERVATIONS {
         let (mut got, mut fewest) = (Samples::default(), Samples::default());

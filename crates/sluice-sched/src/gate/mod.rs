@@ -55,7 +55,7 @@ impl Default for GateSettings {
     }
 }
 
-/// What a dmClock client counted at other servers: [mclock] 3.2.
+/// What a dmClock client counted at other servers: \[mclock\] 3.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Elsewhere {
     /// Served there to meet reservations since the VM's previous request to this server.

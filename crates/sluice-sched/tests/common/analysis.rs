@@ -67,7 +67,7 @@ pub fn assert_close(what: &str, got: &[f64], due: &[f64], tolerance: f64) {
     assert!(close && got.len() == due.len(), "{what}: got {got:.3?}, due {due:.3?} within {tolerance} of the sum");
 }
 
-/// [mclock] eq. (1): shares of `capacity` in proportion to the weights, clamped to reservation and limit. Below the
+/// \[mclock\] eq. (1): shares of `capacity` in proportion to the weights, clamped to reservation and limit. Below the
 /// sum of the reservations: in proportion to those. Rows are (weight, reservation, limit).
 pub fn water_fill(capacity: f64, vms: &[(f64, f64, f64)]) -> Vec<f64> {
     let reserved: f64 = vms.iter().map(|vm| vm.1).sum();

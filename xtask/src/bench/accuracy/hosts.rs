@@ -41,7 +41,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Devices of these rates [IOPS]; the first one may log its slots.
+    /// Devices of these rates (IOPS); the first one may log its slots.
     pub(super) fn start(rates: &[u64], vms: Vec<Vm>, logs: bool) -> Result<Host, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
         let log = folder.path().join("slots.csv");

@@ -102,7 +102,7 @@ impl Account {
 
     /// When the limit lets the next request pass; 0 without one.
     ///
-    /// DEVIATION [mclock] 3, "Tag Assignment": no limit tag. Its tags may lie far in the past when the device stalled, and
+    /// DEVIATION \[mclock\] 3, "Tag Assignment": no limit tag. Its tags may lie far in the past when the device stalled, and
     /// a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at dispatch holds
     /// `limit * T + burst + one request` in every window.
     #[must_use]
@@ -130,7 +130,7 @@ impl Account {
 
     /// A request has come to the head of its queue that counts service at other servers.
     ///
-    /// [mclock] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
+    /// \[mclock\] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
     /// cost is added, so that a single server gives the same spacing as no dmClock at all.
     pub fn count_elsewhere(&mut self, request: &Request) {
         if request.rho == 0 && request.delta == 0 {
@@ -145,7 +145,7 @@ impl Account {
 
     /// It has requests again after it had none: nothing is saved up but the idle credit.
     ///
-    /// [mclock] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
+    /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
     /// flatten as soon as one of them, as a number, exceeds its VM's IOPS; the reservation is floored here alone and not
     /// at every arrival, else an over-committed device divides equally instead of in proportion.
     pub fn activate(&mut self, due_now: Tag, virtual_time: ShareTag) {

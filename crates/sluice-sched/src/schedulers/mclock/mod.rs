@@ -17,7 +17,7 @@
 //! Deviations: mode `product` replaces published formulas where they break their own promise; each place says so
 //! (`DEVIATION`). Mode `paper` has them as published, with their failures, for the reproduction of the paper.
 //!
-//! Source: [mclock] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
+//! Source: \[mclock\] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
 //! Scheduling, OSDI 2010.
 
 use core::time::Duration;
@@ -50,9 +50,9 @@ pub enum Mode {
 pub struct Params {
     /// Which formulas.
     pub mode: Mode,
-    /// Most requests of one VM in a locality batch; 0: 8 on a rotational device, else 1. [mclock] 3.1.
+    /// Most requests of one VM in a locality batch; 0: 8 on a rotational device, else 1. \[mclock\] 3.1.
     pub batch: u32,
-    /// Largest distance between neighbours of a batch, in bytes. [mclock] 3.1: 4 MB.
+    /// Largest distance between neighbours of a batch, in bytes. \[mclock\] 3.1: 4 MB.
     pub batch_distance: Bytes,
     /// Most reservation time that is caught up after a stall; product mode alone.
     #[serde(with = "params::duration")]

@@ -50,7 +50,7 @@ pub struct Paper {
     batch: Option<Batch>,
 }
 
-/// A locality batch that goes on: [mclock] 3.1, "Request Location".
+/// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     owner: usize,
@@ -93,7 +93,7 @@ impl Owner {
         step(Spacing::per_cost(limit.iops), Spacing::per_byte(limit.bytes), amount, length)
     }
 
-    /// [mclock] eq. (3), 3.1 "Burst Handling" and 3.2: the tags of the head.
+    /// \[mclock\] eq. (3), 3.1 "Burst Handling" and 3.2: the tags of the head.
     fn tag_head(&mut self) {
         self.tags = self.queue.front().map(|head| {
             let (rho, delta) = served(head);
@@ -124,7 +124,7 @@ impl Owner {
     }
 }
 
-/// rho and delta; without a dmClock client both are 1. [mclock] 3.2: "for the single server case".
+/// rho and delta; without a dmClock client both are 1. \[mclock\] 3.2: "for the single server case".
 fn served(request: &Request) -> (u64, u64) {
     if request.flags.contains(Flags::TRACKED) { (u64::from(request.rho), u64::from(request.delta)) } else { (1, 1) }
 }
@@ -155,7 +155,7 @@ impl Paper {
         })
     }
 
-    /// [mclock] 3, "Tag Adjustment": a VM that becomes active competes with the furthest behind, not with real time.
+    /// \[mclock\] 3, "Tag Adjustment": a VM that becomes active competes with the furthest behind, not with real time.
     fn activate(&mut self, now: Instant, owner: usize) {
         let smallest = self
             .owners
@@ -168,7 +168,7 @@ impl Paper {
         owner.offset = smallest.map_or(0, |smallest| smallest - tag(now));
     }
 
-    /// [mclock] Alg. 1, "ScheduleRequest".
+    /// \[mclock\] Alg. 1, "ScheduleRequest".
     fn choose(&self, now: Tag) -> Option<(usize, Phase)> {
         let due = self
             .heads()

@@ -54,7 +54,7 @@ struct Volume {
     held_until: Option<Tag>,
 }
 
-/// A locality batch that goes on: [mclock] 3.1, "Request Location".
+/// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     owner: u32,
