@@ -209,7 +209,8 @@ fn what_a_dead_client_had_waiting_neither_uses_the_limit_nor_happens() {
         first.send(WRITE, 0, n * 4096, 4096, &noise(1, 4096)).unwrap();
         second.send(WRITE, 0, (32 + n) * 4096, 4096, &noise(1, 4096)).unwrap();
     }
-    until("the window is full", || daemon.accounts().number("a", "outstanding") == 64);
+    // All but those that the burst has let through.
+    until("they wait", || daemon.accounts().number("a", "outstanding") > 50);
     let started = std::time::Instant::now();
     drop((first, second));
     until("nothing waits", || daemon.accounts().number("a", "outstanding") == 0);
