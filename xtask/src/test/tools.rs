@@ -11,8 +11,9 @@ use std::process::Command;
 const TOOLS: &[(&str, &str)] = &[
     ("debugfs", "e2fsprogs"),
     ("fio", "fio"),
-    ("losetup", "util-linux"),
+    ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mount", "mount"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
