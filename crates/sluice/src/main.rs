@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `serve`, `check`, `schema`, `schedulers`, `demo`, `completions` | `verbs/` |
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
+//! | what `demo` shows | `demo/` |
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
+mod demo;
 mod failure;
 mod output;
 mod plane;

@@ -1,0 +1,403 @@
+//! The VMs' side: one thread per VM, which keeps requests outstanding on its disk through the real socket.
+//!
+//! A closed loop: each reply is followed by the next request. Counters are cut at the end of a batch of replies and not at
+//! a time of their own, so that replies that a late thread finds all at once do not count to the wrong side.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use sluice_config::{Endpoint, Host};
+use sluice_io::nbd::client::{Client, ClientError, Command, Reply};
+use sluice_io::nbd::wire::Errno;
+use sluice_sched::Kind;
+
+use super::DemoError;
+use super::scene::{self, Actor, CAST, LOG_LEN, Pattern};
+
+/// How long a client waits for a reply before it looks whether it should stop.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a client that has nothing to ask for sleeps before it looks again.
+const NAP: Duration = Duration::from_millis(5);
+/// How long what is outstanding at the end is waited for.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a VM may go without any reply.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// The longest latency that is told from longer ones, in microseconds.
+const LATENCY_MAX_US: u64 = 60_000_000;
+
+/// What a VM got in a window of time, or in several.
+#[derive(Clone)]
+pub(super) struct Window {
+    time: Duration,
+    service: f64,
+    latencies_us: Histogram<u64>,
+}
+
+/// The same in three numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured {
+    /// Normalised requests per second.
+    pub(super) iops: f64,
+    /// Half of its requests took at most this, in microseconds, as the VM sees it.
+    pub(super) p50_us: u64,
+    /// 99 of 100.
+    pub(super) p99_us: u64,
+}
+
+/// All clients. Dropping it tells them to end and does not wait for it: they hold nothing but their sockets.
+pub(super) struct Load {
+    drivers: Vec<Driver>,
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), DemoError>>>,
+}
+
+/// What a client's thread and the demo both see.
+struct Shared {
+    stop: AtomicBool,
+    asking: AtomicBool,
+    tally: Mutex<Tally>,
+}
+
+/// What has been counted.
+struct Tally {
+    since: Instant,
+    window: Window,
+    /// Since the client began, for the live display.
+    service_total: f64,
+    cut: Cut,
+}
+
+/// The end of a window.
+enum Cut {
+    No,
+    /// At the next opportunity.
+    Wanted,
+    Done(Window),
+}
+
+impl Load {
+    /// Starts a client for each VM of `host`; they connect while the caller's runtime runs.
+    pub(super) fn start(host: &Host) -> std::io::Result<Self> {
+        let mut load = Load { drivers: Vec::new() };
+        for actor in &CAST {
+            let shared = Arc::new(Shared {
+                stop: AtomicBool::new(false),
+                asking: AtomicBool::new(true),
+                tally: Mutex::new(Tally::new()),
+            });
+            let client = Asker::new(actor, host, Arc::clone(&shared));
+            let thread = thread::Builder::new().name(format!("vm-{}", actor.name)).spawn(move || client.run())?;
+            load.drivers.push(Driver { shared, thread: Some(thread) });
+        }
+        Ok(load)
+    }
+
+    /// Lets a VM ask for nothing from now on.
+    pub(super) fn quiet(&self, vm: usize) {
+        self.drivers[vm].shared.asking.store(false, Ordering::Relaxed);
+    }
+
+    /// Normalised requests of each VM since the start.
+    pub(super) fn service(&self) -> Vec<f64> {
+        self.drivers.iter().map(|driver| driver.shared.tally().service_total).collect()
+    }
+
+    /// Ends the window and begins the next: what each VM got since the last call.
+    pub(super) async fn cut(&mut self) -> Result<Vec<Window>, DemoError> {
+        for driver in &self.drivers {
+            driver.shared.tally().cut = Cut::Wanted;
+        }
+        let called = Instant::now();
+        let mut all = Vec::new();
+        while all.len() < self.drivers.len() {
+            self.check()?;
+            let done = self.drivers[all.len()].shared.tally().take();
+            match done {
+                Some(window) => all.push(window),
+                None if called.elapsed() > SILENCE_MAX => {
+                    return Err(DemoError::Silence { vm: CAST[all.len()].name, seconds: SILENCE_MAX.as_secs() });
+                }
+                None => tokio::time::sleep(NAP).await,
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether all clients are well; the error of one that is not.
+    pub(super) fn check(&mut self) -> Result<(), DemoError> {
+        for driver in &mut self.drivers {
+            if driver.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+                driver.join()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the clients take what is outstanding and leave.
+    pub(super) fn finish(mut self) -> Result<(), DemoError> {
+        self.stop();
+        self.drivers.iter_mut().try_for_each(Driver::join)
+    }
+
+    fn stop(&self) {
+        self.drivers.iter().for_each(|driver| driver.shared.stop.store(true, Ordering::Relaxed));
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Driver {
+    fn join(&mut self) -> Result<(), DemoError> {
+        let ended = self.thread.take().map(JoinHandle::join);
+        ended.map_or(Ok(()), |ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Shared {
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Window {
+    /// One in which nothing has happened.
+    fn new() -> Self {
+        let latencies_us = Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).expect("these bounds are in order");
+        Window { time: Duration::ZERO, service: 0.0, latencies_us }
+    }
+
+    /// All of `windows` as one.
+    pub(super) fn together<'a>(windows: impl IntoIterator<Item = &'a Window>) -> Measured {
+        let mut all = Window::new();
+        for window in windows {
+            all.time += window.time;
+            all.service += window.service;
+            all.latencies_us.add(&window.latencies_us).expect("their bounds are the same");
+        }
+        let seconds = all.time.as_secs_f64();
+        Measured {
+            iops: if seconds > 0.0 { all.service / seconds } else { 0.0 },
+            p50_us: all.latencies_us.value_at_quantile(0.5),
+            p99_us: all.latencies_us.value_at_quantile(0.99),
+        }
+    }
+}
+
+impl Tally {
+    fn new() -> Self {
+        Tally { since: Instant::now(), window: Window::new(), service_total: 0.0, cut: Cut::No }
+    }
+
+    fn record(&mut self, cost: f64, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.window.latencies_us.saturating_record(micros);
+        self.window.service += cost;
+        self.service_total += cost;
+    }
+
+    /// The window that has ended.
+    fn take(&mut self) -> Option<Window> {
+        match std::mem::replace(&mut self.cut, Cut::No) {
+            Cut::Done(window) => Some(window),
+            other => {
+                self.cut = other;
+                None
+            }
+        }
+    }
+
+    /// Ends the window if that is wanted.
+    fn cut_if_wanted(&mut self, now: Instant) {
+        if matches!(self.cut, Cut::Wanted) {
+            self.window.time = now.saturating_duration_since(self.since);
+            self.since = now;
+            self.cut = Cut::Done(std::mem::replace(&mut self.window, Window::new()));
+        }
+    }
+}
+
+/// One VM's client, in its thread.
+struct Asker {
+    actor: &'static Actor,
+    shared: Arc<Shared>,
+    socket: PathBuf,
+    export: String,
+    /// Of one of its requests.
+    cost: f64,
+    /// What it writes.
+    data: Vec<u8>,
+    /// Where its next request goes.
+    cursor: Cursor,
+    /// When each request that is outstanding was made, by its cookie.
+    asked: Vec<Instant>,
+    /// Cookies of requests that may be made.
+    free: Vec<u64>,
+}
+
+impl Asker {
+    fn new(actor: &'static Actor, host: &Host, shared: Arc<Shared>) -> Self {
+        let export = &scene::volume(host, actor.name).export;
+        let Endpoint::Unix { path, .. } = &export.endpoint else {
+            unreachable!("the demo's host file has Unix sockets")
+        };
+        Asker {
+            actor,
+            shared,
+            socket: path.clone(),
+            export: export.name.clone(),
+            cost: host.devices[scene::DEVICE].cost.cost(Kind::Read, actor.request_len).as_f64(),
+            data: vec![0x5a; actor.request_len as usize],
+            cursor: Cursor::default(),
+            asked: vec![Instant::now(); actor.outstanding as usize],
+            free: (0..u64::from(actor.outstanding)).collect(),
+        }
+    }
+
+    fn run(mut self) -> Result<(), DemoError> {
+        let vm = self.actor.name;
+        self.serve().map_err(|source| DemoError::Client { vm, source })?.map_or(Ok(()), |errno| {
+            let errno = std::io::Error::from_raw_os_error(errno as i32);
+            Err(DemoError::Request { vm, source: errno })
+        })
+    }
+
+    /// Asks until it is told to stop, or until a request fails, whose error is returned.
+    fn serve(&mut self) -> Result<Option<Errno>, ClientError> {
+        let mut client = Client::connect_unix(&self.socket, &self.export)?;
+        let shared = Arc::clone(&self.shared);
+        while !shared.stop.load(Ordering::Relaxed) {
+            if shared.asking.load(Ordering::Relaxed) {
+                self.ask(&mut client)?;
+            }
+            if client.in_flight() == 0 {
+                thread::sleep(NAP);
+                shared.tally().cut_if_wanted(Instant::now());
+            } else if let Some(errno) = self.receive(&mut client)? {
+                return Ok(Some(errno));
+            }
+        }
+        let leaving = Instant::now();
+        while client.in_flight() > 0 && leaving.elapsed() < FAREWELL {
+            self.receive(&mut client)?;
+        }
+        client.disconnect()?;
+        Ok(None)
+    }
+
+    fn ask(&mut self, client: &mut Client) -> Result<(), ClientError> {
+        let len = self.actor.request_len;
+        while let Some(cookie) = self.free.pop() {
+            let (offset, read) = self.cursor.next(self.actor.pattern, cookie, client.size_bytes(), len);
+            let command = if read {
+                Command::Read { offset, len }
+            } else {
+                Command::Write { offset, data: &self.data, fua: false }
+            };
+            self.asked[cookie as usize] = Instant::now();
+            client.submit(cookie, command)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, client: &mut Client) -> Result<Option<Errno>, ClientError> {
+        let (free, mut failed) = (&mut self.free, None);
+        let before = free.len();
+        client.receive(Some(PATIENCE), &mut |reply: Reply<'_>| {
+            free.push(reply.cookie);
+            failed = failed.or(reply.result.err());
+        })?;
+        let now = Instant::now();
+        let mut tally = self.shared.tally();
+        for &cookie in &self.free[before..] {
+            tally.record(self.cost, now.saturating_duration_since(self.asked[cookie as usize]));
+        }
+        if self.free.len() > before {
+            tally.cut_if_wanted(now);
+        }
+        Ok(failed)
+    }
+}
+
+/// Where requests go: counts, from which chance is made where it is needed.
+#[derive(Default)]
+struct Cursor {
+    requests: u64,
+    writes: u64,
+}
+
+impl Cursor {
+    /// Where the request of this cookie goes, and whether it reads.
+    fn next(&mut self, pattern: Pattern, cookie: u64, size: u64, len: u32) -> (u64, bool) {
+        let len = u64::from(len);
+        let places = (size / len).max(1);
+        self.requests += 1;
+        match pattern {
+            Pattern::Scan => (self.requests % places * len, true),
+            Pattern::Random { log_writers } if cookie < log_writers => {
+                self.writes += 1;
+                (self.writes % places.min(LOG_LEN / len) * len, false)
+            }
+            Pattern::Random { .. } => (scatter(self.requests) % places * len, true),
+        }
+    }
+}
+
+/// The finisher of splitmix64: successive numbers come out as if by chance, and the same in every run.
+fn scatter(number: u64) -> u64 {
+    let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_ends_one_window_and_begins_the_next() {
+        let mut tally = Tally::new();
+        let start = tally.since;
+        (0..500).for_each(|_| tally.record(1.0, Duration::from_millis(1)));
+        tally.cut_if_wanted(start + Duration::from_secs(1));
+        assert!(tally.take().is_none(), "nobody wanted it");
+        tally.cut = Cut::Wanted;
+        assert!(tally.take().is_none(), "no reply has come since");
+        tally.cut_if_wanted(start + Duration::from_secs(2));
+        let first = tally.take().expect("it was wanted");
+        assert_eq!(Window::together([&first]), Measured { iops: 250.0, p50_us: 1000, p99_us: 1000 });
+
+        (0..300).for_each(|_| tally.record(2.0, Duration::from_millis(3)));
+        tally.cut = Cut::Wanted;
+        tally.cut_if_wanted(start + Duration::from_secs(4));
+        let second = tally.take().expect("it was wanted");
+        let both = Window::together([&first, &second]);
+        assert_eq!((both.iops, both.p50_us, both.p99_us), (1100.0 / 4.0, 1000, 3001));
+        assert_eq!(tally.service_total, 1100.0);
+    }
+
+    #[test]
+    fn requests_stay_on_the_disk_and_writes_in_the_log() {
+        let (mut cursor, pattern) = (Cursor::default(), Pattern::Random { log_writers: 2 });
+        for cookie in (0..16).cycle().take(10_000) {
+            let (offset, read) = cursor.next(pattern, cookie, 64 << 20, 8192);
+            assert_eq!(read, cookie >= 2);
+            let end = if read { 64 << 20 } else { LOG_LEN };
+            assert!(offset % 8192 == 0 && offset + 8192 <= end, "{cookie}: {offset}");
+        }
+        let mut scan = Cursor::default();
+        let first: Vec<_> = (0..3).map(|cookie| scan.next(Pattern::Scan, cookie, 128 << 10, 65_536)).collect();
+        assert_eq!(first, [(65_536, true), (0, true), (65_536, true)]);
+    }
+}

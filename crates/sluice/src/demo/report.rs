@@ -1,0 +1,190 @@
+//! What is said at the end, on standard output: a table and its meaning, or one JSON object.
+
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment};
+use serde_json::{Value, json};
+
+use super::Phase;
+use super::scene::{BACKUP, CAST, OLTP};
+use super::share::Claim;
+use super::verdict::{self, Promise};
+use crate::output::{self, Format};
+
+/// What came of it.
+pub(crate) struct Report {
+    pub(super) capacity: f64,
+    pub(super) claims: Vec<Claim>,
+    /// noop, then mClock.
+    pub(super) phases: [Phase; 2],
+    pub(super) promises: Vec<Promise>,
+    /// The disks went through the page cache.
+    pub(super) buffered: bool,
+    /// How long the machine paused while promises were measured.
+    pub(super) paused: Duration,
+}
+
+impl Report {
+    /// Whether every promise was kept.
+    pub(crate) fn is_ok(&self) -> bool {
+        self.promises.iter().all(|promise| promise.kept)
+    }
+
+    /// Prints it.
+    pub(crate) fn print(&self, format: Format) {
+        match format {
+            Format::Json => output::json(&self.as_json()),
+            Format::Table => self.print_text(),
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        let phase = |phase: &Phase| {
+            let vms: Vec<Value> = (0..CAST.len()).map(|vm| self.vm_as_json(phase, vm)).collect();
+            json!({ "scheduler": phase.scheduler, "vms": vms })
+        };
+        let promise = |promise: &Promise| {
+            json!({
+                "promise": promise.text,
+                "kept": promise.kept,
+                "measured": rounded(promise.measured),
+                "expected": rounded(promise.expected),
+            })
+        };
+        json!({
+            "capacity_iops": rounded(self.capacity),
+            "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
+            "promises": self.promises.iter().map(promise).collect::<Vec<_>>(),
+            "ok": self.is_ok(),
+        })
+    }
+
+    fn vm_as_json(&self, phase: &Phase, vm: usize) -> Value {
+        let (claim, measured) = (&self.claims[vm], &phase.measured[vm]);
+        json!({
+            "vm": CAST[vm].name,
+            "iops": rounded(measured.iops),
+            "p50_us": measured.p50_us,
+            "p99_us": measured.p99_us,
+            "reservation_iops": (claim.reservation > 0.0).then_some(claim.reservation),
+            "limit_iops": claim.limit.is_finite().then_some(claim.limit),
+            "weight": claim.weight,
+        })
+    }
+
+    fn print_text(&self) {
+        self.print_phases();
+        output::line("");
+        self.print_story();
+        output::line("");
+        self.print_promises();
+        output::line("");
+        output::line(if self.is_ok() { "Every promise was kept." } else { "Not every promise was kept." });
+        self.print_advice();
+    }
+
+    /// Each VM before and after.
+    fn print_phases(&self) {
+        let mut table = output::table(&["VM", "PROMISE", "SCHEDULER", "IOPS@8KiB", "P50", "P99", "VERDICT"]);
+        for (vm, actor) in CAST.iter().enumerate() {
+            for (at, phase) in self.phases.iter().enumerate() {
+                let measured = &phase.measured[vm];
+                let headline = verdict::headline(vm, &self.claims, &phase.measured);
+                let first = at == 0;
+                table.add_row([
+                    Cell::new(if first { actor.name } else { "" }),
+                    Cell::new(if first { self.promised(vm) } else { String::new() }),
+                    Cell::new(phase.scheduler),
+                    number(format!("{:.0}", measured.iops)),
+                    number(millis(measured.p50_us)),
+                    number(millis(measured.p99_us)),
+                    Cell::new(verdict_text(&headline)),
+                ]);
+            }
+        }
+        output::line(&table.to_string());
+    }
+
+    /// A VM's policy in a few words.
+    fn promised(&self, vm: usize) -> String {
+        let Claim { reservation, limit, weight } = self.claims[vm];
+        match (reservation > 0.0, limit.is_finite()) {
+            (true, _) => format!("at least {reservation:.0}"),
+            (false, true) => format!("at most {limit:.0}"),
+            (false, false) => format!("weight {weight:.0}"),
+        }
+    }
+
+    /// What the table means.
+    fn print_story(&self) {
+        let [noop, mclock] = &self.phases;
+        let total: f64 = noop.measured.iter().map(|vm| vm.iops).sum();
+        let (oltp, backup) = (CAST[OLTP].name, CAST[BACKUP].name);
+        let taken = noop.measured[BACKUP].iops / total * 100.0;
+        output::line(&format!(
+            "noop:   {backup} took {taken:.0} % of the device, and {oltp} got {:.0} of the {:.0} that it needs, \
+             half of its requests in {}.",
+            noop.measured[OLTP].iops,
+            self.claims[OLTP].reservation,
+            millis(noop.measured[OLTP].p50_us),
+        ));
+        output::line(&format!(
+            "mclock: {oltp} got {:.0}, half of its requests in {}; what it left was split by weight, and {backup} \
+             stayed below {:.0}.",
+            mclock.measured[OLTP].iops,
+            millis(mclock.measured[OLTP].p50_us),
+            self.claims[BACKUP].limit,
+        ));
+    }
+
+    fn print_promises(&self) {
+        let mut table = output::table(&["PROMISE OF MCLOCK", "EXPECTED", "MEASURED", "KEPT"]);
+        for promise in &self.promises {
+            table.add_row([
+                Cell::new(&promise.text),
+                number(format!("{:.0}", promise.expected)),
+                number(format!("{:.0}", promise.measured)),
+                Cell::new(if promise.kept { "yes" } else { "NO" }),
+            ]);
+        }
+        output::line(&table.to_string());
+    }
+
+    /// What to do next.
+    fn print_advice(&self) {
+        if self.buffered {
+            output::line("The disks went through the page cache here. Real volumes need a filesystem with direct I/O.");
+        }
+        if !self.is_ok() && !self.paused.is_zero() {
+            output::line(&format!(
+                "The machine is busy: it let the demo pause for {} ms while promises were measured. Try again when less \
+                 runs on it.",
+                self.paused.as_millis()
+            ));
+        }
+        let sluice = std::env::args().next().unwrap_or_else(|| "sluice".to_owned());
+        output::line(&format!(
+            "Next: put your disk and VMs into a copy of examples/two-vms.toml, then\n  \
+             {sluice} check FILE   says everything that is wrong with it\n  \
+             {sluice} serve FILE   serves the disks"
+        ));
+    }
+}
+
+/// To a tenth: more is noise.
+fn rounded(iops: f64) -> f64 {
+    (iops * 10.0).round() / 10.0
+}
+
+fn number(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn millis(micros: u64) -> String {
+    format!("{:.1} ms", micros as f64 / 1000.0)
+}
+
+fn verdict_text(promise: &Promise) -> String {
+    let part = promise.measured / promise.expected * 100.0;
+    if promise.kept { "kept".to_owned() } else { format!("BROKEN: {part:.0} % of {:.0}", promise.expected) }
+}
