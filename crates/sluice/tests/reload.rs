@@ -180,6 +180,23 @@ fn a_refused_file_changes_nothing_at_all() {
 }
 
 #[test]
+fn what_a_served_volume_is_cannot_change_under_its_clients() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", LIMITED)));
+    let mut client = open(&place, "a");
+    let image = place.file("a.img");
+    let volume = |vm: &str, lines: &str| format!("[vm.{vm}]\n{LIMITED}\n") + &place.volume(vm, "v", &image, lines);
+    let changed = "its bytes are served now as volume a/v";
+    for host in [volume("a", "size = \"1MiB\""), volume("a", "read_only = true"), volume("renamed", "")] {
+        assert_refused_whole(&place, &daemon, &mut client, &(place.device("") + &host), &[changed, "add it again"]);
+    }
+    // In two steps it can.
+    daemon.accept(&place.device(""));
+    daemon.accept(&(place.device("") + &volume("renamed", "size = \"1MiB\"")));
+    assert_eq!(open(&place, "renamed").read(0, 512), Ok(vec![0; 512]));
+}
+
+#[test]
 fn what_a_refused_file_had_opened_is_free_again() {
     let place = Place::new();
     let base = place.device("") + &vm(&place, "a", "");

@@ -118,7 +118,7 @@ pub enum Edit {
         /// What it is.
         volume: Box<VolumeSpec>,
     },
-    /// A volume goes: what waits is answered with ESHUTDOWN, what is in flight completes, its connections close.
+    /// A volume goes: its connections close, what waits is not served, what is in flight ends at the device.
     RemoveVolume {
         /// Known.
         vm: String,

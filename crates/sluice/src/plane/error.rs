@@ -61,6 +61,19 @@ pub(crate) enum PlaneError {
         #[source]
         source: SourceError,
     },
+    /// Its bytes are being served in another way.
+    #[error(
+        "VM {vm}, volume {volume}: its bytes are served now as volume {old}, and what a volume is (source, range, name, \
+         VM, device, cache, read_only) cannot change while it is served; remove it, reload, and add it again"
+    )]
+    VolumeChanged {
+        /// Whose.
+        vm: String,
+        /// Which.
+        volume: String,
+        /// VM and volume that have the bytes now.
+        old: String,
+    },
     /// A volume lies somewhere else than it says.
     #[error(
         "VM {vm}, volume {volume}: its source lies on {found}, but its device {device} is {expected}; name the device that it lies on"

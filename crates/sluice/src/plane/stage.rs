@@ -12,7 +12,8 @@ use sluice_io::source::{DiskSet, Source, SourceSpec};
 
 use super::{Plane, PlaneError, Running, VolumeName, translate};
 
-/// How long a volume is waited for whose lock a dead daemon's last requests still hold.
+/// How long a start waits for a volume whose lock a dead daemon's last requests still hold. A reload does not wait: who
+/// holds a lock then is alive, and clients that shake hands must not wait for it.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// What is ready to be put into force.
@@ -91,7 +92,9 @@ fn open_volumes(
             }
             let running = started.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
             let running = running.expect("a checked file names devices that it has");
-            let store = open(vm, volume, running)?;
+            refuse_served(plane, vm, volume)?;
+            let wait = if plane.devices.is_empty() { LOCK_WAIT } else { Duration::ZERO };
+            let store = open(vm, volume, running, wait)?;
             let rotational = host.devices[&volume.device].facts(running.rotational).rotational;
             let export = translate::export(vm, volume, &store, rotational);
             export.validate().map_err(|source| PlaneError::Export { vm: vm.clone(), volume: name.clone(), source })?;
@@ -101,7 +104,23 @@ fn open_volumes(
     Ok(opened)
 }
 
-fn open(vm: &str, volume: &Volume, running: &Running) -> Result<Store, PlaneError> {
+/// Our own lock on these bytes is held until the volume that has them now has gone, which is after the new one is opened.
+fn refuse_served(plane: &Plane, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
+    let end = |volume: &Volume| volume.size.map_or(u64::MAX, |size| volume.offset.saturating_add(size));
+    for (old_vm, spec) in &plane.host.vms {
+        for old in spec.volumes.values() {
+            let same = old.source.is_some() && old.source == volume.source;
+            let overlaps = old.offset < end(volume) && volume.offset < end(old);
+            if same && overlaps && !(old.read_only && volume.read_only) {
+                let (vm, volume) = (vm.to_owned(), volume.name.clone());
+                return Err(PlaneError::VolumeChanged { vm, volume, old: format!("{old_vm}/{}", old.name) });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open(vm: &str, volume: &Volume, running: &Running, wait: Duration) -> Result<Store, PlaneError> {
     let (Some(path), Some(disks)) = (&volume.source, &running.disks) else { return Ok(Store::Null) };
     let failed = |source| PlaneError::Volume { vm: vm.to_owned(), volume: volume.name.clone(), source };
     let spec = SourceSpec {
@@ -111,7 +130,7 @@ fn open(vm: &str, volume: &Volume, running: &Running) -> Result<Store, PlaneErro
         read_only: volume.read_only,
         buffered: volume.buffered,
     };
-    let source = Source::open_within(&spec, LOCK_WAIT).map_err(failed)?;
+    let source = Source::open_within(&spec, wait).map_err(failed)?;
     if !source.waited().is_zero() {
         let waited_ms = source.waited().as_millis();
         tracing::info!(vm, volume = volume.name, waited_ms, "Waited for the last requests of another daemon");
