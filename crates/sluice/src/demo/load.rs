@@ -1,7 +1,7 @@
 //! The VMs' side: one thread per VM, which keeps requests outstanding on its disk through the real socket.
 //!
-//! A closed loop: each reply is followed by the next request. Counters are cut at the end of a batch of replies and not at
-//! a time of their own, so that replies that a late thread finds all at once do not count to the wrong side.
+//! A closed loop: each reply is followed by the next request. Counters are cut at the end of a batch of replies and not
+//! at a time of their own, so that replies that a late thread finds all at once do not count to the wrong side.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,8 @@
 //!
 //! Problem: a promise is believed when it is seen. Model: temporary disks on a `delay` device of known capacity, served
 //! by the very plane that `sluice serve` runs, and driven through the real sockets by clients that always want more.
-//! First the scheduler is noop, then mClock; nothing else differs. At the end the VM with the reservation falls quiet, to
-//! show that what is reserved and not asked for goes to the others.
+//! First the scheduler is noop, then mClock; nothing else differs. At the end the VM with the reservation falls quiet,
+//! to show that what is reserved and not asked for goes to the others.
 //!
 //! | part | where |
 //! |---|---|
@@ -45,8 +45,8 @@ use share::Claim;
 const WARM_UP: Duration = Duration::from_millis(1500);
 /// Measurements are made of pieces of this length.
 const PIECE: Duration = Duration::from_secs(1);
-/// Until when after the beginning pieces that are not counted are replaced, while all ask and while one is quiet; so that
-/// the whole takes less than 40 s.
+/// Until when after the beginning pieces that are not counted are replaced, while all ask and while one is quiet; so
+/// that the whole takes less than 40 s.
 const REPLACED_UNTIL: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(32)];
 /// How often it is looked what happens.
 const GLANCE: Duration = Duration::from_millis(25);
@@ -199,9 +199,9 @@ impl Performance {
         Ok(Performance { load, plane, pauses, buffered })
     }
 
-    /// What each VM gets in `pieces`, after the warm-up. A piece in which the machine paused, and the one after it, in
-    /// which is caught up, do not count: others take their place `until` then. If half of them cannot be had that way, the
-    /// machine is like that, and all count.
+    /// What each VM gets in `pieces`, after the warm-up. A piece in which the machine paused, and the next one, in which
+    /// is caught up, do not count: others take their place `until` then. If half of the pieces cannot be had that way,
+    /// the machine is like that, and all count.
     async fn measure(&mut self, pieces: usize, until: Instant, progress: &mut Progress) -> Result<Outcome, DemoError> {
         self.play(WARM_UP, progress).await?;
         self.load.cut().await?;

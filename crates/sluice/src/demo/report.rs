@@ -157,8 +157,8 @@ impl Report {
         }
         if !self.is_ok() && !self.paused.is_zero() {
             output::line(&format!(
-                "The machine is busy: it let the demo pause for {} ms while promises were measured. Try again when less \
-                 runs on it.",
+                "The machine is busy: it let the demo pause for {} ms while promises were measured. Try again when \
+                 less runs on it.",
                 self.paused.as_millis()
             ));
         }

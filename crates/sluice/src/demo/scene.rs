@@ -30,8 +30,8 @@ const KNEE: u64 = 300_000;
 const REFERENCE: u64 = 8 << 10;
 /// Each disk, in bytes. Sparse: what is not the log is never written, and reading it costs the disk under it nothing.
 const DISK_LEN: u64 = 64 << 20;
-/// The part of a disk that is written, over and over, in bytes. It is allocated before the start: a write that allocates
-/// may wait for the filesystem's journal and holds up reads meanwhile.
+/// The part of a disk that is written, over and over, in bytes. It is allocated before the start: a write that
+/// allocates may wait for the filesystem's journal and holds up reads meanwhile.
 pub(super) const LOG_LEN: u64 = 1 << 20;
 /// How the temporary folder's name begins.
 const PREFIX: &str = "sluice-demo-";

@@ -14,8 +14,9 @@ use crate::output::Format;
 /// end. Ends with 0 only if every promise was kept.
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// How long each scheduler is measured.
-    #[arg(long, value_name = "SECONDS", hide = true, default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..=5))]
+    /// How long each scheduler is measured at least.
+    #[arg(long, value_name = "SECONDS", hide = true, default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=5))]
     seconds: u16,
 }
 
