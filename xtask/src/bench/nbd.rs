@@ -38,9 +38,9 @@ pub(super) struct Options {
     /// Where the scratch file is made; a disk that can do direct I/O. Default: the build's folder.
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Only the volume that completes at once.
-    #[arg(long)]
-    null_only: bool,
+    /// Only this kind of volume.
+    #[arg(long, value_name = "KIND", value_enum)]
+    only: Option<Store>,
     /// Only our server, for a profiler.
     #[arg(long)]
     own_only: bool,
@@ -50,9 +50,11 @@ pub(super) struct Options {
 }
 
 /// What is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Store {
+    /// Completes at once and keeps nothing.
     Null,
+    /// A file of 1 GiB, past the page cache.
     File,
 }
 
@@ -96,12 +98,11 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     };
     let scratch = server::scratch(options.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
-    if !options.null_only {
+    if options.only != Some(Store::Null) {
         server::written_file(&file, if quick { 64 } else { 1024 })?;
     }
     let mut report = Report::new("nbd");
-    let stores: &[Store] = if options.null_only { &[Store::Null] } else { &[Store::Null, Store::File] };
-    for &store in stores {
+    for store in options.only.map_or(vec![Store::Null, Store::File], |only| vec![only]) {
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
         let canned = CannedServer::bind_unix(sockets.path().join("canned"), export("disk"));
         let canned = canned.map_err(|error| format!("Cannot listen: {error}"))?;
