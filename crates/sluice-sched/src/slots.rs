@@ -1,27 +1,51 @@
 //! Queued requests: one arena for all, first-in-first-out lists threaded through it.
 //!
-//! Idea: a request and its link fill one cache line (64 bytes); memory comes in chunks, so a growing queue copies
-//! nothing and a request costs what it occupies. An empty list costs twelve bytes.
+//! Idea: a list is a chain of blocks of four requests. With many lists nothing of them is in the processor's caches, and
+//! each step along a chain waits for the memory of the one before; within a block the next request is the neighbour,
+//! which has been fetched along. Memory comes in chunks, so a growing queue copies nothing and a request costs what it
+//! occupies: 58 bytes and its part of the list's first and last block. An empty list costs twelve bytes.
 
-use crate::request::{Request, RequestId};
+use crate::cost::Cost;
+use crate::request::{Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
+use crate::time::Instant;
 
-const CHUNK_BITS: u32 = 9;
+const BLOCK_BITS: u32 = 2;
+const BLOCK: usize = 1 << BLOCK_BITS;
+const CHUNK_BITS: u32 = 7;
 const CHUNK: usize = 1 << CHUNK_BITS;
 const NIL: u32 = u32::MAX;
 
+/// Stands where no request is.
+const NOTHING: Request = Request {
+    id: RequestId(u64::MAX),
+    arrival: Instant::ZERO,
+    offset: 0,
+    length: 0,
+    cost: Cost::ONE,
+    owner: OwnerId(u32::MAX),
+    token: 0,
+    rho: 0,
+    delta: 0,
+    volume: VolumeId(0),
+    kind: Kind::Read,
+    flags: Flags::NONE,
+    phase: Phase::None,
+    wait: Wait::None,
+};
+
+/// Requests that follow each other in a list, and the block behind them.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-struct Node {
-    request: Request,
+struct Block {
+    requests: [Request; BLOCK],
     next: u32,
 }
 
-const _: () = assert!(size_of::<Node>() == 64);
+const _: () = assert!(size_of::<Block>() <= 58 * BLOCK, "a waiting request costs at most 58 bytes");
 
 /// Where the requests of all lists live.
 #[derive(Debug)]
 pub struct Arena {
-    chunks: Vec<Vec<Node>>,
+    chunks: Vec<Vec<Block>>,
     free: u32,
     len: usize,
 }
@@ -29,14 +53,16 @@ pub struct Arena {
 /// One list in an [`Arena`].
 #[derive(Debug, Clone, Copy)]
 pub struct Fifo {
+    /// The place of the oldest request: its block, and where in it.
     head: u32,
-    tail: u32,
+    /// The place behind the youngest, which may be the first behind its block.
+    end: u32,
     len: u32,
 }
 
 impl Default for Fifo {
     fn default() -> Self {
-        Fifo { head: NIL, tail: NIL, len: 0 }
+        Fifo { head: NIL, end: NIL, len: 0 }
     }
 }
 
@@ -79,108 +105,154 @@ impl Arena {
         self.len == 0
     }
 
-    fn node(&self, index: u32) -> &Node {
-        &self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK - 1)]
+    fn block(&self, block: u32) -> &Block {
+        &self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
     }
 
-    fn node_mut(&mut self, index: u32) -> &mut Node {
-        &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK - 1)]
+    fn block_mut(&mut self, block: u32) -> &mut Block {
+        &mut self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
     }
 
-    fn allocate(&mut self, request: Request) -> u32 {
-        self.len += 1;
-        let node = Node { request, next: NIL };
+    /// A block for one list.
+    fn allocate(&mut self) -> u32 {
         if self.free != NIL {
-            let index = self.free;
-            let place = self.node_mut(index);
-            let next = place.next;
-            *place = node;
-            self.free = next;
-            return index;
+            let block = self.free;
+            self.free = self.block(block).next;
+            return block;
         }
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
         let last = self.chunks.len() - 1;
         let chunk = &mut self.chunks[last];
-        chunk.push(node);
-        let index = (last << CHUNK_BITS) + chunk.len() - 1;
-        u32::try_from(index).expect("the gate bounds its queue far below 2^32 requests")
+        chunk.push(Block { requests: [NOTHING; BLOCK], next: NIL });
+        let block = (last << CHUNK_BITS) + chunk.len() - 1;
+        assert!(block < 1 << (32 - BLOCK_BITS) as usize, "the gate bounds its queue far below 2^30 requests");
+        block as u32
     }
 
-    fn release(&mut self, index: u32) {
+    fn release(&mut self, block: u32) {
         let free = self.free;
-        self.node_mut(index).next = free;
-        self.free = index;
-        self.len -= 1;
+        self.block_mut(block).next = free;
+        self.free = block;
     }
 
     /// Appends.
     pub fn push(&mut self, fifo: &mut Fifo, request: Request) {
-        let index = self.allocate(request);
-        if fifo.tail == NIL {
-            fifo.head = index;
-        } else {
-            self.node_mut(fifo.tail).next = index;
+        if fifo.len == 0 {
+            fifo.head = self.allocate() << BLOCK_BITS;
+            fifo.end = fifo.head;
+        } else if (fifo.end as usize).is_multiple_of(BLOCK) {
+            let block = self.allocate();
+            self.block_mut((fifo.end - 1) >> BLOCK_BITS).next = block;
+            fifo.end = block << BLOCK_BITS;
         }
-        fifo.tail = index;
+        self.block_mut(fifo.end >> BLOCK_BITS).requests[fifo.end as usize % BLOCK] = request;
+        fifo.end += 1;
         fifo.len += 1;
+        self.len += 1;
     }
 
     /// The oldest.
+    #[inline]
     #[must_use]
     pub fn front(&self, fifo: &Fifo) -> Option<&Request> {
-        (fifo.head != NIL).then(|| &self.node(fifo.head).request)
+        (fifo.len > 0).then(|| &self.block(fifo.head >> BLOCK_BITS).requests[fifo.head as usize % BLOCK])
     }
 
     /// Takes the oldest.
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
-        if fifo.head == NIL {
-            return None;
-        }
-        let index = fifo.head;
-        let Node { request, next } = *self.node(index);
-        fifo.head = next;
-        if next == NIL {
-            fifo.tail = NIL;
-        }
+        let request = *self.front(fifo)?;
         fifo.len -= 1;
-        self.release(index);
+        self.len -= 1;
+        let block = fifo.head >> BLOCK_BITS;
+        fifo.head += 1;
+        if fifo.len == 0 {
+            self.release(block);
+            *fifo = Fifo::default();
+        } else if (fifo.head as usize).is_multiple_of(BLOCK) {
+            fifo.head = self.block(block).next << BLOCK_BITS;
+            self.release(block);
+        }
         Some(request)
     }
 
     /// Takes every request for which `leaves` holds, in order; the others keep theirs. O(length).
     pub fn remove_if(&mut self, fifo: &mut Fifo, removed: &mut Vec<Request>, mut leaves: impl FnMut(&Request) -> bool) {
         let mut kept = Fifo::default();
-        let mut index = fifo.head;
-        while index != NIL {
-            let Node { request, next } = *self.node(index);
+        while let Some(request) = self.pop(fifo) {
             if leaves(&request) {
                 removed.push(request);
-                self.release(index);
             } else {
-                match kept.tail {
-                    NIL => kept.head = index,
-                    tail => self.node_mut(tail).next = index,
-                }
-                kept.tail = index;
-                kept.len += 1;
-                self.node_mut(index).next = NIL;
+                self.push(&mut kept, request);
             }
-            index = next;
         }
         *fifo = kept;
     }
 
     /// The request `id` of a list, to be changed in place. O(length).
     pub fn find_mut(&mut self, fifo: &Fifo, id: RequestId) -> Option<&mut Request> {
-        let mut index = fifo.head;
-        while index != NIL {
-            if self.node(index).request.id == id {
-                return Some(&mut self.node_mut(index).request);
+        let mut place = fifo.head;
+        for _ in 0..fifo.len {
+            let block = place >> BLOCK_BITS;
+            if self.block(block).requests[place as usize % BLOCK].id == id {
+                return Some(&mut self.block_mut(block).requests[place as usize % BLOCK]);
             }
-            index = self.node(index).next;
+            place += 1;
+            if (place as usize).is_multiple_of(BLOCK) {
+                place = self.block(block).next << BLOCK_BITS;
+            }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[test]
+    fn lists_keep_their_order_and_give_back_their_memory() {
+        let mut arena = Arena::new();
+        let mut lists = vec![(Fifo::default(), VecDeque::new()); 7];
+        let mut random = 1u64;
+        for step in 0..30_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (fifo, model) = &mut lists[(random >> 40) as usize % 7];
+            let request = Request { id: RequestId(step), ..NOTHING };
+            match random >> 60 {
+                // Queues grow in one half of the time and shrink in the other.
+                kind if kind < if step / 500 % 2 == 0 { 10 } else { 5 } => {
+                    arena.push(fifo, request);
+                    model.push_back(step);
+                }
+                15 => {
+                    let mut removed = Vec::new();
+                    arena.remove_if(fifo, &mut removed, |request| request.id.0 % 3 == 0);
+                    assert!(removed.iter().all(|request| request.id.0 % 3 == 0));
+                    model.retain(|id| id % 3 != 0);
+                }
+                14 => {
+                    let some = model.get(model.len() / 2).copied();
+                    let found = some.and_then(|id| arena.find_mut(fifo, RequestId(id))).map(|request| request.id.0);
+                    assert_eq!(found, some);
+                    assert_eq!(arena.find_mut(fifo, RequestId(step)), None);
+                }
+                _ => assert_eq!(arena.pop(fifo).map(|request| request.id.0), model.pop_front()),
+            }
+            assert_eq!(arena.front(fifo).map(|request| request.id.0), model.front().copied());
+            assert_eq!(fifo.len(), model.len());
+        }
+        assert_eq!(arena.len(), lists.iter().map(|(fifo, _)| fifo.len()).sum::<usize>());
+        let chunks = arena.chunks.len();
+        for (fifo, _) in &mut lists {
+            while arena.pop(fifo).is_some() {}
+        }
+        let mut fifo = Fifo::default();
+        let room = arena.chunks.iter().map(Vec::len).sum::<usize>() * BLOCK;
+        (0..room as u64).for_each(|id| arena.push(&mut fifo, Request { id: RequestId(id), ..NOTHING }));
+        assert_eq!(arena.chunks.len(), chunks, "every block was free again");
     }
 }
