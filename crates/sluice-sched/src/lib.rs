@@ -18,7 +18,6 @@
 pub mod admission;
 pub mod cost;
 pub mod gate;
-pub mod heap;
 pub mod params;
 pub mod policy;
 pub mod request;
@@ -27,6 +26,7 @@ pub mod schedulers;
 pub mod slots;
 pub mod tag;
 pub mod time;
+pub mod tournament;
 pub mod units;
 
 pub use cost::{Cost, CostModel};

@@ -1,8 +1,12 @@
 //! mClock as a product: two levels, and formulas that keep their promise.
 //!
 //! Three orders over the VMs that have requests: `reserved` (by when they are due) and `weighted` (by share tag) hold
-//! those that their limit lets pass, `limited` holds the others by when it will. A dispatch moves one VM in at most two
+//! those that their limit lets pass, `limited` holds the others by when it will. A dispatch moves one VM in one or two
 //! of them: O(log VMs). The volumes of a VM are few and are searched one by one.
+//!
+//! `reserved` and `weighted` are put right when somebody is taken from them, and not before: a VM's place only moves back
+//! while it stands in line, so whoever comes first with the place that it really has is first. A dispatch thus leaves
+//! the order alone by which it did not choose, and a VM that its limit stops stays where it is until it would be next.
 //!
 //! Over-commit: all reservation tags count from a common shift. When the most overdue VM lags by more than
 //! `reservation_catchup_max`, the shift moves, all tags with it: what cannot be had is split in proportion to the
@@ -11,13 +15,13 @@
 //! Virtual time is the share tag of the last weight-phase dispatch; it never goes back, and starts anew when the gate is
 //! idle.
 
-use crate::heap::IndexedHeap;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
 use crate::slots::{Arena, Fifo};
 use crate::tag::{ShareTag, TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
+use crate::tournament::{Tournament, key_digits};
 
 use super::Params;
 use super::account::Account;
@@ -27,14 +31,15 @@ const VIRTUAL_START: ShareTag = 1 << 50;
 /// Where it is rebased.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
 
-/// A place in line: a tag, ties broken by arrival.
-type Key = (Tag, RequestId);
-
 #[derive(Debug)]
 struct Owner {
     account: Account,
+    /// The earliest arrival among its queue heads, if it has requests.
+    head: RequestId,
     queued: u32,
     generation: u32,
+    /// Until when it is held by its limit, and so in no line.
+    held_until: Option<Tag>,
     /// When its limit last let it pass again; before that it waited for its own limit.
     released: Tag,
     /// Virtual time among its volumes.
@@ -74,9 +79,9 @@ pub struct Product {
     clock: TagClock,
     arena: Arena,
     owners: Vec<Option<Owner>>,
-    reserved: IndexedHeap<Key>,
-    weighted: IndexedHeap<Key>,
-    limited: IndexedHeap<Key>,
+    reserved: Tournament,
+    weighted: Tournament,
+    limited: Tournament,
     shift: Tag,
     virtual_time: ShareTag,
     generation: u32,
@@ -98,9 +103,9 @@ impl Product {
             clock: TagClock::default(),
             arena: Arena::new(),
             owners: Vec::new(),
-            reserved: IndexedHeap::default(),
-            weighted: IndexedHeap::default(),
-            limited: IndexedHeap::default(),
+            reserved: Tournament::default(),
+            weighted: Tournament::default(),
+            limited: Tournament::default(),
             shift: 0,
             virtual_time: VIRTUAL_START,
             generation: 0,
@@ -116,76 +121,137 @@ impl Product {
 
     /// The owners whose limit lets them pass by now come back into line.
     fn release(&mut self, now: Tag) {
-        while let Some(((passes, _), owner)) = self.limited.peek()
+        while let Some((passes, _, owner)) = self.limited.peek()
             && passes <= now
         {
             self.stand_in_line(owner, now);
         }
     }
 
-    /// Puts a backlogged owner where it belongs now.
+    /// Puts an owner where it belongs now.
     fn stand_in_line(&mut self, owner: u32, now: Tag) {
-        let state = self.owners[owner as usize].as_mut().expect("only known owners stand in line");
-        if state.queued == 0 {
-            self.leave_line(owner);
-            self.limited.remove(owner);
+        if self.is_stopped(owner, now) {
+            self.reserved.remove(owner);
+            self.weighted.remove(owner);
             return;
-        }
-        state.release_volumes(&self.arena, now);
-        let (head, passes) = state.head_and_passes(&self.arena);
-        let due = state.account.due();
-        if passes > now {
-            // One that lives by its reservation alone is not woken before that is due.
-            let wake = match due {
-                Some(due) if !state.account.is_weighted() => passes.max(due.saturating_add(self.shift)),
-                _ => passes,
-            };
-            self.leave_line(owner);
-            self.limited.set(owner, (wake, head));
-            return;
-        }
-        if let Some((held_until, _)) = self.limited.get(owner) {
-            // Whatever ended it, time or a change: it banked nothing while it was held.
-            let since = held_until.min(now).saturating_sub(self.shift);
-            let state = self.owners[owner as usize].as_mut().expect("only known owners stand in line");
-            state.account.release(since, self.virtual_time);
-            state.released = now;
-            self.limited.remove(owner);
         }
         let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
         match state.account.due() {
-            Some(due) => self.reserved.set(owner, (due, head)),
+            Some(due) => self.reserved.set(owner, due, state.head),
             None => self.reserved.remove(owner),
         }
         if state.account.is_weighted() {
-            self.weighted.set(owner, (state.account.share_tag(), head));
+            self.weighted.set(owner, state.account.share_tag(), state.head);
         } else {
             self.weighted.remove(owner);
         }
     }
 
-    fn leave_line(&mut self, owner: u32) {
-        self.reserved.remove(owner);
-        self.weighted.remove(owner);
+    /// The same after a dispatch in `phase`. All that can have happened to its other place is that it moved back.
+    fn move_in_line(&mut self, owner: u32, now: Tag, phase: Phase) {
+        if self.is_stopped(owner, now) {
+            return;
+        }
+        let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
+        match (phase, state.account.due()) {
+            (Phase::Reservation, Some(due)) => self.reserved.set(owner, due, state.head),
+            _ if state.account.is_weighted() => self.weighted.set(owner, state.account.share_tag(), state.head),
+            // A batch went on by a right that has been taken away meanwhile.
+            _ => {}
+        }
     }
 
-    /// Moves the common shift so that nobody lags by more than the catch-up bound.
-    fn bound_catch_up(&mut self, now: Tag) {
-        if let Some(((due, _), _)) = self.reserved.peek() {
-            let lag = now.saturating_sub(due.saturating_add(self.shift));
-            self.shift = self.shift.saturating_add(lag.saturating_sub(self.catchup_max));
+    /// Whether an owner has no place in line: it has no requests, or its limit holds it from now on.
+    fn is_stopped(&mut self, owner: u32, now: Tag) -> bool {
+        let state = self.owners[owner as usize].as_mut().expect("only known owners stand in line");
+        if state.queued == 0 {
+            if state.held_until.take().is_some() {
+                self.limited.remove(owner);
+            }
+            return true;
         }
+        if state.volumes.len() > 1 {
+            state.release_volumes(&self.arena, now);
+        }
+        let passes = state.find_head(&self.arena);
+        if passes > now {
+            // One that lives by its reservation alone is not woken before that is due.
+            let wake = match state.account.due() {
+                Some(due) if !state.account.is_weighted() => passes.max(due.saturating_add(self.shift)),
+                _ => passes,
+            };
+            state.held_until = Some(wake);
+            self.limited.set(owner, wake, state.head);
+            return true;
+        }
+        if let Some(held_until) = state.held_until.take() {
+            // Whatever ended it, time or a change: it banked nothing while it was held.
+            state.account.release(held_until.min(now).saturating_sub(self.shift), self.virtual_time);
+            state.released = now;
+            self.limited.remove(owner);
+        }
+        false
+    }
+
+    /// The owner that is due first, if anybody is due by `now`.
+    fn first_due(&mut self, now: Tag) -> Option<u32> {
+        loop {
+            let (due, head, owner) = self.reserved.peek()?;
+            // Whatever its place really is, it is not before this one.
+            if due.saturating_add(self.shift) > now {
+                return None;
+            }
+            match self.in_line(owner).and_then(|state| Some((state.account.due()?, state.head))) {
+                Some((own, own_head)) if (own, key_digits(own_head)) == (due, head) => {
+                    self.bound_catch_up(now, due);
+                    return (due.saturating_add(self.shift) <= now).then_some(owner);
+                }
+                Some((own, own_head)) => self.reserved.set(owner, own, own_head),
+                None => self.reserved.remove(owner),
+            }
+        }
+    }
+
+    /// When the first reservation is due.
+    fn next_due(&mut self) -> Option<Tag> {
+        loop {
+            let (due, _, owner) = self.reserved.peek()?;
+            match self.in_line(owner).and_then(|state| Some((state.account.due()?, state.head))) {
+                Some((own, _)) if own == due => return Some(due),
+                Some((own, own_head)) => self.reserved.set(owner, own, own_head),
+                None => self.reserved.remove(owner),
+            }
+        }
+    }
+
+    /// Moves the common shift so that the most overdue lags by no more than the catch-up bound.
+    fn bound_catch_up(&mut self, now: Tag, due: Tag) {
+        let lag = now.saturating_sub(due.saturating_add(self.shift));
+        self.shift = self.shift.saturating_add(lag.saturating_sub(self.catchup_max));
+    }
+
+    /// The owner that is furthest behind its share.
+    fn first_by_share(&mut self) -> Option<u32> {
+        loop {
+            let (share, head, owner) = self.weighted.peek()?;
+            match self.in_line(owner).map(|state| (state.account.share_tag(), state.head)) {
+                Some((own, own_head)) if (own, key_digits(own_head)) == (share, head) => return Some(owner),
+                Some((own, own_head)) => self.weighted.set(owner, own, own_head),
+                None => self.weighted.remove(owner),
+            }
+        }
+    }
+
+    fn in_line(&self, owner: u32) -> Option<&Owner> {
+        self.owners[owner as usize].as_ref().filter(|state| state.queued > 0 && state.held_until.is_none())
     }
 
     fn choose(&mut self, now: Tag) -> Option<(u32, usize, Phase)> {
-        self.bound_catch_up(now);
-        if let Some(((due, _), owner)) = self.reserved.peek()
-            && due.saturating_add(self.shift) <= now
-        {
+        if let Some(owner) = self.first_due(now) {
             let volume = self.choose_volume(owner, Phase::Reservation, now);
             return Some((owner, volume, Phase::Reservation));
         }
-        let (_, owner) = self.weighted.peek()?;
+        let owner = self.first_by_share()?;
         let volume = self.choose_volume(owner, Phase::Weight, now);
         Some((owner, volume, Phase::Weight))
     }
@@ -284,7 +350,7 @@ impl Product {
         request.phase = phase;
         let arrived = self.clock.tag(request.arrival);
         request.wait = if state.released > arrived { Wait::OwnLimit } else { Wait::None };
-        self.stand_in_line(owner, now);
+        self.move_in_line(owner, now, phase);
         if self.virtual_time > VIRTUAL_MAX {
             self.rebase();
         }
@@ -297,12 +363,12 @@ impl Product {
         for owner in self.owners.iter_mut().flatten() {
             owner.account.rebase(by);
         }
-        self.weighted.map_keys(|(tag, id)| (tag.saturating_sub(by), id));
+        self.weighted.lower(by);
     }
 
-    fn wake(&self) -> Instant {
-        let due = self.reserved.peek().map(|((due, _), _)| due.saturating_add(self.shift));
-        let passes = self.limited.peek().map(|((passes, _), _)| passes);
+    fn wake(&mut self) -> Instant {
+        let due = self.next_due().map(|due| due.saturating_add(self.shift));
+        let passes = self.limited.peek().map(|(passes, _, _)| passes);
         let tag = match (due, passes) {
             (Some(due), Some(passes)) => due.min(passes),
             (Some(tag), None) | (None, Some(tag)) => tag,
@@ -333,8 +399,10 @@ impl Product {
         }
         self.owners[owner.index()] = Some(Owner {
             account,
+            head: RequestId(0),
             queued: 0,
             generation: self.generation,
+            held_until: None,
             released: 0,
             inner_time: VIRTUAL_START,
             policy: *policy,
@@ -360,18 +428,25 @@ impl Product {
 }
 
 impl Owner {
-    /// The earliest arrival among its queue heads, and when its own limit passes and at least one such volume may go.
+    /// Finds the earliest arrival among its queue heads; returns when its own limit passes and at least one such volume
+    /// may go.
     ///
     /// The arrival breaks ties between VMs, so it must not depend on which volumes may go: that changes as time passes,
     /// and a place in line does not.
-    fn head_and_passes(&self, arena: &Arena) -> (RequestId, Tag) {
+    #[inline]
+    fn find_head(&mut self, arena: &Arena) -> Tag {
+        if let [Volume { fifo, account: None, .. }] = self.volumes.as_slice() {
+            self.head = arena.front(fifo).expect("a backlogged owner has a head").id;
+            return self.account.passes();
+        }
         let heads = self.volumes.iter().filter_map(|volume| {
             let may_go = volume.account.as_ref().map_or(0, |account| account.may_go());
             Some((arena.front(&volume.fifo)?.id, may_go))
         });
         let earliest = heads.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
         let (head, may_go) = earliest.expect("a backlogged owner has a head");
-        (head, self.account.passes().max(may_go))
+        self.head = head;
+        self.account.passes().max(may_go)
     }
 
     /// The volumes whose own limit lets them pass by now; as with VMs, they banked nothing while it held them.

@@ -1,0 +1,185 @@
+//! A priority queue of owners whose keys change: a tournament tree.
+//!
+//! Every dispatch moves an owner in two orders at once, and most often the first one, so what counts is the cost of
+//! changing the best key. In a heap that is a walk along which every step waits for the comparison, and the memory, of
+//! the one before it; the processor guesses wrong at each. Here an owner has a fixed place, its group of four plays for
+//! a place in the next round, and so on up to the final: where the opponents stand follows from the owner's number
+//! alone, so they are fetched all at once, and who wins is found without a branch.
+//!
+//! Example, in groups of two: owners 0 to 3 with keys 7, 5, 6, -. The second round has 5 (of 1) and 6 (of 2), the
+//! final 5. Owner 1 changes to 9: its group's best is 7 (of 0), so the second round has 7 and 6, and the final is 6.
+
+use crate::request::RequestId;
+
+/// A tag, the oldest request, the owner, from the highest digit to the lowest: one number, so that the better of two
+/// is found without a branch, and the final names the owner.
+type Key = u128;
+
+const OWNER_BITS: u32 = 20;
+/// Digits of the request's number that are kept. They break ties; that two requests 17 trillion arrivals apart compare
+/// wrongly would take a tie just when the count passes a multiple of that.
+const REQUEST_BITS: u32 = 64 - OWNER_BITS;
+/// The key of a place where nobody stands: behind all others.
+const NOBODY: Key = Key::MAX;
+
+const BITS: u32 = 2;
+const GROUP: usize = 1 << BITS;
+
+/// Those who play for one place in the next round; they fill a cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Group([Key; GROUP]);
+
+/// Smallest tag first, ties broken by the older request; an owner, of number below 2^20, is in it at most once. Every
+/// change costs O(log n).
+#[derive(Debug)]
+pub struct Tournament {
+    /// The final, then its four semifinals, then theirs, up to the first round, in which every owner has its place.
+    groups: Vec<Group>,
+    /// Where the first round begins.
+    first: usize,
+    best: Key,
+}
+
+impl Default for Tournament {
+    fn default() -> Self {
+        Tournament { groups: vec![Group([NOBODY; GROUP])], first: 0, best: NOBODY }
+    }
+}
+
+const fn key(tag: u64, head: RequestId, owner: u32) -> Key {
+    (tag as Key) << 64 | (head.0 << OWNER_BITS) as Key | owner as Key
+}
+
+/// The digits of a request's number that a key keeps.
+#[must_use]
+pub const fn key_digits(head: RequestId) -> u64 {
+    head.0 & ((1 << REQUEST_BITS) - 1)
+}
+
+const fn tag(key: Key) -> u64 {
+    (key >> 64) as u64
+}
+
+const fn owner(key: Key) -> u32 {
+    key as u32 & ((1 << OWNER_BITS) - 1)
+}
+
+impl Group {
+    #[inline]
+    fn best(&self) -> Key {
+        let [a, b, c, d] = self.0;
+        a.min(b).min(c.min(d))
+    }
+}
+
+impl Tournament {
+    /// The smallest tag, the digits of the request that go with it, and the owner.
+    #[inline]
+    #[must_use]
+    pub fn peek(&self) -> Option<(u64, u64, u32)> {
+        let best = self.best;
+        (best != NOBODY).then_some((tag(best), best as u64 >> OWNER_BITS, owner(best)))
+    }
+
+    /// Puts `owner` in with `tag` and its oldest request, or changes these.
+    #[inline]
+    pub fn set(&mut self, owner: u32, tag: u64, head: RequestId) {
+        if self.first + (owner as usize >> BITS) >= self.groups.len() {
+            self.grow(owner);
+        }
+        self.play(owner, key(tag, head, owner));
+    }
+
+    /// Takes `owner` out, if it is in.
+    #[inline]
+    pub fn remove(&mut self, owner: u32) {
+        let group = self.groups.get(self.first + (owner as usize >> BITS));
+        if group.is_some_and(|group| group.0[owner as usize % GROUP] != NOBODY) {
+            self.play(owner, NOBODY);
+        }
+    }
+
+    /// Takes `by` off every tag, at most down to 0. O(n log n).
+    pub fn lower(&mut self, by: u64) {
+        let all: Vec<Key> = self.groups[self.first..].iter().flat_map(|group| group.0).collect();
+        for known in all.into_iter().filter(|key| *key != NOBODY) {
+            let head = RequestId(known as u64 >> OWNER_BITS);
+            self.play(owner(known), key(tag(known).saturating_sub(by), head, owner(known)));
+        }
+    }
+
+    /// Plays all games of `owner` anew.
+    fn play(&mut self, owner: u32, mut key: Key) {
+        let mut index = self.first + (owner as usize >> BITS);
+        let mut place = owner as usize % GROUP;
+        loop {
+            let group = &mut self.groups[index];
+            group.0[place] = key;
+            key = group.best();
+            if index == 0 {
+                break;
+            }
+            index -= 1;
+            place = index % GROUP;
+            index /= GROUP;
+        }
+        self.best = key;
+    }
+
+    /// Makes places for owners up to `owner`: with each round more there is room for four times as many, and all
+    /// play anew.
+    #[cold]
+    fn grow(&mut self, owner: u32) {
+        assert!(owner >> OWNER_BITS == 0, "the gate has at most 2^20 owners");
+        let all: Vec<Key> = self.groups[self.first..].iter().flat_map(|group| group.0).collect();
+        let mut round = self.groups.len() - self.first;
+        while owner as usize >> BITS >= round {
+            self.first += round;
+            round *= GROUP;
+        }
+        self.groups.clear();
+        self.groups.resize(self.first + round, Group([NOBODY; GROUP]));
+        for (group, keys) in self.groups[self.first..].iter_mut().zip(all.chunks(GROUP)) {
+            group.0.copy_from_slice(keys);
+        }
+        for index in (1..self.groups.len()).rev() {
+            self.groups[(index - 1) / GROUP].0[(index - 1) % GROUP] = self.groups[index].best();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_is_first_whatever_changes() {
+        let mut tournament = Tournament::default();
+        let mut model = std::collections::BTreeMap::new();
+        let mut random = 1u64;
+        for step in 0..20_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // The numbers of owners grow, so that every size is passed.
+            let owner = (random >> 33) % (1 + step / 50);
+            let tag = random >> 8 & 0xff;
+            match random >> 61 {
+                0 => {
+                    tournament.remove(owner as u32);
+                    model.remove(&owner);
+                }
+                1 if step % 100 == 0 => {
+                    tournament.lower(16);
+                    model.values_mut().for_each(|key: &mut (u64, u64)| key.0 = key.0.saturating_sub(16));
+                }
+                _ => {
+                    tournament.set(owner as u32, tag, RequestId(step));
+                    model.insert(owner, (tag, step));
+                }
+            }
+            let best = model.iter().min_by_key(|(_, key)| **key).map(|(owner, key)| (key.0, key.1, *owner as u32));
+            assert_eq!(tournament.peek(), best, "step {step}");
+        }
+        assert!(model.len() > 300);
+    }
+}
