@@ -1,7 +1,7 @@
 //! What a gate remembers of each owner: counters, and two histograms.
 
 use crate::gate::histogram::Histogram;
-use crate::request::{Kind, Phase, Request, Wait};
+use crate::request::{Completion, Kind, Phase, Request, Wait};
 use crate::time::Instant;
 
 /// Counters of one owner since it came. Requests above the device's maximum count once for each piece.
@@ -44,10 +44,11 @@ impl OwnerAccount {
     }
 
     #[inline]
-    pub(super) fn complete(&mut self, now: Instant, dispatched: Instant, request: &Request, ok: bool) {
+    pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
+        let request = &completion.request;
         self.in_flight -= 1;
-        self.service_time.add(now.nanos_since(dispatched));
-        if !ok {
+        self.service_time.add(now.nanos_since(completion.dispatched));
+        if !completion.ok {
             self.failed += 1;
             return;
         }

@@ -6,8 +6,9 @@
 use crate::admission;
 use crate::gate::accounting::OwnerAccount;
 use crate::policy::Policy;
-use crate::request::{OwnerId, VolumeId};
+use crate::request::{Completion, OwnerId, VolumeId};
 use crate::scheduler::ChangeError;
+use crate::time::Instant;
 
 /// Most volumes of one owner on one device.
 const VOLUMES_MAX: usize = 256;
@@ -18,6 +19,8 @@ const OWNERS_MAX: usize = 1 << 20;
 struct Member {
     policy: Policy,
     volumes: Vec<(VolumeId, Policy)>,
+    /// One of the volumes, most often the only one, where a request finds it at once.
+    first: Option<VolumeId>,
     present: bool,
     account: Box<OwnerAccount>,
 }
@@ -48,7 +51,8 @@ impl Members {
     }
 
     pub(super) fn add_owner(&mut self, owner: OwnerId, policy: Policy) {
-        let member = Member { policy, volumes: Vec::with_capacity(1), present: true, account: Box::default() };
+        let volumes = Vec::with_capacity(1);
+        let member = Member { policy, volumes, first: None, present: true, account: Box::default() };
         if self.free.last() == Some(&owner.0) {
             self.free.pop();
             self.members[owner.index()] = Some(member);
@@ -105,11 +109,13 @@ impl Members {
             Some(known) => known.1 = policy,
             None => member.volumes.push((volume, policy)),
         }
+        member.first = member.volumes.first().map(|(id, _)| *id);
     }
 
     pub(super) fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
         if let Some(member) = self.member_mut(owner) {
             member.volumes.retain(|(id, _)| *id != volume);
+            member.first = member.volumes.first().map(|(id, _)| *id);
         }
     }
 
@@ -121,8 +127,8 @@ impl Members {
     }
 
     /// Frees the number of an owner that has left and has nothing in flight any more.
-    #[inline]
-    pub(super) fn retire(&mut self, owner: OwnerId) {
+    #[cold]
+    fn retire(&mut self, owner: OwnerId) {
         let entry = &mut self.members[owner.index()];
         if entry.as_ref().is_some_and(|member| !member.present && member.account.in_flight == 0) {
             *entry = None;
@@ -130,9 +136,28 @@ impl Members {
         }
     }
 
+    /// Books a completion. An owner that has left goes with the last one.
     #[inline]
+    pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
+        let owner = completion.request.owner;
+        let member = self.members[owner.index()].as_mut();
+        let member = member.expect("an owner keeps its number while it has requests");
+        member.account.complete(now, completion);
+        if !member.present {
+            self.retire(owner);
+        }
+    }
+
     pub(super) fn knows(&self, owner: OwnerId, volume: VolumeId) -> bool {
         self.member(owner).is_some_and(|member| member.volumes.iter().any(|(id, _)| *id == volume))
+    }
+
+    /// The account of an owner that is present and has this volume.
+    #[inline]
+    pub(super) fn account_of(&mut self, owner: OwnerId, volume: VolumeId) -> Option<&mut OwnerAccount> {
+        let member = self.member_mut(owner)?;
+        let known = member.first == Some(volume) || member.volumes.iter().any(|(id, _)| *id == volume);
+        known.then_some(&mut *member.account)
     }
 
     pub(super) fn policy(&self, owner: OwnerId) -> Option<&Policy> {

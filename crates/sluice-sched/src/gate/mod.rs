@@ -137,19 +137,14 @@ pub enum Refused {
     Unknown(OwnerId, VolumeId),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct InFlight {
-    request: Request,
-    dispatched: Instant,
-}
-
 /// One scheduler in front of one device.
 pub struct Gate {
     scheduler: Box<dyn Scheduler>,
     settings: GateSettings,
     members: Members,
     splitting: Splitting,
-    flight: Vec<Option<InFlight>>,
+    /// What is at the device, by slot; how it ends is not known yet.
+    flight: Vec<Option<Completion>>,
     free: Vec<u32>,
     queued: u64,
     next_id: u64,
@@ -293,16 +288,13 @@ impl Gate {
     /// A request arrives. It is split if it is too large, and waits until `pump` dispatches it.
     pub fn insert(&mut self, now: Instant, arrival: &Arrival) -> Result<RequestId, Refused> {
         let (owner, volume) = (arrival.owner, arrival.volume);
-        if !self.members.knows(owner, volume) {
-            return Err(Refused::Unknown(owner, volume));
-        }
         let max = match arrival.kind {
             Kind::Discard | Kind::WriteZeroes => self.settings.discard_max,
             Kind::Read | Kind::Write | Kind::Flush => self.settings.transfer_max,
         };
         let piece_max = u32::try_from(max.0).unwrap_or(u32::MAX).max(512);
-        let pieces = arrival.length.div_ceil(piece_max).max(1);
-        let account = self.members.account_mut(owner);
+        let pieces = if arrival.length <= piece_max { 1 } else { arrival.length.div_ceil(piece_max) };
+        let account = self.members.account_of(owner, volume).ok_or(Refused::Unknown(owner, volume))?;
         if account.waiting + pieces > self.settings.queue_max && account.waiting > 0 {
             return Err(Refused::Full(owner));
         }
@@ -310,12 +302,12 @@ impl Gate {
         account.arrived += 1;
         self.queued += u64::from(pieces);
         let first = RequestId(self.next_id);
-        let whole = self.request(now, arrival);
         if pieces == 1 {
             self.next_id += 1;
-            self.scheduler.insert(now, whole);
+            self.scheduler.insert(now, self.request(first, now, arrival));
             return Ok(first);
         }
+        let whole = self.request(first, now, arrival);
         let parent = self.splitting.open(arrival.token, arrival.offset, pieces);
         for index in 0..pieces {
             let piece = splitting::piece(&whole, index, piece_max, parent);
@@ -326,11 +318,12 @@ impl Gate {
         Ok(first)
     }
 
-    fn request(&self, now: Instant, arrival: &Arrival) -> Request {
+    #[inline]
+    fn request(&self, id: RequestId, now: Instant, arrival: &Arrival) -> Request {
         let elsewhere = arrival.elsewhere.unwrap_or_default();
         let tracked = if arrival.elsewhere.is_some() { Flags::TRACKED } else { Flags::NONE };
         Request {
-            id: RequestId(self.next_id),
+            id,
             arrival: now,
             offset: arrival.offset,
             length: arrival.length,
@@ -369,6 +362,7 @@ impl Gate {
         None
     }
 
+    #[inline]
     fn submit(&mut self, now: Instant, mut request: Request, device: &mut impl Device) {
         if request.wait == Wait::None && now > request.arrival {
             request.wait = if self.youngest > request.id { Wait::Share } else { Wait::Device };
@@ -377,8 +371,8 @@ impl Gate {
         self.queued -= 1;
         self.members.account_mut(request.owner).dispatch(now, &request);
         let slot = self.free.pop().expect("fewer in flight than slots");
-        self.flight[slot as usize] = Some(InFlight { request, dispatched: now });
         let (token, skip) = self.splitting.resolve(&request);
+        self.flight[slot as usize] = Some(Completion { request, dispatched: now, ok: true });
         device.submit(now, &Submission { slot: Slot(slot), token, skip, request });
     }
 
@@ -388,13 +382,12 @@ impl Gate {
     /// If the slot is not in flight: every submission is completed exactly once.
     pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
         let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
-        let InFlight { request, dispatched } = entry.expect("a submission is completed exactly once");
+        let completion = Completion { ok, ..entry.expect("a submission is completed exactly once") };
+        let request = &completion.request;
         self.free.push(slot.0);
-        self.scheduler.complete(now, &Completion { request, dispatched, ok });
-        self.members.account_mut(request.owner).complete(now, dispatched, &request, ok);
-        self.members.retire(request.owner);
-        let outcome = if ok { Outcome::Done } else { Outcome::Failed };
-        self.splitting.close(&request, outcome)
+        self.scheduler.complete(now, &completion);
+        self.members.complete(now, &completion);
+        self.splitting.close(request, if ok { Outcome::Done } else { Outcome::Failed })
     }
 
     /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`.
