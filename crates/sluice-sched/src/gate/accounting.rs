@@ -5,7 +5,10 @@ use crate::request::{Completion, Kind, Phase, Request, Wait};
 use crate::time::Instant;
 
 /// Counters of one owner since it came. Requests above the device's maximum count once for each piece.
+///
+/// What changes together stands together: the gate of many VMs fetches each line of it anew.
 #[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub struct OwnerAccount {
     /// Waiting now.
     pub waiting: u32,
@@ -13,16 +16,16 @@ pub struct OwnerAccount {
     pub in_flight: u32,
     /// Arrived (whole requests).
     pub arrived: u64,
+    /// Bytes of completed reads and writes.
+    pub bytes: u64,
+    /// Completed service in raw cost units: 1/65,536 of a normalised request.
+    pub cost: u64,
     /// Dispatched, by [`Phase`].
     pub dispatched: [u64; 3],
     /// Dispatched, by what they waited for ([`Wait`]).
     pub waits: [u64; 5],
     /// Completed well, by [`Kind`].
     pub completed: [u64; 5],
-    /// Bytes of completed reads and writes.
-    pub bytes: u64,
-    /// Completed service in raw cost units: 1/65,536 of a normalised request.
-    pub cost: u64,
     /// Failed at the device.
     pub failed: u64,
     /// Left without being served.

@@ -15,6 +15,7 @@
 //! Virtual time is the share tag of the last weight-phase dispatch; it never goes back, and starts anew when the gate is
 //! idle.
 
+use crate::few::Few;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
@@ -31,32 +32,34 @@ const VIRTUAL_START: ShareTag = 1 << 50;
 /// Where it is rebased.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
 
+/// What a dispatch needs comes first, in as few cache lines as it fits: with many VMs each of them is fetched anew.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Owner {
     account: Account,
-    /// The earliest arrival among its queue heads, if it has requests.
-    head: RequestId,
     queued: u32,
     generation: u32,
-    /// Until when it is held by its limit, and so in no line.
-    held_until: Option<Tag>,
+    /// The earliest arrival among its queue heads, if it has requests.
+    head: RequestId,
     /// When its limit last let it pass again; before that it waited for its own limit.
     released: Tag,
+    /// Until when it is held by its limit, and so in no line.
+    held_until: Option<Tag>,
+    volumes: Few<Volume>,
     /// Virtual time among its volumes.
     inner_time: ShareTag,
-    policy: Policy,
-    volumes: Vec<Volume>,
+    policy: Box<Policy>,
 }
 
 #[derive(Debug)]
 struct Volume {
-    id: VolumeId,
     fifo: Fifo,
-    policy: Policy,
+    id: VolumeId,
     /// Absent for the only volume of a VM without a policy of its own: nothing to choose, nothing to check.
     account: Option<Box<Account>>,
     /// Until when its own limit holds its head.
     held_until: Option<Tag>,
+    policy: Box<Policy>,
 }
 
 /// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
@@ -170,7 +173,7 @@ impl Product {
             }
             return true;
         }
-        if state.volumes.len() > 1 {
+        if state.volumes.only().is_none() {
             state.release_volumes(&self.arena, now);
         }
         let passes = state.find_head(&self.arena);
@@ -259,7 +262,7 @@ impl Product {
     /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
     fn choose_volume(&mut self, owner: u32, phase: Phase, now: Tag) -> usize {
         let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
-        if state.volumes.len() == 1 {
+        if state.volumes.only().is_some() {
             return 0;
         }
         state.release_volumes(&self.arena, now);
@@ -387,7 +390,7 @@ impl Product {
         let facts = self.facts;
         let state = self.owner_mut(owner.0);
         let fifo = Fifo::default();
-        state.volumes.push(Volume { id: volume, fifo, policy: *policy, account: None, held_until: None });
+        state.volumes.push(Volume { id: volume, fifo, policy: Box::new(*policy), account: None, held_until: None });
         state.open_accounts(&facts, now);
         self.batch = None;
     }
@@ -405,19 +408,19 @@ impl Product {
             held_until: None,
             released: 0,
             inner_time: VIRTUAL_START,
-            policy: *policy,
-            volumes: Vec::with_capacity(1),
+            policy: Box::new(*policy),
+            volumes: Few::default(),
         });
     }
 
     fn set_policies(&mut self, now: Tag, owner: u32) {
         let (facts, shift, virtual_time) = (self.facts, self.shift, self.virtual_time);
         let state = self.owner_mut(owner);
-        let policy = state.policy;
+        let policy = *state.policy;
         state.account.set_policy(&policy, &facts, now, now.saturating_sub(shift), virtual_time);
         let inner_time = state.inner_time;
-        for volume in &mut state.volumes {
-            let policy = volume.policy;
+        for volume in state.volumes.iter_mut() {
+            let policy = *volume.policy;
             if let Some(account) = &mut volume.account {
                 account.set_policy(&policy, &facts, now, now, inner_time);
             }
@@ -435,7 +438,7 @@ impl Owner {
     /// and a place in line does not.
     #[inline]
     fn find_head(&mut self, arena: &Arena) -> Tag {
-        if let [Volume { fifo, account: None, .. }] = self.volumes.as_slice() {
+        if let Some(Volume { fifo, account: None, .. }) = self.volumes.only() {
             self.head = arena.front(fifo).expect("a backlogged owner has a head").id;
             return self.account.passes();
         }
@@ -451,10 +454,10 @@ impl Owner {
 
     /// The volumes whose own limit lets them pass by now; as with VMs, they banked nothing while it held them.
     fn release_volumes(&mut self, arena: &Arena, now: Tag) {
-        if self.volumes.len() == 1 {
+        if self.volumes.only().is_some() {
             return;
         }
-        for volume in &mut self.volumes {
+        for volume in self.volumes.iter_mut() {
             let Some(account) = &mut volume.account else { continue };
             let held_until = volume.held_until.take();
             if arena.front(&volume.fifo).is_none() {
@@ -471,8 +474,8 @@ impl Owner {
     /// Gives every volume an account as soon as there is something to choose or to check.
     fn open_accounts(&mut self, facts: &Facts, now: Tag) {
         let several = self.volumes.len() > 1;
-        for volume in &mut self.volumes {
-            if volume.account.is_none() && (several || volume.policy != Policy::default()) {
+        for volume in self.volumes.iter_mut() {
+            if volume.account.is_none() && (several || *volume.policy != Policy::default()) {
                 let account = Account::new(&volume.policy, facts, now, self.inner_time);
                 volume.account = Some(Box::new(account));
             }
@@ -562,7 +565,7 @@ impl Scheduler for Product {
         match change {
             Change::AddOwner { owner, policy } => self.add_owner(tag, owner, &policy),
             Change::SetOwner { owner, policy } => {
-                self.owner_mut(owner.0).policy = policy;
+                *self.owner_mut(owner.0).policy = policy;
                 self.set_policies(tag, owner.0);
             }
             Change::RemoveOwner { owner } => {
@@ -573,7 +576,7 @@ impl Scheduler for Product {
             Change::SetVolume { owner, volume, policy } => {
                 let state = self.owner_mut(owner.0);
                 let index = state.volume_index(volume);
-                state.volumes[index].policy = policy;
+                *state.volumes[index].policy = policy;
                 self.set_policies(tag, owner.0);
             }
             Change::RemoveVolume { owner, volume } => {
@@ -596,7 +599,7 @@ impl Scheduler for Product {
         let tag = self.clock.tag(now);
         let owner = scope.owner().0;
         let Some(state) = self.owners.get_mut(owner as usize).and_then(Option::as_mut) else { return };
-        for volume in &mut state.volumes {
+        for volume in state.volumes.iter_mut() {
             self.arena.remove_if(&mut volume.fifo, removed, |request| scope.contains(request));
         }
         state.queued = state.volumes.iter().map(|volume| volume.fifo.len() as u32).sum();

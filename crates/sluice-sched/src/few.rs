@@ -1,0 +1,104 @@
+//! A list that keeps its first element in place.
+//!
+//! Most VMs have one volume on a device. With a `Vec` it would lie elsewhere in memory, and every request of the VM would
+//! wait for that memory too.
+
+use core::ops::{Index, IndexMut};
+
+/// A list of few elements, in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Few<T> {
+    first: Option<T>,
+    rest: Vec<T>,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Few { first: None, rest: Vec::new() }
+    }
+}
+
+impl<T> Few<T> {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    /// The only one, if there are no others.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&T> {
+        self.first.as_ref().filter(|_| self.rest.is_empty())
+    }
+
+    /// The one at `index`.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        if index == 0 { self.first.as_ref() } else { self.rest.get(index - 1) }
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// All of them, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.iter_mut().chain(&mut self.rest)
+    }
+
+    /// Appends.
+    pub(crate) fn push(&mut self, value: T) {
+        match self.first {
+            None => self.first = Some(value),
+            Some(_) => self.rest.push(value),
+        }
+    }
+
+    /// Keeps those for which `stays` holds.
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&T) -> bool) {
+        self.rest.retain(&mut stays);
+        if self.first.as_ref().is_some_and(|first| !stays(first)) {
+            self.first = (!self.rest.is_empty()).then(|| self.rest.remove(0));
+        }
+    }
+}
+
+impl<T> Index<usize> for Few<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        self.get(index).expect("the index is that of an element")
+    }
+}
+
+impl<T> IndexMut<usize> for Few<T> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        let found = if index == 0 { self.first.as_mut() } else { self.rest.get_mut(index - 1) };
+        found.expect("the index is that of an element")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_list() {
+        let mut few = Few::default();
+        assert!(few.len() == 0 && few.only().is_none());
+        few.push(1);
+        assert_eq!(few.only(), Some(&1));
+        [2, 3, 4].into_iter().for_each(|value| few.push(value));
+        few[0] += 10;
+        few[2] += 10;
+        assert_eq!(few.iter().copied().collect::<Vec<_>>(), [11, 2, 13, 4]);
+        few.retain(|value| *value > 10);
+        assert_eq!((few.len(), few[1], few.get(2)), (2, 13, None));
+        few.retain(|value| *value != 11);
+        assert_eq!(few.only(), Some(&13));
+        few.retain(|_| false);
+        assert_eq!(few.len(), 0);
+    }
+}
