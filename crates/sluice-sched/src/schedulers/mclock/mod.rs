@@ -30,6 +30,7 @@ use crate::scheduler::{Descriptor, Facts, Scheduler};
 use crate::units::Bytes;
 
 pub mod account;
+mod owner;
 pub mod paper;
 pub mod product;
 
