@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a device thread: ring, gate, connections | [`device`] |
 //! | the NBD protocol, and where its clients come in | [`nbd`], [`listener`] |
+//! | the vhost-user protocol | [`vhost`] |
 //! | opening volumes | [`source`] |
 //! | a device of known capacity | [`delay`] |
 //! | flushes | [`sync`] |
@@ -22,3 +23,4 @@ pub mod ring;
 pub mod source;
 pub mod sync;
 pub mod users;
+pub mod vhost;

@@ -30,8 +30,11 @@ mod slow;
 pub mod spec;
 mod table;
 mod turn;
+mod vhost;
 mod wall;
 mod work;
+
+pub(crate) use vhost::SessionMessage;
 
 pub use spec::{Arrived, DeviceSpec, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window};
 
@@ -64,6 +67,7 @@ fn untag(user_data: u64) -> (Tag, u32) {
 enum Message {
     Edit(Vec<Edit>, Sender<Result<(), EditError>>),
     Connect(Box<Arrived>),
+    Session(SessionMessage),
     Snapshot(Sender<Snapshot>),
     /// Read no more; end when every request has been answered.
     Drain,
@@ -161,6 +165,11 @@ impl Door {
     /// Hands a client over; its socket is closed if the device has stopped.
     pub fn enter(&self, arrived: Arrived) {
         let _ = self.mailbox.send(Message::Connect(Box::new(arrived)));
+    }
+
+    /// A change of a VMM's session; its reply channel is dropped if the device has stopped.
+    pub(crate) fn tell(&self, message: SessionMessage) {
+        let _ = self.mailbox.send(Message::Session(message));
     }
 }
 

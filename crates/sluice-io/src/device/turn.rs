@@ -220,6 +220,7 @@ impl Loop {
                 let _ = reply.send(self.apply(now, edits));
             }
             Message::Connect(arrived) => self.connect(*arrived),
+            Message::Session(_) => {}
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }

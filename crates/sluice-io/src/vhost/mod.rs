@@ -1,0 +1,9 @@
+//! vhost-user: a VMM hands over guest memory and virtqueues by messages on a Unix socket.
+//!
+//! Messages, descriptors and mappings are the control thread's work; it checks everything, and tells a device thread only
+//! what has been found right ([`door`]). Definitions of messages come from crate `vhost`, queues from `virtio-queue`,
+//! memory from `vm-memory`; who speaks, waits and answers is here.
+
+pub mod door;
+pub mod inflight;
+pub mod memory;
