@@ -11,6 +11,7 @@
 mod bench;
 mod fuzz;
 mod manual;
+mod papers;
 mod test;
 mod tidy;
 mod workspace;
@@ -25,6 +26,7 @@ const VERBS: &[Entry] = &[
     entry::<bench::Bench>(),
     entry::<fuzz::Fuzz>(),
     entry::<manual::Manual>(),
+    entry::<papers::Papers>(),
 ];
 
 /// A verb's options are the type itself; running consumes them.

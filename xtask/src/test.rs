@@ -2,14 +2,14 @@
 //!
 //! The steps run in order and all of them run: a missing blank line must not hide a failing test.
 //! Each step counts what it proved. For the tests these are libtest's own numbers, summed over all
-//! test binaries; each named check (fmt, clippy, tidy, docs) counts as one; the preparations (tools, build)
+//! test binaries; each named check (fmt, clippy, tidy, papers, docs) counts as one; the preparations (tools, build)
 //! count only when they fail. The last line on standard output is `N passed, N failed` alone, for whoever
 //! reads it by machine.
 
 mod libtest;
 mod tools;
 
-use crate::{Verb, tidy, workspace};
+use crate::{Verb, papers, tidy, workspace};
 use clap::ValueEnum;
 use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
@@ -38,6 +38,8 @@ enum Step {
     Clippy,
     /// The rules of `cargo xtask tidy`.
     Tidy,
+    /// Every rule of the papers that is cited exists.
+    Papers,
     /// The release binary builds.
     Build,
     /// Unit, contract, black-box and documentation tests.
@@ -94,6 +96,7 @@ impl Test {
             Step::Fmt => check(cargo(&["fmt", "--all", "--check"]))?,
             Step::Clippy => check(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?,
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
+            Step::Papers => Tally::of_check(papers::check_citations()? == 0),
             Step::Build => {
                 let build = cargo(&["build", "--release", "-p", "sluice"]);
                 Tally::of_preparation(succeeds(build)?)
