@@ -2,7 +2,7 @@
 
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
-use crate::device::connection::Connection;
+use crate::device::nbd::Connection;
 use crate::device::spec::{Arrived, Edit, EditError, Snapshot, VmSnapshot, VolumeSpec};
 use crate::device::turn::{Ending, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
@@ -64,12 +64,12 @@ impl Loop {
         }
     }
 
-    fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
+    pub(super) fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
         let found = self.vms.iter().find(|(_, vm)| vm.name == name && !vm.gone);
         found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
-    fn find_volume(&self, vm: u32, name: &str) -> Result<u32, EditError> {
+    pub(super) fn find_volume(&self, vm: u32, name: &str) -> Result<u32, EditError> {
         let mut volumes = self.backend.volumes.iter();
         let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
         found.map(|(index, _)| index).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
@@ -87,6 +87,7 @@ impl Loop {
             export: spec.export,
             store,
             connections: Vec::new(),
+            sessions: Vec::new(),
             in_flight: 0,
             orphans: 0,
             leaving: false,
@@ -121,7 +122,7 @@ impl Loop {
         let volume = &mut self.backend.volumes[index];
         volume.leaving = true;
         let (id, owner) = (volume.id, self.vms[volume.vm].owner);
-        let clients = volume.connections.clone();
+        let (clients, sessions) = (volume.connections.clone(), volume.sessions.clone());
         let mut finished = Vec::new();
         if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
             tracing::error!(%error, "Gate did not know a volume that was served");
@@ -130,13 +131,17 @@ impl Loop {
         for client in clients {
             self.close(client);
         }
+        for session in sessions {
+            self.close_session(session);
+        }
         self.remove_left_volume(index);
     }
 
     /// Forgets a volume that has left when nothing refers to it any more.
     pub(super) fn remove_left_volume(&mut self, index: u32) {
         let Some(volume) = self.backend.volumes.get(index) else { return };
-        if !volume.leaving || volume.in_flight > 0 || !volume.connections.is_empty() {
+        let unused = volume.connections.is_empty() && volume.sessions.is_empty();
+        if !volume.leaving || volume.in_flight > 0 || !unused {
             return;
         }
         let volume = self.backend.volumes.remove(index);
@@ -171,6 +176,9 @@ impl Loop {
                 self.receive(index);
             }
         }
+        for session in self.backend.volumes[volume].sessions.clone() {
+            self.admit_queues(session);
+        }
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -188,7 +196,7 @@ impl Loop {
             device: self.device.clone(),
             queued: self.gate.queued(),
             in_flight: self.gate.in_flight(),
-            connections: self.connections.len() as u64,
+            connections: (self.connections.len() + self.sessions.len()) as u64,
             restarts: self.restarts,
             vms: vms.collect(),
         }

@@ -21,13 +21,13 @@ use std::thread::{self, JoinHandle};
 
 use crate::device::mailbox::Mailbox;
 
-mod connection;
 mod edit;
-mod intake;
 mod mailbox;
-mod replies;
+mod nbd;
+mod requests;
 mod slow;
 pub mod spec;
+mod spin;
 mod table;
 mod turn;
 mod vhost;
@@ -46,6 +46,12 @@ enum Tag {
     Receive = 2,
     Send = 3,
     Work = 4,
+    /// A guest has something in a queue.
+    Kick = 5,
+    /// An interrupt for a guest.
+    Call = 6,
+    /// What else was done for a queue.
+    Other = 7,
 }
 
 fn tag(tag: Tag, index: u32) -> u64 {
@@ -58,6 +64,9 @@ fn untag(user_data: u64) -> (Tag, u32) {
         2 => Tag::Receive,
         3 => Tag::Send,
         4 => Tag::Work,
+        5 => Tag::Kick,
+        6 => Tag::Call,
+        7 => Tag::Other,
         other => unreachable!("no operation was tagged {other}"),
     };
     (tag, user_data as u32)

@@ -10,13 +10,16 @@ use sluice_sched::gate::{Finished, Outcome, Slot};
 use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy, Scope};
 
 use crate::clock::Clock;
-use crate::device::connection::{Connection, Expect};
 use crate::device::mailbox::Inbox;
-use crate::device::replies::Piece;
+use crate::device::nbd::Piece;
+use crate::device::nbd::connection::{Connection, Expect};
+use crate::device::requests::Client;
 use crate::device::slow::{Answer, Question};
 use crate::device::spec::Window;
+use crate::device::spin::Spin;
 use crate::device::table::Table;
-use crate::device::work::{Backend, VolumeStore};
+use crate::device::vhost::{Chain, SessionState, VirtQueue};
+use crate::device::work::{Backend, Origin, VolumeStore};
 use crate::device::{Message, Tag, tag, untag};
 use crate::ring::Event;
 
@@ -31,7 +34,7 @@ pub(super) struct Vm {
     pub(super) outstanding: u32,
     pub(super) outstanding_bytes: u64,
     /// Clients whose next request finds no room.
-    pub(super) waiting: VecDeque<u32>,
+    pub(super) waiting: VecDeque<Client>,
     pub(super) protocol_errors: u64,
     pub(super) refused: u64,
 }
@@ -59,6 +62,17 @@ pub(super) struct Loop {
     pub(super) backend: Backend,
     pub(super) vms: Table<Vm>,
     pub(super) connections: Table<Connection>,
+    /// VMMs.
+    pub(super) sessions: Table<SessionState>,
+    pub(super) queues: Table<VirtQueue>,
+    /// Queues that are looked at in every turn.
+    pub(super) hot: Vec<u32>,
+    /// Queues of guests to whom something was returned.
+    pub(super) callers: Vec<u32>,
+    /// Queues that may be over.
+    pub(super) ended_queues: Vec<u32>,
+    pub(super) chain: Chain,
+    pub(super) spin: Spin,
     /// VMs with clients in line that may have room again.
     pub(super) crowded: Vec<u32>,
     /// Volumes that a client has left, which may have requests waiting that nobody wants any more.
@@ -83,6 +97,13 @@ impl Loop {
             backend,
             vms: Table::default(),
             connections: Table::default(),
+            sessions: Table::default(),
+            queues: Table::default(),
+            hot: Vec::new(),
+            callers: Vec::new(),
+            ended_queues: Vec::new(),
+            chain: Chain::default(),
+            spin: Spin::default(),
             crowded: Vec::new(),
             left: Vec::new(),
             talkers: Vec::new(),
@@ -100,16 +121,22 @@ impl Loop {
         let mut events = Vec::new();
         self.listen(inbox)?;
         while !self.is_over() {
-            let patience = self.patience();
+            let before = self.clock.now();
+            let patience = self.patience(before);
             self.backend.ring.turn(patience, &mut events)?;
             let now = self.clock.now();
+            let mut moved = !events.is_empty();
             for event in events.drain(..) {
                 self.event(now, event, inbox)?;
             }
             self.backend.release_delayed(now);
+            moved |= self.look_at_hot_queues(now);
             self.settle(now);
             self.send_answers();
+            self.call_guests();
             self.remove_retired();
+            self.remove_ended_queues();
+            self.spin.turned(before, now, patience.is_none_or(|patience| !patience.is_zero()), moved);
         }
         Ok(())
     }
@@ -117,18 +144,22 @@ impl Loop {
     fn is_over(&self) -> bool {
         match self.ending {
             Ending::No => false,
-            Ending::Draining => self.connections.is_empty(),
+            Ending::Draining => self.connections.is_empty() && self.guests_are_served(),
             Ending::Now => true,
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    /// How long to wait for the next event: not at all while one is likely to come at once.
+    fn patience(&mut self, now: Instant) -> Option<Duration> {
+        if self.spin.goes_on(now) || !self.let_hot_queues_rest(now) {
+            return Some(Duration::ZERO);
+        }
         let delayed = self.backend.delay.as_ref().and_then(crate::delay::Delay::next);
         let wake = match (self.wake, delayed) {
             (Some(wake), Some(delayed)) => wake.min(delayed),
             (wake, delayed) => wake.or(delayed)?,
         };
-        Some(wake.since(self.clock.now()))
+        Some(wake.since(now))
     }
 
     /// Waits for the next message.
@@ -150,6 +181,9 @@ impl Loop {
             }
             Tag::Receive => self.received(now, index, event.result),
             Tag::Send => self.sent(index, event.result),
+            Tag::Kick => self.kicked(now, index, event.result),
+            Tag::Call => self.called(index),
+            Tag::Other => self.operation_of_queue_over(index),
             Tag::Work => self.backend.operation_over(now, Slot(index), event.result),
         }
         Ok(())
@@ -220,7 +254,7 @@ impl Loop {
                 let _ = reply.send(self.apply(now, edits));
             }
             Message::Connect(arrived) => self.connect(*arrived),
-            Message::Session(_) => {}
+            Message::Session(message) => self.session_message(now, message),
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }
@@ -283,7 +317,9 @@ impl Loop {
     /// The gate cancels by volume, so it stays where another client still works on the same volume.
     fn cancel_unwanted(&mut self, now: Instant, index: u32) {
         let Some(volume) = self.backend.volumes.get(index) else { return };
-        if volume.leaving || volume.connections.iter().any(|known| !self.connections[*known].closed) {
+        let used = volume.connections.iter().any(|known| !self.connections[*known].closed)
+            || volume.sessions.iter().any(|known| !self.sessions[*known].closing);
+        if volume.leaving || used {
             return;
         }
         let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
@@ -293,15 +329,7 @@ impl Loop {
     }
 
     fn abandon(&mut self, index: u32) {
-        for io in self.backend.ios.values_mut().filter(|io| io.connection == index) {
-            io.abandoned = true;
-        }
-        for work in self.backend.works.iter().flatten() {
-            let io = &self.backend.ios[work.token];
-            if io.connection == index {
-                self.backend.volumes[io.volume].orphans += 1;
-            }
-        }
+        self.abandon_requests(|origin| matches!(origin, Origin::Nbd { connection, .. } if *connection == index));
         if self.connections[index].sending.is_none() {
             let answered = std::mem::take(&mut self.connections[index].answered);
             answered.into_iter().for_each(|token| self.release(token));
@@ -311,9 +339,10 @@ impl Loop {
         }
     }
 
-    /// Ends all sockets, so that the kernel lets go of what was received and sent.
+    /// Ends all sockets and stops listening to guests, so that the kernel lets go of all memory.
     pub(super) fn shut_all_down(&mut self) {
         self.connections.values_mut().for_each(Connection::shut_down);
+        self.shut_queues_down();
     }
 
     /// Looks at a connection at the end of the turn: it may be over.
@@ -343,7 +372,7 @@ impl Loop {
         let connection = self.connections.remove(index);
         let volume = connection.volume;
         let vm = self.backend.volumes[volume].vm;
-        self.vms[vm].waiting.retain(|waiting| *waiting != index);
+        self.vms[vm].waiting.retain(|waiting| *waiting != Client::Connection(index));
         self.backend.volumes[volume].connections.retain(|known| *known != index);
         self.remove_left_volume(volume);
     }

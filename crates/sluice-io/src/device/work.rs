@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::{Device, Instant, Kind, Policy, VolumeId};
 
@@ -19,6 +19,7 @@ use crate::delay::Delay;
 use crate::device::slow::Question;
 use crate::device::spec::{Store, VolumeSpec};
 use crate::device::table::Table;
+use crate::device::vhost::GuestData;
 use crate::device::{Tag, tag};
 use crate::nbd::export::Export;
 use crate::ring::Ring;
@@ -30,10 +31,18 @@ pub(super) const ZEROES_LEN: usize = 256 << 10;
 /// A volume whose blocks moved is mapped anew at most this often.
 const REMAP_EVERY: Duration = Duration::from_secs(5);
 
+/// Who waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// An NBD client, by its connection; the cookie is the client's.
+    Nbd { connection: u32, cookie: u64 },
+    /// A guest, by its virtqueue, with the head of the chain and the place for its status.
+    Virtio { queue: u32, head: u16, status: *mut u8 },
+}
+
 /// One request of a client.
 pub(super) struct Io {
-    pub(super) connection: u32,
-    pub(super) cookie: u64,
+    pub(super) origin: Origin,
     pub(super) volume: u32,
     pub(super) kind: Option<Kind>,
     /// From the start of the volume.
@@ -42,7 +51,10 @@ pub(super) struct Io {
     pub(super) forced: bool,
     pub(super) no_hole: bool,
     pub(super) fast: bool,
+    /// Its data are here; with `guest` they are only on their way through.
     pub(super) buffer: Option<Buffer>,
+    /// Its data are in the memory of a guest.
+    pub(super) guest: Option<GuestData>,
     /// 0, or a Linux errno.
     pub(super) errno: i32,
     /// Its client has gone: what is not at the device yet stays undone.
@@ -85,6 +97,8 @@ pub(super) struct Volume {
     pub(super) export: Export,
     pub(super) store: VolumeStore,
     pub(super) connections: Vec<u32>,
+    /// VMMs that have it.
+    pub(super) sessions: Vec<u32>,
     /// Submissions at the device.
     pub(super) in_flight: u32,
     /// Those of them whose client has gone; new clients wait for them.
@@ -133,6 +147,11 @@ impl Volume {
         }
     }
 
+    /// Whether it stores nothing.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(self.store, VolumeStore::Null)
+    }
+
     /// Whether an operation makes itself durable. Direct writes do; through the page cache a sync follows, because there
     /// it is often others' writes that it fails for.
     fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
@@ -166,6 +185,8 @@ pub(super) struct Backend {
     pub(super) slow: Sender<Question>,
     pub(super) zeroes: Buffer,
     covered: Vec<Slot>,
+    /// For each slot the pieces of memory that its operation goes over, if it is several.
+    vectors: Vec<Vec<libc::iovec>>,
 }
 
 impl Backend {
@@ -184,6 +205,7 @@ impl Backend {
             slow,
             zeroes,
             covered: Vec::new(),
+            vectors: vec![Vec::new(); depth as usize],
         }
     }
 
@@ -337,16 +359,13 @@ impl Backend {
         }
         let left = length - progress;
         let forced = if self.volumes[io.volume].carries_sync(stage, io) { libc::RWF_DSYNC } else { 0 };
-        let data = || {
-            let buffer = io.buffer.as_ref().expect("a transfer has a buffer");
-            // SAFETY: skip + length lies within the request, for all of which the buffer was taken.
-            unsafe { buffer.as_ptr().add((skip + progress) as usize) }
-        };
         let fallocate = |mode| opcode::Fallocate::new(fd, u64::from(length)).offset(place).mode(mode).build();
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         let entry = match (stage, io.kind) {
-            (Stage::Transfer, Some(Kind::Read)) => opcode::Read::new(fd, data(), left).offset(place).build(),
-            (Stage::Transfer, _) => opcode::Write::new(fd, data(), left).offset(place).rw_flags(forced).build(),
+            (Stage::Transfer, kind) => {
+                let pieces = &mut self.vectors[slot.0 as usize];
+                transfer(fd, kind == Some(Kind::Read), io.data(skip + progress, left, pieces), place, forced)
+            }
             (Stage::WriteZeroes, _) => {
                 let left = left.min(ZEROES_LEN as u32);
                 opcode::Write::new(fd, self.zeroes.as_ptr(), left).offset(place).build()
@@ -355,8 +374,9 @@ impl Backend {
             (Stage::PunchHole | Stage::Discard, _) => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
             (Stage::Sync | Stage::Nothing, _) => unreachable!("these were dealt with above"),
         };
-        // SAFETY: the buffer belongs to the request, which stays in its table until this slot is over; the zeroes live
-        // as long as the ring; the descriptor is the volume's, which stays while it has work in flight.
+        // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
+        // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
+        // flight.
         let pushed = unsafe { self.ring.push(&entry.user_data(tag(Tag::Work, slot.0))) };
         if pushed.is_err() {
             self.end(now, slot, libc::EIO);
@@ -391,6 +411,42 @@ impl Backend {
     }
 }
 
+/// Where the data of an operation are.
+enum Data<'a> {
+    One(*mut u8, u32),
+    Pieces(&'a [libc::iovec]),
+}
+
+fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i32) -> squeue::Entry {
+    match (is_read, data) {
+        (true, Data::One(start, len)) => opcode::Read::new(fd, start, len).offset(place).build(),
+        (false, Data::One(start, len)) => opcode::Write::new(fd, start, len).offset(place).rw_flags(forced).build(),
+        (true, Data::Pieces(pieces)) => {
+            opcode::Readv::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(place).build()
+        }
+        (false, Data::Pieces(pieces)) => {
+            opcode::Writev::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(place).rw_flags(forced).build()
+        }
+    }
+}
+
+impl Io {
+    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`.
+    fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Data<'a> {
+        match (&self.buffer, &self.guest) {
+            (Some(buffer), _) => Data::One(buffer.as_ptr().wrapping_add(skip as usize), length),
+            (None, Some(guest)) => {
+                guest.list(skip, length, pieces);
+                match pieces.as_slice() {
+                    [only] => Data::One(only.iov_base.cast(), length),
+                    _ => Data::Pieces(pieces),
+                }
+            }
+            (None, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
+        }
+    }
+}
+
 impl Device for Backend {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
@@ -405,6 +461,7 @@ impl Device for Backend {
         let place = slot.0 as usize;
         if place >= self.works.len() {
             self.works.resize(place + 1, None);
+            self.vectors.resize(place + 1, Vec::new());
         }
         let length = request.length;
         self.works[place] = Some(Work { token, skip, length, progress: 0, stage, errno: 0, ends });

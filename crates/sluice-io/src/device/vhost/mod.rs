@@ -1,5 +1,26 @@
 //! The vhost-user frontend of a device thread: virtqueues of guests.
+//!
+//! ```text
+//! kick --> [intake] --Arrival--> Gate --Submission--> work --op--> ring
+//!             ^ available ring                                      |
+//! call <-- [returns] <---------------- Finished <---- slot over <---'
+//!             | used ring, in-flight log
+//! ```
+//!
+//! What a VM may not have outstanding stays in its available ring. Guest memory is read once; what is wrong fails the
+//! request, or the queue if the ring itself makes no sense, and is counted with the VM's name.
 
+mod chain;
+mod data;
+mod intake;
 mod message;
+mod queue;
+mod request;
+mod returns;
+mod session;
 
+pub(super) use chain::Chain;
+pub(super) use data::GuestData;
 pub(crate) use message::SessionMessage;
+pub(super) use queue::VirtQueue;
+pub(super) use session::SessionState;

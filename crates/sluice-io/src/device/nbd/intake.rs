@@ -4,25 +4,24 @@
 //! whose VM has no room stands in line: its bytes stay where they are and its socket is not read.
 
 use io_uring::{opcode, types};
-use sluice_sched::{Arrival, Flags, Instant, Kind};
+use sluice_sched::{Instant, Kind};
 
-use crate::device::connection::{Expect, RECEIVE_LEN};
+use crate::device::nbd::connection::{Expect, RECEIVE_LEN};
+use crate::device::requests::Client;
 use crate::device::slow::Question;
 use crate::device::turn::Loop;
-use crate::device::work::{Io, VolumeStore};
+use crate::device::work::{Io, Origin, VolumeStore};
 use crate::device::{Tag, tag};
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
 use crate::source::{Allocation, ByteRange, Span};
 
-/// Requests taken from one client before another of the same VM that waits has its turn.
-const TURN_MAX: u32 = 16;
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
 
 impl Loop {
     /// A receive has ended.
-    pub(super) fn received(&mut self, now: Instant, index: u32, result: i32) {
+    pub(in crate::device) fn received(&mut self, now: Instant, index: u32, result: i32) {
         let connection = &mut self.connections[index];
         connection.receiving = false;
         match (connection.expect, result) {
@@ -39,7 +38,7 @@ impl Loop {
     }
 
     /// Takes up to `budget` requests of what a client has sent, and reads on if there is room for more.
-    pub(super) fn take_requests(&mut self, now: Instant, index: u32, mut budget: u32) {
+    pub(in crate::device) fn take_requests(&mut self, now: Instant, index: u32, mut budget: u32) {
         loop {
             let connection = &mut self.connections[index];
             if connection.closed || connection.waits {
@@ -65,8 +64,9 @@ impl Loop {
                     if connection.finishing || connection.end - connection.start < RequestHeader::LEN {
                         break;
                     }
-                    if budget == 0 || !self.has_room(index) {
-                        return self.wait_for_room(index);
+                    let vm = self.backend.volumes[connection.volume].vm;
+                    if budget == 0 || !self.vms[vm].has_room() {
+                        return self.wait_for_room(vm, Client::Connection(index));
                     }
                     budget -= 1;
                     self.take_header(now, index);
@@ -74,35 +74,6 @@ impl Loop {
             }
         }
         self.receive(index);
-    }
-
-    /// Serves the clients of a VM that wait for room in its window.
-    pub(super) fn serve_waiting(&mut self, now: Instant, vm: u32) {
-        while let Some(state) = self.vms.get_mut(vm) {
-            if !state.has_room() {
-                return;
-            }
-            let Some(index) = state.waiting.pop_front() else { return };
-            let budget = if state.waiting.is_empty() { u32::MAX } else { TURN_MAX };
-            if let Some(connection) = self.connections.get_mut(index) {
-                connection.waits = false;
-                self.take_requests(now, index, budget);
-            }
-        }
-    }
-
-    fn has_room(&self, index: u32) -> bool {
-        let volume = &self.backend.volumes[self.connections[index].volume];
-        self.vms[volume.vm].has_room()
-    }
-
-    fn wait_for_room(&mut self, index: u32) {
-        let vm = self.backend.volumes[self.connections[index].volume].vm;
-        self.connections[index].waits = true;
-        self.vms[vm].waiting.push_back(index);
-        if self.vms[vm].has_room() {
-            self.crowded.push(vm);
-        }
     }
 
     /// Copies what has come of a request's data; whether all of it is there.
@@ -152,8 +123,10 @@ impl Loop {
 
     fn refuse(&mut self, index: u32, cookie: u64, refusal: Refusal) {
         let errno = refusal.errno.to_wire() as i32;
-        let token = self.open_io(index, Io { errno, ..Io::of(index, cookie) });
-        let vm = self.backend.volumes[self.connections[index].volume].vm;
+        let volume = self.connections[index].volume;
+        let io = Io::of(Origin::Nbd { connection: index, cookie }, volume);
+        let token = self.open_client_io(index, Io { errno, ..io });
+        let vm = self.backend.volumes[volume].vm;
         self.vms[vm].refused += 1;
         match refusal.payload_to_skip {
             0 => self.answer(token),
@@ -162,19 +135,13 @@ impl Loop {
         }
     }
 
-    /// Enters a request into the table and the accounts of its VM's window.
-    fn open_io(&mut self, index: u32, mut io: Io) -> u32 {
-        let connection = &mut self.connections[index];
-        io.volume = connection.volume;
-        connection.outstanding += 1;
-        let vm = &mut self.vms[self.backend.volumes[io.volume].vm];
-        vm.outstanding += 1;
-        vm.outstanding_bytes += io.held;
-        self.backend.ios.insert(io)
+    fn open_client_io(&mut self, index: u32, io: Io) -> u32 {
+        self.connections[index].outstanding += 1;
+        self.open_io(io)
     }
 
     fn take_operation(&mut self, now: Instant, index: u32, cookie: u64, operation: Operation) {
-        let io = Io::of(index, cookie);
+        let io = Io::of(Origin::Nbd { connection: index, cookie }, self.connections[index].volume);
         let io = match operation {
             Operation::Read { offset, len } => {
                 let kind = Some(Kind::Read);
@@ -195,7 +162,7 @@ impl Loop {
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         };
         let (kind, length) = (io.kind, io.length as usize);
-        let token = self.open_io(index, io);
+        let token = self.open_client_io(index, io);
         let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
         if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
             self.backend.ios[token].buffer = Some(self.backend.pool.take(length));
@@ -227,31 +194,8 @@ impl Loop {
         }
     }
 
-    /// A request is complete: it arrives at the gate.
-    fn arrive(&mut self, now: Instant, token: u32) {
-        let io = &self.backend.ios[token];
-        let volume = &self.backend.volumes[io.volume];
-        let kind = io.kind.expect("only requests for the device arrive at the gate");
-        let sync = kind == Kind::Read || io.forced;
-        let arrival = Arrival {
-            owner: self.vms[volume.vm].owner,
-            volume: volume.id,
-            kind,
-            flags: if sync { Flags::SYNC } else { Flags::NONE },
-            offset: volume.address(io.volume, io.offset),
-            length: io.length,
-            token,
-            elsewhere: None,
-        };
-        let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
-        if refused {
-            self.backend.ios[token].errno = libc::ESHUTDOWN;
-            self.answer(token);
-        }
-    }
-
     /// Reads on from a client's socket, straight into the buffer of a request whose data are due.
-    pub(super) fn receive(&mut self, index: u32) {
+    pub(in crate::device) fn receive(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         let finished = connection.finishing && connection.expect == Expect::Header;
         if connection.receiving || connection.closed || connection.waits || connection.parked || finished {
@@ -282,28 +226,6 @@ impl Loop {
         match pushed {
             Ok(()) => connection.receiving = true,
             Err(_) => self.close(index),
-        }
-    }
-}
-
-impl Io {
-    /// A request of a client of which only the sender is known.
-    fn of(connection: u32, cookie: u64) -> Self {
-        Io {
-            connection,
-            cookie,
-            volume: 0,
-            kind: None,
-            offset: 0,
-            length: 0,
-            forced: false,
-            no_hole: false,
-            fast: false,
-            buffer: None,
-            errno: 0,
-            abandoned: false,
-            status: None,
-            held: 0,
         }
     }
 }

@@ -6,9 +6,9 @@
 use io_uring::{opcode, types};
 use sluice_sched::Kind;
 
-use crate::device::connection::Batch;
+use crate::device::nbd::connection::Batch;
 use crate::device::turn::Loop;
-use crate::device::work::{Io, ZEROES_LEN};
+use crate::device::work::{Io, Origin, ZEROES_LEN};
 use crate::device::{Tag, tag};
 use crate::nbd::handshake::Negotiated;
 use crate::nbd::wire::{self, Errno, Extent, allocation};
@@ -20,15 +20,14 @@ const REPLIES_MAX: usize = 256;
 const PIECES_MAX: usize = 512;
 
 /// A piece of a message, before its memory stands still.
-pub(super) enum Piece {
+pub(in crate::device) enum Piece {
     Header { start: usize, len: usize },
     Data { place: *mut u8, len: usize },
 }
 
 impl Loop {
     /// A request is over: its reply goes out with this turn's message.
-    pub(super) fn answer(&mut self, token: u32) {
-        let index = self.backend.ios[token].connection;
+    pub(in crate::device) fn answer_client(&mut self, token: u32, index: u32) {
         let connection = &mut self.connections[index];
         if connection.closed {
             return self.release(token);
@@ -40,28 +39,8 @@ impl Loop {
         }
     }
 
-    /// A request leaves: its buffer and its place in the window are free again.
-    pub(super) fn release(&mut self, token: u32) {
-        let io = self.backend.ios.remove(token);
-        if let Some(buffer) = io.buffer {
-            self.backend.pool.give(buffer);
-        }
-        let vm = self.backend.volumes[io.volume].vm;
-        let state = &mut self.vms[vm];
-        state.outstanding -= 1;
-        state.outstanding_bytes -= io.held;
-        if !state.waiting.is_empty() {
-            self.crowded.push(vm);
-        }
-        let connection = &mut self.connections[io.connection];
-        connection.outstanding -= 1;
-        if connection.outstanding == 0 {
-            self.retire(io.connection);
-        }
-    }
-
     /// Sends what was answered in this turn.
-    pub(super) fn send_answers(&mut self) {
+    pub(in crate::device) fn send_answers(&mut self) {
         let mut talkers = std::mem::take(&mut self.talkers);
         for index in talkers.drain(..) {
             let Some(connection) = self.connections.get_mut(index) else { continue };
@@ -136,7 +115,7 @@ impl Loop {
     }
 
     /// A send has ended.
-    pub(super) fn sent(&mut self, index: u32, result: i32) {
+    pub(in crate::device) fn sent(&mut self, index: u32, result: i32) {
         let connection = &mut self.connections[index];
         let batch = connection.sending.as_mut().expect("a batch is being sent");
         let again = match result {
@@ -170,22 +149,23 @@ impl Loop {
 
 /// Appends the header of a reply; returns how many bytes of data follow it.
 fn header(out: &mut Vec<u8>, io: &Io, negotiated: &Negotiated) -> usize {
+    let Origin::Nbd { cookie, .. } = io.origin else { unreachable!("it came from an NBD client") };
     let structured = negotiated.structured_replies && matches!(io.kind, Some(Kind::Read) | None);
     if io.errno != 0 {
         let errno = Errno::from_os(io.errno);
-        wire::error_reply(out, structured, io.cookie, errno, "");
+        wire::error_reply(out, structured, cookie, errno, "");
         return 0;
     }
     if let Some(spans) = &io.status {
         let extents: Vec<Extent> = spans.iter().map(extent).collect();
-        wire::block_status_chunk(out, io.cookie, negotiated.base_allocation.unwrap_or(0), &extents);
+        wire::block_status_chunk(out, cookie, negotiated.base_allocation.unwrap_or(0), &extents);
         return 0;
     }
     let data = if io.kind == Some(Kind::Read) { io.length } else { 0 };
     if structured && data > 0 {
-        out.extend_from_slice(&wire::read_data_chunk(io.cookie, io.offset, data));
+        out.extend_from_slice(&wire::read_data_chunk(cookie, io.offset, data));
     } else {
-        out.extend_from_slice(&wire::simple_reply(io.cookie, Ok(())));
+        out.extend_from_slice(&wire::simple_reply(cookie, Ok(())));
     }
     data as usize
 }

@@ -1,0 +1,162 @@
+//! Requests between their frontend and the gate: the window of each VM, arrival, and the end.
+
+use sluice_sched::{Arrival, Flags, Instant, Kind};
+
+use crate::device::turn::Loop;
+use crate::device::work::{Io, Origin};
+
+/// Requests taken from one client before another of the same VM that waits has its turn.
+const TURN_MAX: u32 = 16;
+
+/// Where a request comes from, and where more may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Client {
+    /// An NBD client.
+    Connection(u32),
+    /// A virtqueue.
+    Queue(u32),
+}
+
+impl Loop {
+    /// Enters a request into the table and the accounts of its VM's window.
+    pub(super) fn open_io(&mut self, io: Io) -> u32 {
+        let vm = &mut self.vms[self.backend.volumes[io.volume].vm];
+        vm.outstanding += 1;
+        vm.outstanding_bytes += io.held;
+        self.backend.ios.insert(io)
+    }
+
+    /// A request is complete: it arrives at the gate.
+    pub(super) fn arrive(&mut self, now: Instant, token: u32) {
+        let io = &self.backend.ios[token];
+        let volume = &self.backend.volumes[io.volume];
+        let kind = io.kind.expect("only requests for the device arrive at the gate");
+        let sync = kind == Kind::Read || io.forced;
+        let arrival = Arrival {
+            owner: self.vms[volume.vm].owner,
+            volume: volume.id,
+            kind,
+            flags: if sync { Flags::SYNC } else { Flags::NONE },
+            offset: volume.address(io.volume, io.offset),
+            length: io.length,
+            token,
+            elsewhere: None,
+        };
+        let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
+        if refused {
+            self.backend.ios[token].errno = libc::ESHUTDOWN;
+            self.answer(token);
+        }
+    }
+
+    /// A request is over: its client is told.
+    pub(super) fn answer(&mut self, token: u32) {
+        match self.backend.ios[token].origin {
+            Origin::Nbd { connection, .. } => self.answer_client(token, connection),
+            Origin::Virtio { queue, .. } => self.answer_guest(token, queue),
+        }
+    }
+
+    /// A request leaves: its buffer and its place in the window are free again.
+    pub(super) fn release(&mut self, token: u32) {
+        let io = self.backend.ios.remove(token);
+        if let Some(buffer) = io.buffer {
+            self.backend.pool.give(buffer);
+        }
+        let vm = self.backend.volumes[io.volume].vm;
+        let state = &mut self.vms[vm];
+        state.outstanding -= 1;
+        state.outstanding_bytes -= io.held;
+        if !state.waiting.is_empty() {
+            self.crowded.push(vm);
+        }
+        match io.origin {
+            Origin::Nbd { connection: index, .. } => {
+                let connection = &mut self.connections[index];
+                connection.outstanding -= 1;
+                if connection.outstanding == 0 {
+                    self.retire(index);
+                }
+            }
+            Origin::Virtio { queue: index, .. } => {
+                let queue = &mut self.queues[index];
+                queue.outstanding -= 1;
+                if queue.is_over() {
+                    self.ended_queues.push(index);
+                }
+            }
+        }
+    }
+
+    /// A client's VM has no room: it stands in line.
+    pub(super) fn wait_for_room(&mut self, vm: u32, client: Client) {
+        match client {
+            Client::Connection(index) => self.connections[index].waits = true,
+            Client::Queue(index) => self.queues[index].waits = true,
+        }
+        self.vms[vm].waiting.push_back(client);
+        if self.vms[vm].has_room() {
+            self.crowded.push(vm);
+        }
+    }
+
+    /// Serves the clients of a VM that wait for room in its window.
+    pub(super) fn serve_waiting(&mut self, now: Instant, vm: u32) {
+        while let Some(state) = self.vms.get_mut(vm) {
+            if !state.has_room() {
+                return;
+            }
+            let Some(client) = state.waiting.pop_front() else { return };
+            let budget = if state.waiting.is_empty() { u32::MAX } else { TURN_MAX };
+            match client {
+                Client::Connection(index) => {
+                    if let Some(connection) = self.connections.get_mut(index) {
+                        connection.waits = false;
+                        self.take_requests(now, index, budget);
+                    }
+                }
+                Client::Queue(index) => {
+                    if let Some(queue) = self.queues.get_mut(index) {
+                        queue.waits = false;
+                        self.take_chains(now, index, budget);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Marks the requests of a client that has gone: what is not at the device yet stays undone.
+    pub(super) fn abandon_requests(&mut self, of: impl Fn(&Origin) -> bool) {
+        for io in self.backend.ios.values_mut().filter(|io| of(&io.origin)) {
+            io.abandoned = true;
+        }
+        for work in self.backend.works.iter().flatten() {
+            let io = &self.backend.ios[work.token];
+            if of(&io.origin) {
+                self.backend.volumes[io.volume].orphans += 1;
+            }
+        }
+    }
+}
+
+impl Io {
+    /// A request of which only the sender is known.
+    pub(super) fn of(origin: Origin, volume: u32) -> Self {
+        Io {
+            origin,
+            volume,
+            kind: None,
+            offset: 0,
+            length: 0,
+            forced: false,
+            no_hole: false,
+            fast: false,
+            buffer: None,
+            guest: None,
+            errno: 0,
+            abandoned: false,
+            status: None,
+            held: 0,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Descriptor chains: from a head in the available ring to pieces of host memory.
+//!
+//! Everything here was written by a guest. Each descriptor is read once, every piece must lie in the memory table, a chain
+//! has at most as many descriptors as its queue has entries, and one that loops, points nowhere or nests tables is malformed
+//! as a whole: nothing of it is used.
+
+use libc::iovec;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileSlice};
+
+use crate::vhost::memory::Memory;
+
+/// Pieces that the kernel takes in one operation.
+const PIECES_MAX: usize = 1024;
+const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
+
+/// Why a chain cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error("a descriptor's index lies beyond its table")]
+    Index,
+    #[error("a chain is longer than its queue, or a loop")]
+    Length,
+    #[error("a descriptor points outside of the memory table")]
+    Address,
+    #[error("an indirect table is nested, chained, empty or no multiple of 16 bytes")]
+    Indirect,
+    #[error("a piece to be read lies behind one to be written")]
+    Order,
+    #[error("a chain has more pieces than a request may have")]
+    Pieces,
+    #[error("a request has no header or no place for its status")]
+    Frame,
+}
+
+/// A place in guest memory, as the kernel takes it.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device) struct Piece(pub(in crate::device) iovec);
+
+impl Piece {
+    pub(in crate::device) fn new(place: *mut u8, len: usize) -> Self {
+        Piece(iovec { iov_base: place.cast(), iov_len: len })
+    }
+
+    pub(in crate::device) fn place(&self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
+    pub(in crate::device) fn len(&self) -> usize {
+        self.0.iov_len
+    }
+
+    /// Without its first bytes.
+    pub(in crate::device) fn behind(&self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.len());
+        Piece::new(self.place().wrapping_add(bytes), self.len() - bytes)
+    }
+}
+
+/// A descriptor table, found in host memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DescriptorTable {
+    start: *const u8,
+    entries: u16,
+}
+
+impl DescriptorTable {
+    /// The table of `entries` descriptors at `address`; `None`: it does not lie in one piece of the memory.
+    pub(super) fn find(memory: &Memory, address: GuestAddress, entries: u16) -> Option<Self> {
+        let bytes = memory.get_slice(address, usize::from(entries) * DESCRIPTOR_LEN).ok()?;
+        Some(DescriptorTable { start: place(&bytes), entries })
+    }
+
+    fn read(&self, index: u16) -> Result<Descriptor, Malformed> {
+        if index >= self.entries {
+            return Err(Malformed::Index);
+        }
+        let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN).cast::<Descriptor>();
+        // SAFETY: the place lies within the table, which lies in mapped guest memory that the caller's memory table keeps
+        // mapped. A descriptor is plain numbers, valid whatever the guest writes meanwhile; unaligned reads are allowed.
+        Ok(unsafe { place.read_unaligned() })
+    }
+}
+
+fn place(slice: &VolatileSlice<'_>) -> *mut u8 {
+    slice.ptr_guard_mut().as_ptr()
+}
+
+/// What a chain consists of; kept for its memory.
+#[derive(Debug, Default)]
+pub(in crate::device) struct Chain {
+    pub(super) readable: Vec<Piece>,
+    pub(super) writable: Vec<Piece>,
+    descriptors: u16,
+}
+
+impl Chain {
+    /// Follows the chain that begins at `head`.
+    pub(super) fn follow(&mut self, memory: &Memory, table: &DescriptorTable, head: u16) -> Result<(), Malformed> {
+        self.readable.clear();
+        self.writable.clear();
+        self.descriptors = 0;
+        let mut index = head;
+        loop {
+            let descriptor = table.read(index)?;
+            if descriptor.refers_to_indirect_table() {
+                return self.follow_indirect(memory, table, &descriptor);
+            }
+            self.add(memory, &descriptor, table.entries)?;
+            if !descriptor.has_next() {
+                return Ok(());
+            }
+            index = descriptor.next();
+        }
+    }
+
+    fn follow_indirect(
+        &mut self,
+        memory: &Memory,
+        table: &DescriptorTable,
+        outer: &Descriptor,
+    ) -> Result<(), Malformed> {
+        let entries = outer.len() as usize / DESCRIPTOR_LEN;
+        let is_sound =
+            (outer.len() as usize).is_multiple_of(DESCRIPTOR_LEN) && entries > 0 && entries <= usize::from(u16::MAX);
+        if !is_sound || outer.has_next() {
+            return Err(Malformed::Indirect);
+        }
+        let inner = DescriptorTable::find(memory, outer.addr(), entries as u16).ok_or(Malformed::Address)?;
+        let mut index = 0;
+        loop {
+            let descriptor = inner.read(index)?;
+            if descriptor.refers_to_indirect_table() {
+                return Err(Malformed::Indirect);
+            }
+            self.add(memory, &descriptor, table.entries)?;
+            if !descriptor.has_next() {
+                return Ok(());
+            }
+            index = descriptor.next();
+        }
+    }
+
+    fn add(&mut self, memory: &Memory, descriptor: &Descriptor, longest: u16) -> Result<(), Malformed> {
+        self.descriptors += 1;
+        if self.descriptors > longest {
+            return Err(Malformed::Length);
+        }
+        let to_read = !descriptor.is_write_only();
+        if to_read && !self.writable.is_empty() {
+            return Err(Malformed::Order);
+        }
+        let pieces = if to_read { &mut self.readable } else { &mut self.writable };
+        let len = descriptor.len() as usize;
+        if len == 0 {
+            return Ok(());
+        }
+        if let Ok(slice) = memory.get_slice(descriptor.addr(), len) {
+            pieces.push(Piece::new(place(&slice), len));
+        } else {
+            // Over the border of two regions of the table.
+            for slice in memory.get_slices(descriptor.addr(), len) {
+                let slice = slice.map_err(|_| Malformed::Address)?;
+                pieces.push(Piece::new(place(&slice), slice.len()));
+            }
+        }
+        if pieces.len() > PIECES_MAX { Err(Malformed::Pieces) } else { Ok(()) }
+    }
+
+    /// Takes the first `N` bytes to be read out of the chain.
+    pub(super) fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let mut have = 0;
+        let mut used = 0;
+        while have < N {
+            let piece = self.readable.get_mut(used)?;
+            let part = piece.len().min(N - have);
+            // SAFETY: the piece lies in mapped guest memory, and the array has room for the part.
+            unsafe { piece.place().copy_to_nonoverlapping(bytes[have..].as_mut_ptr(), part) };
+            have += part;
+            if part == piece.len() {
+                used += 1;
+            } else {
+                *piece = piece.behind(part);
+            }
+        }
+        self.readable.drain(..used);
+        Some(bytes)
+    }
+
+    /// Takes the last byte to be written out of the chain: where it is.
+    pub(super) fn take_last_byte(&mut self) -> Option<*mut u8> {
+        let last = self.writable.pop()?;
+        let rest = last.len() - 1;
+        if rest > 0 {
+            self.writable.push(Piece::new(last.place(), rest));
+        }
+        Some(last.place().wrapping_add(rest))
+    }
+}
+
+/// The bytes of some pieces.
+pub(super) fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}

@@ -1,0 +1,93 @@
+//! The data of a request where they lie: in the memory of a guest.
+
+use std::sync::Arc;
+
+use libc::iovec;
+
+use crate::device::vhost::chain::Piece;
+use crate::vhost::memory::Memory;
+
+/// Pieces of guest memory, in the order of the bytes of a request. They stay mapped for as long as this lives.
+pub(in crate::device) struct GuestData {
+    pieces: Pieces,
+    _memory: Arc<Memory>,
+}
+
+/// Most requests have one piece, which needs no list.
+enum Pieces {
+    One(Piece),
+    Many(Vec<Piece>),
+}
+
+impl GuestData {
+    pub(super) fn new(pieces: &[Piece], memory: Arc<Memory>) -> Self {
+        let pieces = match pieces {
+            [only] => Pieces::One(*only),
+            pieces => Pieces::Many(pieces.to_vec()),
+        };
+        GuestData { pieces, _memory: memory }
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        match &self.pieces {
+            Pieces::One(piece) => std::slice::from_ref(piece),
+            Pieces::Many(pieces) => pieces,
+        }
+    }
+
+    /// Whether the kernel can read and write it without a copy: addresses and lengths are multiples of `alignment` bytes.
+    pub(super) fn is_aligned(&self, alignment: usize) -> bool {
+        let fits = |piece: &Piece| (piece.place() as usize | piece.len()).is_multiple_of(alignment);
+        self.pieces().iter().all(fits)
+    }
+
+    /// Lists the memory of `length` bytes behind the first `skip`.
+    pub(in crate::device) fn list(&self, skip: u32, length: u32, list: &mut Vec<iovec>) {
+        list.clear();
+        let (mut skip, mut left) = (skip as usize, length as usize);
+        for piece in self.pieces() {
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            let mut rest = piece.behind(skip).0;
+            skip = 0;
+            rest.iov_len = rest.iov_len.min(left);
+            left -= rest.iov_len;
+            list.push(rest);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Copies `bytes` to the guest.
+    pub(super) fn fill(&self, mut bytes: &[u8]) {
+        for piece in self.pieces() {
+            let len = piece.len().min(bytes.len());
+            let (part, rest) = bytes.split_at(len);
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.
+            unsafe { piece.place().copy_from_nonoverlapping(part.as_ptr(), len) };
+            bytes = rest;
+        }
+    }
+
+    /// Zeroes for the guest.
+    pub(super) fn clear(&self) {
+        for piece in self.pieces() {
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives.
+            unsafe { piece.place().write_bytes(0, piece.len()) };
+        }
+    }
+
+    /// Copies from the guest as many bytes as there is room for.
+    pub(super) fn copy_to(&self, mut room: &mut [u8]) {
+        for piece in self.pieces() {
+            let len = piece.len().min(room.len());
+            let (part, rest) = room.split_at_mut(len);
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.
+            unsafe { piece.place().copy_to_nonoverlapping(part.as_mut_ptr(), len) };
+            room = rest;
+        }
+    }
+}

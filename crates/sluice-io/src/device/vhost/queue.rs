@@ -1,0 +1,205 @@
+//! One virtqueue at a device thread.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::oneshot::Sender;
+use virtio_queue::{Queue, QueueOwnedT as _, QueueT as _};
+use vm_memory::GuestMemoryBackend as _;
+
+use crate::device::vhost::chain::DescriptorTable;
+use crate::vhost::door::QueueSpec;
+use crate::vhost::inflight::QueueLog;
+use crate::vhost::memory::Memory;
+
+/// A queue of a guest.
+pub(in crate::device) struct VirtQueue {
+    pub(in crate::device) session: u32,
+    pub(in crate::device) index: u16,
+    queue: Queue,
+    pub(super) memory: Arc<Memory>,
+    pub(super) table: DescriptorTable,
+    pub(super) kick: OwnedFd,
+    /// Where the count of kicks is read to.
+    pub(super) kicks: Box<u64>,
+    /// The next kick wakes us.
+    pub(super) listening: bool,
+    pub(super) call: Option<OwnedFd>,
+    pub(super) error: Option<OwnedFd>,
+    /// An interrupt is on its way in the kernel.
+    pub(super) calling: bool,
+    /// It was raised with this, which has been replaced meanwhile.
+    pub(super) old_call: Option<OwnedFd>,
+    /// Another one is due when it has been raised.
+    pub(super) call_again: bool,
+    log: Option<QueueLog>,
+    /// Taken by a daemon before us, and not returned.
+    recovered: VecDeque<u16>,
+    pub(super) enabled: bool,
+    /// The guest has broken it; it takes nothing more until it is started anew.
+    pub(super) broken: bool,
+    /// Who waits for its end.
+    pub(super) stopping: Option<Sender<u16>>,
+    /// Its VMM has gone: guest memory is not written any more.
+    pub(super) closed: bool,
+    /// It stands in its VM's line for room in the window.
+    pub(in crate::device) waits: bool,
+    /// It is not read before what a dead client left at the device is over.
+    pub(in crate::device) parked: bool,
+    /// It is looked at in every turn, and the guest need not kick.
+    pub(super) hot: bool,
+    /// Something was returned in this turn.
+    pub(super) returned: bool,
+    /// Operations of the ring that refer to it.
+    pub(super) operations: u32,
+    /// Requests taken and not returned.
+    pub(in crate::device) outstanding: u32,
+}
+
+impl VirtQueue {
+    /// A queue as the control plane found it right; `None`: its rings do not lie in the memory.
+    pub(super) fn new(session: u32, spec: QueueSpec, memory: Arc<Memory>) -> Option<Self> {
+        let mut queue = Queue::new(spec.size).ok()?;
+        queue.set_size(spec.size);
+        queue.try_set_desc_table_address(spec.descriptors).ok()?;
+        queue.try_set_avail_ring_address(spec.available).ok()?;
+        queue.try_set_used_ring_address(spec.used).ok()?;
+        queue.set_event_idx(spec.event_index);
+        queue.set_ready(true);
+        let table = find_rings(&queue, &memory)?;
+        let used = queue.used_idx(&*memory, Ordering::Acquire).ok()?.0;
+        let mut log = spec.log;
+        let recovered: VecDeque<u16> = log.as_mut().map(|log| log.recover(used)).unwrap_or_default().into();
+        queue.set_next_used(used);
+        queue.set_next_avail(match log {
+            Some(_) => used.wrapping_add(recovered.len() as u16),
+            None => spec.next_available,
+        });
+        Some(VirtQueue {
+            session,
+            index: spec.index,
+            queue,
+            memory,
+            table,
+            kick: spec.kick,
+            kicks: Box::new(0),
+            listening: false,
+            call: spec.call,
+            error: spec.error,
+            calling: false,
+            old_call: None,
+            call_again: false,
+            log,
+            recovered,
+            enabled: true,
+            broken: false,
+            stopping: None,
+            closed: false,
+            waits: false,
+            parked: false,
+            hot: false,
+            returned: false,
+            operations: 0,
+            outstanding: 0,
+        })
+    }
+
+    /// Goes on in another memory table; `false`: its rings do not lie in it.
+    pub(super) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
+        let Some(table) = find_rings(&self.queue, &memory) else { return false };
+        (self.table, self.memory) = (table, memory);
+        true
+    }
+
+    /// Whether requests are taken from it.
+    pub(super) fn takes(&self) -> bool {
+        self.enabled && !self.broken && !self.closed && !self.parked && !self.waits && self.stopping.is_none()
+    }
+
+    /// Whether there may be something to be taken.
+    pub(super) fn is_ready(&self) -> bool {
+        self.takes() && self.has_next().unwrap_or(true)
+    }
+
+    /// Whether nothing refers to it any more.
+    pub(in crate::device) fn is_over(&self) -> bool {
+        (self.closed || self.stopping.is_some()) && self.outstanding == 0 && self.operations == 0
+    }
+
+    /// Whether there is a request to be taken. An error: the guest's index makes no sense.
+    pub(super) fn has_next(&self) -> Result<bool, virtio_queue::Error> {
+        if !self.recovered.is_empty() {
+            return Ok(true);
+        }
+        let available = self.queue.avail_idx(&*self.memory, Ordering::Acquire)?.0;
+        let waiting = available.wrapping_sub(self.queue.next_avail());
+        if waiting > self.queue.size() {
+            return Err(virtio_queue::Error::InvalidAvailRingIndex);
+        }
+        Ok(waiting > 0)
+    }
+
+    /// Takes the next request: the head of its chain.
+    pub(super) fn take(&mut self) -> Result<Option<u16>, virtio_queue::Error> {
+        if let Some(head) = self.recovered.pop_front() {
+            return Ok(Some(head));
+        }
+        let head = self.queue.iter(&*self.memory)?.next().map(|chain| chain.head_index());
+        if let (Some(head), Some(log)) = (head, &mut self.log)
+            && head < self.queue.size()
+        {
+            log.taken(head);
+        }
+        Ok(head)
+    }
+
+    /// Returns a request to the guest, with how many bytes were written for it.
+    pub(super) fn give_back(&mut self, head: u16, written: u32) -> Result<(), virtio_queue::Error> {
+        if let Some(log) = &mut self.log {
+            log.returning(head);
+        }
+        self.queue.add_used(&*self.memory, head, written)?;
+        if let Some(log) = &mut self.log {
+            log.returned(head, self.queue.next_used());
+        }
+        self.returned = true;
+        Ok(())
+    }
+
+    /// Whether the guest wants to be told of what was returned.
+    pub(super) fn wants_call(&mut self) -> bool {
+        self.queue.needs_notification(&*self.memory).unwrap_or(true)
+    }
+
+    /// The guest need not kick.
+    pub(super) fn quiet(&mut self) {
+        let _ = self.queue.disable_notification(&*self.memory);
+    }
+
+    /// The guest shall kick; `true`: there is something already.
+    pub(super) fn attentive(&mut self) -> bool {
+        self.queue.enable_notification(&*self.memory).unwrap_or(false)
+    }
+
+    /// The next entry of the available ring to be taken.
+    pub(super) fn next_available(&self) -> u16 {
+        self.queue.next_avail().wrapping_sub(self.recovered.len() as u16)
+    }
+
+    pub(super) fn kick_fd(&self) -> i32 {
+        self.kick.as_raw_fd()
+    }
+}
+
+/// The descriptor table, if it and both rings lie in the memory, each in one piece.
+fn find_rings(queue: &Queue, memory: &Memory) -> Option<DescriptorTable> {
+    let entries = usize::from(queue.size());
+    let lies = |address: u64, len: usize| memory.get_slice(vm_memory::GuestAddress(address), len).is_ok();
+    let rings = lies(queue.avail_ring(), 6 + 2 * entries) && lies(queue.used_ring(), 6 + 8 * entries);
+    if !rings || !queue.is_valid(memory) {
+        return None;
+    }
+    DescriptorTable::find(memory, vm_memory::GuestAddress(queue.desc_table()), queue.size())
+}

@@ -1,0 +1,113 @@
+//! From requests that are over to the used ring of their guest.
+
+use std::os::fd::AsRawFd;
+
+use io_uring::{opcode, types};
+use sluice_sched::Kind;
+
+use crate::device::turn::Loop;
+use crate::device::vhost::request::Status;
+use crate::device::work::Origin;
+use crate::device::{Tag, tag};
+
+/// What is written to an eventfd: one more.
+static ONE: u64 = 1;
+
+impl Loop {
+    /// A request of a guest is over.
+    pub(in crate::device) fn answer_guest(&mut self, token: u32, index: u32) {
+        let io = &mut self.backend.ios[token];
+        let Origin::Virtio { head, status, .. } = io.origin else { unreachable!("the caller looked") };
+        let queue = &mut self.queues[index];
+        if queue.closed {
+            return self.release(token);
+        }
+        let mut written = 1;
+        if io.errno == 0
+            && matches!(io.kind, Some(Kind::Read) | None)
+            && let Some(guest) = &io.guest
+        {
+            written += io.length;
+            match (&mut io.buffer, io.kind) {
+                (Some(buffer), _) => guest.fill(buffer.bytes_mut(io.length as usize)),
+                (None, Some(_)) if self.backend.volumes[io.volume].is_null() => guest.clear(),
+                (None, _) => {}
+            }
+        }
+        let code = match io.errno {
+            0 => Status::Ok,
+            libc::EOPNOTSUPP => Status::Unsupported,
+            _ => Status::IoError,
+        };
+        // SAFETY: the byte lies in guest memory, which the queue keeps mapped for as long as this request is outstanding.
+        unsafe { status.write_volatile(code as u8) };
+        let returned = queue.give_back(head, written);
+        self.callers.push(index);
+        if returned.is_err() {
+            self.break_queue(index, "its used ring cannot be written");
+        }
+        self.release(token);
+    }
+
+    /// Interrupts the guests to whom something was returned in this turn, as far as they want it.
+    pub(in crate::device) fn call_guests(&mut self) {
+        let mut callers = std::mem::take(&mut self.callers);
+        for index in callers.drain(..) {
+            let Some(queue) = self.queues.get_mut(index) else { continue };
+            if queue.returned && !queue.closed {
+                queue.returned = false;
+                if queue.wants_call() && !queue.calling {
+                    self.call(index);
+                } else if queue.calling {
+                    queue.call_again = true;
+                }
+            }
+        }
+        self.callers = callers;
+    }
+
+    fn call(&mut self, index: u32) {
+        let queue = &mut self.queues[index];
+        let Some(call) = &queue.call else { return };
+        let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
+        // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
+        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Call, index))) };
+        if pushed.is_ok() {
+            queue.calling = true;
+            queue.operations += 1;
+        }
+    }
+
+    /// An interrupt has been raised.
+    pub(in crate::device) fn called(&mut self, index: u32) {
+        let queue = &mut self.queues[index];
+        queue.calling = false;
+        queue.old_call = None;
+        if queue.call_again && !queue.closed {
+            queue.call_again = false;
+            self.call(index);
+        }
+        self.operation_of_queue_over(index);
+    }
+
+    /// Tells the VMM that its guest has done something wrong.
+    pub(super) fn tell_error(&mut self, index: u32) {
+        let queue = &mut self.queues[index];
+        let Some(error) = &queue.error else { return };
+        let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
+        // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
+        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Other, index))) };
+        if pushed.is_ok() {
+            queue.operations += 1;
+        }
+    }
+
+    /// An operation for a queue has ended.
+    pub(in crate::device) fn operation_of_queue_over(&mut self, index: u32) {
+        let queue = &mut self.queues[index];
+        queue.operations -= 1;
+        if queue.is_over() {
+            self.ended_queues.push(index);
+        }
+    }
+}
