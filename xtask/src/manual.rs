@@ -122,6 +122,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
     for (field, how) in descriptor.enforces {
         let _ = writeln!(text, "- `{}`: {how}", field.name());
     }
+    let _ = writeln!(text, "\n{}", descriptor.about_volumes());
     let _ = write!(text, "\n## Parameters in `[device.NAME.{name}]`\n\n");
     if descriptor.parameters.is_empty() {
         text.push_str("None.\n");

@@ -219,6 +219,8 @@ pub struct Descriptor {
     pub source: &'static str,
     /// Which policy fields it enforces, and how it maps each.
     pub enforces: &'static [(Field, &'static str)],
+    /// Whether a volume may have a policy of its own inside its VM's; where not, a VM's volumes share its queue.
+    pub volumes: bool,
     /// Its parameters.
     pub parameters: &'static [Parameter],
     /// Makes one.
@@ -232,9 +234,20 @@ impl Descriptor {
         self.enforces.iter().any(|(enforced, _)| *enforced == field)
     }
 
-    /// The stated fields of `policy` that it does not enforce.
-    pub fn unenforced(&self, policy: &Policy) -> impl Iterator<Item = Field> + use<'_> {
-        policy.stated().filter(|field| !self.enforces(*field))
+    /// What becomes of the volumes of a VM, in a sentence.
+    #[must_use]
+    pub const fn about_volumes(&self) -> &'static str {
+        if self.volumes {
+            "A volume may have a policy of its own inside its VM's."
+        } else {
+            "The volumes of a VM share its queue: a volume that states a policy of its own is refused."
+        }
+    }
+
+    /// Whether it enforces `field` of a volume inside a VM.
+    #[must_use]
+    pub fn enforces_inside(&self, field: Field) -> bool {
+        self.volumes && self.enforces(field)
     }
 }
 

@@ -3,7 +3,7 @@
 use sluice_sched::admission::{self, AdmissionError};
 use sluice_sched::policy::{Field, PolicyError};
 use sluice_sched::schedulers;
-use sluice_sched::{Bytes, Policy};
+use sluice_sched::{Bytes, Descriptor, Policy};
 
 use super::Draft;
 use crate::device::{DeviceDraft, other_size_hint};
@@ -33,10 +33,10 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
             check_itself(&format!("Volume {}", volume.title), &volume.part, vm.place, report);
         }
         let device = draft.devices.get(&volume.volume.device).filter(|device| !device.broken);
-        for part in [&vm.part, &volume.part] {
+        for (part, inside) in [(&vm.part, false), (&volume.part, true)] {
             if let Some(device) = device.filter(|_| !part.broken) {
                 check_sizes(part, device, report);
-                check_enforced(part, device, report);
+                check_enforced(part, inside, device, report);
             }
         }
         if volume.volume.buffered {
@@ -90,18 +90,24 @@ fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     }
 }
 
-/// What the device's scheduler does not do.
-fn check_enforced(part: &Part, device: &DeviceDraft, report: &Report) {
+/// What the device's scheduler does not do; `inside`: for a volume inside its VM.
+fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
-    for field in device.scheduler.unenforced(&part.policy()) {
+    let policy = part.policy();
+    let enforces = |scheduler: &Descriptor, field| {
+        if inside { scheduler.enforces_inside(field) } else { scheduler.enforces(field) }
+    };
+    for field in policy.stated().filter(|field| !enforces(device.scheduler, *field)) {
         let Some((place, whose)) = part.place_of(field) else { continue };
         let (field_name, scheduler) = (field.name(), device.scheduler.name);
+        let of_volume = if inside && device.scheduler.enforces(field) { " of a volume inside a VM" } else { "" };
         let message = format!(
-            "{whose}: {field_name} is not enforced by {scheduler}, the scheduler of device {}: no such promise is given",
+            "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no such \
+             promise is given",
             device.name
         );
-        let able = schedulers::ALL.iter().filter(|scheduler| scheduler.enforces(field)).map(|scheduler| scheduler.name);
-        let able: Vec<&str> = able.collect();
+        let able = schedulers::ALL.iter().filter(|scheduler| enforces(scheduler, field));
+        let able: Vec<&str> = able.map(|scheduler| scheduler.name).collect();
         if part.allows_unenforced() {
             report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
         } else if able.is_empty() {

@@ -35,6 +35,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     when: "As the baseline that shows what a scheduler buys, and for a device that one VM owns.",
     source: "noop elevator of Linux, by its documented behaviour",
     enforces: &[],
+    volumes: false,
     parameters: &[],
     build,
 };

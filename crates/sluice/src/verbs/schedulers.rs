@@ -60,6 +60,7 @@ fn as_json(descriptor: &Descriptor) -> Value {
         "when": descriptor.when,
         "source": descriptor.source,
         "enforces": enforces,
+        "volumes": descriptor.volumes,
         "parameters": parameters,
     })
 }
@@ -78,6 +79,7 @@ fn describe(descriptor: &Descriptor, format: Format) {
     if descriptor.enforces.is_empty() {
         output::line("  none");
     }
+    output::line(&format!("  {}", descriptor.about_volumes()));
     output::line(&format!("\nPARAMETERS in [device.NAME.{}]", descriptor.name));
     for parameter in descriptor.parameters {
         output::line(&format!("  {} ({}; default {})", parameter.name, parameter.kind, parameter.default));

@@ -103,6 +103,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::IdleCredit, "how far the share tag of a VM that was idle may lag behind, at most 256 requests"),
         (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
     ],
+    volumes: true,
     parameters: &[
         Parameter {
             name: "mode",
