@@ -11,6 +11,8 @@ use std::process::Command;
 const TOOLS: &[(&str, &str)] = &[
     ("debugfs", "e2fsprogs"),
     ("fio", "fio"),
+    ("flock", "util-linux"),
+    ("fstrim", "util-linux"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mount", "mount"),
@@ -21,6 +23,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-storage-daemon", "qemu-system-common"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("sfdisk", "fdisk"),
 ];
 
 /// Where Debian keeps programs of the administrator, which are not on every user's path.
@@ -107,7 +111,7 @@ mod tests {
     fn a_package_is_asked_for_once_and_only_when_missing() {
         assert_eq!(missing(|_| true), Vec::<&str>::new());
         let packages = missing(|program| !program.starts_with("qemu-"));
-        assert_eq!(packages, ["qemu-system-common", "qemu-utils"]);
+        assert_eq!(packages, ["qemu-system-common", "qemu-system-x86", "qemu-utils"]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use tempfile::TempDir;
 
 pub(crate) mod disk;
 pub(crate) mod fio;
+pub(crate) mod guest;
 pub(crate) mod raw;
 pub(crate) mod slots;
 
@@ -140,6 +141,14 @@ impl Lines {
     pub(crate) fn all(&self) -> String {
         let deadline = Instant::now() + LONG;
         while let Ok(line) = self.receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            self.seen.borrow_mut().push(line);
+        }
+        self.seen()
+    }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> String {
+        while let Ok(line) = self.receiver.try_recv() {
             self.seen.borrow_mut().push(line);
         }
         self.seen()

@@ -1,0 +1,100 @@
+//! The kernel and the first file system of all guests, made once from what is on this machine and Debian's packages.
+//!
+//! They are kept in the build's folder under a name that is a hash of what they are made of, so that another fio or
+//! another script gets an image of its own, and everything else starts at once.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::cpio::Archive;
+use super::packages::Packages;
+use super::{modules, programs};
+
+const INIT: &str = include_str!("init.sh");
+/// What decides on the content beside packages and programs.
+const MAKERS: [&str; 4] = [INIT, include_str!("image.rs"), include_str!("modules.rs"), include_str!("cpio.rs")];
+
+/// What a guest boots.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    pub(crate) kernel: PathBuf,
+    pub(crate) first_file_system: PathBuf,
+}
+
+impl Image {
+    /// The image for this machine, made if it is not there.
+    pub(crate) fn provide() -> Image {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
+        std::fs::create_dir_all(&folder).unwrap();
+        // Whoever comes second waits, and finds it made.
+        let lock = File::create(folder.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let packages = Packages::provide(&folder.join("packages"));
+        let programs: Vec<PathBuf> = programs::files().into_iter().collect();
+        let made = folder.join(format!("image-{:016x}", hash(&packages, &programs)));
+        if !made.exists() {
+            remove_others(&folder);
+            make(&packages, &programs, &made);
+        }
+        Image { kernel: made.join("kernel"), first_file_system: made.join("first-file-system") }
+    }
+}
+
+fn hash(packages: &Packages, programs: &[PathBuf]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    MAKERS.hash(&mut hasher);
+    packages.files.hash(&mut hasher);
+    for program in programs {
+        let data = program.metadata().unwrap();
+        (program, data.len(), data.mtime()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Nobody asks again for what was made of something else, and each takes 100 MB.
+fn remove_others(folder: &Path) {
+    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        if entry.file_name().to_string_lossy().starts_with("image-") {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+}
+
+/// Makes it beside its place, so that what is at its place is whole.
+fn make(packages: &Packages, programs: &[PathBuf], place: &Path) {
+    let folder = place.parent().expect("it lies in the build's folder");
+    let unpacked = tempfile::tempdir_in(folder).unwrap();
+    packages.unpack(unpacked.path());
+    let image = tempfile::tempdir_in(folder).unwrap();
+    std::fs::copy(kernel(unpacked.path()), image.path().join("kernel")).unwrap();
+    let archive = first_file_system(unpacked.path(), programs);
+    std::fs::write(image.path().join("first-file-system"), archive).unwrap();
+    std::fs::rename(image.keep(), place).unwrap();
+}
+
+fn kernel(unpacked: &Path) -> PathBuf {
+    let files = unpacked.join("boot").read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut kernels =
+        files.filter(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vml")));
+    kernels.next().expect("the package has a kernel")
+}
+
+fn first_file_system(unpacked: &Path, programs: &[PathBuf]) -> Vec<u8> {
+    let mut archive = Archive::new();
+    archive.console();
+    archive.file("init", INIT.as_bytes());
+    archive.file("bin/busybox", &std::fs::read(unpacked.join("bin/busybox")).unwrap());
+    for program in programs {
+        archive.file(program.to_str().expect("Debian's paths are ASCII"), &std::fs::read(program).unwrap());
+    }
+    let modules = modules::load_order(unpacked);
+    let order: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
+    archive.file("modules/order", order.join(" ").as_bytes());
+    for (name, content) in &modules {
+        archive.file(&format!("modules/{name}.ko"), content);
+    }
+    archive.finish()
+}

@@ -1,0 +1,84 @@
+//! The virtual machine of a guest: QEMU's command line.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::image::Image;
+use crate::common::tool;
+
+/// What differs from guest to guest.
+pub(crate) struct Machine {
+    disks: Vec<Disk>,
+    more: Vec<String>,
+}
+
+/// A disk over vhost-user-blk; QEMU connects again by itself when the server has gone.
+pub(crate) struct Disk {
+    pub(crate) socket: PathBuf,
+    pub(crate) queues: u32,
+    pub(crate) queue_size: u32,
+}
+
+impl Disk {
+    pub(crate) fn new(socket: impl Into<PathBuf>) -> Disk {
+        Disk { socket: socket.into(), queues: 1, queue_size: 128 }
+    }
+}
+
+/// Where QEMU finds the host's ends of its lines, and writes the guest's console.
+pub(crate) struct Lines<'a> {
+    pub(crate) control: &'a Path,
+    pub(crate) qmp: &'a Path,
+    pub(crate) console: &'a Path,
+}
+
+/// Memory of a guest: its first file system, which holds fio with all its libraries, and room to work.
+const MEMORY: &str = "512M";
+/// Not to wait for hardware that is not there, and nothing of the console but what matters.
+const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on audit=0 selinux=0 \
+                      apparmor=0 tsc=reliable rcupdate.rcu_expedited=1 8250.nr_uarts=1 no_timer_check \
+                      cryptomgr.notests";
+
+impl Machine {
+    /// Its disks are `/dev/vda`, `/dev/vdb` and so on.
+    pub(crate) fn new(disks: impl IntoIterator<Item = Disk>) -> Machine {
+        Machine { disks: disks.into_iter().collect(), more: Vec::new() }
+    }
+
+    /// With more of QEMU's arguments.
+    pub(crate) fn with(mut self, arguments: impl IntoIterator<Item = String>) -> Machine {
+        self.more.extend(arguments);
+        self
+    }
+
+    /// A processor for each queue of a disk: Linux uses no more queues than it has processors.
+    fn processors(&self) -> u32 {
+        self.disks.iter().map(|disk| disk.queues).max().unwrap_or(1)
+    }
+
+    /// Emulated throughout, so that it runs where there is no KVM.
+    pub(crate) fn command(&self, image: &Image, lines: &Lines<'_>) -> Command {
+        let mut qemu = tool("qemu-system-x86_64", "qemu-system-x86");
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-cpu", "Nehalem", "-m", MEMORY]);
+        qemu.args(["-smp", &self.processors().to_string()]);
+        qemu.args(["-machine", "q35,accel=tcg,hpet=off,memory-backend=guest-memory"]);
+        qemu.args(["-object", &format!("memory-backend-memfd,id=guest-memory,size={MEMORY},share=on")]);
+        qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.first_file_system).args(["-append", KERNEL]);
+        qemu.args(["-serial", &format!("file:{}", lines.console.display())]);
+        qemu.args(["-chardev", &format!("socket,id=control,path={}", lines.control.display())]);
+        qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control"]);
+        qemu.args(["-chardev", &format!("socket,id=qmp,path={}", lines.qmp.display())]);
+        qemu.args(["-mon", "chardev=qmp,mode=control"]);
+        // A free slot, for what is plugged in while the guest runs.
+        qemu.args(["-device", "pcie-root-port,id=free-slot,chassis=1"]);
+        for (number, disk) in self.disks.iter().enumerate() {
+            let Disk { socket, queues, queue_size } = disk;
+            let socket = socket.display();
+            qemu.args(["-chardev", &format!("socket,id=line{number},path={socket},reconnect=1")]);
+            let device = format!("vhost-user-blk-pci,id=disk{number},chardev=line{number}");
+            qemu.args(["-device", &format!("{device},num-queues={queues},queue-size={queue_size}")]);
+        }
+        qemu.args(&self.more);
+        qemu
+    }
+}

@@ -1,0 +1,31 @@
+//! Programs of the host that a guest runs as well, with the shared libraries that they need at the very paths.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::common::{run, tool};
+
+/// `(program, package)`; everything else is busybox.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("e2fsck", "e2fsprogs"),
+    ("fio", "fio"),
+    ("flock", "util-linux"),
+    ("fstrim", "util-linux"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("sfdisk", "fdisk"),
+    ("blkdiscard", "util-linux"),
+];
+
+/// Where they and their libraries lie.
+pub(crate) fn files() -> BTreeSet<PathBuf> {
+    let mut files = BTreeSet::new();
+    for (program, package) in PROGRAMS {
+        let program = PathBuf::from(tool(program, package).get_program());
+        let listed = run(tool("ldd", "libc-bin").arg(&program)).ok();
+        // `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for the loader.
+        let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+        files.extend(paths.map(PathBuf::from));
+        files.insert(program);
+    }
+    files
+}
