@@ -3,18 +3,20 @@
 use core::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::model::{Endpoint, NbdExport, NbdSettings};
+use crate::model::{Endpoint, NbdSettings, Protocol, VolumeExport};
 use crate::reader::Reader;
 use crate::source::Place;
 
 /// What the address of a Unix socket has room for.
 const SOCKET_PATH_MAX: usize = 107;
+/// Virtqueues that a VM may use if nothing is said: one for each virtual processor of most VMs.
+const QUEUES: u16 = 16;
 /// What clients accept as a name.
 const EXPORT_NAME_MAX: usize = 255;
 
 /// An export, and what the checks across the file need to know.
 pub(crate) struct ExportDraft {
-    pub(crate) export: NbdExport,
+    pub(crate) export: VolumeExport,
     pub(crate) endpoint_at: Place,
     pub(crate) name_at: Place,
     /// Something in it is wrong.
@@ -38,15 +40,22 @@ impl ExportDraft {
             if volume.node("export").is_none() {
                 volume.missing("export", "");
             }
-            let export = NbdExport { endpoint: nowhere(), name: title.to_owned() };
+            let export = VolumeExport { protocol: Protocol::Nbd, endpoint: nowhere(), name: title.to_owned() };
             return ExportDraft { export, endpoint_at: volume.place, name_at: volume.place, broken: true };
         };
-        check_type(&reader);
+        let protocol = read_protocol(&reader);
         check_accounts(&reader);
         let (socket, listen) = (reader.node("socket").is_some(), reader.node("listen").is_some());
         match (socket, listen) {
             (true, true) => {
                 reader.refuse("listen", "there is a socket already", "keep socket or listen");
+            }
+            (false, true) if protocol != Protocol::Nbd => {
+                reader.refuse(
+                    "listen",
+                    "guest memory cannot be handed over by TCP",
+                    "write socket = \"/run/sluice/NAME.sock\"",
+                );
             }
             (false, false) => reader.missing("socket", ", or listen"),
             _ => {}
@@ -54,7 +63,7 @@ impl ExportDraft {
         let endpoint = if socket { unix(&reader) } else { tcp(&reader) };
         let endpoint_at = reader.at(if socket { "socket" } else { "listen" });
         let name = read_name(&reader).unwrap_or_else(|| title.to_owned());
-        let export = NbdExport { endpoint: endpoint.unwrap_or_else(nowhere), name };
+        let export = VolumeExport { protocol, endpoint: endpoint.unwrap_or_else(nowhere), name };
         let broken = reader.report.errors() > before || !(socket || listen);
         ExportDraft { export, endpoint_at, name_at: reader.at("name"), broken }
     }
@@ -72,13 +81,18 @@ impl NbdDraft {
     }
 }
 
-fn check_type(reader: &Reader<'_>) {
-    match reader.node("type").and_then(|_| reader.text("type")) {
-        None | Some("nbd") => {}
-        Some(other @ ("vhost-user-blk" | "vhost-user")) => {
-            reader.refuse("type", format!("'{other}' is not in this version"), "write type = \"nbd\"");
+fn read_protocol(reader: &Reader<'_>) -> Protocol {
+    let queues = reader.small("queues");
+    match reader.node("type").and_then(|_| reader.word("type")) {
+        Some("vhost-user-blk") => {
+            Protocol::VhostUserBlk { queues: queues.and_then(|queues| u16::try_from(queues).ok()).unwrap_or(QUEUES) }
         }
-        Some(other) => reader.refuse("type", format!("'{other}' is not known"), "write type = \"nbd\""),
+        _ => {
+            if queues.is_some() {
+                reader.refuse("queues", "NBD has no virtqueues", "take it out, or write type = \"vhost-user-blk\"");
+            }
+            Protocol::Nbd
+        }
     }
 }
 

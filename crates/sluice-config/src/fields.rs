@@ -352,6 +352,13 @@ pub static VM: Section = Section {
     groups: &[
         &[
             Key::new("policy", Kind::Name("policy"), "\"gold\"", "The policy that it has").default("weight 100 alone"),
+            Key::new(
+                "allow_slow",
+                Kind::Bool,
+                "true",
+                "Accepts a limit at which a request may be held for more than 30 s, longer than guests wait",
+            )
+            .default("false"),
             Key::new("volume", Kind::Named(&VOLUME), "", "A virtual disk"),
         ],
         POLICY_KEYS,
@@ -394,7 +401,7 @@ pub static VOLUME: Section = Section {
             Key::new(
                 "export",
                 Kind::Table(&EXPORT),
-                "{ type = \"nbd\", socket = \"/run/sluice/db1-root.sock\" }",
+                "{ type = \"vhost-user-blk\", socket = \"/run/sluice/db1-root.sock\" }",
                 "How the VM reaches it",
             ),
         ],
@@ -409,8 +416,11 @@ pub static EXPORT: Section = Section {
     doc: "How the VM reaches the volume: by a socket or an address of its own",
     groups: &[
         &[
-            Key::new("type", Kind::Word(&["nbd"]), "\"nbd\"", "The protocol").default("\"nbd\""),
-            Key::new("name", Kind::Text, "\"db1/root\"", "The export's name").default("VM/VOLUME"),
+            Key::new("type", Kind::Word(&["nbd", "vhost-user-blk"]), "\"vhost-user-blk\"", "The protocol")
+                .default("\"nbd\""),
+            Key::new("name", Kind::Text, "\"db1/root\"", "The export's name at [nbd]").default("VM/VOLUME"),
+            Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: most virtqueues that the VM may use")
+                .default("16"),
         ],
         ENDPOINT_KEYS,
     ],

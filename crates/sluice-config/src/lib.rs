@@ -54,6 +54,7 @@ mod vm;
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use host::{load, parse};
 pub use model::{
-    Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdExport, NbdSettings, Vm, Volume, Window,
+    Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdSettings, Protocol, Vm, Volume, VolumeExport,
+    Window,
 };
 pub use schema::schema;

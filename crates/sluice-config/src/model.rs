@@ -123,6 +123,8 @@ pub struct Vm {
     pub name: String,
     /// Holds for its volumes together, on each device that it uses.
     pub policy: Policy,
+    /// Its limit may hold requests longer than guests wait.
+    pub allow_slow: bool,
     /// By name.
     pub volumes: BTreeMap<String, Volume>,
 }
@@ -147,16 +149,30 @@ pub struct Volume {
     /// Among the volumes of its VM on that device; `Policy::default()` where nothing is said.
     pub policy: Policy,
     /// How the VM reaches it.
-    pub export: NbdExport,
+    pub export: VolumeExport,
 }
 
 /// How a volume is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NbdExport {
-    /// Its own socket or address.
+pub struct VolumeExport {
+    /// What is spoken at its endpoint.
+    pub protocol: Protocol,
+    /// Its own socket or address; for vhost-user always a socket.
     pub endpoint: Endpoint,
     /// Its name, which no other export has.
     pub name: String,
+}
+
+/// What a VM speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Network block device.
+    Nbd,
+    /// vhost-user with a virtio block device.
+    VhostUserBlk {
+        /// Most virtqueues.
+        queues: u16,
+    },
 }
 
 /// Where clients connect.

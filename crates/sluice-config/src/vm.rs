@@ -22,6 +22,7 @@ pub(crate) struct VmDraft {
     pub(crate) part: Part,
     /// Whether `part` has something of its own, beside a named policy.
     pub(crate) has_own: bool,
+    pub(crate) allow_slow: bool,
     pub(crate) volumes: Vec<VolumeDraft>,
 }
 
@@ -50,7 +51,8 @@ impl VmDraft {
         let (part, has_own) = read_policy(reader, known);
         let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
         let volumes = volumes.iter().map(|(volume, reader)| VolumeDraft::read(name, volume, reader, known)).collect();
-        VmDraft { name: name.to_owned(), place: reader.place, part, has_own, volumes }
+        let allow_slow = reader.bool("allow_slow").unwrap_or(false);
+        VmDraft { name: name.to_owned(), place: reader.place, part, has_own, allow_slow, volumes }
     }
 
     pub(crate) fn policy(&self) -> Policy {
@@ -69,7 +71,7 @@ impl VmDraft {
     pub(crate) fn into_vm(self) -> Vm {
         let policy = self.part.policy();
         let volumes = self.volumes.into_iter().map(|draft| (draft.volume.name.clone(), draft.volume));
-        Vm { name: self.name, policy, volumes: volumes.collect() }
+        Vm { name: self.name, policy, allow_slow: self.allow_slow, volumes: volumes.collect() }
     }
 }
 

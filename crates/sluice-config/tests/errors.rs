@@ -327,14 +327,55 @@ fn vms_and_volumes() {
 }
 
 #[test]
+fn limits_that_hold_requests_longer_than_guests_wait() {
+    let weight = "weight = 100";
+    check(&[
+        (
+            weight,
+            "limit = \"1 iops\"",
+            &[(
+                6,
+                "VM a: its limit of requests needs 128 s for a full window of device d: its guest would take the disk for dead",
+            )],
+        ),
+        (
+            weight,
+            "limit = \"1MiB/s\"",
+            &[(
+                6,
+                "VM a: its limit of bytes needs 32 s for a full window of device d: its guest would take the disk for dead",
+            )],
+        ),
+    ]);
+    let slow = GOOD.replace(weight, "limit = \"1 iops\"");
+    parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
+    parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap();
+}
+
+#[test]
 fn exports() {
     check(&[
         (EXPORT, "", &[(9, "Volume a/v: export is missing")]),
         (EXPORT, "export = {}", &[(12, "Volume a/v: export.socket is missing, or listen")]),
         (
             EXPORT,
-            "export = { type = \"vhost-user-blk\", socket = \"/run/a\" }",
-            &[(12, "Volume a/v: export.type: 'vhost-user-blk' is not in this version")],
+            "export = { type = \"vhost-user-net\", socket = \"/run/a\" }",
+            &[(12, "Volume a/v: export.type: 'vhost-user-net' is not one of its words")],
+        ),
+        (
+            EXPORT,
+            "export = { type = \"vhost-user-blk\", listen = \"127.0.0.1:1\" }",
+            &[(12, "Volume a/v: export.listen: guest memory cannot be handed over by TCP")],
+        ),
+        (
+            EXPORT,
+            "export = { type = \"vhost-user-blk\", socket = \"/run/a\", queues = 65 }",
+            &[(12, "Volume a/v: export.queues: the number is out of range")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/run/a\", queues = 2 }",
+            &[(12, "Volume a/v: export.queues: NBD has no virtqueues")],
         ),
         (
             EXPORT,

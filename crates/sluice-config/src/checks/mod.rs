@@ -1,5 +1,6 @@
 //! What can only be seen across the tables: promises against devices, and things that two must not share.
 
+mod patience;
 mod promises;
 mod sharing;
 
@@ -22,5 +23,6 @@ pub(crate) struct Draft {
 /// All of them.
 pub(crate) fn run(draft: &Draft, report: &Report) {
     promises::check(draft, report);
+    patience::check(draft, report);
     sharing::check(draft, report);
 }
