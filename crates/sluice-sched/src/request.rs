@@ -71,6 +71,8 @@ impl Flags {
     pub const PIECE: Flags = Flags(4);
     /// `rho` and `delta` were counted by a dmClock client; without it the request knows of no other server.
     pub const TRACKED: Flags = Flags(8);
+    /// Stands for one or several requests that the gate may merge further; set by the gate alone.
+    pub const CARRIER: Flags = Flags(16);
 
     /// Whether all of `other` are set.
     #[must_use]
@@ -82,6 +84,12 @@ impl Flags {
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
+    }
+
+    /// Those that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
     }
 }
 

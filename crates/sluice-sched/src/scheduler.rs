@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::params::{ParamError, ParamTable, Parameter};
+use crate::params::{ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
 use crate::request::{Completion, OwnerId, Request, VolumeId};
 use crate::time::Instant;
@@ -165,8 +165,9 @@ pub trait Scheduler: Send {
     /// A request arrives.
     fn insert(&mut self, now: Instant, request: Request);
 
-    /// A queued request has been merged with a later one: it has this extent and cost now. `false` if it is not
-    /// queued any more.
+    /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It keeps
+    /// its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
+    /// any more or not merged so here; then nothing has changed.
     fn grow(&mut self, now: Instant, grown: Request) -> bool;
 
     /// A slot is free: which request takes it?
@@ -221,6 +222,10 @@ pub struct Descriptor {
     pub enforces: &'static [(Field, &'static str)],
     /// Whether a volume may have a policy of its own inside its VM's; where not, a VM's volumes share its queue.
     pub volumes: bool,
+    /// Fields of `enforces` that it enforces only while a parameter is one of these words: field, parameter, words.
+    pub depends: &'static [(Field, &'static str, &'static [&'static str])],
+    /// Whether neighbouring requests are merged before it, unless the device says otherwise.
+    pub merging: bool,
     /// Its parameters.
     pub parameters: &'static [Parameter],
     /// Makes one.
@@ -248,6 +253,22 @@ impl Descriptor {
     #[must_use]
     pub fn enforces_inside(&self, field: Field) -> bool {
         self.volumes && self.enforces(field)
+    }
+
+    /// Whether it enforces `field` with these parameters.
+    #[must_use]
+    pub fn enforces_with(&self, field: Field, params: &ParamTable) -> bool {
+        let mut needs = self.depends.iter().filter(|(of, _, _)| *of == field);
+        self.enforces(field) && needs.all(|(_, name, words)| words.contains(&self.word(name, params)))
+    }
+
+    /// What a parameter that is a word is: as stated, or its default.
+    fn word<'a>(&self, name: &str, params: &'a ParamTable) -> &'a str {
+        let default = self.parameters.iter().find(|known| known.name == name).map_or("", |known| known.default);
+        match params.get(name) {
+            Some(Value::Text(word)) => word,
+            _ => default.trim_matches('"'),
+        }
     }
 }
 

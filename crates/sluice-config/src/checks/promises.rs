@@ -97,7 +97,8 @@ fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Repo
     let enforces = |scheduler: &Descriptor, field| {
         if inside { scheduler.enforces_inside(field) } else { scheduler.enforces(field) }
     };
-    for field in policy.stated().filter(|field| !enforces(device.scheduler, *field)) {
+    let given = |field| enforces(device.scheduler, field) && device.scheduler.enforces_with(field, &device.params);
+    for field in policy.stated().filter(|field| !given(*field)) {
         let Some((place, whose)) = part.place_of(field) else { continue };
         let (field_name, scheduler) = (field.name(), device.scheduler.name);
         let of_volume = if inside && device.scheduler.enforces(field) { " of a volume inside a VM" } else { "" };

@@ -1,7 +1,7 @@
 //! The gate: what stands in front of one shared device.
 //!
-//! It numbers what arrives, splits what is too large for the device, asks the scheduler whenever a slot is free,
-//! and keeps the accounts. Merging has its place here too ([`Scheduler::grow`]); splitting already fans completions in.
+//! It numbers what arrives, splits what is too large for the device, joins neighbours where that is wanted
+//! ([`GateSettings::merging`]), asks the scheduler whenever a slot is free, and keeps the accounts.
 //!
 //! The driver's rule: after every `insert`, `complete`, `configure` or `cancel` call [`Gate::pump`] and keep the wake-up
 //! time that it returns; several inputs may share one pump.
@@ -16,12 +16,15 @@ use crate::time::Instant;
 use crate::units::Bytes;
 
 pub mod accounting;
+mod fanout;
 pub mod histogram;
 mod members;
+mod merging;
 mod splitting;
 
 pub use accounting::OwnerAccount;
 use members::Members;
+use merging::{Edge, Merging};
 use splitting::Splitting;
 
 /// A place at the device, from 0 to depth - 1.
@@ -41,6 +44,8 @@ pub struct GateSettings {
     pub queue_max: u32,
     /// What a request costs.
     pub cost: CostModel,
+    /// Whether a request joins a waiting one of its owner, volume, kind and flags that lies right before or behind it.
+    pub merging: bool,
 }
 
 impl Default for GateSettings {
@@ -51,6 +56,7 @@ impl Default for GateSettings {
             discard_max: Bytes::mib(64),
             queue_max: 65_536,
             cost: CostModel::default(),
+            merging: false,
         }
     }
 }
@@ -73,7 +79,7 @@ pub struct Arrival {
     pub volume: VolumeId,
     /// What is to be done.
     pub kind: Kind,
-    /// Further properties; `PIECE` and `TRACKED` are the gate's.
+    /// Further properties; `PIECE`, `TRACKED` and `CARRIER` are the gate's.
     pub flags: Flags,
     /// Where on the device it begins, in bytes.
     pub offset: u64,
@@ -88,7 +94,7 @@ pub struct Arrival {
 /// One request, or one piece of a split one, on its way to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submission {
-    /// Say it at [`Gate::complete`].
+    /// Say it at [`Gate::complete_all`].
     pub slot: Slot,
     /// The handle of the arrival.
     pub token: u32,
@@ -98,10 +104,30 @@ pub struct Submission {
     pub request: Request,
 }
 
-/// What stands behind a gate. `submit` never blocks and never calls back.
+/// One of the requests that a merged submission carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The handle of its arrival.
+    pub token: u32,
+    /// Bytes of the arrival before this part.
+    pub skip: u32,
+    /// Bytes of it.
+    pub length: u32,
+}
+
+/// What stands behind a gate. It never blocks and never calls back.
 pub trait Device {
-    /// Starts `submission`; its completion comes to [`Gate::complete`] later.
+    /// Starts `submission`; its completion comes to [`Gate::complete_all`] later.
     fn submit(&mut self, now: Instant, submission: &Submission);
+
+    /// Starts a submission that several arrivals were joined to; `parts` are they, without gap and in the order of their
+    /// places, and the submission's own token is that of the first. It completes once, by [`Gate::complete_all`] or, where
+    /// parts may end differently, [`Gate::complete_parts`]. Only a gate that merges calls it. As it stands it is right
+    /// for devices that look at a request's place and size alone, such as models.
+    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
+        let _ = parts;
+        self.submit(now, submission);
+    }
 }
 
 /// An arrival that is over.
@@ -143,6 +169,9 @@ pub struct Gate {
     settings: GateSettings,
     members: Members,
     splitting: Splitting,
+    merging: Merging,
+    /// Of the merged submission that is being made.
+    parts: Vec<Part>,
     /// What is at the device, by slot; how it ends is not known yet.
     flight: Vec<Option<Completion>>,
     free: Vec<u32>,
@@ -162,6 +191,8 @@ impl Gate {
             settings: GateSettings { depth, ..settings },
             members: Members::default(),
             splitting: Splitting::default(),
+            merging: Merging::default(),
+            parts: Vec::new(),
             flight: vec![None; depth as usize],
             free: (0..depth).rev().collect(),
             queued: 0,
@@ -304,7 +335,7 @@ impl Gate {
         let first = RequestId(self.next_id);
         if pieces == 1 {
             self.next_id += 1;
-            self.scheduler.insert(now, self.request(first, now, arrival));
+            self.enqueue(now, self.request(first, now, arrival), piece_max);
             return Ok(first);
         }
         let whole = self.request(first, now, arrival);
@@ -312,10 +343,33 @@ impl Gate {
         for index in 0..pieces {
             let piece = splitting::piece(&whole, index, piece_max, parent);
             let cost = self.settings.cost.cost(piece.kind, piece.length);
-            self.scheduler.insert(now, Request { id: RequestId(self.next_id), cost, ..piece });
+            self.enqueue(now, Request { id: RequestId(self.next_id), cost, ..piece }, piece_max);
             self.next_id += 1;
         }
         Ok(first)
+    }
+
+    #[inline]
+    fn enqueue(&mut self, now: Instant, request: Request, length_max: u32) {
+        if self.settings.merging && merging::is_mergeable(&request) {
+            self.merge(now, request, length_max);
+        } else {
+            self.scheduler.insert(now, request);
+        }
+    }
+
+    /// The request joins a neighbour that waits, or waits for neighbours.
+    fn merge(&mut self, now: Instant, request: Request, length_max: u32) {
+        for edge in [Edge::End, Edge::Start] {
+            let touching = self.merging.touching(&request, edge, length_max, &self.settings.cost);
+            if let Some((carrier, grown)) = touching
+                && self.scheduler.grow(now, grown)
+            {
+                return self.merging.join(carrier, grown, request, edge);
+            }
+        }
+        let carried = self.merging.open(request);
+        self.scheduler.insert(now, carried);
     }
 
     #[inline]
@@ -364,30 +418,74 @@ impl Gate {
 
     #[inline]
     fn submit(&mut self, now: Instant, mut request: Request, device: &mut impl Device) {
+        if request.flags.contains(Flags::CARRIER) {
+            match self.merging.leave(&request) {
+                Some(only) => request = Request { phase: request.phase, wait: request.wait, ..only },
+                None => return self.submit_merged(now, &request, device),
+            }
+        }
+        self.book_dispatch(now, &mut request);
+        let (token, skip) = self.splitting.resolve(&request);
+        let slot = self.take_slot(now, request);
+        device.submit(now, &Submission { slot, token, skip, request });
+    }
+
+    /// In the accounts of its owner a request leaves for the device.
+    #[inline]
+    fn book_dispatch(&mut self, now: Instant, request: &mut Request) {
         if request.wait == Wait::None && now > request.arrival {
             request.wait = if self.youngest > request.id { Wait::Share } else { Wait::Device };
         }
         self.youngest = self.youngest.max(request.id);
         self.queued -= 1;
-        self.members.account_mut(request.owner).dispatch(now, &request);
-        let slot = self.free.pop().expect("fewer in flight than slots");
-        let (token, skip) = self.splitting.resolve(&request);
-        self.flight[slot as usize] = Some(Completion { request, dispatched: now, ok: true });
-        device.submit(now, &Submission { slot: Slot(slot), token, skip, request });
+        self.members.account_mut(request.owner).dispatch(now, request);
     }
 
-    /// A submission has left the device. Returns the arrival if this was its last part.
-    ///
-    /// # Panics
-    /// If the slot is not in flight: every submission is completed exactly once.
-    pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
+    #[inline]
+    fn take_slot(&mut self, now: Instant, request: Request) -> Slot {
+        let slot = self.free.pop().expect("fewer in flight than slots");
+        self.flight[slot as usize] = Some(Completion { request, dispatched: now, ok: true });
+        Slot(slot)
+    }
+
+    #[inline]
+    fn leave_slot(&mut self, now: Instant, slot: Slot, ok: bool) -> Completion {
         let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
         let completion = Completion { ok, ..entry.expect("a submission is completed exactly once") };
-        let request = &completion.request;
         self.free.push(slot.0);
         self.scheduler.complete(now, &completion);
-        self.members.complete(now, &completion);
-        self.splitting.close(request, if ok { Outcome::Done } else { Outcome::Failed })
+        completion
+    }
+
+    /// A submission of a gate that does not merge has left the device. Returns the arrival if this was its last part.
+    ///
+    /// # Panics
+    /// If the slot is not in flight, since every submission is completed exactly once; or if it carries several arrivals.
+    pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
+        let completion = self.leave_slot(now, slot, ok);
+        assert!(!completion.request.flags.contains(Flags::CARRIER), "several arrivals end by `complete_all`");
+        self.finish(now, &completion)
+    }
+
+    /// The same for any gate: all arrivals that are over by this are appended to `finished`, those of a merged submission
+    /// in the order of their places.
+    ///
+    /// # Panics
+    /// If the slot is not in flight.
+    pub fn complete_all(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
+        let completion = self.leave_slot(now, slot, ok);
+        if completion.request.flags.contains(Flags::CARRIER) {
+            self.finish_parts(now, &completion, |_| ok, finished);
+        } else {
+            finished.extend(self.finish(now, &completion));
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, now: Instant, completion: &Completion) -> Option<Finished> {
+        self.members.complete(now, completion);
+        let outcome = if completion.ok { Outcome::Done } else { Outcome::Failed };
+        self.splitting.close(&completion.request, outcome)
     }
 
     /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`.
@@ -395,6 +493,15 @@ impl Gate {
         let mut removed = Vec::new();
         self.scheduler.cancel(now, scope, &mut removed);
         for request in &removed {
+            if request.flags.contains(Flags::CARRIER) {
+                let Gate { merging, members, splitting, queued, .. } = self;
+                Gate::unmerge(merging, request, |part| {
+                    *queued -= 1;
+                    members.account_mut(part.owner).cancel();
+                    finished.extend(splitting.close(&part, Outcome::Cancelled));
+                });
+                continue;
+            }
             self.queued -= 1;
             self.members.account_mut(request.owner).cancel();
             finished.extend(self.splitting.close(request, Outcome::Cancelled));

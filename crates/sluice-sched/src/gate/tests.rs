@@ -20,6 +20,13 @@ fn arrival(owner: OwnerId, volume: VolumeId, kind: Kind, length: u32, token: u32
     Arrival { owner, volume, kind, flags: Flags::NONE, offset: 4096, length, token, elsewhere: None }
 }
 
+/// Tokens and outcomes of what is over by this.
+fn complete(gate: &mut Gate, slot: Slot, ok: bool) -> Vec<(u32, Outcome)> {
+    let mut finished = Vec::new();
+    gate.complete_all(Instant::ZERO, slot, ok, &mut finished);
+    finished.iter().map(|f| (f.token, f.outcome)).collect()
+}
+
 #[test]
 fn a_large_request_is_split_and_completed_once() {
     for name in ["noop", "mclock"] {
@@ -31,10 +38,9 @@ fn a_large_request_is_split_and_completed_once() {
         assert_eq!(gate.pump(now, &mut log), None);
         let parts: Vec<_> = log.0.iter().map(|s| (s.token, s.skip, s.request.length)).collect();
         assert_eq!(parts, [(7, 0, 256 << 10), (7, 256 << 10, 256 << 10), (7, 512 << 10, 88 << 10)]);
-        assert_eq!(gate.complete(now, log.0[2].slot, true), None);
-        assert_eq!(gate.complete(now, log.0[0].slot, false), None);
-        let finished = gate.complete(now, log.0[1].slot, true).unwrap();
-        assert_eq!((finished.token, finished.outcome), (7, Outcome::Failed));
+        assert_eq!(complete(&mut gate, log.0[2].slot, true), []);
+        assert_eq!(complete(&mut gate, log.0[0].slot, false), []);
+        assert_eq!(complete(&mut gate, log.0[1].slot, true), [(7, Outcome::Failed)]);
         assert_eq!(gate.account(owner).unwrap().arrived, 1);
     }
 }
@@ -54,7 +60,7 @@ fn an_owner_that_leaves_returns_what_waits_and_keeps_its_number_while_in_flight(
         let cancelled: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
         assert_eq!(cancelled, [(1, Outcome::Cancelled), (2, Outcome::Cancelled)]);
         assert_eq!(gate.add_owner(now, Policy::default()).unwrap(), OwnerId(1));
-        assert_eq!(gate.complete(now, log.0[0].slot, true).unwrap().token, 0);
+        assert_eq!(complete(&mut gate, log.0[0].slot, true), [(0, Outcome::Done)]);
         assert_eq!(gate.add_owner(now, Policy::default()).unwrap(), owner);
         assert_eq!(
             gate.insert(now, &arrival(owner, volume, Kind::Read, 4096, 9)),
@@ -87,6 +93,165 @@ fn a_second_completion_is_a_defect() {
     let volume = gate.add_volume(now, owner, Policy::default()).unwrap();
     gate.insert(now, &arrival(owner, volume, Kind::Flush, 0, 0)).unwrap();
     let _ = gate.pump(now, &mut log);
-    let _ = gate.complete(now, Slot(0), true);
-    let _ = gate.complete(now, Slot(0), true);
+    let _ = complete(&mut gate, Slot(0), true);
+    let _ = complete(&mut gate, Slot(0), true);
+}
+
+/// A gate of noop that merges, with one owner and one volume, and reads of 4 KiB.
+fn merging(depth: u32) -> (Gate, impl Fn(u64, u32) -> Arrival) {
+    let build = schedulers::find("noop").unwrap().build;
+    let scheduler = build(&Facts::default(), &Default::default()).unwrap();
+    let mut gate = Gate::new(scheduler, GateSettings { depth, merging: true, ..GateSettings::default() });
+    let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+    let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
+    (gate, move |offset, token| Arrival { offset, ..arrival(owner, volume, Kind::Read, 4096, token) })
+}
+
+/// Where submissions begin, and how long they are, in pages.
+fn pages(log: &Log) -> Vec<(u64, u32)> {
+    log.0.iter().map(|s| (s.request.offset / 4096, s.request.length / 4096)).collect()
+}
+
+// rule: gate.merge-back, gate.merge-front, gate.merge-expiry, noop.merges
+#[test]
+fn neighbours_become_one_request_and_end_each_for_itself() {
+    let (mut gate, read) = merging(8);
+    let now = Instant::ZERO;
+    for (token, page) in [10, 11, 9, 20, 12].into_iter().enumerate() {
+        gate.insert(now, &read(page * 4096, token as u32)).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let later = Instant::from_millis(5);
+    let _ = gate.pump(later, &mut log);
+    assert_eq!(pages(&log), [(9, 4), (20, 1)], "in the place of the eldest");
+    assert_eq!((gate.queued(), gate.in_flight()), (0, 2));
+    let account = gate.account(OwnerId(0)).unwrap();
+    assert_eq!((account.in_flight, account.waiting, account.dispatched_in(Phase::None)), (5, 0, 5));
+    assert_eq!(account.queue_time.count(), 5);
+    let over = complete(&mut gate, log.0[0].slot, true);
+    assert_eq!(over, [2, 0, 1, 4].map(|token| (token, Outcome::Done)), "in the order of their places");
+    assert_eq!(complete(&mut gate, log.0[1].slot, true), [(3, Outcome::Done)]);
+    let account = gate.account(OwnerId(0)).unwrap();
+    assert_eq!((account.completed[0], account.bytes, account.in_flight), (5, 5 * 4096, 0));
+    assert_eq!(account.cost, 5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()), "each pays for itself");
+}
+
+#[test]
+fn parts_may_end_differently() {
+    let (mut gate, read) = merging(8);
+    for page in 0..3 {
+        gate.insert(Instant::ZERO, &read(page * 4096, page as u32)).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(Instant::ZERO, &mut log);
+    let mut finished = Vec::new();
+    gate.complete_parts(Instant::ZERO, log.0[0].slot, &[true, false, true], &mut finished);
+    let over: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
+    assert_eq!(over, [(0, Outcome::Done), (1, Outcome::Failed), (2, Outcome::Done)]);
+    assert_eq!(gate.account(OwnerId(0)).unwrap().failed, 1);
+}
+
+// rule: gate.merge-max, gate.merge-owner
+#[test]
+fn only_what_is_alike_is_joined_and_only_up_to_the_largest_transfer() {
+    let (mut gate, read) = merging(64);
+    let now = Instant::ZERO;
+    let other = gate.add_owner(now, Policy::default()).unwrap();
+    let other_volume = gate.add_volume(now, other, Policy::default()).unwrap();
+    let second = gate.add_volume(now, OwnerId(0), Policy::default()).unwrap();
+    let first = read(0, 0);
+    let unlike = [
+        Arrival { owner: other, volume: other_volume, ..read(4096, 1) },
+        Arrival { volume: second, ..read(4096, 2) },
+        Arrival { kind: Kind::Write, ..read(4096, 3) },
+        Arrival { flags: Flags::BACKGROUND, ..read(4096, 4) },
+        Arrival { elsewhere: Some(Elsewhere::default()), ..read(4096, 5) },
+        Arrival { kind: Kind::Discard, ..read(4096, 6) },
+        read(8192, 7),
+        Arrival { length: 256 << 10, ..read(4096, 8) },
+    ];
+    gate.insert(now, &first).unwrap();
+    for arrival in &unlike {
+        gate.insert(now, arrival).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(now, &mut log);
+    assert_eq!(log.0.len(), 9, "{:?}", pages(&log));
+
+    // 64 pages of 4 KiB fill a transfer of 256 KiB; of small ones at most so many go together.
+    for page in 0..100 {
+        gate.insert(now, &read(page << 12, 9)).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(now, &mut log);
+    assert_eq!(pages(&log), [(0, 64), (64, 36)]);
+    for sector in 0..300 {
+        gate.insert(now, &Arrival { length: 512, ..read(sector << 9, 9) }).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(now, &mut log);
+    let sectors: Vec<_> = log.0.iter().map(|s| (s.request.offset >> 9, s.request.length >> 9)).collect();
+    assert_eq!(sectors, [(0, 128), (128, 128), (256, 44)]);
+}
+
+#[test]
+fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
+    let (mut gate, read) = merging(1);
+    let now = Instant::ZERO;
+    let mut log = Log(Vec::new());
+    gate.insert(now, &read(1 << 30, 0)).unwrap();
+    let _ = gate.pump(now, &mut log);
+    // 260 KiB: the second piece is joined by what follows, and that is joined in turn.
+    gate.insert(now, &Arrival { length: 260 << 10, ..read(0, 1) }).unwrap();
+    gate.insert(now, &read(260 << 10, 2)).unwrap();
+    gate.insert(now, &read(264 << 10, 3)).unwrap();
+    assert_eq!(gate.queued(), 4);
+    let _ = complete(&mut gate, log.0[0].slot, true);
+    let _ = gate.pump(now, &mut log);
+    assert_eq!(complete(&mut gate, log.0[1].slot, true), [], "the rest of it waits");
+    let mut finished = Vec::new();
+    gate.cancel(now, Scope::Owner(OwnerId(0)), &mut finished);
+    let over: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
+    assert_eq!(over, [1, 2, 3].map(|token| (token, Outcome::Cancelled)));
+    assert_eq!((gate.queued(), gate.in_flight()), (0, 0));
+    assert_eq!(gate.account(OwnerId(0)).unwrap().waiting, 0);
+    // What was cancelled attracts nobody.
+    gate.insert(now, &read(268 << 10, 4)).unwrap();
+    let _ = gate.pump(now, &mut log);
+    assert_eq!(log.0.last().map(|s| (s.token, s.request.length)), Some((4, 4096)));
+}
+
+/// Each request of random streams ends once, whatever was joined.
+#[test]
+fn merging_loses_nothing_and_doubles_nothing() {
+    for seed in 1..=20u64 {
+        let (mut gate, read) = merging(2);
+        let now = Instant::ZERO;
+        let mut random = seed;
+        let mut next = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % bound
+        };
+        let (mut log, mut over, mut flying) = (Log(Vec::new()), vec![0u32; 2000], Vec::new());
+        let mut finished = Vec::new();
+        for token in 0..2000 {
+            gate.insert(now, &read(next(96) * 4096, token)).unwrap();
+            if next(3) == 0 {
+                let _ = gate.pump(now, &mut log);
+                flying.append(&mut log.0);
+            }
+            if next(4) == 0 && !flying.is_empty() {
+                let submission: Submission = flying.swap_remove(next(flying.len() as u64) as usize);
+                gate.complete_all(now, submission.slot, true, &mut finished);
+            }
+        }
+        while gate.queued() + gate.in_flight() > 0 {
+            let _ = gate.pump(now, &mut log);
+            flying.append(&mut log.0);
+            gate.complete_all(now, flying.pop().unwrap().slot, true, &mut finished);
+        }
+        finished.iter().for_each(|finished| over[finished.token as usize] += 1);
+        assert!(over.iter().all(|times| *times == 1));
+        assert_eq!(gate.account(OwnerId(0)).unwrap().bytes, 2000 * 4096);
+    }
 }

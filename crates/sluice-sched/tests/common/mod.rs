@@ -320,9 +320,10 @@ impl World {
             return self.plan(self.device.stalled_until, Event::Finish(slot));
         }
         self.device.finish(slot);
-        if let Some(finished) = self.gate.complete(self.now, slot, true) {
-            self.finished.push(finished);
-            let index = finished.token as usize;
+        let from = self.finished.len();
+        self.gate.complete_all(self.now, slot, true, &mut self.finished);
+        for place in from..self.finished.len() {
+            let index = self.finished[place].token as usize;
             self.sources[index].finished += 1;
             let source = &self.sources[index];
             let again = matches!(source.pattern, Pattern::Closed(_) | Pattern::OnOff { .. });

@@ -22,6 +22,7 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> Device
         discard_max: Bytes::mib(64),
         queue_max: 1 << 20,
         cost: device.cost,
+        merging: false,
     };
     DeviceSpec {
         name: device.name.clone(),

@@ -104,6 +104,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
     ],
     volumes: true,
+    depends: &[],
+    // Cost is counted by request.
+    merging: false,
     parameters: &[
         Parameter {
             name: "mode",

@@ -1,0 +1,299 @@
+//! Neighbours that go to the device as one request.
+//!
+//! Problem: a device is asked in large requests much faster than in small ones, and the elevators were made for a queue
+//! in which neighbours have been joined. Model: a *carrier* is what the scheduler sees; it carries the requests that it
+//! was joined from, in the order of their places. A request that comes is put behind a waiting one of its owner, volume,
+//! kind and flags that ends where it begins (back merge), else before one that begins where it ends (front merge); the
+//! scheduler is told by [`grow`](crate::Scheduler::grow) and may decline. The elder keeps its number, and so its place in
+//! line. A dispatched carrier is one submission; its completion is that of each request that it carried, with the
+//! accounts of each.
+//!
+//! Bounds: the device's largest transfer, and [`PARTS_MAX`] requests in one. Of requests with one edge in common the last
+//! [`LOOK_MAX`] are looked at.
+//!
+//! Example: reads of 4 KiB at 0, 4096 and 8192 wait; the scheduler has one request of 12 KiB. The device is asked once,
+//! three replies follow.
+//!
+//! Carriers are found by their edges through a table of chains, which is never walked as a whole, so that its order
+//! decides nothing.
+
+use crate::cost::CostModel;
+use crate::request::{Flags, Kind, Request};
+
+/// Most requests in one submission.
+pub(super) const PARTS_MAX: u32 = 128;
+/// Most waiting requests with the same edge that are looked at.
+const LOOK_MAX: usize = 16;
+const NIL: u32 = u32::MAX;
+/// Chains at the least; a power of two.
+const CHAINS_MIN: usize = 64;
+
+/// Which edge of a waiting request the new one touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Edge {
+    /// Its end: a back merge.
+    End = 0,
+    /// Its start: a front merge.
+    Start = 1,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    before: u32,
+    after: u32,
+}
+
+const UNLINKED: Link = Link { before: NIL, after: NIL };
+
+#[derive(Debug, Clone, Copy)]
+struct Carrier {
+    /// As the scheduler has it.
+    request: Request,
+    /// The request that opened it, or, where there are several, the first and the last of `parts`.
+    first: u32,
+    last: u32,
+    count: u32,
+    token: u32,
+    links: [Link; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PartNode {
+    request: Request,
+    next: u32,
+}
+
+/// The waiting requests of a gate that merges, and those at the device that carry several.
+#[derive(Debug, Default)]
+pub(super) struct Merging {
+    carriers: Vec<Carrier>,
+    free: Vec<u32>,
+    parts: Vec<PartNode>,
+    free_parts: Vec<u32>,
+    /// By edge: the youngest carrier of each chain.
+    chains: [Vec<u32>; 2],
+    waiting: usize,
+}
+
+/// Whether requests like this one are ever joined. What another server counted belongs to one request alone.
+pub(super) fn is_mergeable(request: &Request) -> bool {
+    matches!(request.kind, Kind::Read | Kind::Write) && request.length > 0 && !request.flags.contains(Flags::TRACKED)
+}
+
+/// What both must have in common.
+// rule: gate.merge-owner
+fn alike(a: &Request, b: &Request) -> bool {
+    let flags = |request: &Request| request.flags.with(Flags::PIECE).with(Flags::CARRIER);
+    a.owner == b.owner && a.volume == b.volume && a.kind == b.kind && flags(a) == flags(b)
+}
+
+fn place(request: &Request, edge: Edge) -> u64 {
+    match edge {
+        Edge::End => request.end(),
+        Edge::Start => request.offset,
+    }
+}
+
+/// Spreads owners, volumes and places evenly over `chains`, a power of two.
+fn chain(request: &Request, place: u64, chains: usize) -> usize {
+    let whose = u64::from(request.owner.0) << 20 | u64::from(request.volume.0) << 1 | request.kind as u64;
+    let mut mixed = (place ^ whose.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 32) as usize & (chains - 1)
+}
+
+impl Merging {
+    // rule: gate.merge-back, gate.merge-front, gate.merge-max, gate.merge-expiry
+    /// A waiting carrier that `request` touches with `edge`, and what would become of it; nothing changes.
+    pub(super) fn touching(
+        &self,
+        request: &Request,
+        edge: Edge,
+        length_max: u32,
+        cost: &CostModel,
+    ) -> Option<(u32, Request)> {
+        let chains = &self.chains[edge as usize];
+        let touched = match edge {
+            Edge::End => request.offset,
+            Edge::Start => request.end(),
+        };
+        let mut at = *chains.get(chain(request, touched, chains.len().max(1)))?;
+        let mut found: Option<u32> = None;
+        for _ in 0..LOOK_MAX {
+            if at == NIL {
+                break;
+            }
+            let carrier = &self.carriers[at as usize];
+            let known = &carrier.request;
+            let fits = carrier.count < PARTS_MAX && known.length.saturating_add(request.length) <= length_max;
+            if fits && place(known, edge) == touched && alike(known, request) {
+                let elder = found.is_none_or(|found| known.id < self.carriers[found as usize].request.id);
+                found = if elder { Some(at) } else { found };
+            }
+            at = carrier.links[edge as usize].after;
+        }
+        let index = found?;
+        let known = &self.carriers[index as usize].request;
+        let length = known.length + request.length;
+        let offset = known.offset.min(request.offset);
+        Some((index, Request { offset, length, cost: cost.cost(known.kind, length), ..*known }))
+    }
+
+    /// The scheduler has let the carrier grow by `request`.
+    pub(super) fn join(&mut self, index: u32, grown: Request, request: Request, edge: Edge) {
+        self.unlink(index);
+        if self.carriers[index as usize].count == 1 {
+            let opened = self.opened(index);
+            let part = self.part(opened);
+            let carrier = &mut self.carriers[index as usize];
+            (carrier.first, carrier.last) = (part, part);
+        }
+        let part = self.part(request);
+        let carrier = &mut self.carriers[index as usize];
+        carrier.request = grown;
+        carrier.count += 1;
+        match edge {
+            Edge::End => {
+                self.parts[carrier.last as usize].next = part;
+                carrier.last = part;
+            }
+            Edge::Start => {
+                self.parts[part as usize].next = carrier.first;
+                carrier.first = part;
+            }
+        }
+        self.link(index);
+    }
+
+    /// A request waits as a carrier of its own: what to give to the scheduler.
+    pub(super) fn open(&mut self, request: Request) -> Request {
+        let index = self.free.pop().unwrap_or(self.carriers.len() as u32);
+        let carried = Request { token: index, flags: request.flags.with(Flags::CARRIER), ..request };
+        let (first, last) = (NIL, NIL);
+        let carrier = Carrier { request: carried, first, last, count: 1, token: request.token, links: [UNLINKED; 2] };
+        match self.carriers.get_mut(index as usize) {
+            Some(place) => *place = carrier,
+            None => self.carriers.push(carrier),
+        }
+        self.waiting += 1;
+        self.make_room();
+        self.link(index);
+        carried
+    }
+
+    /// The scheduler has given the carrier of `request` back: it waits no more, and nothing joins it. What it carries if
+    /// that is one request; then the carrier is gone.
+    pub(super) fn leave(&mut self, request: &Request) -> Option<Request> {
+        let index = request.token;
+        self.unlink(index);
+        self.waiting -= 1;
+        (self.carriers[index as usize].count == 1).then(|| {
+            self.free.push(index);
+            self.opened(index)
+        })
+    }
+
+    /// How many requests a carrier carries.
+    pub(super) fn count(&self, request: &Request) -> u32 {
+        self.carriers[request.token as usize].count
+    }
+
+    /// Where the parts of a carrier of several begin, in the order of their places.
+    pub(super) fn first(&self, request: &Request) -> u32 {
+        self.carriers[request.token as usize].first
+    }
+
+    /// A part, and where the next one is.
+    pub(super) fn part_at(&self, at: u32) -> Option<(Request, u32)> {
+        self.parts.get(at as usize).map(|node| (node.request, node.next))
+    }
+
+    pub(super) fn set_part(&mut self, at: u32, request: Request) {
+        self.parts[at as usize].request = request;
+    }
+
+    /// Takes the first of what a carrier that has left carries; with the last the carrier is gone.
+    pub(super) fn pop(&mut self, request: &Request) -> Option<Request> {
+        let index = request.token;
+        let carrier = &mut self.carriers[index as usize];
+        let part = carrier.first;
+        let PartNode { request, next } = *self.parts.get(part as usize)?;
+        carrier.first = next;
+        self.free_parts.push(part);
+        if next == NIL {
+            self.free.push(index);
+        }
+        Some(request)
+    }
+
+    /// The request that opened a carrier of one.
+    fn opened(&self, index: u32) -> Request {
+        let Carrier { request, token, .. } = self.carriers[index as usize];
+        Request { token, flags: request.flags.without(Flags::CARRIER), ..request }
+    }
+
+    fn part(&mut self, request: Request) -> u32 {
+        let node = PartNode { request, next: NIL };
+        match self.free_parts.pop() {
+            Some(index) => {
+                self.parts[index as usize] = node;
+                index
+            }
+            None => {
+                self.parts.push(node);
+                self.parts.len() as u32 - 1
+            }
+        }
+    }
+
+    fn link(&mut self, index: u32) {
+        for edge in [Edge::End, Edge::Start] {
+            let request = &self.carriers[index as usize].request;
+            let chains = &mut self.chains[edge as usize];
+            let chain = chain(request, place(request, edge), chains.len());
+            let after = core::mem::replace(&mut chains[chain], index);
+            self.carriers[index as usize].links[edge as usize] = Link { before: NIL, after };
+            if after != NIL {
+                self.carriers[after as usize].links[edge as usize].before = index;
+            }
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        for edge in [Edge::End, Edge::Start] {
+            let Carrier { request, links, .. } = self.carriers[index as usize];
+            let Link { before, after } = links[edge as usize];
+            if after != NIL {
+                self.carriers[after as usize].links[edge as usize].before = before;
+            }
+            if before != NIL {
+                self.carriers[before as usize].links[edge as usize].after = after;
+            } else {
+                let chains = &mut self.chains[edge as usize];
+                let chain = chain(&request, place(&request, edge), chains.len());
+                chains[chain] = after;
+            }
+        }
+    }
+
+    /// Doubles the chains when there are more carriers than chains. The new carrier is not linked yet.
+    fn make_room(&mut self) {
+        let chains = self.chains[0].len();
+        if self.waiting <= chains {
+            return;
+        }
+        let mut linked: Vec<u32> = Vec::with_capacity(self.waiting);
+        for head in &self.chains[Edge::End as usize] {
+            let mut at = *head;
+            while at != NIL {
+                linked.push(at);
+                at = self.carriers[at as usize].links[Edge::End as usize].after;
+            }
+        }
+        // In the order in which they came, so that the youngest comes first in each chain again.
+        linked.sort_unstable_by_key(|index| self.carriers[*index as usize].request.id);
+        self.chains = [Edge::End, Edge::Start].map(|_| vec![NIL; (chains * 2).max(CHAINS_MIN)]);
+        linked.into_iter().for_each(|index| self.link(index));
+    }
+}
