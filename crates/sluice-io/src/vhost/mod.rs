@@ -4,6 +4,7 @@
 //! what has been found right ([`door`]). Definitions of messages come from crate `vhost`, queues from `virtio-queue`,
 //! memory from `vm-memory`; who speaks, waits and answers is here.
 
+pub mod client;
 pub mod door;
 pub mod inflight;
 pub mod memory;
