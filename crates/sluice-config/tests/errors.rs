@@ -288,6 +288,17 @@ fn a_scheduler_that_enforces_nothing_is_named_with_those_that_do() {
 }
 
 #[test]
+fn a_volume_has_no_policy_of_its_own_where_volumes_share_a_queue() {
+    let sfqd = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"sfqd\"");
+    let found = parse("host.toml", &sfqd.replace("device = \"d\"", "device = \"d\"\nweight = 200")).unwrap_err().0;
+    let message = "Volume a/v: weight of a volume inside a VM is not enforced by sfqd, the scheduler of device d: no \
+                   such promise is given";
+    assert_eq!((found.len(), found[0].message.as_str()), (1, message));
+    assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock;"), "{found:?}");
+    assert!(parse("host.toml", &sfqd).is_ok(), "the VM's own weight is enforced");
+}
+
+#[test]
 fn vms_and_volumes() {
     check(&[
         ("policy = \"p\"", "policy = \"q\"", &[(8, "VM a: policy: there is no policy 'q'")]),

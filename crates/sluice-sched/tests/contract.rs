@@ -320,6 +320,7 @@ fn keep_contract(plan: &Plan, scheduler: impl Fn() -> Box<dyn Scheduler>) {
     assert!(state.owners.is_empty() && state.queued == 0, "S7: {state:?}");
 }
 
+// rule: sfqd.work-conserving
 #[test]
 fn every_scheduler_keeps_the_contract() {
     for subject in subjects() {

@@ -85,6 +85,10 @@ fn random_policy(rng: &mut Pcg32) -> Policy {
     policy
 }
 
+fn sfqd() -> Subject {
+    Subject::of("sfqd")
+}
+
 /// Asserts that two runs are the same; names the first dispatch that is not.
 fn assert_same(got: &Dispatches, expected: &Dispatches, what: &str) {
     let differs = (0..expected.len().max(got.len())).find(|index| got.get(*index) != expected.get(*index));
@@ -163,7 +167,7 @@ fn weights_times(trace: &Trace, k: u64) -> Trace {
 
 #[test]
 fn mm4_the_scale_of_weights_does_not_matter() {
-    compare(4, &[product(), Subject::of("noop")], |subject, trace, before| {
+    compare(4, &[product(), sfqd(), Subject::of("noop")], |subject, trace, before| {
         for k in [2, 5, 1000] {
             assert_same(&play(subject, &weights_times(trace, k)), before, &format!("{} x {k}", subject.label()));
         }
@@ -187,7 +191,7 @@ fn rates(subject: &Subject, policies: &[Policy]) -> Vec<f64> {
 #[test]
 fn mm5_more_weight_is_not_less_service() {
     let weights = [[1, 2, 3], [10, 10, 10], [1, 1, 7]];
-    for subject in [product(), paper()] {
+    for subject in [product(), paper(), sfqd()] {
         for weights in weights {
             let before = rates(&subject, &weights.map(Policy::weighted));
             for more in [1, 3, 10] {
@@ -233,7 +237,7 @@ fn mm7_an_idle_vm_does_not_matter() {
 
 #[test]
 fn mm8_splitting_a_vm_does_not_matter() {
-    for subject in [product(), paper()] {
+    for subject in [product(), paper(), sfqd()] {
         let whole = rates(&subject, &[Policy::weighted(10), Policy::weighted(20)]);
         let split = rates(&subject, &[5, 5, 20].map(Policy::weighted));
         assert_close(&subject.label(), &[split[0] + split[1], split[2]], &whole, 0.01);
@@ -275,7 +279,7 @@ fn mm9_weights_alone_are_served_in_the_order_of_their_tags() {
             line.sort_unstable();
             line.into_iter().map(|(_, id)| id).collect::<Vec<u64>>()
         };
-        for (subject, own_cost) in [(product(), false), (paper(), true)] {
+        for (subject, own_cost) in [(product(), false), (paper(), true), (sfqd(), false)] {
             let got: Vec<u64> = play(&subject, &trace).iter().map(|dispatch| dispatch.2).collect();
             assert_eq!(got, in_order(own_cost), "{}, weights {weights:?}", subject.label());
         }

@@ -5,9 +5,10 @@ use crate::scheduler::Descriptor;
 
 pub mod mclock;
 pub mod noop;
+pub mod sfqd;
 
 /// Every scheduler, by name.
-pub const ALL: &[&Descriptor] = &[&mclock::DESCRIPTOR, &noop::DESCRIPTOR];
+pub const ALL: &[&Descriptor] = &[&mclock::DESCRIPTOR, &noop::DESCRIPTOR, &sfqd::DESCRIPTOR];
 
 /// The scheduler of that name.
 #[must_use]

@@ -8,6 +8,7 @@ pub mod analysis;
 pub mod device;
 pub mod plan;
 pub mod subject;
+pub mod twin;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,0 +1,301 @@
+//! SFQ(D): start-time fair queueing with up to D requests outstanding.
+//!
+//! Idea: every VM has a clock that its service moves on, the slower the larger its weight; whoever's clock is furthest
+//! behind is next. A VM that was idle starts where the others are by then: it saves nothing up and owes nothing.
+//!
+//! Rules: a request's start tag is the larger of virtual time and its VM's last finish tag; its finish tag lies cost/weight
+//! behind that. The smallest start tag goes, ties by arrival, and virtual time becomes that tag. Nothing goes while D
+//! requests are outstanding. When nothing is queued or outstanding all clocks start anew.
+//!
+//! A VM's queued requests follow each other without a gap (while it has any, its last finish tag is not behind virtual
+//! time), so one tag per VM says it all: that of its head, moved on by what the head costs when it goes.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: weights 100 and 300, both always backlogged, every cost 1: of four requests in a row one is of the first and
+//! three are of the second, whatever the device does with them.
+//!
+//! Deviations: none. `class = "background"` is a weight of 0.01.
+//!
+//! Source: \[sfq\] P. Goyal, H. Vin, H. Cheng: Start-time Fair Queuing, SIGCOMM 1996; W. Jin, J. Chase, J. Kaur:
+//! Interposed Proportional Sharing for a Storage Service Utility, SIGMETRICS 2004, section 3.2. The baseline of
+//! \[mclock\] 5.
+
+// What follows from the rules, and tests hold:
+// rule: sfqd.bound-dispatched, sfqd.bound-completed, sfqd.bound-share, sfqd.dilutes, sfqd.queues-behind
+
+use serde::{Deserialize, Serialize};
+
+use crate::cost::Cost;
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::policy::{Field, Policy};
+use crate::request::{Completion, OwnerId, Request};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, OwnerState, Scheduler, Scope, State};
+use crate::slots::{Arena, Fifo};
+use crate::tag::{ShareTag, Spacing};
+use crate::time::Instant;
+use crate::tournament::Tournament;
+
+/// Where virtual time is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
+const VIRTUAL_MAX: ShareTag = 1 << 62;
+/// The most that a device may take at once.
+const DEPTH_MAX: u32 = 65_536;
+
+/// What a request counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Charge {
+    /// By its size, in normalised requests.
+    #[default]
+    Size,
+    /// 1, as in the comparison of \[mclock\] 5.
+    Request,
+}
+
+/// The parameters in `[device.NAME.sfqd]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// D, in requests; 0: the device's depth.
+    pub depth: u32,
+    /// What a request counts.
+    pub charge: Charge,
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "sfqd",
+    summary: "shares by weight alone: start-time fair queueing with D outstanding (SIGMETRICS 2004)",
+    idea: "Every VM has a clock that its service moves on, the slower the larger its weight, and the VM whose clock is \
+           furthest behind is next, while at most D requests are outstanding. What two backlogged VMs were dispatched, \
+           each over its weight, never differs by more than one request of each. Nothing is reserved: a VM's rate \
+           falls as VMs join, and a VM that asks rarely waits behind the D requests of others.",
+    when: "When VMs are to share a device by weight and nobody is promised a rate or a latency; a small D tightens \
+           latency, a large one keeps the device busy.",
+    source: "P. Goyal, H. Vin, H. Cheng: Start-time Fair Queuing, SIGCOMM 1996; W. Jin, J. Chase, J. Kaur: Interposed \
+             Proportional Sharing for a Storage Service Utility, SIGMETRICS 2004",
+    enforces: &[
+        (Field::Weight, "the pace of its clock: the device is split in proportion; \"none\" is the smallest, 0.01"),
+        (Field::Class, "background: the smallest weight, 0.01"),
+    ],
+    volumes: false,
+    parameters: &[
+        Parameter {
+            name: "depth",
+            kind: "requests, 0 to 65536",
+            default: "0",
+            help: "D: most requests outstanding at the device; 0 means the device's depth",
+        },
+        Parameter {
+            name: "charge",
+            kind: "\"size\" or \"request\"",
+            default: "\"size\"",
+            help: "What a request counts: by its size in normalised requests, or 1",
+        },
+    ],
+    build,
+};
+
+fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    if params.depth > DEPTH_MAX {
+        return Err(ParamError(format!("depth is {}; it must be from 0 to {DEPTH_MAX} requests", params.depth)));
+    }
+    Ok(Box::new(Sfqd::new(facts, &params)))
+}
+
+/// One flow.
+#[derive(Debug)]
+struct Owner {
+    fifo: Fifo,
+    /// The start tag of its head; while it has none, the finish tag of its last request.
+    start: ShareTag,
+    /// Virtual time per cost.
+    spacing: Spacing,
+    /// Of which run `start` is: a run ends when nothing is queued or outstanding.
+    generation: u32,
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Sfqd {
+    params: Params,
+    depth: u64,
+    arena: Arena,
+    owners: Vec<Option<Owner>>,
+    line: Tournament,
+    virtual_time: ShareTag,
+    generation: u32,
+    in_flight: u64,
+}
+
+fn spacing(policy: &Policy) -> Spacing {
+    Spacing::of_weight(policy.effective_weight().or(Some(crate::units::Weight::MIN)))
+}
+
+impl Sfqd {
+    /// For a device.
+    #[must_use]
+    pub fn new(facts: &Facts, params: &Params) -> Self {
+        let mut sfqd = Sfqd {
+            params: params.clone(),
+            depth: 0,
+            arena: Arena::new(),
+            owners: Vec::new(),
+            line: Tournament::default(),
+            virtual_time: 0,
+            generation: 0,
+            in_flight: 0,
+        };
+        sfqd.set_depth(facts.depth);
+        sfqd
+    }
+
+    fn set_depth(&mut self, device: u32) {
+        let stated = Some(self.params.depth).filter(|depth| *depth > 0);
+        self.depth = u64::from(stated.unwrap_or(device).max(1));
+    }
+
+    fn owner_mut(&mut self, owner: OwnerId) -> &mut Owner {
+        self.owners[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
+    }
+
+    /// Puts an owner where its head's tag belongs, or takes it out of the line.
+    fn stand_in_line(&mut self, owner: OwnerId) {
+        let Some(state) = &self.owners[owner.index()] else { return };
+        match self.arena.front(&state.fifo) {
+            Some(head) => self.line.set(owner.0, state.start, head.id),
+            None => self.line.remove(owner.0),
+        }
+    }
+
+    // rule: sfqd.reset
+    fn reset_if_idle(&mut self) {
+        if self.in_flight == 0 && self.arena.is_empty() {
+            self.virtual_time = 0;
+            self.generation = self.generation.wrapping_add(1);
+        }
+    }
+
+    // rule: sfqd.integers
+    fn rebase(&mut self) {
+        let by = self.virtual_time;
+        self.virtual_time = 0;
+        self.owners.iter_mut().flatten().for_each(|owner| owner.start = owner.start.saturating_sub(by));
+        self.line.lower(by);
+    }
+
+    fn set_policy(&mut self, owner: OwnerId, policy: &Policy) {
+        let virtual_time = self.virtual_time;
+        let state = self.owner_mut(owner);
+        let new = spacing(policy);
+        // What it is ahead stays the same service: a head that waits keeps its place, a debt its size.
+        let ahead = state.start.saturating_sub(virtual_time);
+        if new != state.spacing && state.fifo.is_empty() {
+            state.start = virtual_time.saturating_add(state.spacing.convert(ahead, new));
+        }
+        state.spacing = new;
+    }
+}
+
+impl Scheduler for Sfqd {
+    fn insert(&mut self, _now: Instant, request: Request) {
+        let (virtual_time, generation) = (self.virtual_time, self.generation);
+        let state = self.owners[request.owner.index()].as_mut().expect("the gate adds an owner before it uses it");
+        let wakes = state.fifo.is_empty();
+        self.arena.push(&mut state.fifo, request);
+        if wakes {
+            if state.generation != generation {
+                (state.generation, state.start) = (generation, 0);
+            }
+            // rule: sfqd.tags, sfqd.idle-flow
+            // [sfq] eq. (4): S = max(v, F of the flow's previous request), however long ago that was.
+            state.start = state.start.max(virtual_time);
+            self.line.set(request.owner.0, state.start, request.id);
+        }
+    }
+
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        let Some(state) = &self.owners[grown.owner.index()] else { return false };
+        let fifo = state.fifo;
+        match self.arena.find_mut(&fifo, grown.id) {
+            Some(queued) => {
+                *queued = grown;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn dispatch(&mut self, _now: Instant) -> Decision {
+        let Some((_, _, first)) = self.line.peek() else { return Decision::Idle };
+        // rule: sfqd.depth, sfqd.work-conserving
+        if self.in_flight >= self.depth {
+            return Decision::WaitCompletion;
+        }
+        // rule: sfqd.dispatch
+        let owner = OwnerId(first);
+        let state = self.owners[owner.index()].as_mut().expect("who stands in line is known");
+        let request = self.arena.pop(&mut state.fifo).expect("who stands in line has a request");
+        debug_assert!(state.start >= self.virtual_time, "the smallest tag never lies behind the one before it");
+        self.virtual_time = state.start;
+        // rule: sfqd.cost
+        let cost = if self.params.charge == Charge::Request { Cost::ONE } else { request.cost };
+        // [sfq] eq. (5): F = S + cost/weight, from which the next request starts.
+        state.start = state.start.saturating_add(state.spacing.of(u64::from(cost.raw())));
+        self.stand_in_line(owner);
+        self.in_flight += 1;
+        if self.virtual_time > VIRTUAL_MAX {
+            self.rebase();
+        }
+        Decision::Dispatch(request)
+    }
+
+    // rule: sfqd.complete
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight -= 1;
+        self.reset_if_idle();
+    }
+
+    fn configure(&mut self, _now: Instant, change: Change) -> Result<(), ChangeError> {
+        match change {
+            Change::AddOwner { owner, policy } => {
+                if owner.index() >= self.owners.len() {
+                    self.owners.resize_with(owner.index() + 1, || None);
+                }
+                let (spacing, start, generation) = (spacing(&policy), self.virtual_time, self.generation);
+                self.owners[owner.index()] = Some(Owner { fifo: Fifo::default(), start, spacing, generation });
+            }
+            Change::SetOwner { owner, policy } => self.set_policy(owner, &policy),
+            Change::RemoveOwner { owner } => {
+                self.line.remove(owner.0);
+                self.owners[owner.index()] = None;
+            }
+            Change::Depth(depth) => self.set_depth(depth),
+            Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        let Some(state) = self.owners.get_mut(scope.owner().index()).and_then(Option::as_mut) else { return };
+        self.arena.remove_if(&mut state.fifo, removed, |request| scope.contains(request));
+        self.stand_in_line(scope.owner());
+        self.reset_if_idle();
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let owners = self.owners.iter().enumerate().filter_map(|(index, owner)| {
+            let owner = owner.as_ref()?;
+            let share_tag = Some(if owner.generation == self.generation { owner.start } else { 0 });
+            let state = OwnerState { queued: owner.fifo.len() as u64, share_tag, ..OwnerState::default() };
+            Some((index as u32, state))
+        });
+        State {
+            queued: self.arena.len() as u64,
+            in_flight: self.in_flight,
+            virtual_time: Some(self.virtual_time),
+            owners: owners.collect(),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! How fair SFQ(D) is, in numbers: the bounds of start-time fair queueing on random runs, and what it does not give.
+//!
+//! A run has every flow backlogged from the first dispatch to the last. Services are exact integers: with weights that
+//! divide 1000, cost * 1000 / weight.
+
+mod common;
+
+use common::analysis::{assert_close, cost};
+use common::*;
+use sluice_sched::gate::GateSettings;
+use sluice_sched::gate::histogram::Histogram;
+use sluice_sched::params::Value;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::*;
+
+const WEIGHTS: [u32; 6] = [1, 2, 4, 8, 10, 1000];
+
+fn sfqd(depth: u32) -> Subject {
+    Subject::of("sfqd").with("depth", Value::Integer(i64::from(depth)))
+}
+
+/// A flow with the weight and the lengths that its requests have in turn.
+struct Flow {
+    weight: u32,
+    lengths: Vec<u32>,
+}
+
+impl Flow {
+    /// Service in thousandths of requests over the weight.
+    fn over_weight(&self, requests: i64) -> i64 {
+        requests * 1000 / i64::from(self.weight)
+    }
+
+    fn largest(&self) -> i64 {
+        self.lengths.iter().map(|length| requests(*length)).max().expect("it has lengths")
+    }
+}
+
+fn requests(length: u32) -> i64 {
+    i64::from(plan::cost_model().cost(Kind::Read, length).raw() >> 16)
+}
+
+/// Which flow was served, with how many requests, one after the other.
+type Served = Vec<(usize, i64)>;
+
+/// A random run of random flows: what was dispatched; and what completed, where each flow has requests of one size (they
+/// leave the device in another order than they went there).
+fn random_run(seed: u64) -> (Vec<Flow>, u32, Served, Served) {
+    let mut rng = chance(seed);
+    let depth = pick(&mut rng, &[1, 2, 4, 8, 16, 32]);
+    let order = pick(&mut rng, &[Order::Fifo, Order::Lifo, Order::Random]);
+    let servers = pick(&mut rng, &[1, 2, 8, 32]);
+    let flows: Vec<Flow> = (0..2 + below(&mut rng, 5))
+        .map(|_| Flow {
+            weight: pick(&mut rng, &WEIGHTS),
+            lengths: (0..1 + below(&mut rng, 3)).map(|_| pick(&mut rng, &plan::LENGTHS)).collect(),
+        })
+        .collect();
+    let settings = GateSettings { transfer_max: Bytes::mib(1), cost: plan::cost_model(), ..GateSettings::default() };
+    let device = Stub::new(servers, order, Service::Between(MILLI, 9 * MILLI));
+    let mut world = World::new(sfqd(depth).build(&Facts::default()), settings, device);
+    let sources: Vec<usize> = flows
+        .iter()
+        .map(|flow| {
+            let vm = world.vm(Policy::weighted(flow.weight));
+            world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&flow.lengths))
+        })
+        .collect();
+    // All arrive before the first decision, and nobody's queue runs empty in what is looked at.
+    for _ in 0..600 {
+        sources.iter().for_each(|source| assert!(world.ask(*source)));
+    }
+    world.pump();
+    let (mut dispatched, mut completed) = (Vec::new(), Vec::new());
+    while dispatched.len() < 600 {
+        let finished = world.finished.len();
+        let next = world.next_instant().expect("it is backlogged");
+        world.run_until(next);
+        dispatched = world.log.iter().map(|r| (r.source as usize, requests(r.request.length))).collect();
+        assert!(world.device.held_max <= depth as usize, "D outstanding at most");
+        let gone = world.finished[finished..].iter().map(|f| f.token as usize);
+        completed.extend(gone.map(|flow| (flow, flows[flow].largest())));
+    }
+    let uniform = flows.iter().all(|flow| flow.lengths.iter().all(|length| *length == flow.lengths[0]));
+    (flows, depth, dispatched, if uniform { completed } else { Vec::new() })
+}
+
+/// The largest difference of two flows' services over their weights in any interval, over its bound with factor 1.
+fn worst(flows: &[Flow], served: &[(usize, i64)]) -> f64 {
+    let mut worst = 0.0f64;
+    for i in 0..flows.len() {
+        for j in 0..i {
+            let (mut difference, mut least, mut most) = (0, 0, 0);
+            for (flow, service) in served {
+                difference += if *flow == i { flows[i].over_weight(*service) } else { 0 };
+                difference -= if *flow == j { flows[j].over_weight(*service) } else { 0 };
+                (least, most) = (difference.min(least), difference.max(most));
+            }
+            let bound = flows[i].over_weight(flows[i].largest()) + flows[j].over_weight(flows[j].largest());
+            worst = worst.max((most - least) as f64 / bound as f64);
+        }
+    }
+    worst
+}
+
+// rule: sfqd.bound-dispatched, sfqd.bound-completed, sfqd.depth
+#[test]
+fn services_over_weights_differ_by_one_request_of_each_at_most() {
+    let (mut of_dispatched, mut of_completed) = (0.0f64, 0.0f64);
+    for seed in 0..450 {
+        let (flows, depth, dispatched, completed) = random_run(seed);
+        of_dispatched = of_dispatched.max(worst(&flows, &dispatched));
+        of_completed = of_completed.max(worst(&flows, &completed) / f64::from(depth + 1));
+    }
+    println!("dispatched: {of_dispatched:.3} of the bound, completed: {of_completed:.3}");
+    assert!(of_dispatched <= 1.0, "dispatched work: {of_dispatched} of the bound");
+    assert!(of_dispatched >= 0.99, "the bound is tight: {of_dispatched}");
+    assert!(of_completed <= 1.0, "completed work: {of_completed} of (D + 1) times the bound");
+    assert!(of_completed >= 0.3, "the bound means something: {of_completed}");
+}
+
+// rule: sfqd.bound-share
+#[test]
+fn a_flow_gets_its_share_of_all_that_is_dispatched() {
+    for seed in 1000..1100 {
+        let (flows, _, dispatched, _) = random_run(seed);
+        let sum: f64 = flows.iter().map(|flow| f64::from(flow.weight)).sum();
+        let (mut own, mut all) = (vec![0.0; flows.len()], 0.0);
+        for (flow, service) in &dispatched {
+            own[*flow] += *service as f64;
+            all += *service as f64;
+            for (index, flow) in flows.iter().enumerate() {
+                let part = f64::from(flow.weight) / sum;
+                let others: f64 = flows.iter().map(|flow| flow.largest() as f64).sum::<f64>() - flow.largest() as f64;
+                let bound = flow.largest() as f64 * (1.0 - part) + part * others;
+                assert!((own[index] - part * all).abs() <= bound + 1e-6, "{} of {all}, seed {seed}", own[index]);
+            }
+        }
+    }
+}
+
+// rule: sfqd.cost
+#[test]
+fn a_large_request_counts_as_many_unless_all_count_one() {
+    for (charge, due) in [("size", [800.0, 200.0]), ("request", [500.0, 500.0])] {
+        let settings = GateSettings { depth: 1, cost: plan::cost_model(), ..GateSettings::default() };
+        let scheduler = sfqd(1).text("charge", charge).build(&Facts::default());
+        let mut world = World::new(scheduler, settings, Stub::serial(MILLI));
+        let vms = [1, 1].map(|weight| world.vm(Policy::weighted(weight)));
+        for (vm, length) in vms.iter().zip([plan::LENGTHS[0], plan::LENGTHS[1]]) {
+            world.source(Source::new(*vm, VolumeId(0), Pattern::Closed(16)).lengths(&[length]));
+        }
+        world.run_until(secs(10));
+        assert_close(charge, &world.rates(&vms, Instant::ZERO, secs(10)), &due, 0.01);
+        let costs: f64 = world.of(vms[1]).map(cost).sum();
+        assert!(costs >= 4.0 * world.times(vms[1]).len() as f64);
+    }
+}
+
+// rule: sfqd.idle-flow
+#[test]
+fn toggling_idle_at_every_completion_erases_no_debt() {
+    // Adversary: its queue is empty whenever its request completes, so each of its requests makes it active again.
+    let mut world = World::simple(&sfqd(1), 1, 1000);
+    let honest = world.busy(Policy::weighted(300), Pattern::Closed(32));
+    let toggler = world.busy(Policy::weighted(100), Pattern::Closed(1));
+    world.run_until(secs(8));
+    assert_close("3:1", &world.rates(&[honest, toggler], Instant::ZERO, secs(8)), &[750.0, 250.0], 0.001);
+}
+
+// rule: sfqd.reset
+#[test]
+fn what_was_served_before_all_were_idle_is_forgotten() {
+    let mut world = World::simple(&sfqd(1), 1, 1000);
+    let vms = [100, 100].map(|weight| world.vm(Policy::weighted(weight)));
+    let sources = vms.map(|vm| world.stream(vm, Pattern::Manual));
+    (0..500).for_each(|_| assert!(world.ask(sources[0])));
+    world.pump();
+    world.run_until(secs(1));
+    assert_eq!(world.gate.inspect(world.now).virtual_time, Some(0), "all is idle");
+    for _ in 0..10 {
+        sources.iter().for_each(|source| assert!(world.ask(*source)));
+    }
+    world.pump();
+    world.run_until(secs(2));
+    assert_eq!(world.counts(&vms, millis(1000), millis(1010)), [5, 5], "neither owes anything");
+}
+
+// rule: sfqd.integers
+#[test]
+fn tags_go_on_for_ever() {
+    // The smallest weight with the largest requests moves virtual time by 2^54 a request.
+    let settings = GateSettings {
+        depth: 4,
+        cost: CostModel { flush: Cost::from_raw(u32::MAX), ..CostModel::default() },
+        ..GateSettings::default()
+    };
+    let mut world = World::new(sfqd(4).build(&Facts::default()), settings, Stub::serial(MILLI));
+    let weight = |hundredths| Policy { weight: Some(Weight::from_hundredths(hundredths)), ..Policy::default() };
+    let vms = [weight(1), weight(3)].map(|policy| world.vm(policy));
+    for vm in vms {
+        world.source(Source::new(vm, VolumeId(0), Pattern::Closed(8)).kind(Kind::Flush));
+    }
+    world.run_until(secs(20));
+    assert_close("1:3", &world.rates(&vms, Instant::ZERO, secs(20)), &[250.0, 750.0], 0.001);
+}
+
+// What it does not give.
+
+// rule: sfqd.dilutes
+#[test]
+fn a_rate_falls_as_flows_join() {
+    let rate = |others: usize| {
+        let mut world = World::simple(&sfqd(8), 8, 1000);
+        let vm = world.busy(Policy::weighted(100), Pattern::Closed(32));
+        for _ in 0..others {
+            world.busy(Policy::weighted(100), Pattern::Closed(32));
+        }
+        world.run_until(secs(10));
+        world.rates(&[vm], secs(1), secs(10))[0]
+    };
+    for (others, due) in [(0, 1000.0), (1, 500.0), (9, 100.0)] {
+        assert!((rate(others) - due).abs() <= 1.0, "with {others} others");
+    }
+}
+
+// rule: sfqd.queues-behind
+#[test]
+fn a_flow_of_low_demand_waits_behind_the_outstanding_requests_of_others() {
+    // [mclock] 5.2: D = 32, of which the busy VM fills what the others leave.
+    let wait = |depth: u32| {
+        let mut world = World::simple(&sfqd(depth), depth, 1000);
+        world.busy(Policy::weighted(100), Pattern::Closed(64));
+        let rare = world.busy(Policy::weighted(1000), Pattern::Open(100 * MILLI));
+        world.run_until(secs(10));
+        let account = world.gate.account(rare).expect("a known VM");
+        let median = |histogram: &Histogram| histogram.percentile(50.0).expect("it was served") as f64 / MILLI as f64;
+        (median(&account.service_time), median(&account.queue_time))
+    };
+    let (shallow, deep) = (wait(1), wait(32));
+    assert!(shallow.0 <= 1.1 && shallow.1 <= 1.1, "alone in the device after one other at most: {shallow:?} ms");
+    assert!(deep.0 >= 31.0, "31 requests of another are in front of it: {deep:?} ms");
+}

@@ -1,0 +1,151 @@
+//! SFQ(D) a second time, slow and obvious, against the fast one, decision by decision.
+//!
+//! Every request gets its start and finish tag when it arrives, all of them stand in one list, and a decision scans it.
+
+mod common;
+
+use common::plan::{Plan, for_plans, for_plans_as_found, plan};
+use common::twin::twin;
+use common::*;
+use sluice_sched::params::Value;
+use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
+use sluice_sched::*;
+
+/// Virtual time, of which a request takes 252 * 10^9 at weight 0.01.
+type Tag = i128;
+
+fn over_weight(raw: u32, hundredths: Tag) -> Tag {
+    let dividend = Tag::from(raw) * 252_000_000_000;
+    assert_eq!(dividend % (65_536 * hundredths), 0, "the plan's numbers must give exact tags");
+    dividend / 65_536 / hundredths
+}
+
+#[derive(Debug, Default)]
+struct Oracle {
+    depth: u64,
+    /// Owner, weight in hundredths, finish tag of its last request.
+    flows: Vec<(OwnerId, Tag, Tag)>,
+    /// With the start tag.
+    queue: Vec<(Tag, Request)>,
+    v: Tag,
+    in_flight: u64,
+}
+
+impl Oracle {
+    fn flow(&mut self, owner: OwnerId) -> &mut (OwnerId, Tag, Tag) {
+        self.flows.iter_mut().find(|flow| flow.0 == owner).expect("a known flow")
+    }
+
+    /// The tags of what waits follow from the first one's.
+    fn tag_anew(&mut self, owner: OwnerId, first: Option<Tag>) {
+        let Some(mut tag) = first else { return };
+        let weight = self.flow(owner).1;
+        for (start, request) in self.queue.iter_mut().filter(|(_, request)| request.owner == owner) {
+            *start = tag;
+            tag += over_weight(request.cost.raw(), weight);
+        }
+        self.flow(owner).2 = tag;
+    }
+
+    fn first_tag(&self, owner: OwnerId) -> Option<Tag> {
+        self.queue.iter().find(|(_, request)| request.owner == owner).map(|(start, _)| *start)
+    }
+
+    fn reset_if_idle(&mut self) {
+        if self.queue.is_empty() && self.in_flight == 0 {
+            self.v = 0;
+            self.flows.iter_mut().for_each(|flow| flow.2 = 0);
+        }
+    }
+}
+
+fn weight(policy: &Policy) -> Tag {
+    policy.weight.map_or(1, |weight| Tag::from(weight.hundredths()))
+}
+
+impl Scheduler for Oracle {
+    fn insert(&mut self, _now: Instant, request: Request) {
+        let v = self.v;
+        let flow = self.flow(request.owner);
+        let start = v.max(flow.2);
+        flow.2 = start + over_weight(request.cost.raw(), flow.1);
+        self.queue.push((start, request));
+    }
+
+    fn grow(&mut self, _now: Instant, _grown: Request) -> bool {
+        unreachable!("the plans do not merge")
+    }
+
+    fn dispatch(&mut self, _now: Instant) -> Decision {
+        let Some((start, id)) = self.queue.iter().map(|(start, request)| (*start, request.id)).min() else {
+            return Decision::Idle;
+        };
+        if self.in_flight >= self.depth {
+            return Decision::WaitCompletion;
+        }
+        let place = self.queue.iter().position(|(_, request)| request.id == id).expect("just seen");
+        self.v = start;
+        self.in_flight += 1;
+        Decision::Dispatch(self.queue.remove(place).1)
+    }
+
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight -= 1;
+        self.reset_if_idle();
+    }
+
+    fn configure(&mut self, _now: Instant, change: Change) -> Result<(), ChangeError> {
+        match change {
+            Change::AddOwner { owner, policy } => self.flows.push((owner, weight(&policy), self.v)),
+            Change::SetOwner { owner, policy } => {
+                let (v, first) = (self.v, self.first_tag(owner));
+                let flow = self.flow(owner);
+                let (old, new) = (flow.1, weight(&policy));
+                flow.1 = new;
+                if first.is_none() && old != new {
+                    flow.2 = v + (flow.2 - v).max(0) * old / new;
+                }
+                self.tag_anew(owner, first);
+            }
+            Change::RemoveOwner { owner } => self.flows.retain(|flow| flow.0 != owner),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        let first = self.first_tag(scope.owner());
+        removed.extend(self.queue.iter().map(|(_, request)| request).filter(|request| scope.contains(request)));
+        self.queue.retain(|(_, request)| !scope.contains(request));
+        if self.flows.iter().any(|flow| flow.0 == scope.owner()) {
+            self.tag_anew(scope.owner(), first);
+        }
+        self.reset_if_idle();
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        State { queued: self.queue.len() as u64, in_flight: self.in_flight, ..State::default() }
+    }
+}
+
+fn both(plan: &Plan, of_fast: i64, of_oracle: u64) -> Box<dyn Scheduler> {
+    let fast = Subject::of("sfqd").with("depth", Value::Integer(of_fast)).build(&plan.facts());
+    twin(fast, Box::new(Oracle { depth: of_oracle, ..Oracle::default() }))
+}
+
+// rule: sfqd.tags, sfqd.dispatch, sfqd.depth, sfqd.complete, sfqd.reset, sfqd.idle-flow
+#[test]
+fn the_fast_one_decides_as_the_rules_say() {
+    for depth in [1, 3, 32] {
+        for_plans(64, plan(true), |plan| {
+            let world = plan.run(both(plan, depth, depth as u64), Instant::ZERO, |_| ());
+            assert!(!world.log.is_empty());
+        });
+    }
+}
+
+#[test]
+#[should_panic(expected = "the fast one, then the oracle")]
+fn another_depth_is_noticed() {
+    for_plans_as_found(32, plan(true), |plan| drop(plan.run(both(plan, 1, 2), Instant::ZERO, |_| ())));
+}
