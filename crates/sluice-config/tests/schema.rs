@@ -94,6 +94,7 @@ fn drop_in(section: &Section, key: &str, value: &str) -> String {
         ("vm.NAME.volume.NAME.export", "listen") => {
             return format!("[vm.a.volume.v]\nexport = {{ listen = {value} }}\n");
         }
+        ("vm.NAME.volume.NAME.export", "queues") => "type = \"vhost-user-blk\"",
         ("device.NAME.delay.time", "min") => "max = \"1s\"",
         ("device.NAME.delay.time", "max") => "min = \"1ms\"",
         ("policy.NAME.latency", "reads_only") => "p99 = \"5ms\"",

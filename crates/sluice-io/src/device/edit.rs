@@ -197,6 +197,7 @@ impl Loop {
             queued: self.gate.queued(),
             in_flight: self.gate.in_flight(),
             connections: (self.connections.len() + self.sessions.len()) as u64,
+            turns: self.turns,
             restarts: self.restarts,
             vms: vms.collect(),
         }

@@ -173,6 +173,8 @@ pub struct Snapshot {
     pub in_flight: u64,
     /// Open connections.
     pub connections: u64,
+    /// Turns of its loop. It takes none while it has nothing to do.
+    pub turns: u64,
     /// Times that the thread had to be restarted after a panic.
     pub restarts: u64,
     /// By VM.

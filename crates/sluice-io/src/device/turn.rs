@@ -83,6 +83,7 @@ pub(super) struct Loop {
     pub(super) retiring: Vec<u32>,
     pub(super) pieces: Vec<Piece>,
     pub(super) ending: Ending,
+    pub(super) turns: u64,
     pub(super) restarts: u64,
     bell: Box<u64>,
     wake: Option<Instant>,
@@ -110,6 +111,7 @@ impl Loop {
             retiring: Vec::new(),
             pieces: Vec::new(),
             ending: Ending::No,
+            turns: 0,
             restarts,
             bell: Box::new(0),
             wake: None,
@@ -121,6 +123,7 @@ impl Loop {
         let mut events = Vec::new();
         self.listen(inbox)?;
         while !self.is_over() {
+            self.turns += 1;
             let before = self.clock.now();
             let patience = self.patience(before);
             self.backend.ring.turn(patience, &mut events)?;

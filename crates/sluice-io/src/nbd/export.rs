@@ -151,7 +151,7 @@ impl Export {
 
 /// An export for tests: 1 MiB, writable, with everything offered, 512/4096/1 MiB blocks.
 #[cfg(test)]
-pub(super) fn sample(name: &str) -> Export {
+pub(crate) fn sample(name: &str) -> Export {
     Export {
         name: name.to_owned(),
         description: format!("about {name}"),

@@ -22,6 +22,7 @@ fn as_json(devices: &[Snapshot]) -> Vec<Value> {
             "queued": device.queued,
             "in_flight": device.in_flight,
             "connections": device.connections,
+            "turns": device.turns,
             "restarts": device.restarts,
             "vms": device.vms.iter().map(vm).collect::<Vec<_>>(),
         })

@@ -24,3 +24,6 @@ pub(super) use data::GuestData;
 pub(crate) use message::SessionMessage;
 pub(super) use queue::VirtQueue;
 pub(super) use session::SessionState;
+
+#[cfg(test)]
+mod tests;

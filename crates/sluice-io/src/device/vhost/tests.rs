@@ -1,0 +1,388 @@
+//! Virtqueues at a real device thread, with rings that the test writes: what a driver does, and what none should.
+
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use sluice_sched::scheduler::Facts;
+use sluice_sched::units::Iops;
+use sluice_sched::{GateSettings, Policy, schedulers};
+use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
+
+use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use crate::nbd::export::Export;
+use crate::source::{Source, SourceSpec};
+use crate::vhost::door::{Driver, QueueSpec, Session};
+use crate::vhost::memory::Memory;
+
+const ENTRIES: u16 = 16;
+const TABLE: u64 = 0x1000;
+const AVAILABLE: u64 = 0x2000;
+const USED: u64 = 0x3000;
+/// Where requests have their headers, data and status bytes.
+const SCRATCH: u64 = 0x10_0000;
+const MEMORY: usize = 16 << 20;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+struct Bench {
+    device: Device,
+    runtime: tokio::runtime::Runtime,
+    memory: Arc<Memory>,
+}
+
+/// A driver that knows every trick.
+struct Guest {
+    memory: Arc<Memory>,
+    kick: OwnedFd,
+    call: OwnedFd,
+    available: u16,
+    used: u16,
+}
+
+fn bench(policy: Policy, store: Store, size_bytes: u64, requests: u32) -> Bench {
+    let scheduler = SchedulerSpec {
+        descriptor: schedulers::find("mclock").unwrap(),
+        facts: Facts::default(),
+        params: Default::default(),
+    };
+    let gate = GateSettings::default();
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay: None, delay_log: None };
+    let device = Device::start(spec).unwrap();
+    let window = Window { requests, bytes: 32 << 20 };
+    let export = Export { size_bytes, ..crate::nbd::export::sample("vm/disk") };
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy: Policy::default(), store, export });
+    let vm = "vm".to_owned();
+    device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let memory = Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap());
+    Bench { device, runtime, memory }
+}
+
+fn null(requests: u32) -> Bench {
+    bench(Policy::default(), Store::Null, 1 << 30, requests)
+}
+
+fn on_file() -> (tempfile::NamedTempFile, Bench) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(8 << 20).unwrap();
+    let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
+    let source = Arc::new(Source::open(&spec).unwrap());
+    (file, bench(Policy::default(), Store::File { source, extents: None }, 8 << 20, 64))
+}
+
+impl Bench {
+    fn open(&self) -> Session {
+        self.runtime.block_on(self.device.door().open("vm", "disk", Box::new(()))).unwrap()
+    }
+
+    fn start(&self, session: &Session) -> Guest {
+        self.start_at(session, 0)
+    }
+
+    fn start_at(&self, session: &Session, next_available: u16) -> Guest {
+        let [kick, call] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
+        let queue = QueueSpec {
+            index: 0,
+            size: ENTRIES,
+            descriptors: GuestAddress(TABLE),
+            available: GuestAddress(AVAILABLE),
+            used: GuestAddress(USED),
+            next_available,
+            event_index: false,
+            kick: kick.try_clone().unwrap(),
+            call: Some(call.try_clone().unwrap()),
+            error: None,
+            log: None,
+        };
+        let driver = Driver { features: 0, write_back: true };
+        self.runtime.block_on(session.start_queue(queue, Arc::clone(&self.memory), driver)).unwrap();
+        Guest { memory: Arc::clone(&self.memory), kick, call, available: next_available, used: next_available }
+    }
+
+    fn faults(&self) -> u64 {
+        self.device.snapshot().unwrap().vms[0].protocol_errors
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.device.snapshot().unwrap().vms[0].outstanding
+    }
+}
+
+impl Guest {
+    fn describe(&self, table: u64, index: u16, address: u64, len: u32, flags: u16, next: u16) {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+        bytes[14..].copy_from_slice(&next.to_le_bytes());
+        self.memory.write_slice(&bytes, GuestAddress(table + u64::from(index) * 16)).unwrap();
+    }
+
+    /// A request in its usual cut: header, data if any, status. Its head is `3 * number`.
+    fn request(&self, number: u16, kind: u32, sector: u64, len: u32) -> u16 {
+        let place = SCRATCH + u64::from(number) * 0x4_0000;
+        self.header(place, kind, sector);
+        let head = 3 * number;
+        let direction = if kind == 1 || kind >= 11 { 0 } else { WRITE };
+        if len == 0 {
+            self.describe(TABLE, head, place, 16, NEXT, head + 2);
+        } else {
+            self.describe(TABLE, head, place, 16, NEXT, head + 1);
+            self.describe(TABLE, head + 1, place + 0x1000, len, NEXT | direction, head + 2);
+        }
+        self.memory.write_obj(0xffu8, GuestAddress(place + 0x100)).unwrap();
+        self.describe(TABLE, head + 2, place + 0x100, 1, WRITE, 0);
+        head
+    }
+
+    fn header(&self, place: u64, kind: u32, sector: u64) {
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&kind.to_le_bytes());
+        header[8..].copy_from_slice(&sector.to_le_bytes());
+        self.memory.write_slice(&header, GuestAddress(place)).unwrap();
+    }
+
+    fn offer(&mut self, head: u16) {
+        let slot = AVAILABLE + 4 + u64::from(self.available % ENTRIES) * 2;
+        self.memory.write_obj(head.to_le(), GuestAddress(slot)).unwrap();
+        self.available = self.available.wrapping_add(1);
+        self.publish(self.available);
+    }
+
+    fn publish(&self, index: u16) {
+        let order = std::sync::atomic::Ordering::Release;
+        self.memory.store(index.to_le(), GuestAddress(AVAILABLE + 2), order).unwrap();
+    }
+
+    fn kick(&self) {
+        rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Waits for the next request that comes back: its head, the bytes written for it.
+    fn next_used(&mut self) -> (u16, u32) {
+        loop {
+            let order = std::sync::atomic::Ordering::Acquire;
+            let index: u16 = self.memory.load(GuestAddress(USED + 2), order).unwrap();
+            if index != self.used {
+                let slot = USED + 4 + u64::from(self.used % ENTRIES) * 8;
+                let head: u32 = self.memory.read_obj(GuestAddress(slot)).unwrap();
+                let len: u32 = self.memory.read_obj(GuestAddress(slot + 4)).unwrap();
+                self.used = self.used.wrapping_add(1);
+                return (head as u16, len);
+            }
+            let mut ready = [PollFd::new(&self.call, PollFlags::IN)];
+            poll(&mut ready, None).unwrap();
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.call, &mut count);
+        }
+    }
+
+    fn ask(&mut self, number: u16, kind: u32, sector: u64, len: u32) -> (u8, u32) {
+        let head = self.request(number, kind, sector, len);
+        self.offer(head);
+        self.kick();
+        let (back, written) = self.next_used();
+        assert_eq!(back, head);
+        (self.status(number), written)
+    }
+
+    fn status(&self, number: u16) -> u8 {
+        self.memory.read_obj(GuestAddress(SCRATCH + u64::from(number) * 0x4_0000 + 0x100)).unwrap()
+    }
+
+    fn data(&self, number: u16) -> GuestAddress {
+        GuestAddress(SCRATCH + u64::from(number) * 0x4_0000 + 0x1000)
+    }
+}
+
+#[test]
+fn a_guest_reads_what_it_wrote() {
+    let (mut file, bench) = on_file();
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    let written: Vec<u8> = (0..8192u32).map(|byte| (byte * 7 >> 2) as u8).collect();
+    guest.memory.write_slice(&written, guest.data(1)).unwrap();
+    assert_eq!(guest.ask(1, 1, 3, 8192), (0, 1));
+    assert_eq!(guest.ask(2, 0, 3, 8192), (0, 8193));
+    let mut read = vec![0; 8192];
+    guest.memory.read_slice(&mut read, guest.data(2)).unwrap();
+    assert!(read == written);
+    assert_eq!(guest.ask(3, 4, 0, 0), (0, 1));
+    let mut on_disk = vec![0; 1536 + 8192];
+    file.read_exact(&mut on_disk).unwrap();
+    assert!(on_disk[1536..] == written);
+}
+
+#[test]
+fn a_frame_may_be_cut_anywhere_and_lie_in_an_indirect_table() {
+    let (_file, bench) = on_file();
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    guest.memory.write_slice(&[9; 1024], guest.data(1)).unwrap();
+    assert_eq!(guest.ask(1, 1, 0, 1024).0, 0);
+    // Header in two pieces, data and status in one, data in three.
+    let (table, place) = (SCRATCH + 0x30_0000, SCRATCH + 0x31_0000);
+    guest.header(place, 0, 0);
+    guest.describe(table, 0, place, 5, NEXT, 3);
+    guest.describe(table, 3, place + 5, 11, NEXT, 1);
+    guest.describe(table, 1, place + 0x1001, 100, NEXT | WRITE, 2);
+    guest.describe(table, 2, place + 0x2003, 900, NEXT | WRITE, 4);
+    guest.describe(table, 4, place + 0x3000, 25, WRITE, 0);
+    guest.describe(TABLE, 9, table, 5 * 16, INDIRECT, 0);
+    guest.offer(9);
+    guest.kick();
+    assert_eq!(guest.next_used(), (9, 1025));
+    let status: u8 = guest.memory.read_obj(GuestAddress(place + 0x3000 + 24)).unwrap();
+    let mut pieces = vec![0; 1024];
+    for (at, from, len) in [(0, 0x1001, 100), (100, 0x2003, 900), (1000, 0x3000, 24)] {
+        guest.memory.read_slice(&mut pieces[at..at + len], GuestAddress(place + from)).unwrap();
+    }
+    assert_eq!(status, 0);
+    assert!(pieces.iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn what_cannot_be_done_fails_alone() {
+    let bench = null(64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    let sectors = (1 << 30) / 512;
+    assert_eq!(guest.ask(1, 0, sectors, 512).0, 1, "beyond the end");
+    assert_eq!(guest.ask(1, 0, u64::MAX / 512, 512).0, 1, "an address that wraps");
+    assert_eq!(guest.ask(1, 0, 0, 100).0, 1, "no whole sector");
+    assert_eq!(guest.ask(1, 77, 0, 512).0, 2, "no such request");
+    guest.memory.write_slice(&[0; 16], guest.data(1)).unwrap();
+    assert_eq!(guest.ask(1, 11, 0, 16).0, 1, "nothing to discard");
+    assert_eq!(guest.ask(1, 8, 0, 20), (0, 21));
+    let mut id = [0; 20];
+    guest.memory.read_slice(&mut id, guest.data(1)).unwrap();
+    assert_eq!(&id[..5], b"disk\0");
+    assert_eq!(guest.ask(1, 0, 8, 4096), (0, 4097));
+    assert_eq!(bench.faults(), 0);
+}
+
+#[test]
+fn malformed_chains_go_back_unused_and_are_counted() {
+    let bench = null(64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    type Case = (&'static str, fn(&Guest));
+    let cases: [Case; 8] = [
+        ("a loop", |guest| guest.describe(TABLE, 0, SCRATCH, 16, NEXT, 0)),
+        ("a next beyond the table", |guest| guest.describe(TABLE, 0, SCRATCH, 16, NEXT, ENTRIES)),
+        ("outside of memory", |guest| guest.describe(TABLE, 0, MEMORY as u64 - 8, 16, 0, 0)),
+        ("an address that wraps", |guest| guest.describe(TABLE, 0, u64::MAX - 8, 16, 0, 0)),
+        ("no status", |guest| guest.describe(TABLE, 0, SCRATCH, 16, 0, 0)),
+        ("half a header", |guest| guest.describe(TABLE, 0, SCRATCH, 8, 0, 0)),
+        ("an odd indirect table", |guest| guest.describe(TABLE, 0, SCRATCH, 24, INDIRECT, 0)),
+        ("a nested indirect table", |guest| {
+            guest.describe(SCRATCH, 0, SCRATCH, 16, INDIRECT, 0);
+            guest.describe(TABLE, 0, SCRATCH, 16, INDIRECT, 0);
+        }),
+    ];
+    for (number, (what, write)) in cases.into_iter().enumerate() {
+        write(&guest);
+        guest.offer(0);
+        guest.kick();
+        assert_eq!(guest.next_used(), (0, 0), "{what}");
+        assert_eq!(bench.faults(), number as u64 + 1, "{what}");
+    }
+    assert_eq!(guest.ask(1, 0, 8, 4096), (0, 4097), "the queue goes on");
+}
+
+#[test]
+fn a_ring_that_jumps_stops_its_queue_and_no_other() {
+    let bench = null(64);
+    let (first, second) = (bench.open(), bench.open());
+    let guest = bench.start(&first);
+    guest.publish(ENTRIES + 1);
+    guest.kick();
+    while bench.faults() == 0 {
+        std::thread::yield_now();
+    }
+    bench.runtime.block_on(first.close());
+    guest.publish(0);
+    guest.memory.store(0u16, GuestAddress(USED + 2), std::sync::atomic::Ordering::SeqCst).unwrap();
+    let mut other = bench.start(&second);
+    assert_eq!(other.ask(1, 0, 8, 4096), (0, 4097));
+}
+
+#[test]
+fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::per_second(50));
+    policy.burst = Some(1);
+    let bench = bench(policy, Store::Null, 1 << 30, 2);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    for number in 0..5 {
+        let head = guest.request(number, 0, 0, 512);
+        guest.offer(head);
+    }
+    guest.kick();
+    while bench.outstanding() < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.outstanding(), 2, "of five");
+    // What was taken is answered before the queue is given back, and nothing else is.
+    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
+    assert!((2..5).contains(&next), "{next}");
+    (0..next).for_each(|_| {
+        guest.next_used();
+    });
+    let index: u16 = guest.memory.read_obj(GuestAddress(USED + 2)).unwrap();
+    assert_eq!(index, next);
+    let (available, used) = (guest.available, guest.used);
+    let again = bench.start_at(&session, next);
+    guest = Guest { available, used, ..again };
+    (next..5).for_each(|_| {
+        guest.next_used();
+    });
+    assert_eq!(bench.outstanding(), 0);
+}
+
+#[test]
+fn a_vmm_that_has_gone_gives_everything_back() {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(10));
+    policy.burst = Some(1);
+    let bench = bench(policy, Store::Null, 1 << 30, 64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    for number in 0..5 {
+        let head = guest.request(number, 0, 0, 512);
+        guest.offer(head);
+    }
+    guest.kick();
+    guest.next_used();
+    while bench.outstanding() < 4 {
+        std::thread::yield_now();
+    }
+    bench.runtime.block_on(session.close());
+    assert_eq!((bench.outstanding(), bench.device.snapshot().unwrap().connections), (0, 0));
+    let index: u16 = guest.memory.read_obj(GuestAddress(USED + 2)).unwrap();
+    assert_eq!(index, 1, "nothing is written to the memory of a VM that has gone");
+    assert_eq!(Arc::strong_count(&bench.memory), 2, "the bench's and the guest's");
+}
+
+#[test]
+fn an_idle_device_sleeps() {
+    let bench = null(64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    (0..200).for_each(|_| assert_eq!(guest.ask(1, 0, 8, 4096).0, 0));
+    // To look at it wakes it. That nothing else does can only be seen by watching for a while.
+    let turns = || bench.device.snapshot().unwrap().turns;
+    let (mut before, mut quiet) = (turns(), 0);
+    while quiet < 20 {
+        std::thread::sleep(Duration::from_millis(2));
+        let now = turns();
+        quiet = if now - before <= 2 { quiet + 1 } else { 0 };
+        before = now;
+    }
+}
