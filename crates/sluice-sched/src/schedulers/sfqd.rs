@@ -78,7 +78,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Weight, "the pace of its clock: the device is split in proportion; \"none\" is the smallest, 0.01"),
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
+    depends: &[],
     volumes: false,
+    merging: false,
     parameters: &[
         Parameter {
             name: "depth",
