@@ -1,6 +1,347 @@
 //! Guest memory: what a VMM shares with us.
+//!
+//! The VMM sends a table of regions, each with a descriptor: where it lies for the guest, where for the VMM itself (in these
+//! addresses it says where rings are), and where in the file. A table is never changed: a message makes a new one, which
+//! shares the mappings of the regions that stay. So a request in flight keeps what it came with.
 
-use vm_memory::GuestMemoryMmap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vm_memory::bitmap::{Bitmap, NewBitmap, WithBitmapSlice};
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+use super::mapping::{Mapping, MappingError};
+
+/// Regions of one VMM. QEMU never has more memory slots for hot-plug.
+pub const REGIONS_MAX: usize = 256;
+
+/// Bytes of all regions of one VMM, so that none uses up the addresses of the process.
+pub const BYTES_MAX: u64 = 4 << 40;
 
 /// A memory table of a VMM, mapped. A request in flight holds the table that it came with, so nothing is unmapped under it.
-pub type Memory = GuestMemoryMmap<()>;
+pub type Memory = GuestMemoryMmap<Mapped>;
+
+/// What keeps a region mapped. To `vm-memory` it is a map of dirty pages that notes nothing: dropped with the region.
+#[derive(Debug, Default)]
+pub struct Mapped {
+    _mapping: Option<Arc<Mapping>>,
+}
+
+impl WithBitmapSlice<'_> for Mapped {
+    type S = ();
+}
+
+impl Bitmap for Mapped {
+    fn mark_dirty(&self, _offset: usize, _len: usize) {}
+
+    fn dirty_at(&self, _offset: usize) -> bool {
+        false
+    }
+
+    fn slice_at(&self, _offset: usize) {}
+}
+
+/// For memory that is nobody else's, as tests have it.
+impl NewBitmap for Mapped {
+    fn with_len(_len: usize) -> Self {
+        Mapped::default()
+    }
+}
+
+/// A memory table that cannot be used, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// Each region has one descriptor.
+    #[error("{regions} memory regions came with {descriptors} descriptors; each needs one")]
+    Descriptors {
+        /// Regions.
+        regions: usize,
+        /// Descriptors.
+        descriptors: usize,
+    },
+    /// More than [`REGIONS_MAX`].
+    #[error("{0} memory regions; there may be {REGIONS_MAX}")]
+    TooMany(usize),
+    /// More than [`BYTES_MAX`].
+    #[error("{0} bytes of memory; there may be {BYTES_MAX}")]
+    TooLarge(u64),
+    /// Empty, or its addresses wrap.
+    #[error("Memory region at {guest:#x} has {len} bytes at {user:#x}: addresses wrap, or there are none")]
+    Range {
+        /// Where, for the guest.
+        guest: u64,
+        /// Where, for the VMM.
+        user: u64,
+        /// Its size in bytes.
+        len: u64,
+    },
+    /// Two regions have addresses in common.
+    #[error("Memory regions at {0:#x} and {1:#x} overlap")]
+    Overlap(u64, u64),
+    /// None is like the one that is to go.
+    #[error("No memory region at {0:#x} is like the one to be removed")]
+    Unknown(u64),
+    /// It cannot be mapped.
+    #[error("Memory region at {guest:#x}: {source}")]
+    Mapping {
+        /// Where, for the guest.
+        guest: u64,
+        /// Why.
+        source: MappingError,
+    },
+}
+
+/// One region.
+#[derive(Debug, Clone)]
+struct Region {
+    guest: u64,
+    user: u64,
+    len: u64,
+    mapping: Arc<Mapping>,
+    region: Arc<GuestRegionMmap<Mapped>>,
+}
+
+impl Region {
+    fn map(wanted: &VhostUserMemoryRegion, file: &OwnedFd, bell: &Arc<OwnedFd>) -> Result<Self, MemoryError> {
+        let (guest, user, len) = (wanted.guest_phys_addr, wanted.user_addr, wanted.memory_size);
+        let failed = |source| MemoryError::Mapping { guest, source };
+        let mapping = Mapping::new(file, wanted.mmap_offset, len, Some(Arc::clone(bell))).map_err(failed)?;
+        let mapping = Arc::new(mapping);
+        let kept = Mapped { _mapping: Some(Arc::clone(&mapping)) };
+        let builder = MmapRegionBuilder::new_with_bitmap(mapping.len_bytes(), kept);
+        let builder = builder.with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE).with_mmap_flags(libc::MAP_SHARED);
+        // SAFETY: the pointer and the length are those of a mapping, which the region keeps.
+        let region = unsafe { builder.with_raw_mmap_pointer(mapping.as_ptr()) }.build();
+        let region = region.expect("a mapping begins at a page");
+        let region = GuestRegionMmap::new(region, GuestAddress(guest)).expect("addresses do not wrap, as was checked");
+        Ok(Region { guest, user, len, mapping, region: Arc::new(region) })
+    }
+}
+
+/// The memory of one VMM.
+#[derive(Debug)]
+pub struct Table {
+    regions: Vec<Region>,
+    memory: Arc<Memory>,
+    /// Rung when a page of it is found to be gone.
+    bell: Arc<OwnedFd>,
+}
+
+impl Table {
+    /// No memory. `bell` is an eventfd that does not block.
+    #[must_use]
+    pub fn empty(bell: Arc<OwnedFd>) -> Self {
+        Table { regions: Vec::new(), memory: Arc::new(Memory::new()), bell }
+    }
+
+    /// For who reads and writes it.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Another table in its place (`SET_MEM_TABLE`).
+    pub fn replaced(&self, wanted: &[VhostUserMemoryRegion], files: &[OwnedFd]) -> Result<Table, MemoryError> {
+        if wanted.len() != files.len() {
+            return Err(MemoryError::Descriptors { regions: wanted.len(), descriptors: files.len() });
+        }
+        check(wanted.iter().map(Place::of).collect())?;
+        let regions = wanted.iter().zip(files).map(|(wanted, file)| Region::map(wanted, file, &self.bell));
+        Ok(self.made_of(regions.collect::<Result<_, _>>()?))
+    }
+
+    /// With one region more (`ADD_MEM_REG`).
+    pub fn with(&self, wanted: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Table, MemoryError> {
+        check(self.regions.iter().map(Place::at).chain([Place::of(wanted)]).collect())?;
+        let mut regions = self.regions.clone();
+        regions.push(Region::map(wanted, file, &self.bell)?);
+        Ok(self.made_of(regions))
+    }
+
+    /// With one region less (`REM_MEM_REG`).
+    pub fn without(&self, unwanted: &VhostUserMemoryRegion) -> Result<Table, MemoryError> {
+        let unwanted = Place::of(unwanted);
+        let mut regions = self.regions.clone();
+        regions.retain(|region| Place::at(region) != unwanted);
+        match regions.len() == self.regions.len() {
+            true => Err(MemoryError::Unknown(unwanted.guest)),
+            false => Ok(self.made_of(regions)),
+        }
+    }
+
+    /// Where the guest finds what the VMM finds at `user`; `len` bytes without a gap.
+    #[must_use]
+    pub fn translate(&self, user: u64, len: u64) -> Option<GuestAddress> {
+        let end = user.checked_add(len)?;
+        let inside = |region: &&Region| user >= region.user && end <= region.user + region.len;
+        self.regions.iter().find(inside).map(|region| GuestAddress(region.guest + (user - region.user)))
+    }
+
+    /// How often a page of it was gone when it was touched.
+    #[must_use]
+    pub fn faults(&self) -> u32 {
+        self.regions.iter().map(|region| region.mapping.faults()).sum()
+    }
+
+    fn made_of(&self, mut regions: Vec<Region>) -> Table {
+        regions.sort_by_key(|region| region.guest);
+        let memory = match regions.is_empty() {
+            true => Memory::new(),
+            false => Memory::from_arc_regions(regions.iter().map(|region| Arc::clone(&region.region)).collect())
+                .expect("sorted, and checked for overlap"),
+        };
+        Table { regions, memory: Arc::new(memory), bell: Arc::clone(&self.bell) }
+    }
+}
+
+/// Where a region lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    guest: u64,
+    user: u64,
+    len: u64,
+}
+
+impl Place {
+    fn of(wanted: &VhostUserMemoryRegion) -> Self {
+        Place { guest: wanted.guest_phys_addr, user: wanted.user_addr, len: wanted.memory_size }
+    }
+
+    fn at(region: &Region) -> Self {
+        Place { guest: region.guest, user: region.user, len: region.len }
+    }
+}
+
+/// What holds for all regions together.
+fn check(mut places: Vec<Place>) -> Result<(), MemoryError> {
+    if places.len() > REGIONS_MAX {
+        return Err(MemoryError::TooMany(places.len()));
+    }
+    for &Place { guest, user, len } in &places {
+        if len == 0 || guest.checked_add(len).is_none() || user.checked_add(len).is_none() {
+            return Err(MemoryError::Range { guest, user, len });
+        }
+    }
+    let total = places.iter().fold(0u64, |total, place| total.saturating_add(place.len));
+    if total > BYTES_MAX {
+        return Err(MemoryError::TooLarge(total));
+    }
+    for start in [|place: &Place| place.guest, |place: &Place| place.user] {
+        places.sort_by_key(start);
+        let overlap = places.windows(2).find(|pair| start(&pair[0]) + pair[0].len > start(&pair[1]));
+        if let Some(pair) = overlap {
+            return Err(MemoryError::Overlap(pair[0].guest, pair[1].guest));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use vm_memory::{Bytes, GuestMemoryBackend};
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn empty() -> Table {
+        Table::empty(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()))
+    }
+
+    fn memfd(len: u64) -> OwnedFd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, len).unwrap();
+        file
+    }
+
+    /// Guest address, size, user address, offset.
+    fn region(guest: u64, len: u64, user: u64, offset: u64) -> VhostUserMemoryRegion {
+        VhostUserMemoryRegion::new(guest, len, user, offset)
+    }
+
+    #[test]
+    fn regions_are_found_where_they_are_said_to_be() {
+        let file = memfd(4 * PAGE);
+        let again = || file.try_clone().unwrap();
+        let wanted = [region(8 * PAGE, 2 * PAGE, 100 * PAGE, 2 * PAGE), region(0, PAGE, 50 * PAGE, 0)];
+        let table = empty().replaced(&wanted, &[again(), again()]).unwrap();
+        rustix::io::pwrite(&file, b"low", 10).unwrap();
+        rustix::io::pwrite(&file, b"high", 3 * PAGE + 10).unwrap();
+        let mut bytes = [0; 3];
+        table.memory().read_slice(&mut bytes, GuestAddress(10)).unwrap();
+        assert_eq!(&bytes, b"low");
+        table.memory().write_slice(b"HIGH", GuestAddress(9 * PAGE + 10)).unwrap();
+        let mut bytes = [0; 4];
+        rustix::io::pread(&file, &mut bytes, 3 * PAGE + 10).unwrap();
+        assert_eq!(&bytes, b"HIGH");
+        assert!(table.memory().read_slice(&mut bytes, GuestAddress(PAGE)).is_err(), "between the regions is nothing");
+        assert_eq!(table.translate(101 * PAGE + 5, PAGE - 5), Some(GuestAddress(9 * PAGE + 5)));
+        assert_eq!(table.translate(101 * PAGE + 5, PAGE - 4), None, "a byte too long");
+        assert_eq!(table.translate(50 * PAGE, 0), Some(GuestAddress(0)));
+        assert_eq!(table.translate(u64::MAX, 2), None);
+        assert_eq!(table.translate(8 * PAGE, 1), None, "that is where the guest has it");
+    }
+
+    #[test]
+    fn wrong_tables_are_refused() {
+        let file = memfd(8 * PAGE);
+        let add = |places: &[VhostUserMemoryRegion]| {
+            let files: Vec<_> = places.iter().map(|_| file.try_clone().unwrap()).collect();
+            empty().replaced(places, &files).map(drop)
+        };
+        assert!(matches!(add(&[region(0, 0, 0, 0)]), Err(MemoryError::Range { .. })));
+        assert!(matches!(add(&[region(u64::MAX - 5, PAGE, 0, 0)]), Err(MemoryError::Range { .. })));
+        assert!(matches!(add(&[region(0, PAGE, u64::MAX - 5, 0)]), Err(MemoryError::Range { .. })));
+        assert!(matches!(add(&[region(0, PAGE, 0, u64::MAX - 4095)]), Err(MemoryError::Mapping { .. })));
+        assert!(matches!(add(&[region(0, 9 * PAGE, 0, 0)]), Err(MemoryError::Mapping { .. })), "longer than the file");
+        let guests = [region(0, 2 * PAGE, 0, 0), region(PAGE, PAGE, 4 * PAGE, 0)];
+        assert!(matches!(add(&guests), Err(MemoryError::Overlap(0, PAGE))));
+        let users = [region(0, 2 * PAGE, 0, 0), region(4 * PAGE, PAGE, PAGE, 0)];
+        assert!(matches!(add(&users), Err(MemoryError::Overlap(..))));
+        assert!(matches!(add(&[region(0, BYTES_MAX + 1, 0, 0)]), Err(MemoryError::TooLarge(_))));
+        let many: Vec<_> = (0..=REGIONS_MAX as u64).map(|n| region(n * PAGE, PAGE, n * PAGE, 0)).collect();
+        assert!(matches!(add(&many), Err(MemoryError::TooMany(257))));
+        let alone = empty().replaced(&[region(0, PAGE, 0, 0)], &[]);
+        assert!(matches!(alone, Err(MemoryError::Descriptors { regions: 1, descriptors: 0 })));
+    }
+
+    #[test]
+    fn regions_come_and_go_and_a_table_in_use_keeps_its_own() {
+        let file = memfd(4 * PAGE);
+        let first = empty().with(&region(0, PAGE, 50 * PAGE, 0), &file).unwrap();
+        let second = first.with(&region(4 * PAGE, PAGE, 60 * PAGE, PAGE), &file).unwrap();
+        assert!(matches!(second.with(&region(4 * PAGE, PAGE, 90 * PAGE, 0), &file), Err(MemoryError::Overlap(..))));
+        assert_eq!(second.memory().num_regions(), 2);
+        let held = Arc::clone(second.memory());
+        assert!(matches!(second.without(&region(0, PAGE, 51 * PAGE, 0)), Err(MemoryError::Unknown(0))));
+        let third = second.without(&region(0, PAGE, 50 * PAGE, 77)).unwrap();
+        drop((first, second));
+        assert_eq!((third.memory().num_regions(), third.translate(50 * PAGE, 1)), (1, None));
+        held.write_obj(7u32, GuestAddress(12)).unwrap();
+        assert_eq!(held.read_obj::<u32>(GuestAddress(12)).unwrap(), 7, "still mapped");
+        let none = third.without(&region(4 * PAGE, PAGE, 60 * PAGE, 0)).unwrap();
+        assert!(none.is_empty() && none.memory().num_regions() == 0);
+    }
+
+    #[test]
+    fn memory_that_its_vmm_takes_away_reads_as_zeroes() {
+        let file = memfd(4 * PAGE);
+        let table = empty().with(&region(0, 4 * PAGE, 0, 0), &file).unwrap();
+        table.memory().write_obj(7u64, GuestAddress(2 * PAGE)).unwrap();
+        ftruncate(&file, 0).unwrap();
+        assert_eq!(table.memory().read_obj::<u64>(GuestAddress(2 * PAGE)).unwrap(), 0);
+        assert_eq!(table.faults(), 1);
+        let mut rung = [0; 8];
+        assert_eq!(rustix::io::read(&table.bell, &mut rung), Ok(8), "its owner is told");
+    }
+}

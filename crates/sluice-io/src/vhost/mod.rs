@@ -6,5 +6,7 @@
 
 pub mod client;
 pub mod door;
+mod guard;
 pub mod inflight;
+pub mod mapping;
 pub mod memory;

@@ -1,0 +1,266 @@
+//! One mapping of a file that a VMM gave us: shared, watched against SIGBUS, unmapped where nobody waits.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::{ptr, thread};
+
+use rustix::fs::{fstat, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::guard::{self, Watch};
+
+/// File systems whose pages never wait for a disk, a network or another process: memfd and tmpfs, hugetlbfs.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// Why a file cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// Its offset is none of a page.
+    #[error("Offset {0:#x} is no multiple of 4096")]
+    Offset(u64),
+    /// It ends before the part that is to be mapped does.
+    #[error("The file has {file} bytes, which is less than offset and size together ({wanted})")]
+    Short {
+        /// Its length.
+        file: u64,
+        /// What it should have at least.
+        wanted: u64,
+    },
+    /// A file whose pages may have to be waited for.
+    #[error("The file lies on a file system of type {0:#x}; share memory by memfd, tmpfs or hugetlbfs")]
+    FileSystem(u64),
+    /// The system says no.
+    #[error("Cannot map it")]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for MappingError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        MappingError::Io(errno.into())
+    }
+}
+
+/// A part of a file, mapped for reading and writing until this is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    /// All that is mapped: the part, widened to whole pages of the file.
+    start: *mut u8,
+    len: usize,
+    /// Where the part begins.
+    part: *mut u8,
+    part_len: usize,
+    watch: Option<Watch>,
+}
+
+// SAFETY: a mapping is an address and a length; who reads and writes there does so by volatile or atomic accesses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes from `offset` on, which is a multiple of 4096. `bell` is rung when a page is found to be gone.
+    pub fn new(file: impl AsFd, offset: u64, len: u64, bell: Option<Arc<OwnedFd>>) -> Result<Self, MappingError> {
+        if !offset.is_multiple_of(4096) {
+            return Err(MappingError::Offset(offset));
+        }
+        let page_len = page_len(&file)?;
+        let file_len = fstat(&file)?.st_size as u64;
+        let end = offset.checked_add(len).filter(|&end| len > 0 && end <= file_len);
+        let Some(end) = end else {
+            return Err(MappingError::Short { file: file_len, wanted: offset.saturating_add(len) });
+        };
+        let from = offset & !(page_len - 1);
+        let whole = (end - from).next_multiple_of(page_len) as usize;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let start = unsafe { mmap(ptr::null_mut(), whole, protection, flags, &file, from)? }.cast::<u8>();
+        let mut mapping = Mapping {
+            start,
+            len: whole,
+            part: start.wrapping_add((offset - from) as usize),
+            part_len: len as usize,
+            watch: None,
+        };
+        mapping.watch = Some(guard::watch(start, whole, page_len as usize, bell)?);
+        // SAFETY: the area is ours. Guests' data belong into no core dump; that it is not left out would be no harm.
+        let _ = unsafe { rustix::mm::madvise(start.cast(), whole, rustix::mm::Advice::LinuxDontDump) };
+        Ok(mapping)
+    }
+
+    /// Where the part begins. Valid while this lives.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.part
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.part_len
+    }
+
+    /// How often a page was gone when it was touched: the VMM has shortened the file.
+    #[must_use]
+    pub fn faults(&self) -> u32 {
+        self.watch.as_ref().map_or(0, Watch::faults)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.watch = None;
+        // A device thread may be the last that used it, and taking apart the tables of a large guest takes milliseconds.
+        let area = Area { start: self.start as usize, len: self.len };
+        match unmapper() {
+            Some(unmapper) => unmapper.send(area).unwrap_or_else(|lost| lost.0.unmap()),
+            None => area.unmap(),
+        }
+    }
+}
+
+/// What is mapped and has no user any more.
+struct Area {
+    start: usize,
+    len: usize,
+}
+
+impl Area {
+    fn unmap(self) {
+        // SAFETY: the area was mapped by a `Mapping` that has been dropped.
+        let _ = unsafe { munmap(self.start as *mut _, self.len) };
+    }
+}
+
+/// The thread that unmaps; waits for work without cost. Absent if it could not be started.
+fn unmapper() -> Option<&'static Sender<Area>> {
+    static UNMAPPER: OnceLock<Option<Sender<Area>>> = OnceLock::new();
+    let start = || {
+        let (sender, receiver) = channel::<Area>();
+        let work = move || receiver.into_iter().for_each(Area::unmap);
+        thread::Builder::new().name("unmap".to_owned()).spawn(work).ok().map(|_| sender)
+    };
+    UNMAPPER.get_or_init(start).as_ref()
+}
+
+/// The size of the pages of a file in memory.
+fn page_len(file: impl AsFd) -> Result<u64, MappingError> {
+    let of = fstatfs(file)?;
+    match of.f_type as u64 {
+        TMPFS_MAGIC => Ok(rustix::param::page_size() as u64),
+        HUGETLBFS_MAGIC => Ok(of.f_bsize as u64),
+        other => Err(MappingError::FileSystem(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    fn memfd(len: u64) -> OwnedFd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, len).unwrap();
+        file
+    }
+
+    fn byte(mapping: &Mapping, at: usize) -> &AtomicU8 {
+        assert!(at < mapping.len_bytes());
+        // SAFETY: inside of the mapping, which outlives the reference.
+        unsafe { &*mapping.as_ptr().add(at).cast() }
+    }
+
+    #[test]
+    fn two_mappings_of_a_file_share_their_bytes() {
+        let file = memfd(3 * 4096);
+        let whole = Mapping::new(&file, 0, 3 * 4096, None).unwrap();
+        let second_page = Mapping::new(&file, 4096, 100, None).unwrap();
+        byte(&whole, 4096 + 99).store(7, Ordering::Relaxed);
+        assert_eq!(byte(&second_page, 99).load(Ordering::Relaxed), 7);
+        assert_eq!(second_page.len_bytes(), 100);
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_refused() {
+        let file = memfd(8192);
+        assert!(matches!(Mapping::new(&file, 512, 512, None), Err(MappingError::Offset(512))));
+        assert!(matches!(Mapping::new(&file, 4096, 4097, None), Err(MappingError::Short { file: 8192, wanted: 8193 })));
+        assert!(matches!(Mapping::new(&file, 0, 0, None), Err(MappingError::Short { .. })));
+        assert!(matches!(Mapping::new(&file, !4095, 8192, None), Err(MappingError::Short { .. })));
+        let elsewhere = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(matches!(Mapping::new(&elsewhere, 0, 4096, None), Err(MappingError::FileSystem(_))));
+    }
+
+    #[test]
+    fn a_file_that_is_shortened_under_access_costs_zeroes_and_a_ring() {
+        let file = memfd(64 * 4096);
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let mapping = Mapping::new(&file, 0, 64 * 4096, Some(Arc::clone(&bell))).unwrap();
+        byte(&mapping, 5 * 4096).store(1, Ordering::Relaxed);
+        byte(&mapping, 0).store(3, Ordering::Relaxed);
+        ftruncate(&file, 4096).unwrap();
+        assert_eq!(byte(&mapping, 5 * 4096).load(Ordering::Relaxed), 0, "the page has gone");
+        byte(&mapping, 5 * 4096).store(2, Ordering::Relaxed);
+        assert_eq!(byte(&mapping, 5 * 4096).load(Ordering::Relaxed), 2, "and can be used");
+        assert_eq!((mapping.faults(), byte(&mapping, 0).load(Ordering::Relaxed)), (1, 3), "others are as before");
+        let mut rung = [0; 8];
+        rustix::io::read(&bell, &mut rung).unwrap();
+        assert_eq!(u64::from_ne_bytes(rung), 1);
+        for page in 6..64 {
+            byte(&mapping, page * 4096).store(1, Ordering::Relaxed);
+        }
+        assert_eq!(mapping.faults(), 17, "the seventeenth replaces all of it");
+    }
+
+    #[test]
+    fn threads_that_fault_together_all_go_on() {
+        let file = memfd(1024 * 4096);
+        let mapping = Mapping::new(&file, 0, 1024 * 4096, None).unwrap();
+        ftruncate(&file, 0).unwrap();
+        let sum = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for part in 0..4 {
+                let (mapping, sum) = (&mapping, &sum);
+                scope.spawn(move || {
+                    for page in (part..1024).step_by(4) {
+                        sum.fetch_add(u64::from(byte(mapping, page * 4096).load(Ordering::Relaxed)), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), 0);
+        assert!(mapping.faults() >= 1);
+    }
+
+    #[test]
+    fn a_fault_elsewhere_still_ends_the_process() {
+        let file = memfd(4096);
+        let _installs_the_handler = Mapping::new(&file, 0, 4096, None).unwrap();
+        // SAFETY: a new mapping, which nobody watches.
+        let other = unsafe {
+            mmap(ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap().cast::<AtomicU8>()
+        };
+        ftruncate(&file, 0).unwrap();
+        // SAFETY: the child only touches memory and leaves; it takes no lock.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no core is to be written for a death that is wanted; then the access that kills.
+            unsafe {
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+                (*other).load(Ordering::Relaxed);
+                libc::_exit(0);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child of above.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS, "status {status:#x}");
+    }
+}
