@@ -2,8 +2,9 @@
 //!
 //! | verb | file |
 //! |---|---|
-//! | `serve`, `check`, `schema`, `schedulers`, `demo`, `completions` | `verbs/` |
+//! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `completions` | `verbs/` |
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
+//! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod demo;
+mod export;
 mod failure;
 mod output;
 mod plane;

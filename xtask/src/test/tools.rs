@@ -25,6 +25,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("qemu-storage-daemon", "qemu-system-common"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("sfdisk", "fdisk"),
+    ("virsh", "libvirt-clients"),
+    ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
 ];
 
 /// Where Debian keeps programs of the administrator, which are not on every user's path.

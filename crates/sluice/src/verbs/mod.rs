@@ -8,6 +8,7 @@ use crate::output::Format;
 mod check;
 mod completions;
 mod demo;
+mod export;
 mod schedulers;
 mod schema;
 mod serve;
@@ -19,6 +20,8 @@ pub(crate) enum Verb {
     Serve(serve::Serve),
     /// Say everything that is wrong with a host file, and what it promises.
     Check(check::Check),
+    /// Say what a VM's VMM must be told to use its volumes.
+    Export(export::Export),
     /// Print the JSON Schema of the host file, for editors.
     Schema(schema::Schema),
     /// List the schedulers, or describe one.
@@ -35,6 +38,7 @@ impl Verb {
         match self {
             Verb::Serve(verb) => verb.run(format),
             Verb::Check(verb) => verb.run(format),
+            Verb::Export(verb) => verb.run(format),
             Verb::Schema(verb) => verb.run(),
             Verb::Schedulers(verb) => verb.run(format),
             Verb::Demo(verb) => verb.run(format, quiet),

@@ -33,7 +33,7 @@ pub(crate) mod machine;
 mod modules;
 mod packages;
 mod programs;
-mod qmp;
+pub(crate) mod qmp;
 
 use control::{Answer, Control, Job, Lost};
 use machine::Machine;
@@ -160,7 +160,7 @@ impl Guest {
 }
 
 /// The first connection, when it comes.
-fn connection(listener: UnixListener) -> Receiver<UnixStream> {
+pub(crate) fn connection(listener: UnixListener) -> Receiver<UnixStream> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         if let Ok((stream, _)) = listener.accept() {

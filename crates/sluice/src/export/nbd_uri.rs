@@ -1,0 +1,46 @@
+//! `nbd-uri`: the volumes in the form of the NBD URI specification, one a line. What its VM reaches over vhost-user is
+//! there as well if the host file has `[nbd]`, for backups.
+
+use serde_json::json;
+use sluice_config::Endpoint;
+
+use super::{Disk, ExportError, Reach, Rendered};
+
+pub(crate) fn render(disks: &[Disk<'_>]) -> Result<Rendered, ExportError> {
+    let uris = disks.iter().map(|disk| match (disk.reach, disk.shared) {
+        (Reach::Nbd { endpoint, name }, _) | (Reach::VhostUser { .. }, Some((endpoint, name))) => {
+            Ok(uri(endpoint, name))
+        }
+        (Reach::VhostUser { .. }, None) => Err(ExportError::NotNbd { title: disk.title.clone() }),
+    });
+    let uris = uris.collect::<Result<Vec<String>, ExportError>>()?;
+    Ok(Rendered { text: uris.join("\n"), fields: vec![("uris", json!(uris))] })
+}
+
+fn uri(endpoint: &Endpoint, name: &str) -> String {
+    // The slash stays: it is how names are told apart by people, and URIs allow it in a path.
+    let name = escaped(name);
+    match endpoint {
+        Endpoint::Unix { path, .. } => format!("nbd+unix:///{name}?socket={}", escaped(super::text(path))),
+        Endpoint::Tcp(address) => format!("nbd://{address}/{name}"),
+    }
+}
+
+/// Percent-encoded as RFC 3986 asks for, but for `/`.
+fn escaped(value: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let encode = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    value.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_names_are_written_as_uris() {
+        let unix = |path: &str| Endpoint::Unix { path: path.into(), owner: None, group: None, mode: 0o660 };
+        assert_eq!(uri(&unix("/run/a b&c.sock"), "db1/röot"), "nbd+unix:///db1/r%C3%B6ot?socket=/run/a%20b%26c.sock");
+        assert_eq!(uri(&Endpoint::Tcp("[::1]:10809".parse().unwrap()), "a?b"), "nbd://[::1]:10809/a%3Fb");
+    }
+}

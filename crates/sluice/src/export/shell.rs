@@ -1,0 +1,32 @@
+//! Arguments as a shell reads them.
+
+/// One option a line, each with its values, so that the whole can be copied behind a program's name.
+pub(super) fn lines(options: &[Vec<String>]) -> String {
+    let lines = options.iter().map(|option| option.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
+    lines.collect::<Vec<_>>().join(" \\\n")
+}
+
+/// The word, in quotes if it needs them.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_are_put_where_a_shell_needs_them() {
+        let options = [vec!["-chardev".to_owned(), "path=/run/a,,b".to_owned()], vec!["a b".to_owned()]];
+        assert_eq!(lines(&options), "-chardev path=/run/a,,b \\\n'a b'");
+        let words = [("", "''"), ("it's", r"'it'\''s'"), ("$HOME", "'$HOME'"), ("a\\b", "'a\\b'"), ("é", "'é'")];
+        for (word, expected) in words {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}
