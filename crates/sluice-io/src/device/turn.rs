@@ -154,7 +154,9 @@ impl Loop {
 
     /// How long to wait for the next event: not at all while one is likely to come at once.
     fn patience(&mut self, now: Instant) -> Option<Duration> {
-        if self.spin.goes_on(now) || !self.let_hot_queues_rest(now) {
+        // Who only has sockets sleeps: meanwhile its clients send more at once.
+        let may_spin = !self.hot.is_empty() || self.gate.in_flight() > 0;
+        if may_spin && self.spin.goes_on(now) || !self.let_hot_queues_rest(now) {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::delay::Delay::next);
