@@ -49,6 +49,16 @@ impl FileSystem {
         &self.device.path
     }
 
+    /// Lets nothing be written until [`FileSystem::thaw`].
+    pub(crate) fn freeze(&self) {
+        run(tool("fsfreeze", "util-linux").arg("--freeze").arg(&self.folder)).ok();
+    }
+
+    /// Lets what was written meanwhile land.
+    pub(crate) fn thaw(&self) {
+        run(tool("fsfreeze", "util-linux").arg("--unfreeze").arg(&self.folder)).ok();
+    }
+
     /// Takes all space that is left, but `spare_bytes`.
     pub(crate) fn fill(&self, spare_bytes: u64) {
         let spare = self.folder.join("spare");
@@ -77,6 +87,8 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
+        // A test that failed may have left it frozen, and then even its end would wait for ever.
+        let _ = run(tool("fsfreeze", "util-linux").arg("--unfreeze").arg(&self.folder));
         let unmounted = run(tool("umount", "mount").arg(&self.folder));
         if !unmounted.status.success() {
             eprintln!("{}", unmounted.stderr);

@@ -29,6 +29,8 @@ pub(crate) mod fio;
 pub(crate) mod guest;
 pub(crate) mod raw;
 pub(crate) mod slots;
+pub(crate) mod slow;
+pub(crate) mod vhost;
 
 /// Bound of everything that is waited for.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -360,6 +362,10 @@ impl Daemon {
 
     pub(crate) fn signal(&self, signal: Signal) {
         self.running.signal(signal);
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.pid()
     }
 
     /// Lets it drain and end by itself.
