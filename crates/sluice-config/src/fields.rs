@@ -456,12 +456,20 @@ pub static NBD: Section = Section {
 pub static DAEMON: Section = Section {
     title: "daemon",
     doc: "The daemon itself",
-    groups: &[&[Key::new(
-        "drain_timeout",
-        Kind::Time(Duration::ZERO, HOUR),
-        "\"10s\"",
-        "How long it waits at its end for requests that are in flight",
-    )
-    .default("\"10s\"")]],
+    groups: &[&[
+        Key::new(
+            "drain_timeout",
+            Kind::Time(Duration::ZERO, HOUR),
+            "\"10s\"",
+            "How long it waits at its end for requests that are in flight",
+        )
+        .default("\"10s\""),
+        Key::new(
+            "control",
+            Kind::Path,
+            "\"/run/sluice/control.sock\"",
+            "The socket at which attach, detach, resize and set reach it; for its own user alone",
+        ),
+    ]],
     scheduler_tables: false,
 };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::changes::Changes;
 use crate::checks::{self, Draft};
 use crate::device::DeviceDraft;
 use crate::diagnostics::{Diagnostics, Report};
@@ -23,8 +24,14 @@ const VMS_MAX: usize = 10_000;
 
 /// Reads the host file at `path` and the drop-ins beside it: for `sluice.toml` those in `sluice.d`.
 pub fn load(path: &Path) -> Result<Host, Diagnostics> {
+    load_changed(path, &Changes::default())
+}
+
+/// As [`load`], with what was changed since laid over it.
+pub fn load_changed(path: &Path, changes: &Changes) -> Result<Host, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
-    let tree = dropins::read_all(path, &mut sources, &report);
+    let mut tree = dropins::read_all(path, &mut sources, &report);
+    changes.lay(&mut tree, &mut sources, &report);
     check(&tree, report, &sources)
 }
 
@@ -72,5 +79,8 @@ fn read(tree: &Table, report: &Report) -> (Draft, DaemonSettings) {
 fn read_daemon(root: &Reader<'_>) -> DaemonSettings {
     let default = DaemonSettings::default();
     let Some(reader) = root.table("daemon") else { return default };
-    DaemonSettings { drain_timeout: reader.time("drain_timeout").unwrap_or(default.drain_timeout) }
+    DaemonSettings {
+        drain_timeout: reader.time("drain_timeout").unwrap_or(default.drain_timeout),
+        control: reader.path("control"),
+    }
 }

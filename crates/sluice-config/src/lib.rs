@@ -29,11 +29,13 @@
 //! |---|---|
 //! | the files as one tree, each value with its place | `source`, `tree`, `dropins` |
 //! | every key there is | [`fields`], from which [`schema`] follows |
+//! | what was changed since | [`changes`] |
 //! | one table | `reader`, `quantity`, `device`, `policy`, `vm`, `export` |
 //! | across tables | `checks` |
 //! | what comes out | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
 
+pub mod changes;
 mod checks;
 mod device;
 mod diagnostics;
@@ -52,7 +54,7 @@ mod tree;
 mod vm;
 
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
-pub use host::{load, parse};
+pub use host::{load, load_changed, parse};
 pub use model::{
     Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdSettings, Protocol, Vm, Volume, VolumeExport,
     Window,

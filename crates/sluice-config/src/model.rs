@@ -213,10 +213,12 @@ impl Default for NbdSettings {
 pub struct DaemonSettings {
     /// How long the daemon waits at its end for what is in flight.
     pub drain_timeout: Duration,
+    /// Where it takes changes; `None`: nowhere.
+    pub control: Option<PathBuf>,
 }
 
 impl Default for DaemonSettings {
     fn default() -> Self {
-        DaemonSettings { drain_timeout: Duration::from_secs(10) }
+        DaemonSettings { drain_timeout: Duration::from_secs(10), control: None }
     }
 }

@@ -62,6 +62,17 @@ impl Table {
         Table { entries: table.iter().map(entry).collect(), inline: false }
     }
 
+    /// Takes out what stands at `path`, if it is there.
+    pub(crate) fn remove(&mut self, path: &[&str]) {
+        let Some((last, above)) = path.split_last() else { return };
+        let mut table = self;
+        for key in above {
+            let Some(Node { value: Value::Table(inner), .. }) = table.entries.get_mut(*key) else { return };
+            table = inner;
+        }
+        table.entries.remove(*last);
+    }
+
     /// Lays a later file over this one.
     pub(crate) fn merge(&mut self, later: Table) {
         for (name, node) in later.entries {
