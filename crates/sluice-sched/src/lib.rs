@@ -17,6 +17,7 @@
 
 pub mod admission;
 pub mod cost;
+mod elevator;
 mod few;
 pub mod gate;
 pub mod params;

@@ -91,6 +91,14 @@ pub fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
     T::deserialize(MapDeserializer::<_, ValueError>::new(entries)).map_err(|error| ParamError(error.to_string()))
 }
 
+/// Refuses a whole number outside its range; `unit` is what it counts.
+pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<(), ParamError> {
+    match (min..=max).contains(&value) {
+        true => Ok(()),
+        false => Err(ParamError(format!("{name} is {value}; it must be from {min} to {max} {unit}"))),
+    }
+}
+
 /// A duration written with its unit, for use as `#[serde(with = "params::duration")]`.
 pub mod duration {
     use core::time::Duration;

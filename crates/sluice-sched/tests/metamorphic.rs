@@ -22,6 +22,8 @@ struct Trace {
     catchup: u64,
     start: Instant,
     elsewhere: Option<(u32, u32)>,
+    /// What every time among the scheduler's parameters is multiplied by.
+    slower: u64,
 }
 
 /// What was dispatched: nanoseconds from the start, VM, arrival number, by which right.
@@ -32,7 +34,7 @@ fn play(subject: &Subject, trace: &Trace) -> Dispatches {
     let settings = GateSettings { depth: trace.depth, cost: plan::cost_model(), ..GateSettings::default() };
     let subject = match subject.descriptor.name {
         "mclock" => subject.clone().text("reservation_catchup_max", &format!("{}ms", trace.catchup)),
-        _ => subject.clone(),
+        _ => slower(subject.clone(), trace.slower),
     };
     let stub = Stub::new(trace.depth as usize, Order::Fifo, Service::Fixed(trace.service));
     let mut world = World::new(subject.build(&facts), settings, stub);
@@ -55,6 +57,15 @@ fn play(subject: &Subject, trace: &Trace) -> Dispatches {
     world.log.iter().map(record).collect()
 }
 
+/// The scheduler with `k` times its times.
+fn slower(mut subject: Subject, k: u64) -> Subject {
+    for parameter in subject.descriptor.parameters.iter().filter(|p| k > 1 && p.kind == "time with unit") {
+        let time = units::parse_duration(parameter.default.trim_matches('"')).expect("a default");
+        subject = subject.text(parameter.name, &format!("{}ns", time.as_nanos() as u64 * k));
+    }
+    subject
+}
+
 /// Arrivals on a grid of 1 ms, partly at one instant, and policies with exact tags.
 fn random_trace(rng: &mut Pcg32) -> Trace {
     let vms = 2 + below(rng, 6) as usize;
@@ -66,7 +77,16 @@ fn random_trace(rng: &mut Pcg32) -> Trace {
         arrivals.push((at, below(rng, vms as u64) as usize, pick(rng, &plan::LENGTHS[..3])));
     }
     let depth = pick(rng, &[1, 2, 4, 8]);
-    Trace { policies, arrivals, depth, service: 4 * MILLI, catchup: 100, start: Instant::ZERO, elsewhere: None }
+    Trace {
+        policies,
+        arrivals,
+        depth,
+        service: 4 * MILLI,
+        catchup: 100,
+        start: Instant::ZERO,
+        elsewhere: None,
+        slower: 1,
+    }
 }
 
 fn random_policy(rng: &mut Pcg32) -> Policy {
@@ -140,7 +160,8 @@ fn mm3_the_scale_of_time_does_not_matter() {
     let slower_bytes = |rate: Option<ByteRate>, k: u64| rate.map(|r| ByteRate::per_second(r.bytes_per_second() / k));
     compare(3, &subjects(), |subject, trace, before| {
         for k in [2, 4, 20] {
-            let mut scaled = Trace { service: trace.service * k, catchup: trace.catchup * k, ..trace.clone() };
+            let mut scaled =
+                Trace { service: trace.service * k, catchup: trace.catchup * k, slower: k, ..trace.clone() };
             scaled.arrivals.iter_mut().for_each(|arrival| arrival.0 *= k);
             for policy in &mut scaled.policies {
                 policy.reservation.iops = slower(policy.reservation.iops, k);

@@ -3,12 +3,13 @@
 
 use crate::scheduler::Descriptor;
 
+pub mod deadline;
 pub mod mclock;
 pub mod noop;
 pub mod sfqd;
 
 /// Every scheduler, by name.
-pub const ALL: &[&Descriptor] = &[&mclock::DESCRIPTOR, &noop::DESCRIPTOR, &sfqd::DESCRIPTOR];
+pub const ALL: &[&Descriptor] = &[&deadline::DESCRIPTOR, &mclock::DESCRIPTOR, &noop::DESCRIPTOR, &sfqd::DESCRIPTOR];
 
 /// The scheduler of that name.
 #[must_use]

@@ -56,10 +56,12 @@ pub struct Noop {
 }
 
 impl Scheduler for Noop {
+    // rule: noop.fifo, noop.order
     fn insert(&mut self, _now: Instant, request: Request) {
         self.queue.push_back(request);
     }
 
+    // rule: noop.merges
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
         // In order of arrival, so in order of number.
         match self.queue.binary_search_by_key(&grown.id, |queued| queued.id) {
@@ -71,6 +73,7 @@ impl Scheduler for Noop {
         }
     }
 
+    // rule: noop.fifo, noop.work-conserving, noop.no-starvation
     fn dispatch(&mut self, _now: Instant) -> Decision {
         match self.queue.pop_front() {
             Some(request) => {
@@ -81,6 +84,7 @@ impl Scheduler for Noop {
         }
     }
 
+    // rule: noop.complete-nothing
     fn complete(&mut self, _now: Instant, _completion: &Completion) {
         self.in_flight -= 1;
     }

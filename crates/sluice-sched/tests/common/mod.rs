@@ -240,6 +240,11 @@ impl World {
         taken
     }
 
+    /// From here on the places of random streams repeat from the start.
+    pub fn ask_for_the_same_places(&mut self) {
+        self.rng = chance(7);
+    }
+
     /// No stream asks any more; what waits is still served.
     pub fn stop(&mut self) {
         for source in &mut self.sources {

@@ -1,0 +1,93 @@
+//! Averages that forget: fixed point, weight 7/8, 256 stands for 1.
+
+use crate::elevator::SECTOR;
+
+/// An average of the last eight samples or so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Average {
+    samples: u64,
+    total: u64,
+    mean: u64,
+}
+
+/// Larger samples are cut: 2^48 leaves room to multiply.
+const SAMPLE_MAX: u64 = 1 << 48;
+
+impl Average {
+    // rule: gate.averages
+    pub(crate) fn add(&mut self, sample: u64) {
+        self.samples = (7 * self.samples + 256) / 8;
+        self.total = (7 * self.total + 256 * sample.min(SAMPLE_MAX)) / 8;
+        self.mean = (self.total + 128) / self.samples;
+    }
+
+    pub(crate) fn mean(&self) -> u64 {
+        self.mean
+    }
+
+    /// No sample at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples == 0
+    }
+
+    /// At least three samples.
+    // rule: gate.sample-valid
+    pub(crate) fn is_valid(&self) -> bool {
+        self.samples > 80
+    }
+}
+
+/// An average of distances between one request's end and the next one's start, in sectors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SeekAverage(pub(crate) Average);
+
+impl SeekAverage {
+    /// Takes a distance of `bytes`. One far outlier does not make an owner seeky: it is cut before it counts.
+    // rule: gate.seek-clip
+    pub(crate) fn add(&mut self, bytes: u64) {
+        let room = if self.0.samples <= 60 { 2 * 1024 * 1024 } else { 2 * 1024 * 64 };
+        self.0.add((bytes / SECTOR).min(4 * self.0.mean + room));
+    }
+
+    /// The mean in sectors.
+    pub(crate) fn mean(&self) -> u64 {
+        self.0.mean
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // rule: gate.averages, gate.sample-valid
+    #[test]
+    fn three_samples_are_enough_and_old_ones_fade() {
+        let mut average = Average::default();
+        assert!(average.is_empty());
+        let mut samples = Vec::new();
+        for sample in [800, 800, 800] {
+            assert!(!average.is_valid());
+            average.add(sample);
+            samples.push(average.samples);
+        }
+        assert_eq!(samples, [32, 60, 84]);
+        assert!((800..=808).contains(&average.mean()), "half of 256 is added before the division: {}", average.mean());
+        assert!(average.is_valid() && !average.is_empty());
+        (0..40).for_each(|_| average.add(0));
+        assert!(average.mean() <= 1, "{}", average.mean());
+        average.add(u64::MAX);
+        assert!(average.mean() < u64::MAX / 256, "a huge sample overflows nothing");
+    }
+
+    // rule: gate.seek-clip
+    #[test]
+    fn a_far_jump_is_cut_before_it_counts() {
+        let mut seek = SeekAverage::default();
+        seek.add(1 << 45);
+        assert_eq!(seek.mean(), 2 * 1024 * 1024 + 4, "4 times nothing and 1 GiB, in sectors, and half of 256 over 32");
+        let mut near = SeekAverage::default();
+        (0..10).for_each(|_| near.add(0));
+        near.add(1 << 45);
+        assert!(near.mean() <= 2 * 1024 * 64 / 6, "64 MiB of one sample: {}", near.mean());
+    }
+}

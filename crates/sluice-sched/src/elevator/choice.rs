@@ -1,0 +1,71 @@
+//! Which of two requests is nearer to the head.
+
+use crate::request::Request;
+
+/// How distance is measured: forward as it is, backward at a price and only so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nearness {
+    /// The longest backward seek in bytes; what lies further back counts as wrapped around.
+    pub(crate) back_max: u64,
+    /// What backward distance is multiplied by.
+    pub(crate) back_penalty: u64,
+}
+
+impl Nearness {
+    /// `None`: wrapped.
+    // rule: anticipatory.back-max, anticipatory.back-penalty
+    fn distance(self, head: u64, request: &Request) -> Option<u64> {
+        match request.offset.checked_sub(head) {
+            Some(forward) => Some(forward),
+            None => {
+                let back = head - request.offset;
+                (back <= self.back_max).then(|| back.saturating_mul(self.back_penalty))
+            }
+        }
+    }
+
+    /// Whether `a` goes rather than `b`, with the head at `head`.
+    // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
+    pub(crate) fn prefers(self, head: u64, a: &Request, b: &Request) -> bool {
+        let elder = a.id < b.id;
+        match (self.distance(head, a), self.distance(head, b)) {
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => a.offset < b.offset || a.offset == b.offset && elder,
+            (Some(near), Some(far)) if near != far => near < far,
+            _ => a.offset > b.offset || a.offset == b.offset && elder,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elevator::pool::tests::request;
+    use crate::request::Kind;
+
+    // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
+    #[test]
+    fn the_nearer_one_wins_and_back_costs_double() {
+        // Head at page 100, 50 pages back at most: which of two pages goes.
+        let table = [
+            ([110, 120], 110),
+            ([95, 109], 109),
+            ([95, 111], 95),
+            ([95, 110], 110),
+            ([49, 5000], 5000),
+            ([50, 5000], 50),
+            ([10, 20], 10),
+            ([100, 99], 100),
+        ];
+        let nearness = Nearness { back_max: 50 * 4096, back_penalty: 2 };
+        for (pages, expected) in table {
+            let [a, b] = pages.map(|page| request(page, 0, Kind::Read, page));
+            let chosen = if nearness.prefers(100 * 4096, &a, &b) { a } else { b };
+            assert_eq!(chosen.id.0, expected, "{pages:?}");
+            assert_ne!(nearness.prefers(100 * 4096, &a, &b), nearness.prefers(100 * 4096, &b, &a), "{pages:?}");
+        }
+        let [older, younger] = [1, 2].map(|id| request(id, 0, Kind::Read, 120));
+        assert!(nearness.prefers(0, &older, &younger) && !nearness.prefers(0, &younger, &older));
+    }
+}

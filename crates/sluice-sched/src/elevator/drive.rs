@@ -1,0 +1,143 @@
+//! Drives a scheduler by hand, for the tests of the elevators.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::elevator::pool::tests::request;
+use crate::params::{ParamTable, Value};
+use crate::policy::Policy;
+use crate::request::{Completion, Flags, Kind, OwnerId, Request, VolumeId};
+use crate::scheduler::{Change, Decision, Descriptor, Facts, Scheduler, Scope};
+use crate::time::Instant;
+
+/// A scheduler, time, and what is at the device.
+pub(crate) struct Drive {
+    pub(crate) scheduler: Box<dyn Scheduler>,
+    pub(crate) now: Instant,
+    pub(crate) flying: BTreeMap<u64, Request>,
+    asked: u64,
+}
+
+/// A parameter's value in a test: numbers and words as they are, times as text.
+pub(crate) fn params(stated: &[(&str, &str)]) -> ParamTable {
+    let value = |text: &str| match (text.parse::<i64>(), text) {
+        (Ok(number), _) => Value::Integer(number),
+        (_, "true") => Value::Bool(true),
+        (_, "false") => Value::Bool(false),
+        _ => Value::Text(text.to_owned()),
+    };
+    stated.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
+}
+
+impl Drive {
+    /// With so many owners of the default policy, one volume each, on a spinning disk.
+    pub(crate) fn new(descriptor: &Descriptor, stated: &[(&str, &str)], owners: u32) -> Drive {
+        Drive::on(descriptor, stated, &Facts { rotational: true, ..Facts::default() }, owners)
+    }
+
+    pub(crate) fn on(descriptor: &Descriptor, stated: &[(&str, &str)], facts: &Facts, owners: u32) -> Drive {
+        let scheduler = (descriptor.build)(facts, &params(stated)).expect("the test's parameters are valid");
+        let mut drive = Drive { scheduler, now: Instant::from_millis(10_000), flying: BTreeMap::new(), asked: 0 };
+        (0..owners).for_each(|owner| drive.owner(owner, Policy::default()));
+        drive
+    }
+
+    pub(crate) fn owner(&mut self, owner: u32, policy: Policy) {
+        let owner = OwnerId(owner);
+        self.change(Change::AddOwner { owner, policy });
+        self.change(Change::AddVolume { owner, volume: VolumeId(0), policy: Policy::default() });
+    }
+
+    pub(crate) fn change(&mut self, change: Change) {
+        self.scheduler.configure(self.now, change).expect("the test's change is valid");
+    }
+
+    /// A request of 4 KiB at a page arrives; its number.
+    pub(crate) fn ask(&mut self, owner: u32, kind: Kind, page: u64) -> u64 {
+        self.insert(Request { ..request(self.asked, owner, kind, page) })
+    }
+
+    pub(crate) fn read(&mut self, owner: u32, page: u64) -> u64 {
+        self.ask(owner, Kind::Read, page)
+    }
+
+    pub(crate) fn write(&mut self, owner: u32, page: u64) -> u64 {
+        self.ask(owner, Kind::Write, page)
+    }
+
+    /// A write for which somebody waits.
+    pub(crate) fn sync_write(&mut self, owner: u32, page: u64) -> u64 {
+        self.insert(Request { flags: Flags::SYNC, ..request(self.asked, owner, Kind::Write, page) })
+    }
+
+    pub(crate) fn insert(&mut self, request: Request) -> u64 {
+        self.scheduler.insert(self.now, Request { arrival: self.now, ..request });
+        self.asked += 1;
+        request.id.0
+    }
+
+    pub(crate) fn wait(&mut self, micros: u64) {
+        self.now = self.now + Duration::from_micros(micros);
+    }
+
+    pub(crate) fn decide(&mut self) -> Decision {
+        let decision = self.scheduler.dispatch(self.now);
+        if let Decision::Dispatch(request) = decision {
+            self.flying.insert(request.id.0, request);
+        }
+        decision
+    }
+
+    /// Dispatches the next request: its owner and page.
+    #[track_caller]
+    pub(crate) fn go(&mut self) -> (u32, u64) {
+        match self.decide() {
+            Decision::Dispatch(request) => (request.owner.0, request.offset / 4096),
+            other => panic!("dispatches nothing but {other:?} at {:?}", self.now),
+        }
+    }
+
+    /// The request at the device that was asked so completes, well.
+    #[track_caller]
+    pub(crate) fn done(&mut self, owner: u32, page: u64) {
+        let at = |request: &&Request| request.owner.0 == owner && request.offset / 4096 == page;
+        let id = self.flying.values().find(at).expect("it is at the device").id.0;
+        let request = self.flying.remove(&id).expect("just seen");
+        let completion = Completion { request, dispatched: self.now, ok: true };
+        self.scheduler.complete(self.now, &completion);
+    }
+
+    /// Dispatches and completes one request `micros` later.
+    #[track_caller]
+    pub(crate) fn serve(&mut self, micros: u64) -> (u32, u64) {
+        let (owner, page) = self.go();
+        self.wait(micros);
+        self.done(owner, page);
+        (owner, page)
+    }
+
+    /// The same for as long as there is something: the pages.
+    pub(crate) fn pages(&mut self, count: usize) -> Vec<u64> {
+        (0..count).map(|_| self.serve(0).1).collect()
+    }
+
+    /// What it waits for, in microseconds from now.
+    #[track_caller]
+    pub(crate) fn waits(&mut self) -> u64 {
+        match self.decide() {
+            Decision::WaitUntil(until) => until.nanos_since(self.now) / 1000,
+            other => panic!("does not wait but {other:?} at {:?}", self.now),
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, owner: u32) -> usize {
+        let mut removed = Vec::new();
+        self.scheduler.cancel(self.now, Scope::Owner(OwnerId(owner)), &mut removed);
+        removed.len()
+    }
+}
+
+/// A request of the first owner at a page.
+pub(crate) fn at(kind: Kind, page: u64) -> Request {
+    request(0, 0, kind, page)
+}

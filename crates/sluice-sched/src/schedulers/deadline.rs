@@ -1,0 +1,349 @@
+//! deadline: batches in the order of places, started by what has expired, reads before writes.
+//!
+//! Idea: go through the queue in one direction to save seeks, but look at age between batches, so that no request waits
+//! without bound. Reads come first, since somebody waits for them, but only so often while writes wait.
+//!
+//! Rules: each direction (read or write) has its requests by place and by age. A batch goes on with the successor of the
+//! last dispatched request until it is full. Then a direction is chosen: reads, unless they have passed over waiting
+//! writes `writes_starved` times; in it the oldest request, if that has expired or there is no successor, else the
+//! successor.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: 40 reads and 40 writes wait. Two read batches of 16 go, then a write batch of 16, then the rest of the reads,
+//! as one batch of 8, and 24 writes in two batches.
+//!
+//! Deviations: a flush is a write of no length at its volume's address, and forces nothing out. Merging is the gate's;
+//! `front_merges` declines what the gate offers.
+//!
+//! Source: deadline elevator of Linux 2.6.18 and 2.6.32, by its documentation and measured behaviour.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::elevator::{Node, Pool, Queue, Ticks};
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::request::{Completion, Kind, Request};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::time::Instant;
+
+/// Which of its two forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// That of 2.6.32: a batch goes on over gaps.
+    #[default]
+    Late,
+    /// That of 2.6.18: a batch ends at the first gap.
+    Early,
+}
+
+/// The parameters in `[device.NAME.deadline]`.
+// rule: deadline.read-expire, deadline.write-expire, deadline.writes-starved, deadline.fifo-batch, deadline.front-merges
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Which form.
+    pub mode: Mode,
+    /// From when on a read starts the next batch of reads; soft.
+    #[serde(with = "params::duration")]
+    pub read_expire: Duration,
+    /// The same for writes.
+    #[serde(with = "params::duration")]
+    pub write_expire: Duration,
+    /// Read batches that may pass over waiting writes.
+    pub writes_starved: u32,
+    /// Requests in a batch.
+    pub fifo_batch: u32,
+    /// Whether a request may be merged in front of a queued one.
+    pub front_merges: bool,
+    /// Resolution of its clock; 0: exact.
+    #[serde(with = "params::duration")]
+    pub tick: Duration,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params {
+            mode: Mode::Late,
+            read_expire: Duration::from_millis(500),
+            write_expire: Duration::from_secs(5),
+            writes_starved: 2,
+            fifo_batch: 16,
+            front_merges: true,
+            tick: Duration::from_millis(1),
+        }
+    }
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "deadline",
+    summary: "batches in the order of places, started by what has expired; reads before writes",
+    idea: "Requests go in the order of their places, in batches. Between two batches it looks at the oldest: one that \
+           has expired starts the next batch. Reads come first, but pass over waiting writes only so many times. VMs \
+           are not told apart.",
+    when: "For a device that one VM owns, or where no VM is promised anything and seeks are what counts.",
+    source: "deadline elevator of Linux 2.6.18 and 2.6.32, by its documentation and measured behaviour",
+    enforces: &[],
+    volumes: false,
+    depends: &[],
+    merging: true,
+    parameters: PARAMETERS,
+    build,
+};
+
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "mode",
+        kind: "\"late\" or \"early\"",
+        default: "\"late\"",
+        help: "late: that of Linux 2.6.32; early: that of 2.6.18, where a batch ends at the first gap",
+    },
+    Parameter {
+        name: "read_expire",
+        kind: "time with unit",
+        default: "\"500ms\"",
+        help: "How old a read must be to start the next batch of reads; soft",
+    },
+    Parameter {
+        name: "write_expire",
+        kind: "time with unit",
+        default: "\"5s\"",
+        help: "How old a write must be to start the next batch of writes; soft, and only looked at when writes have \
+               their turn",
+    },
+    Parameter {
+        name: "writes_starved",
+        kind: "batches, 0 to 65536",
+        default: "2",
+        help: "Batches of reads that may pass over waiting writes",
+    },
+    Parameter { name: "fifo_batch", kind: "requests, 1 to 65536", default: "16", help: "Requests in a batch" },
+    Parameter {
+        name: "front_merges",
+        kind: "true or false",
+        default: "true",
+        help: "Whether a request may be merged in front of a queued one, where the device merges",
+    },
+    Parameter {
+        name: "tick",
+        kind: "time with unit",
+        default: "\"1ms\"",
+        help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
+    },
+];
+
+fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    params::within("writes_starved", params.writes_starved, 0, 65_536, "batches")?;
+    params::within("fifo_batch", params.fifo_batch, 1, 65_536, "requests")?;
+    Ok(Box::new(Deadline::new(&params)))
+}
+
+const READ: usize = 0;
+const WRITE: usize = 1;
+
+// rule: deadline.direction
+fn direction(request: &Request) -> usize {
+    if request.kind == Kind::Read { READ } else { WRITE }
+}
+
+/// The state.
+// rule: deadline.state
+#[derive(Debug)]
+pub struct Deadline {
+    mode: Mode,
+    expire: [Duration; 2],
+    writes_starved: u64,
+    fifo_batch: u64,
+    front_merges: bool,
+    ticks: Ticks,
+    pool: Pool,
+    queues: [Queue; 2],
+    /// By direction the successor of the last dispatched request; of the other direction there is none.
+    next: [Option<Node>; 2],
+    /// Requests that the batch has sent.
+    batching: u64,
+    /// Read batches since the last write batch that passed over writes.
+    starved: u64,
+    last_end: u64,
+    /// What was forced out by a request at the same place.
+    forced: VecDeque<Request>,
+    in_flight: u64,
+}
+
+impl Deadline {
+    fn new(params: &Params) -> Self {
+        Deadline {
+            mode: params.mode,
+            expire: [params.read_expire, params.write_expire],
+            writes_starved: u64::from(params.writes_starved),
+            fifo_batch: u64::from(params.fifo_batch),
+            front_merges: params.front_merges,
+            ticks: Ticks::new(params.tick),
+            pool: Pool::default(),
+            queues: [Queue::default(); 2],
+            next: [None; 2],
+            batching: 0,
+            starved: 0,
+            last_end: 0,
+            forced: VecDeque::new(),
+            in_flight: 0,
+        }
+    }
+
+    /// The request with which the batch goes on.
+    // rule: deadline.batch-continues, deadline.early-contiguous
+    fn continues(&mut self) -> Option<(usize, Node)> {
+        let direction = if self.next[WRITE].is_some() { WRITE } else { READ };
+        let node = self.next[direction]?;
+        if self.mode == Mode::Early && self.pool.request(node).offset != self.last_end {
+            self.batching = self.batching.saturating_add(self.fifo_batch);
+        }
+        (self.batching < self.fifo_batch).then_some((direction, node))
+    }
+
+    // rule: deadline.read-first, deadline.starved-reset
+    fn choose_direction(&mut self) -> Option<usize> {
+        let waiting = [READ, WRITE].map(|direction| !self.queues[direction].is_empty());
+        let direction = match waiting {
+            [false, false] => return None,
+            [true, false] => READ,
+            [false, true] => WRITE,
+            [true, true] => {
+                let passed_over = self.starved;
+                self.starved += 1;
+                if passed_over >= self.writes_starved { WRITE } else { READ }
+            }
+        };
+        if direction == WRITE {
+            self.starved = 0;
+        }
+        Some(direction)
+    }
+
+    /// The first request of a batch.
+    // rule: deadline.fifo-expire, deadline.early-wrap, deadline.early-batch-reset
+    fn begin_batch(&mut self, now: Instant, direction: usize) -> Node {
+        let queue = &self.queues[direction];
+        let oldest = self.pool.oldest(queue).expect("the direction has requests");
+        let expired = self.ticks.shown(now) > self.pool.expiry(oldest);
+        match (self.mode, self.next[direction]) {
+            (Mode::Early, Some(next)) if !expired => next,
+            (Mode::Late, Some(next)) if !expired => {
+                self.batching = 0;
+                next
+            }
+            (Mode::Early, None) if !expired => {
+                self.batching = 0;
+                self.pool.lowest(queue).expect("the direction has requests")
+            }
+            _ => {
+                self.batching = 0;
+                oldest
+            }
+        }
+    }
+
+    // rule: deadline.successor
+    fn send(&mut self, direction: usize, node: Node) -> Request {
+        self.batching += 1;
+        self.next = [None; 2];
+        self.next[direction] = self.pool.after(node);
+        let request = self.pool.remove(&mut self.queues[direction], node);
+        self.last_end = request.end();
+        request
+    }
+
+    /// A node leaves otherwise than by dispatch: a batch that would go on with it goes on behind it.
+    fn step_over(&mut self, direction: usize, node: Node) {
+        if self.next[direction] == Some(node) {
+            self.next[direction] = self.pool.after(node);
+        }
+    }
+}
+
+impl Scheduler for Deadline {
+    // rule: deadline.arrive, deadline.alias
+    fn insert(&mut self, _now: Instant, request: Request) {
+        let direction = direction(&request);
+        let queue = &mut self.queues[direction];
+        // A gate that has changed its scheduler hands over what has waited for a while.
+        let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
+        let alias = self.pool.starting_at(queue, request.offset).filter(|_| request.kind != Kind::Flush);
+        self.pool.insert(queue, request, expiry);
+        if let Some(older) = alias {
+            self.step_over(direction, older);
+            self.forced.push_back(self.pool.remove(&mut self.queues[direction], older));
+        }
+    }
+
+    // rule: deadline.front-merges
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        let queue = &mut self.queues[direction(&grown)];
+        let Some(node) = self.pool.find_part(queue, &grown) else { return false };
+        let front = self.pool.request(node).offset != grown.offset;
+        if front && !self.front_merges {
+            return false;
+        }
+        self.pool.grow(queue, node, grown);
+        true
+    }
+
+    // rule: deadline.work-conserving
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        let forced = self.forced.pop_front();
+        let request = forced.or_else(|| {
+            let (direction, node) = match self.continues() {
+                Some(next) => next,
+                None => {
+                    let direction = self.choose_direction()?;
+                    (direction, self.begin_batch(now, direction))
+                }
+            };
+            Some(self.send(direction, node))
+        });
+        match request {
+            Some(request) => {
+                self.in_flight += 1;
+                Decision::Dispatch(request)
+            }
+            None => Decision::Idle,
+        }
+    }
+
+    // rule: deadline.no-timer
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    fn configure(&mut self, _now: Instant, _change: Change) -> Result<(), ChangeError> {
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        removed.extend(self.forced.iter().filter(|request| scope.contains(request)));
+        self.forced.retain(|request| !scope.contains(request));
+        for direction in [READ, WRITE] {
+            while let Some(node) = self.next[direction].filter(|node| scope.contains(self.pool.request(*node))) {
+                self.step_over(direction, node);
+            }
+            self.pool.cancel(&mut self.queues[direction], scope, removed);
+        }
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let mut state = State { in_flight: self.in_flight, ..State::default() };
+        for request in self.queues.iter().flat_map(|queue| self.pool.iter(queue)).chain(&self.forced) {
+            state.queued += 1;
+            state.owners.entry(request.owner.0).or_default().queued += 1;
+        }
+        state
+    }
+}
+
+#[cfg(test)]
+mod tests;
