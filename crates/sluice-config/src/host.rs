@@ -24,15 +24,36 @@ const VMS_MAX: usize = 10_000;
 
 /// Reads the host file at `path` and the drop-ins beside it: for `sluice.toml` those in `sluice.d`.
 pub fn load(path: &Path) -> Result<Host, Diagnostics> {
-    load_changed(path, &Changes::default())
+    load_changed(path, &Changes::default()).map(|(_, host)| host)
 }
 
-/// As [`load`], with what was changed since laid over it.
-pub fn load_changed(path: &Path, changes: &Changes) -> Result<Host, Diagnostics> {
+/// As [`load`], with what was changed since laid over it; also the files as they were read.
+pub fn load_changed(path: &Path, changes: &Changes) -> Result<(Files, Host), Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
-    let mut tree = dropins::read_all(path, &mut sources, &report);
-    changes.lay(&mut tree, &mut sources, &report);
-    check(&tree, report, &sources)
+    let tree = dropins::read_all(path, &mut sources, &report);
+    let files = Files { tree, sources };
+    let host = files.check(changes, report)?;
+    Ok((files, host))
+}
+
+/// The files of a host as they were once read, without errors.
+#[derive(Debug, Clone)]
+pub struct Files {
+    tree: Table,
+    sources: Sources,
+}
+
+impl Files {
+    /// What they say with other changes laid over them.
+    pub fn changed(&self, changes: &Changes) -> Result<Host, Diagnostics> {
+        self.check(changes, Report::default())
+    }
+
+    fn check(&self, changes: &Changes, report: Report) -> Result<Host, Diagnostics> {
+        let (mut tree, mut sources) = (self.tree.clone(), self.sources.clone());
+        changes.lay(&mut tree, &mut sources, &report);
+        check(&tree, report, &sources)
+    }
 }
 
 /// Reads one text as a host file without drop-ins; `name` is what findings call it.

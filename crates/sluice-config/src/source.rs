@@ -23,10 +23,10 @@ pub(crate) struct Position {
 }
 
 /// Every file that was read, in the order in which they override each other.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Sources(Vec<Source>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Source {
     name: String,
     text: String,

@@ -210,6 +210,15 @@ impl Drop for Listener {
     }
 }
 
+/// A socket that listens at a path, with the owner and the permissions that its endpoint states; must be called within a
+/// tokio runtime. What comes in is the caller's.
+pub fn listen_unix(endpoint: &Endpoint) -> Result<UnixListener, ListenError> {
+    match bind(endpoint)? {
+        Socket::Unix(listener) => Ok(listener),
+        Socket::Tcp(_) => unreachable!("a Unix endpoint makes a Unix socket"),
+    }
+}
+
 fn bind(endpoint: &Endpoint) -> Result<Socket, ListenError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),

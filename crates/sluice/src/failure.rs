@@ -17,6 +17,10 @@ pub(crate) enum Failure {
     No,
     /// There is no such thing.
     NotFound(String),
+    /// It cannot be done as things are.
+    Refused(String),
+    /// There is no daemon to do it.
+    Unreachable(String),
 }
 
 impl Failure {
@@ -30,21 +34,21 @@ impl Failure {
                 }
                 ExitCode::from(1)
             }
-            Failure::Run(error) => {
-                let text = chain(&*error);
-                anstream::eprintln!("error: {text}");
-                if format == Format::Json {
-                    crate::output::json(&serde_json::json!({ "ok": false, "error": text }));
-                }
-                ExitCode::from(1)
-            }
+            Failure::Run(error) => say(&chain(&*error), format, 1),
             Failure::No => ExitCode::from(1),
-            Failure::NotFound(text) => {
-                anstream::eprintln!("error: {text}");
-                ExitCode::from(3)
-            }
+            Failure::NotFound(text) => say(&text, format, 3),
+            Failure::Refused(text) => say(&text, format, 4),
+            Failure::Unreachable(text) => say(&text, format, 5),
         }
     }
+}
+
+fn say(text: &str, format: Format, code: u8) -> ExitCode {
+    anstream::eprintln!("error: {text}");
+    if format == Format::Json {
+        crate::output::json(&serde_json::json!({ "ok": false, "error": text }));
+    }
+    ExitCode::from(code)
 }
 
 /// An error and its causes in one line.

@@ -3,6 +3,7 @@
 //! | verb | file |
 //! |---|---|
 //! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `completions` | `verbs/` |
+//! | `attach`, `detach`, `resize`, `set` | `verbs/`, and `control/` at both ends of the daemon's socket |
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 //! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod control;
 mod demo;
 mod export;
 mod failure;

@@ -3,9 +3,10 @@
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::device::nbd::Connection;
-use crate::device::spec::{Arrived, Edit, EditError, Snapshot, VmSnapshot, VolumeSpec};
+use crate::device::spec::{Arrived, Edit, EditError, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::device::turn::{Ending, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
+use crate::nbd::export::Export;
 
 impl Loop {
     /// Applies changes in order; stops at the first that cannot be made.
@@ -51,6 +52,12 @@ impl Loop {
             }
             Edit::RemoveVm { vm } => self.remove_vm(now, &vm),
             Edit::AddVolume { vm, volume } => self.add_volume(now, &vm, *volume),
+            Edit::ResizeVolume { vm, volume, store, export } => {
+                let (vm, _) = self.find_vm(&vm)?;
+                let volume = self.find_volume(vm, &volume)?;
+                self.resize(volume, store, export);
+                Ok(())
+            }
             Edit::RemoveVolume { vm, volume } => {
                 let (vm, _) = self.find_vm(&vm)?;
                 let volume = self.find_volume(vm, &volume)?;
@@ -94,6 +101,17 @@ impl Loop {
             mapped: now,
         });
         Ok(())
+    }
+
+    fn resize(&mut self, index: u32, store: Store, export: Export) {
+        let volume = &mut self.backend.volumes[index];
+        let new = VolumeStore::open(store, &mut self.backend.files);
+        if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
+            self.backend.files.close(file);
+            // Operations that were pushed in this turn name its descriptor.
+            self.backend.outlived.push(source);
+        }
+        volume.export = export;
     }
 
     fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {

@@ -118,6 +118,17 @@ pub enum Edit {
         /// What it is.
         volume: Box<VolumeSpec>,
     },
+    /// A volume has another size; its clients stay.
+    ResizeVolume {
+        /// Known.
+        vm: String,
+        /// Known.
+        volume: String,
+        /// As before, with the new range.
+        store: Store,
+        /// As before, with the new size.
+        export: Export,
+    },
     /// A volume goes: its connections close, what waits is not served, what is in flight ends at the device.
     RemoveVolume {
         /// Known.

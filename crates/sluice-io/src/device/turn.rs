@@ -127,6 +127,7 @@ impl Loop {
             let before = self.clock.now();
             let patience = self.patience(before);
             self.backend.ring.turn(patience, &mut events)?;
+            self.backend.outlived.clear();
             let now = self.clock.now();
             let mut moved = !events.is_empty();
             for event in events.drain(..) {

@@ -184,6 +184,8 @@ pub(super) struct Backend {
     pub(super) over: Vec<Slot>,
     pub(super) slow: Sender<Question>,
     pub(super) zeroes: Buffer,
+    /// Replaced in this turn.
+    pub(super) outlived: Vec<Arc<Source>>,
     covered: Vec<Slot>,
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
@@ -204,6 +206,7 @@ impl Backend {
             over: Vec::new(),
             slow,
             zeroes,
+            outlived: Vec::new(),
             covered: Vec::new(),
             vectors: vec![Vec::new(); depth as usize],
         }

@@ -120,6 +120,52 @@ impl Source {
         })
     }
 
+    /// The same volume with another length, on the same description and so under the same lock, which covers what is
+    /// added. `None`: up to the end of the file or device as it is now.
+    ///
+    /// # Errors
+    /// As [`Source::open`]; nothing has changed then.
+    pub fn resized(&self, length: Option<u64>) -> Result<Self, SourceError> {
+        let path = &self.path;
+        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspect(path, "type", errno.into()))?;
+        let size_bytes =
+            size_of(self.fd.as_fd(), &stat, self.block_device).map_err(|error| inspect(path, "size", error))?;
+        let length = length.unwrap_or_else(|| size_bytes.saturating_sub(self.range.offset));
+        let range = ByteRange::new(self.range.offset, length);
+        check_extent(path, range, size_bytes)?;
+        check_alignment(path, range, self.alignment)?;
+        lock::lock_within(self.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
+        let fd = self.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
+        let waited = Duration::ZERO;
+        Ok(Self { path: path.clone(), range, waited, fd, ..*self })
+    }
+
+    /// Makes a regular file long enough for the volume to have `length` bytes; a longer one stays as it is. Returns the
+    /// size that it had.
+    ///
+    /// # Errors
+    /// [`SourceError::Inspect`]: not a regular file that may be written, or the file system refuses.
+    pub fn extend(&self, length: u64) -> Result<u64, SourceError> {
+        let failed = |errno: Errno| inspect(&self.path, "length", errno.into());
+        let before = rustix::fs::fstat(&self.fd).map_err(failed)?.st_size as u64;
+        let end = self.range.offset.saturating_add(length);
+        if end > before {
+            if self.block_device || self.read_only {
+                return Err(failed(Errno::INVAL));
+            }
+            rustix::fs::ftruncate(&self.fd, end).map_err(failed)?;
+        }
+        Ok(before)
+    }
+
+    /// Gives a regular file the size that it had before [`Source::extend`].
+    ///
+    /// # Errors
+    /// [`SourceError::Inspect`]: the file system refuses.
+    pub fn cut(&self, size_bytes: u64) -> Result<(), SourceError> {
+        rustix::fs::ftruncate(&self.fd, size_bytes).map_err(|errno| inspect(&self.path, "length", errno.into()))
+    }
+
     /// The path it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {

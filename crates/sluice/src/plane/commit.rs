@@ -14,12 +14,9 @@ use super::stage::{self, Staged};
 use super::{Edits, Plane, PlaneError, VolumeName, translate};
 
 pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
-    let Staged { devices, volumes, listeners } = staged;
+    let Staged { devices, volumes, resized, listeners } = staged;
     plane.devices.extend(devices);
-    for (name, (_, export)) in &volumes {
-        plane.exports.insert(name.clone(), export.clone());
-    }
-    let edits = edits(&plane.host, &host, volumes);
+    let edits = edits(&plane.host, &host, &volumes, &resized);
     let changes = edits.values().map(Vec::len).sum();
     for (device, edits) in edits {
         let running = &plane.devices[&device];
@@ -27,7 +24,9 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     }
     plane.devices.retain(|name, _| host.devices.contains_key(name));
     let served = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
-    plane.exports.retain(|name, _| served(name));
+    plane.served.extend(volumes);
+    plane.served.extend(resized);
+    plane.served.retain(|name, _| served(name));
     plane.seats.set_max(host.nbd.connections_max);
     plane.host = host;
     plane.listeners.extend(listeners);
@@ -40,7 +39,9 @@ fn on_device<'a>(host: &'a Host, device: &'a str) -> impl Iterator<Item = (&'a S
     host.vms.iter().filter(move |(_, vm)| vm.volumes.values().any(|volume| volume.device == device))
 }
 
-fn edits(old: &Host, new: &Host, mut opened: BTreeMap<VolumeName, (Store, Export)>) -> Edits {
+type Volumes = BTreeMap<VolumeName, (Store, Export)>;
+
+fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes) -> Edits {
     let mut edits = Edits::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
         if edits.contains_key(device) {
@@ -48,8 +49,8 @@ fn edits(old: &Host, new: &Host, mut opened: BTreeMap<VolumeName, (Store, Export
         }
         let mut list = Vec::new();
         leaving(old, new, device, &mut list);
-        changing(old, new, device, &mut list);
-        coming(old, new, device, &mut opened, &mut list);
+        changing(old, new, device, resized, &mut list);
+        coming(old, new, device, opened, &mut list);
         edits.insert(device.clone(), list);
     }
     edits
@@ -75,7 +76,7 @@ fn leaving(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
     }
 }
 
-fn changing(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
+fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
     if before.depth != after.depth {
         list.push(Edit::SetDepth(after.depth));
@@ -94,23 +95,22 @@ fn changing(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
         if vm.policy != known.policy || window != translate::window(before) || !volumes.is_empty() {
             list.push(Edit::SetPolicies { vm: name.clone(), policy: vm.policy, window, volumes });
         }
+        for volume in vm.volumes.values().filter(|volume| volume.device == device) {
+            if let Some((store, export)) = resized.get(&(name.clone(), volume.name.clone())).cloned() {
+                list.push(Edit::ResizeVolume { vm: name.clone(), volume: volume.name.clone(), store, export });
+            }
+        }
     }
 }
 
-fn coming(
-    old: &Host,
-    new: &Host,
-    device: &str,
-    opened: &mut BTreeMap<VolumeName, (Store, Export)>,
-    list: &mut Vec<Edit>,
-) {
+fn coming(old: &Host, new: &Host, device: &str, opened: &Volumes, list: &mut Vec<Edit>) {
     for (name, vm) in on_device(new, device) {
         if vm_there(old, device, name).is_none() {
             let window = translate::window(&new.devices[device]);
             list.push(Edit::AddVm { vm: name.clone(), policy: vm.policy, window });
         }
         for (volume, spec) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
-            if let Some((store, export)) = opened.remove(&(name.clone(), volume.clone())) {
+            if let Some((store, export)) = opened.get(&(name.clone(), volume.clone())).cloned() {
                 let volume = VolumeSpec { name: volume.clone(), policy: spec.policy, store, export };
                 list.push(Edit::AddVolume { vm: name.clone(), volume: Box::new(volume) });
             }
@@ -133,7 +133,7 @@ fn offer(plane: &mut Plane) {
             for (volume, spec) in &spec.volumes {
                 if everything || translate::endpoint(&spec.export.endpoint).to_string() == here {
                     let name = (vm.clone(), volume.clone());
-                    let export = plane.exports[&name].clone();
+                    let export = plane.served[&name].1.clone();
                     let door = plane.devices[&spec.device].device.door();
                     entries.push(Entry { export, vm: name.0, volume: name.1, door });
                 }

@@ -74,6 +74,21 @@ pub(crate) enum PlaneError {
         /// VM and volume that have the bytes now.
         old: String,
     },
+    /// Its guest may have data there.
+    #[error(
+        "VM {vm}, volume {volume}: it has {from} bytes and cannot be cut to {to} while it is served; detach it, and \
+         attach it again"
+    )]
+    Shrunk {
+        /// Whose.
+        vm: String,
+        /// Which.
+        volume: String,
+        /// Its size, in bytes.
+        from: u64,
+        /// The size wanted, in bytes.
+        to: u64,
+    },
     /// A volume lies somewhere else than it says.
     #[error(
         "VM {vm}, volume {volume}: its source lies on {found}, but its device {device} is {expected}; name the device that it lies on"

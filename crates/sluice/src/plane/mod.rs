@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::Host;
-use sluice_io::device::{Device, Edit, Snapshot};
+use sluice_config::changes::Target;
+use sluice_io::device::{Device, Edit, Snapshot, Store};
 use sluice_io::listener::{Listener, Seats};
 use sluice_io::nbd::export::Export;
-use sluice_io::source::DiskSet;
+use sluice_io::source::{DiskSet, Source, SourceError};
 
 pub(crate) mod accounts;
 mod commit;
@@ -38,7 +39,8 @@ pub(crate) struct Running {
 pub(crate) struct Plane {
     host: Host,
     devices: BTreeMap<String, Running>,
-    exports: BTreeMap<VolumeName, Export>,
+    /// What every volume is, and what its clients are told.
+    served: BTreeMap<VolumeName, (Store, Export)>,
     listeners: Vec<Listener>,
     seats: Arc<Seats>,
 }
@@ -51,7 +53,7 @@ impl Plane {
         Plane {
             host: nothing,
             devices: BTreeMap::new(),
-            exports: BTreeMap::new(),
+            served: BTreeMap::new(),
             listeners: Vec::new(),
             seats: Arc::default(),
         }
@@ -69,6 +71,15 @@ impl Plane {
         commit::commit(self, host, staged)
     }
 
+    /// Makes the file of a volume long enough for `bytes`; `None`: it is, or it has none.
+    pub(crate) fn extend(&self, target: &Target, bytes: u64) -> Result<Option<Extended>, SourceError> {
+        let name = (target.vm.clone(), target.volume.clone().unwrap_or_default());
+        let Some((Store::File { source, .. }, _)) = self.served.get(&name) else { return Ok(None) };
+        let before = source.extend(bytes)?;
+        let grew = source.range().offset.saturating_add(bytes) > before;
+        Ok(grew.then(|| Extended { source: Arc::clone(source), before }))
+    }
+
     /// What every device does at the moment.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
@@ -81,6 +92,21 @@ impl Plane {
         drop(self.listeners);
         self.devices.values().for_each(|running| running.device.drain());
         Draining { devices: self.devices.into_values().map(|running| running.device).collect() }
+    }
+}
+
+/// A file that was made longer for a change that may yet fail.
+pub(crate) struct Extended {
+    source: Arc<Source>,
+    before: u64,
+}
+
+impl Extended {
+    /// Makes it as it was; nobody has been told of what is cut off.
+    pub(crate) fn cut(self) {
+        if let Err(error) = self.source.cut(self.before) {
+            tracing::error!(path = %self.source.path().display(), %error, "File stays longer than it was");
+        }
     }
 }
 

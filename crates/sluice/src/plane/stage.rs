@@ -21,15 +21,18 @@ pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
     /// Volumes that are new, or lie somewhere else now.
     pub(super) volumes: BTreeMap<VolumeName, (Store, Export)>,
+    /// Volumes that stay, with another size.
+    pub(super) resized: BTreeMap<VolumeName, (Store, Export)>,
     pub(super) listeners: Vec<Listener>,
 }
 
 pub(super) fn stage(plane: &Plane, host: &Host) -> Result<Staged, PlaneError> {
     check_devices(plane, host)?;
     let devices = start_devices(plane, host)?;
+    let resized = resize_volumes(plane, host)?;
     let volumes = open_volumes(plane, host, &devices)?;
     let listeners = listen(plane, host)?;
-    Ok(Staged { devices, volumes, listeners })
+    Ok(Staged { devices, volumes, resized, listeners })
 }
 
 /// What runs may not change its nature.
@@ -69,13 +72,54 @@ fn start_devices(plane: &Plane, host: &Host) -> Result<BTreeMap<String, Running>
     Ok(started)
 }
 
-/// Whether a volume is where it was.
+/// Whether a volume is where it was, if not as large.
 pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
     let place = |volume: &Volume| {
-        let Volume { device, source, offset, size, read_only, buffered, export, .. } = volume.clone();
-        (device, source, offset, size, read_only, buffered, export.name)
+        let Volume { device, source, offset, read_only, buffered, export, .. } = volume.clone();
+        (device, source, offset, read_only, buffered, export.name, export.protocol)
     };
     old.is_some_and(|old| place(old) == place(new))
+}
+
+/// Volumes that stay and have another size in the file.
+fn resize_volumes(plane: &Plane, host: &Host) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
+    let mut resized = BTreeMap::new();
+    for (vm, spec) in &host.vms {
+        for (name, new) in &spec.volumes {
+            let old = plane.host.vms.get(vm).and_then(|vm| vm.volumes.get(name));
+            if old.is_some_and(|old| stays(Some(old), new) && old.size != new.size) {
+                let key = (vm.clone(), name.clone());
+                let volume = resize(&key, &plane.served[&key], new)?;
+                resized.insert(key, volume);
+            }
+        }
+    }
+    Ok(resized)
+}
+
+fn resize(name: &VolumeName, served: &(Store, Export), new: &Volume) -> Result<(Store, Export), PlaneError> {
+    let (vm, volume) = name.clone();
+    let (store, export) = served;
+    let store = match store {
+        Store::Null => Store::Null,
+        Store::File { source, .. } => {
+            let failed = |source| PlaneError::Volume { vm: vm.clone(), volume: volume.clone(), source };
+            let source = source.resized(new.size).map_err(failed)?;
+            let extents = source.extents().ok();
+            Store::File { source: Arc::new(source), extents }
+        }
+    };
+    let size_bytes = match &store {
+        Store::Null => new.size.unwrap_or(export.size_bytes),
+        Store::File { source, .. } => source.size_bytes(),
+    };
+    if size_bytes < export.size_bytes {
+        let (from, to) = (export.size_bytes, size_bytes);
+        return Err(PlaneError::Shrunk { vm, volume, from, to });
+    }
+    let export = Export { size_bytes, ..export.clone() };
+    export.validate().map_err(|source| PlaneError::Export { vm, volume, source })?;
+    Ok((store, export))
 }
 
 fn open_volumes(

@@ -10,6 +10,11 @@ use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use sluice_config::changes::Changes;
+use tokio::sync::mpsc;
+
+use crate::control::apply::{State, apply};
+use crate::control::server::{Asked, Server};
 use crate::failure::{Failure, chain};
 use crate::output::{self, Format};
 use crate::plane::{Plane, accounts};
@@ -35,7 +40,8 @@ impl Serve {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut report = signal(SignalKind::user_defined1())?;
-        let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
+        let changes = Changes::default();
+        let (files, host) = sluice_config::load_changed(&self.file, &changes).map_err(Failure::Config)?;
         host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
         if let Some(descriptors) = sluice_io::limits::raise_descriptors()
             && descriptors < u64::from(host.nbd.connections_max)
@@ -44,11 +50,16 @@ impl Serve {
             tracing::warn!(descriptors, wanted, "Fewer descriptors than connections are allowed; raise LimitNOFILE");
         }
         let mut plane = Plane::new();
+        let (_control, mut asked) = listen(host.daemon.control.as_deref())?;
         plane.apply(host)?;
+        let mut state = State { files, changes };
         say_ready(&plane, format);
         loop {
             tokio::select! {
-                _ = reload.recv() => reload_file(&self.file, &mut plane),
+                _ = reload.recv() => reload_file(&self.file, &mut plane, &mut state),
+                Some((request, reply)) = asked.recv() => {
+                    let _ = reply.send(apply(&mut plane, &mut state, request));
+                }
                 _ = report.recv() => accounts::print(&plane.snapshots(), format),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
@@ -69,9 +80,20 @@ fn say_ready(plane: &Plane, format: Format) {
     }
 }
 
-fn reload_file(file: &Path, plane: &mut Plane) {
-    let host = match sluice_config::load(file) {
-        Ok(host) => host,
+/// The control socket, and a channel out of which never comes anything if there is none.
+fn listen(path: Option<&Path>) -> Result<(Option<Server>, mpsc::Receiver<Asked>), Failure> {
+    match path {
+        Some(path) => {
+            let (server, asked) = Server::start(path)?;
+            Ok((Some(server), asked))
+        }
+        None => Ok((None, mpsc::channel(1).1)),
+    }
+}
+
+fn reload_file(file: &Path, plane: &mut Plane, state: &mut State) {
+    let (files, host) = match sluice_config::load_changed(file, &state.changes) {
+        Ok(loaded) => loaded,
         Err(diagnostics) => {
             anstream::eprintln!("{diagnostics}");
             tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
@@ -79,8 +101,15 @@ fn reload_file(file: &Path, plane: &mut Plane) {
         }
     };
     host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
+    if host.daemon.control != plane.host().daemon.control {
+        tracing::warn!("The control socket stays where it is until the daemon is started anew");
+    }
     match plane.apply(host) {
-        Ok(changes) => tracing::info!(changes, "File applied"),
+        Ok(changes) => {
+            state.files = files;
+            let kept = state.changes.len();
+            tracing::info!(changes, kept, "File applied");
+        }
         Err(error) => {
             tracing::error!(error = chain(&error), "File cannot be applied: everything stays as it was");
         }

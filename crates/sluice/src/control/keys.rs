@@ -1,0 +1,77 @@
+//! `KEY=VALUE` on the command line, as the host file would have it.
+
+/// One assignment; dots lead into tables: `export.socket=/run/a.sock`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Assignment {
+    path: Vec<String>,
+    value: toml::Value,
+}
+
+/// Reads one, for clap.
+pub(crate) fn parse(text: &str) -> Result<Assignment, String> {
+    let advice = "write KEY=VALUE as in the host file, for example limit=\"500 iops\" or export.socket=/run/a.sock";
+    let (key, value) = text.split_once('=').ok_or_else(|| advice.to_owned())?;
+    let path: Vec<String> = key.trim().split('.').map(str::to_owned).collect();
+    if path.iter().any(String::is_empty) {
+        return Err(advice.to_owned());
+    }
+    Ok(Assignment { path, value: read_value(value.trim()) })
+}
+
+/// What TOML takes for a value is one; everything else is text, so that quotes are needed for the shell alone.
+fn read_value(text: &str) -> toml::Value {
+    let table: Result<toml::Table, _> = format!("value = {text}").parse();
+    let value = table.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    value.unwrap_or_else(|| toml::Value::String(text.to_owned()))
+}
+
+/// The table that they make; a key given twice, or as a value and as a table, is an error.
+pub(crate) fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String> {
+    let mut root = toml::Table::new();
+    for Assignment { path, value } in assignments {
+        let name = path.join(".");
+        let (last, above) = path.split_last().expect("a path has an element");
+        let mut table = &mut root;
+        for key in above {
+            let inner = table.entry(key.clone()).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+            table = inner.as_table_mut().ok_or_else(|| format!("{name}: {key} has a value of its own"))?;
+        }
+        if table.insert(last.clone(), value).is_some() {
+            return Err(format!("{name} is given twice"));
+        }
+    }
+    Ok(root)
+}
+
+/// Divides those that begin with `vm.`, without it, from the others.
+pub(crate) fn of_vm(assignments: Vec<Assignment>) -> (Vec<Assignment>, Vec<Assignment>) {
+    let (mut vm, others): (Vec<_>, Vec<_>) =
+        assignments.into_iter().partition(|assignment| assignment.path.len() > 1 && assignment.path[0] == "vm");
+    vm.iter_mut().for_each(|assignment| drop(assignment.path.remove(0)));
+    (vm, others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_read_as_the_file_would() {
+        let read = |texts: &[&str]| table(texts.iter().map(|text| parse(text).unwrap()).collect());
+        let made = read(&["limit=500 iops", "weight=300", "read_only=true", "export.socket=/run/a b,c.sock"]).unwrap();
+        let same = "limit = \"500 iops\"\nweight = 300\nread_only = true\nexport = { socket = \"/run/a b,c.sock\" }";
+        assert_eq!(made, same.parse().unwrap());
+        assert_eq!(read(&["latency={ p99 = \"5ms\" }"]).unwrap(), "latency = { p99 = \"5ms\" }".parse().unwrap());
+        assert_eq!(read(&["a=1\nb = 2"]).unwrap().len(), 1);
+        assert_eq!(read(&["a=1", "a=2"]), Err("a is given twice".to_owned()));
+        assert_eq!(read(&["a=1", "a.b=2"]), Err("a.b: a has a value of its own".to_owned()));
+        assert!(parse("weight").is_err() && parse(".a=1").is_err() && parse("=1").is_err());
+    }
+
+    #[test]
+    fn keys_of_the_vm_stand_apart() {
+        let read = |texts: &[&str]| texts.iter().map(|text| parse(text).unwrap()).collect::<Vec<_>>();
+        let (vm, others) = of_vm(read(&["vm.weight=3", "device=d", "vm=4"]));
+        assert_eq!((vm, others), (read(&["weight=3"]), read(&["device=d", "vm=4"])));
+    }
+}

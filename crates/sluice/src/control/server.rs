@@ -1,0 +1,86 @@
+//! The daemon's side of the control socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sluice_io::listener::{Endpoint, ListenError};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::{Code, Reply, Request};
+
+/// Longest request, in bytes.
+const REQUEST_MAX: u64 = 1 << 20;
+/// How long somebody may take to say what he wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Requests that wait for their turn.
+const WAITING_MAX: usize = 16;
+
+/// A request and where its reply goes.
+pub(crate) type Asked = (Request, oneshot::Sender<Reply>);
+
+/// The socket; dropping it closes it and removes its file.
+pub(crate) struct Server {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens at `path`, for the daemon's own user alone; what is asked comes out of the channel. Must be called within a
+    /// tokio runtime.
+    pub(crate) fn start(path: &Path) -> Result<(Server, mpsc::Receiver<Asked>), ListenError> {
+        let endpoint = Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 };
+        let listener = sluice_io::listener::listen_unix(&endpoint)?;
+        let (sender, asked) = mpsc::channel(WAITING_MAX);
+        let task = tokio::spawn(accept(listener, sender));
+        Ok((Server { path: path.to_owned(), task }, asked))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = tokio::time::timeout(PATIENCE, converse(stream, sender)).await.unwrap_or(Ok(()))
+                    {
+                        tracing::debug!(%error, "Control client left");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Cannot accept a control client");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line).await?;
+    let reply = match serde_json::from_str(&line) {
+        Err(error) => Reply::failed(Code::Invalid, format!("This is not a request: {error}")),
+        Ok(request) => {
+            let (reply, answer) = oneshot::channel();
+            let gone = |_| io::Error::other("The daemon ends");
+            sender.send((request, reply)).await.map_err(|_| io::Error::other("The daemon ends"))?;
+            answer.await.map_err(gone)?
+        }
+    };
+    let mut text = serde_json::to_string(&reply).map_err(io::Error::other)?;
+    text.push('\n');
+    write.write_all(text.as_bytes()).await
+}
