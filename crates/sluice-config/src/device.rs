@@ -52,6 +52,7 @@ impl DeviceDraft {
             capacity: Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") },
             reference,
             rotational,
+            merging: reader.bool("merging").unwrap_or(scheduler.merging),
             admission: reader.word("admission") != Some("off"),
             window: read_window(reader, depth),
             cost,

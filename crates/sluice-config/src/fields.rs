@@ -165,6 +165,13 @@ pub static DEVICE: Section = Section {
         Key::new("rotational", Kind::Bool, "false", "Whether near requests are much cheaper than far ones")
             .default("as the disk says"),
         Key::new(
+            "merging",
+            Kind::Bool,
+            "true",
+            "Whether requests of one volume that are neighbours on the device go to it as one",
+        )
+        .default("as the scheduler wants: elevators do, schedulers by tags do not"),
+        Key::new(
             "admission",
             Kind::Word(&["on", "off"]),
             "\"on\"",

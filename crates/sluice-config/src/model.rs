@@ -49,6 +49,8 @@ pub struct Device {
     pub reference: Bytes,
     /// Whether near requests are much cheaper; `None`: as the disk says.
     pub rotational: Option<bool>,
+    /// Whether neighbouring requests are merged.
+    pub merging: bool,
     /// Whether reservations above the capacity are refused.
     pub admission: bool,
     /// How much of one VM's work is taken in.

@@ -23,6 +23,7 @@ use crate::device::mailbox::Mailbox;
 
 mod edit;
 mod mailbox;
+mod merged;
 mod nbd;
 mod requests;
 mod slow;

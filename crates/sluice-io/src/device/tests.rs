@@ -222,3 +222,77 @@ fn draining_answers_everything_first() {
     assert_eq!(answers, 50);
     assert!(ends(client));
 }
+
+/// A device of one slot whose gate joins neighbours; the log of what its server did.
+fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let descriptor = schedulers::find("noop").unwrap();
+    let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: Default::default() };
+    let gate = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
+    let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
+    let delay_log = Some(log.path().to_owned());
+    (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log }).unwrap(), log)
+}
+
+/// Everything at once; the answers by cookie.
+fn ask_all(client: &mut Client, commands: &[Command<'_>]) -> Vec<Result<Vec<u8>, Errno>> {
+    for (cookie, command) in commands.iter().enumerate() {
+        client.submit(cookie as u64, command.clone()).unwrap();
+    }
+    let mut answers = vec![None; commands.len()];
+    while answers.iter().any(Option::is_none) {
+        client.flush_output().unwrap();
+        let mut keep = |reply: crate::nbd::client::Reply<'_>| {
+            let before = answers[reply.cookie as usize].replace(reply.result.map(|()| reply.data.to_vec()));
+            assert!(before.is_none(), "answered once");
+        };
+        client.receive(None, &mut keep).unwrap();
+    }
+    answers.into_iter().flatten().collect()
+}
+
+#[test]
+fn neighbours_are_one_submission_and_each_has_its_answer() {
+    let (device, log) = merging(Duration::from_millis(100));
+    let (file, store) = file(1 << 20);
+    add(&device, Policy::default(), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    let data: Vec<Vec<u8>> = (0..9u8).map(|page| vec![page + 1; 4096]).collect();
+    let write = |page: usize| Command::Write { offset: page as u64 * 4096, data: &data[page], fua: page == 2 };
+    let read = |page: u64| Command::Read { offset: page * 4096, len: 4096 };
+    let answers = ask_all(&mut client, &[read(100), write(0), write(1), write(2), write(4), write(3), write(8)]);
+    assert!(answers.iter().skip(1).all(|answer| *answer == Ok(vec![])));
+    let answers = ask_all(&mut client, &[read(100), read(3), read(2), read(4), read(0), read(1), read(8)]);
+    for (answer, page) in answers.iter().skip(1).zip([3, 2, 4, 0, 1, 8]) {
+        assert_eq!(answer.as_deref(), Ok(&data[page][..]));
+    }
+    // A failure is that of its part.
+    file.as_file().set_len(4096 * 3).unwrap();
+    let answers = ask_all(&mut client, &[read(0), read(1), read(2), read(3)]);
+    let ok: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(ok, [true, true, true, false]);
+    let account = &device.snapshot().unwrap().vms[0].account;
+    assert_eq!((account.completed[0], account.completed[1], account.failed), (11, 6, 1));
+    device.stop();
+    // One line says what the columns are. Of 18 requests at least the six joined ones took no time of their own, even if
+    // every first one was served before the others had come.
+    let slots = std::fs::read_to_string(log.path()).unwrap().lines().count() - 1;
+    assert!(slots <= 12, "{slots} slots of the device for 18 requests");
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_joined_requests_along() {
+    let (device, _log) = merging(Duration::from_millis(30));
+    let (_file, store) = file(1 << 20);
+    add(&device, Policy::default(), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    for cookie in 0..32 {
+        client.submit(cookie, Command::Read { offset: 4096 * (cookie % 16), len: 4096 }).unwrap();
+    }
+    while !client.flush_output().unwrap() {}
+    client.receive(None, &mut |_| ()).unwrap();
+    drop(client);
+    assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.queued, snapshot.in_flight, snapshot.vms[0].outstanding), (0, 0, 0));
+}

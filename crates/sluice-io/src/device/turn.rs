@@ -59,6 +59,7 @@ pub(super) struct Loop {
     pub(super) device: String,
     pub(super) clock: Clock,
     pub(super) gate: Gate,
+    finished: Vec<Finished>,
     pub(super) backend: Backend,
     pub(super) vms: Table<Vm>,
     pub(super) connections: Table<Connection>,
@@ -95,6 +96,7 @@ impl Loop {
             device,
             clock: Clock::start(),
             gate,
+            finished: Vec::new(),
             backend,
             vms: Table::default(),
             connections: Table::default(),
@@ -233,9 +235,10 @@ impl Loop {
         if kind == Some(Kind::Write) && self.backend.volumes[index].wrote(now, offset, length) {
             self.map_anew(index);
         }
-        if let Some(finished) = self.gate.complete(now, slot, work.errno == 0) {
-            self.finish(finished);
-        }
+        let mut finished = std::mem::take(&mut self.finished);
+        self.backend.tell(&mut self.gate, now, slot, (work.errno == 0, work.part_of), &mut finished);
+        finished.drain(..).for_each(|over| self.finish(over));
+        self.finished = finished;
         self.remove_left_volume(index);
     }
 

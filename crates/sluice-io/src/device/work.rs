@@ -11,11 +11,12 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
-use sluice_sched::gate::{Slot, Submission};
-use sluice_sched::{Device, Instant, Kind, Policy, VolumeId};
+use sluice_sched::gate::{Part, Slot, Submission};
+use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
 
 use crate::buffer::{Buffer, Pool};
 use crate::delay::Delay;
+use crate::device::merged::{Merged, PartOf, place_of};
 use crate::device::slow::Question;
 use crate::device::spec::{Store, VolumeSpec};
 use crate::device::table::Table;
@@ -64,7 +65,7 @@ pub(super) struct Io {
     pub(super) held: u64,
 }
 
-/// What a slot of the gate does.
+/// What a slot of the gate does, or a part of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub(super) token: u32,
@@ -75,6 +76,7 @@ pub(super) struct Work {
     pub(super) errno: i32,
     /// When the delay device lets it go.
     ends: Instant,
+    pub(super) part_of: Option<PartOf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,6 +181,7 @@ pub(super) struct Backend {
     pub(super) files: Files,
     pub(super) pool: Pool,
     pub(super) delay: Option<Delay>,
+    /// By place: those of the gate's slots, and between them parts of merged submissions.
     pub(super) works: Vec<Option<Work>>,
     /// Slots whose work is over, to be told to the gate.
     pub(super) over: Vec<Slot>,
@@ -189,6 +192,7 @@ pub(super) struct Backend {
     covered: Vec<Slot>,
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
+    pub(super) merged: Merged,
 }
 
 impl Backend {
@@ -202,13 +206,14 @@ impl Backend {
             files: Files::default(),
             pool,
             delay,
-            works: vec![None; depth as usize],
+            works: vec![None; depth as usize * 2],
             over: Vec::new(),
             slow,
             zeroes,
             outlived: Vec::new(),
             covered: Vec::new(),
-            vectors: vec![Vec::new(); depth as usize],
+            vectors: vec![Vec::new(); depth as usize * 2],
+            merged: Merged::default(),
         }
     }
 
@@ -450,15 +455,24 @@ impl Io {
     }
 }
 
-impl Device for Backend {
-    fn submit(&mut self, now: Instant, submission: &Submission) {
-        let Submission { slot, token, skip, request } = *submission;
+impl Backend {
+    /// When the delay device lets a request go. What nobody waits for any more takes no capacity.
+    pub(super) fn delayed_until(&mut self, now: Instant, wanted: bool, request: &Request) -> Instant {
+        let delay = self.delay.as_mut().filter(|_| wanted);
+        delay.map_or(now, |delay| delay.start(now, request))
+    }
+
+    /// Begins the work at a place: `length` bytes behind the first `skip` of the request `token`.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        (token, skip, length): (u32, u32, u32),
+        ends: Instant,
+        part_of: Option<PartOf>,
+    ) {
         let io = &self.ios[token];
         let (abandoned, volume) = (io.abandoned, io.volume);
-        // What nobody waits for any more takes no capacity.
-        let delay = self.delay.as_mut().filter(|_| !abandoned);
-        let ends = delay.map_or(now, |delay| delay.start(now, &request));
-        let io = &self.ios[token];
         let stage = self.first_stage(io);
         let impossible = stage == Stage::WriteZeroes && io.fast;
         let place = slot.0 as usize;
@@ -466,8 +480,7 @@ impl Device for Backend {
             self.works.resize(place + 1, None);
             self.vectors.resize(place + 1, Vec::new());
         }
-        let length = request.length;
-        self.works[place] = Some(Work { token, skip, length, progress: 0, stage, errno: 0, ends });
+        self.works[place] = Some(Work { token, skip, length, progress: 0, stage, errno: 0, ends, part_of });
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].orphans += 1;
@@ -477,5 +490,18 @@ impl Device for Backend {
             return self.end(now, slot, libc::EOPNOTSUPP);
         }
         self.start(now, slot);
+    }
+}
+
+impl Device for Backend {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        let Submission { slot, token, skip, request } = *submission;
+        let wanted = !self.ios[token].abandoned;
+        let ends = self.delayed_until(now, wanted, &request);
+        self.begin(now, place_of(slot), (token, skip, request.length), ends, None);
+    }
+
+    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
+        self.begin_merged(now, submission, parts);
     }
 }

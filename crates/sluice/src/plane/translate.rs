@@ -22,7 +22,7 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> Device
         discard_max: Bytes::mib(64),
         queue_max: 1 << 20,
         cost: device.cost,
-        merging: false,
+        merging: device.merging,
     };
     DeviceSpec {
         name: device.name.clone(),
@@ -86,6 +86,7 @@ pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config:
         (old.params != new.params, "scheduler parameters"),
         (old.reference != new.reference || old.cost != new.cost, "cost model"),
         (old.rotational != new.rotational, "rotational flag"),
+        (old.merging != new.merging, "merging"),
         (old.delay != new.delay, "delay"),
     ];
     fixed.into_iter().find_map(|(differs, what)| differs.then_some(what))
