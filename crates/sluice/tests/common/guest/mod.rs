@@ -134,9 +134,19 @@ impl Guest {
     /// Requests of a disk that have ended, reads and writes together.
     #[track_caller]
     pub(crate) fn requests(&self, disk: &str) -> u64 {
-        let stat = self.sh(&format!("cat /sys/block/{disk}/stat"));
-        let number = |at: usize| stat.split_whitespace().nth(at).and_then(|word| word.parse::<u64>().ok());
-        number(0).zip(number(4)).map(|(reads, writes)| reads + writes).expect("the kernel counts them")
+        let count = self.sh(&format!("{}; echo $((reads + writes))", read_counts(disk)));
+        count.trim().parse().expect("it is a number")
+    }
+
+    /// Waits until so many more have ended.
+    #[track_caller]
+    pub(crate) fn progress(&self, disk: &str, requests: u64) {
+        let read = read_counts(disk);
+        // The guest asks itself, which costs it less than being asked.
+        self.sh(&format!(
+            "{read}; goal=$((reads + writes + {requests}))\n\
+             while [ $((reads + writes)) -lt $goal ]; do usleep 50000; {read}; done"
+        ));
     }
 
     #[track_caller]
@@ -157,6 +167,11 @@ impl Guest {
     pub(crate) fn qemu_says(&self) -> &super::Lines {
         &self.qemu.stderr
     }
+}
+
+/// Shell that reads what the kernel counts of a disk.
+fn read_counts(disk: &str) -> String {
+    format!("read -r reads _ _ _ writes _ </sys/block/{disk}/stat")
 }
 
 /// The first connection, when it comes.
