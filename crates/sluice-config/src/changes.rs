@@ -110,18 +110,14 @@ impl Changes {
             match step {
                 Step::Remove(target) => tree.remove(&target.path()),
                 Step::Set(target, keys) => {
-                    let header: Vec<String> = target.path().into_iter().map(quoted).collect();
-                    let text = format!("[{}]\n{keys}", header.join("."));
+                    let under =
+                        |table, key: &&str| toml::Table::from_iter([((*key).to_owned(), toml::Value::Table(table))]);
+                    let text = target.path().iter().rev().fold(keys.clone(), under).to_string();
                     tree.merge(read_text(&format!("change of {target}"), text, sources, report));
                 }
             }
         }
     }
-}
-
-/// A key as TOML takes it, whatever it consists of.
-fn quoted(key: &str) -> String {
-    toml::Value::String(key.to_owned()).to_string()
 }
 
 fn merge(known: &mut toml::Table, later: toml::Table) {

@@ -201,7 +201,7 @@ fn what_a_dead_client_had_waiting_neither_uses_the_limit_nor_happens() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     // A window of 64 at 1 request per second: the next client would wait for a minute.
-    let policy = "[vm.a]\nlimit = \"1 iops@8KiB\"\nburst = 2\n";
+    let policy = "[vm.a]\nlimit = \"1 iops@8KiB\"\nburst = 2\nallow_slow = true\n";
     let host = place.device("window = { requests = 64 }") + policy + &place.volume("a", "v", &image, "");
     let daemon = Daemon::serve(&place, &host);
     let (mut first, mut second) = (open(&place, "a"), open(&place, "a"));

@@ -54,7 +54,7 @@ fn a_lifted_limit_is_felt_by_a_client_at_work() {
 fn a_request_that_waits_for_its_limit_goes_when_the_limit_is_lifted() {
     let place = Place::new();
     let host = |policy| place.device("") + &vm(&place, "a", policy);
-    let daemon = Daemon::serve(&place, &host("limit = \"0.01 iops@8KiB\"\nburst = 1"));
+    let daemon = Daemon::serve(&place, &host("limit = \"0.01 iops@8KiB\"\nburst = 1\nallow_slow = true"));
     let mut a = open(&place, "a");
     for _ in 0..4 {
         a.send(READ, 0, 0, 512, &[]).unwrap();
@@ -187,9 +187,12 @@ fn what_a_served_volume_is_cannot_change_under_its_clients() {
     let image = place.file("a.img");
     let volume = |vm: &str, lines: &str| format!("[vm.{vm}]\n{LIMITED}\n") + &place.volume(vm, "v", &image, lines);
     let changed = "its bytes are served now as volume a/v";
-    for host in [volume("a", "size = \"1MiB\""), volume("a", "read_only = true"), volume("renamed", "")] {
+    for host in [volume("a", "read_only = true"), volume("renamed", "")] {
         assert_refused_whole(&place, &daemon, &mut client, &(place.device("") + &host), &[changed, "add it again"]);
     }
+    let cut = "it has 4194304 bytes and cannot be cut to 1048576 while it is served";
+    let smaller = place.device("") + &volume("a", "size = \"1MiB\"");
+    assert_refused_whole(&place, &daemon, &mut client, &smaller, &[cut]);
     // In two steps it can.
     daemon.accept(&place.device(""));
     daemon.accept(&(place.device("") + &volume("renamed", "size = \"1MiB\"")));

@@ -52,6 +52,7 @@ impl Daemon {
 
 fn refused(reply: Reply) -> Failure {
     let text = reply.error.unwrap_or_default();
+    let text = text.strip_prefix("error: ").map_or(text.clone(), str::to_owned);
     match reply.code {
         Some(Code::NotFound) => Failure::NotFound(text),
         Some(Code::Refused | Code::Exists) => Failure::Refused(text),

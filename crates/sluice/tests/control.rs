@@ -1,0 +1,149 @@
+//! Changes at the control socket: attach, detach, resize, set; beside clients at work, all or nothing.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use common::raw::Raw;
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool};
+use serde_json::Value;
+
+mod common;
+
+fn host(place: &Place) -> String {
+    let image = place.image("a.img", 4 * MIB);
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    control
+        + &place.device("capacity = \"1000 iops@8KiB\"")
+        + "[vm.a]\nweight = 100\n"
+        + &place.volume("a", "v", &image, "")
+}
+
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+fn open(place: &Place, vm: &str, volume: &str) -> Raw {
+    Raw::open(&place.volume_socket(vm, volume), &format!("{vm}/{volume}")).unwrap()
+}
+
+fn json(ended: Ended) -> Value {
+    serde_json::from_str(&ended.ok()).unwrap()
+}
+
+#[test]
+fn a_limit_is_set_and_lifted_under_a_client() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let mut client = open(&place, "a", "v");
+    let mut seconds_for = |requests: u32| {
+        let started = Instant::now();
+        (0..requests).for_each(|_| drop(client.read(0, 4096).unwrap()));
+        started.elapsed().as_secs_f64()
+    };
+    let set = json(ask(&place, &["set", "a", "limit=100 iops", "burst=1"]));
+    assert_eq!(
+        (&set["before"]["policy"]["limit_iops"], &set["after"]["policy"]["limit_iops"]),
+        (&Value::Null, &100.0.into())
+    );
+    let limited = seconds_for(100);
+    assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
+    json(ask(&place, &["set", "a", "limit=unlimited"]));
+    let free = seconds_for(1000);
+    assert!(free < 9.0, "1000 requests without a limit in {free} s");
+}
+
+#[test]
+fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let refused = ask(&place, &["set", "a", "reservation=2000 iops"]);
+    assert_eq!(refused.code(), Some(1));
+    let said = refused.failed();
+    assert!(said.contains("the capacity is 1000 iops@8KiB: short by 1000 iops"), "{said}");
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["set", "a", "wieght=3"], 1, "did you mean 'weight'?"),
+        (&["set", "b", "weight=3"], 3, "There is no VM b; there are a"),
+        (&["detach", "a/w"], 3, "VM a has no volume w; it has v"),
+        (&["resize", "a", "5MiB"], 1, "name one of its volumes"),
+        (&["resize", "a/v", "1MiB"], 4, "cannot be cut"),
+        (&["attach", "a/v", "device=disk"], 4, "a/v is there already"),
+    ];
+    for (verb, code, words) in cases {
+        let ended = ask(&place, verb);
+        assert_eq!(ended.code(), Some(code), "{verb:?}");
+        let said = ended.failed();
+        assert!(said.contains(words), "{verb:?}: {said}");
+    }
+    let nobody = run(sluice().args(["set", "a", "weight=3", "--socket"]).arg(place.socket("other")));
+    assert_eq!(nobody.code(), Some(5));
+    assert_eq!(daemon.accounts().vm("a")["vm"], "a");
+}
+
+#[test]
+fn volumes_come_grow_and_go_beside_a_client_at_work() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let mut at_work = open(&place, "a", "v");
+    at_work.write(0, &noise(1, 4096)).unwrap();
+    let (image, socket) = (place.image("b.img", MIB), place.volume_socket("b", "new"));
+    let source = format!("source={}", image.display());
+    let export = format!("export.socket={}", socket.display());
+    json(ask(&place, &["attach", "b/new", "device=disk", &source, &export, "vm.weight=300"]));
+    let mut client = open(&place, "b", "new");
+    client.write(0, &noise(2, 4096)).unwrap();
+
+    let resized = json(ask(&place, &["resize", "b/new", "8MiB"]));
+    assert_eq!(resized["after"]["size_bytes"], 8 * MIB);
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8 * MIB);
+    assert_eq!(client.read(0, 4096).unwrap(), noise(2, 4096), "its client stays");
+    let size = run(tool("nbdinfo", "libnbd-bin").arg("--size").arg(place.uri("b", "new"))).ok();
+    assert_eq!(size.trim(), (8 * MIB).to_string());
+    let mut again = open(&place, "b", "new");
+    again.write(7 * MIB, &noise(3, 4096)).unwrap();
+
+    // A reload keeps it.
+    daemon.signal(rustix::process::Signal::HUP);
+    daemon.stderr().up_to(&["File applied"]);
+    assert_eq!(again.read(7 * MIB, 4096).unwrap(), noise(3, 4096));
+
+    json(ask(&place, &["detach", "b"]));
+    assert!(Raw::open(&socket, "b/new").is_err());
+    assert_eq!(at_work.read(0, 4096).unwrap(), noise(1, 4096));
+    json(ask(&place, &["attach", "b/new", "device=disk", &source, &export]));
+    let mut back = open(&place, "b", "new");
+    assert_eq!(back.read(7 * MIB, 4096).unwrap(), noise(3, 4096));
+}
+
+#[test]
+fn a_file_grows_only_for_a_change_that_is_made() {
+    let place = Place::new();
+    let host = host(&place);
+    let second = place.volume("a", "w", &place.file("a.img"), "");
+    let host = host + &second;
+    let host = host.replace("[vm.a.volume.v]\n", "[vm.a.volume.v]\nsize = \"2MiB\"\n");
+    let host = host.replace("[vm.a.volume.w]\n", "[vm.a.volume.w]\noffset = \"2MiB\"\nsize = \"2MiB\"\n");
+    let _daemon = Daemon::serve(&place, &host);
+    let refused = ask(&place, &["resize", "a/v", "8MiB"]).failed();
+    assert!(refused.contains("its bytes"), "{refused}");
+    assert_eq!(std::fs::metadata(place.file("a.img")).unwrap().len(), 4 * MIB);
+    json(ask(&place, &["resize", "a/w", "3MiB"]));
+    assert_eq!(std::fs::metadata(place.file("a.img")).unwrap().len(), 5 * MIB);
+}
+
+#[test]
+fn whoever_talks_nonsense_is_told_so() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    for nonsense in ["\n", "{}\n", "{\"verb\":\"set\",\"target\":\"a\",\"keys\":{},\"more\":1}\n", "\u{7f}\n"] {
+        let mut stream = UnixStream::connect(place.socket("control")).unwrap();
+        stream.write_all(nonsense.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let reply: Value = serde_json::from_str(&reply).unwrap();
+        assert_eq!((&reply["ok"], &reply["code"]), (&false.into(), &"invalid".into()), "{nonsense:?}");
+    }
+    let silent = UnixStream::connect(place.socket("control")).unwrap();
+    json(ask(&place, &["set", "a", "weight=200"]));
+    drop(silent);
+}
