@@ -4,9 +4,12 @@
 //! what has been found right ([`door`]). Definitions of messages come from crate `vhost`, queues from `virtio-queue`,
 //! memory from `vm-memory`; who speaks, waits and answers is here.
 
+pub mod blk;
 pub mod client;
 pub mod door;
 mod guard;
 pub mod inflight;
 pub mod mapping;
 pub mod memory;
+pub mod socket;
+pub mod wire;

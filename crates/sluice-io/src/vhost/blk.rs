@@ -1,0 +1,246 @@
+//! What a block device says of itself: features and configuration space (VIRTIO 1.3, 5.2.3 and 5.2.4).
+//!
+//! All of it follows from the export of the volume. A file that wants 4096-byte alignment for direct I/O has blocks of that
+//! size; smaller requests do not come then. Segments are as many as QEMU's devices have, so that a request fits into rings of
+//! 128 entries, and so long that a request of so many is no longer than the export takes.
+
+use std::mem::{offset_of, size_of};
+
+use vhost::vhost_user::message::{VHOST_USER_CONFIG_OFFSET, VhostUserVirtioFeatures};
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ,
+    VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
+    virtio_blk_config as Layout,
+};
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+use crate::nbd::export::Export;
+
+/// The bit by which a driver asks for event indices.
+pub const EVENT_INDEX: u32 = VIRTIO_RING_F_EVENT_IDX;
+/// Bytes of a sector, in which sizes are told whatever the block size.
+const SECTOR: u64 = 512;
+/// Most data segments of a request; header and status come with them.
+const SEGMENTS_MAX: u32 = 126;
+/// Shortest longest segment: a page of the guest.
+const SEGMENT_LEN_MIN: u32 = 4096;
+/// Longest discard or write of zeroes.
+const RANGE_MAX: u64 = 2 << 30;
+/// As much of a configuration space can be asked for; behind what is known there are zeroes.
+const SPACE_LEN: usize = 256;
+/// Where the only byte lies that a driver may write.
+const WRITE_CACHE: u32 = offset_of!(Layout, wce) as u32;
+
+/// Whether a bit is among features.
+#[must_use]
+pub fn has(features: u64, bit: u32) -> bool {
+    features & (1 << bit) != 0
+}
+
+/// What is offered for an export.
+#[must_use]
+pub fn features(export: &Export) -> u64 {
+    let offered = [
+        (true, VIRTIO_F_VERSION_1),
+        (true, VIRTIO_RING_F_EVENT_IDX),
+        (true, VIRTIO_RING_F_INDIRECT_DESC),
+        (true, VIRTIO_BLK_F_SEG_MAX),
+        (true, VIRTIO_BLK_F_SIZE_MAX),
+        (true, VIRTIO_BLK_F_BLK_SIZE),
+        (true, VIRTIO_BLK_F_TOPOLOGY),
+        (true, VIRTIO_BLK_F_MQ),
+        (export.flush, VIRTIO_BLK_F_FLUSH),
+        (export.flush, VIRTIO_BLK_F_CONFIG_WCE),
+        (export.trim && !export.read_only, VIRTIO_BLK_F_DISCARD),
+        (export.write_zeroes && !export.read_only, VIRTIO_BLK_F_WRITE_ZEROES),
+        (export.read_only, VIRTIO_BLK_F_RO),
+    ];
+    let bits = offered.iter().filter(|(is, _)| *is).fold(0, |bits, (_, bit)| bits | 1 << bit);
+    bits | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+}
+
+/// Whether writes may be cached until a flush: as the driver has set it, else as the features say that it settled for
+/// (5.2.5: with a flush it is a cache, without one it is none).
+#[must_use]
+pub fn write_back(features: u64, set: Option<bool>) -> bool {
+    let flushes = has(features, VIRTIO_BLK_F_FLUSH);
+    match set {
+        Some(set) if has(features, VIRTIO_BLK_F_CONFIG_WCE) => set && flushes,
+        _ => flushes,
+    }
+}
+
+/// A part of the configuration space; nothing if it ends beyond what can be asked for. Some front ends count from where the
+/// space lies among the registers of virtio-mmio, 0x100.
+#[must_use]
+pub fn read_config(export: &Export, queues: u16, write_back: bool, offset: u32, len: u32) -> Option<Vec<u8>> {
+    let mut space = [0; SPACE_LEN];
+    space[..size_of::<Layout>()].copy_from_slice(&config(export, queues, write_back));
+    let start = in_space(offset) as usize;
+    let end = start.checked_add(len as usize)?;
+    space.get(start..end).filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
+}
+
+/// What a driver wants to write to the configuration space: whether writes may be cached. Nothing else can be written.
+#[must_use]
+pub fn write_config(features: u64, offset: u32, bytes: &[u8]) -> Option<bool> {
+    match (in_space(offset), bytes) {
+        (WRITE_CACHE, [value @ 0..=1]) if has(features, VIRTIO_BLK_F_CONFIG_WCE) => Some(*value == 1),
+        _ => None,
+    }
+}
+
+fn in_space(offset: u32) -> u32 {
+    if offset >= VHOST_USER_CONFIG_OFFSET { offset - VHOST_USER_CONFIG_OFFSET } else { offset }
+}
+
+fn config(export: &Export, queues: u16, write_back: bool) -> [u8; size_of::<Layout>()] {
+    let mut space = [0; size_of::<Layout>()];
+    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
+    let block = block_len(export);
+    let physical = export.block_preferred.max(block);
+    let (segments, segment_len) = segments(export);
+    put(offset_of!(Layout, capacity), &(export.size_bytes / SECTOR).to_le_bytes());
+    put(offset_of!(Layout, size_max), &segment_len.to_le_bytes());
+    put(offset_of!(Layout, seg_max), &segments.to_le_bytes());
+    put(offset_of!(Layout, blk_size), &block.to_le_bytes());
+    put(offset_of!(Layout, physical_block_exp), &[(physical / block).ilog2() as u8]);
+    put(offset_of!(Layout, min_io_size), &u16::try_from(physical / block).unwrap_or(0).to_le_bytes());
+    put(offset_of!(Layout, wce), &[u8::from(write_back)]);
+    put(offset_of!(Layout, num_queues), &queues.to_le_bytes());
+    let sectors = (RANGE_MAX / SECTOR) as u32;
+    if export.trim && !export.read_only {
+        put(offset_of!(Layout, max_discard_sectors), &sectors.to_le_bytes());
+        put(offset_of!(Layout, max_discard_seg), &1u32.to_le_bytes());
+        let aligned = physical / SECTOR as u32;
+        put(offset_of!(Layout, discard_sector_alignment), &aligned.to_le_bytes());
+    }
+    if export.write_zeroes && !export.read_only {
+        put(offset_of!(Layout, max_write_zeroes_sectors), &sectors.to_le_bytes());
+        put(offset_of!(Layout, max_write_zeroes_seg), &1u32.to_le_bytes());
+        put(offset_of!(Layout, write_zeroes_may_unmap), &[u8::from(export.trim)]);
+    }
+    space
+}
+
+/// The logical block: no smaller than a sector.
+fn block_len(export: &Export) -> u32 {
+    export.block_minimum.max(SECTOR as u32)
+}
+
+/// Most segments of a request, and the longest of them; both together are no more than the export takes.
+fn segments(export: &Export) -> (u32, u32) {
+    let longest = export.block_maximum / SEGMENTS_MAX;
+    let longest = (longest + 1).next_power_of_two() / 2;
+    let longest = longest.max(SEGMENT_LEN_MIN).max(block_len(export));
+    ((export.block_maximum / longest).clamp(1, SEGMENTS_MAX), longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::export::sample;
+    use crate::vhost::client::config::BlockConfig;
+
+    fn told(export: &Export) -> BlockConfig {
+        BlockConfig::parse(&read_config(export, 4, true, 0, 60).unwrap())
+    }
+
+    #[test]
+    fn a_volume_with_everything() {
+        let export = Export { block_maximum: 64 << 20, ..sample("a") };
+        let expected = BlockConfig {
+            capacity: 2048,
+            size_max: 512 << 10,
+            seg_max: 126,
+            block_size: 512,
+            physical_block_exponent: 3,
+            alignment_offset: 0,
+            io_min: 8,
+            io_opt: 0,
+            write_cache: true,
+            queues: 4,
+            discard_sectors_max: 4 << 20,
+            discard_segments_max: 1,
+            discard_alignment: 8,
+            zeroes_sectors_max: 4 << 20,
+            zeroes_segments_max: 1,
+            zeroes_may_unmap: true,
+        };
+        assert_eq!(told(&export), expected);
+        let bits = [1, 2, 6, 9, 10, 11, 12, 13, 14, 28, 29, 30, 32];
+        assert_eq!(features(&export), bits.iter().fold(0, |all, bit| all | 1u64 << bit));
+    }
+
+    #[test]
+    fn a_volume_that_is_only_read_offers_nothing_that_changes_it() {
+        let export = Export { read_only: true, ..sample("a") };
+        let bits = features(&export);
+        assert!(
+            has(bits, VIRTIO_BLK_F_RO) && !has(bits, VIRTIO_BLK_F_DISCARD) && !has(bits, VIRTIO_BLK_F_WRITE_ZEROES)
+        );
+        assert_eq!((told(&export).discard_sectors_max, told(&export).zeroes_segments_max), (0, 0));
+    }
+
+    #[test]
+    fn a_disk_of_4096_byte_blocks() {
+        let export = Export { block_minimum: 4096, ..sample("a") };
+        let told = told(&export);
+        assert_eq!((told.block_size, told.physical_block_exponent, told.io_min), (4096, 0, 1));
+        assert_eq!(told.capacity, 2048, "in sectors of 512 bytes all the same");
+    }
+
+    #[test]
+    fn no_request_that_is_offered_is_longer_than_the_export_takes() {
+        for shift in 12..27 {
+            for block_minimum in [1, 512, 4096, 65536] {
+                let export = Export { block_maximum: 1 << shift, block_minimum, ..sample("a") };
+                let (count, longest) = segments(&export);
+                let fits = u64::from(count) * u64::from(longest) <= 1 << shift;
+                assert!(fits || count == 1, "{count} segments of {longest} bytes in {}", 1u64 << shift);
+                assert!(longest.is_power_of_two() && longest >= 4096);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_the_space_from_either_origin() {
+        let export = sample("a");
+        let whole = read_config(&export, 1, true, 0, 256).unwrap();
+        assert_eq!(read_config(&export, 1, true, 20, 4).unwrap(), whole[20..24]);
+        assert_eq!(read_config(&export, 1, true, 0x100, 256).unwrap(), whole);
+        assert_eq!(read_config(&export, 1, true, 0x114, 4).unwrap(), whole[20..24]);
+        assert!(whole[size_of::<Layout>()..].iter().all(|&byte| byte == 0));
+        for (offset, len) in [(0, 0), (0, 257), (255, 2), (0x1ff, 2), (u32::MAX, 1), (1, u32::MAX), (0x1000, 1)] {
+            assert_eq!(read_config(&export, 1, true, offset, len), None, "{offset}, {len}");
+        }
+    }
+
+    #[test]
+    fn only_the_write_cache_can_be_written() {
+        let all = features(&sample("a"));
+        assert_eq!(write_config(all, 32, &[0]), Some(false));
+        assert_eq!(write_config(all, 0x120, &[1]), Some(true));
+        for (offset, bytes) in [(32, &[2][..]), (32, &[]), (32, &[0, 0]), (0, &[0; 8]), (31, &[0]), (33, &[0])] {
+            assert_eq!(write_config(all, offset, bytes), None, "{offset}, {bytes:?}");
+        }
+        assert_eq!(write_config(all & !(1 << VIRTIO_BLK_F_CONFIG_WCE), 32, &[0]), None, "not settled for");
+    }
+
+    #[test]
+    fn the_write_cache_follows_the_driver() {
+        let (flush, wce) = (1 << VIRTIO_BLK_F_FLUSH, 1 << VIRTIO_BLK_F_CONFIG_WCE);
+        let cases = [
+            (flush | wce, None, true),
+            (flush | wce, Some(false), false),
+            (flush | wce, Some(true), true),
+            (flush, Some(false), true),
+            (0, None, false),
+            (wce, Some(true), false),
+        ];
+        for (features, set, expected) in cases {
+            assert_eq!(write_back(features, set), expected, "{features:#x} {set:?}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The socket of a VMM: whole messages in, whole answers out, nobody waits for ever and no descriptor is lost.
+//!
+//! A message may take as long to begin as it likes, and [`MESSAGE_MAX`] from its first byte to its last. What has come of one
+//! stays here while the session turns to something else, so waiting can be given up at any moment.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::wire::{DESCRIPTORS_MAX, HEADER_LEN, Header, HeaderError, Message};
+
+/// How long a message may take from its first byte to its last, and an answer to be taken.
+pub const MESSAGE_MAX: Duration = Duration::from_secs(5);
+
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// It ended within a message.
+    #[error("The connection ended within a message")]
+    Truncated,
+    /// A message did not become whole in time, or an answer was not taken.
+    #[error("A message took longer than {} s", MESSAGE_MAX.as_secs())]
+    Slow,
+    /// No header of this protocol.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Descriptors in the middle of a message, or more than any has.
+    #[error("Descriptors beyond {DESCRIPTORS_MAX}, or in the middle of a message")]
+    Descriptors,
+    /// The system says no.
+    #[error("The connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A connection to a VMM.
+#[derive(Debug)]
+pub struct Socket {
+    stream: Arc<UnixStream>,
+    /// What has come of the next message.
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    /// Its header, when that has come.
+    header: Option<Header>,
+    /// When it must be whole.
+    deadline: Option<Instant>,
+}
+
+impl Socket {
+    /// A connection that has just begun.
+    #[must_use]
+    pub fn new(stream: Arc<UnixStream>) -> Self {
+        Socket { stream, bytes: Vec::new(), descriptors: Vec::new(), header: None, deadline: None }
+    }
+
+    /// The next message; `None`: the VMM has left. May be given up and called again.
+    pub async fn receive(&mut self) -> Result<Option<Message>, SocketError> {
+        loop {
+            if let Some(header) = self.header
+                && self.bytes.len() == HEADER_LEN + header.len
+            {
+                return Ok(Some(self.take(header)));
+            }
+            let read = match self.stream.try_io(Interest::READABLE, || self.read()) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait().await?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if !self.accept(read)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sends an answer, with a descriptor if need be.
+    pub async fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
+        let deadline = Instant::now() + MESSAGE_MAX;
+        let (mut sent, mut descriptor) = (0, descriptor);
+        while sent < bytes.len() {
+            match self.stream.try_io(Interest::WRITABLE, || write(&self.stream, &bytes[sent..], descriptor)) {
+                Ok(more) => (sent, descriptor) = (sent + more, None),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let ready = timeout_at(deadline, self.stream.writable()).await;
+                    ready.map_err(|_| SocketError::Slow)??;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait(&self) -> Result<(), SocketError> {
+        match self.deadline {
+            None => self.stream.readable().await?,
+            Some(deadline) => timeout_at(deadline, self.stream.readable()).await.map_err(|_| SocketError::Slow)??,
+        }
+        Ok(())
+    }
+
+    /// Reads what belongs to the next message, and nothing beyond it.
+    fn read(&self) -> io::Result<Read> {
+        let whole = HEADER_LEN + self.header.map_or(0, |header| header.len);
+        let mut bytes = vec![0; whole - self.bytes.len()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = recvmsg(&*self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        bytes.truncate(received.bytes);
+        Ok(Read { bytes, descriptors, cut: received.flags.contains(ReturnFlags::CTRUNC) })
+    }
+
+    /// Adds what was read; false: the VMM has left.
+    fn accept(&mut self, read: Read) -> Result<bool, SocketError> {
+        let Read { bytes, descriptors, cut } = read;
+        let in_payload = self.header.is_some();
+        if cut || in_payload && !descriptors.is_empty() {
+            return Err(SocketError::Descriptors);
+        }
+        if bytes.is_empty() {
+            return if self.bytes.is_empty() { Ok(false) } else { Err(SocketError::Truncated) };
+        }
+        self.deadline.get_or_insert_with(|| Instant::now() + MESSAGE_MAX);
+        self.bytes.extend_from_slice(&bytes);
+        self.descriptors.extend(descriptors);
+        if self.descriptors.len() > DESCRIPTORS_MAX {
+            return Err(SocketError::Descriptors);
+        }
+        if self.header.is_none()
+            && let Some(header) = self.bytes.first_chunk()
+        {
+            self.header = Some(Header::parse(header)?);
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self, header: Header) -> Message {
+        (self.header, self.deadline) = (None, None);
+        let mut payload = std::mem::take(&mut self.bytes);
+        payload.drain(..HEADER_LEN);
+        Message { header, payload, descriptors: std::mem::take(&mut self.descriptors) }
+    }
+}
+
+/// What one call has read.
+struct Read {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    /// There were more descriptors than any message has.
+    cut: bool,
+}
+
+fn write(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+    let descriptors: Vec<_> = descriptor.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let pushed = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        assert!(pushed, "there is room for one");
+    }
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+}
+
+/// Sends a short message on a descriptor that was given to us, if it can be sent at once.
+pub fn try_send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let sent = rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Whether the other side of a socket has gone, even if not all is read that it sent.
+#[must_use]
+pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut waiting = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let ready = poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    ready.is_ok() && waiting[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream as StdStream;
+
+    use super::*;
+    use crate::vhost::client::link::Link;
+
+    /// A socket, and the VMM's end of it.
+    fn pair() -> (Socket, StdStream) {
+        let (ours, theirs) = StdStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Socket::new(Arc::new(UnixStream::from_std(ours).unwrap())), theirs)
+    }
+
+    fn link(stream: StdStream) -> Link {
+        Link::new(stream, Duration::from_secs(10)).unwrap()
+    }
+
+    /// Two ends of a pipe: the reading one is at its end when the other was closed everywhere.
+    fn pipe() -> (File, OwnedFd) {
+        let (reader, writer) = io::pipe().unwrap();
+        (OwnedFd::from(reader).into(), writer.into())
+    }
+
+    fn is_closed(mut reader: File) -> bool {
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        matches!(reader.read(&mut [0]), Ok(0))
+    }
+
+    #[tokio::test]
+    async fn messages_come_whole_and_apart() {
+        let (mut socket, theirs) = pair();
+        let theirs = link(theirs);
+        let (reader, writer) = pipe();
+        theirs.send(3, 8, &[1, 2, 3], &[writer.as_fd(), writer.as_fd()]).unwrap();
+        theirs.send(4, 0, &[], &[]).unwrap();
+        theirs.send(5, 0, &[7; 4096], &[writer.as_fd()]).unwrap();
+        drop((writer, theirs));
+        let first = socket.receive().await.unwrap().unwrap();
+        assert_eq!((first.header.request, first.header.need_reply, &first.payload[..]), (3, true, &[1, 2, 3][..]));
+        assert_eq!(first.descriptors.len(), 2);
+        assert!(rustix::io::fcntl_getfd(&first.descriptors[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        let second = socket.receive().await.unwrap().unwrap();
+        assert_eq!((second.header.request, second.payload.len(), second.descriptors.len()), (4, 0, 0));
+        let third = socket.receive().await.unwrap().unwrap();
+        assert_eq!((third.payload.len(), third.descriptors.len()), (4096, 1));
+        assert!(socket.receive().await.unwrap().is_none());
+        assert!(!is_closed(reader.try_clone().unwrap()));
+        drop((first, third));
+        assert!(is_closed(reader));
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_given_up_loses_nothing() {
+        let (mut socket, mut theirs) = pair();
+        let message = super::super::wire::reply(9, &[1; 20]);
+        let request = [&message[..4], &1u32.to_ne_bytes(), &message[8..]].concat();
+        for part in request.chunks(5) {
+            theirs.write_all(part).unwrap();
+            tokio::select! {
+                biased;
+                received = socket.receive() => {
+                    let received = received.unwrap().unwrap();
+                    assert_eq!((received.header.request, &received.payload[..]), (9, &[1; 20][..]));
+                    return;
+                }
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        panic!("the last part makes it whole");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_byte_and_then_silence() {
+        let (mut socket, mut theirs) = pair();
+        theirs.write_all(&[1]).unwrap();
+        let before = Instant::now();
+        assert!(matches!(socket.receive().await, Err(SocketError::Slow)));
+        assert!(before.elapsed() >= MESSAGE_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_takes() {
+        let (mut socket, theirs) = pair();
+        let much = vec![0; 8 << 20];
+        assert!(matches!(socket.send(&much, None).await, Err(SocketError::Slow)));
+        drop(theirs);
+        assert!(matches!(socket.send(&much, None).await, Err(SocketError::Io(_))));
+    }
+
+    #[tokio::test]
+    async fn what_ends_a_connection() {
+        let header = |request: u32, flags: u32, len: u32| [request, flags, len].map(u32::to_ne_bytes).concat();
+        let (mut socket, mut theirs) = pair();
+        theirs.write_all(&header(1, 1, 4)[..11]).unwrap();
+        drop(theirs);
+        assert!(matches!(socket.receive().await, Err(SocketError::Truncated)));
+        let (mut socket, mut theirs) = pair();
+        theirs.write_all(&header(1, 1, 4)).unwrap();
+        drop(theirs);
+        assert!(matches!(socket.receive().await, Err(SocketError::Truncated)), "a length that lies");
+        let (mut socket, mut theirs) = pair();
+        theirs.write_all(&header(1, 1, u32::MAX)).unwrap();
+        assert!(matches!(socket.receive().await, Err(SocketError::Header(HeaderError::Length(_)))));
+        let (mut socket, mut theirs) = pair();
+        theirs.write_all(&header(1, 5, 0)).unwrap();
+        assert!(matches!(socket.receive().await, Err(SocketError::Header(HeaderError::Flags(5)))));
+    }
+
+    #[tokio::test]
+    async fn descriptors_out_of_place_are_refused_and_closed() {
+        let (mut socket, theirs) = pair();
+        let (reader, writer) = pipe();
+        let theirs = link(theirs);
+        let header = [1u32, 1, 8].map(u32::to_ne_bytes).concat();
+        theirs.send_bytes(&header, &[]).unwrap();
+        theirs.send_bytes(&[0; 8], &[writer.as_fd()]).unwrap();
+        assert!(matches!(socket.receive().await, Err(SocketError::Descriptors)));
+        drop((socket, writer));
+        assert!(is_closed(reader));
+
+        for many in [DESCRIPTORS_MAX, DESCRIPTORS_MAX + 1, 253] {
+            let (mut socket, theirs) = pair();
+            let (reader, writer) = pipe();
+            let descriptors = vec![writer.as_fd(); many];
+            let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(many))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let header = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+            sendmsg(&theirs, &[IoSlice::new(&header)], &mut ancillary, SendFlags::empty()).unwrap();
+            let received = socket.receive().await;
+            assert_eq!(received.is_ok(), many <= DESCRIPTORS_MAX, "{many}");
+            drop((socket, writer, received));
+            assert!(is_closed(reader), "{many}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_gone_is_known_though_something_is_unread() {
+        let (socket, mut theirs) = pair();
+        theirs.write_all(&[0; 100]).unwrap();
+        assert!(!hung_up(socket.stream.as_fd()));
+        drop(theirs);
+        assert!(hung_up(socket.stream.as_fd()));
+    }
+}

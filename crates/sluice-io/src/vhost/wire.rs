@@ -1,0 +1,267 @@
+//! Messages of the protocol as bytes: header, payload, descriptors, and what an answer looks like.
+//!
+//! A message is a header of three words (request, flags, length of the payload) and the payload, in the machine's own byte
+//! order; descriptors come with its first byte. A [`Message`] has its announced length; whether its payload is what its
+//! request needs is asked by who takes it, by exact length.
+
+use std::os::fd::OwnedFd;
+
+use vhost::vhost_user::message::{
+    BackendReq, FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE, VhostUserHeaderFlag, VhostUserMemory,
+    VhostUserMemoryRegion, VhostUserMsgValidator,
+};
+use vm_memory::ByteValued;
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 12;
+/// Longest payload.
+pub const PAYLOAD_MAX: usize = MAX_MSG_SIZE;
+/// Most descriptors of a message.
+pub const DESCRIPTORS_MAX: usize = MAX_ATTACHED_FD_ENTRIES;
+
+/// The only version of the protocol.
+const VERSION: u32 = 1;
+/// In a message that carries the descriptor of a ring: there is none.
+const NO_DESCRIPTOR: u64 = 1 << 8;
+/// The bits of such a message that number the ring.
+const RING: u64 = 0xff;
+
+/// What no connection survives: from here on nobody knows where the next message begins, or who speaks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Flags that have no meaning, another version, or a reply where a request should be.
+    #[error("A message with flags {0:#x}")]
+    Flags(u32),
+    /// Longer than any message is.
+    #[error("A message of {0} bytes; none is longer than {PAYLOAD_MAX}")]
+    Length(u32),
+}
+
+/// A message that is not what its request needs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// Its payload has another length.
+    #[error("A payload of {0} bytes")]
+    Length(usize),
+    /// A value that the field cannot have.
+    #[error("A payload with impossible values")]
+    Value,
+    /// Descriptors are missing, or there are too many.
+    #[error("{0} descriptors")]
+    Descriptors(usize),
+}
+
+/// The header of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Which request, as a number.
+    pub request: u32,
+    /// The sender waits for an acknowledgement, if that was negotiated.
+    pub need_reply: bool,
+    /// Bytes that follow.
+    pub len: usize,
+}
+
+impl Header {
+    /// Reads the header of a front end's request.
+    pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let (request, flags, len) = (word(0), word(4), word(8));
+        let need_reply = VhostUserHeaderFlag::NEED_REPLY.bits();
+        if flags & !need_reply != VERSION {
+            return Err(HeaderError::Flags(flags));
+        }
+        match len as usize {
+            fits @ ..=PAYLOAD_MAX => Ok(Header { request, need_reply: flags & need_reply != 0, len: fits }),
+            _ => Err(HeaderError::Length(len)),
+        }
+    }
+}
+
+/// A message of a front end. Descriptors that nobody takes out are closed with it.
+#[derive(Debug)]
+pub struct Message {
+    /// As it came.
+    pub header: Header,
+    /// All of it.
+    pub payload: Vec<u8>,
+    /// As they came.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// What it asks, if that is known.
+    #[must_use]
+    pub fn request(&self) -> Option<FrontendReq> {
+        FrontendReq::try_from(self.header.request).ok()
+    }
+
+    /// It is the request alone.
+    pub fn nothing(&self) -> Result<(), MessageError> {
+        self.no_descriptors()?;
+        self.exactly(0)
+    }
+
+    /// It carries no descriptor.
+    pub fn no_descriptors(&self) -> Result<(), MessageError> {
+        match self.descriptors.len() {
+            0 => Ok(()),
+            many => Err(MessageError::Descriptors(many)),
+        }
+    }
+
+    /// It carries one descriptor.
+    pub fn one_descriptor(&mut self) -> Result<OwnedFd, MessageError> {
+        match self.descriptors.len() {
+            1 => Ok(self.descriptors.remove(0)),
+            other => Err(MessageError::Descriptors(other)),
+        }
+    }
+
+    /// Its payload is a number.
+    pub fn number(&self) -> Result<u64, MessageError> {
+        let bytes = self.payload.as_slice().try_into();
+        bytes.map(u64::from_ne_bytes).map_err(|_| MessageError::Length(self.payload.len()))
+    }
+
+    /// Its payload is a structure, and the values in it are possible.
+    pub fn structure<T: ByteValued + Default + VhostUserMsgValidator>(&self) -> Result<T, MessageError> {
+        self.exactly(size_of::<T>())?;
+        self.front()
+    }
+
+    /// Its payload begins with a structure; the rest.
+    pub fn structure_and_rest<T>(&self) -> Result<(T, &[u8]), MessageError>
+    where
+        T: ByteValued + Default + VhostUserMsgValidator,
+    {
+        let rest = self.payload.get(size_of::<T>()..).ok_or(MessageError::Length(self.payload.len()))?;
+        Ok((self.front()?, rest))
+    }
+
+    /// Its payload is a memory table.
+    pub fn regions(&self) -> Result<Vec<VhostUserMemoryRegion>, MessageError> {
+        let (count, rest) = self.structure_and_rest::<VhostUserMemory>()?;
+        let len = size_of::<VhostUserMemoryRegion>();
+        self.exactly(size_of::<VhostUserMemory>() + { count.num_regions } as usize * len)?;
+        let read = |bytes: &[u8]| {
+            let mut region = VhostUserMemoryRegion::default();
+            region.as_mut_slice().copy_from_slice(bytes);
+            region
+        };
+        Ok(rest.chunks_exact(len).map(read).collect())
+    }
+
+    /// It hands over a descriptor for a ring, or says that there is none.
+    pub fn ring_descriptor(&mut self) -> Result<(u32, Option<OwnedFd>), MessageError> {
+        let number = self.number()?;
+        if number & !(RING | NO_DESCRIPTOR) != 0 {
+            return Err(MessageError::Value);
+        }
+        let descriptor = match number & NO_DESCRIPTOR {
+            0 => Some(self.one_descriptor()?),
+            _ => self.no_descriptors().map(|()| None)?,
+        };
+        Ok(((number & RING) as u32, descriptor))
+    }
+
+    fn exactly(&self, len: usize) -> Result<(), MessageError> {
+        if self.payload.len() == len { Ok(()) } else { Err(MessageError::Length(self.payload.len())) }
+    }
+
+    /// The structure at the front, which is known to be long enough.
+    fn front<T: ByteValued + Default + VhostUserMsgValidator>(&self) -> Result<T, MessageError> {
+        let mut value = T::default();
+        value.as_mut_slice().copy_from_slice(&self.payload[..size_of::<T>()]);
+        if value.is_valid() { Ok(value) } else { Err(MessageError::Value) }
+    }
+}
+
+/// An answer to a request.
+#[must_use]
+pub fn reply(request: u32, payload: &[u8]) -> Vec<u8> {
+    encode(request, VERSION | VhostUserHeaderFlag::REPLY.bits(), payload)
+}
+
+/// A request of our own, which wants no answer.
+#[must_use]
+pub fn back_end_request(request: BackendReq) -> Vec<u8> {
+    encode(request.into(), VERSION, &[])
+}
+
+fn encode(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
+    let header = [request, flags, payload.len() as u32].map(u32::to_ne_bytes);
+    [header.as_flattened(), payload].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use vhost::vhost_user::message::VhostUserVringState;
+
+    use super::*;
+
+    fn header(request: u32, flags: u32, len: u32) -> Result<Header, HeaderError> {
+        let bytes = [request, flags, len].map(u32::to_ne_bytes);
+        Header::parse(bytes.as_flattened().try_into().unwrap())
+    }
+
+    fn message(payload: &[u8], descriptors: usize) -> Message {
+        let descriptor = || std::fs::File::open("/dev/null").unwrap().into();
+        Message {
+            header: Header { request: 1, need_reply: false, len: payload.len() },
+            payload: payload.to_vec(),
+            descriptors: (0..descriptors).map(|_| descriptor()).collect(),
+        }
+    }
+
+    #[test]
+    fn headers() {
+        assert_eq!(header(7, 1, 0), Ok(Header { request: 7, need_reply: false, len: 0 }));
+        assert_eq!(header(7, 9, 4096), Ok(Header { request: 7, need_reply: true, len: 4096 }));
+        assert_eq!(header(7, 1, 4097), Err(HeaderError::Length(4097)));
+        assert_eq!(header(7, 1, u32::MAX), Err(HeaderError::Length(u32::MAX)));
+        for flags in [0, 2, 3, 5, 0x11, u32::MAX] {
+            assert_eq!(header(7, flags, 0), Err(HeaderError::Flags(flags)));
+        }
+    }
+
+    #[test]
+    fn payloads_have_their_exact_length() {
+        let number = message(&7u64.to_ne_bytes(), 0);
+        assert_eq!(number.number(), Ok(7));
+        assert_eq!(number.nothing(), Err(MessageError::Length(8)));
+        assert_eq!(message(&[0; 7], 0).number(), Err(MessageError::Length(7)));
+        let state = number.structure::<VhostUserVringState>().unwrap();
+        assert_eq!(({ state.index } as u64 | ({ state.num } as u64) << 32).to_ne_bytes(), 7u64.to_ne_bytes());
+        assert!(message(&[0; 9], 0).structure::<VhostUserVringState>().is_err());
+        assert_eq!(message(&[], 0).nothing(), Ok(()));
+        assert_eq!(message(&[], 1).nothing(), Err(MessageError::Descriptors(1)));
+    }
+
+    #[test]
+    fn memory_tables_that_lie_about_their_length() {
+        let table = |count: u32, bytes: usize| {
+            let mut payload = VhostUserMemory::new(count).as_slice().to_vec();
+            payload.resize(8 + bytes, 1);
+            message(&payload, 0).regions().map(|regions| regions.len())
+        };
+        assert_eq!(table(2, 64), Ok(2));
+        assert_eq!(table(2, 63), Err(MessageError::Length(71)));
+        assert_eq!(table(2, 32), Err(MessageError::Length(40)));
+        assert_eq!(table(1, 64), Err(MessageError::Length(72)));
+        assert_eq!(table(0, 0), Err(MessageError::Value));
+        assert_eq!(table(u32::MAX, 64), Err(MessageError::Value));
+        assert!(message(&[0; 7], 0).regions().is_err());
+    }
+
+    #[test]
+    fn descriptors_of_rings() {
+        let ring = |number: u64, descriptors| message(&number.to_ne_bytes(), descriptors).ring_descriptor();
+        assert!(matches!(ring(3, 1), Ok((3, Some(_)))));
+        assert!(matches!(ring(0x1ff, 0), Ok((255, None))));
+        assert_eq!(ring(3, 0).unwrap_err(), MessageError::Descriptors(0));
+        assert_eq!(ring(3, 2).unwrap_err(), MessageError::Descriptors(2));
+        assert_eq!(ring(0x103, 1).unwrap_err(), MessageError::Descriptors(1));
+        assert_eq!(ring(0x203, 1).unwrap_err(), MessageError::Value);
+    }
+}
