@@ -177,6 +177,11 @@ impl Door {
         let _ = self.mailbox.send(Message::Connect(Box::new(arrived)));
     }
 
+    /// Whether it leads to the same device thread.
+    pub(crate) fn is(&self, other: &Door) -> bool {
+        self.mailbox.is(&other.mailbox)
+    }
+
     /// A change of a VMM's session; its reply channel is dropped if the device has stopped.
     pub(crate) fn tell(&self, message: SessionMessage) {
         let _ = self.mailbox.send(Message::Session(message));

@@ -6,10 +6,14 @@
 
 pub mod blk;
 pub mod client;
+pub mod counts;
 pub mod door;
 mod guard;
 pub mod inflight;
+pub mod listener;
 pub mod mapping;
 pub mod memory;
+pub mod ring;
+pub mod session;
 pub mod socket;
 pub mod wire;

@@ -1,0 +1,176 @@
+//! The socket of a volume: one VMM at a time.
+//!
+//! A VMM that comes while another is served is turned away. One that comes back after its connection broke, or after it was
+//! killed and started again, waits until what its predecessor had at the device is over, for at most [`DRAIN_MAX`]: until
+//! then an old write could land on top of a new one.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::counts::{Counts, Totals};
+use super::session::{Entry, Over, serve};
+use super::socket::hung_up;
+use crate::listener::{Endpoint, ListenError, Seats, listen_unix};
+
+/// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
+pub const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+/// A socket that VMMs connect to. Dropping it closes the socket, removes its file, and ends the session.
+pub struct VhostListener {
+    endpoint: Endpoint,
+    entry: watch::Sender<Option<Entry>>,
+    counts: Arc<Counts>,
+    task: JoinHandle<()>,
+}
+
+impl VhostListener {
+    /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    ///
+    /// # Panics
+    /// If the endpoint is no Unix socket.
+    pub fn start(endpoint: Endpoint, entry: Option<Entry>, seats: &Arc<Seats>) -> Result<Self, ListenError> {
+        let socket = listen_unix(&endpoint)?;
+        let (entry, offered) = watch::channel(entry);
+        let counts = Arc::new(Counts::default());
+        let door = DoorKeeper {
+            endpoint: endpoint.to_string(),
+            offered,
+            seats: Arc::clone(seats),
+            counts: Arc::clone(&counts),
+        };
+        let task = tokio::spawn(door.accept(socket));
+        Ok(VhostListener { endpoint, entry, counts, task })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Offers this from now on. A VMM that is served goes on if it is the same volume, as a device of the same features; it
+    /// is told if its configuration is another. Else, and with `None`, its session ends.
+    pub fn replace(&self, entry: Option<Entry>) {
+        self.entry.send_replace(entry);
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.counts.totals()
+    }
+}
+
+impl Drop for VhostListener {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Endpoint::Unix { path, .. } = &self.endpoint {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A session that has begun.
+struct Serving {
+    /// Absent when it reads no more.
+    stream: Weak<UnixStream>,
+    task: JoinHandle<()>,
+}
+
+impl Serving {
+    /// Whether the VMM is there, and not only what it left.
+    fn is_alive(&self) -> bool {
+        use std::os::fd::AsFd;
+        let alive = self.stream.upgrade().is_some_and(|stream| !hung_up(stream.as_fd()));
+        alive && !self.task.is_finished()
+    }
+}
+
+/// Who lets VMMs in.
+struct DoorKeeper {
+    endpoint: String,
+    offered: watch::Receiver<Option<Entry>>,
+    seats: Arc<Seats>,
+    counts: Arc<Counts>,
+}
+
+impl DoorKeeper {
+    async fn accept(self, socket: UnixListener) {
+        let mut serving: Option<Serving> = None;
+        loop {
+            match socket.accept().await {
+                Ok((stream, _)) => {
+                    if self.is_free(&mut serving).await {
+                        serving = self.welcome(stream);
+                    }
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: others must leave first.
+                    tracing::warn!(endpoint = self.endpoint, %error, "Cannot accept a VMM");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Whether the volume can be served to another VMM; waits for the end of one that has gone.
+    async fn is_free(&self, serving: &mut Option<Serving>) -> bool {
+        let Some(before) = serving else { return true };
+        if before.is_alive() {
+            self.turn_away("another VMM is served");
+            return false;
+        }
+        if !before.task.is_finished() {
+            tracing::info!(
+                endpoint = self.endpoint,
+                "VMM waits for the end of what the one before it left at the device"
+            );
+        }
+        match timeout(DRAIN_MAX, &mut before.task).await {
+            Ok(_) => *serving = None,
+            Err(_) => self.turn_away("what the one before it left at the device is not over"),
+        }
+        serving.is_none()
+    }
+
+    fn welcome(&self, stream: UnixStream) -> Option<Serving> {
+        let Some(Entry { vm, volume, .. }) = self.offered.borrow().clone() else {
+            self.turn_away("the volume is not offered");
+            return None;
+        };
+        let Some(seat) = self.seats.take() else {
+            self.turn_away("nbd.connections_max is reached");
+            return None;
+        };
+        let process = stream.peer_cred().ok().and_then(|of| of.pid());
+        let stream = Arc::new(stream);
+        let weak = Arc::downgrade(&stream);
+        let session = serve(stream, self.offered.clone(), Box::new(seat), Arc::clone(&self.counts));
+        let task = tokio::spawn(async move {
+            tracing::info!(vm, volume, process, "VMM connected");
+            match session.await {
+                Ok(Over::Left) => tracing::info!(vm, volume, "VMM has left"),
+                Ok(Over::Withdrawn) => tracing::info!(vm, volume, "VMM shown out: the volume has left or changed"),
+                Ok(Over::GivenUp) => tracing::warn!(vm, volume, "VMM shown out: the device serves the volume no more"),
+                Err(fault) => tracing::warn!(vm, volume, %fault, "VMM shown out: it broke the protocol"),
+            }
+        });
+        Some(Serving { stream: weak, task })
+    }
+
+    /// Some try again each second, which must not fill the log.
+    fn turn_away(&self, reason: &str) {
+        let times = self.counts.turned_away();
+        if times.is_power_of_two() {
+            tracing::warn!(endpoint = self.endpoint, times, "VMM turned away: {reason}");
+        }
+    }
+}
