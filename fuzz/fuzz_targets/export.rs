@@ -1,7 +1,9 @@
-//! The export that all NBD targets serve.
+//! What all targets serve: an export, and a device with one VM that has it.
 
+use sluice_io::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
 use sluice_io::nbd::export::Export;
 use sluice_io::nbd::handshake::{Exports, Listed};
+use sluice_sched::{GateSettings, Policy, schedulers};
 
 /// 1 MiB, everything offered.
 pub fn export() -> Export {
@@ -34,4 +36,23 @@ impl Exports for Offer {
     fn find(&self, name: &str) -> Option<Export> {
         (name == export().name).then(export)
     }
+}
+
+/// A device that stores nothing, with a small depth and a small window: volume `disk` of VM `vm`.
+pub fn device() -> Device {
+    let scheduler = SchedulerSpec {
+        descriptor: schedulers::find("mclock").expect("it is in the list"),
+        facts: Default::default(),
+        params: Default::default(),
+    };
+    let gate = GateSettings { depth: 4, ..GateSettings::default() };
+    let spec = DeviceSpec { name: "fuzz".to_owned(), scheduler, gate, delay: None, delay_log: None };
+    let device = Device::start(spec).expect("io_uring works here");
+    let vm = "vm".to_owned();
+    let window = Window { requests: 8, bytes: 1 << 20 };
+    let (policy, store) = (Policy::default(), Store::Null);
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export() });
+    let edits = vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }];
+    device.edit(edits).expect("the first VM fits");
+    device
 }

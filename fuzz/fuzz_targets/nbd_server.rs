@@ -11,9 +11,8 @@ use std::thread;
 
 use libfuzzer_sys::fuzz_target;
 use sluice_fuzz_export::export;
-use sluice_io::device::{Arrived, Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use sluice_io::device::{Arrived, Device};
 use sluice_io::nbd::handshake::Negotiated;
-use sluice_sched::{GateSettings, Policy, schedulers};
 
 #[path = "export.rs"]
 #[allow(dead_code)]
@@ -21,23 +20,7 @@ mod sluice_fuzz_export;
 
 fn device() -> &'static Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
-    DEVICE.get_or_init(|| {
-        let scheduler = SchedulerSpec {
-            descriptor: schedulers::find("mclock").expect("it is in the list"),
-            facts: Default::default(),
-            params: Default::default(),
-        };
-        let gate = GateSettings { depth: 4, ..GateSettings::default() };
-        let spec = DeviceSpec { name: "fuzz".to_owned(), scheduler, gate, delay: None, delay_log: None };
-        let device = Device::start(spec).expect("io_uring works here");
-        let vm = "vm".to_owned();
-        let window = Window { requests: 8, bytes: 1 << 20 };
-        let (policy, store) = (Policy::default(), Store::Null);
-        let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export() });
-        let edits = vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }];
-        device.edit(edits).expect("the first VM fits");
-        device
-    })
+    DEVICE.get_or_init(sluice_fuzz_export::device)
 }
 
 fn connect(structured_replies: bool) -> UnixStream {
