@@ -5,16 +5,17 @@
 
 use std::collections::BTreeMap;
 
-use sluice_config::{Host, Vm};
+use sluice_config::{Host, Protocol, Vm};
 use sluice_io::device::{Edit, Store, VolumeSpec};
 use sluice_io::listener::Entry;
 use sluice_io::nbd::export::Export;
+use sluice_io::vhost::session;
 
 use super::stage::{self, Staged};
 use super::{Edits, Plane, PlaneError, VolumeName, translate};
 
 pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
-    let Staged { devices, volumes, resized, listeners } = staged;
+    let Staged { devices, volumes, resized, listeners, guests } = staged;
     plane.devices.extend(devices);
     let edits = edits(&plane.host, &host, &volumes, &resized);
     let changes = edits.values().map(Vec::len).sum();
@@ -30,7 +31,9 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     plane.seats.set_max(host.nbd.connections_max);
     plane.host = host;
     plane.listeners.extend(listeners);
+    plane.guests.extend(guests);
     offer(plane);
+    offer_to_guests(plane);
     Ok(changes)
 }
 
@@ -131,7 +134,9 @@ fn offer(plane: &mut Plane) {
         let mut entries = Vec::new();
         for (vm, spec) in &plane.host.vms {
             for (volume, spec) in &spec.volumes {
-                if everything || translate::endpoint(&spec.export.endpoint).to_string() == here {
+                let own = spec.export.protocol == Protocol::Nbd
+                    && translate::endpoint(&spec.export.endpoint).to_string() == here;
+                if everything || own {
                     let name = (vm.clone(), volume.clone());
                     let export = plane.served[&name].1.clone();
                     let door = plane.devices[&spec.device].device.door();
@@ -140,5 +145,24 @@ fn offer(plane: &mut Plane) {
             }
         }
         listener.catalogue().replace(entries);
+    }
+}
+
+/// The same for the sockets of guests: one volume each.
+fn offer_to_guests(plane: &mut Plane) {
+    let name = |endpoint| translate::endpoint(endpoint).to_string();
+    let wanted: Vec<String> = stage::guest_endpoints(&plane.host).map(name).collect();
+    plane.guests.retain(|listener| wanted.contains(&listener.endpoint().to_string()));
+    for (vm, spec) in &plane.host.vms {
+        for (volume, spec) in &spec.volumes {
+            let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
+            let here = name(&spec.export.endpoint);
+            let listener = plane.guests.iter().find(|listener| listener.endpoint().to_string() == here);
+            let (vm, volume) = (vm.clone(), volume.clone());
+            let export = plane.served[&(vm.clone(), volume.clone())].1.clone();
+            let door = plane.devices[&spec.device].device.door();
+            let entry = session::Entry { export, vm, volume, door, queues };
+            listener.expect("every endpoint of the file has a socket").replace(Some(entry));
+        }
     }
 }

@@ -14,6 +14,7 @@ use sluice_io::device::{Device, Edit, Snapshot, Store};
 use sluice_io::listener::{Listener, Seats};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source, SourceError};
+use sluice_io::vhost::listener::VhostListener;
 
 pub(crate) mod accounts;
 mod commit;
@@ -42,6 +43,8 @@ pub(crate) struct Plane {
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
     listeners: Vec<Listener>,
+    /// Sockets of guests.
+    guests: Vec<VhostListener>,
     seats: Arc<Seats>,
 }
 
@@ -55,6 +58,7 @@ impl Plane {
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
             listeners: Vec::new(),
+            guests: Vec::new(),
             seats: Arc::default(),
         }
     }
@@ -91,7 +95,8 @@ impl Plane {
     pub(crate) fn drain(self) -> Draining {
         drop(self.listeners);
         self.devices.values().for_each(|running| running.device.drain());
-        Draining { devices: self.devices.into_values().map(|running| running.device).collect() }
+        let devices = self.devices.into_values().map(|running| running.device).collect();
+        Draining { devices, _guests: self.guests }
     }
 }
 
@@ -113,6 +118,8 @@ impl Extended {
 /// Devices on their way out. Dropping it ends them at once.
 pub(crate) struct Draining {
     devices: Vec<Device>,
+    /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
+    _guests: Vec<VhostListener>,
 }
 
 impl Draining {

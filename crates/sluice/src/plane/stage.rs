@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_config::{Endpoint, Host, Volume};
+use sluice_config::{Endpoint, Host, Protocol, Volume};
 use sluice_io::device::{Device, Store};
 use sluice_io::listener::{Catalogue, Listener};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source, SourceSpec};
+use sluice_io::vhost::listener::VhostListener;
 
 use super::{Plane, PlaneError, Running, VolumeName, translate};
 
@@ -24,6 +25,7 @@ pub(super) struct Staged {
     /// Volumes that stay, with another size.
     pub(super) resized: BTreeMap<VolumeName, (Store, Export)>,
     pub(super) listeners: Vec<Listener>,
+    pub(super) guests: Vec<VhostListener>,
 }
 
 pub(super) fn stage(plane: &Plane, host: &Host) -> Result<Staged, PlaneError> {
@@ -32,7 +34,8 @@ pub(super) fn stage(plane: &Plane, host: &Host) -> Result<Staged, PlaneError> {
     let resized = resize_volumes(plane, host)?;
     let volumes = open_volumes(plane, host, &devices)?;
     let listeners = listen(plane, host)?;
-    Ok(Staged { devices, volumes, resized, listeners })
+    let guests = listen_to_guests(plane, host)?;
+    Ok(Staged { devices, volumes, resized, listeners, guests })
 }
 
 /// What runs may not change its nature.
@@ -199,10 +202,34 @@ fn open(vm: &str, volume: &Volume, running: &Running, wait: Duration) -> Result<
     Ok(Store::File { source: Arc::new(source), extents })
 }
 
-/// Every endpoint of a file: those of volumes, and those of the host.
+/// Every NBD endpoint of a file: those of volumes, and those of the host.
 pub(super) fn endpoints(host: &Host) -> impl Iterator<Item = &Endpoint> {
-    let volumes = host.vms.values().flat_map(|vm| vm.volumes.values());
-    volumes.map(|volume| &volume.export.endpoint).chain(&host.nbd.endpoints)
+    let nbd = volumes(host).filter(|volume| volume.export.protocol == Protocol::Nbd);
+    nbd.map(|volume| &volume.export.endpoint).chain(&host.nbd.endpoints)
+}
+
+/// Every vhost-user endpoint of a file.
+pub(super) fn guest_endpoints(host: &Host) -> impl Iterator<Item = &Endpoint> {
+    let guests = volumes(host).filter(|volume| volume.export.protocol != Protocol::Nbd);
+    guests.map(|volume| &volume.export.endpoint)
+}
+
+fn volumes(host: &Host) -> impl Iterator<Item = &Volume> {
+    host.vms.values().flat_map(|vm| vm.volumes.values())
+}
+
+fn listen_to_guests(plane: &Plane, host: &Host) -> Result<Vec<VhostListener>, PlaneError> {
+    let mut listeners = Vec::new();
+    for endpoint in guest_endpoints(host) {
+        let endpoint = translate::endpoint(endpoint);
+        let name = endpoint.to_string();
+        match plane.guests.iter().find(|known| known.endpoint().to_string() == name) {
+            Some(known) if *known.endpoint() == endpoint => {}
+            Some(_) => return Err(PlaneError::EndpointChanged(name)),
+            None => listeners.push(VhostListener::start(endpoint, None, &plane.seats)?),
+        }
+    }
+    Ok(listeners)
 }
 
 fn listen(plane: &Plane, host: &Host) -> Result<Vec<Listener>, PlaneError> {
