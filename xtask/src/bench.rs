@@ -14,6 +14,7 @@ mod nbd;
 mod report;
 mod server;
 mod stats;
+mod vhost;
 
 use std::process::{Command, ExitCode};
 
@@ -39,6 +40,8 @@ enum What {
     Core(core::Options),
     /// What a request over NBD costs, beside other servers.
     Nbd(nbd::Options),
+    /// What a request over vhost-user-blk costs, beside other back ends.
+    Vhost(vhost::Options),
     /// Whether VMs get what they are promised, beside what else limits and shares.
     Accuracy(accuracy::Options),
 }
@@ -53,6 +56,7 @@ impl Verb for Bench {
         let report = match &self.what {
             What::Core(options) => core::run(options, self.quick)?,
             What::Nbd(options) => nbd::run(options, self.quick)?,
+            What::Vhost(options) => vhost::run(options, self.quick)?,
             What::Accuracy(options) => accuracy::run(options, self.quick)?,
         };
         print(&report, self.output);

@@ -24,9 +24,9 @@ use peers::Kind;
 
 /// Connections, and the requests that each keeps in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    connections: u32,
-    depth: u32,
+pub(super) struct Shape {
+    pub(super) connections: u32,
+    pub(super) depth: u32,
 }
 
 const SHAPES: [Shape; 3] =

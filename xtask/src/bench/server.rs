@@ -48,6 +48,10 @@ impl Server {
         Server::start(Command::new(sluice_binary()).arg("serve").arg(&file), sockets)
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// CPU time that it has used, in seconds: utime and stime of the process.
     pub(super) fn cpu_seconds(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();

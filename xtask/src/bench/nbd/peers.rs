@@ -112,7 +112,7 @@ fn nbdkit(null: bool, file: &Path, socket: &Path) -> Command {
 }
 
 /// Runs fio on the file itself. Returns IOPS, p50 and p99 in microseconds.
-pub(in crate::bench::nbd) fn fio(file: &Path, shape: Shape, time: Duration) -> Result<(f64, f64, f64), String> {
+pub(in crate::bench) fn fio(file: &Path, shape: Shape, time: Duration) -> Result<(f64, f64, f64), String> {
     let mut command = Command::new("fio");
     command.args(["--name=bare", "--ioengine=io_uring", "--direct=1", "--rw=randread", "--bs=4k", "--minimal"]);
     command.args(["--time_based", "--randrepeat=0", "--group_reporting", "--thread"]);

@@ -1,0 +1,174 @@
+//! A hundred VMs with a queue each, beside one VM with as many requests in flight.
+//!
+//! On a `delay` device the capacity is a number, so the shares by weight show what the gate does; on a file the total
+//! shows what so many queues cost. The VMs have weights 1, 2 and 3 in turn, and one request in flight each.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::super::load::Outcome;
+use super::super::report::{Bound, Cell, Report, Table};
+use super::super::server::Server;
+use super::super::stats::Samples;
+use super::load::{Load, Target};
+use super::{Effort, Store, failed};
+
+const VMS: usize = 100;
+const WEIGHTS: usize = 3;
+/// Of the delay device: requests per second, and how many it works on side by side.
+const RATE: u64 = 10_000;
+const PARALLEL: u64 = 8;
+/// What counts as one request of the delay device, so that normalised IOPS are IOPS.
+const REFERENCE: u32 = 8192;
+
+/// Both loads on one kind of device.
+struct Pair {
+    store: Store,
+    many: Server,
+    one: Server,
+    _folder: tempfile::TempDir,
+    ratio: Samples,
+    totals: [Samples; 2],
+    deviation: Samples,
+}
+
+pub(super) fn run(report: &mut Report, file: &Path, rounds: usize, effort: Effort) -> Result<(), String> {
+    let mut pairs = Vec::new();
+    for store in [Store::Null, Store::File] {
+        pairs.push(Pair::start(store, file)?);
+    }
+    for round in 0..rounds {
+        eprintln!("vhost: {VMS} VMs, round {} of {rounds}", round + 1);
+        pairs.iter_mut().try_for_each(|pair| pair.measure(effort))?;
+    }
+    let mut table = Table::new(
+        format!("{VMS} VMs with one request each, weights 1:2:3, beside one VM with {VMS}"),
+        &["device", "many: IOPS", "one: IOPS", "many / one", "furthest from its share [% of the total]"],
+    );
+    for pair in &pairs {
+        table.row(vec![
+            Cell::text(pair.name()),
+            Cell::spread(&pair.totals[0], 0),
+            Cell::spread(&pair.totals[1], 0),
+            Cell::spread(&pair.ratio, 3),
+            Cell::spread(&pair.deviation, 2),
+        ]);
+        report.target(format!("{VMS} VMs / 1 VM, {}", pair.name()), Bound::AtLeast(0.9), pair.ratio.median());
+        let what = format!("furthest from its share [% of the total], {}", pair.name());
+        report.target(what, Bound::AtMost(1.0), pair.deviation.median());
+    }
+    report.table(table);
+    Ok(())
+}
+
+impl Pair {
+    fn start(store: Store, file: &Path) -> Result<Pair, String> {
+        let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
+        let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
+        let start = |name: &str, vms: usize| {
+            let sockets: Vec<PathBuf> = (0..vms).map(|vm| folder.path().join(format!("{name}-{vm}.sock"))).collect();
+            let host = host_file(store, file, size, &sockets);
+            Server::sluice(folder.path(), name, &host, sockets)
+        };
+        let (many, one) = (start("many", VMS)?, start("one", 1)?);
+        let (ratio, totals, deviation) = Default::default();
+        Ok(Pair { store, many, one, _folder: folder, ratio, totals, deviation })
+    }
+
+    fn name(&self) -> &'static str {
+        match self.store {
+            Store::Null => "delay device",
+            Store::File => "file",
+        }
+    }
+
+    fn measure(&mut self, effort: Effort) -> Result<(), String> {
+        let block = if self.store == Store::Null { REFERENCE } else { super::BLOCK };
+        let mut totals = [0.0; 2];
+        for (server, depth, total) in [(&self.many, 1, 0), (&self.one, VMS as u16, 1)] {
+            let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block };
+            let targets: Vec<Target> = server.sockets.iter().map(target).collect();
+            let failed = |error| failed("sluice", &error);
+            let mut load = Load::start(&targets).map_err(failed)?;
+            load.run(effort.warm).map_err(failed)?;
+            let outcomes = load.run(effort.shares).map_err(failed)?;
+            load.finish().map_err(failed)?;
+            totals[total] = outcomes.iter().map(Outcome::iops).sum();
+            self.totals[total].push(totals[total]);
+            if total == 0 {
+                self.deviation.push(deviation(&outcomes));
+            }
+        }
+        self.ratio.push(totals[0] / totals[1]);
+        Ok(())
+    }
+}
+
+fn weight(vm: usize) -> usize {
+    1 + vm % WEIGHTS
+}
+
+/// How far the VMs of one weight together are from their share at most, in percent of all.
+fn deviation(outcomes: &[Outcome]) -> f64 {
+    let total: f64 = outcomes.iter().map(Outcome::iops).sum();
+    let weights: usize = (0..outcomes.len()).map(weight).sum();
+    let off = (1..=WEIGHTS).map(|class| {
+        let of_class = || outcomes.iter().enumerate().filter(|(vm, _)| weight(*vm) == class);
+        let got: f64 = of_class().map(|(_, outcome)| outcome.iops()).sum();
+        (got / total - (of_class().count() * class) as f64 / weights as f64).abs() * 100.0
+    });
+    off.fold(0.0, f64::max)
+}
+
+/// A VM per socket; a file is cut into as many ranges.
+fn host_file(store: Store, file: &Path, size: u64, sockets: &[PathBuf]) -> String {
+    let mut text = match store {
+        Store::Null => format!(
+            "[device.disk]\nbackend = \"null\"\ndepth = {}\ncapacity = \"{RATE} iops@8KiB\"\n\
+             [device.disk.delay]\ntime = \"{}ns\"\nparallel = {PARALLEL}\n",
+            2 * PARALLEL,
+            PARALLEL * 1_000_000_000 / RATE
+        ),
+        Store::File => format!("[device.disk]\npath = \"{}\"\ndepth = 32\n", file.display()),
+    };
+    let part = (size / sockets.len() as u64) >> 20;
+    for (vm, socket) in sockets.iter().enumerate() {
+        let source = match store {
+            Store::Null => "size = \"1GiB\"".to_owned(),
+            Store::File => {
+                let (offset, file) = (vm as u64 * part, file.display());
+                format!("source = \"{file}\"\noffset = \"{offset}MiB\"\nsize = \"{part}MiB\"\nread_only = true")
+            }
+        };
+        let _ = write!(
+            text,
+            "[vm.v{vm:02}]\nweight = {}\n[vm.v{vm:02}.volume.disk]\ndevice = \"disk\"\n{source}\n\
+             export = {{ type = \"vhost-user-blk\", socket = \"{}\", queues = 1 }}\n",
+            weight(vm) * 100,
+            socket.display()
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_files_are_sound() {
+        let sockets: Vec<PathBuf> = (0..VMS).map(|vm| PathBuf::from(format!("/run/sluice/{vm}"))).collect();
+        for store in [Store::Null, Store::File] {
+            sluice_config::parse("many", &host_file(store, Path::new("/srv/vm/disk.img"), 1 << 30, &sockets)).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_whole_classes() {
+        let outcome = |requests| Outcome { requests, seconds: 1.0, ..Outcome::default() };
+        assert!(deviation(&[outcome(100), outcome(200), outcome(300)]) < 1e-9);
+        let off = deviation(&[outcome(200), outcome(200), outcome(200)]);
+        assert!((off - 100.0 / 6.0).abs() < 1e-6, "{off}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Who is compared, and how each is told to serve the same.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::super::server::Server;
+use super::Store;
+use crate::workspace;
+
+/// Most queues of a device.
+pub(super) const QUEUES: u16 = 4;
+
+/// A device, or what else stands in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Ours, with mClock.
+    Sluice,
+    /// Ours, without an opinion.
+    Noop,
+    /// qemu-storage-daemon.
+    Qsd,
+    /// The common crates with their own connection handler: no disk, a thread per queue.
+    Plain,
+    /// No server: fio's io_uring engine on the file itself.
+    Fio,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Sluice => "sluice",
+            Kind::Noop => "sluice, noop",
+            Kind::Qsd => "qsd",
+            Kind::Plain => "plain device",
+            Kind::Fio => "bare fio",
+        }
+    }
+
+    /// What must be installed.
+    pub(super) fn program(self) -> Option<&'static str> {
+        match self {
+            Kind::Sluice | Kind::Noop | Kind::Plain => None,
+            Kind::Qsd => Some("qemu-storage-daemon"),
+            Kind::Fio => Some("fio"),
+        }
+    }
+
+    /// Starts it, if it is a process.
+    pub(super) fn start(self, store: Store, file: &Path, sockets: &Path) -> Result<Option<Server>, String> {
+        let socket = sockets.join(format!("{self:?}"));
+        let server = match self {
+            Kind::Sluice | Kind::Noop => {
+                let scheduler = if self == Kind::Noop { "noop" } else { "mclock" };
+                let host = host_file(scheduler, store, file, &socket);
+                Server::sluice(sockets, scheduler, &host, vec![socket])?
+            }
+            Kind::Qsd => Server::start(&mut qsd(store, file, &socket), vec![socket])?,
+            Kind::Plain => {
+                let queues = QUEUES.to_string();
+                Server::start(Command::new(plain_device()).arg(&socket).arg(queues), vec![socket])?
+            }
+            Kind::Fio => return Ok(None),
+        };
+        Ok(Some(server))
+    }
+}
+
+/// One VM; with mClock it has a reservation, a limit and a weight, none of which holds it back.
+fn host_file(scheduler: &str, store: Store, file: &Path, socket: &Path) -> String {
+    let (device, source) = match store {
+        Store::Null => ("backend = \"null\"".to_owned(), "size = \"1GiB\"".to_owned()),
+        Store::File => (format!("path = \"{}\"", file.display()), format!("source = \"{}\"", file.display())),
+    };
+    let policy = match scheduler {
+        "noop" => "",
+        _ => "reservation = \"1000 iops@8KiB\"\nlimit = \"9000000 iops@8KiB\"\nweight = 200\n",
+    };
+    format!(
+        "[device.disk]\n{device}\nscheduler = \"{scheduler}\"\ndepth = 128\ncapacity = \"9000000 iops@8KiB\"\n\
+         [vm.vm]\n{policy}[vm.vm.volume.disk]\ndevice = \"disk\"\n{source}\nread_only = true\n\
+         export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n",
+        socket.display()
+    )
+}
+
+fn qsd(store: Store, file: &Path, socket: &Path) -> Command {
+    let node = match store {
+        Store::Null => "driver=null-co,read-zeroes=on,size=1073741824,node-name=disk".to_owned(),
+        // Locks are off because the same file is served by others, all of which only read.
+        Store::File => {
+            format!("driver=file,filename={},cache.direct=on,aio=io_uring,locking=off,node-name=disk", file.display())
+        }
+    };
+    let export = format!(
+        "type=vhost-user-blk,id=disk,node-name=disk,addr.type=unix,addr.path={},num-queues={QUEUES},iothread=io",
+        socket.display()
+    );
+    let mut command = Command::new("qemu-storage-daemon");
+    command.args(["--object", "iothread,id=io", "--blockdev", &node, "--export", &export]);
+    command
+}
+
+/// It is a crate of its own, for its dependencies' sake.
+fn plain_folder() -> PathBuf {
+    workspace::root().join("target/plain-device")
+}
+
+fn plain_device() -> PathBuf {
+    plain_folder().join("release/plain-device")
+}
+
+pub(super) fn build_plain() -> Result<(), String> {
+    eprintln!("building the plain device");
+    let mut cargo = workspace::cargo();
+    cargo.env("CARGO_TARGET_DIR", plain_folder()).args(["build", "--quiet", "--release", "--manifest-path"]);
+    match cargo.arg("xtask/plain-device/Cargo.toml").status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err("The plain device cannot be built: see cargo's messages".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_files_that_are_measured_are_sound() {
+        for (scheduler, store) in [("mclock", Store::Null), ("noop", Store::File)] {
+            let host = host_file(scheduler, store, Path::new("/srv/vm/disk.img"), Path::new("/run/sluice/vm"));
+            sluice_config::parse("measured", &host).unwrap();
+        }
+    }
+}
