@@ -296,7 +296,13 @@ const POLICY_KEYS: &[Key] = &[
         "background: gets only what nobody else wants, beyond its reservation",
     )
     .default("\"foreground\""),
-    Key::new("latency", Kind::Table(&LATENCY), "{ p99 = \"5ms\", reads_only = true }", "A target").default("none"),
+    Key::new(
+        "latency",
+        Kind::Table(&LATENCY),
+        "{ p99 = \"5ms\", reads_only = true }",
+        "A target; a scheduler with deadlines enforces it",
+    )
+    .default("none"),
     Key::new(
         "allow_unenforced",
         Kind::Bool,

@@ -288,6 +288,23 @@ fn a_scheduler_that_enforces_nothing_is_named_with_those_that_do() {
 }
 
 #[test]
+fn a_latency_is_enforced_by_schedulers_with_deadlines() {
+    let latency = GOOD.replace("= 100\n", "= 100\nlatency = { p99 = \"5ms\" }\n");
+    let found = parse("host.toml", &latency).unwrap_err().0;
+    let hint = "enforced by edf-credit, flubber; or set allow_unenforced = true to accept that";
+    assert_eq!((found.len(), found[0].hint.as_deref()), (1, Some(hint)), "{found:?}");
+    for scheduler in ["edf-credit", "flubber"] {
+        let chosen = format!("path = \"/dev/sda\"\nscheduler = \"{scheduler}\"");
+        let host = latency.replace(PATH, &chosen);
+        assert!(parse("host.toml", &host).is_ok(), "{scheduler}: {:?}", parse("host.toml", &host));
+        let class = host.replace("p99 = \"5ms\" }\n", "p99 = \"5ms\" }\nclass = \"background\"\n");
+        assert!(parse("host.toml", &class).is_ok(), "{scheduler}: {:?}", parse("host.toml", &class));
+        let limited = parse("host.toml", &class.replace("= 100\n", "= 100\nlimit = \"5 iops\"\n")).unwrap_err().0;
+        assert!(limited[0].message.contains("limit is not enforced"), "{limited:?}");
+    }
+}
+
+#[test]
 fn a_volume_has_no_policy_of_its_own_where_volumes_share_a_queue() {
     let sfqd = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"sfqd\"");
     let found = parse("host.toml", &sfqd.replace("device = \"d\"", "device = \"d\"\nweight = 200")).unwrap_err().0;

@@ -118,3 +118,23 @@ pub mod duration {
         serializer.serialize_str(&show_duration(*duration))
     }
 }
+
+/// A duration that may be left out, for use as `#[serde(with = "params::optional_duration")]`.
+pub mod optional_duration {
+    use core::time::Duration;
+
+    use serde::{Deserializer, Serializer};
+
+    /// Reads `"1s"`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        super::duration::deserialize(deserializer).map(Some)
+    }
+
+    /// Writes `"1s"`, or nothing.
+    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::duration::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+}

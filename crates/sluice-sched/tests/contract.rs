@@ -588,6 +588,8 @@ fn a_million_idle_seconds_change_nothing() {
             rounds.push(world.log.drain(..).map(|r| record(&r)).collect::<Vec<_>>());
         }
         assert_eq!(rounds[0].len(), 900);
-        assert!(rounds[0] == rounds[1] && rounds[1] == rounds[2], "{}", subject.label());
+        // As published, Flubber's disk waits where it was last, however long ago; in the first round it was nowhere.
+        let first = usize::from(subject.is("flubber", "paper"));
+        assert!(rounds[first] == rounds[1] && rounds[1] == rounds[2], "{}", subject.label());
     }
 }

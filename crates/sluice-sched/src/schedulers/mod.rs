@@ -4,12 +4,21 @@
 use crate::scheduler::Descriptor;
 
 pub mod deadline;
+pub mod edf_credit;
+pub mod flubber;
 pub mod mclock;
 pub mod noop;
 pub mod sfqd;
 
 /// Every scheduler, by name.
-pub const ALL: &[&Descriptor] = &[&deadline::DESCRIPTOR, &mclock::DESCRIPTOR, &noop::DESCRIPTOR, &sfqd::DESCRIPTOR];
+pub const ALL: &[&Descriptor] = &[
+    &deadline::DESCRIPTOR,
+    &edf_credit::DESCRIPTOR,
+    &flubber::DESCRIPTOR,
+    &mclock::DESCRIPTOR,
+    &noop::DESCRIPTOR,
+    &sfqd::DESCRIPTOR,
+];
 
 /// The scheduler of that name.
 #[must_use]

@@ -52,10 +52,12 @@ impl Scheduler for Twin {
         let mut expected = Vec::new();
         self.oracle.cancel(now, scope, &mut expected);
         self.fast.cancel(now, scope, removed);
-        let mut got = removed.clone();
-        got.sort_by_key(|request| request.id);
-        expected.sort_by_key(|request| request.id);
-        assert_eq!(got, expected, "what leaves unserved");
+        let ids = |requests: &[Request]| {
+            let mut ids: Vec<RequestId> = requests.iter().map(|request| request.id).collect();
+            ids.sort();
+            ids
+        };
+        assert_eq!(ids(removed), ids(&expected), "what leaves unserved");
     }
 
     fn inspect(&self, now: Instant) -> State {

@@ -1,0 +1,367 @@
+//! The high level of Flubber, Virtual Bandwidth Control: credits decide whose requests go on to the deadlines.
+//!
+//! Every VM has credits, in proportion to the bandwidth that it requires; a request takes one. A VM that has none left
+//! waits in its queue until all are replenished to the full; nothing accumulates. The interval between two replenishments
+//! is as long as it takes.
+//!
+//! Example: required are 1000 and 120 IOPS, beta is 32. The proportion is 8:1 (1000/120 = 8.3, rounded), full credits are
+//! 256 and 32.
+//!
+//! A replenishment costs constant time, however many VMs there are: credits belong to a round, and those of an older
+//! round are full. What then drains from the queues was going to be paid for anyway, request by request.
+
+use std::collections::VecDeque;
+
+use crate::policy::{Class, Policy};
+use crate::request::{OwnerId, Request};
+use crate::slots::{Arena, Fifo};
+use crate::units::Bytes;
+
+/// What VBC knows of one VM.
+#[derive(Debug)]
+struct Account {
+    /// Required bandwidth in thousandths of normalised requests per second, if stated.
+    required: Option<u64>,
+    background: bool,
+    credits: u64,
+    /// Of which replenishment `credits` is what was left.
+    round: u64,
+    waiting: Fifo,
+}
+
+/// Credits and queues of all VMs.
+#[derive(Debug)]
+pub(crate) struct Credits {
+    beta: u64,
+    when_used_up: bool,
+    reference: Bytes,
+    arena: Arena,
+    accounts: Vec<Option<Account>>,
+    /// VMs with a queue and with credits, in turn. Empty but for the moment after a replenishment.
+    ready: VecDeque<u32>,
+    /// VMs with a queue and no credits; the one that waits longest for some is first.
+    blocked: VecDeque<u32>,
+    round: u64,
+    /// The smallest required bandwidth, if any VM states one; unknown after it left.
+    least: Option<Option<u64>>,
+    /// VMs that are no background work, and how many of them have credits.
+    vms: u64,
+    holders: u64,
+}
+
+impl Credits {
+    /// `when_used_up`: whether all are replenished when nobody has credits left.
+    pub(crate) fn new(beta: u32, when_used_up: bool, reference: Bytes) -> Self {
+        Credits {
+            beta: u64::from(beta),
+            when_used_up,
+            reference,
+            arena: Arena::new(),
+            accounts: Vec::new(),
+            ready: VecDeque::new(),
+            blocked: VecDeque::new(),
+            round: 0,
+            least: Some(None),
+            vms: 0,
+            holders: 0,
+        }
+    }
+
+    /// A VM comes; a replenishment has to follow.
+    pub(crate) fn add(&mut self, owner: OwnerId, policy: &Policy) {
+        if owner.index() >= self.accounts.len() {
+            self.accounts.resize_with(owner.index() + 1, || None);
+        }
+        let waiting = Fifo::default();
+        let account = Account { required: None, background: true, credits: 0, round: self.round, waiting };
+        self.accounts[owner.index()] = Some(account);
+        self.set(owner, policy);
+    }
+
+    /// A VM has another policy; a replenishment has to follow. What it has waiting moves on if it became background work: see [`Credits::take_all`].
+    pub(crate) fn set(&mut self, owner: OwnerId, policy: &Policy) {
+        let background = policy.class == Class::Background;
+        let required = self.required(policy).filter(|_| !background);
+        let account = self.account_mut(owner);
+        let old = std::mem::replace(&mut account.required, required);
+        let was_background = std::mem::replace(&mut account.background, background);
+        self.vms = self.vms + u64::from(was_background) - u64::from(background);
+        self.forget_least(old);
+        self.least = self.least.map(|least| least.into_iter().chain(required).min());
+    }
+
+    /// A VM leaves; it has nothing waiting, and a replenishment has to follow.
+    pub(crate) fn remove(&mut self, owner: OwnerId) {
+        let Some(account) = self.accounts[owner.index()].take() else { return };
+        self.vms -= u64::from(!account.background);
+        self.forget_least(account.required);
+    }
+
+    fn forget_least(&mut self, left: Option<u64>) {
+        self.least = self.least.filter(|least| left.is_none() || left != *least);
+    }
+
+    /// In requests; bytes as requests of the reference size; of both the larger.
+    fn required(&self, policy: &Policy) -> Option<u64> {
+        let reservation = &policy.reservation;
+        let reference = self.reference.0.max(1);
+        let bytes = reservation.bytes.map(|rate| rate.bytes_per_second().saturating_mul(1000) / reference);
+        reservation.iops.map(|iops| iops.milli()).max(bytes).map(|required| required.max(1))
+    }
+
+    fn account_mut(&mut self, owner: OwnerId) -> &mut Account {
+        self.accounts[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
+    }
+
+    fn account(&self, owner: OwnerId) -> Option<&Account> {
+        self.accounts.get(owner.index())?.as_ref()
+    }
+
+    /// The smallest required bandwidth. O(VMs) once after it left.
+    fn least(&mut self) -> Option<u64> {
+        let accounts = &self.accounts;
+        *self.least.get_or_insert_with(|| accounts.iter().flatten().filter_map(|account| account.required).min())
+    }
+
+    /// beta times the proportion of a VM.
+    // rule: flubber.proportion, flubber.full-credits
+    fn full(&mut self, owner: OwnerId) -> u64 {
+        let least = self.least().unwrap_or(1);
+        // [flubber] eq. (2): c_i/c_j = B_i/B_j. A VM that requires nothing stated counts like the least.
+        let required = self.account_mut(owner).required.unwrap_or(least);
+        self.beta.saturating_mul(((required.saturating_add(least / 2)) / least).max(1))
+    }
+
+    fn credits(&mut self, owner: OwnerId) -> u64 {
+        let round = self.round;
+        if self.account_mut(owner).round != round {
+            let full = self.full(owner);
+            let account = self.account_mut(owner);
+            (account.round, account.credits) = (round, full);
+        }
+        self.account_mut(owner).credits
+    }
+
+    fn spend(&mut self, owner: OwnerId) {
+        let account = self.account_mut(owner);
+        account.credits -= 1;
+        self.holders -= u64::from(account.credits == 0);
+    }
+
+    /// Whether a VM's requests take no credits.
+    pub(crate) fn is_background(&self, owner: OwnerId) -> bool {
+        self.account(owner).is_some_and(|account| account.background)
+    }
+
+    /// A VM's request arrives: it passes (and is handed back) or waits.
+    // rule: flubber.arrive, flubber.one-credit
+    pub(crate) fn arrive(&mut self, request: Request) -> Option<Request> {
+        let owner = request.owner;
+        if self.account_mut(owner).waiting.is_empty() {
+            if self.credits(owner) > 0 {
+                self.spend(owner);
+                return Some(request);
+            }
+            self.blocked.push_back(owner.0);
+        }
+        let account = self.accounts[owner.index()].as_mut().expect("just seen");
+        self.arena.push(&mut account.waiting, request);
+        None
+    }
+
+    /// Whether there is reason to replenish because no VM has credits left.
+    // rule: flubber.e1
+    pub(crate) fn used_up(&self) -> bool {
+        self.when_used_up && self.holders == 0 && self.vms > 0
+    }
+
+    /// Whether requests wait for credits.
+    pub(crate) fn any_waiting(&self) -> bool {
+        !self.arena.is_empty()
+    }
+
+    /// Every VM has its full credits.
+    // rule: flubber.refill
+    pub(crate) fn refill(&mut self) {
+        self.round += 1;
+        self.holders = self.vms;
+        self.ready.append(&mut self.blocked);
+    }
+
+    /// After a replenishment: the next request that passes, one per VM and turn.
+    // rule: flubber.drain-round-robin
+    pub(crate) fn next_in_turn(&mut self) -> Option<Request> {
+        let owner = OwnerId(self.ready.pop_front()?);
+        let credits = self.credits(owner);
+        debug_assert!(credits > 0, "who is ready has credits");
+        self.spend(owner);
+        let account = self.accounts[owner.index()].as_mut().expect("who waits is known");
+        let request = self.arena.pop(&mut account.waiting).expect("who waits has a request");
+        if !account.waiting.is_empty() {
+            if credits > 1 { &mut self.ready } else { &mut self.blocked }.push_back(owner.0);
+        }
+        Some(request)
+    }
+
+    /// What a VM has waiting leaves, as far as `leaves` says so.
+    pub(crate) fn take_if(&mut self, owner: OwnerId, removed: &mut Vec<Request>, leaves: impl FnMut(&Request) -> bool) {
+        let Some(account) = self.accounts.get_mut(owner.index()).and_then(Option::as_mut) else { return };
+        self.arena.remove_if(&mut account.waiting, removed, leaves);
+        if account.waiting.is_empty() {
+            self.ready.retain(|waiting| *waiting != owner.0);
+            self.blocked.retain(|waiting| *waiting != owner.0);
+        }
+    }
+
+    /// A waiting request has grown. `false` if it does not wait here.
+    pub(crate) fn grow(&mut self, grown: Request) -> bool {
+        let Some(account) = self.account(grown.owner) else { return false };
+        let waiting = account.waiting;
+        match self.arena.find_mut(&waiting, grown.id) {
+            Some(queued) => {
+                *queued = grown;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Requests of a VM that wait for credits.
+    pub(crate) fn waiting(&self, owner: OwnerId) -> u64 {
+        self.account(owner).map_or(0, |account| account.waiting.len() as u64)
+    }
+
+    /// Every VM that is known.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        (0..self.accounts.len() as u32).map(OwnerId).filter(|owner| self.account(*owner).is_some())
+    }
+
+    /// Requests that wait for credits.
+    pub(crate) fn len(&self) -> u64 {
+        self.arena.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Cost;
+    use crate::request::{Flags, Kind, Phase, RequestId, VolumeId, Wait};
+    use crate::time::Instant;
+
+    fn request(id: u64, owner: u32) -> Request {
+        Request {
+            id: RequestId(id),
+            arrival: Instant::ZERO,
+            offset: 0,
+            length: 4096,
+            cost: Cost::ONE,
+            owner: OwnerId(owner),
+            token: 0,
+            rho: 0,
+            delta: 0,
+            volume: VolumeId(0),
+            kind: Kind::Read,
+            flags: Flags::NONE,
+            phase: Phase::None,
+            wait: Wait::None,
+        }
+    }
+
+    fn credits(beta: u32, required: &[Option<u64>]) -> Credits {
+        let mut credits = Credits::new(beta, true, Bytes::kib(8));
+        for (owner, iops) in required.iter().enumerate() {
+            let policy = iops.map_or(Policy::default(), |iops| Policy::default().reserving(iops));
+            credits.add(OwnerId(owner as u32), &policy);
+        }
+        credits.refill();
+        credits
+    }
+
+    // rule: flubber.proportion, flubber.full-credits
+    #[test]
+    fn full_credits_are_those_of_the_second_table() {
+        for (beta, seq, rnd) in [(1, 8, 1), (2, 16, 2), (8, 64, 8), (32, 256, 32), (128, 1024, 128)] {
+            let mut credits = credits(beta, &[Some(1000), Some(120), None]);
+            let full = [0, 1, 2].map(|owner| credits.full(OwnerId(owner)));
+            assert_eq!(full, [seq, rnd, rnd], "beta {beta}; who states nothing counts like the least");
+        }
+        let mut bytes = Credits::new(1, true, Bytes::kib(8));
+        let mut policy = Policy::default().reserving(100);
+        bytes.add(OwnerId(0), &policy);
+        policy.reservation.bytes = Some(crate::units::ByteRate::per_second(8192 * 300));
+        bytes.add(OwnerId(1), &policy);
+        assert_eq!(bytes.full(OwnerId(1)), 3, "bytes count as requests of 8 KiB");
+        bytes.remove(OwnerId(0));
+        assert_eq!(bytes.full(OwnerId(1)), 1, "the least has left");
+    }
+
+    // rule: flubber.credits-conserved, flubber.exact-ratio, flubber.one-credit, flubber.refill, flubber.arrive
+    #[test]
+    fn in_an_interval_a_vm_passes_its_credits_and_no_more() {
+        let required = [Some(1000), Some(120), Some(400), None];
+        let full = [32, 4, 12, 4];
+        let mut credits = credits(4, &required);
+        let mut passed = [0u64; 4];
+        let mut random = 1u64;
+        let mut intervals = 0;
+        for id in 0..50_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let owner = (random >> 60) as usize % 4;
+            if credits.arrive(request(id, owner as u32)).is_some() {
+                passed[owner] += 1;
+            }
+            assert!((0..4).all(|vm| passed[vm] <= full[vm]), "{passed:?} of {full:?}");
+            if credits.used_up() {
+                // All were backlogged to the end, so each passed what it had: the ratio is exact.
+                assert_eq!(passed, full, "interval {intervals}");
+                credits.refill();
+                passed = [0; 4];
+                intervals += 1;
+            }
+            while let Some(request) = credits.next_in_turn() {
+                passed[request.owner.index()] += 1;
+            }
+        }
+        assert!(intervals > 300, "{intervals}");
+    }
+
+    // rule: flubber.drain-round-robin
+    #[test]
+    fn queues_drain_in_turn_who_waited_longest_first() {
+        let mut credits = credits(2, &[Some(100), Some(200), Some(100)]);
+        let mut id = 0;
+        let mut arrive = |credits: &mut Credits, owner: u32, times: u32| {
+            for _ in 0..times {
+                credits.arrive(request(id, owner));
+                id += 1;
+            }
+        };
+        arrive(&mut credits, 2, 5);
+        arrive(&mut credits, 0, 5);
+        arrive(&mut credits, 1, 9);
+        let order = |credits: &mut Credits| {
+            let all = std::iter::from_fn(|| credits.next_in_turn());
+            all.map(|request| request.owner.0).collect::<Vec<u32>>()
+        };
+        assert_eq!(order(&mut credits), [], "nobody has credits");
+        credits.refill();
+        assert_eq!(order(&mut credits), [2, 0, 1, 2, 0, 1, 1, 1]);
+        credits.refill();
+        assert_eq!(order(&mut credits), [2, 0, 1], "one each is left");
+    }
+
+    // rule: flubber.e1
+    #[test]
+    fn used_up_means_by_all() {
+        for when_used_up in [true, false] {
+            let mut credits = Credits::new(1, when_used_up, Bytes::kib(8));
+            (0..2).for_each(|owner| credits.add(OwnerId(owner), &Policy::default()));
+            credits.refill();
+            assert!(credits.arrive(request(0, 0)).is_some());
+            assert!(!credits.used_up(), "the other one has credits");
+            assert!(credits.arrive(request(1, 1)).is_some());
+            assert_eq!(credits.used_up(), when_used_up);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Flubber: throughput by credits, latency by deadlines, and a disk that is given work that lies close together.
+//!
+//! Idea: two levels. The high one (Virtual Bandwidth Control) lets requests of each VM pass in proportion to the bandwidth
+//! that the VM requires. The low one (Virtual Latency Control) gives each a deadline, serves the earliest, and uses the
+//! time until then: it goes on with the VM or the address where the disk is, waits a moment for the next request there,
+//! and leaves background work for when nobody else asks.
+//!
+//! Rules: one file per idea. [`credits`] is the high level; [`queues`] and [`addresses`] what is queued in the low one;
+//! [`two_level`] puts them together and chooses.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: two VMs require 1000 and 120 IOPS within 80 and 60 ms; beta is 32, the longest seek 9 ms. Their credits are
+//! 256 and 32. A request of the second that passes the credits at t is due at t + 51 ms.
+//!
+//! Deviations: where the published wording stops the disk for good (replenishment, event 2) both modes follow its purpose.
+//! Mode `product` bounds the wait, lets no background request jump the line, and replenishes only when what has passed is
+//! served. Each place says so (`DEVIATION`).
+//!
+//! Source: \[flubber\] X. Ling, H. Jin, S. Ibrahim, W. Cao, S. Wu: Efficient Disk I/O Scheduling with QoS Guarantee for Xen-based
+//! Hosting Platforms, CCGRID 2012.
+
+// What follows from the rules, and tests hold:
+// rule: flubber.deadline-feasible, flubber.no-starvation, flubber.credits-conserved, flubber.exact-ratio
+// rule: flubber.large-beta, flubber.small-beta, flubber.e2-literal
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::policy::Field;
+use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::units::{ByteRate, Bytes};
+
+mod addresses;
+pub(crate) mod credits;
+pub(crate) mod queues;
+pub(crate) mod two_level;
+
+use credits::Credits;
+use queues::{EqualDeadlines, Queues};
+use two_level::{Background, BatchAndDelay, Rule, Start, Targets, TwoLevel};
+
+/// The largest interval factor.
+pub(crate) const BETA_MAX: u32 = 65_536;
+/// The longest time that a parameter may state.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Which reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Ours: no long idling, no background request before a VM's.
+    #[default]
+    Product,
+    /// As published, in the reading that cannot stop for good.
+    Paper,
+}
+
+/// Which requests may go because they begin where the last one ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SuccessorScope {
+    /// Any, background too.
+    All,
+    /// Those of VMs.
+    Vm,
+}
+
+/// The parameters in `[device.NAME.flubber]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Which reading.
+    pub mode: Mode,
+    /// The interval factor: full credits are beta times a VM's proportion. \[flubber\] eq. (2), Table II.
+    pub beta: u32,
+    /// L of a VM whose policy states no latency.
+    #[serde(with = "params::duration")]
+    pub latency: Duration,
+    /// M, the longest seek. \[flubber\] IV.C: 9 ms.
+    #[serde(with = "params::duration")]
+    pub seek_max: Duration,
+    /// The largest request, for the time that it takes.
+    pub transfer_max: Bytes,
+    /// What the device transfers, for the time that the largest request takes.
+    pub transfer_rate: ByteRate,
+    /// From when a deadline counts.
+    pub start: Start,
+    /// Which of two equal deadlines goes first.
+    pub equal_deadlines: EqualDeadlines,
+    /// Which requests may go because they are contiguous; none: by the mode.
+    pub successor_scope: Option<SuccessorScope>,
+    /// How long no VM's request must have been queued for a replenishment.
+    #[serde(with = "params::duration")]
+    pub grace: Duration,
+    /// The longest wait; none: 6 ms on a rotational device, else 0. Mode product alone.
+    #[serde(with = "params::optional_duration")]
+    pub max_wait: Option<Duration>,
+    /// The background's own target; none: it goes when no VM's request is queued. Mode product alone.
+    #[serde(with = "params::optional_duration")]
+    pub background_latency: Option<Duration>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params {
+            mode: Mode::Product,
+            beta: 32,
+            latency: Duration::from_millis(80),
+            seek_max: Duration::from_millis(9),
+            transfer_max: Bytes::kib(44),
+            transfer_rate: ByteRate::per_second(100_000_000),
+            start: Start::Entry,
+            equal_deadlines: EqualDeadlines::Fifo,
+            successor_scope: None,
+            grace: Duration::ZERO,
+            max_wait: None,
+            background_latency: None,
+        }
+    }
+}
+
+impl Params {
+    fn check(&self) -> Result<(), ParamError> {
+        check_beta(self.beta)?;
+        if self.transfer_max.0 == 0 || self.transfer_max > Bytes::mib(1024) {
+            return Err(ParamError("transfer_max must be from 1 B to 1GiB".to_owned()));
+        }
+        let product = [("max_wait", self.max_wait), ("background_latency", self.background_latency)];
+        if let Some((name, _)) = product.iter().find(|(_, time)| self.mode == Mode::Paper && time.is_some()) {
+            return Err(ParamError(format!("{name} belongs to mode \"product\"; take it out, or change the mode")));
+        }
+        let times = [("latency", self.latency), ("seek_max", self.seek_max), ("grace", self.grace)];
+        let stated = product.into_iter().filter_map(|(name, time)| Some((name, time?)));
+        check_times(times.into_iter().chain(stated))
+    }
+
+    fn rule(&self, facts: &Facts) -> Rule {
+        // rule: flubber.f2
+        let nanos = u128::from(self.transfer_max.0) * 1_000_000_000 / u128::from(self.transfer_rate.bytes_per_second());
+        let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let default = if facts.rotational { Duration::from_millis(6) } else { Duration::ZERO };
+        let wait_max = (self.mode == Mode::Product).then(|| self.max_wait.unwrap_or(default));
+        Rule::BatchAndDelay(BatchAndDelay { transfer, wait_max })
+    }
+}
+
+/// Refuses an interval factor that is none.
+pub(crate) fn check_beta(beta: u32) -> Result<(), ParamError> {
+    match beta {
+        1..=BETA_MAX => Ok(()),
+        _ => Err(ParamError(format!("beta is {beta}; it must be from 1 to {BETA_MAX}"))),
+    }
+}
+
+/// Refuses times without end.
+pub(crate) fn check_times(times: impl Iterator<Item = (&'static str, Duration)>) -> Result<(), ParamError> {
+    match times.into_iter().find(|(_, time)| *time > TIME_MAX) {
+        Some((name, _)) => Err(ParamError(format!("{name} must be at most 1h"))),
+        None => Ok(()),
+    }
+}
+
+/// Where both schedulers of this kind come from.
+pub(crate) const SOURCE: &str = "X. Ling, H. Jin, S. Ibrahim, W. Cao, S. Wu: Efficient Disk I/O Scheduling with QoS Guarantee for Xen-based Hosting \
+     Platforms, CCGRID 2012";
+/// How both schedulers of this kind map what a VM requires.
+pub(crate) const REQUIRED: &str = "the required bandwidth: credits, and so requests, in proportion to it, rounded to whole multiples of the smallest; a \
+     VM that states none counts like the smallest";
+/// How both map its latency.
+pub(crate) const TARGET: &str = "the target L of every request of the VM, from when its credits let it pass: the earliest deadline L - M goes first";
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "flubber",
+    summary: "throughput by credits above latency by deadlines, batched by address (Flubber)",
+    idea: "Credits in proportion to the required bandwidths decide whose requests pass; all are replenished when they \
+           are used up, when no VM's request is queued any more, and when a VM comes or goes. Requests that have \
+           passed have a deadline. Until the earliest one is due the disk goes on with the VM or at the address where \
+           it is, and may wait a moment for the next request there; background work goes when no VM asks.",
+    when: "On a spinning disk that VMs with a required throughput and a latency share with background jobs such as \
+           backups. With more than one request at the device at once the waiting costs more than it gains.",
+    source: SOURCE,
+    enforces: &[
+        (Field::Reservation, REQUIRED),
+        (Field::Latency, TARGET),
+        (Field::Class, "background: its requests take no credits and go when no request of another VM is queued"),
+    ],
+    depends: &[],
+    volumes: false,
+    // rule: flubber.f13
+    merging: true,
+    parameters: &[
+        Parameter {
+            name: "mode",
+            kind: "\"product\" or \"paper\"",
+            default: "\"product\"",
+            help: "Which reading: ours, or that of the paper as published",
+        },
+        BETA,
+        LATENCY,
+        SEEK_MAX,
+        Parameter {
+            name: "transfer_max",
+            kind: "size with unit",
+            default: "\"44KiB\"",
+            help: "The largest request: the time that it takes at transfer_rate is kept free before a deadline",
+        },
+        Parameter {
+            name: "transfer_rate",
+            kind: "rate of bytes",
+            default: "\"100MB/s\"",
+            help: "What the device transfers",
+        },
+        START,
+        EQUAL_DEADLINES,
+        Parameter {
+            name: "successor_scope",
+            kind: "\"vm\" or \"all\"",
+            default: "by the mode: \"vm\" in product, \"all\" in paper",
+            help: "Whether a background request may go too because it begins where the last request ended",
+        },
+        GRACE,
+        Parameter {
+            name: "max_wait",
+            kind: "time with unit, up to 1h",
+            default: "\"6ms\" on a rotational device, else \"0s\"",
+            help: "The longest wait for a contiguous request, from when the device became idle; mode \"product\" alone",
+        },
+        Parameter {
+            name: "background_latency",
+            kind: "time with unit, up to 1h",
+            default: "none",
+            help: "A target for background requests, which else starve while VMs are busy; mode \"product\" alone",
+        },
+    ],
+    build,
+};
+
+pub(crate) const BETA: Parameter = Parameter {
+    name: "beta",
+    kind: "1 to 65536",
+    default: "32",
+    help: "The interval factor: full credits are so many times a VM's proportion. Larger keeps the device busier, and \
+           lets one VM burst",
+};
+pub(crate) const LATENCY: Parameter = Parameter {
+    name: "latency",
+    kind: "time with unit, up to 1h",
+    default: "\"80ms\"",
+    help: "The target of a VM whose policy states none",
+};
+pub(crate) const SEEK_MAX: Parameter = Parameter {
+    name: "seek_max",
+    kind: "time with unit, up to 1h",
+    default: "\"9ms\"",
+    help: "M, the longest seek: taken off the target, so that a request dispatched when it is due completes in time",
+};
+pub(crate) const START: Parameter = Parameter {
+    name: "start",
+    kind: "\"entry\" or \"arrival\"",
+    default: "\"entry\"",
+    help: "Whether a deadline counts from when the credits let the request pass or from its arrival, which makes one that \
+           had no credits urgent",
+};
+pub(crate) const EQUAL_DEADLINES: Parameter = Parameter {
+    name: "equal_deadlines",
+    kind: "\"fifo\" or \"lifo\"",
+    default: "\"fifo\"",
+    help: "Which of two equal deadlines goes first; \"lifo\" is the listing to the letter",
+};
+pub(crate) const GRACE: Parameter = Parameter {
+    name: "grace",
+    kind: "time with unit, up to 1h",
+    default: "\"0s\"",
+    help: "How long no VM's request must have been queued before all credits are replenished",
+};
+
+fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    params.check()?;
+    // DEVIATION [flubber] III.B, event 1: in the product using credits up is no reason to replenish them, an empty queue of
+    // deadlines is. Else a VM that is alone with thousands of requests lets all of them pass, one set of credits after
+    // the other, and whoever comes next stands behind them all. The disk loses nothing: it never is without a request.
+    let (when_used_up, scope) = match params.mode {
+        Mode::Paper => (true, SuccessorScope::All),
+        Mode::Product => (false, SuccessorScope::Vm),
+    };
+    let background_by_address = params.successor_scope.unwrap_or(scope) == SuccessorScope::All;
+    let targets =
+        Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
+    Ok(Box::new(TwoLevel::new(
+        Credits::new(params.beta, when_used_up, facts.reference),
+        Queues::new(params.equal_deadlines, background_by_address),
+        targets,
+        params.rule(facts),
+        params.background_latency.map_or(Background::WhenEmpty, Background::Within),
+    )))
+}
