@@ -1,15 +1,154 @@
 //! A daemon that is killed at any moment, and what is on the disk then and afterwards.
+//!
+//! `SLUICE_CRASHES=200` is the long form: so many kills per test.
 
 use std::fs::File;
 use std::path::Path;
 
 use common::disk::{FileSystem, Loop};
+use common::journal::Journal;
 use common::raw::{Raw, WRITE};
 use common::slow::Throttle;
 use common::{Daemon, KIB, MIB, Place, noise, until};
 use rustix::fs::{FlockOperation, fcntl_lock};
+use sluice_io::vhost::client::{Client, ClientOptions};
 
 mod common;
+
+const QUEUES: u16 = 2;
+const APPENDERS: usize = 8;
+/// Most answers between a start and the next kill.
+const ANSWERS_MAX: u64 = 150;
+
+/// How often a daemon is killed, unless the environment wants more.
+fn crashes(usually: u64) -> u64 {
+    std::env::var("SLUICE_CRASHES").map_or(usually, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"))
+}
+
+/// A front end whose back end dies again and again.
+struct Scene<'a> {
+    place: &'a Place,
+    host: String,
+    source: &'a Path,
+    daemon: Option<Daemon>,
+    client: Client,
+    journal: Journal,
+}
+
+impl<'a> Scene<'a> {
+    fn new(place: &'a Place, host: String, source: &'a Path) -> Self {
+        let daemon = Daemon::serve(place, &host);
+        let options = ClientOptions { queues: QUEUES, queue_size: 64, slots: 24, ..ClientOptions::default() };
+        let client = place.vhost("a", "v", &options);
+        assert!(client.inflight().is_some(), "without an in-flight log requests would be lost");
+        let seed = 0x5eed_0000_0000_0001;
+        let journal = Journal::new(APPENDERS, QUEUES, client.config().block_size, seed);
+        Scene { place, host, source, daemon: Some(daemon), client, journal }
+    }
+
+    /// Works until so many answers have come, and leaves much in flight.
+    fn work(&mut self, answers: u64) {
+        let mut answered = 0;
+        self.journal.fill(&mut self.client);
+        while answered < answers {
+            for index in 0..QUEUES {
+                let answers = self.client.wait(index, 1).unwrap();
+                self.journal.acknowledge(index, &answers);
+                answered += answers.len() as u64;
+            }
+            self.journal.fill(&mut self.client);
+        }
+    }
+
+    /// Ends the daemon as a crash does. What it answered before is in the rings.
+    fn kill(&mut self) {
+        self.daemon.take().expect("it runs").kill();
+        for index in 0..QUEUES {
+            let mut answers = Vec::new();
+            self.client.queue(index).reap(&mut answers).unwrap();
+            self.journal.acknowledge(index, &answers);
+        }
+    }
+
+    fn restart(&mut self) {
+        self.daemon = Some(Daemon::serve(self.place, &self.host));
+        self.client.reconnect(&self.place.volume_socket("a", "v")).unwrap();
+    }
+
+    /// Waits for all that is in flight.
+    fn settle(&mut self) {
+        for index in 0..QUEUES {
+            while self.client.queue(index).in_flight() > 0 {
+                let answers = self.client.wait(index, 1).unwrap();
+                self.journal.acknowledge(index, &answers);
+            }
+        }
+        assert_eq!(self.journal.in_flight(), 0);
+    }
+
+    /// Checks the disk through the daemon, while nothing is in flight.
+    fn check_through_the_daemon(&mut self) {
+        let mut disk = vec![0; Journal::len_bytes(APPENDERS) as usize];
+        for (number, part) in disk.chunks_mut(64 * KIB as usize).enumerate() {
+            self.client.read(number as u64 * 64 * KIB, part).unwrap();
+        }
+        self.journal.check(&disk);
+    }
+
+    /// Checks what is on the disk, whoever runs.
+    fn check_the_disk(&self) {
+        self.journal.check(&std::fs::read(self.source).unwrap()[..Journal::len_bytes(APPENDERS) as usize]);
+    }
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_daemon_is_killed() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let host = place.device("depth = 16") + &place.vhost_volume("a", "v", &image, "");
+    let mut scene = Scene::new(&place, host, &image);
+    for crash in 0..crashes(100) {
+        // Every fourth one dies while it takes over from the one before it.
+        let answers = if crash % 4 == 3 { 0 } else { scene.journal.random(ANSWERS_MAX) };
+        scene.work(answers);
+        scene.kill();
+        scene.check_the_disk();
+        scene.restart();
+        if crash % 4 == 1 {
+            continue;
+        }
+        scene.settle();
+        scene.check_through_the_daemon();
+    }
+    scene.settle();
+    scene.check_through_the_daemon();
+    assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+}
+
+#[test]
+fn writes_of_a_killed_daemon_never_land_over_newer_ones() {
+    let place = Place::new();
+    let device = Loop::new(&place.image("disk.img", MIB));
+    let host = place.device("depth = 16") + &place.vhost_volume("a", "v", &device.path, "");
+    let mut scene = Scene::new(&place, host, &device.path);
+    let mut groups = Vec::new();
+    for crash in 0..crashes(30) {
+        // Kernels without a throttle: the kills stay, the requests that outlive the daemon are few.
+        let group = Throttle::new(&format!("crash-{crash}"), &device.path, 200);
+        group.iter().for_each(|group| group.hold(scene.daemon.as_ref().expect("it runs").pid()));
+        groups.extend(group);
+        let answers = scene.journal.random(30);
+        scene.work(answers);
+        scene.kill();
+        scene.restart();
+        scene.settle();
+        // The next records go where the old ones were, at full speed; what is late would show.
+        scene.work(ANSWERS_MAX);
+        scene.settle();
+        scene.check_through_the_daemon();
+    }
+    assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+}
 
 /// Whether somebody else has a lock on the file, or part of it.
 fn is_locked(path: &Path) -> bool {
@@ -28,6 +167,13 @@ fn writes_in_flight(device: &Path) -> u64 {
     let name = device.file_name().unwrap().to_str().unwrap();
     let counts = std::fs::read_to_string(format!("/sys/block/{name}/inflight")).unwrap();
     counts.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Whether a process has this file open.
+fn is_open(path: &Path) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let open = processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
+    open.flatten().flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == path))
 }
 
 fn send_writes(raw: &mut Raw, count: u64) -> Vec<Vec<u8>> {
@@ -63,6 +209,8 @@ fn the_lock_of_a_killed_daemon_is_held_until_its_writes_have_landed() {
     assert!(is_locked(&device.path), "and hold its lock");
     let daemon = std::thread::scope(|threads| {
         let next = threads.spawn(|| Daemon::serve(&place, &host));
+        until("the next one has opened it", || is_open(&device.path));
+        assert!(!next.is_finished(), "it serves beside writes of the one before it");
         below.thaw();
         next.join().unwrap()
     });

@@ -13,6 +13,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("flock", "util-linux"),
     ("fstrim", "util-linux"),
+    ("fsfreeze", "util-linux"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mount", "mount"),

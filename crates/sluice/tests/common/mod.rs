@@ -27,6 +27,7 @@ use tempfile::TempDir;
 pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod guest;
+pub(crate) mod journal;
 pub(crate) mod raw;
 pub(crate) mod slots;
 pub(crate) mod slow;

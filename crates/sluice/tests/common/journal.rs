@@ -1,0 +1,164 @@
+//! Appenders on a disk that may lose its server at any moment, and what must be on the disk at every moment.
+//!
+//! Model: each appender owns a stretch of the disk, writes records of random length behind one another, several at once,
+//! flushes now and then, and begins anew at the start of its stretch, so that newer records take the place of older ones.
+//! Every sector says which record it is of and is filled so that a part of another record shows. A sector has at most one
+//! write in flight, so it holds what was acknowledged last, or, while a write is in flight, that.
+
+use std::collections::HashMap;
+
+use sluice_io::vhost::client::{Client, Completion, Queue, Request};
+
+pub(crate) const SECTOR: usize = 512;
+/// Sectors of each appender's stretch.
+const STRETCH: u64 = 128;
+/// Most sectors of a record.
+const RECORD_MAX: u64 = 16;
+/// Records that one appender writes at once.
+const OUTSTANDING: usize = 4;
+
+/// The disk as it must be.
+pub(crate) struct Journal {
+    appenders: Vec<Appender>,
+    sectors: Vec<Sector>,
+    /// What each slot of each queue is about.
+    in_flight: HashMap<(u16, u16), Asked>,
+    queues: u16,
+    /// Sectors of a block.
+    block: u64,
+    random: u64,
+    sequence: u64,
+}
+
+#[derive(Default)]
+struct Appender {
+    tail: u64,
+    outstanding: usize,
+}
+
+/// Records are numbered from 1; 0 is the empty disk.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sector {
+    acknowledged: u64,
+    issued: Option<u64>,
+}
+
+enum Asked {
+    Record { appender: usize, first: u64, sectors: u64, sequence: u64 },
+    Flush { appender: usize },
+}
+
+impl Journal {
+    /// So many appenders on a client whose queues it uses all.
+    pub(crate) fn new(appenders: usize, queues: u16, block_size: u32, seed: u64) -> Journal {
+        Journal {
+            appenders: (0..appenders).map(|_| Appender::default()).collect(),
+            sectors: vec![Sector::default(); appenders * STRETCH as usize],
+            in_flight: HashMap::new(),
+            queues,
+            block: u64::from(block_size) / SECTOR as u64,
+            random: seed | 1,
+            sequence: 0,
+        }
+    }
+
+    /// Bytes of the disk that it uses.
+    pub(crate) fn len_bytes(appenders: usize) -> u64 {
+        appenders as u64 * STRETCH * SECTOR as u64
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn random(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    /// Requests in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Lets every appender ask for all that it may.
+    pub(crate) fn fill(&mut self, client: &mut Client) {
+        for appender in 0..self.appenders.len() {
+            let index = (appender % usize::from(self.queues)) as u16;
+            while self.appenders[appender].outstanding < OUTSTANDING
+                && self.append(appender, index, client.queue(index))
+            {}
+        }
+        (0..self.queues).for_each(|index| assert!(client.queue(index).publish().is_ok()));
+    }
+
+    /// One more record or flush; false if there is no room.
+    fn append(&mut self, appender: usize, index: u16, queue: &mut Queue) -> bool {
+        let Some(slot) = (0..queue.slots()).find(|slot| !self.in_flight.contains_key(&(index, *slot))) else {
+            return false;
+        };
+        if self.random(8) == 0 {
+            queue.submit(slot, Request::Flush).unwrap();
+            self.in_flight.insert((index, slot), Asked::Flush { appender });
+            self.appenders[appender].outstanding += 1;
+            return true;
+        }
+        let wanted = (1 + self.random(RECORD_MAX / self.block)) * self.block;
+        let tail = self.appenders[appender].tail;
+        let sectors = wanted.min(STRETCH - tail);
+        let first = appender as u64 * STRETCH + tail;
+        let range = first as usize..(first + sectors) as usize;
+        if self.sectors[range.clone()].iter().any(|sector| sector.issued.is_some()) {
+            return false;
+        }
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let record: Vec<u8> = (first..first + sectors).flat_map(|sector| content(sector, sequence)).collect();
+        queue.write_data(slot, &record);
+        queue.submit(slot, Request::Write { offset: first * SECTOR as u64, len: record.len() as u32 }).unwrap();
+        self.sectors[range].iter_mut().for_each(|sector| sector.issued = Some(sequence));
+        self.in_flight.insert((index, slot), Asked::Record { appender, first, sectors, sequence });
+        let state = &mut self.appenders[appender];
+        (state.tail, state.outstanding) = ((tail + sectors) % STRETCH, state.outstanding + 1);
+        true
+    }
+
+    /// Takes note of what was answered on a queue.
+    pub(crate) fn acknowledge(&mut self, index: u16, answers: &[Completion]) {
+        for answer in answers {
+            assert_eq!(answer.status, 0, "a request failed");
+            let appender = match self.in_flight.remove(&(index, answer.slot)).expect("it was asked for") {
+                Asked::Flush { appender } => appender,
+                Asked::Record { appender, first, sectors, sequence } => {
+                    for sector in &mut self.sectors[first as usize..(first + sectors) as usize] {
+                        assert_eq!(sector.issued.take(), Some(sequence));
+                        sector.acknowledged = sequence;
+                    }
+                    appender
+                }
+            };
+            self.appenders[appender].outstanding -= 1;
+        }
+    }
+
+    /// Nothing acknowledged is lost, nothing is older than it may be, no sector is torn.
+    #[track_caller]
+    pub(crate) fn check(&self, disk: &[u8]) {
+        for (number, (sector, bytes)) in self.sectors.iter().zip(disk.chunks(SECTOR)).enumerate() {
+            let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            let may_be = found == sector.acknowledged || Some(found) == sector.issued;
+            assert!(may_be, "sector {number} holds record {found}, not one of {sector:?}");
+            assert!(bytes == content(number as u64, found), "sector {number} of record {found} is torn");
+        }
+    }
+}
+
+/// What a sector of a record holds.
+fn content(sector: u64, sequence: u64) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    if sequence > 0 {
+        let noise = super::noise(sequence << 20 | sector, SECTOR - 8);
+        bytes[..8].copy_from_slice(&sequence.to_le_bytes());
+        bytes[8..].copy_from_slice(&noise);
+    }
+    bytes
+}
