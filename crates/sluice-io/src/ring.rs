@@ -18,6 +18,8 @@ const COMPLETIONS: u32 = 8192;
 pub struct Ring {
     ring: IoUring,
     in_kernel: u64,
+    /// The kernel says in shared memory when it has something for us.
+    tells: bool,
 }
 
 /// An operation that is over.
@@ -33,14 +35,17 @@ impl Ring {
     /// A new ring for the calling thread, with the cheapest kind of completion that the kernel has.
     pub fn new() -> io::Result<Self> {
         let mut modern = IoUring::builder();
-        modern.setup_cqsize(COMPLETIONS).setup_single_issuer().setup_defer_taskrun();
+        modern.setup_cqsize(COMPLETIONS).setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         let mut plain = IoUring::builder();
         plain.setup_cqsize(COMPLETIONS);
-        let ring = modern.build(ENTRIES).or_else(|_| plain.build(ENTRIES))?;
+        let (ring, tells) = match modern.build(ENTRIES) {
+            Ok(ring) => (ring, true),
+            Err(_) => (plain.build(ENTRIES)?, false),
+        };
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::other("The kernel's io_uring is too old: Linux 5.11 or newer is needed"));
         }
-        Ok(Ring { ring, in_kernel: 0 })
+        Ok(Ring { ring, in_kernel: 0, tells })
     }
 
     /// Queues an operation for the next turn.
@@ -63,8 +68,19 @@ impl Ring {
         self.in_kernel
     }
 
+    /// Whether a turn without waiting would find nothing to do. Costs no system call.
+    fn is_quiet(&mut self) -> bool {
+        let submissions = self.ring.submission();
+        let pending = !submissions.is_empty() || submissions.taskrun() || submissions.cq_overflow();
+        drop(submissions);
+        !pending && self.tells && self.ring.completion().is_empty()
+    }
+
     /// Submits, waits for at least one event or until `patience` is over (`None`: for ever), and appends the events.
     pub fn turn(&mut self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        if patience == Some(Duration::ZERO) && self.is_quiet() {
+            return Ok(());
+        }
         let submitted = match patience {
             Some(Duration::ZERO) => self.ring.submitter().submit_with_args(0, &types::SubmitArgs::new()),
             Some(patience) => {
