@@ -5,14 +5,32 @@ use sluice_io::device::{Snapshot, VmSnapshot};
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::{Kind, Phase, Wait};
 
+use super::GuestSocket;
 use crate::output::{self, Format};
 
-/// Prints the accounts of all devices.
-pub(crate) fn print(devices: &[Snapshot], format: Format) {
+/// Prints the accounts of all devices, and what happened at the sockets of guests.
+pub(crate) fn print(devices: &[Snapshot], sockets: &[GuestSocket], format: Format) {
     match format {
-        Format::Json => output::json(&json!({ "event": "accounts", "devices": as_json(devices) })),
+        Format::Json => {
+            let sockets: Vec<Value> = sockets.iter().map(socket).collect();
+            output::json(&json!({ "event": "accounts", "devices": as_json(devices), "guest_sockets": sockets }));
+        }
         Format::Table => print_table(devices),
     }
+}
+
+fn socket(socket: &GuestSocket) -> Value {
+    let totals = &socket.totals;
+    json!({
+        "vm": socket.vm,
+        "volume": socket.volume,
+        "socket": socket.socket,
+        "sessions": totals.sessions,
+        "turned_away": totals.turned_away,
+        "refusals": totals.refusals,
+        "faults": totals.faults,
+        "config_changes": totals.config_changes,
+    })
 }
 
 fn as_json(devices: &[Snapshot]) -> Vec<Value> {

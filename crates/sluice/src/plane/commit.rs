@@ -9,6 +9,7 @@ use sluice_config::{Host, Protocol, Vm};
 use sluice_io::device::{Edit, Store, VolumeSpec};
 use sluice_io::listener::Entry;
 use sluice_io::nbd::export::Export;
+use sluice_io::vhost::listener::VhostListener;
 use sluice_io::vhost::session;
 
 use super::stage::{self, Staged};
@@ -165,4 +166,14 @@ fn offer_to_guests(plane: &mut Plane) {
             listener.expect("every endpoint of the file has a socket").replace(Some(entry));
         }
     }
+}
+
+/// The sockets of guests: VM, volume, and the socket.
+pub(super) fn guest_sockets(plane: &Plane) -> impl Iterator<Item = (&String, &String, &VhostListener)> {
+    let volumes = plane.host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
+    volumes.filter_map(|(vm, (volume, spec))| {
+        let here = translate::endpoint(&spec.export.endpoint).to_string();
+        let listener = plane.guests.iter().find(|listener| listener.endpoint().to_string() == here)?;
+        Some((vm, volume, listener))
+    })
 }

@@ -14,6 +14,7 @@ use sluice_io::device::{Device, Edit, Snapshot, Store};
 use sluice_io::listener::{Listener, Seats};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source, SourceError};
+use sluice_io::vhost::counts::Totals;
 use sluice_io::vhost::listener::VhostListener;
 
 pub(crate) mod accounts;
@@ -34,6 +35,14 @@ pub(crate) struct Running {
     disks: Option<DiskSet>,
     /// What its disk says of itself.
     rotational: bool,
+}
+
+/// What happened at the socket of a guest.
+pub(crate) struct GuestSocket {
+    pub(crate) vm: String,
+    pub(crate) volume: String,
+    pub(crate) socket: String,
+    pub(crate) totals: Totals,
 }
 
 /// Everything that runs for a host file.
@@ -88,6 +97,18 @@ impl Plane {
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
         self.devices.values().filter_map(|running| running.device.snapshot()).collect()
+    }
+
+    /// What happened at the sockets of guests.
+    #[must_use]
+    pub(crate) fn guest_sockets(&self) -> Vec<GuestSocket> {
+        let of = |(vm, volume, listener): (&String, &String, &VhostListener)| GuestSocket {
+            vm: vm.clone(),
+            volume: volume.clone(),
+            socket: listener.endpoint().to_string(),
+            totals: listener.totals(),
+        };
+        commit::guest_sockets(self).map(of).collect()
     }
 
     /// Takes no more clients and no more requests; ends when everything is answered.

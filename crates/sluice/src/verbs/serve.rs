@@ -60,7 +60,7 @@ impl Serve {
                 Some((request, reply)) = asked.recv() => {
                     let _ = reply.send(apply(&mut plane, &mut state, request));
                 }
-                _ = report.recv() => accounts::print(&plane.snapshots(), format),
+                _ = report.recv() => accounts::print(&plane.snapshots(), &plane.guest_sockets(), format),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
@@ -122,6 +122,7 @@ async fn drain(plane: Plane, format: Format) {
     let outstanding: u64 = now.iter().flat_map(|device| &device.vms).map(|vm| u64::from(vm.outstanding)).sum();
     tracing::info!(outstanding, "Draining");
     let started = Instant::now();
+    let sockets = plane.guest_sockets();
     let draining = plane.drain();
     while !draining.is_over() && started.elapsed() < timeout {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -131,5 +132,5 @@ async fn drain(plane: Plane, format: Format) {
     } else {
         tracing::warn!(?timeout, "Not drained in time: what waits is not served");
     }
-    accounts::print(&draining.finish(), format);
+    accounts::print(&draining.finish(), &sockets, format);
 }
