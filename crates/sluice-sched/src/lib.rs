@@ -12,6 +12,7 @@
 //! | what is asked | [`request`], [`cost`], [`policy`] |
 //! | who decides | [`scheduler`], [`schedulers`] |
 //! | the device's front | [`gate`] |
+//! | guests above a host | [`stack`] |
 //! | before a promise is given | [`admission`] |
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod request;
 pub mod scheduler;
 pub mod schedulers;
 pub mod slots;
+pub mod stack;
 pub mod tag;
 pub mod time;
 pub mod tournament;
@@ -36,5 +38,6 @@ pub use gate::{Arrival, Device, Gate, GateSettings};
 pub use policy::{LatencyTarget, Limit, Policy, Reservation};
 pub use request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 pub use scheduler::{Change, ChangeError, Decision, Descriptor, Scheduler, Scope, State};
+pub use stack::Stack;
 pub use time::Instant;
 pub use units::{ByteRate, Bytes, Iops, Weight};

@@ -1,0 +1,321 @@
+//! Two schedulers in a row: one in each guest, and one on the host, with a bounded ring between.
+//!
+//! A guest schedules the requests of its threads and puts them into a ring; the host schedules what comes out of all
+//! rings, and sees one owner for each VM. A request takes its place in the ring when its guest dispatches it and gives it
+//! back when the host's device has completed it. So a guest's device is a gate: what it may have in flight is the size
+//! of the ring, and how large a request may be the ring says too.
+//!
+//! ```text
+//! thread -+                                                        +- thread
+//! thread -+-> gate of VM 0 --ring--> gate of the host <--ring-- gate of VM 1 <-+
+//!                                          |
+//!                                       device
+//! ```
+//!
+//! Example: a guest's noop gives its 40 random reads of 64 KiB to a ring as in Xen. They become 80 requests of at most
+//! 44 KiB; 32 of them are the host's to order, 48 wait in the guest, and the next goes when one completes.
+//!
+//! The driver's rule is the gate's: after every other call, [`Stack::pump`], and keep the instant that it returns.
+//!
+//! Source: \[two-tier\]; \[flubber\] II.A describes the ring.
+
+use crate::cost::CostModel;
+use crate::gate::{Arrival, Device, Finished, Gate, GateSettings, Outcome, Refused, Slot, Submission};
+use crate::policy::Policy;
+use crate::request::{Flags, OwnerId, RequestId, VolumeId};
+use crate::scheduler::{ChangeError, Scheduler, Scope};
+use crate::time::Instant;
+use crate::units::Bytes;
+
+/// What a ring between a guest and the host holds.
+// rule: two-tier.model
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    /// Requests in it at once; 1 to 65,536.
+    pub slots: u32,
+    /// Reads and writes above this are split by the guest.
+    pub transfer_max: Bytes,
+}
+
+impl Ring {
+    /// Xen's block ring: 32 requests of 11 pages. \[flubber\] III.D: "less than 44KB".
+    pub const XEN: Ring = Ring { slots: 32, transfer_max: Bytes::kib(44) };
+    /// A virtio queue as QEMU makes it today: 256 requests of at most 254 pages.
+    pub const VIRTIO: Ring = Ring { slots: 256, transfer_max: Bytes::kib(254 * 4) };
+}
+
+/// What a guest is made of.
+pub struct Guest {
+    /// What orders the requests of its threads.
+    pub scheduler: Box<dyn Scheduler>,
+    /// Between it and the host.
+    pub ring: Ring,
+    /// Whether it merges neighbours, up to what the ring takes.
+    pub merging: bool,
+    /// Requests that one thread may have waiting.
+    pub queue_max: u32,
+}
+
+/// Why a guest cannot be added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StackError {
+    /// The host refuses it.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// What is in the ring would not fit into the host's queue.
+    #[error("A ring of {slots} requests may become {pieces} at the host, which queues {queue_max} for one VM")]
+    RingTooLarge {
+        /// As stated.
+        slots: u32,
+        /// At most so many.
+        pieces: u64,
+        /// As stated.
+        queue_max: u32,
+    },
+}
+
+/// An arrival at a guest that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Its VM.
+    pub vm: OwnerId,
+    /// What became of it.
+    pub finished: Finished,
+}
+
+/// A guest in the stack.
+struct Member {
+    gate: Gate,
+    threads: Vec<OwnerId>,
+    volume: VolumeId,
+    wake: Option<Instant>,
+    /// Something has happened since its last pump.
+    stirred: bool,
+    leaving: bool,
+}
+
+/// Who waits for the end of a request at the host.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    vm: OwnerId,
+    slot: Slot,
+}
+
+/// The places of all rings; a place's number is the handle of its request at the host.
+#[derive(Debug, Default)]
+struct Places {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+impl Places {
+    fn take(&mut self, place: Place) -> u32 {
+        match self.free.pop() {
+            Some(number) => {
+                self.places[number as usize] = place;
+                number
+            }
+            None => {
+                self.places.push(place);
+                (self.places.len() - 1) as u32
+            }
+        }
+    }
+
+    fn give_back(&mut self, number: u32) -> Place {
+        self.free.push(number);
+        self.places[number as usize]
+    }
+}
+
+/// The host's end of a ring: the device of a guest.
+struct HostEnd<'a> {
+    host: &'a mut Gate,
+    places: &'a mut Places,
+    vm: OwnerId,
+    volume: VolumeId,
+}
+
+impl Device for HostEnd<'_> {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        let request = &submission.request;
+        let of_guest = Flags::PIECE.with(Flags::TRACKED).with(Flags::CARRIER);
+        let arrival = Arrival {
+            owner: self.vm,
+            volume: self.volume,
+            kind: request.kind,
+            flags: request.flags.without(of_guest),
+            offset: request.offset,
+            length: request.length,
+            token: self.places.take(Place { vm: self.vm, slot: submission.slot }),
+            elsewhere: None,
+        };
+        self.host.insert(now, &arrival).expect("the host's queue has room for a whole ring of each VM that it knows");
+    }
+}
+
+/// Guests above a host.
+pub struct Stack {
+    host: Gate,
+    guests: Vec<Option<Member>>,
+    places: Places,
+    /// Reused at every completion.
+    over: (Vec<Finished>, Vec<Finished>),
+}
+
+impl Stack {
+    /// A host without guests.
+    #[must_use]
+    pub fn new(host: Gate) -> Self {
+        Stack { host, guests: Vec::new(), places: Places::default(), over: (Vec::new(), Vec::new()) }
+    }
+
+    /// The host's gate: its owners are the VMs.
+    #[must_use]
+    pub fn host(&self) -> &Gate {
+        &self.host
+    }
+
+    /// A guest's gate: its owners are the VM's threads, its requests in flight those in the ring.
+    #[must_use]
+    pub fn guest(&self, vm: OwnerId) -> Option<&Gate> {
+        self.guests.get(vm.index())?.as_ref().filter(|guest| !guest.leaving).map(|guest| &guest.gate)
+    }
+
+    fn member(&mut self, vm: OwnerId) -> Option<&mut Member> {
+        self.guests.get_mut(vm.index())?.as_mut().filter(|guest| !guest.leaving)
+    }
+
+    /// A new VM, with `policy` at the host, without threads yet.
+    // rule: two-tier.owners
+    pub fn add_vm(&mut self, now: Instant, policy: Policy, guest: Guest) -> Result<OwnerId, StackError> {
+        let host = *self.host.settings();
+        let Ring { slots, transfer_max } = guest.ring;
+        let pieces = u64::from(slots) * transfer_max.0.div_ceil(host.transfer_max.0.max(1));
+        if pieces > u64::from(host.queue_max) {
+            return Err(StackError::RingTooLarge { slots, pieces, queue_max: host.queue_max });
+        }
+        let vm = self.host.add_owner(now, policy)?;
+        let volume = self.host.add_volume(now, vm, Policy::default())?;
+        let settings = GateSettings {
+            depth: slots,
+            transfer_max,
+            discard_max: host.discard_max,
+            queue_max: guest.queue_max,
+            cost: CostModel::per_request(),
+            merging: guest.merging,
+        };
+        if vm.index() >= self.guests.len() {
+            self.guests.resize_with(vm.index() + 1, || None);
+        }
+        let gate = Gate::new(guest.scheduler, settings);
+        self.guests[vm.index()] =
+            Some(Member { gate, threads: Vec::new(), volume, wake: None, stirred: false, leaving: false });
+        Ok(vm)
+    }
+
+    /// A new thread of a VM, with `policy` inside the guest. Its arrivals name it as their owner, and volume 0.
+    pub fn add_thread(&mut self, now: Instant, vm: OwnerId, policy: Policy) -> Result<OwnerId, ChangeError> {
+        let guest = self.member(vm).ok_or(ChangeError::UnknownOwner(vm))?;
+        let thread = guest.gate.add_owner(now, policy)?;
+        guest.gate.add_volume(now, thread, Policy::default())?;
+        guest.threads.push(thread);
+        Ok(thread)
+    }
+
+    /// Another policy for a VM at the host; acts on what is queued too.
+    pub fn set_vm(&mut self, now: Instant, vm: OwnerId, policy: Policy) -> Result<(), ChangeError> {
+        self.host.set_owner(now, vm, policy)
+    }
+
+    /// A request of a thread of `vm` arrives in its guest.
+    pub fn insert(&mut self, now: Instant, vm: OwnerId, arrival: &Arrival) -> Result<RequestId, Refused> {
+        let guest = self.member(vm).ok_or(Refused::Unknown(vm, arrival.volume))?;
+        guest.stirred = true;
+        guest.gate.insert(now, arrival)
+    }
+
+    /// Moves on what can: from the guests into their rings, from the rings to the device. Returns when to pump again if
+    /// nothing else happens before. O(VMs).
+    pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
+        let Stack { host, guests, places, .. } = self;
+        let mut wakes = None;
+        for (index, guest) in guests.iter_mut().enumerate() {
+            let Some(guest) = guest.as_mut().filter(|guest| !guest.leaving) else { continue };
+            if guest.stirred || guest.wake.is_some_and(|wake| wake <= now) {
+                let (vm, volume) = (OwnerId(index as u32), guest.volume);
+                guest.wake = guest.gate.pump(now, &mut HostEnd { host, places, vm, volume });
+                guest.stirred = false;
+            }
+            wakes = wakes.into_iter().chain(guest.wake).min();
+        }
+        host.pump(now, device).into_iter().chain(wakes).min()
+    }
+
+    /// A submission has left the device. Arrivals that are over by this are appended to `ended`.
+    ///
+    /// # Panics
+    /// If the slot is not in flight: every submission is completed exactly once.
+    pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool, ended: &mut Vec<Ended>) {
+        let mut at_host = std::mem::take(&mut self.over.0);
+        self.host.complete_all(now, slot, ok, &mut at_host);
+        self.leave_rings(now, &mut at_host, ended);
+        self.over.0 = at_host;
+    }
+
+    /// What is over at the host gives its places in the rings back.
+    fn leave_rings(&mut self, now: Instant, at_host: &mut Vec<Finished>, ended: &mut Vec<Ended>) {
+        for over in at_host.drain(..) {
+            let Place { vm, slot } = self.places.give_back(over.token);
+            let guest = self.guests[vm.index()].as_mut().expect("a guest stays while it has requests in its ring");
+            let in_guest = &mut self.over.1;
+            guest.gate.complete_all(now, slot, over.outcome == Outcome::Done, in_guest);
+            guest.stirred = true;
+            ended.extend(in_guest.drain(..).map(|finished| match (over.outcome, finished.outcome) {
+                // The guest knows that it failed; why is for the host to say.
+                (Outcome::Cancelled, Outcome::Failed) => {
+                    Ended { vm, finished: Finished { outcome: Outcome::Cancelled, ..finished } }
+                }
+                _ => Ended { vm, finished },
+            }));
+            if guest.leaving && guest.gate.in_flight() == 0 {
+                self.guests[vm.index()] = None;
+            }
+        }
+    }
+
+    /// What waits of `scope` in a guest leaves unserved; what is in the ring stays there.
+    pub fn cancel(&mut self, now: Instant, vm: OwnerId, scope: Scope, ended: &mut Vec<Ended>) {
+        let mut in_guest = std::mem::take(&mut self.over.1);
+        if let Some(guest) = self.member(vm) {
+            guest.gate.cancel(now, scope, &mut in_guest);
+            guest.stirred = true;
+        }
+        ended.extend(in_guest.drain(..).map(|finished| Ended { vm, finished }));
+        self.over.1 = in_guest;
+    }
+
+    /// A VM leaves: what waits in its guest and at the host is cancelled, what is in flight completes as usual.
+    pub fn remove_vm(&mut self, now: Instant, vm: OwnerId, ended: &mut Vec<Ended>) -> Result<(), ChangeError> {
+        let threads = self.member(vm).ok_or(ChangeError::UnknownOwner(vm))?.threads.clone();
+        for thread in threads {
+            self.cancel(now, vm, Scope::Owner(thread), ended);
+        }
+        let mut at_host = std::mem::take(&mut self.over.0);
+        self.host.remove_owner(now, vm, &mut at_host)?;
+        self.leave_rings(now, &mut at_host, ended);
+        self.over.0 = at_host;
+        let guest = &mut self.guests[vm.index()];
+        match guest {
+            Some(member) if member.gate.in_flight() > 0 => member.leaving = true,
+            _ => *guest = None,
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stack").field("host", &self.host).finish_non_exhaustive()
+    }
+}

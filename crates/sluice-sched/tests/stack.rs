@@ -1,0 +1,311 @@
+//! Guests above a host: any scheduler at either level loses nothing, and the ring between them is bounded.
+
+mod common;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use common::device::Taken;
+use common::*;
+use sluice_sched::gate::{GateSettings, Outcome, Slot};
+use sluice_sched::params::Value;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::stack::{Ended, Guest, Ring, StackError};
+use sluice_sched::*;
+
+/// One thread of a guest.
+#[derive(Debug, Clone)]
+struct Thread {
+    vm: OwnerId,
+    id: OwnerId,
+    places: Places,
+    kind: Kind,
+    lengths: Vec<u32>,
+    asked: u64,
+    finished: u64,
+    next: u64,
+}
+
+/// A stack with its device and its threads.
+struct StackWorld {
+    stack: Stack,
+    device: Stub,
+    now: Instant,
+    log: Vec<Record>,
+    ended: Vec<Ended>,
+    threads: Vec<Thread>,
+    stopped: bool,
+    wake: Option<Instant>,
+    /// When which slot of the device finishes.
+    ends: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
+    planned: u64,
+    random: rand_pcg::Pcg32,
+    /// Most requests that any ring ever held.
+    ring_max: u64,
+}
+
+impl StackWorld {
+    fn new(host: &Subject, depth: u32, device: Stub) -> Self {
+        let facts = Facts { depth, ..Facts::default() };
+        let settings = GateSettings { depth, ..GateSettings::default() };
+        StackWorld {
+            stack: Stack::new(Gate::new(host.build(&facts), settings)),
+            device,
+            now: Instant::ZERO,
+            log: Vec::new(),
+            ended: Vec::new(),
+            threads: Vec::new(),
+            stopped: false,
+            wake: None,
+            ends: BinaryHeap::new(),
+            planned: 0,
+            random: chance(3),
+            ring_max: 0,
+        }
+    }
+
+    fn vm(&mut self, policy: Policy, guest: &Subject, ring: Ring) -> OwnerId {
+        let facts = Facts { depth: ring.slots, ..Facts::default() };
+        let merging = guest.descriptor.merging;
+        let guest = Guest { scheduler: guest.build(&facts), ring, merging, queue_max: 1000 };
+        self.stack.add_vm(self.now, policy, guest).expect("the test's VM is valid")
+    }
+
+    fn thread(&mut self, vm: OwnerId, outstanding: u32, places: Places, kind: Kind, lengths: &[u32]) -> usize {
+        let id = self.stack.add_thread(self.now, vm, Policy::default()).expect("a known VM");
+        let next = (u64::from(vm.0) << 34) + (u64::from(id.0) << 30);
+        let lengths = lengths.to_vec();
+        self.threads.push(Thread { vm, id, places, kind, lengths, asked: 0, finished: 0, next });
+        let index = self.threads.len() - 1;
+        (0..outstanding).for_each(|_| self.ask(index));
+        self.pump();
+        index
+    }
+
+    fn ask(&mut self, index: usize) {
+        let thread = &mut self.threads[index];
+        let length = thread.lengths[thread.asked as usize % thread.lengths.len()];
+        let offset = match thread.places {
+            Places::Random => below(&mut self.random, 1 << 20) * 4096,
+            Places::Equal | Places::Contiguous => thread.next,
+        };
+        thread.next += if thread.places == Places::Contiguous { u64::from(length) } else { 0 };
+        let arrival = Arrival {
+            owner: thread.id,
+            volume: VolumeId(0),
+            kind: thread.kind,
+            flags: Flags::SYNC,
+            offset,
+            length,
+            token: index as u32,
+            elsewhere: None,
+        };
+        if self.stack.insert(self.now, thread.vm, &arrival).is_ok() {
+            thread.asked += 1;
+        }
+    }
+
+    fn pump(&mut self) {
+        self.wake = self.stack.pump(self.now, &mut Taken { stub: &mut self.device, log: &mut self.log });
+        for (at, slot) in self.device.start(self.now) {
+            self.planned += 1;
+            self.ends.push(Reverse((at, self.planned, slot)));
+        }
+        for thread in &self.threads {
+            self.ring_max = self.ring_max.max(self.stack.guest(thread.vm).map_or(0, Gate::in_flight));
+        }
+    }
+
+    fn run_until(&mut self, end: Instant) {
+        loop {
+            let event = self.ends.peek().map(|Reverse((at, _, _))| *at);
+            let Some(next) = event.into_iter().chain(self.wake).min().filter(|next| *next <= end) else { break };
+            assert!(next >= self.now, "time goes on");
+            self.now = next;
+            if event == Some(next)
+                && let Some(Reverse((_, _, slot))) = self.ends.pop()
+            {
+                self.device.finish(slot);
+                self.stack.complete(self.now, slot, true, &mut self.ended);
+            }
+            self.answer();
+            self.pump();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Threads whose requests have ended ask again.
+    fn answer(&mut self) {
+        let known: u64 = self.threads.iter().map(|thread| thread.finished).sum();
+        for index in known as usize..self.ended.len() {
+            let Ended { vm, finished } = self.ended[index];
+            let thread = &mut self.threads[finished.token as usize];
+            assert_eq!(thread.vm, vm, "it ends at the guest where it came from");
+            thread.finished += 1;
+            if !self.stopped && finished.outcome == Outcome::Done && thread.asked - thread.finished < 64 {
+                self.ask(finished.token as usize);
+            }
+        }
+    }
+
+    fn remove(&mut self, vm: OwnerId) {
+        self.stack.remove_vm(self.now, vm, &mut self.ended).expect("a known VM");
+        self.answer();
+        self.pump();
+    }
+
+    /// Nobody asks any more: all comes out.
+    fn drain(&mut self) {
+        self.stopped = true;
+        self.run_until(self.now + Duration::from_secs(1000));
+        assert_eq!((self.stack.host().queued(), self.stack.host().in_flight()), (0, 0), "all comes out of the host");
+        for thread in &self.threads {
+            assert_eq!(thread.asked, thread.finished, "each ends once: {thread:?}");
+            let guest = self.stack.guest(thread.vm);
+            assert!(guest.is_none_or(|guest| guest.queued() + guest.in_flight() == 0), "all comes out of the guests");
+        }
+        assert_eq!(self.wake, None, "nobody waits for nothing");
+    }
+}
+
+/// Random guests of one kind above a host of another; a VM comes and one goes on the way.
+fn random_run(guest: &Subject, host: &Subject, seed: u64) -> StackWorld {
+    let mut rng = chance(seed);
+    let depth = pick(&mut rng, &[1, 4, 32]);
+    let order = pick(&mut rng, &[Order::Fifo, Order::Random]);
+    let device = Stub::new(depth as usize, order, Service::Between(MILLI / 4, 3 * MILLI));
+    let mut world = StackWorld::new(host, depth, device);
+    let mut vms = Vec::new();
+    for round in 0..3 {
+        for _ in 0..=below(&mut rng, 2) {
+            let slots = pick(&mut rng, &[1, 4, 32]);
+            let vm = world.vm(Policy::weighted(pick(&mut rng, &[1, 10])), guest, Ring { slots, ..Ring::XEN });
+            vms.push(vm);
+            for _ in 0..=below(&mut rng, 3) {
+                let places = pick(&mut rng, &[Places::Random, Places::Contiguous, Places::Equal]);
+                let kind = pick(&mut rng, &[Kind::Read, Kind::Write, Kind::Flush]);
+                let length = pick(&mut rng, &[512, 4096, 200_000]);
+                let length = if kind == Kind::Flush { 0 } else { length };
+                world.thread(vm, pick(&mut rng, &[1, 5, 20]), places, kind, &[length]);
+            }
+        }
+        world.run_until(millis(150 * (round + 1)));
+        if round == 1 {
+            world.remove(vms.remove(0));
+        }
+    }
+    world.drain();
+    world
+}
+
+// rule: two-tier.model
+#[test]
+fn any_two_schedulers_lose_nothing_and_double_nothing() {
+    for (first, guest) in subjects().iter().enumerate() {
+        for (second, host) in subjects().iter().enumerate() {
+            let what = format!("{} above {}", guest.label(), host.label());
+            let seed = (first * 100 + second) as u64;
+            let world = random_run(guest, host, seed);
+            assert!(world.log.len() > 40, "{what}: {}", world.log.len());
+            assert!(world.ring_max <= 32, "{what}: {} in a ring", world.ring_max);
+            let largest = world.log.iter().map(|record| record.request.length).max();
+            assert!(largest <= Some(44 * 1024), "{what}: {largest:?} B through the ring");
+            assert!(world.log == random_run(guest, host, seed).log, "{what}: the same again");
+        }
+    }
+}
+
+// rule: two-tier.model
+#[test]
+fn a_ring_holds_as_much_as_it_says() {
+    for (ring, in_ring, largest) in [(Ring::XEN, 32, 44 * 1024), (Ring::VIRTIO, 256, 200_000)] {
+        let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
+        let vm = world.vm(Policy::default(), &Subject::of("noop"), ring);
+        world.thread(vm, 600, Places::Random, Kind::Read, &[200_000]);
+        assert_eq!(world.stack.guest(vm).map(Gate::in_flight), Some(in_ring), "{ring:?}");
+        // One is at the device, the others of the ring wait at the host.
+        assert_eq!(world.stack.host().queued(), in_ring - 1);
+        world.run_until(millis(300));
+        let seen = world.log.iter().map(|record| record.request.length).max();
+        assert_eq!((world.ring_max, seen), (in_ring, Some(largest)), "{ring:?}");
+        world.drain();
+    }
+}
+
+// rule: two-tier.owners
+#[test]
+fn the_host_sees_one_owner_for_each_vm() {
+    // One thread of one VM against eight of the other: the host's weights count VMs.
+    let mut world = StackWorld::new(&product(), 8, Stub::serial(MILLI));
+    let vms = [100, 300].map(|weight| world.vm(Policy::weighted(weight), &Subject::of("noop"), Ring::XEN));
+    for _ in 0..8 {
+        world.thread(vms[0], 8, Places::Random, Kind::Read, &[8192]);
+    }
+    world.thread(vms[1], 32, Places::Random, Kind::Read, &[8192]);
+    world.run_until(secs(8));
+    let of = |vm: OwnerId| world.log.iter().filter(|record| record.request.owner == vm).count() as f64;
+    assert!((of(vms[1]) / of(vms[0]) - 3.0).abs() <= 0.05, "{} and {}", of(vms[0]), of(vms[1]));
+}
+
+#[test]
+fn a_guest_orders_its_threads_until_they_are_in_the_ring() {
+    // Weights inside a guest: its own scheduler's business, and only as long as its ring is smaller than its backlog.
+    let shares = |slots: u32| {
+        let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
+        let guest = Subject::of("sfqd").with("depth", Value::Integer(0));
+        let vm = world.vm(Policy::default(), &guest, Ring { slots, ..Ring::XEN });
+        let light = world.thread(vm, 32, Places::Random, Kind::Read, &[8192]);
+        let heavy = world.stack.add_thread(world.now, vm, Policy::weighted(900)).expect("a known VM");
+        let copy = Thread { id: heavy, ..world.threads[light].clone() };
+        world.threads.push(Thread { asked: 0, finished: 0, ..copy });
+        (0..32).for_each(|_| world.ask(light + 1));
+        world.pump();
+        world.run_until(secs(5));
+        world.threads[light + 1].finished as f64 / world.threads[light].finished as f64
+    };
+    assert!((shares(4) - 9.0).abs() <= 0.5, "{}", shares(4));
+    assert!((shares(256) - 1.0).abs() <= 0.1, "all fits into the ring: {}", shares(256));
+}
+
+// rule: two-tier.host-matters-little
+#[test]
+fn with_one_vm_the_host_decides_little() {
+    // Eight threads with one random read outstanding each, as published; what the host makes of one owner.
+    let rate = |host: &Subject| {
+        let mut world = StackWorld::new(host, 8, Stub::serial(4 * MILLI));
+        let vm = world.vm(Policy::default(), &Subject::of("noop"), Ring::XEN);
+        for _ in 0..8 {
+            world.thread(vm, 1, Places::Random, Kind::Read, &[4096]);
+        }
+        world.run_until(secs(20));
+        world.log.len() as f64 / 20.0
+    };
+    for host in subjects() {
+        assert!((rate(&host) - 250.0).abs() <= 2.5, "{}: {}", host.label(), rate(&host));
+    }
+}
+
+#[test]
+fn a_vm_that_leaves_takes_what_waits_with_it_and_its_flight_completes() {
+    let mut world = StackWorld::new(&Subject::of("noop"), 2, Stub::parallel(2, MILLI));
+    let vm = world.vm(Policy::default(), &Subject::of("noop"), Ring::XEN);
+    world.thread(vm, 40, Places::Random, Kind::Read, &[4096]);
+    world.remove(vm);
+    let cancelled = world.ended.iter().filter(|ended| ended.finished.outcome == Outcome::Cancelled).count();
+    assert_eq!((world.ended.len(), cancelled), (38, 38), "8 wait in the guest, 30 at the host, 2 are at the device");
+    assert!(world.stack.guest(vm).is_none(), "it is gone");
+    world.drain();
+    assert_eq!(world.ended.len(), 40);
+}
+
+#[test]
+fn a_ring_that_the_host_cannot_hold_is_refused() {
+    let settings = GateSettings { queue_max: 100, transfer_max: Bytes::kib(16), ..GateSettings::default() };
+    let facts = Facts::default();
+    let mut stack = Stack::new(Gate::new(Subject::of("noop").build(&facts), settings));
+    let guest = |ring| Guest { scheduler: Subject::of("noop").build(&facts), ring, merging: false, queue_max: 8 };
+    let refused = stack.add_vm(Instant::ZERO, Policy::default(), guest(Ring::VIRTIO));
+    assert_eq!(refused, Err(StackError::RingTooLarge { slots: 256, pieces: 256 * 64, queue_max: 100 }));
+    assert!(stack.add_vm(Instant::ZERO, Policy::default(), guest(Ring::XEN)).is_ok(), "96 of 100");
+}
