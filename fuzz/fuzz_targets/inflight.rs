@@ -1,0 +1,57 @@
+//! Any bytes as an in-flight log, and any use of it afterwards: no panic, no end of the walk that is not reached, and what
+//! was settled stays so.
+//!
+//! An input: queues, entries (2 bytes), the ring's index (2 bytes), the number of steps, the steps (a head of 2 bytes and
+//! what happens to it), and behind them what the log holds.
+#![no_main]
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use libfuzzer_sys::fuzz_target;
+use rustix::event::{EventfdFlags, eventfd};
+use sluice_io::vhost::inflight::{Log, QueueLog};
+
+fn bell() -> &'static Arc<OwnedFd> {
+    static BELL: OnceLock<Arc<OwnedFd>> = OnceLock::new();
+    let make = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("descriptors are left");
+    BELL.get_or_init(|| Arc::new(make()))
+}
+
+/// What is found is right in itself, and found again.
+fn settle(queue: &mut QueueLog, used: u16, entries: u16) {
+    let found = queue.recover(used);
+    let mut sorted = found.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert!(sorted.len() == found.len() && sorted.iter().all(|&head| head < entries), "each head once, and all there");
+    assert_eq!(queue.recover(used), found, "settled is settled");
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [queues, low, high, used_low, used_high, steps, rest @ ..] = data else { return };
+    let (queues, entries) = (u16::from(queues % 4), u16::from_le_bytes([*low, *high]) % 2048);
+    let mut used = u16::from_le_bytes([*used_low, *used_high]);
+    let Ok((log, file, len)) = Log::create(queues, entries, bell()) else { return };
+    let (steps, content) = rest.split_at(rest.len().min(usize::from(*steps) * 3));
+    rustix::io::pwrite(&file, &content[..content.len().min(len as usize)], 0).expect("it fits");
+    for index in 0..queues {
+        let mut queue = log.queue(index, entries).expect("it is there");
+        settle(&mut queue, used, entries);
+        for step in steps.chunks_exact(3) {
+            let head = u16::from_le_bytes([step[0], step[1]]);
+            match step[2] % 4 {
+                0 => queue.taken(head),
+                1 => queue.returning(head),
+                2 => {
+                    used = used.wrapping_add(1);
+                    queue.returned(head, used);
+                }
+                _ => settle(&mut queue, used, entries),
+            }
+        }
+        settle(&mut queue, used, entries);
+    }
+    log.clear();
+    assert!((0..queues).all(|index| log.queue(index, entries).expect("it is there").recover(used).is_empty()));
+});

@@ -1,0 +1,148 @@
+//! Any messages, with any descriptors, to a session on a real socket in front of a real device thread. The session must end
+//! when its VMM has left, must let go of everything, and nothing may panic; a VMM that behaves is served afterwards.
+//!
+//! An input is a list of records: request, flags (bit 0: wants a reply; bits 1 to 4: which descriptors; bit 5: the length
+//! lies), length of the payload (2 bytes), payload. The whole input is also what the guest's memory holds.
+#![no_main]
+
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::{Arc, OnceLock};
+
+use libfuzzer_sys::fuzz_target;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use sluice_fuzz_export::{device, export};
+use sluice_io::device::Device;
+use sluice_io::vhost::counts::Counts;
+use sluice_io::vhost::session::{Entry, serve};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+#[path = "export.rs"]
+#[allow(dead_code)]
+mod sluice_fuzz_export;
+
+/// Bytes of the guest's memory.
+const MEMORY_LEN: u64 = 64 << 10;
+/// Records of one input; their answers fit into the socket.
+const RECORDS_MAX: usize = 200;
+
+struct Bench {
+    device: Device,
+    runtime: tokio::runtime::Runtime,
+}
+
+fn bench() -> &'static Bench {
+    static BENCH: OnceLock<Bench> = OnceLock::new();
+    BENCH.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Bench { device: device(), runtime: runtime.expect("a runtime needs little") }
+    })
+}
+
+/// What a VMM may pass.
+struct Descriptors {
+    kick: OwnedFd,
+    memory: OwnedFd,
+    log: OwnedFd,
+    socket: OwnedFd,
+    file: OwnedFd,
+}
+
+impl Descriptors {
+    fn new(data: &[u8]) -> Self {
+        let memfd = |len| {
+            let file = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("descriptors are left");
+            ftruncate(&file, len).expect("memory is left");
+            file
+        };
+        let memory = memfd(MEMORY_LEN);
+        let _ = rustix::io::pwrite(&memory, &data[..data.len().min(MEMORY_LEN as usize)], 0);
+        Descriptors {
+            kick: eventfd(0, EventfdFlags::CLOEXEC).expect("descriptors are left"),
+            memory,
+            log: memfd(4096),
+            socket: StdStream::pair().expect("descriptors are left").0.into(),
+            file: std::fs::File::open("/dev/null").expect("it is there").into(),
+        }
+    }
+
+    fn chosen(&self, number: u8) -> Vec<BorrowedFd<'_>> {
+        let Descriptors { kick, memory, log, socket, file } = self;
+        let [kick, memory, log, socket, file] = [kick, memory, log, socket, file].map(|one| one.as_fd());
+        match number {
+            0 => vec![],
+            1 => vec![kick],
+            2 => vec![memory],
+            3 => vec![memory, memory],
+            4 => vec![log],
+            5 => vec![socket],
+            6 => vec![file],
+            7 => vec![kick, memory, log, socket, file],
+            _ => vec![file; usize::from(number) * 3],
+        }
+    }
+}
+
+fn send(socket: &StdStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    sent.is_ok_and(|sent| sent == bytes.len())
+}
+
+fn send_all(socket: &StdStream, data: &[u8], descriptors: &Descriptors) {
+    let mut rest = data;
+    for _ in 0..RECORDS_MAX {
+        let [request, flags, low, high, after @ ..] = rest else { return };
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(after.len());
+        let (payload, after) = after.split_at(len);
+        rest = after;
+        let told = if flags >> 5 & 1 == 1 { len + usize::from(flags >> 6) + 1 } else { len };
+        let header = [u32::from(*request), 1 | u32::from(flags & 1) << 3, told as u32].map(u32::to_ne_bytes);
+        let message = [header.as_flattened(), payload].concat();
+        if !send(socket, &message, &descriptors.chosen(flags >> 1 & 15)) {
+            return;
+        }
+    }
+}
+
+/// Serves what is in the socket, and what comes until the other end is dropped.
+fn session(entry: &watch::Receiver<Option<Entry>>, theirs: StdStream) {
+    theirs.set_nonblocking(true).expect("it is a socket");
+    bench().runtime.block_on(async {
+        let stream = Arc::new(UnixStream::from_std(theirs).expect("it does not block"));
+        let _ = serve(stream, entry.clone(), Box::new(()), Arc::new(Counts::default())).await;
+    });
+}
+
+fuzz_target!(|data: &[u8]| {
+    let device = &bench().device;
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    let entry = Entry { export: export(), vm, volume, door: device.door(), queues: 2 };
+    let (_entry, offered) = watch::channel(Some(entry));
+    let descriptors = Descriptors::new(data);
+    let (ours, theirs) = StdStream::pair().expect("descriptors are left");
+    send_all(&ours, data, &descriptors);
+    ours.shutdown(std::net::Shutdown::Write).expect("it is connected");
+    session(&offered, theirs);
+    drop((ours, descriptors));
+
+    let (mut ours, theirs) = StdStream::pair().expect("descriptors are left");
+    let get_features = [1u32, 1, 0].map(u32::to_ne_bytes);
+    assert!(send(&ours, get_features.as_flattened(), &[]));
+    ours.shutdown(std::net::Shutdown::Write).expect("it is connected");
+    session(&offered, theirs);
+    let mut answer = Vec::new();
+    ours.read_to_end(&mut answer).expect("it has been answered");
+    assert_eq!(answer.len(), 20, "features");
+    let snapshot = device.snapshot().expect("the thread lives");
+    assert_eq!((snapshot.restarts, snapshot.vms[0].outstanding), (0, 0), "nothing panicked, nothing is left");
+});
