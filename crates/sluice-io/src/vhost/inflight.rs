@@ -124,6 +124,12 @@ impl Log {
         (0..self.queues).for_each(|queue| self.part(queue).clear());
     }
 
+    /// How often a page of it was gone when it was touched.
+    #[must_use]
+    pub fn faults(&self) -> u32 {
+        self.mapping.faults()
+    }
+
     fn part(&self, index: u16) -> QueueLog {
         let base = part_len(self.entries) * usize::from(index);
         QueueLog {

@@ -159,11 +159,11 @@ pub async fn serve(
     let mut entry = entry;
     let Some(offered) = entry.borrow_and_update().clone() else { return Ok(Over::Withdrawn) };
     // The device thread drops the seat when the session ends there, for whatever reason.
-    let (sitting, stood_up) = oneshot::channel::<()>();
+    let (sitting, mut stood_up) = oneshot::channel::<()>();
     let place = offered.door.open(&offered.vm, &offered.volume, Box::new((seat, sitting))).await?;
     counts.session();
     let mut session = Session::new(stream, offered, place, counts)?;
-    let ended = session.run(entry, stood_up).await;
+    let ended = session.run(entry, &mut stood_up).await;
     if ended.is_err() {
         session.counts.fault();
     }
@@ -171,6 +171,9 @@ pub async fn serve(
     let Session { socket, place, .. } = session;
     drop(socket);
     place.close().await;
+    if !stood_up.is_terminated() {
+        let _ = stood_up.await;
+    }
     ended
 }
 
@@ -218,7 +221,7 @@ impl Session {
     async fn run(
         &mut self,
         mut entry: watch::Receiver<Option<Entry>>,
-        mut stood_up: oneshot::Receiver<()>,
+        stood_up: &mut oneshot::Receiver<()>,
     ) -> Result<Over, Fault> {
         // SAFETY: the descriptor is open and the same as long as it is registered, which holds it.
         let bell = unsafe { AsyncFd::register(Arc::clone(&self.bell)) }.map_err(io::Error::from)?;
@@ -238,8 +241,8 @@ impl Session {
                         return Ok(Over::Withdrawn);
                     }
                 }
-                _ = &mut stood_up => return Ok(Over::GivenUp),
-                _ = bell.readable() => return Err(Fault::Memory(self.memory.faults())),
+                _ = &mut *stood_up => return Ok(Over::GivenUp),
+                _ = bell.readable() => return Err(Fault::Memory(self.missed())),
             }
         }
     }
@@ -399,6 +402,11 @@ impl Session {
         }
         self.memory = table;
         self.settle().await
+    }
+
+    /// Pages of the VMM's files that were gone when they were touched.
+    fn missed(&self) -> u32 {
+        self.memory.faults() + self.log.as_ref().map_or(0, Log::faults)
     }
 
     fn is_running(&self) -> bool {
