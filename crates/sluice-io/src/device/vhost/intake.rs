@@ -203,11 +203,12 @@ impl Loop {
 
     /// A chain of which not even the frame is sound: it goes back with nothing written, and the VMM is told.
     fn reject(&mut self, index: u32, head: u16, reason: &str) {
+        if self.queues[index].give_back(head, 0).is_err() {
+            // The head itself leads nowhere.
+            return self.break_queue(index, reason);
+        }
         self.count_fault(index, reason);
         self.tell_error(index);
-        if self.queues[index].give_back(head, 0).is_err() {
-            return self.break_queue(index, "its used ring cannot be written");
-        }
         self.callers.push(index);
     }
 

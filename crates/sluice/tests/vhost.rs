@@ -1,0 +1,225 @@
+//! VMMs at a real daemon: what every request does, changes while they work, and VMMs that do what none should.
+
+use std::time::Duration;
+
+use common::{Daemon, MIB, Place, noise, run, sluice, until};
+use rustix::process::Signal;
+use sluice_io::vhost::client::ring::{Descriptor, NEXT};
+use sluice_io::vhost::client::{ALL_FEATURES, Client, ClientError, ClientOptions, Request};
+
+mod common;
+
+const SIZE: u64 = 8 * MIB;
+const EVENT_IDX: u64 = 1 << 29;
+const INDIRECT: u64 = 1 << 28;
+
+/// VMs `a` and `b`, a volume each, and a control socket.
+fn host(place: &Place) -> String {
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let volume = |vm: &str| {
+        let image = place.write(&format!("{vm}.img"), noise(1, SIZE as usize));
+        place.vhost_volume(vm, "v", &image, "")
+    };
+    control + &place.device("") + &volume("a") + &volume("b")
+}
+
+fn ask(place: &Place, verb: &[&str]) {
+    run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).ok();
+}
+
+fn vm(place: &Place, name: &str) -> Client {
+    place.vhost(name, "v", &ClientOptions::default())
+}
+
+#[track_caller]
+fn works(client: &mut Client) {
+    let mut bytes = vec![0; 8192];
+    client.read(0, &mut bytes).unwrap();
+    assert!(bytes == noise(1, SIZE as usize)[..8192]);
+}
+
+#[test]
+fn every_request_is_answered_under_every_manner() {
+    for (features, regions) in [
+        (ALL_FEATURES, 1),
+        (ALL_FEATURES & !EVENT_IDX, 1),
+        (ALL_FEATURES & !INDIRECT, 1),
+        (ALL_FEATURES & !INDIRECT & !EVENT_IDX, 5),
+    ] {
+        let place = Place::new();
+        let _daemon = Daemon::serve(&place, &host(&place));
+        let mut client = place.vhost("a", "v", &ClientOptions { features, regions, queues: 4, ..Default::default() });
+        assert_eq!((client.config().size_bytes(), client.config().queues), (SIZE, 16));
+        works(&mut client);
+        let new = noise(2, 64 << 10);
+        client.write(MIB, &new).unwrap();
+        for queue in 0..4 {
+            client.perform(queue, Request::Flush).unwrap();
+        }
+        client.perform(1, Request::WriteZeroes { offset: MIB + 4096, len: 8192, unmap: true }).unwrap();
+        client.perform(2, Request::WriteZeroes { offset: MIB + 16384, len: 4096, unmap: false }).unwrap();
+        client.perform(3, Request::Discard { offset: 2 * MIB, len: 4096 }).unwrap();
+        let mut bytes = vec![0; new.len()];
+        client.read(MIB, &mut bytes).unwrap();
+        let mut expected = new.clone();
+        expected[4096..12288].fill(0);
+        expected[16384..20480].fill(0);
+        assert!(bytes == expected);
+        assert_eq!(client.perform(0, Request::GetId).unwrap().status, 0);
+        let beyond = client.perform(0, Request::Read { offset: SIZE, len: 512 });
+        assert!(matches!(beyond, Err(ClientError::Status { status: 1 })), "{beyond:?}");
+        let unknown = client.perform(0, Request::Other { kind: 77, sector: 0, to_device: 0, from_device: 0 });
+        assert!(matches!(unknown, Err(ClientError::Status { status: 2 })), "{unknown:?}");
+        let on_disk = std::fs::read(place.file("a.img")).unwrap();
+        assert!(on_disk[MIB as usize..][..expected.len()] == expected);
+    }
+}
+
+#[test]
+fn a_volume_comes_grows_and_goes_under_a_guest() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let mut at_work = vm(&place, "a");
+    let image = place.image("new.img", MIB);
+    let socket = place.volume_socket("c", "v");
+    ask(
+        &place,
+        &[
+            "attach",
+            "c/v",
+            "device=disk",
+            &format!("source={}", image.display()),
+            "export.type=vhost-user-blk",
+            &format!("export.socket={}", socket.display()),
+            "vm.weight=300",
+        ],
+    );
+    let mut client = vm(&place, "c");
+    client.write(0, &noise(3, 4096)).unwrap();
+    let beyond = client.perform(0, Request::Read { offset: 2 * MIB, len: 512 });
+    assert!(matches!(beyond, Err(ClientError::Status { status: 1 })), "{beyond:?}");
+
+    ask(&place, &["resize", "c/v", "4MiB"]);
+    assert!(client.session().unwrap().config_changed(Duration::from_secs(30)).unwrap());
+    assert_eq!(client.read_config().unwrap().size_bytes(), 4 * MIB);
+    client.write(3 * MIB, &noise(4, 4096)).unwrap();
+    let mut bytes = vec![0; 4096];
+    client.read(0, &mut bytes).unwrap();
+    assert!(bytes == noise(3, 4096));
+
+    ask(&place, &["set", "c", "limit=1000 iops"]);
+    client.read(3 * MIB, &mut bytes).unwrap();
+    assert!(bytes == noise(4, 4096));
+
+    ask(&place, &["detach", "c"]);
+    until("the session ends", || client.session().and_then(|session| session.features()).is_err());
+    assert!(!socket.exists());
+    works(&mut at_work);
+}
+
+#[test]
+fn memory_changes_under_load_and_queues_stop_and_go_on() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let mut client = place.vhost("a", "v", &ClientOptions { queues: 2, regions: 3, ..Default::default() });
+    for round in 0..200u64 {
+        for slot in 0..16 {
+            client.queue(0).submit(slot, Request::Read { offset: u64::from(slot) * 4096, len: 4096 }).unwrap();
+        }
+        client.queue(0).publish().unwrap();
+        match round % 4 {
+            0 => {
+                let memory = client.memory();
+                client.session().unwrap().set_memory_table(memory).unwrap();
+            }
+            1 => {
+                client.session().unwrap().enable_ring(0, false).unwrap();
+                client.session().unwrap().enable_ring(0, true).unwrap();
+            }
+            _ => {}
+        }
+        let answers = client.wait(0, 16).unwrap();
+        assert!(answers.iter().all(|answer| answer.status == 0));
+    }
+    let base = client.stop_queue(0).unwrap();
+    assert_eq!(base, 3200);
+    client.start_queue(0, base).unwrap();
+    works(&mut client);
+}
+
+#[test]
+fn the_end_answers_what_a_guest_has_asked() {
+    let place = Place::new();
+    let host = host(&place) + "[vm.a]\nlimit = \"200 iops\"\nburst = 1\n";
+    let daemon = Daemon::serve(&place, &host);
+    let mut client = vm(&place, "a");
+    for slot in 0..20 {
+        client.queue(0).submit(slot, Request::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    client.queue(0).publish().unwrap();
+    until("they have arrived", || daemon.accounts().number("a", "outstanding") > 0);
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let answers = client.wait(0, 20).unwrap();
+    assert!(answers.len() == 20 && answers.iter().all(|answer| answer.status == 0));
+}
+
+/// Puts a head into the available ring, whatever it leads to.
+fn offer(client: &mut Client, head: u16) {
+    client.queue(0).push_head(head);
+    client.queue(0).publish().unwrap();
+}
+
+#[test]
+fn a_guest_that_breaks_its_rings_is_alone_with_it() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let mut good = vm(&place, "b");
+    type Case = (&'static str, fn(&mut Client));
+    let cases: [Case; 5] = [
+        ("a loop", |client| {
+            client.queue(0).ring().write_descriptor(0, Descriptor { address: 0, len: 16, flags: NEXT, next: 0 });
+            offer(client, 0);
+        }),
+        ("outside of memory", |client| {
+            let address = u64::MAX - 4;
+            client.queue(0).ring().write_descriptor(0, Descriptor { address, len: 16, flags: 0, next: 0 });
+            offer(client, 0);
+        }),
+        ("a head beyond the table", |client| offer(client, u16::MAX)),
+        ("an index that jumps", |client| client.queue(0).ring().set_available_index(40_000)),
+        ("half a message", |client| client.session().unwrap().link().send_bytes(&[1], &[]).unwrap()),
+    ];
+    for (number, (what, break_it)) in cases.into_iter().enumerate() {
+        let mut bad = vm(&place, "a");
+        works(&mut bad);
+        break_it(&mut bad);
+        let _ = bad.queue(0).kick();
+        if number < 4 {
+            until(what, || daemon.accounts().number("a", "protocol_errors") == number as u64 + 1);
+        }
+        works(&mut good);
+        drop(bad);
+        until("it has gone", || daemon.accounts().connections() == 1);
+    }
+    assert_eq!(daemon.accounts().number("b", "protocol_errors"), 0);
+    works(&mut vm(&place, "a"));
+}
+
+#[test]
+fn one_vmm_at_a_time_and_its_successor_when_it_is_over() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let mut first = vm(&place, "a");
+    assert!(Client::connect(&place.volume_socket("a", "v"), &ClientOptions::default()).is_err());
+    works(&mut first);
+    drop(first);
+    let mut second = None;
+    until("the first is over", || {
+        second = Client::connect(&place.volume_socket("a", "v"), &ClientOptions::default()).ok();
+        second.is_some()
+    });
+    works(&mut second.unwrap());
+    daemon.signal(Signal::HUP);
+    daemon.stderr().up_to(&["File applied"]);
+}
