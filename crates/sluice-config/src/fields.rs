@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX};
+use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
 
 /// A table of the host file.
 #[derive(Debug)]
@@ -296,6 +296,20 @@ const POLICY_KEYS: &[Key] = &[
         "background: gets only what nobody else wants, beyond its reservation",
     )
     .default("\"foreground\""),
+    Key::new(
+        "priority_class",
+        Kind::Word(&["real-time", "best-effort", "idle"]),
+        "\"best-effort\"",
+        "Class of its I/O priority, as ionice has it",
+    )
+    .default("\"best-effort\""),
+    Key::new(
+        "priority_level",
+        Kind::Integer(0, PRIORITY_LEVEL_MAX as u64),
+        "4",
+        "Level in that class, 0 is the highest and 7 the lowest",
+    )
+    .default("4"),
     Key::new(
         "latency",
         Kind::Table(&LATENCY),

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use sluice_sched::admission::reservation_for;
-use sluice_sched::policy::{Class, Field, LatencyTarget};
+use sluice_sched::policy::{Class, Field, LatencyTarget, PriorityClass};
 use sluice_sched::units::StatedIops;
 use sluice_sched::{ByteRate, Limit, Policy, Reservation, Weight};
 
@@ -21,6 +21,8 @@ pub(crate) struct Part {
     pub(crate) burst: Option<Stated<u32>>,
     pub(crate) idle_credit: Option<Stated<u32>>,
     pub(crate) class: Option<Stated<Class>>,
+    pub(crate) priority_class: Option<Stated<PriorityClass>>,
+    pub(crate) priority_level: Option<Stated<u32>>,
     pub(crate) latency: Option<Stated<LatencyTarget>>,
     pub(crate) allow_unenforced: Option<Stated<bool>>,
     /// Something in it is wrong, so that what it comes to says nothing.
@@ -45,6 +47,10 @@ impl Part {
             burst: reader.small("burst").map(|burst| reader.stated("burst", burst)),
             idle_credit: reader.small("idle_credit").map(|credit| reader.stated("idle_credit", credit)),
             class: reader.word("class").map(|class| reader.stated("class", class_of(class))),
+            priority_class: reader
+                .word("priority_class")
+                .map(|class| reader.stated("priority_class", priority_class_of(class))),
+            priority_level: reader.small("priority_level").map(|level| reader.stated("priority_level", level)),
             latency: read_latency(reader).map(|target| reader.stated("latency", target)),
             allow_unenforced: reader.bool("allow_unenforced").map(|allow| reader.stated("allow_unenforced", allow)),
             broken: false,
@@ -62,6 +68,8 @@ impl Part {
             burst: over.burst.or(base.burst),
             idle_credit: over.idle_credit.or(base.idle_credit),
             class: over.class.or(base.class),
+            priority_class: over.priority_class.or(base.priority_class),
+            priority_level: over.priority_level.or(base.priority_level),
             latency: over.latency.or(base.latency),
             allow_unenforced: over.allow_unenforced.or(base.allow_unenforced),
             broken: over.broken || base.broken,
@@ -87,6 +95,8 @@ impl Part {
             idle_credit: self.idle_credit.as_ref().map_or(default.idle_credit, |stated| stated.value),
             latency: self.latency.as_ref().map(|stated| stated.value),
             class: self.class.as_ref().map_or(default.class, |stated| stated.value),
+            priority_class: self.priority_class.as_ref().map_or(default.priority_class, |stated| stated.value),
+            priority_level: self.priority_level.as_ref().map_or(default.priority_level, |stated| stated.value as u8),
         }
     }
 
@@ -113,6 +123,8 @@ impl Part {
             Field::IdleCredit => at(&self.idle_credit),
             Field::Latency => at(&self.latency),
             Field::Class => at(&self.class),
+            Field::PriorityClass => at(&self.priority_class),
+            Field::PriorityLevel => at(&self.priority_level),
         }
     }
 
@@ -124,6 +136,14 @@ impl Part {
             let (iops, place) = stated.value.iops?;
             Some((key, stated, iops, place))
         })
+    }
+}
+
+fn priority_class_of(word: &str) -> PriorityClass {
+    match word {
+        "real-time" => PriorityClass::RealTime,
+        "idle" => PriorityClass::Idle,
+        _ => PriorityClass::BestEffort,
     }
 }
 

@@ -9,6 +9,7 @@
 //! | idle_credit | how far an idle VM's share may lag behind, in requests |
 //! | latency | a target |
 //! | class | background work steps aside |
+//! | priority_class, priority_level | as a kernel's I/O priorities: real time, best effort, idle; 0 to 7 |
 
 use core::time::Duration;
 
@@ -54,6 +55,24 @@ pub enum Class {
     Background,
 }
 
+/// The class of an I/O priority, as that of a process in Linux.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum PriorityClass {
+    /// Before everybody else, whatever becomes of them.
+    RealTime,
+    /// Ordinary.
+    #[default]
+    BestEffort,
+    /// Only while nobody else asks.
+    Idle,
+}
+
+/// The level of who states none.
+pub const PRIORITY_LEVEL: u8 = 4;
+/// The lowest level; 0 is the highest.
+pub const PRIORITY_LEVEL_MAX: u8 = 7;
 /// The largest idle credit: \[mclock\] 4.1 found larger ones to distort the weights.
 pub const IDLE_CREDIT_MAX: u32 = 256;
 /// The largest burst, in requests.
@@ -76,6 +95,10 @@ pub struct Policy {
     pub latency: Option<LatencyTarget>,
     /// Foreground or background.
     pub class: Class,
+    /// Class of its I/O priority.
+    pub priority_class: PriorityClass,
+    /// Level in that class, 0 (highest) to 7.
+    pub priority_level: u8,
 }
 
 impl Default for Policy {
@@ -88,6 +111,8 @@ impl Default for Policy {
             idle_credit: 1,
             latency: None,
             class: Class::Foreground,
+            priority_class: PriorityClass::BestEffort,
+            priority_level: PRIORITY_LEVEL,
         }
     }
 }
@@ -110,11 +135,15 @@ pub enum Field {
     Latency,
     /// `class`
     Class,
+    /// `priority_class`
+    PriorityClass,
+    /// `priority_level`
+    PriorityLevel,
 }
 
 impl Field {
     /// Every field.
-    pub const ALL: [Field; 7] = [
+    pub const ALL: [Field; 9] = [
         Field::Reservation,
         Field::Limit,
         Field::Weight,
@@ -122,6 +151,8 @@ impl Field {
         Field::IdleCredit,
         Field::Latency,
         Field::Class,
+        Field::PriorityClass,
+        Field::PriorityLevel,
     ];
 
     /// The word in the host file.
@@ -135,6 +166,8 @@ impl Field {
             Field::IdleCredit => "idle_credit",
             Field::Latency => "latency",
             Field::Class => "class",
+            Field::PriorityClass => "priority_class",
+            Field::PriorityLevel => "priority_level",
         }
     }
 }
@@ -159,6 +192,9 @@ pub enum PolicyError {
     /// Out of range.
     #[error("Burst {0} must be from 1 to 65535 requests")]
     Burst(u32),
+    /// Out of range.
+    #[error("Priority level {0} must be from 0, the highest, to 7")]
+    PriorityLevel(u8),
 }
 
 impl Policy {
@@ -217,6 +253,9 @@ impl Policy {
         if self.idle_credit > IDLE_CREDIT_MAX {
             return Err(PolicyError::IdleCredit(self.idle_credit));
         }
+        if self.priority_level > PRIORITY_LEVEL_MAX {
+            return Err(PolicyError::PriorityLevel(self.priority_level));
+        }
         match self.burst {
             Some(burst) if burst == 0 || burst > BURST_MAX => Err(PolicyError::Burst(burst)),
             _ => Ok(()),
@@ -234,6 +273,8 @@ impl Policy {
             self.idle_credit != default.idle_credit,
             self.latency.is_some(),
             self.class != default.class,
+            self.priority_class != default.priority_class,
+            self.priority_level != default.priority_level,
         ];
         Field::ALL.into_iter().zip(stated).filter_map(|(field, stated)| stated.then_some(field))
     }

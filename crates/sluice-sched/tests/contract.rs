@@ -49,6 +49,11 @@ fn keeps_order(subject: &Subject) -> bool {
     matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd" | "edf-credit")
 }
 
+/// Whether it remembers how VMs think and seek, so that no silence brings it back to where it was.
+fn learns(subject: &Subject) -> bool {
+    matches!(subject.descriptor.name, "anticipatory" | "cfq" | "mcfq")
+}
+
 /// A scheduler under watch.
 struct Watched {
     inner: Box<dyn Scheduler>,
@@ -587,7 +592,10 @@ fn a_million_idle_seconds_change_nothing() {
             let record = |r: &Record| (r.at.nanos_since(start), r.request.owner, r.request.id.0 - round * 900);
             rounds.push(world.log.drain(..).map(|r| record(&r)).collect::<Vec<_>>());
         }
-        assert_eq!(rounds[0].len(), 900);
+        assert!(rounds.iter().all(|round| round.len() == 900), "{}", subject.label());
+        if learns(&subject) {
+            continue;
+        }
         // As published, Flubber's disk waits where it was last, however long ago; in the first round it was nowhere.
         let first = usize::from(subject.is("flubber", "paper"));
         assert!(rounds[first] == rounds[1] && rounds[1] == rounds[2], "{}", subject.label());

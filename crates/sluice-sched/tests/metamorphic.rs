@@ -201,7 +201,8 @@ fn weights_times(trace: &Trace, k: u64) -> Trace {
 
 #[test]
 fn mm4_the_scale_of_weights_does_not_matter() {
-    compare(4, &[product(), sfqd(), Subject::of("noop")], |subject, trace, before| {
+    let groups = Subject::of("cfq").text("mode", "group").text("tick", "0s");
+    compare(4, &[product(), sfqd(), Subject::of("noop"), groups], |subject, trace, before| {
         for k in [2, 5, 1000] {
             assert_same(&play(subject, &weights_times(trace, k)), before, &format!("{} x {k}", subject.label()));
         }

@@ -61,6 +61,7 @@ fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
         PolicyError::ReservationAboveLimit { .. } => Field::Reservation,
         PolicyError::IdleCredit(_) => Field::IdleCredit,
         PolicyError::Burst(_) => Field::Burst,
+        PolicyError::PriorityLevel(_) => Field::PriorityLevel,
     };
     let place = part.place_of(field).map_or(place, |(place, _)| place);
     let (what, hint) = split_advice(&error.to_string());

@@ -141,3 +141,10 @@ impl Drive {
 pub(crate) fn at(kind: Kind, page: u64) -> Request {
     request(0, 0, kind, page)
 }
+
+impl Drive {
+    /// The number of the next request.
+    pub(crate) fn next_id(&self) -> crate::request::RequestId {
+        crate::request::RequestId(self.asked)
+    }
+}

@@ -4,8 +4,6 @@
 //! keeps the requests of all queues, each in both orders; a step costs the logarithm of the queue's length, and nothing is
 //! allocated once the queues have had their largest size.
 
-#![allow(dead_code, unused_imports, reason = "the elevators that use the rest come next")]
-
 mod average;
 mod choice;
 mod pool;

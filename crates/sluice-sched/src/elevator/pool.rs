@@ -46,10 +46,6 @@ impl Default for Queue {
 }
 
 impl Queue {
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -136,6 +132,16 @@ impl Pool {
     pub(crate) fn starting_at(&self, queue: &Queue, offset: u64) -> Option<Node> {
         let found = self.places.at_or_after(&queue.tree, &(offset, 0))?;
         (self.places.key(found).0 == offset).then_some(Node(found))
+    }
+
+    /// The last one that begins before a place, and the first one that begins there or behind it.
+    pub(crate) fn around(&self, queue: &Queue, offset: u64) -> (Option<Node>, Option<Node>) {
+        let behind = self.places.at_or_after(&queue.tree, &(offset, 0));
+        let before = match behind {
+            Some(behind) => self.places.before(behind),
+            None => self.places.last(&queue.tree),
+        };
+        (before.map(Node), behind.map(Node))
     }
 
     /// The request that would become `grown` by a merge; nothing changes.

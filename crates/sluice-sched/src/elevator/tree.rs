@@ -153,6 +153,7 @@ impl<K: Copy + Ord> Forest<K> {
     }
 
     /// Whether a thing is in a tree.
+    #[cfg(test)]
     pub(crate) fn contains(&self, index: u32) -> bool {
         self.links.get(index as usize).is_some_and(Option::is_some)
     }

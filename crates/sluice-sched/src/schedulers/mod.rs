@@ -3,6 +3,7 @@
 
 use crate::scheduler::Descriptor;
 
+pub mod cfq;
 pub mod deadline;
 pub mod edf_credit;
 pub mod flubber;
@@ -12,6 +13,7 @@ pub mod sfqd;
 
 /// Every scheduler, by name.
 pub const ALL: &[&Descriptor] = &[
+    &cfq::DESCRIPTOR,
     &deadline::DESCRIPTOR,
     &edf_credit::DESCRIPTOR,
     &flubber::DESCRIPTOR,

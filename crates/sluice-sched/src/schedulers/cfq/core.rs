@@ -1,0 +1,348 @@
+//! What all variants of CFQ share: streams and their requests, the head, what is in the device, and the parameters.
+
+use crate::elevator::{Nearness, Pool, Ticks, is_sync};
+use crate::policy::Policy;
+use crate::request::{OwnerId, Request, RequestId, VolumeId};
+use crate::scheduler::{Facts, Scope, State};
+use crate::schedulers::cfq::stream::{Priority, Seeky, Stream, StreamId};
+use crate::schedulers::cfq::{Mode, Params};
+use crate::time::Instant;
+
+/// Requests in the driver, or queued, above which what the device does is a sign.
+const BUSY_DEVICE: u32 = 5;
+/// Samples between two looks at whether the device queues.
+const SAMPLES: u32 = 50;
+
+/// An owner and its streams.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    pub(super) policy: Policy,
+    pub(super) group: u32,
+    pub(super) streams: Vec<(VolumeId, StreamId)>,
+}
+
+/// The shared state.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) params: Params,
+    pub(super) mode: Mode,
+    pub(super) ticks: Ticks,
+    pub(super) rotational: bool,
+    nearness: Nearness,
+    pub(super) pool: Pool,
+    pub(super) streams: Vec<Stream>,
+    free: Vec<StreamId>,
+    pub(super) owners: Vec<Option<Owner>>,
+    /// By class and level.
+    asyncs: [Option<StreamId>; 24],
+    /// The end of the request that the driver started last.
+    pub(super) head: u64,
+    /// At the device: async, sync.
+    pub(super) in_driver: [u32; 2],
+    flight: Vec<(RequestId, StreamId)>,
+    pub(super) queued: u32,
+    pub(super) last_sync_end: Option<Instant>,
+    pub(super) active: Option<StreamId>,
+    /// When idling ends.
+    pub(super) idle_until: Option<Instant>,
+    pub(super) hw_tag: bool,
+    /// Requests that were taken and that the driver does not have yet.
+    pub(super) listed: u32,
+    samples: u32,
+    peak: u32,
+}
+
+pub(super) fn nanos(duration: core::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Core {
+    pub(super) fn new(params: Params, facts: &Facts) -> Core {
+        Core {
+            mode: params.mode,
+            ticks: Ticks::new(params.tick),
+            rotational: facts.rotational,
+            // rule: cfq.back-seek-max, cfq.back-seek-penalty
+            nearness: Nearness { back_max: params.back_seek_max.0, back_penalty: u64::from(params.back_seek_penalty) },
+            // In the oldest variant queueing is shown first, in the others it is believed until shown otherwise.
+            hw_tag: params.mode != Mode::Early,
+            params,
+            pool: Pool::default(),
+            streams: Vec::new(),
+            free: Vec::new(),
+            owners: Vec::new(),
+            asyncs: [None; 24],
+            head: 0,
+            in_driver: [0; 2],
+            flight: Vec::new(),
+            queued: 0,
+            last_sync_end: None,
+            active: None,
+            idle_until: None,
+            listed: 0,
+            samples: 0,
+            peak: 0,
+        }
+    }
+
+    pub(super) fn stream(&self, id: StreamId) -> &Stream {
+        &self.streams[id as usize]
+    }
+
+    pub(super) fn stream_mut(&mut self, id: StreamId) -> &mut Stream {
+        &mut self.streams[id as usize]
+    }
+
+    pub(super) fn seeky(&self, id: StreamId) -> bool {
+        let judged = match self.mode {
+            Mode::Early => Seeky::Mean(131_072),
+            Mode::Tree => Seeky::Mean(8192),
+            Mode::Group => Seeky::History,
+        };
+        self.stream(id).is_seeky(judged)
+    }
+
+    /// `base` for a level: a fifth more or less for each level above or below the middle.
+    // rule: cfq.slice-by-level
+    pub(super) fn scaled(base: u64, level: u8) -> u64 {
+        (base * (9 - u64::from(level))) / 5
+    }
+
+    /// The slice of a stream by its level alone, in nanoseconds.
+    pub(super) fn base_slice(&self, id: StreamId) -> u64 {
+        let stream = self.stream(id);
+        let base = if stream.is_sync() { self.params.slice_sync } else { self.params.slice_async };
+        Core::scaled(nanos(base), stream.priority.level)
+    }
+
+    /// Requests that an async stream sends in a slice.
+    // rule: cfq.async-by-level, cfq.slice-async-rq
+    pub(super) fn async_requests(&self, level: u8) -> u32 {
+        let base = self.params.slice_async_rq;
+        2 * (base + base * (7 - u32::from(level)))
+    }
+
+    fn new_stream(&mut self, owner: Option<(OwnerId, VolumeId)>, priority: Priority, group: u32) -> StreamId {
+        let mut stream = Stream::new(owner, priority, group);
+        // rule: cfq.idle-window-start
+        stream.window = self.mode == Mode::Early || owner.is_some() && !stream.is_idle_class();
+        match self.free.pop() {
+            Some(id) => {
+                self.streams[id as usize] = stream;
+                id
+            }
+            None => {
+                self.streams.push(stream);
+                self.streams.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(super) fn add_owner(&mut self, owner: OwnerId, policy: Policy, group: u32) {
+        if self.owners.len() <= owner.index() {
+            self.owners.resize(owner.index() + 1, None);
+        }
+        self.owners[owner.index()] = Some(Owner { policy, group, streams: Vec::new() });
+    }
+
+    /// The stream to which a request belongs.
+    // rule: cfq.sync-queue, cfq.async-shared
+    pub(super) fn stream_of(&mut self, request: &Request) -> StreamId {
+        let owner = self.owners[request.owner.index()].as_ref().expect("the gate adds owners before their requests");
+        let priority = Priority::of(&owner.policy);
+        if !is_sync(request) {
+            let known = self.asyncs[priority.index()];
+            return known.unwrap_or_else(|| {
+                let id = self.new_stream(None, priority, 0);
+                self.asyncs[priority.index()] = Some(id);
+                id
+            });
+        }
+        // Without groups an owner is one, with them it has one for each of its volumes.
+        let volume = if self.mode == Mode::Group { request.volume } else { VolumeId(0) };
+        if let Some((_, id)) = owner.streams.iter().find(|(of, _)| *of == volume) {
+            return *id;
+        }
+        let id = self.new_stream(Some((request.owner, volume)), priority, owner.group);
+        let owner = self.owners[request.owner.index()].as_mut().expect("just seen");
+        owner.streams.push((volume, id));
+        id
+    }
+
+    /// Another policy: the streams of the owner have its priority from now on.
+    pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
+        let Some(owner) = self.owners[owner.index()].as_mut() else { return };
+        owner.policy = policy;
+        for (_, id) in &owner.streams {
+            let stream = &mut self.streams[*id as usize];
+            stream.priority = Priority::of(&policy);
+            stream.window &= !stream.is_idle_class();
+        }
+    }
+
+    /// Puts a request into its stream.
+    // rule: cfq.fifo-expire, cfq.never-across
+    pub(super) fn enqueue(&mut self, id: StreamId, request: Request) {
+        let Core { streams, pool, ticks, params, nearness, head, .. } = self;
+        let stream = &mut streams[id as usize];
+        let expire = if stream.is_sync() { params.fifo_expire_sync } else { params.fifo_expire_async };
+        let expiry = ticks.shown(request.arrival) + expire;
+        let node = pool.insert(&mut stream.requests, request, expiry);
+        let best = stream.next.is_none_or(|next| nearness.prefers(*head, &request, pool.request(next)));
+        if best {
+            stream.next = Some(node);
+        }
+        self.queued += 1;
+    }
+
+    /// The request that a stream sends next.
+    fn choose(&mut self, id: StreamId, now: Instant) -> crate::elevator::Node {
+        let shown = self.ticks.shown(now);
+        let mode = self.mode;
+        let stream = &mut self.streams[id as usize];
+        let oldest = self.pool.oldest(&stream.requests).expect("a stream with requests was chosen");
+        let next = stream.next.expect("a stream with requests has a candidate");
+        // rule: cfq.queue-expiry
+        if stream.slice.checked {
+            return next;
+        }
+        let expired = shown > self.pool.expiry(oldest);
+        stream.slice.checked = expired || mode != Mode::Early;
+        if expired { oldest } else { next }
+    }
+
+    /// Takes the next request of a stream to the device.
+    // rule: cfq.choose
+    pub(super) fn take(&mut self, id: StreamId, now: Instant) -> Request {
+        let node = self.choose(id, now);
+        let (before, after) = (self.pool.before(node), self.pool.after(node));
+        let stream = &mut self.streams[id as usize];
+        let request = self.pool.remove(&mut stream.requests, node);
+        self.head = request.end();
+        let after = after.or_else(|| self.pool.lowest(&stream.requests));
+        stream.next = match (before, after) {
+            (Some(before), Some(after)) => {
+                let (b, a) = (self.pool.request(before), self.pool.request(after));
+                Some(if self.nearness.prefers(self.head, b, a) { before } else { after })
+            }
+            (before, after) => before.or(after),
+        };
+        stream.in_flight += 1;
+        stream.slice.sent += 1;
+        self.in_driver[usize::from(stream.is_sync())] += 1;
+        self.queued -= 1;
+        self.flight.push((request.id, id));
+        request
+    }
+
+    /// A request has left the device: its stream.
+    pub(super) fn land(&mut self, request: &Request, now: Instant) -> Option<StreamId> {
+        let place = self.flight.iter().position(|(id, _)| *id == request.id)?;
+        let (_, id) = self.flight.swap_remove(place);
+        self.watch_queueing();
+        let stream = &mut self.streams[id as usize];
+        stream.in_flight -= 1;
+        self.in_driver[usize::from(stream.is_sync())] -= 1;
+        if stream.is_sync() {
+            stream.last_end_time = Some(now);
+            self.last_sync_end = Some(now);
+        }
+        Some(id)
+    }
+
+    /// A request that was taken goes nowhere.
+    pub(super) fn forget(&mut self, request: &Request) {
+        if let Some(place) = self.flight.iter().position(|(id, _)| *id == request.id) {
+            let (_, id) = self.flight.swap_remove(place);
+            let stream = &mut self.streams[id as usize];
+            stream.in_flight -= 1;
+            self.in_driver[usize::from(stream.is_sync())] -= 1;
+        }
+    }
+
+    /// Whether the device queues is seen while it has, or might have, more than a few requests.
+    // rule: cfq.hw-tag
+    fn watch_queueing(&mut self) {
+        let driver = self.in_device() - self.listed;
+        if self.mode == Mode::Early {
+            self.hw_tag |= driver > 4;
+            return;
+        }
+        self.peak = self.peak.max(driver);
+        if self.queued <= BUSY_DEVICE && driver <= BUSY_DEVICE {
+            return;
+        }
+        self.samples += 1;
+        if self.samples >= SAMPLES {
+            self.hw_tag = self.peak >= BUSY_DEVICE;
+            (self.samples, self.peak) = (0, 0);
+        }
+    }
+
+    pub(super) fn in_device(&self) -> u32 {
+        self.in_driver[0] + self.in_driver[1]
+    }
+
+    /// What idling for a stream takes at most, in nanoseconds: little for one that seeks.
+    // rule: cfq.idle-seeky, cfq.slice-idle
+    pub(super) fn patience(&self, id: StreamId) -> u64 {
+        let idle = nanos(self.params.slice_idle);
+        let seeky = self.stream(id).seek.0.is_valid() && self.seeky(id);
+        if seeky { idle.min(nanos(self.params.slice_idle_seeky)) } else { idle }
+    }
+
+    /// Takes what is in `scope` out of a stream. Whether it is empty by this.
+    pub(super) fn cancel(&mut self, id: StreamId, scope: Scope, removed: &mut Vec<Request>) -> bool {
+        let Core { streams, pool, nearness, head, .. } = self;
+        let stream = &mut streams[id as usize];
+        let before = removed.len();
+        pool.cancel(&mut stream.requests, scope, removed);
+        if removed.len() == before {
+            return false;
+        }
+        self.queued -= (removed.len() - before) as u32;
+        let (low, high) = pool.around(&stream.requests, *head);
+        let low = low.or_else(|| pool.lowest(&stream.requests));
+        let high = high.or_else(|| pool.lowest(&stream.requests));
+        stream.next = match (low, high) {
+            (Some(low), Some(high)) => {
+                Some(if nearness.prefers(*head, pool.request(low), pool.request(high)) { low } else { high })
+            }
+            (low, high) => low.or(high),
+        };
+        stream.requests.is_empty()
+    }
+
+    /// The streams that may have requests of an owner.
+    pub(super) fn streams_of(&self, owner: OwnerId) -> Vec<StreamId> {
+        let own = self.owners[owner.index()].iter().flat_map(|owner| owner.streams.iter().map(|(_, id)| *id));
+        own.chain(self.asyncs.iter().flatten().copied()).collect()
+    }
+
+    pub(super) fn grow(&mut self, grown: Request) -> Option<StreamId> {
+        let id = self.stream_of(&grown);
+        let Core { streams, pool, .. } = self;
+        let stream = &mut streams[id as usize];
+        let node = pool.find_part(&stream.requests, &grown)?;
+        pool.grow(&mut stream.requests, node, grown);
+        Some(id)
+    }
+
+    /// A stream that nobody will use again is free.
+    pub(super) fn release_if_over(&mut self, id: StreamId) {
+        let stream = self.stream(id);
+        if stream.orphaned && stream.in_flight == 0 && stream.tree.is_none() && self.active != Some(id) {
+            self.streams[id as usize].orphaned = false;
+            self.free.push(id);
+        }
+    }
+
+    pub(super) fn inspect(&self) -> State {
+        let in_flight = u64::from(self.in_device());
+        let mut state = State { queued: u64::from(self.queued), in_flight, ..State::default() };
+        for request in self.streams.iter().flat_map(|stream| self.pool.iter(&stream.requests)) {
+            state.owners.entry(request.owner.0).or_default().queued += 1;
+        }
+        state
+    }
+}

@@ -1,0 +1,336 @@
+//! Groups: one for each VM, in the order of virtual disk time, which runs the slower the larger the weight.
+//!
+//! Inside a group streams stand in lines by class and by kind of work: async, sync without idling, sync with. The first
+//! group is the root; it has no VM, but the async streams of all.
+
+use core::time::Duration;
+
+use crate::elevator::{Forest, Ticks, Tree};
+use crate::policy::{Policy, PriorityClass};
+use crate::schedulers::cfq::Params;
+use crate::schedulers::cfq::core::{Core, nanos};
+use crate::schedulers::cfq::line::Lines;
+use crate::schedulers::cfq::stream::StreamId;
+use crate::time::Instant;
+use crate::units::Weight;
+
+/// Lines of a group: three kinds of work of two classes, and IDLE.
+const LINES: u32 = 7;
+const ASYNC: u32 = 0;
+const SYNC_NO_IDLE: u32 = 1;
+const IDLE_LINE: u32 = 6;
+const ROOT: u32 = 0;
+/// Virtual time of a nanosecond at weight 0.01; divisible by the weights that people write.
+const VIRTUAL: u128 = 252_000_000;
+/// 1 as a multiplier.
+pub(super) const ONE: u64 = 1 << 16;
+
+#[derive(Debug, Clone, Default)]
+struct Group {
+    /// In hundredths.
+    weight: u64,
+    /// What its slices are multiplied by, and its charge divided: 65,536 is 1.
+    multiplier: u64,
+    virtual_time: u128,
+    waiting: bool,
+    /// Streams in its lines, and of these the sync ones.
+    streams: u32,
+    sync: u32,
+    /// By class.
+    busy: [u32; 3],
+    smoothed: [u32; 3],
+    /// The kind of work that was being served, and nanoseconds left for it.
+    saved: Option<(u32, u64)>,
+}
+
+/// All groups.
+// rule: cfq.c-groups
+#[derive(Debug)]
+pub(super) struct Groups {
+    groups: Vec<Group>,
+    free: Vec<u32>,
+    forest: Forest<(u128, u64)>,
+    tree: Tree,
+    entered: u64,
+    /// Of the groups that wait.
+    weights: u64,
+    least: u128,
+    /// Whom the current turn belongs to, which kind of work, and until when that.
+    serving: (u32, u32, Instant),
+    ticks: Ticks,
+    slice_idle: u64,
+    group_idle: u64,
+    target: u64,
+    low_latency: bool,
+}
+
+fn weight_of(policy: &Policy) -> u64 {
+    policy.effective_weight().unwrap_or(Weight::MIN).hundredths()
+}
+
+fn thinks_longer(core: &Core, id: StreamId, than: u64) -> bool {
+    let think = &core.stream(id).think;
+    think.is_valid() && think.mean() > than
+}
+
+impl Groups {
+    pub(super) fn new(params: &Params) -> Groups {
+        // The root weighs as much as two groups that state no weight.
+        let root = Group { weight: 2 * Weight::DEFAULT.hundredths(), multiplier: ONE, ..Group::default() };
+        Groups {
+            groups: vec![root],
+            free: Vec::new(),
+            forest: Forest::default(),
+            tree: Tree::default(),
+            entered: 0,
+            weights: 0,
+            least: 0,
+            serving: (ROOT, 0, Instant::ZERO),
+            ticks: Ticks::new(params.tick),
+            slice_idle: nanos(params.slice_idle),
+            group_idle: nanos(params.group_idle),
+            target: nanos(params.target_latency),
+            low_latency: params.low_latency,
+        }
+    }
+
+    pub(super) fn add(&mut self, policy: &Policy) -> u32 {
+        let group = Group { weight: weight_of(policy), multiplier: ONE, ..Group::default() };
+        match self.free.pop() {
+            Some(index) => {
+                self.groups[index as usize] = group;
+                index
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The weight for what is charged from now on.
+    pub(super) fn set(&mut self, index: u32, policy: &Policy) {
+        let weight = weight_of(policy);
+        let group = &mut self.groups[index as usize];
+        if group.waiting {
+            self.weights = self.weights - group.weight + weight;
+        }
+        group.weight = weight;
+    }
+
+    #[allow(dead_code, reason = "mcfq comes next")]
+    pub(super) fn set_multiplier(&mut self, index: u32, multiplier: u64) {
+        self.groups[index as usize].multiplier = multiplier;
+    }
+
+    /// A group without streams goes.
+    pub(super) fn remove(&mut self, index: u32) {
+        self.free.push(index);
+    }
+
+    pub(super) fn streams(&self, group: u32) -> u32 {
+        self.groups[group as usize].streams
+    }
+
+    /// Whether a group has one stream that works.
+    pub(super) fn is_only(&self, group: u32) -> bool {
+        self.streams(group) == 1
+    }
+
+    /// The line that a stream belongs to now.
+    // rule: cfq.c-async-root
+    pub(super) fn line_of(&self, core: &Core, id: StreamId) -> u32 {
+        let stream = core.stream(id);
+        let kind = match (stream.priority.class, stream.is_sync(), stream.window) {
+            (PriorityClass::Idle, _, _) => IDLE_LINE,
+            (class, false, _) => class as u32 * 3 + ASYNC,
+            (class, true, window) => class as u32 * 3 + SYNC_NO_IDLE + u32::from(window),
+        };
+        stream.group * LINES + kind
+    }
+
+    /// A stream begins to stand in a line of its group.
+    // rule: cfq.c-activate
+    // DEVIATION: one that becomes backlogged stands right behind the last group, not a fixed distance behind it: our weights
+    // reach a million, and no distance is small for all of them.
+    pub(super) fn came(&mut self, core: &Core, id: StreamId) {
+        let stream = core.stream(id);
+        let index = stream.group;
+        let behind = self.forest.last(&self.tree).map_or(self.least, |last| self.forest.key(last).0);
+        let group = &mut self.groups[index as usize];
+        group.streams += 1;
+        group.sync += u32::from(stream.is_sync());
+        group.busy[stream.priority.class as usize] += 1;
+        if !group.waiting {
+            group.waiting = true;
+            group.virtual_time = behind;
+            self.weights += group.weight;
+            self.enter(index);
+        }
+    }
+
+    fn enter(&mut self, index: u32) {
+        self.entered += 1;
+        let key = (self.groups[index as usize].virtual_time, self.entered);
+        self.forest.insert(&mut self.tree, index, key);
+    }
+
+    pub(super) fn went(&mut self, core: &Core, id: StreamId) {
+        let stream = core.stream(id);
+        let index = stream.group;
+        let group = &mut self.groups[index as usize];
+        group.streams -= 1;
+        group.sync -= u32::from(stream.is_sync());
+        // A stream may have changed its class while it stood there: the sum is what counts.
+        let class = stream.priority.class as usize;
+        let counted = if group.busy[class] > 0 { class } else { (0..3).find(|c| group.busy[*c] > 0).unwrap_or(class) };
+        group.busy[counted] = group.busy[counted].saturating_sub(1);
+        if group.streams == 0 {
+            group.waiting = false;
+            group.saved = None;
+            self.weights -= group.weight;
+            self.forest.remove(&mut self.tree, index);
+        }
+    }
+
+    /// A stream's turn is over: its group pays for it.
+    // rule: cfq.c-charge, cfq.c-iops-mode, mcfq.t4
+    pub(super) fn charge(&mut self, core: &mut Core, id: StreamId, now: Instant) {
+        let stream = core.stream(id);
+        let slice = stream.slice;
+        let index = stream.group;
+        let begun = slice.end.is_some() && slice.start < now;
+        let used = match begun {
+            true => now.nanos_since(slice.start).min(slice.length),
+            false => now.nanos_since(slice.turn).max(self.ticks.grain()),
+        };
+        let group = &mut self.groups[index as usize];
+        let charged = if self.slice_idle == 0 && core.hw_tag {
+            u64::from(slice.sent) * self.ticks.unit()
+        } else if !stream.is_sync() && group.sync == 0 && slice.length > 0 {
+            slice.length
+        } else {
+            used
+        };
+        let weight = u128::from(group.weight) * u128::from(group.multiplier);
+        group.virtual_time += u128::from(charged) * VIRTUAL * u128::from(ONE) / weight.max(1);
+        let (serving, kind, until) = self.serving;
+        group.saved = (serving == index && until > now).then(|| (kind, until.nanos_since(now)));
+        if group.waiting {
+            self.forest.remove(&mut self.tree, index);
+            self.enter(index);
+        }
+    }
+
+    /// The kind of work that was being served is chosen anew.
+    pub(super) fn forget_workload(&mut self) {
+        self.groups[self.serving.0 as usize].saved = None;
+    }
+
+    /// Whose turn it is.
+    // rule: cfq.c-workload
+    pub(super) fn next(&mut self, core: &Core, lines: &Lines, now: Instant) -> Option<StreamId> {
+        let index = self.forest.first(&self.tree)?;
+        self.least = self.least.max(self.forest.key(index).0);
+        let saved = self.groups[index as usize].saved.take();
+        let waits = |kind: u32| lines.count(index * LINES + kind) > 0;
+        let class = (0..2).find(|class| (0..3).any(|kind| waits(class * 3 + kind)));
+        let Some(class) = class else {
+            self.serving = (index, IDLE_LINE, now + Duration::from_nanos(self.ticks.unit()));
+            return lines.first(index * LINES + IDLE_LINE);
+        };
+        if let Some((kind, left)) = saved.filter(|(kind, left)| kind / 3 == class && waits(*kind) && *left > 0) {
+            self.serving = (index, kind, now + Duration::from_nanos(left));
+        } else {
+            let kinds = (class * 3..class * 3 + 3).filter(|kind| waits(*kind));
+            let kind = kinds.min_by_key(|kind| lines.first_key(index * LINES + kind)).expect("the class has work");
+            let slice = self.workload_slice(core, lines, index, kind);
+            self.serving = (index, kind, now + Duration::from_nanos(slice));
+        }
+        lines.first(index * LINES + self.serving.1)
+    }
+
+    /// A group's part of the latency that is aimed at.
+    // rule: cfq.c-group-slice, cfq.target-latency
+    fn group_slice(&self, index: u32) -> u64 {
+        let weight = self.groups[index as usize].weight;
+        let all = u128::from(self.weights.max(weight).max(1));
+        (u128::from(self.target) * u128::from(weight) / all) as u64
+    }
+
+    fn workload_slice(&mut self, core: &Core, lines: &Lines, index: u32, kind: u32) -> u64 {
+        let class = (kind / 3) as usize;
+        let group = &mut self.groups[index as usize];
+        let (low, high) = (group.smoothed[class].min(group.busy[class]), group.smoothed[class].max(group.busy[class]));
+        group.smoothed[class] = (3 * high + low + 2) / 4;
+        let of_class = u64::from(group.smoothed[class].max(group.busy[class]).max(1));
+        let here = u64::from(lines.count(index * LINES + kind));
+        let mut slice = self.group_slice(index) * here / of_class;
+        if kind % 3 == ASYNC {
+            let all: u64 = self.groups.iter().map(|group| u64::from(group.streams)).sum();
+            let asyncs = u64::from(self.groups[ROOT as usize].streams);
+            slice = slice.min(self.target * asyncs / all.max(1));
+            slice = slice * nanos(core.params.slice_async) / nanos(core.params.slice_sync).max(1);
+        } else {
+            slice = slice.max(2 * self.slice_idle);
+        }
+        slice.max(2 * self.ticks.unit())
+    }
+
+    /// How long a slice of a stream is: shorter where many share the group's.
+    // rule: cfq.c-queue-slice, mcfq.t4
+    pub(super) fn slice(&self, core: &Core, id: StreamId) -> u64 {
+        let stream = core.stream(id);
+        let slice = core.base_slice(id);
+        let group = &self.groups[stream.group as usize];
+        let base = nanos(core.params.slice_sync).max(1);
+        let expected = base * u64::from(group.smoothed[stream.priority.class as usize]);
+        let share = self.group_slice(stream.group);
+        let slice = if self.low_latency && expected > share {
+            let low = slice.min((u128::from(2 * self.slice_idle) * u128::from(slice) / u128::from(base)) as u64);
+            low.max((u128::from(slice) * u128::from(share) / u128::from(expected)) as u64)
+        } else {
+            slice
+        };
+        let (shortest, longest) = (2 * self.slice_idle, 10 * base);
+        match group.multiplier {
+            ONE => slice,
+            // rule: mcfq.t7
+            multiplier => {
+                let scaled = (u128::from(slice) * u128::from(multiplier) / u128::from(ONE)) as u64;
+                scaled.clamp(shortest.min(longest), longest)
+            }
+        }
+    }
+
+    /// Whether the device is kept for the next request of a stream.
+    // rule: cfq.c-tree-idle
+    // DEVIATION: for the last of a tree its own think time stands for that of the tree.
+    pub(super) fn should_idle(&self, core: &Core, lines: &Lines, id: StreamId) -> bool {
+        let stream = core.stream(id);
+        if self.slice_idle == 0 || stream.is_idle_class() || !stream.is_sync() {
+            return false;
+        }
+        let seeks = core.rotational || !core.hw_tag;
+        let last = stream.tree.is_some_and(|line| lines.count(line) == 1);
+        stream.window && seeks || last && !thinks_longer(core, id, self.slice_idle)
+    }
+
+    // rule: cfq.c-group-idle, cfq.group-idle
+    pub(super) fn idles_for_group(&self, core: &Core, id: StreamId) -> bool {
+        let alone = self.is_only(core.stream(id).group);
+        self.group_idle > 0 && alone && !thinks_longer(core, id, self.group_idle)
+    }
+
+    // rule: cfq.c-wait-busy
+    pub(super) fn should_wait_busy(&self, core: &Core, id: StreamId) -> bool {
+        self.idles_for_group(core, id) && core.stream(id).is_sync()
+    }
+
+    /// Whether a stream is the only other one in the line of those that are not idled for, where the active one stands.
+    pub(super) fn serves_seekers(&self, lines: &Lines, core: &Core, id: StreamId, active: StreamId) -> bool {
+        let line = core.stream(active).tree;
+        let seekers = line.is_some_and(|line| line % LINES % 3 == SYNC_NO_IDLE && line % LINES < IDLE_LINE);
+        seekers && line == core.stream(id).tree && line.is_some_and(|line| lines.count(line) == 2)
+    }
+}

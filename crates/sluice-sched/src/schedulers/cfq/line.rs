@@ -1,0 +1,87 @@
+//! Who is served next, without groups: one line of streams by class and key.
+
+use crate::elevator::{Forest, Tree};
+use crate::schedulers::cfq::core::{Core, nanos};
+use crate::schedulers::cfq::stream::StreamId;
+use crate::time::Instant;
+
+/// How far in front of the first a preempting stream stands; only that it is in front matters.
+const FRONT: i128 = 1_000_000_000;
+
+/// Class, key in nanoseconds, and a number that puts who comes later behind.
+type Key = (u8, i128, u64);
+
+/// The lines of waiting streams: one, or one for each kind of work of each group.
+// rule: cfq.tree-order
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    forest: Forest<Key>,
+    trees: Vec<Tree>,
+    counts: Vec<u32>,
+    entered: u64,
+}
+
+impl Lines {
+    pub(super) fn count(&self, line: u32) -> u32 {
+        self.counts.get(line as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn first(&self, line: u32) -> Option<StreamId> {
+        self.trees.get(line as usize).and_then(|tree| self.forest.first(tree))
+    }
+
+    /// The key of the first of a line.
+    pub(super) fn first_key(&self, line: u32) -> Option<i128> {
+        self.first(line).map(|id| self.forest.key(id).1)
+    }
+
+    pub(super) fn last_key(&self, line: u32) -> Option<i128> {
+        let last = self.trees.get(line as usize).and_then(|tree| self.forest.last(tree));
+        last.map(|last| self.forest.key(last).1)
+    }
+
+    /// A stream stands in a line by its class and a key.
+    pub(super) fn enter(&mut self, core: &mut Core, line: u32, id: StreamId, key: i128) {
+        let class = core.stream(id).priority.class as u8;
+        self.enter_as(core, line, id, class, key);
+    }
+
+    pub(super) fn enter_as(&mut self, core: &mut Core, line: u32, id: StreamId, class: u8, key: i128) {
+        let index = line as usize;
+        if self.trees.len() <= index {
+            self.trees.resize(index + 1, Tree::default());
+            self.counts.resize(index + 1, 0);
+        }
+        self.entered += 1;
+        self.forest.insert(&mut self.trees[index], id, (class, key, self.entered));
+        self.counts[index] += 1;
+        core.stream_mut(id).tree = Some(line);
+    }
+
+    /// Whether it stood in a line.
+    pub(super) fn leave(&mut self, core: &mut Core, id: StreamId) -> bool {
+        let Some(line) = core.stream_mut(id).tree.take() else { return false };
+        self.forest.remove(&mut self.trees[line as usize], id);
+        self.counts[line as usize] -= 1;
+        true
+    }
+
+    /// Where a stream stands in a line after its turn, with `others` streams beside it: whoever has a short slice waits
+    /// longer, and what was left of the last one is made good.
+    // rule: cfq.tree-key, cfq.tree-idle
+    pub(super) fn key_behind(&self, core: &mut Core, line: u32, id: StreamId, now: Instant, others: u32) -> i128 {
+        let now = i128::from(now.as_nanos());
+        if core.stream(id).is_idle_class() {
+            return self.last_key(line).unwrap_or(now) + i128::from(nanos(core.params.idle_class_delay));
+        }
+        let longest = Core::scaled(nanos(core.params.slice_sync), 0);
+        let own = core.base_slice(id);
+        let offset = i128::from(others) * (i128::from(longest) - i128::from(own));
+        now + offset - i128::from(std::mem::take(&mut core.stream_mut(id).resid))
+    }
+
+    // rule: cfq.tree-preempt
+    pub(super) fn key_in_front(&self, line: u32, now: Instant) -> i128 {
+        self.first_key(line).unwrap_or(i128::from(now.as_nanos())) - FRONT
+    }
+}

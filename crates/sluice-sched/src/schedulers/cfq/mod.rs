@@ -1,0 +1,285 @@
+//! CFQ: slices of the disk's time in turn, and waiting for the next request of whoever has the slice.
+//!
+//! Idea: an owner that reads one block after the other asks for the next one only when it has the last. Who serves
+//! others meanwhile pays two seeks for it. So each owner has the disk to itself for a slice of time, and the disk may
+//! stand still for a moment for its next request. Fair is what gives everybody the same *time*.
+//!
+//! Rules: one file per idea. [`stream`] is one internal queue, [`core`] what all variants share; [`line`] the order of the
+//! streams, [`cooperators`] who may go on where another stopped; [`late`] turns and slices in the variants of 2.6.32 and
+//! with groups, [`groups`] the level above; [`early`] the variant of 2.6.18.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: two VMs, one reads blocks that follow each other at 0.25 ms, one reads anywhere at 8 ms. In 200 ms each has
+//! 100 ms: about 400 reads for the first, 12 for the second.
+//!
+//! Deviations: cooperating queues are not merged, since they belong to different VMs. No request says that it is metadata.
+//! With groups a VM is a group and each of its volumes a queue in it; without, a VM has one queue. Weights may be any of
+//! ours, not 10 to 1000 alone. Holding back the first request of an idle queue so that its neighbours may come
+//! ("plugging") is left out.
+//!
+//! Source: CFQ of Linux 2.6.18, 2.6.32 and 3.6 by documentation and measured behaviour; the papers on flubber, on mcfq and
+//! on two tiers use it as a baseline.
+
+use ::core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::policy::Field;
+use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::units::Bytes;
+
+mod cooperators;
+mod core;
+mod early;
+mod groups;
+mod late;
+mod line;
+mod stream;
+
+pub(crate) use late::Late;
+
+/// Which variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Mode {
+    /// With a group for each VM: weights count. Linux 2.6.33 and later.
+    #[default]
+    #[serde(rename = "group")]
+    Group,
+    /// That of Linux 2.6.32.
+    #[serde(rename = "2.6.32")]
+    Tree,
+    /// That of Linux 2.6.18.
+    #[serde(rename = "2.6.18")]
+    Early,
+}
+
+/// The parameters in `[device.NAME.cfq]`.
+// rule: cfq.quantum, cfq.fifo-expire, cfq.back-seek-max, cfq.back-seek-penalty, cfq.slice-sync, cfq.slice-async,
+// rule: cfq.slice-async-rq, cfq.slice-idle, cfq.group-idle, cfq.low-latency, cfq.target-latency, cfq.idle-grace
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Which variant.
+    pub mode: Mode,
+    /// Requests of one queue at the device; 0: 8 with groups, else 4.
+    pub quantum: u32,
+    /// From when on a sync request goes before nearer ones.
+    #[serde(with = "params::duration")]
+    pub fifo_expire_sync: Duration,
+    /// The same for async requests.
+    #[serde(with = "params::duration")]
+    pub fifo_expire_async: Duration,
+    /// The longest backward seek.
+    pub back_seek_max: Bytes,
+    /// What backward distance is multiplied by.
+    pub back_seek_penalty: u32,
+    /// The slice of a sync queue at level 4.
+    #[serde(with = "params::duration")]
+    pub slice_sync: Duration,
+    /// The slice of an async queue at level 4.
+    #[serde(with = "params::duration")]
+    pub slice_async: Duration,
+    /// Base of the requests that an async queue sends in a slice.
+    pub slice_async_rq: u32,
+    /// How long it idles for the next request of a queue.
+    #[serde(with = "params::duration")]
+    pub slice_idle: Duration,
+    /// How long it idles for that of a queue that seeks.
+    #[serde(with = "params::duration")]
+    pub slice_idle_seeky: Duration,
+    /// How long it idles for a group's only queue.
+    #[serde(with = "params::duration")]
+    pub group_idle: Duration,
+    /// Whether latency goes before throughput; not in 2.6.18.
+    pub low_latency: bool,
+    /// How long a round over all groups should take.
+    #[serde(with = "params::duration")]
+    pub target_latency: Duration,
+    /// How far IDLE stands behind the others; in 2.6.18 half of it is how long it waits after them.
+    #[serde(with = "params::duration")]
+    pub idle_class_delay: Duration,
+    /// Resolution of its clock; 0: exact.
+    #[serde(with = "params::duration")]
+    pub tick: Duration,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        let millis = Duration::from_millis;
+        Params {
+            mode: Mode::Group,
+            quantum: 0,
+            fifo_expire_sync: millis(125),
+            fifo_expire_async: millis(250),
+            back_seek_max: Bytes::mib(16),
+            back_seek_penalty: 2,
+            slice_sync: millis(100),
+            slice_async: millis(40),
+            slice_async_rq: 2,
+            slice_idle: millis(8),
+            slice_idle_seeky: millis(2),
+            group_idle: millis(8),
+            low_latency: true,
+            target_latency: millis(300),
+            idle_class_delay: millis(200),
+            tick: millis(1),
+        }
+    }
+}
+
+impl Params {
+    /// Requests of one queue at the device.
+    #[must_use]
+    pub fn quantum(&self) -> u32 {
+        match (self.quantum, self.mode) {
+            (0, Mode::Group) => 8,
+            (0, _) => 4,
+            (stated, _) => stated,
+        }
+    }
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "cfq",
+    summary: "slices of the disk's time in turn, by weight and priority; idles for the next request",
+    idea: "Each VM has the disk for a slice of time, in which only its requests go, and for a moment the disk may stand \
+           still for its next one. What is shared out is time: who reads in order gets far more done in it than who \
+           reads anywhere. Async writes of all VMs share one queue per priority, so they are not isolated from each \
+           other.",
+    when: "For one spinning disk with few VMs, to share it by time; and as the baseline that the papers measure \
+           against. On SSDs and arrays its idling costs more than it brings.",
+    source: "CFQ of Linux 2.6.18, 2.6.32 and 3.6, by documentation and measured behaviour",
+    enforces: &[
+        (Field::Weight, "mode \"group\": the disk's time is shared in proportion, as far as VMs keep it busy"),
+        (Field::Class, "background: priority class idle"),
+        (Field::PriorityClass, "real-time before best-effort before idle; with groups inside a VM's turn alone"),
+        (Field::PriorityLevel, "longer slices: 180 ms at level 0, 100 ms at 4, 40 ms at 7"),
+    ],
+    depends: &[(Field::Weight, "mode", &["group"])],
+    volumes: false,
+    merging: true,
+    parameters: PARAMETERS,
+    build,
+};
+
+pub(crate) const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "mode",
+        kind: "\"group\", \"2.6.32\" or \"2.6.18\"",
+        default: "\"group\"",
+        help: "group: each VM is a group with a weight; the others know priorities alone",
+    },
+    Parameter {
+        name: "quantum",
+        kind: "requests, 0 to 65536",
+        default: "0",
+        help: "Requests of one queue at the device; 0 means 8 with groups, else 4",
+    },
+    Parameter {
+        name: "fifo_expire_sync",
+        kind: "time with unit",
+        default: "\"125ms\"",
+        help: "How old a sync request must be to go before nearer ones, once per slice",
+    },
+    Parameter {
+        name: "fifo_expire_async",
+        kind: "time with unit",
+        default: "\"250ms\"",
+        help: "The same for async requests",
+    },
+    Parameter {
+        name: "back_seek_max",
+        kind: "size with unit",
+        default: "\"16MiB\"",
+        help: "The longest seek backward; what lies further back is taken after everything ahead",
+    },
+    Parameter {
+        name: "back_seek_penalty",
+        kind: "factor, 1 to 1000",
+        default: "2",
+        help: "What distance backward is multiplied by",
+    },
+    Parameter {
+        name: "slice_sync",
+        kind: "time with unit",
+        default: "\"100ms\"",
+        help: "The slice of a sync queue at level 4; a fifth more or less for each level",
+    },
+    Parameter { name: "slice_async", kind: "time with unit", default: "\"40ms\"", help: "The same of an async queue" },
+    Parameter {
+        name: "slice_async_rq",
+        kind: "requests, 1 to 1000",
+        default: "2",
+        help: "Base of the requests that an async queue sends in a slice: 4 at level 7 to 32 at level 0",
+    },
+    Parameter {
+        name: "slice_idle",
+        kind: "time with unit",
+        default: "\"8ms\"",
+        help: "How long the disk stands still for the next request of a queue; \"0s\": never",
+    },
+    Parameter {
+        name: "slice_idle_seeky",
+        kind: "time with unit",
+        default: "\"2ms\"",
+        help: "The same for a queue that seeks",
+    },
+    Parameter {
+        name: "group_idle",
+        kind: "time with unit",
+        default: "\"8ms\"",
+        help: "How long the disk stands still for the only queue of a group; mode \"group\" alone",
+    },
+    Parameter {
+        name: "low_latency",
+        kind: "true or false",
+        default: "true",
+        help: "Whether slices shrink with the number of queues and async waits for sync; not in mode \"2.6.18\"",
+    },
+    Parameter {
+        name: "target_latency",
+        kind: "time with unit",
+        default: "\"300ms\"",
+        help: "How long a round over all groups should take; mode \"group\" alone",
+    },
+    Parameter {
+        name: "idle_class_delay",
+        kind: "time with unit",
+        default: "\"200ms\"",
+        help: "How far class idle stands behind the others; in mode \"2.6.18\" it waits half of it after them",
+    },
+    Parameter {
+        name: "tick",
+        kind: "time with unit",
+        default: "\"1ms\"",
+        help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
+    },
+];
+
+/// Reads and checks parameters.
+pub(crate) fn read(table: &ParamTable) -> Result<Params, ParamError> {
+    let params: Params = params::parse(table)?;
+    params::within("quantum", params.quantum, 0, 65_536, "requests")?;
+    params::within("back_seek_penalty", params.back_seek_penalty, 1, 1000, "")?;
+    params::within("slice_async_rq", params.slice_async_rq, 1, 1000, "requests")?;
+    for (name, time) in [("slice_sync", params.slice_sync), ("slice_async", params.slice_async)] {
+        if time.is_zero() || time > Duration::from_secs(60) {
+            return Err(ParamError(format!("{name} is {time:?}; it must be from 1ns to 60s")));
+        }
+    }
+    Ok(params)
+}
+
+fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params = read(table)?;
+    Ok(match params.mode {
+        Mode::Early => Box::new(early::Early::new(params, facts)),
+        Mode::Tree | Mode::Group => Box::new(Late::new(params, facts)),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,816 @@
+use super::*;
+use crate::elevator::drive::Drive;
+use crate::policy::{Class, Policy, PriorityClass};
+use crate::request::{Kind, OwnerId, Request};
+use crate::scheduler::{Change, Decision};
+
+const A: (&str, &str) = ("mode", "2.6.18");
+const B: (&str, &str) = ("mode", "2.6.32");
+const C: (&str, &str) = ("mode", "group");
+
+fn cfq(stated: &[(&str, &str)], owners: u32) -> Drive {
+    Drive::new(&DESCRIPTOR, stated, owners)
+}
+
+fn of_class(priority_class: PriorityClass, priority_level: u8) -> Policy {
+    Policy { priority_class, priority_level, ..Policy::default() }
+}
+
+/// Lets each owner keep `depth` reads in order queued for `millis`, each served in `micros`, one at a time; how many
+/// each was served.
+fn backlogged(drive: &mut Drive, owners: &[u32], depth: u64, micros: u64, millis: u64) -> Vec<u64> {
+    let mut served = vec![0; owners.len()];
+    let mut asked = vec![0; owners.len()];
+    let end = drive.now + Duration::from_millis(millis);
+    while drive.now < end {
+        for (index, owner) in owners.iter().enumerate() {
+            while asked[index] < served[index] + depth {
+                drive.read(*owner, u64::from(*owner) * 1_000_000 + asked[index]);
+                asked[index] += 1;
+            }
+        }
+        match drive.decide() {
+            Decision::Dispatch(request) => {
+                let (owner, page) = (request.owner.0, request.offset / 4096);
+                drive.wait(micros);
+                drive.done(owner, page);
+                served[owners.iter().position(|known| *known == owner).expect("one of them")] += 1;
+            }
+            Decision::WaitUntil(until) => drive.now = until,
+            other => panic!("{other:?} with everybody backlogged"),
+        }
+    }
+    served
+}
+
+/// rule: cfq.slice-by-level, cfq.async-by-level, cfq.slice-sync, cfq.slice-async, cfq.slice-async-rq
+#[test]
+fn slices_follow_the_level() {
+    let core = super::core::Core::new(Params::default(), &Facts::default());
+    let millis = |base: u64| (0..8).map(|level| super::core::Core::scaled(base, level)).collect::<Vec<_>>();
+    assert_eq!(millis(100), [180, 160, 140, 120, 100, 80, 60, 40]);
+    assert_eq!(millis(40), [72, 64, 56, 48, 40, 32, 24, 16]);
+    let requests: Vec<u32> = (0..8).map(|level| core.async_requests(level)).collect();
+    assert_eq!(requests, [32, 28, 24, 20, 16, 12, 8, 4]);
+}
+
+/// rule: cfq.round-robin, cfq.time-fair, cfq.slice-starts, cfq.select-expired, cfq.select-queued, cfq.select-first
+#[test]
+fn backlogged_queues_get_slices_in_turn() {
+    for mode in [A, B] {
+        let mut drive = cfq(&[mode], 3);
+        let served = backlogged(&mut drive, &[0, 1, 2], 4, 1000, 3000);
+        // A slice is 100 ms; an overrun is a request. In ten rounds each has had ten.
+        assert!(served.iter().all(|count| count.abs_diff(1000) <= 110), "{mode:?}: {served:?}");
+    }
+}
+
+/// rule: cfq.slice-starts, cfq.a-slice-starts
+#[test]
+fn the_slice_begins_with_the_first_completion_or_dispatch() {
+    // The first request takes 60 ms, then each 1 ms, with another owner waiting.
+    let turn = |mode| {
+        let mut drive = cfq(&[mode, ("quantum", "1")], 2);
+        (0..200).for_each(|page| {
+            drive.read(0, page);
+            drive.read(1, 1_000_000 + page);
+        });
+        let mut count = 0;
+        while drive.serve(if count == 0 { 60_000 } else { 1000 }).0 == 0 {
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(turn(B), 101, "the first one's seek is free");
+    assert_eq!(turn(A), 42, "the first one's seek is paid for");
+}
+
+/// rule: cfq.async-shared, cfq.sync-queue, cfq.weak-async, cfq.never-across
+#[test]
+fn async_writes_share_a_queue_and_sync_ones_do_not() {
+    let mut drive = cfq(&[B], 2);
+    for page in [5, 3, 1] {
+        drive.write(0, page);
+        drive.write(1, page + 1);
+    }
+    let order: Vec<(u32, u64)> = (0..6).map(|_| drive.serve(1000)).collect();
+    assert_eq!(order, [(0, 1), (1, 2), (0, 3), (1, 4), (0, 5), (1, 6)], "in the order of places, whoever wrote");
+    let mut drive = cfq(&[B], 2);
+    for page in [5, 3, 1] {
+        drive.sync_write(0, page);
+        drive.sync_write(1, page + 1);
+    }
+    let owners: Vec<u32> = (0..3).map(|_| drive.serve(1000).0).collect();
+    assert_eq!(owners, [0, 0, 0]);
+    assert_eq!(drive.waits(), 8000, "and the first might go on");
+}
+
+/// rule: cfq.idle-window-start, cfq.slice-idle, cfq.complete-idle, cfq.idle-arm, cfq.select-idle, cfq.idle-timer,
+/// cfq.idle-bound
+#[test]
+fn the_disk_waits_for_the_next_read_of_a_stream() {
+    for mode in [A, B, C] {
+        let mut drive = cfq(&[mode], 2);
+        drive.read(0, 100);
+        drive.read(1, 900_000);
+        assert_eq!(drive.serve(1000), (0, 100));
+        assert_eq!(drive.waits(), 8000, "{mode:?}");
+        drive.wait(5000);
+        drive.read(0, 101);
+        assert_eq!(drive.serve(1000), (0, 101), "{mode:?}: it comes, and goes");
+        assert_eq!(drive.waits(), 8000);
+        drive.wait(8000);
+        assert_eq!(drive.go(), (1, 900_000), "{mode:?}: it does not come, another has its turn");
+    }
+}
+
+/// rule: cfq.idle-arm
+#[test]
+fn it_does_not_idle_where_that_brings_nothing() {
+    for mode in [A, B, C] {
+        // Never, without slice_idle (and group_idle).
+        let mut drive = cfq(&[mode, ("slice_idle", "0s"), ("group_idle", "0s")], 2);
+        drive.read(0, 100);
+        drive.read(1, 900_000);
+        assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1), "{mode:?}");
+    }
+    for mode in [B, C] {
+        // On a disk without seeks that queues, as it is believed to at first.
+        let facts = Facts { rotational: false, ..Facts::default() };
+        let mut drive = Drive::on(&DESCRIPTOR, &[mode], &facts, 2);
+        drive.read(0, 100);
+        drive.read(1, 900_000);
+        assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1), "{mode:?}");
+    }
+}
+
+/// rule: cfq.arrive-statistics, cfq.a-idle-window, cfq.idle-seeky
+#[test]
+fn who_thinks_too_long_or_seeks_is_waited_for_less() {
+    for mode in [A, B] {
+        let mut drive = cfq(&[mode], 2);
+        for turn in 0..6 {
+            drive.read(0, 100 + turn);
+            assert_eq!(drive.serve(1000).0, 0);
+            drive.wait(12_000);
+        }
+        drive.read(0, 200);
+        assert_eq!(drive.serve(1000).0, 0);
+        drive.read(1, 900_000);
+        assert_eq!(drive.go().0, 1, "{mode:?}: 12 ms are more than 8");
+    }
+    // One that seeks: 2 ms.
+    let mut drive = cfq(&[B], 2);
+    for turn in 0..6 {
+        drive.read(0, turn * 100_000);
+        assert_eq!(drive.serve(1000).0, 0);
+        drive.wait(1000);
+    }
+    drive.read(0, 5_000_000);
+    drive.read(1, 900_000);
+    assert_eq!(drive.serve(1000).0, 0);
+    assert_eq!(drive.waits(), 2000);
+}
+
+/// rule: cfq.after-dispatch, cfq.weak-async-level
+#[test]
+fn an_async_turn_is_short_while_others_wait() {
+    let mut drive = cfq(&[B, ("quantum", "64"), ("low_latency", "false")], 2);
+    (0..40).for_each(|page| {
+        drive.write(0, page);
+    });
+    let alone = (0..20).map(|_| drive.serve(100).0).count();
+    assert_eq!(alone, 20, "alone it goes on beyond 16");
+    drive.change(Change::SetOwner { owner: OwnerId(1), policy: of_class(PriorityClass::BestEffort, 3) });
+    drive.write(1, 1_000_000);
+    let mut order: Vec<u32> = (0..3).map(|_| drive.serve(100).0).collect();
+    order.dedup();
+    assert_eq!(order, [0, 1, 0], "another level is another queue, and has its turn");
+}
+
+/// rule: cfq.dispatch-drain
+#[test]
+fn sync_and_async_are_never_at_the_device_together() {
+    let mut drive = cfq(&[B], 2);
+    drive.write(0, 10);
+    assert_eq!(drive.go(), (0, 10));
+    drive.read(1, 900_000);
+    assert_eq!(drive.decide(), Decision::WaitCompletion, "async drains before sync with an idle window");
+    drive.done(0, 10);
+    assert_eq!(drive.go(), (1, 900_000));
+    drive.write(0, 20);
+    assert_eq!(drive.decide(), Decision::WaitCompletion, "the read is waited for");
+}
+
+/// rule: cfq.dispatch-limit, cfq.quantum
+#[test]
+fn a_queue_has_few_requests_at_the_device() {
+    let mut drive = cfq(&[B], 2);
+    (0..40).for_each(|page| {
+        drive.read(0, page);
+    });
+    let alone = std::iter::from_fn(|| matches!(drive.decide(), Decision::Dispatch(_)).then_some(())).count();
+    assert_eq!(alone, 16, "alone four times the quantum");
+    assert_eq!(drive.decide(), Decision::WaitCompletion);
+    let mut drive = cfq(&[B], 2);
+    (0..40).for_each(|page| {
+        drive.read(0, page);
+        drive.read(1, 900_000 + page);
+    });
+    let shared = std::iter::from_fn(|| matches!(drive.decide(), Decision::Dispatch(_)).then_some(())).count();
+    assert_eq!(shared, 4);
+}
+
+/// rule: cfq.dispatch-async-depth, cfq.low-latency
+#[test]
+fn async_depth_grows_with_the_time_since_the_last_sync_completion() {
+    let depth_after = |millis: u64| {
+        let mut drive = cfq(&[B], 2);
+        drive.read(0, 1);
+        let _ = drive.serve(1000);
+        drive.wait(millis * 1000);
+        (0..40).for_each(|page| {
+            drive.write(1, 100 + page);
+        });
+        std::iter::from_fn(|| matches!(drive.decide(), Decision::Dispatch(_)).then_some(())).count()
+    };
+    assert_eq!([20, 250, 350, 5000].map(depth_after), [1, 2, 3, 16]);
+}
+
+/// rule: cfq.tree-order, cfq.tree-idle, cfq.idle-class, cfq.starvation
+#[test]
+fn classes_stand_one_behind_the_other() {
+    let mut drive = cfq(&[B], 0);
+    drive.owner(0, of_class(PriorityClass::Idle, 0));
+    drive.owner(1, Policy::default());
+    drive.owner(2, of_class(PriorityClass::RealTime, 7));
+    let served = backlogged(&mut drive, &[0, 1, 2], 4, 1000, 2000);
+    assert!(served[2] >= 1990 && served[0] == 0, "real time starves everybody: {served:?}");
+    let mut drive = cfq(&[B], 0);
+    drive.owner(0, Policy { class: Class::Background, ..Policy::default() });
+    drive.owner(1, Policy::default());
+    let served = backlogged(&mut drive, &[0, 1], 4, 1000, 2000);
+    assert!(served[0] <= 1 && served[1] >= 1990, "background gets nothing while others are backlogged: {served:?}");
+    // Alone it has one at a time.
+    let mut drive = cfq(&[B], 0);
+    drive.owner(0, of_class(PriorityClass::Idle, 0));
+    drive.read(0, 1);
+    drive.read(0, 2);
+    assert_eq!(drive.go(), (0, 1));
+    assert_eq!(drive.decide(), Decision::WaitCompletion);
+}
+
+/// rule: cfq.tree-key, cfq.level-monotone, cfq.default-level
+#[test]
+fn a_higher_level_gets_at_least_as_much_time() {
+    for mode in [A, B] {
+        let mut drive = cfq(&[mode], 0);
+        (0..8).for_each(|level| drive.owner(level, of_class(PriorityClass::BestEffort, level as u8)));
+        let owners: Vec<u32> = (0..8).collect();
+        let served = backlogged(&mut drive, &owners, 4, 1000, 60_000);
+        assert!(served.is_sorted_by(|a, b| a >= b), "{mode:?}: {served:?}");
+        assert!(served[0] > 3 * served[7] && served[7] > 0, "{mode:?}: {served:?}");
+    }
+}
+
+/// rule: cfq.preempt, cfq.tree-preempt
+#[test]
+fn a_read_preempts_writes_and_real_time_preempts_all() {
+    let mut drive = cfq(&[B, ("quantum", "1"), ("low_latency", "false")], 0);
+    drive.owner(0, Policy::default());
+    drive.owner(1, Policy::default());
+    drive.owner(2, of_class(PriorityClass::RealTime, 4));
+    drive.owner(3, of_class(PriorityClass::Idle, 4));
+    (0..20).for_each(|page| {
+        drive.write(0, page);
+    });
+    assert_eq!(drive.serve(1000), (0, 0));
+    drive.read(3, 1);
+    assert_eq!(drive.serve(1000), (0, 1), "IDLE preempts nobody");
+    drive.read(1, 500_000);
+    assert_eq!(drive.serve(1000), (1, 500_000), "sync goes before async");
+    drive.read(1, 500_001);
+    drive.read(1, 500_002);
+    assert_eq!(drive.serve(1000), (1, 500_001));
+    drive.read(0, 700_000);
+    assert_eq!(drive.serve(1000), (1, 500_002), "another one of its class waits for the end of the slice");
+    drive.read(1, 500_003);
+    drive.read(2, 900_000);
+    assert_eq!(drive.serve(1000), (2, 900_000));
+}
+
+/// rule: cfq.preempt
+#[test]
+fn one_that_is_close_preempts_who_is_waited_for() {
+    let mut drive = cfq(&[B], 2);
+    drive.read(0, 1000);
+    assert_eq!(drive.serve(1000), (0, 1000));
+    drive.read(1, 1002);
+    // No hint that the first goes on elsewhere: within 8192 sectors, 1024 pages, is close.
+    assert_eq!(drive.serve(1000), (1, 1002));
+    drive.wait(100_000);
+    let mut drive = cfq(&[B], 2);
+    drive.read(0, 1000);
+    assert_eq!(drive.serve(1000), (0, 1000));
+    drive.read(1, 9000);
+    assert_eq!(drive.waits(), 8000, "far away is not close");
+}
+
+/// rule: cfq.select-cooperator
+#[test]
+fn a_close_cooperator_goes_on_where_another_stopped() {
+    let mut drive = cfq(&[B], 3);
+    drive.read(0, 1000);
+    drive.read(1, 500_000);
+    drive.read(2, 1001);
+    assert_eq!(drive.serve(1000), (0, 1000));
+    assert_eq!(drive.serve(1000), (2, 1001), "not the one whose turn it would be");
+    assert_eq!(drive.waits(), 8000, "it has become the active one");
+    let mut drive = cfq(&[B], 0);
+    drive.owner(0, Policy::default());
+    drive.owner(1, of_class(PriorityClass::BestEffort, 5));
+    drive.read(0, 1000);
+    assert_eq!(drive.serve(1000), (0, 1000));
+    drive.wait(1000);
+    drive.change(Change::SetOwner { owner: OwnerId(0), policy: of_class(PriorityClass::BestEffort, 5) });
+    drive.read(1, 900_000);
+    assert_eq!(drive.waits(), 7000, "nobody near");
+}
+
+/// rule: cfq.queue-expiry, cfq.fifo-expire
+#[test]
+fn expiry_is_looked_at_once_per_slice() {
+    let mut drive = cfq(&[B, ("quantum", "1")], 1);
+    drive.read(0, 9_000_000);
+    drive.read(0, 8_000_000);
+    drive.wait(126_000);
+    for page in [10, 11, 12] {
+        drive.read(0, page);
+    }
+    let order: Vec<u64> = (0..5).map(|_| drive.serve(100).1).collect();
+    assert_eq!(order, [9_000_000, 10, 11, 12, 8_000_000], "the oldest once, then what is near");
+}
+
+/// rule: cfq.choose, cfq.back-seek-max, cfq.back-seek-penalty
+#[test]
+fn inside_a_queue_the_nearest_goes() {
+    let mut drive = cfq(&[B, ("quantum", "1")], 1);
+    drive.read(0, 10_000);
+    let _ = drive.serve(100);
+    // Head at 10001: 50 back counts 100; 4097 back is too far.
+    for page in [10_090, 9951, 5900] {
+        drive.read(0, page);
+    }
+    assert_eq!([(); 3].map(|()| drive.serve(100).1), [10_090, 9951, 5900]);
+    let mut drive = cfq(&[B, ("quantum", "1"), ("back_seek_max", "1KiB")], 1);
+    drive.read(0, 10_000);
+    let _ = drive.serve(100);
+    for page in [9999, 20_000] {
+        drive.read(0, page);
+    }
+    assert_eq!([(); 2].map(|()| drive.serve(100).1), [20_000, 9999]);
+}
+
+/// rule: cfq.complete-expire
+#[test]
+fn an_overrun_is_paid_back() {
+    // The first owner's last request of a slice takes 80 ms longer; its next turn comes later by that, so that the others
+    // go twice.
+    let mut drive = cfq(&[B, ("quantum", "1")], 3);
+    let mut next = [0u64; 3];
+    let mut turns: Vec<u32> = Vec::new();
+    for step in 0..1100 {
+        for owner in 0..3u32 {
+            while next[owner as usize] < step / 3 + 400 {
+                drive.read(owner, u64::from(owner) * 1_000_000 + next[owner as usize]);
+                next[owner as usize] += 1;
+            }
+        }
+        let (owner, _) = drive.serve(if step == 99 { 250_000 } else { 1000 });
+        if turns.last() != Some(&owner) {
+            turns.push(owner);
+        }
+    }
+    assert_eq!(turns[..5], [0, 1, 2, 1, 2], "{turns:?}");
+}
+
+/// rule: cfq.arrive-awaited
+#[test]
+fn an_awaited_request_goes_at_once() {
+    let mut drive = cfq(&[B], 2);
+    drive.read(0, 100);
+    drive.read(1, 900_000);
+    assert_eq!(drive.serve(1000), (0, 100));
+    assert_eq!(drive.waits(), 8000);
+    drive.wait(95_000);
+    // The slice is over by now, but it was waited for: it must be dispatched. (The timer has not been looked at.)
+    drive.insert(Request { length: 8192, ..crate::elevator::drive::at(Kind::Read, 101) });
+    assert_eq!(drive.go().0, 1, "8 ms are over, another has its turn");
+}
+
+/// rule: cfq.hw-tag
+#[test]
+fn queueing_is_believed_until_the_device_shows_otherwise() {
+    let mut drive = cfq(&[B, ("low_latency", "false"), ("quantum", "1")], 2);
+    // One that seeks, on a device that is believed to queue: no idle window.
+    for turn in 0..6 {
+        drive.read(0, turn * 100_000);
+        let _ = drive.serve(1000);
+    }
+    drive.read(0, 9_000_000);
+    drive.read(1, 1);
+    assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1));
+    // Sixty completions with many queued and one at the device.
+    (0..70).for_each(|turn| {
+        drive.read(0, turn * 100_000);
+    });
+    (0..60).for_each(|_| {
+        let _ = drive.serve(1000);
+    });
+    while matches!(drive.decide(), Decision::Dispatch(_)) {
+        let (owner, page) = drive.flying.values().map(|r| (r.owner.0, r.offset / 4096)).next().unwrap();
+        drive.wait(1000);
+        drive.done(owner, page);
+    }
+    drive.wait(1000);
+    drive.read(0, 3_000_000);
+    assert_eq!(drive.serve(1000).0, 0);
+    drive.read(1, 500_000);
+    assert_eq!(drive.waits(), 2000, "it has one at a time: idling pays");
+}
+
+// The oldest variant.
+
+/// rule: cfq.a-rt-starves, cfq.a-lists, cfq.a-placement
+#[test]
+fn real_time_starves_best_effort_in_the_oldest_variant() {
+    let mut drive = cfq(&[A], 0);
+    drive.owner(0, of_class(PriorityClass::RealTime, 4));
+    drive.owner(1, Policy::default());
+    let served = backlogged(&mut drive, &[0, 1], 8, 1000, 5000);
+    assert!(served[1] == 0 && served[0] >= 4990, "{served:?}");
+}
+
+/// rule: cfq.a-levels
+#[test]
+fn a_pass_goes_over_the_levels_as_stairs() {
+    let mut drive = cfq(&[A, ("slice_idle", "0s"), ("quantum", "1")], 0);
+    (0..3).for_each(|level| drive.owner(level, of_class(PriorityClass::BestEffort, level as u8)));
+    let mut turns = Vec::new();
+    for asked in 0..39 {
+        (0..3).for_each(|owner| {
+            drive.read(owner, u64::from(owner) * 1_000_000 + asked);
+        });
+        turns.push(drive.serve(1000).0);
+    }
+    // 0 / 0 1 / 0 1 2 / and for each further pass up to level 7 again 0 1 2: that is 21 turns, then from the start.
+    let mut expected = vec![0, 0, 1];
+    (0..6).for_each(|_| expected.extend([0, 1, 2]));
+    assert_eq!(turns[..21], expected[..], "{turns:?}");
+    assert_eq!(turns[21..39], expected[..18]);
+}
+
+/// rule: cfq.a-batch, cfq.a-no-window, cfq.weak-rounds
+#[test]
+fn seekers_get_rounds_of_four_once_queueing_is_seen() {
+    let mut drive = cfq(&[A], 2);
+    // More than four at the device.
+    for owner in 0..2 {
+        (0..12).for_each(|turn| {
+            drive.read(owner, u64::from(owner) * 100_000_000 + turn * 1_000_000);
+        });
+    }
+    let first: Vec<(u32, u64)> = (0..6).map(|_| drive.go()).collect();
+    assert!(first.iter().all(|(owner, _)| *owner == 0), "at first its slice: {first:?}");
+    for (owner, page) in first {
+        drive.wait(1000);
+        drive.done(owner, page);
+    }
+    (0..12).for_each(|turn| {
+        drive.read(0, 13_000_000 + turn * 1_000_000);
+        drive.read(1, 113_000_000 + turn * 1_000_000);
+    });
+    let order: Vec<u32> = (0..24).map(|_| drive.serve(1000).0).collect();
+    let rounds: Vec<usize> = order.chunk_by(|a, b| a == b).map(<[u32]>::len).skip(1).take(4).collect();
+    assert_eq!(rounds, [4, 4, 4, 4], "{order:?}");
+}
+
+/// rule: cfq.a-batch
+#[test]
+fn a_turn_is_sorted_from_where_the_head_is() {
+    let mut drive = cfq(&[A], 1);
+    drive.read(0, 500);
+    let _ = drive.serve(1000);
+    for page in [700, 100, 600, 300] {
+        drive.read(0, page);
+    }
+    assert_eq!([(); 4].map(|()| drive.go().1), [600, 700, 100, 300], "ahead first, then from the start");
+}
+
+/// rule: cfq.idle-grace, cfq.idle-class
+#[test]
+fn idle_waits_for_its_grace_in_the_oldest_variant() {
+    let mut drive = cfq(&[A, ("slice_idle", "0s")], 0);
+    drive.owner(0, Policy::default());
+    drive.owner(1, of_class(PriorityClass::Idle, 0));
+    drive.read(0, 1);
+    drive.read(1, 1000);
+    drive.read(1, 2000);
+    assert_eq!(drive.serve(1000), (0, 1));
+    assert_eq!(drive.waits(), 100_000);
+    drive.wait(100_000);
+    assert_eq!(drive.serve(1000), (1, 1000));
+    drive.read(0, 2);
+    assert_eq!(drive.serve(1000), (0, 2), "one at a time, and others before it");
+}
+
+/// rule: cfq.a-preempt, cfq.a-select, cfq.a-preempted-slice, cfq.a-overrun
+#[test]
+fn only_idle_is_preempted_in_the_oldest_variant() {
+    let mut drive = cfq(&[A, ("quantum", "1")], 0);
+    drive.owner(0, Policy::default());
+    drive.owner(1, of_class(PriorityClass::RealTime, 0));
+    drive.owner(2, Policy::default());
+    (0..200).for_each(|page| {
+        drive.write(0, page);
+    });
+    assert_eq!(drive.serve(1000).0, 0);
+    drive.read(1, 9_000_000);
+    drive.read(2, 8_000_000);
+    assert_eq!(drive.serve(1000).0, 0, "neither a read nor real time ends a running slice");
+    // An async request of whom it waits for ends the wait.
+    let mut drive = cfq(&[A], 2);
+    drive.read(0, 1);
+    drive.read(1, 900_000);
+    assert_eq!(drive.serve(1000).0, 0);
+    assert_eq!(drive.waits(), 8000);
+    drive.write(0, 50);
+    assert_eq!(drive.serve(1000).0, 1);
+}
+
+// Groups.
+
+fn weighted(weights: &[u32], stated: &[(&str, &str)]) -> Drive {
+    let mut drive = cfq(stated, 0);
+    (0u32..).zip(weights).for_each(|(owner, weight)| drive.owner(owner, Policy::weighted(*weight)));
+    drive
+}
+
+/// rule: cfq.c-groups, cfq.c-charge, cfq.c-group-slice, cfq.group-bound
+#[test]
+fn groups_share_time_by_weight() {
+    let mut drive = weighted(&[100, 200, 500], &[C, ("tick", "0s")]);
+    let served = backlogged(&mut drive, &[0, 1, 2], 8, 100, 20_000);
+    let weights = [1.0, 2.0, 5.0];
+    let millis: Vec<f64> = served.iter().zip(weights).map(|(count, weight)| *count as f64 / 10.0 / weight).collect();
+    // One charge is at most a slice of 100 ms; what is not charged is a request of 0.1 ms in each turn, fewer than 600.
+    for (i, j) in [(0, 1), (0, 2), (1, 2)] {
+        let bound = 100.0 / weights[i] + 100.0 / weights[j] + 60.0;
+        assert!((millis[i] - millis[j]).abs() <= bound, "{served:?}: {millis:?}");
+    }
+}
+
+/// rule: cfq.c-iops-mode
+#[test]
+fn without_idling_groups_share_requests() {
+    let facts = Facts { rotational: false, ..Facts::default() };
+    let mut drive = Drive::on(&DESCRIPTOR, &[C, ("slice_idle", "0s")], &facts, 0);
+    drive.owner(0, Policy::weighted(100));
+    drive.owner(1, Policy::weighted(100));
+    // The second one's requests take nine times as long; what counts is how many there are.
+    let mut asked = [0u64; 2];
+    let mut served = [0u64; 2];
+    while served[0] + served[1] < 4000 {
+        for owner in 0..2u32 {
+            let at = owner as usize;
+            while asked[at] < served[at] + 16 {
+                drive.read(owner, u64::from(owner) * 1_000_000 + asked[at]);
+                asked[at] += 1;
+            }
+        }
+        // Eight at the device at most, so that it is seen to queue.
+        while drive.flying.len() < 8 && matches!(drive.decide(), Decision::Dispatch(_)) {}
+        let (owner, page) = drive.flying.values().map(|r| (r.owner.0, r.offset / 4096)).next().expect("some fly");
+        drive.wait(if owner == 0 { 1000 } else { 9000 });
+        drive.done(owner, page);
+        served[owner as usize] += 1;
+    }
+    assert!(served[0].abs_diff(served[1]) <= 200, "{served:?}");
+}
+
+/// rule: cfq.c-async-root
+#[test]
+fn async_writes_belong_to_no_group() {
+    let mut drive = weighted(&[1, 1000], &[C]);
+    for page in 0..60 {
+        drive.write(0, 2 * page);
+        drive.write(1, 2 * page + 1);
+    }
+    let owners: Vec<u32> = (0..40).map(|_| drive.serve(1000).0).collect();
+    let first = owners.iter().filter(|owner| **owner == 0).count();
+    assert_eq!(first, 20, "a thousand times the weight is not felt");
+}
+
+/// rule: cfq.c-activate, cfq.c-wait-busy, cfq.c-group-idle, cfq.c-tree-idle
+#[test]
+fn a_group_that_keeps_the_disk_busy_one_by_one_keeps_its_place() {
+    // Depth 1 beside depth 8, equal weights: idling keeps the first from losing its turn at each completion.
+    let share = |idle: &str| {
+        let mut drive = weighted(&[100, 100], &[C, ("slice_idle", idle), ("group_idle", idle)]);
+        let (mut next, mut served) = ([0u64, 1_000_000], [0u32; 2]);
+        (0..8).for_each(|_| {
+            drive.read(1, next[1]);
+            next[1] += 1;
+        });
+        let mut pending = Some(drive.now);
+        let end = drive.now + Duration::from_secs(10);
+        while drive.now < end {
+            if pending.is_some_and(|at| at <= drive.now) {
+                drive.read(0, next[0]);
+                next[0] += 1;
+                pending = None;
+            }
+            match drive.decide() {
+                Decision::Dispatch(request) => {
+                    let (owner, page) = (request.owner.0, request.offset / 4096);
+                    drive.wait(1000);
+                    drive.done(owner, page);
+                    served[owner as usize] += 1;
+                    match owner {
+                        0 => pending = Some(drive.now + Duration::from_micros(500)),
+                        _ => {
+                            drive.read(1, next[1]);
+                            next[1] += 1;
+                        }
+                    }
+                }
+                Decision::WaitUntil(until) => drive.now = pending.map_or(until, |at| at.min(until)),
+                other => panic!("{other:?}"),
+            }
+        }
+        f64::from(served[0]) / f64::from(served[0] + served[1])
+    };
+    // The first one thinks a third of its time, so half of the time is 0.4 of the requests.
+    assert!((0.35..0.45).contains(&share("8ms")), "{}", share("8ms"));
+    assert!(share("0s") < 0.2, "without idling it loses its place each time: {}", share("0s"));
+}
+
+/// rule: cfq.c-ssd
+#[test]
+fn on_an_ssd_groups_with_shallow_queues_are_hardly_isolated() {
+    let share = |rotational: bool| {
+        let facts = Facts { rotational, ..Facts::default() };
+        let mut drive = Drive::on(&DESCRIPTOR, &[C], &facts, 0);
+        drive.owner(0, Policy::weighted(1000));
+        drive.owner(1, Policy::weighted(100));
+        let (mut next, mut served) = ([0u64, 1_000_000], [0u32; 2]);
+        let mut pending = [Some(drive.now); 2];
+        while served[0] + served[1] < 2000 {
+            for owner in 0..2u32 {
+                let at = owner as usize;
+                if pending[at].is_some_and(|due| due <= drive.now) {
+                    drive.read(owner, next[at]);
+                    next[at] += 1;
+                    pending[at] = None;
+                }
+            }
+            let due = pending.iter().flatten().copied().min();
+            match drive.decide() {
+                Decision::Dispatch(request) => {
+                    let owner = request.owner.0;
+                    drive.wait(100);
+                    drive.done(owner, request.offset / 4096);
+                    served[owner as usize] += 1;
+                    pending[owner as usize] = Some(drive.now + Duration::from_micros(100));
+                }
+                Decision::WaitUntil(until) => drive.now = due.map_or(until, |at| at.min(until)),
+                Decision::Idle => drive.now = due.expect("somebody asks again"),
+                other => panic!("{other:?}"),
+            }
+        }
+        f64::from(served[0]) / 2000.0
+    };
+    assert!(share(false) < 0.6, "ten times the weight: {}", share(false));
+    assert!(share(true) > 0.85, "on a disk it is: {}", share(true));
+}
+
+/// rule: cfq.c-dispatch-limit
+#[test]
+fn a_group_sends_half_a_quantum_then_by_the_time_that_is_left() {
+    let count = |drive: &mut Drive| {
+        std::iter::from_fn(|| matches!(drive.decide(), Decision::Dispatch(_)).then_some(())).count()
+    };
+    let fill = |drive: &mut Drive, owners: u32| {
+        for page in 0..40 {
+            (0..owners).for_each(|owner| {
+                drive.read(owner, u64::from(owner) * 1_000_000 + page);
+            });
+        }
+    };
+    let mut drive = weighted(&[100, 100], &[C]);
+    fill(&mut drive, 2);
+    assert_eq!(count(&mut drive), 4, "before its slice has begun");
+    drive.wait(1000);
+    drive.done(0, 0);
+    assert_eq!(count(&mut drive), 5, "early in it up to eight");
+    let mut drive = weighted(&[100, 100], &[C]);
+    fill(&mut drive, 1);
+    assert_eq!(count(&mut drive), 40, "alone all it has");
+}
+
+/// rule: cfq.c-preempt
+#[test]
+fn a_group_is_not_preempted_by_one_that_is_close() {
+    for (mode, preempts) in [(B, true), (C, false)] {
+        let mut drive = cfq(&[mode], 2);
+        drive.read(0, 1000);
+        assert_eq!(drive.serve(1000), (0, 1000));
+        drive.read(1, 1002);
+        assert_eq!(matches!(drive.decide(), Decision::Dispatch(_)), preempts, "{mode:?}");
+    }
+    // Sync before async holds across groups.
+    let mut drive = weighted(&[100, 100], &[C, ("quantum", "2"), ("low_latency", "false")]);
+    (0..20).for_each(|page| {
+        drive.write(0, page);
+    });
+    assert_eq!(drive.serve(1000), (0, 0));
+    drive.read(1, 500_000);
+    assert_eq!(drive.serve(1000), (1, 500_000));
+    // Inside a group real time goes first.
+    let mut drive = weighted(&[100], &[C]);
+    (0..20).for_each(|page| {
+        drive.write(0, page);
+    });
+    assert_eq!(drive.serve(1000), (0, 0));
+    drive.change(Change::SetOwner { owner: OwnerId(0), policy: of_class(PriorityClass::RealTime, 4) });
+    drive.write(0, 900_000);
+    assert_eq!(drive.serve(1000), (0, 900_000));
+}
+
+/// rule: cfq.c-workload, cfq.c-queue-slice, cfq.c-resid
+#[test]
+fn slices_shrink_with_the_queues_of_a_group() {
+    let turn = |volumes: u16| {
+        let mut drive = weighted(&[100], &[C]);
+        let owner = OwnerId(0);
+        (1..volumes).for_each(|volume| {
+            let (volume, policy) = (crate::request::VolumeId(volume), Policy::default());
+            drive.change(Change::AddVolume { owner, volume, policy });
+        });
+        (0..600).for_each(|page| {
+            (0..volumes).for_each(|volume| {
+                let at = crate::elevator::drive::at(Kind::Read, u64::from(volume) * 1_000_000 + page);
+                drive.insert(Request { volume: crate::request::VolumeId(volume), id: drive.next_id(), ..at });
+            });
+        });
+        let mut turns = vec![];
+        let mut last = u64::MAX;
+        for _ in 0..500 {
+            let (_, page) = drive.serve(1000);
+            if page / 1_000_000 != last {
+                turns.push(0);
+                last = page / 1_000_000;
+            }
+            *turns.last_mut().expect("just pushed") += 1;
+        }
+        turns[1]
+    };
+    assert!((100..=112).contains(&turn(2)), "{}", turn(2));
+    assert!((45..=75).contains(&turn(6)), "six of them in 300 ms: {}", turn(6));
+}
+
+#[test]
+fn parameters_have_ranges() {
+    let build = |stated: &[(&str, &str)]| {
+        let table = crate::elevator::drive::params(stated);
+        (DESCRIPTOR.build)(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())
+    };
+    assert!(build(&[("back_seek_penalty", "0")]).unwrap_err().contains("from 1 to 1000"));
+    assert!(build(&[("slice_sync", "0s")]).unwrap_err().contains("from 1ns to 60s"));
+    assert!(build(&[("mode", "3.6")]).is_err());
+    for parameter in PARAMETERS {
+        assert_eq!(build(&[(parameter.name, parameter.default.trim_matches('"'))]), Ok(()), "{}", parameter.name);
+    }
+}
+
+#[test]
+fn an_owner_that_leaves_in_its_turn_leaves_nothing_behind() {
+    for mode in [A, B, C] {
+        let mut drive = cfq(&[mode], 2);
+        drive.read(0, 1);
+        drive.read(0, 2);
+        drive.read(1, 900_000);
+        assert_eq!(drive.go(), (0, 1));
+        assert_eq!(drive.cancel(0), 1);
+        drive.change(Change::RemoveOwner { owner: OwnerId(0) });
+        let next = drive.decide();
+        assert!(matches!(next, Decision::Dispatch(request) if request.owner.0 == 1), "{mode:?}: {next:?}");
+        drive.done(0, 1);
+        drive.owner(0, Policy::default());
+        drive.read(0, 5);
+        drive.done(1, 900_000);
+        assert_eq!(drive.waits(), 8000);
+        drive.wait(8000);
+        assert_eq!(drive.go(), (0, 5), "{mode:?}");
+    }
+}
