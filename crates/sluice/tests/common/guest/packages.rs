@@ -17,15 +17,20 @@ pub(crate) struct Packages {
 impl Packages {
     /// Those in `folder`, where they are fetched once.
     pub(crate) fn provide(folder: &Path) -> Packages {
-        if fetched(folder).len() < 2 {
-            std::fs::create_dir_all(folder).unwrap();
-            if !fetch(folder) {
+        if !folder.exists() {
+            // Beside its place, so that what is at its place is whole.
+            let fetched = tempfile::tempdir_in(folder.parent().expect("it lies in the build's folder")).unwrap();
+            if !fetch(fetched.path()) {
                 // The lists of a fresh or an old machine name nothing, or what is not there any more.
                 run(tool("apt-get", "apt").args(["update", "-q"])).ok();
-                assert!(fetch(folder), "{KERNEL} and {BUSYBOX} cannot be fetched with apt-get download");
+                assert!(fetch(fetched.path()), "{KERNEL} and {BUSYBOX} cannot be fetched with apt-get download");
             }
+            std::fs::rename(fetched.keep(), folder).unwrap();
         }
-        Packages { files: fetched(folder) }
+        let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<PathBuf> = files.collect();
+        files.sort();
+        Packages { files }
     }
 
     /// All their files, in `folder`.
@@ -34,14 +39,6 @@ impl Packages {
             run(tool("dpkg-deb", "dpkg").arg("--extract").arg(file).arg(folder)).ok();
         }
     }
-}
-
-fn fetched(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = folder.read_dir() else { return Vec::new() };
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "deb"));
-    files.sort();
-    files
 }
 
 fn fetch(folder: &Path) -> bool {
