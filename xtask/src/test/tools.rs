@@ -15,6 +15,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("fstrim", "util-linux"),
     ("fsfreeze", "util-linux"),
     ("losetup", "mount"),
+    ("lz4", "lz4"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mount", "mount"),
     ("nbdcopy", "libnbd-bin"),

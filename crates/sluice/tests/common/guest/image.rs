@@ -15,7 +15,8 @@ use super::{modules, programs};
 
 const INIT: &str = include_str!("init.sh");
 /// What decides on the content beside packages and programs.
-const MAKERS: [&str; 4] = [INIT, include_str!("image.rs"), include_str!("modules.rs"), include_str!("cpio.rs")];
+const MAKERS: [&str; 5] =
+    [INIT, include_str!("image.rs"), include_str!("kernel.rs"), include_str!("modules.rs"), include_str!("cpio.rs")];
 
 /// What a guest boots.
 #[derive(Debug, Clone)]
@@ -54,7 +55,7 @@ fn hash(packages: &Packages, programs: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Nobody asks again for what was made of something else, and each takes 100 MB.
+/// Nobody asks again for what was made of something else, and each takes 150 MB.
 fn remove_others(folder: &Path) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         if entry.file_name().to_string_lossy().starts_with("image-") {
@@ -69,13 +70,13 @@ fn make(packages: &Packages, programs: &[PathBuf], place: &Path) {
     let unpacked = tempfile::tempdir_in(folder).unwrap();
     packages.unpack(unpacked.path());
     let image = tempfile::tempdir_in(folder).unwrap();
-    std::fs::copy(kernel(unpacked.path()), image.path().join("kernel")).unwrap();
+    super::kernel::unwrap(&packaged_kernel(unpacked.path()), &image.path().join("kernel"));
     let archive = first_file_system(unpacked.path(), programs);
     std::fs::write(image.path().join("first-file-system"), archive).unwrap();
     std::fs::rename(image.keep(), place).unwrap();
 }
 
-fn kernel(unpacked: &Path) -> PathBuf {
+fn packaged_kernel(unpacked: &Path) -> PathBuf {
     let files = unpacked.join("boot").read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut kernels =
         files.filter(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vml")));

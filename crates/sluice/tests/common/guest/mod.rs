@@ -29,6 +29,7 @@ mod base64;
 pub(crate) mod control;
 mod cpio;
 mod image;
+mod kernel;
 pub(crate) mod machine;
 mod modules;
 mod packages;
