@@ -1,11 +1,17 @@
 //! Linux guests with disks over vhost-user-blk, under QEMU. They run one at a time, because each needs the whole machine.
+//!
+//! The guests are emulated, so nothing here says how fast anything is: they say that data stay what they are, whatever
+//! happens to the guest, to the daemon and to the host file.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::guest::Guest;
 use common::guest::machine::{Disk, Machine};
-use common::{MIB, Place, Running, start, tool, until};
+use common::slots::{self, SECOND_NS, Slot};
+use common::{Daemon, MIB, Place, Running, run, sluice, start, tool, until};
+use serde_json::{Value, json};
 
 mod common;
 
@@ -13,6 +19,35 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A volume over vhost-user-blk on `disk`, with more lines of its table.
+fn volume(place: &Place, vm: &str, volume: &str, source: &Path, lines: &str) -> String {
+    let (source, socket) = (source.display(), place.volume_socket(vm, volume));
+    format!(
+        "[vm.{vm}.volume.{volume}]\ndevice = \"disk\"\nsource = \"{source}\"\n\
+         export = {{ type = \"vhost-user-blk\", socket = \"{}\", queues = 4 }}\n{lines}\n",
+        socket.display()
+    )
+}
+
+fn disk(place: &Place, vm: &str, volume: &str) -> Disk {
+    Disk::new(place.volume_socket(vm, volume))
+}
+
+/// fio in a guest, on a whole disk; what it prints is short.
+fn fio(disk: &str, options: &str) -> String {
+    format!(
+        "cd /tmp && fio --name=load --filename=/dev/{disk} --bs=4k --ioengine=libaio --direct=1 --thread \
+         --output-format=terse {options}"
+    )
+}
+
+/// The kernel of a guest has not had to complain of a disk.
+#[track_caller]
+fn assert_no_errors(guest: &Guest) {
+    let said = guest.run("dmesg | grep -iE 'I/O error|EXT4-fs error|Buffer I/O|blocked for more|virtio_blk.*fail'");
+    assert_eq!(said.status, 1, "{}", said.text);
 }
 
 /// QEMU's storage daemon with an image behind vhost-user-blk.
@@ -27,7 +62,7 @@ fn other_server(place: &Place, name: &str, size_bytes: u64) -> (Running, PathBuf
     (server, socket)
 }
 
-/// What the other tests build on, without anything of ours behind it: scripts, disks, queues, reset and reboot.
+/// What the other tests build on, without anything of ours behind it: scripts, disks, queues, reboot.
 #[test]
 fn guests_work_with_another_server() {
     let _alone = alone();
@@ -47,6 +82,208 @@ fn guests_work_with_another_server() {
     guest.reboot();
     assert!(guest.requests("vdb") < seen, "it counts anew");
     assert_eq!(guest.sh("head -c 4194304 /dev/vdb | sha256sum"), sum);
-    guest.reset();
-    assert_eq!(guest.sh("head -c 4194304 /dev/vdb | sha256sum"), sum);
+}
+
+/// Partition, file system, write, flush, trim, read back; and the same seen from the host.
+#[test]
+fn a_file_system_is_made_used_trimmed_and_found_again() {
+    let _alone = alone();
+    let place = Place::new();
+    let image = place.image("a.img", 96 * MIB);
+    let locked = place.write("locked.img", common::noise(3, 8 * MIB as usize));
+    let volumes = volume(&place, "a", "root", &image, "") + &volume(&place, "a", "seed", &locked, "read_only = true");
+    let daemon = Daemon::serve(&place, &(place.device("") + &volumes));
+    let root = Disk { queues: 2, ..disk(&place, "a", "root") };
+    let guest = Guest::boot(Machine::new([root, disk(&place, "a", "seed")]));
+    assert_eq!(guest.sh("cat /sys/block/vda/ro /sys/block/vdb/ro; ls /sys/block/vda/mq | wc -l"), "0\n1\n2\n");
+    assert_eq!(guest.sh("cat /sys/block/vda/queue/write_cache /sys/block/vda/serial"), "write back\nroot");
+    guest.sh("echo ',,L' | sfdisk -q /dev/vda && mkfs.ext4 -q /dev/vda1 && mount /dev/vda1 /mnt");
+    guest.sh("cat /dev/vdb >/mnt/keep && cat /dev/vdb /dev/vdb /dev/vdb >/mnt/drop && sync");
+    let full = image.metadata().unwrap().blocks() * 512;
+    assert!(full >= 4 * 8 * MIB, "{full}");
+    let trimmed = guest.sh("rm /mnt/drop && sync && fstrim -v /mnt");
+    assert!(trimmed.contains("bytes trimmed"), "{trimmed}");
+    let left = image.metadata().unwrap().blocks() * 512;
+    assert!(left + 2 * 8 * MIB < full, "{left} of {full} bytes are still there: {trimmed}");
+    guest.sh("echo 3 >/proc/sys/vm/drop_caches && cmp /mnt/keep /dev/vdb && umount /mnt && e2fsck -fn /dev/vda1");
+    let denied = guest.run("dd if=/dev/zero of=/dev/vdb bs=4k count=1 oflag=direct");
+    assert_ne!(denied.status, 0, "{}", denied.text);
+    assert_no_errors(&guest);
+    let accounts = daemon.accounts();
+    assert_eq!(accounts.number("a", "failed"), 0);
+    let completed = &accounts.vm("a")["completed"];
+    for kind in ["read", "write", "flush", "discard"] {
+        assert!(completed[kind].as_u64() > Some(0), "{kind}: {completed}");
+    }
+    drop(guest);
+    until("what a VM held is given back", || daemon.accounts().connections() == 0);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let partition = format!("{}?offset={MIB}", image.display());
+    run(tool("e2fsck", "e2fsprogs").args(["-fn", &partition])).ok();
+    let kept = run(tool("debugfs", "e2fsprogs")
+        .args(["-R", &format!("dump /keep {}", place.file("kept").display())])
+        .arg(&partition));
+    kept.ok();
+    assert!(std::fs::read(place.file("kept")).unwrap() == std::fs::read(locked).unwrap());
+}
+
+/// What the device of the next test does, whatever the machine does: 4 at once, 20 ms each.
+const PER_SECOND: f64 = 200.0;
+/// Requests of the guest with the smaller weight that make a window.
+const WINDOW: usize = 150;
+const WINDOWS: usize = 3;
+
+/// Weights share a busy device, whatever each guest speaks, and a limit that comes while they run holds.
+#[test]
+fn two_guests_get_what_their_policies_say() {
+    let _alone = alone();
+    let place = Place::new();
+    let log = place.file("slots.csv");
+    let control = place.socket("control");
+    let mut host = format!("[daemon]\ncontrol = \"{}\"\n", control.display());
+    host += "[device.disk]\nbackend = \"null\"\ndepth = 16\n";
+    host += &format!("[device.disk.delay]\ntime = \"20ms\"\nparallel = 4\nlog = \"{}\"\n", log.display());
+    for (vm, kind, weight) in [("a", "nbd", 100), ("b", "vhost-user-blk", 300)] {
+        let socket = place.volume_socket(vm, "v");
+        host += &format!("[vm.{vm}]\nweight = {weight}\n[vm.{vm}.volume.v]\ndevice = \"disk\"\nsize = \"64MiB\"\n");
+        host += &format!("export = {{ type = \"{kind}\", socket = \"{}\" }}\n", socket.display());
+    }
+    let daemon = Daemon::serve(&place, &host);
+    let over_nbd = run(sluice().args(["-o", "json", "export", "qemu-args", "a"]).arg(place.file("host.toml"))).ok();
+    let over_nbd: Value = serde_json::from_str(&over_nbd).unwrap();
+    let over_nbd = over_nbd["arguments"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned());
+    let guests = [Machine::new([]).with(over_nbd), Machine::new([disk(&place, "b", "v")])].map(Guest::power_on);
+    guests.iter().for_each(Guest::ready);
+    // Deep enough that the queue outlasts a guest's pauses; over NBD QEMU has at most 16 requests on the way, so that the
+    // guest with the smaller weight has to use it.
+    let load = fio("vda", "--rw=randread --iodepth=64 --time_based --runtime=3600");
+    for guest in &guests {
+        guest.start(&load);
+        guest.progress("vda", 50);
+    }
+    let first = guests[0].requests("vda") as usize;
+    guests[0].progress("vda", (WINDOWS * WINDOW) as u64);
+    run(sluice().args(["set", "b", "limit=40 iops", "--socket"]).arg(&control)).ok();
+    guests[1].progress("vda", 200);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    drop(guests);
+    let slots = slots::read(&log);
+    assert_shared(&slots, first);
+    // What was in its window before the limit came is among those that are left out.
+    let b = slots::of(&slots, 1);
+    let limited = &b[b.len() - 120..];
+    let seconds = (limited[119].dispatched_ns - limited[0].dispatched_ns) as f64 / SECOND_NS as f64;
+    assert!(seconds * 40.0 > 112.0, "120 requests in {seconds} s at 40 per second");
+}
+
+/// In every window of the first guest's requests, from its `first` on, the second got three times as much; but for those
+/// in which the device had nothing to do for a while, because the machine and not the gate was in the way.
+#[track_caller]
+fn assert_shared(slots: &[Slot], first: usize) {
+    let a = slots::of(slots, 0);
+    let mut busy = 0;
+    for window in a[first..first + WINDOWS * WINDOW].windows(WINDOW).step_by(WINDOW) {
+        let (from, to) = (window[0].dispatched_ns, window[WINDOW - 1].dispatched_ns);
+        let seconds = (to - from) as f64 / SECOND_NS as f64;
+        let [cost_a, cost_b] = [0, 1].map(|owner| slots::cost_between(&slots::of(slots, owner), from, to));
+        if cost_a + cost_b > 0.95 * PER_SECOND * seconds {
+            busy += 1;
+            let times = cost_b / cost_a;
+            assert!((2.7..3.3).contains(&times), "b got {cost_b} while a got {cost_a}");
+        }
+    }
+    assert!(busy > 0, "this machine is too busy to measure anything");
+}
+
+/// What was acknowledged is there, and what was in flight is done once, when the daemon is killed and started again.
+#[test]
+fn a_guest_does_not_notice_that_the_daemon_was_killed() {
+    let _alone = alone();
+    let place = Place::new();
+    let image = place.image("a.img", 64 * MIB);
+    // Requests overtake each other, and many are in flight when the end comes.
+    let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = { min = \"2ms\", max = \"20ms\" }\n";
+    let host = place.device(delay) + &volume(&place, "a", "v", &image, "");
+    let mut daemon = Daemon::serve(&place, &host);
+    let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]));
+    let load = "--rw=randwrite --size=32m --iodepth=32 --verify=crc32c --verify_fatal=1 --do_verify=1";
+    let load = guest.start(&fio("vda", load));
+    // While it writes, and while it reads back.
+    for requests in [1500, 1500, 1500, 6000] {
+        guest.progress("vda", requests);
+        until("much is in flight", || daemon.accounts().vm("a")["outstanding"].as_u64() >= Some(16));
+        daemon.kill();
+        daemon = Daemon::serve(&place, &host);
+    }
+    let verified = guest.finish(load).ok();
+    assert!(verified.contains(";load;0;0;"), "{verified}");
+    assert_no_errors(&guest);
+    assert_eq!(daemon.accounts().number("a", "failed"), 0);
+    drop(guest);
+    until("what a VM held is given back", || daemon.accounts().connections() == 0);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+/// A guest that goes down in the middle of its work leaves nothing behind, and finds its disk when it comes back.
+#[test]
+fn a_guest_is_reset_and_reboots_under_load() {
+    let _alone = alone();
+    let place = Place::new();
+    let image = place.image("a.img", 64 * MIB);
+    let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = \"10ms\"\n";
+    let host = place.device(delay) + &volume(&place, "a", "v", &image, "");
+    let daemon = Daemon::serve(&place, &host);
+    let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]));
+    let sum =
+        guest.sh("dd if=/dev/urandom of=/dev/vda bs=1M count=2 oflag=direct && head -c 2097152 /dev/vda | sha256sum");
+    let sum = sum.lines().last().unwrap().to_owned() + "\n";
+    let load = fio("vda", "--rw=randrw --offset=4m --size=32m --iodepth=32 --time_based --runtime=3600");
+    for way in [Guest::reset, Guest::reboot, Guest::reset] {
+        guest.start(&load);
+        guest.progress("vda", 300);
+        way(&guest);
+        assert_eq!(guest.sh("head -c 2097152 /dev/vda | sha256sum"), sum);
+    }
+    guest.sh(&fio("vda", "--rw=write --offset=4m --size=4m --iodepth=32 --verify=crc32c --do_verify=1"));
+    assert_no_errors(&guest);
+    until("nothing is left of the boots before", || daemon.accounts().vm("a")["outstanding"] == 0);
+    assert_eq!(daemon.accounts().number("a", "failed"), 0);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+/// A volume that grows, and one that comes and goes, while the guest works.
+#[test]
+fn a_guest_sees_its_disks_change() {
+    let _alone = alone();
+    let place = Place::new();
+    let (grows, comes) = (place.image("grows.img", 32 * MIB), place.image("comes.img", 16 * MIB));
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let daemon = Daemon::serve(&place, &(control + &place.device("") + &volume(&place, "a", "grows", &grows, "")));
+    let guest = Guest::boot(Machine::new([disk(&place, "a", "grows")]));
+    guest.start(&fio("vda", "--rw=randrw --size=16m --iodepth=8 --time_based --runtime=3600"));
+    guest.progress("vda", 100);
+    let ask = |arguments: &[&str]| run(sluice().args(arguments).arg("--socket").arg(place.socket("control"))).ok();
+    ask(&["resize", "a/grows", "48MiB"]);
+    until("the guest sees the size", || guest.size_bytes("vda") == 48 * MIB);
+    let last = "dd if=/dev/urandom of=/tmp/x bs=4k count=1 && dd if=/tmp/x of=/dev/vda bs=4k seek=12287 oflag=direct && \
+                dd if=/dev/vda of=/tmp/y bs=4k skip=12287 iflag=direct && cmp /tmp/x /tmp/y";
+    guest.sh(last);
+    let socket = place.volume_socket("a", "comes");
+    let (source, at) = (format!("source={}", comes.display()), format!("export.socket={}", socket.display()));
+    ask(&["attach", "a/comes", "device=disk", &source, "export.type=vhost-user-blk", &at]);
+    let backend = json!({ "type": "socket", "data": { "addr": { "type": "unix", "data": { "path": socket } }, "server": false } });
+    guest.qmp.execute("chardev-add", &json!({ "id": "plugged-line", "backend": backend }));
+    let device =
+        json!({ "driver": "vhost-user-blk-pci", "id": "plugged", "chardev": "plugged-line", "bus": "free-slot" });
+    guest.qmp.execute("device_add", &device);
+    until("the guest finds the disk", || guest.run("[ -b /dev/vdb ]").status == 0);
+    assert_eq!(guest.size_bytes("vdb"), 16 * MIB);
+    guest.sh("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 oflag=direct && blkdiscard /dev/vdb");
+    guest.qmp.execute("device_del", &json!({ "id": "plugged" }));
+    guest.qmp.event("DEVICE_DELETED");
+    ask(&["detach", "a/comes"]);
+    guest.progress("vda", 100);
+    assert_no_errors(&guest);
+    assert_eq!(daemon.accounts().number("a", "failed"), 0);
+    assert_eq!(daemon.terminate().code(), Some(0));
 }
