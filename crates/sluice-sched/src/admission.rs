@@ -59,6 +59,7 @@ pub struct Shortfall {
 }
 
 /// Checks that the reservations fit, in the order given; the first VM that does not is named.
+// rule: mclock.admission
 pub fn admit<'a>(
     capacity: &Capacity,
     vms: impl IntoIterator<Item = (&'a str, &'a Policy)>,
@@ -105,6 +106,7 @@ fn fits(
 }
 
 /// Checks that the volumes of one VM reserve at most what the VM does.
+// rule: mclock.volume-sum
 pub fn volumes_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy>) -> Result<(), ChangeError> {
     let (mut milli, mut bytes) = (0u64, 0u64);
     for policy in volumes {
@@ -144,6 +146,7 @@ mod tests {
         assert_eq!(reservation_for(32, Duration::from_millis(65)).milli() / 1000, 492);
     }
 
+    // rule: mclock.admission
     #[test]
     fn a_sum_over_capacity_is_refused_with_the_arithmetic() {
         let capacity = Capacity { iops: Some(Iops::per_second(1000)), bytes: None };
@@ -162,6 +165,7 @@ mod tests {
         assert!(admit(&capacity, [("d", &bytes)]).unwrap_err().to_string().contains("bandwidth"));
     }
 
+    // rule: mclock.volume-sum
     #[test]
     fn volumes_reserve_at_most_what_their_vm_does() {
         let vm = Policy::default().reserving(100);

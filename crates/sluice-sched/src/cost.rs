@@ -65,18 +65,21 @@ impl Default for CostModel {
 impl CostModel {
     /// Every request costs 1: for the paper's experiments with one size.
     #[must_use]
+    // rule: mclock.cost-one
     pub fn per_request() -> Self {
         CostModel { reference: None, ..CostModel::default() }
     }
 
     /// \[mclock\] 3.1, "IO size": 1 + S/K, relative to a request of no size.
     #[must_use]
+    // rule: mclock.cost-size
     pub fn paper() -> Self {
         CostModel { reference: Some(Bytes(0)), ..CostModel::default() }
     }
 
     /// The cost of one request of `length` bytes.
     #[must_use]
+    // rule: mclock.cost-normalised, mclock.cost-other
     pub fn cost(&self, kind: Kind, length: u32) -> Cost {
         match kind {
             Kind::Read | Kind::Write => match self.reference {
@@ -97,6 +100,7 @@ impl CostModel {
 mod tests {
     use super::*;
 
+    // rule: mclock.cost-size, mclock.cost-normalised, mclock.cost-other, mclock.cost-one
     #[test]
     fn the_stated_size_costs_one_and_the_paper_form_matches() {
         assert_eq!(CostModel::default().cost(Kind::Read, 8192), Cost::ONE);

@@ -80,6 +80,7 @@ pub const BURST_MAX: u32 = 65_535;
 
 /// What one VM, or one volume inside it, is promised and held to on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+// rule: mclock.parameters
 pub struct Policy {
     /// Guaranteed minimum.
     pub reservation: Reservation,
@@ -234,6 +235,7 @@ impl Policy {
     }
 
     /// Refuses a policy that contradicts itself.
+    // rule: mclock.reservation-below-limit
     pub fn check(&self) -> Result<(), PolicyError> {
         if self.weight.is_none() && !self.is_reserved() {
             return Err(PolicyError::NeverServed);

@@ -13,6 +13,7 @@ use common::analysis::assert_close;
 use common::plan::{Plan, for_plans, for_plans_as_found, plan};
 use common::*;
 use sluice_sched::gate::{GateSettings, Outcome};
+use sluice_sched::policy::{Class, Field};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, State};
 use sluice_sched::*;
 
@@ -507,6 +508,36 @@ fn nobody_with_a_weight_starves() {
     }
     // A control: but for the first four, which found the device empty.
     assert!(served(broken(Flaw::StarvesTheFirst))[0] <= 0.2);
+}
+
+// Background steps aside.
+
+#[test]
+fn background_gets_what_nobody_else_wants_and_no_more() {
+    let mut enforcing = 0;
+    for mut subject in subjects() {
+        for (field, parameter, words) in subject.descriptor.depends {
+            if *field == Field::Class {
+                subject = subject.text(parameter, words[0]);
+            }
+        }
+        if !subject.descriptor.enforces_with(Field::Class, &subject.params) {
+            continue;
+        }
+        enforcing += 1;
+        let mut world = World::simple(&subject, 4, 1000);
+        let background = Policy { class: Class::Background, ..Policy::default() };
+        let background = world.busy(background, Pattern::Closed(32));
+        let on_off = Pattern::OnOff { outstanding: 32, on: 5 * SECOND, off: 5 * SECOND };
+        let foreground = world.busy(Policy::default(), on_off);
+        world.run_until(secs(10));
+        let others_turn = world.count(background, millis(100), secs(5));
+        assert!(others_turn <= 25, "{}: {others_turn} of 4900 in spite of the other", subject.label());
+        let own_turn = world.count(background, millis(5100), secs(10));
+        assert!(own_turn >= 4800, "{}: {own_turn} of 4900 while nobody else asks", subject.label());
+        assert!(world.count(foreground, Instant::ZERO, secs(10)) >= 4900, "{}", subject.label());
+    }
+    assert!(enforcing >= 4, "{enforcing}");
 }
 
 // S8: extremes.

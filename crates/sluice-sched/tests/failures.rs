@@ -38,6 +38,7 @@ fn limited_beside_unlimited(subject: &Subject, held: u64) -> [Vec<u64>; 3] {
     [before, first, world.counts(&[a, b], secs(held + 1), secs(3 * held))]
 }
 
+// rule: mclock.released-floor
 #[test]
 fn failure_01_a_limited_client_banks_weight_credit() {
     for held in [5, 20, 100] {
@@ -96,6 +97,7 @@ fn two_volumes(second: Policy, held: u64) -> [f64; 4] {
     [before(VolumeId(0)), before(other), served(VolumeId(0), from, to), served(other, from, to)]
 }
 
+// rule: mclock.eligible
 #[test]
 fn failure_01_a_limited_volume_banks_weight_credit() {
     for held in [5, 20] {
@@ -174,6 +176,7 @@ fn after_a_stall(subject: &Subject, policy: Policy) -> f64 {
     window_max(world.of(vm).filter(|record| record.at >= secs(6)), SECOND - 1, cost)
 }
 
+// rule: mclock.paper-limit-catch-up
 #[test]
 fn failure_05_a_limit_bursts_after_a_stall() {
     let limited = Policy::weighted(1).limited(40);
@@ -257,6 +260,7 @@ fn failure_08_time_is_floating_point() {
 
 // 9. Wake-ups: spinning, or stuck.
 
+// rule: mclock.wake-product
 #[test]
 fn failure_09_the_wake_up_spins_or_sticks() {
     let reserved_only = Policy { weight: None, ..Policy::default() }.reserving(10);
@@ -334,6 +338,7 @@ fn small_large_small(subject: &Subject) -> Vec<u64> {
     world.times(vm).iter().map(|at| at.as_nanos() / MILLI).collect()
 }
 
+// rule: mclock.charge-after
 #[test]
 fn failure_11_a_request_pays_before_it_leaves() {
     assert_eq!(small_large_small(&product()), [0, 10, 1010], "milliseconds");
@@ -352,6 +357,7 @@ fn over_committed(subject: &Subject, floor: bool) -> Vec<f64> {
     world.rates(&owners, secs(10), secs(60))
 }
 
+// rule: mclock.admission, mclock.paper-over-commitment
 #[test]
 fn failure_14_over_commit_without_admission_control() {
     let vms = [("a", 100), ("b", 100), ("c", 20)].map(|(vm, iops)| (vm, Policy::default().reserving(iops)));
@@ -371,6 +377,7 @@ fn failure_14_over_commit_without_admission_control() {
 
 // 18. What is a client?
 
+// rule: mclock.queues-no-owners
 #[test]
 fn failure_18_every_connection_has_the_limit() {
     // The cause was that library's notion of a client; in both modes the VM is the owner.
@@ -416,6 +423,7 @@ fn failure_19_cancelling_the_head_forgets_history() {
 
 // 20. Contradictions are accepted.
 
+// rule: mclock.reservation-below-limit, mclock.parameters
 #[test]
 fn failure_20_contradictions_are_accepted() {
     let mut world = World::simple(&product(), 8, 1000);

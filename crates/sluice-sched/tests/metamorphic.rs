@@ -199,6 +199,7 @@ fn weights_times(trace: &Trace, k: u64) -> Trace {
     scaled
 }
 
+// rule: mclock.scale-matters
 #[test]
 fn mm4_the_scale_of_weights_does_not_matter() {
     let groups = Subject::of("cfq").text("mode", "group").text("tick", "0s");
@@ -358,6 +359,7 @@ fn mm10_a_longer_silence_of_all_does_not_matter() {
     }
 }
 
+// rule: mclock.first-request, mclock.product-counts
 #[test]
 fn mm15_one_server_of_dmclock_is_mclock() {
     // A single server has counted nothing elsewhere: 0 where the own cost is added, 1 where it is multiplied.

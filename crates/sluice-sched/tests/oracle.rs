@@ -540,6 +540,8 @@ fn pair(plan: &Plan, catchup_millis: u64) -> Box<dyn Scheduler> {
     Box::new(Pair { fast: subject.build(&plan.facts()), oracle, decisions: 0, early: 0 })
 }
 
+// rule: mclock.charge-after, mclock.byte-reservation, mclock.product-counts, mclock.eligible
+// rule: mclock.volume-constraint, mclock.volume-weight
 #[test]
 fn the_fast_scheduler_decides_as_the_rules_say() {
     for_plans(96, plan(false), |plan| {

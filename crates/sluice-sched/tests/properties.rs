@@ -29,9 +29,9 @@ fn closed(world: &mut World, policies: &[Policy]) -> Vec<OwnerId> {
 
 /// How many slots after its tag the latest request of a reserved VM left, on a device of 1000 slots per second: 95 % of
 /// them are reserved by `reserved` VMs, and two VMs without a reservation ask for all the rest.
-fn worst_lag(reserved: u64, batch: i64) -> f64 {
+fn worst_lag(subject: &Subject, reserved: u64, batch: i64) -> f64 {
     let capacity = 1000;
-    let subject = product().with("batch", Value::Integer(batch));
+    let subject = subject.clone().with("batch", Value::Integer(batch));
     let mut world = World::simple(&subject, 1, capacity);
     let rate = Iops::from_milli(950 * capacity / reserved);
     let mut policy = Policy { weight: None, ..Policy::default() };
@@ -51,19 +51,22 @@ fn worst_lag(reserved: u64, batch: i64) -> f64 {
     lags.fold(0.0, f64::max) * capacity as f64 / SECOND as f64
 }
 
+// rule: mclock.bound-reservation, mclock.batch
 #[test]
 fn a_reserved_request_leaves_soon_after_its_tag() {
-    for batch in [1, 8] {
-        for reserved in [2, 5, 10, 20] {
-            let lag = worst_lag(reserved, batch);
+    for subject in [product(), paper()] {
+        for (batch, reserved) in [1, 8].into_iter().flat_map(|batch| [2, 5, 10, 20].map(|vms| (batch, vms))) {
+            let lag = worst_lag(&subject, reserved, batch);
             let bound = (reserved * batch as u64 + 1) as f64;
-            println!("{reserved} VMs, batch {batch}: {lag:.2} of {bound} slots");
-            assert!(lag <= bound, "{reserved} VMs, batch {batch}: {lag} slots, bound {bound}");
-            assert!(batch > 1 || lag >= 0.5 * bound, "the bound means something: {lag} of {bound}");
+            let what = format!("{}: {reserved} VMs, batch {batch}: {lag:.2} of {bound} slots", subject.label());
+            println!("{what}");
+            assert!(lag <= bound, "{what}");
+            assert!(batch > 1 || lag >= 0.5 * bound, "the bound means something: {what}");
         }
     }
 }
 
+// rule: mclock.over-commitment, mclock.paper-over-commitment
 #[test]
 fn over_commitment_is_split_in_proportion_to_the_reservations() {
     let split = |subject: &Subject| {
@@ -77,6 +80,7 @@ fn over_commitment_is_split_in_proportion_to_the_reservations() {
     assert_close("published: arrival floors divide equally", &split(&paper()), &[200.0, 200.0, 0.0], 0.01);
 }
 
+// rule: mclock.catch-up-cap
 #[test]
 fn what_a_stall_cost_a_reservation_is_caught_up_to_a_bound() {
     for (catchup, expected) in [("1s", 900.0), ("100ms", 90.0)] {
@@ -92,6 +96,7 @@ fn what_a_stall_cost_a_reservation_is_caught_up_to_a_bound() {
     }
 }
 
+// rule: mclock.weight-service-reservation
 #[test]
 fn what_is_left_over_is_not_charged_to_the_reservation() {
     for subject in [product(), paper()] {
@@ -126,6 +131,7 @@ fn a_locality_batch_ends_when_nothing_waits() {
 
 // Limits.
 
+// rule: mclock.bound-limit-paper
 #[test]
 fn the_published_limit_holds_from_the_start_of_the_backlog() {
     for (reservation, limit) in [(None, 100), (Some(50), 100), (Some(100), 100), (None, 333)] {
@@ -167,6 +173,7 @@ fn rough_ride(policy: Policy, depth: u32) -> (World, OwnerId) {
     (world, vm)
 }
 
+// rule: mclock.bound-limit-product, mclock.gcra, mclock.byte-limit
 #[test]
 fn a_limit_holds_in_every_window() {
     let cost_max = CostModel::default().cost(Kind::Read, 262_144).as_f64();
@@ -193,6 +200,7 @@ fn a_limit_holds_in_every_window() {
     }
 }
 
+// rule: mclock.burst-default
 #[test]
 fn a_limit_is_reached_when_it_is_asked_for() {
     for depth in [1, 4, 32] {
@@ -225,6 +233,7 @@ fn steady_bytes() -> (World, OwnerId) {
     (world, vm)
 }
 
+// rule: mclock.gcra
 #[test]
 fn a_burst_lets_through_what_it_says() {
     for (allowed, expected) in [(1, 1), (50, 50)] {
@@ -239,6 +248,7 @@ fn a_burst_lets_through_what_it_says() {
 
 // Weights.
 
+// rule: mclock.bound-share, mclock.virtual-time
 #[test]
 fn services_stay_within_one_request_of_their_shares() {
     // |W_i/w_i - W_j/w_j| <= c_i/w_i + c_j/w_j at every instant, with costs and weights of every size.
@@ -274,6 +284,7 @@ fn services_stay_within_one_request_of_their_shares() {
     }
 }
 
+// rule: mclock.virtual-time
 #[test]
 fn shares_hold_at_every_rate_and_every_scale() {
     for capacity in [100, 1000, 10_000, 50_000] {
@@ -336,6 +347,7 @@ fn figure_3() -> [Policy; 3] {
 
 const FIGURE_3: [(f64, f64, f64); 3] = [(1.0, 250.0, f64::MAX), (2.0, 250.0, f64::MAX), (3.0, 0.0, 1000.0)];
 
+// rule: mclock.water-filling
 #[test]
 fn the_allocation_of_the_papers_figure_3() {
     for depth in [1, 8, 32] {
@@ -366,6 +378,7 @@ fn the_water_fill_of_these_tests_is_the_papers() {
     }
 }
 
+// rule: mclock.water-filling
 #[test]
 fn random_policies_are_allocated_as_by_water_filling() {
     let mut rng = chance(2010);
@@ -396,6 +409,7 @@ fn random_policies_are_allocated_as_by_water_filling() {
     }
 }
 
+// rule: mclock.debt-cap
 #[test]
 fn a_long_time_of_reservation_service_costs_no_share_later() {
     let mut world = World::simple(&product(), 8, 1000);
@@ -410,6 +424,7 @@ fn a_long_time_of_reservation_service_costs_no_share_later() {
     }
 }
 
+// rule: mclock.scale-matters, mclock.virtual-time
 #[test]
 fn the_weights_of_the_paper_hold_at_300_iops() {
     let policies = [100, 200, 300].map(Policy::weighted);
@@ -426,6 +441,7 @@ fn the_weights_of_the_paper_hold_at_300_iops() {
 
 // Adversarial traces.
 
+// rule: mclock.paper-limit-catch-up, mclock.gcra
 #[test]
 fn a_device_stall_with_a_limit_gives_no_burst() {
     let experiment = |subject: &Subject, allowed| {
@@ -495,6 +511,7 @@ impl Inner {
     }
 }
 
+// rule: mclock.two-levels, mclock.volume-weight, mclock.charged-once
 #[test]
 fn volumes_split_what_their_vm_gets() {
     let w = Policy::weighted;
@@ -510,6 +527,7 @@ fn volumes_split_what_their_vm_gets() {
     assert_close("limits inside alone", &all_limited.rates(), &[50.0, 20.0], 0.01);
 }
 
+// rule: mclock.volume-constraint
 #[test]
 fn a_volumes_reservation_holds_inside_its_vm() {
     let w = Policy::weighted;
@@ -526,6 +544,7 @@ fn a_volumes_reservation_holds_inside_its_vm() {
     assert_close("and alone", &lonely.rates(), &[60.0], 0.02);
 }
 
+// rule: mclock.two-levels
 #[test]
 fn volumes_change_no_share_between_vms() {
     for volumes in 1..5 {
@@ -535,6 +554,7 @@ fn volumes_change_no_share_between_vms() {
     }
 }
 
+// rule: mclock.volume-sum
 #[test]
 fn volumes_reserve_at_most_what_their_vm_does() {
     let mut world = World::simple(&product(), 8, 1000);

@@ -102,14 +102,14 @@ fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Repo
     for field in policy.stated().filter(|field| !given(*field)) {
         let Some((place, whose)) = part.place_of(field) else { continue };
         let (field_name, scheduler) = (field.name(), device.scheduler.name);
-        let of_volume = if inside && device.scheduler.enforces(field) { " of a volume inside a VM" } else { "" };
+        let of_volume = if inside && !device.scheduler.volumes { " of a volume inside a VM" } else { "" };
         let message = format!(
             "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no such \
              promise is given",
             device.name
         );
         let able = schedulers::ALL.iter().filter(|scheduler| enforces(scheduler, field));
-        let able: Vec<&str> = able.map(|scheduler| scheduler.name).collect();
+        let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field)).collect();
         if part.allows_unenforced() {
             report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
         } else if able.is_empty() {
@@ -119,6 +119,16 @@ fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Repo
             let hint = format!("enforced by {}; or set allow_unenforced = true to accept that", able.join(", "));
             report.error(place, message, hint);
         }
+    }
+}
+
+/// A scheduler's name, and the parameters without which it does not enforce `field`.
+fn with_what_it_needs(scheduler: &Descriptor, field: Field) -> String {
+    let needs = scheduler.depends.iter().filter(|(of, _, _)| *of == field);
+    let needs: Vec<String> = needs.map(|(_, name, words)| format!("{name} = \"{}\"", words.join("\" or \""))).collect();
+    match needs.is_empty() {
+        true => scheduler.name.to_owned(),
+        false => format!("{} with {}", scheduler.name, needs.join(" and ")),
     }
 }
 
@@ -151,6 +161,7 @@ fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
         report.warn(vm.place, format!("VM {name} has no volume"), "its policy holds nowhere yet".to_owned());
     }
     if devices.len() > 1 && vm.policy().stated().next().is_some() {
+        // rule: mclock.two-devices
         let message = format!("VM {name} has volumes on {} devices: {}", devices.len(), devices.join(", "));
         report.warn(vm.place, message, "its policy holds on each of them separately".to_owned());
     }

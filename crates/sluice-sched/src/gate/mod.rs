@@ -132,6 +132,7 @@ pub trait Device {
 
 /// An arrival that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// rule: mclock.reply-phase
 pub struct Finished {
     /// The handle of the arrival.
     pub token: u32,

@@ -83,10 +83,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Latency, flubber::TARGET),
         (
             Field::Class,
-            "background: no credits, and the largest target of all VMs, or (by a parameter) after all others",
+            "background: no credits, and with background = \"idle\" after all others; else it has the largest target of all VMs",
         ),
     ],
-    depends: &[],
+    depends: &[(Field::Class, "background", &["idle"])],
     volumes: false,
     merging: true,
     parameters: &[

@@ -64,6 +64,7 @@ impl Account {
         (self.limit_requests, self.limit_bytes) = (limit_requests, limit_bytes);
         // A stated burst of n lets n requests through at once: n - 1 beside the one that may go anyway. By default the
         // whole depth comes on top, else a device of depth 1 that is busy when the instant comes would cost the VM rate.
+        // rule: mclock.burst-default
         let beside = u64::from(policy.burst.map_or(facts.depth.max(1), |burst| burst.saturating_sub(1)));
         self.burst_requests = limit_requests.of(beside << Cost::SHIFT);
         self.burst_bytes = limit_bytes.of(beside.saturating_mul(facts.reference.0.max(512)));
@@ -94,6 +95,7 @@ impl Account {
 
     /// When the next request is due for its reservation; where requests and bytes are reserved the later counts.
     #[must_use]
+    // rule: mclock.byte-reservation
     pub fn due(&self) -> Option<Tag> {
         let requests = (!self.reserve_requests.is_none()).then_some(self.due_requests);
         let bytes = (!self.reserve_bytes.is_none()).then_some(self.due_bytes);
@@ -106,6 +108,7 @@ impl Account {
     /// a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at dispatch holds
     /// `limit * T + burst + one request` in every window.
     #[must_use]
+    // rule: mclock.gcra, mclock.byte-limit
     pub fn passes(&self) -> Tag {
         let requests = self.passes_requests.saturating_sub(self.burst_requests);
         let bytes = self.passes_bytes.saturating_sub(self.burst_bytes);
@@ -132,6 +135,7 @@ impl Account {
     ///
     /// \[mclock\] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
     /// cost is added, so that a single server gives the same spacing as no dmClock at all.
+    // rule: mclock.product-counts
     pub fn count_elsewhere(&mut self, request: &Request) {
         if request.rho == 0 && request.delta == 0 {
             return;
@@ -148,12 +152,14 @@ impl Account {
     /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
     /// flatten as soon as one of them, as a number, exceeds its VM's IOPS; the reservation is floored here alone and not
     /// at every arrival, else an over-committed device divides equally instead of in proportion.
+    // rule: mclock.over-commitment, mclock.virtual-time
     pub fn activate(&mut self, due_now: Tag, virtual_time: ShareTag) {
         self.floor_due(due_now);
         self.share_tag = self.share_tag.max(virtual_time.saturating_sub(self.idle_credit));
     }
 
     /// Its limit lets it pass again since `due_since`: it banked nothing meanwhile.
+    // rule: mclock.released-floor
     pub fn release(&mut self, due_since: Tag, virtual_time: ShareTag) {
         self.floor_due(due_since);
         self.share_tag = self.share_tag.max(virtual_time);
@@ -165,6 +171,7 @@ impl Account {
     }
 
     /// `request` has been dispatched in `phase`.
+    // rule: mclock.charge-after
     pub fn charge(&mut self, now: Tag, request: &Request, phase: Phase, virtual_time: ShareTag) {
         let cost = u64::from(request.cost.raw());
         let step = self.share.of(cost);
@@ -175,6 +182,7 @@ impl Account {
             self.due_requests = self.due_requests.saturating_add(self.reserve_requests.of(cost));
             self.due_bytes = self.due_bytes.saturating_add(self.reserve_bytes.of(payload(request)));
             // Capped, else a VM served by its reservation for a minute would be out of the shares for as long.
+            // rule: mclock.debt-cap
             let cap = virtual_time.saturating_add(step.saturating_mul(SHARE_DEBT_MAX));
             self.share_tag = advanced.min(cap.max(self.share_tag));
         } else {

@@ -20,6 +20,10 @@
 //! Source: \[mclock\] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
 //! Scheduling, OSDI 2010.
 
+// What follows from the rules, and tests hold:
+// rule: mclock.bound-reservation, mclock.bound-limit-paper, mclock.bound-limit-product, mclock.bound-share
+// rule: mclock.water-filling, mclock.queues-no-owners
+
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -99,12 +103,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Reservation, "the reservation tag: due requests go first"),
         (Field::Limit, "checked at every dispatch, in requests and in bytes; both must pass"),
         (Field::Weight, "the share tag: what is left over is split in proportion"),
-        (Field::Burst, "how many requests the limit lets through at once; default the device's depth"),
+        (
+            Field::Burst,
+            "mode \"product\" alone: how many requests the limit lets through at once; default the device's depth",
+        ),
         (Field::IdleCredit, "how far the share tag of a VM that was idle may lag behind, at most 256 requests"),
         (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
     ],
     volumes: true,
-    depends: &[],
+    depends: &[(Field::Burst, "mode", &["product"])],
     // Cost is counted by request.
     merging: false,
     parameters: &[

@@ -94,6 +94,7 @@ impl Owner {
     }
 
     /// \[mclock\] eq. (3), 3.1 "Burst Handling" and 3.2: the tags of the head.
+    // rule: mclock.delayed-tagging, mclock.paper-counts
     fn tag_head(&mut self) {
         self.tags = self.queue.front().map(|head| {
             let (rho, delta) = served(head);
@@ -105,12 +106,15 @@ impl Owner {
                 previous.map_or(floor, |previous| (previous + step).max(floor))
             };
             Tags {
+                // rule: mclock.tag-reservation
                 reservation: self
                     .reservation_step(rho * cost, rho * length)
                     .map(|step| after(self.previous.reservation, step, arrival)),
+                // rule: mclock.tag-limit, mclock.paper-limit-catch-up
                 limit: self
                     .limit_step(delta * cost, delta * length)
                     .map(|step| after(self.previous.limit, step, arrival)),
+                // rule: mclock.tag-share, mclock.scale-matters
                 share: share_step(&self.policy, delta * cost)
                     .zip(credit)
                     .map(|(step, credit)| after(self.previous.share, step, arrival - credit)),
@@ -118,6 +122,7 @@ impl Owner {
         });
     }
 
+    // rule: mclock.activation-in-flight
     fn effective_share(&self) -> Option<Tag> {
         let tags = self.tags.or((self.in_flight > 0).then_some(self.previous))?;
         Some(tags.share? + self.offset)
@@ -125,6 +130,7 @@ impl Owner {
 }
 
 /// rho and delta; without a dmClock client both are 1. \[mclock\] 3.2: "for the single server case".
+// rule: mclock.first-request
 fn served(request: &Request) -> (u64, u64) {
     if request.flags.contains(Flags::TRACKED) { (u64::from(request.rho), u64::from(request.delta)) } else { (1, 1) }
 }
@@ -156,6 +162,7 @@ impl Paper {
     }
 
     /// \[mclock\] 3, "Tag Adjustment": a VM that becomes active competes with the furthest behind, not with real time.
+    // rule: mclock.activation
     fn activate(&mut self, now: Instant, owner: usize) {
         let smallest = self
             .owners
@@ -170,6 +177,7 @@ impl Paper {
 
     /// \[mclock\] Alg. 1, "ScheduleRequest".
     fn choose(&self, now: Tag) -> Option<(usize, Phase)> {
+        // rule: mclock.constraint-phase, mclock.paper-over-commitment
         let due = self
             .heads()
             .filter_map(|(index, _, tags, id)| Some((tags.reservation?, id, index)))
@@ -178,6 +186,7 @@ impl Paper {
         if let Some((_, _, owner)) = due {
             return Some((owner, Phase::Reservation));
         }
+        // rule: mclock.weight-phase, mclock.limit-in-weight-phase, mclock.no-exceeding
         self.heads()
             .filter(|(_, _, tags, _)| tags.limit.is_none_or(|limit| limit <= now))
             .filter_map(|(index, owner, tags, id)| Some((tags.share? + owner.offset, id, index)))
@@ -185,6 +194,7 @@ impl Paper {
             .map(|(_, _, owner)| (owner, Phase::Weight))
     }
 
+    // rule: mclock.batch, mclock.batch-limit
     fn continue_batch(&mut self, now: Tag) -> Option<(usize, Phase)> {
         let Batch { owner, phase, left, end } = self.batch?;
         let state = self.owners[owner].as_ref()?;
@@ -197,7 +207,10 @@ impl Paper {
         let state = self.owners[owner].as_mut().expect("chosen from the heads");
         let mut request = state.queue.pop_front().expect("chosen from the heads");
         state.previous = state.tags.expect("a head has tags");
+        let held = phase == Phase::Weight && state.previous.limit.is_some_and(|limit| limit > tag(request.arrival));
+        request.wait = if held { Wait::OwnLimit } else { Wait::None };
         if phase == Phase::Weight {
+            // rule: mclock.weight-service-reservation, mclock.share-advances-always
             let given = state.reservation_step(u64::from(request.cost.raw()), u64::from(request.length));
             let previous = &mut state.previous.reservation;
             *previous = previous.zip(given).map(|(tag, given)| tag - given);
@@ -208,6 +221,7 @@ impl Paper {
         request
     }
 
+    // rule: mclock.wait
     fn wake(&self, now: Tag) -> Instant {
         let ahead = |tag: Option<Tag>| tag.filter(|tag| *tag > now);
         let wakes = self.heads().flat_map(|(_, _, tags, _)| {
@@ -244,6 +258,7 @@ impl Scheduler for Paper {
 
     fn dispatch(&mut self, now: Instant) -> Decision {
         if self.queued == 0 {
+            self.batch = None;
             return Decision::Idle;
         }
         let tag = tag(now);
@@ -251,7 +266,10 @@ impl Scheduler for Paper {
         let Some((owner, phase)) = following.or_else(|| self.choose(tag)) else {
             return Decision::WaitUntil(self.wake(tag));
         };
-        let request = self.take(owner, phase);
+        let mut request = self.take(owner, phase);
+        if following.is_some() && request.wait == Wait::None && now > request.arrival {
+            request.wait = Wait::Batch;
+        }
         let left = match (following, self.batch) {
             (Some(_), Some(batch)) => batch.left - 1,
             _ => self.batch_max - 1,
@@ -259,9 +277,10 @@ impl Scheduler for Paper {
         self.batch = Some(Batch { owner, phase, left, end: request.end() });
         self.queued -= 1;
         self.in_flight += 1;
-        Decision::Dispatch(Request { wait: Wait::None, ..request })
+        Decision::Dispatch(request)
     }
 
+    // rule: mclock.complete
     fn complete(&mut self, _now: Instant, completion: &Completion) {
         self.in_flight -= 1;
         if let Some(owner) = &mut self.owners[completion.request.owner.index()] {

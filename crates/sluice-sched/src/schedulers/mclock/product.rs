@@ -199,6 +199,7 @@ impl Product {
     }
 
     /// Moves the common shift so that the most overdue lags by no more than the catch-up bound.
+    // rule: mclock.catch-up-cap
     fn bound_catch_up(&mut self, now: Tag, due: Tag) {
         let lag = now.saturating_sub(due.saturating_add(self.shift));
         self.shift = self.shift.saturating_add(lag.saturating_sub(self.catchup_max));
@@ -231,6 +232,7 @@ impl Product {
     }
 
     /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
+    // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
     fn choose_volume(&mut self, owner: u32, phase: Phase, now: Tag) -> usize {
         let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
         if state.volumes.only().is_some() {
@@ -291,6 +293,7 @@ impl Product {
     }
 
     /// Takes the head of a volume and charges both levels once.
+    // rule: mclock.charged-once
     fn take(&mut self, now: Tag, owner: u32, volume: usize, phase: Phase) -> Request {
         let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
         let chosen = &mut state.volumes[volume];
@@ -340,6 +343,7 @@ impl Product {
         self.weighted.lower(by);
     }
 
+    // rule: mclock.wake-product
     fn wake(&mut self) -> Instant {
         let due = self.next_due().map(|due| due.saturating_add(self.shift));
         let passes = self.limited.peek().map(|(passes, _, _)| passes);
