@@ -42,7 +42,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    output::start_logging(cli.verbose, cli.quiet);
+    output::start_logging(cli.verbose, cli.quiet || cli.verbose == 0 && cli.verb.is_a_show());
     match cli.verb.run(cli.output, cli.quiet) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.output),

@@ -365,17 +365,31 @@ impl Client {
     /// # Errors
     /// [`ClientError::Protocol`]; [`ClientError::Io`] when the patience ends.
     pub fn wait(&mut self, index: u16, answers: usize) -> Result<Vec<Completion>, ClientError> {
+        let answered = self.wait_within(index, answers, self.options.patience)?;
+        if answered.len() < answers && self.queue(index).in_flight() > 0 {
+            return Err(ClientError::Io(io::ErrorKind::TimedOut.into()));
+        }
+        Ok(answered)
+    }
+
+    /// The same, but for a while of its own: what has come by then is returned, even if it is nothing.
+    ///
+    /// # Errors
+    /// [`ClientError::Protocol`], [`ClientError::Io`].
+    pub fn wait_within(
+        &mut self,
+        index: u16,
+        answers: usize,
+        patience: Duration,
+    ) -> Result<Vec<Completion>, ClientError> {
         let began = Instant::now();
         let (mut answered, mut rung) = (Vec::new(), Vec::new());
         let queue = &mut self.queues[usize::from(index)];
         loop {
             queue.reap(&mut answered)?;
-            if answered.len() >= answers || queue.in_flight() == 0 {
+            let left = patience.saturating_sub(began.elapsed());
+            if answered.len() >= answers || queue.in_flight() == 0 || left.is_zero() {
                 return Ok(answered);
-            }
-            let left = self.options.patience.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                return Err(ClientError::Io(io::ErrorKind::TimedOut.into()));
             }
             if queue.arm() {
                 rung.clear();

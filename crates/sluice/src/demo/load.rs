@@ -3,19 +3,17 @@
 //! A closed loop: each reply is followed by the next request. Counters are cut at the end of a batch of replies and not
 //! at a time of their own, so that replies that a late thread finds all at once do not count to the wrong side.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sluice_config::{Endpoint, Host};
-use sluice_io::nbd::client::{Client, ClientError, Command, Reply};
-use sluice_io::nbd::wire::Errno;
+use sluice_config::{Host, VolumeExport};
 use sluice_sched::Kind;
 
 use super::DemoError;
+use super::disk::{Ask, Disk, DiskError};
 use super::scene::{self, Actor, CAST, LOG_LEN, Pattern};
 
 /// How long a client waits for a reply before it looks whether it should stop.
@@ -231,8 +229,7 @@ impl Tally {
 struct Asker {
     actor: &'static Actor,
     shared: Arc<Shared>,
-    socket: PathBuf,
-    export: String,
+    export: VolumeExport,
     /// Of one of its requests.
     cost: f64,
     /// What it writes.
@@ -247,15 +244,10 @@ struct Asker {
 
 impl Asker {
     fn new(actor: &'static Actor, host: &Host, shared: Arc<Shared>) -> Self {
-        let export = &scene::volume(host, actor.name).export;
-        let Endpoint::Unix { path, .. } = &export.endpoint else {
-            unreachable!("the demo's host file has Unix sockets")
-        };
         Asker {
             actor,
             shared,
-            socket: path.clone(),
-            export: export.name.clone(),
+            export: scene::volume(host, actor.name).export.clone(),
             cost: host.devices[scene::DEVICE].cost.cost(Kind::Read, actor.request_len).as_f64(),
             data: vec![0x5a; actor.request_len as usize],
             cursor: Cursor::default(),
@@ -266,57 +258,46 @@ impl Asker {
 
     fn run(mut self) -> Result<(), DemoError> {
         let vm = self.actor.name;
-        self.serve().map_err(|source| DemoError::Client { vm, source })?.map_or(Ok(()), |errno| {
-            let errno = std::io::Error::from_raw_os_error(errno as i32);
-            Err(DemoError::Request { vm, source: errno })
-        })
+        let failed = self.serve().map_err(|source| DemoError::Client { vm, source })?;
+        failed.map_or(Ok(()), |source| Err(DemoError::Request { vm, source }))
     }
 
     /// Asks until it is told to stop, or until a request fails, whose error is returned.
-    fn serve(&mut self) -> Result<Option<Errno>, ClientError> {
-        let mut client = Client::connect_unix(&self.socket, &self.export)?;
+    fn serve(&mut self) -> Result<Option<std::io::Error>, DiskError> {
+        let mut disk = Disk::connect(&self.export, self.actor.outstanding, self.actor.request_len)?;
         let shared = Arc::clone(&self.shared);
         while !shared.stop.load(Ordering::Relaxed) {
             if shared.asking.load(Ordering::Relaxed) {
-                self.ask(&mut client)?;
+                self.ask(&mut disk)?;
             }
-            if client.in_flight() == 0 {
+            if disk.in_flight() == 0 {
                 thread::sleep(NAP);
                 shared.tally().cut_if_wanted(Instant::now());
-            } else if let Some(errno) = self.receive(&mut client)? {
-                return Ok(Some(errno));
+            } else if let Some(error) = self.receive(&mut disk)? {
+                return Ok(Some(error));
             }
         }
         let leaving = Instant::now();
-        while client.in_flight() > 0 && leaving.elapsed() < FAREWELL {
-            self.receive(&mut client)?;
+        while disk.in_flight() > 0 && leaving.elapsed() < FAREWELL {
+            self.receive(&mut disk)?;
         }
-        client.disconnect()?;
+        disk.leave()?;
         Ok(None)
     }
 
-    fn ask(&mut self, client: &mut Client) -> Result<(), ClientError> {
-        let len = self.actor.request_len;
+    fn ask(&mut self, disk: &mut Disk) -> Result<(), DiskError> {
+        let (size, len) = (disk.size_bytes(), self.actor.request_len);
         while let Some(cookie) = self.free.pop() {
-            let (offset, read) = self.cursor.next(self.actor.pattern, cookie, client.size_bytes(), len);
-            let command = if read {
-                Command::Read { offset, len }
-            } else {
-                Command::Write { offset, data: &self.data, fua: false }
-            };
+            let (offset, is_read) = self.cursor.next(self.actor.pattern, cookie, size, len);
             self.asked[cookie as usize] = Instant::now();
-            client.submit(cookie, command)?;
+            disk.submit(Ask { cookie, offset, is_read }, &self.data)?;
         }
         Ok(())
     }
 
-    fn receive(&mut self, client: &mut Client) -> Result<Option<Errno>, ClientError> {
-        let (free, mut failed) = (&mut self.free, None);
-        let before = free.len();
-        client.receive(Some(PATIENCE), &mut |reply: Reply<'_>| {
-            free.push(reply.cookie);
-            failed = failed.or(reply.result.err());
-        })?;
+    fn receive(&mut self, disk: &mut Disk) -> Result<Option<std::io::Error>, DiskError> {
+        let before = self.free.len();
+        let failed = disk.receive(PATIENCE, &mut self.free)?;
         let now = Instant::now();
         let mut tally = self.shared.tally();
         for &cookie in &self.free[before..] {

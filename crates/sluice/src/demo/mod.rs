@@ -9,6 +9,7 @@
 //! |---|---|
 //! | disks, device, host file, VMs | `scene` |
 //! | the VMs' requests, and what is measured of them | `load` |
+//! | the VMs' disks, over NBD and vhost-user-blk | `disk` |
 //! | whether the machine let us measure | `pauses` |
 //! | what each VM should get | `share` |
 //! | promises | `verdict` |
@@ -26,6 +27,7 @@ use sluice_sched::Iops;
 use crate::failure::Failure;
 use crate::plane::{Plane, PlaneError};
 
+mod disk;
 mod load;
 mod pauses;
 mod progress;
@@ -34,6 +36,7 @@ mod scene;
 mod share;
 mod verdict;
 
+use disk::DiskError;
 use load::{Load, Measured, Window};
 use pauses::Pauses;
 use progress::Progress;
@@ -45,9 +48,11 @@ use share::Claim;
 const WARM_UP: Duration = Duration::from_millis(1500);
 /// Measurements are made of pieces of this length.
 const PIECE: Duration = Duration::from_secs(1);
-/// Until when after the beginning pieces that are not counted are replaced, while all ask and while one is quiet; so
-/// that the whole takes less than 40 s.
-const REPLACED_UNTIL: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(32)];
+/// Until when after the beginning pieces that are not counted are replaced: while all ask, and while one is quiet.
+const REPLACED_UNTIL: [Duration; 2] = [Duration::from_secs(18), Duration::from_secs(28)];
+/// From when after the beginning on no measurement goes on for another piece, however few it has: with noop, while all
+/// ask, and while one is quiet. What is outstanding then has its bounds too, so the whole takes less than 40 s on any machine.
+const ENDED_BY: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(30)];
 /// How often it is looked what happens.
 const GLANCE: Duration = Duration::from_millis(25);
 /// How long the device may take for what is outstanding at the end of a phase.
@@ -82,7 +87,7 @@ pub(crate) enum DemoError {
         vm: &'static str,
         /// Why.
         #[source]
-        source: sluice_io::nbd::client::ClientError,
+        source: DiskError,
     },
     /// A request was refused.
     #[error("VM {vm}: a request failed; is there space left in the folder for temporary files?")]
@@ -135,7 +140,8 @@ pub(crate) async fn perform(pieces: usize, quiet: bool) -> Result<Report, Failur
     let claims: Vec<Claim> = scene::CAST.iter().map(|actor| Claim::of(&host.vms[actor.name].policy)).collect();
     let mut progress = Progress::new(quiet, capacity, claims.clone());
     progress.say(&format!(
-        "Three VMs share a device that does {capacity:.0} requests of 8 KiB per second. Their disks: {}",
+        "Three VMs share a device that does {capacity:.0} requests of 8 KiB per second, {}. Their disks: {}",
+        scene::connections(),
         stage.path().display()
     ));
     let mut before = Performance::begin(&stage, "noop")?;
@@ -143,16 +149,18 @@ pub(crate) async fn perform(pieces: usize, quiet: bool) -> Result<Report, Failur
         progress.say("That folder has no direct I/O: the disks go through the page cache, the device sets the pace.");
     }
     progress.begin("noop", "every request in the order in which it comes");
-    let noop = before.measure(pieces, began, &mut progress).await?;
+    let noop = before.measure(pieces, [began, began + ENDED_BY[0]], &mut progress).await?;
     let buffered = before.buffered;
     before.end().await?;
 
     let mut after = Performance::begin(&stage, "mclock")?;
     progress.begin("mclock", "the same load, with reservation, weight and limit in force");
-    let mclock = after.measure(pieces, began + REPLACED_UNTIL[0], &mut progress).await?;
+    let until = [REPLACED_UNTIL[0], ENDED_BY[1]].map(|time| began + time);
+    let mclock = after.measure(pieces, until, &mut progress).await?;
     progress.begin("mclock", "now oltp asks for nothing");
     after.load.quiet(OLTP);
-    let quiet = after.measure(pieces, began + REPLACED_UNTIL[1], &mut progress).await?;
+    let until = [REPLACED_UNTIL[1], ENDED_BY[2]].map(|time| began + time);
+    let quiet = after.measure(pieces, until, &mut progress).await?;
     after.end().await?;
     progress.end();
 
@@ -200,15 +208,20 @@ impl Performance {
     }
 
     /// What each VM gets in `pieces`, after the warm-up. A piece in which the machine paused, and the next one, in which
-    /// is caught up, do not count: others take their place `until` then. If half of the pieces cannot be had that way,
-    /// the machine is like that, and all count.
-    async fn measure(&mut self, pieces: usize, until: Instant, progress: &mut Progress) -> Result<Outcome, DemoError> {
+    /// is caught up, do not count: others take their place until the first of two instants. If half of the pieces cannot
+    /// be had that way, the machine is like that, and all count. At the second instant it ends in any case.
+    async fn measure(
+        &mut self,
+        pieces: usize,
+        [replaced_until, end_by]: [Instant; 2],
+        progress: &mut Progress,
+    ) -> Result<Outcome, DemoError> {
         self.play(WARM_UP, progress).await?;
         self.load.cut().await?;
         self.pauses = Pauses::watch();
         let (mut good, mut bad, mut paused) = (Vec::new(), Vec::new(), Duration::ZERO);
         let mut catching_up = false;
-        while good.len() < pieces && (good.len() + bad.len() < pieces || Instant::now() < until) {
+        loop {
             self.play(PIECE, progress).await?;
             let piece = self.load.cut().await?;
             let pause = self.pauses.take();
@@ -220,6 +233,11 @@ impl Performance {
             }
             catching_up = !pause.is_zero();
             paused += pause;
+            let now = Instant::now();
+            let enough = good.len() >= pieces || good.len() + bad.len() >= pieces && now >= replaced_until;
+            if enough || now >= end_by {
+                break;
+            }
         }
         let left_out = if good.len() * 2 < pieces { 0 } else { bad.len() };
         let counted: Vec<_> = if left_out > 0 { good } else { good.into_iter().chain(bad).collect() };

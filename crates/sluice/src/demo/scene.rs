@@ -39,6 +39,9 @@ const PREFIX: &str = "sluice-demo-";
 const SOCKET_FOLDER_MAX: usize = 90;
 /// The name of the device in the host file.
 pub(super) const DEVICE: &str = "disk";
+/// Protocols, as the host file names them.
+const VHOST: &str = "vhost-user-blk";
+const NBD: &str = "nbd";
 /// The name of each VM's volume.
 const VOLUME: &str = "root";
 
@@ -60,6 +63,8 @@ pub(super) struct Actor {
     pub(super) name: &'static str,
     /// Its policy, as lines of the host file.
     policy: &'static str,
+    /// How its disk is served, as the host file says it.
+    protocol: &'static str,
     /// Requests that it keeps outstanding; a new one follows each reply at once.
     pub(super) outstanding: u32,
     /// Size of its requests, in bytes.
@@ -80,6 +85,7 @@ pub(super) const CAST: [Actor; 3] = [
     Actor {
         name: "oltp",
         policy: r#"reservation = "800 iops@8KiB""#,
+        protocol: VHOST,
         outstanding: 40,
         request_len: 8 << 10,
         pattern: Pattern::Random { log_writers: 2 },
@@ -87,6 +93,7 @@ pub(super) const CAST: [Actor; 3] = [
     Actor {
         name: "web",
         policy: "weight = 200",
+        protocol: VHOST,
         outstanding: 64,
         request_len: 8 << 10,
         pattern: Pattern::Random { log_writers: 0 },
@@ -94,6 +101,7 @@ pub(super) const CAST: [Actor; 3] = [
     Actor {
         name: "backup",
         policy: r#"limit = "600 iops@8KiB""#,
+        protocol: NBD,
         outstanding: 128,
         request_len: 64 << 10,
         pattern: Pattern::Scan,
@@ -153,13 +161,14 @@ impl Stage {
              capacity = \"{CAPACITY_IOPS} iops@8KiB\"\n\
              reference_size = \"{REFERENCE}B\"\n\
              rotational = false\n\
+             merging = false\n\
              cost = {{ knee = \"{KNEE}B\" }}\n\
              delay = {{ time = \"{time_ns}ns\", parallel = {PARALLEL}, bandwidth = \"{bandwidth}B/s\" }}\n",
             // A file rather than the folder: on some filesystems the two have different device numbers.
             path = quoted(&self.disk(CAST[0].name)),
         );
         let cache = if buffered { "buffered" } else { "direct" };
-        for Actor { name, policy, .. } in &CAST {
+        for Actor { name, policy, protocol, .. } in &CAST {
             let socket = quoted(&self.socket(name));
             let disk = quoted(&self.disk(name));
             text += &format!(
@@ -170,7 +179,7 @@ impl Stage {
                  device = \"{DEVICE}\"\n\
                  source = {disk}\n\
                  cache = \"{cache}\"\n\
-                 export = {{ socket = {socket} }}\n",
+                 export = {{ type = \"{protocol}\", socket = {socket} }}\n",
                 scheduler == "noop",
             );
         }
@@ -181,6 +190,15 @@ impl Stage {
 /// The volume of a VM of the demo.
 pub(super) fn volume<'a>(host: &'a Host, vm: &str) -> &'a sluice_config::Volume {
     &host.vms[vm].volumes[VOLUME]
+}
+
+/// Who is connected how, in words.
+pub(super) fn connections() -> String {
+    let of = |protocol| {
+        let vms = CAST.iter().filter(|actor| actor.protocol == protocol).map(|actor| actor.name);
+        vms.collect::<Vec<_>>().join(" and ")
+    };
+    format!("{} over vhost-user-blk, {} over NBD", of(VHOST), of(NBD))
 }
 
 /// How long a request without data takes: such that one of the reference size takes `PARALLEL / CAPACITY_IOPS`.
@@ -196,7 +214,7 @@ fn quoted(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_config::DelayTime;
+    use sluice_config::{DelayTime, Protocol};
     use sluice_sched::Kind;
 
     #[test]
@@ -211,6 +229,9 @@ mod tests {
         assert_eq!(noop, mclock);
         let buffered = sluice_config::parse("demo.toml", &stage.host_file("mclock", true)).unwrap();
         assert!(volume(&buffered, "web").buffered);
+        let is_nbd = |vm: &Actor| volume(&buffered, vm.name).export.protocol == Protocol::Nbd;
+        assert_eq!(CAST.each_ref().map(is_nbd), [false, false, true]);
+        assert_eq!(connections(), "oltp and web over vhost-user-blk, backup over NBD");
     }
 
     #[test]

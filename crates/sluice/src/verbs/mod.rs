@@ -45,6 +45,11 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Whether it says itself what happens, so that the log would only be in the way.
+    pub(crate) fn is_a_show(&self) -> bool {
+        matches!(self, Verb::Demo(_))
+    }
+
     /// Does it.
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
         match self {

@@ -1,0 +1,119 @@
+//! A VM's disk as the VM sees it: a client of whichever protocol the host file gives it.
+
+use std::io;
+use std::time::Duration;
+
+use sluice_config::{Endpoint, Protocol, VolumeExport};
+use sluice_io::nbd::client as nbd;
+use sluice_io::vhost::client as vhost;
+
+/// Why a client lost its disk.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiskError {
+    /// Over NBD.
+    #[error(transparent)]
+    Nbd(#[from] nbd::ClientError),
+    /// Over vhost-user-blk.
+    #[error(transparent)]
+    Vhost(#[from] vhost::ClientError),
+}
+
+/// A connected disk.
+pub(super) enum Disk {
+    Nbd(nbd::Client),
+    Vhost(Box<vhost::Client>),
+}
+
+/// A request; its cookie is below the number that may be outstanding.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) cookie: u64,
+    pub(super) offset: u64,
+    pub(super) is_read: bool,
+}
+
+impl Disk {
+    /// Connects, for requests of `len` bytes, at most `outstanding` at once. Writes all carry the same data.
+    pub(super) fn connect(export: &VolumeExport, outstanding: u32, len: u32) -> Result<Disk, DiskError> {
+        let Endpoint::Unix { path, .. } = &export.endpoint else {
+            unreachable!("the demo's host file has Unix sockets")
+        };
+        match export.protocol {
+            Protocol::Nbd => Ok(Disk::Nbd(nbd::Client::connect_unix(path, &export.name)?)),
+            Protocol::VhostUserBlk { .. } => {
+                let slots = u16::try_from(outstanding).expect("a VM of the demo has few requests outstanding");
+                let data_len_max = len as usize;
+                let options = vhost::ClientOptions { slots, data_len_max, ..vhost::ClientOptions::default() };
+                Ok(Disk::Vhost(Box::new(vhost::Client::connect(path, &options)?)))
+            }
+        }
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        match self {
+            Disk::Nbd(client) => client.size_bytes(),
+            Disk::Vhost(client) => client.config().size_bytes(),
+        }
+    }
+
+    /// Hands over a request that moves `data`, or as many bytes.
+    pub(super) fn submit(&mut self, ask: Ask, data: &[u8]) -> Result<(), DiskError> {
+        let Ask { cookie, offset, is_read } = ask;
+        let len = data.len() as u32;
+        match self {
+            Disk::Nbd(client) if is_read => client.submit(cookie, nbd::Command::Read { offset, len })?,
+            Disk::Nbd(client) => client.submit(cookie, nbd::Command::Write { offset, data, fua: false })?,
+            Disk::Vhost(client) => {
+                let (queue, slot) = (client.queue(0), cookie as u16);
+                if is_read {
+                    queue.submit(slot, vhost::Request::Read { offset, len })?;
+                } else {
+                    queue.write_data(slot, data);
+                    queue.submit(slot, vhost::Request::Write { offset, len })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn in_flight(&mut self) -> usize {
+        match self {
+            Disk::Nbd(client) => client.in_flight(),
+            Disk::Vhost(client) => client.queue(0).in_flight().into(),
+        }
+    }
+
+    /// Lets the server see what was submitted, waits for an answer, and puts the cookies of all that came behind
+    /// `answered`. The error of a request that failed, if one did.
+    pub(super) fn receive(
+        &mut self,
+        patience: Duration,
+        answered: &mut Vec<u64>,
+    ) -> Result<Option<io::Error>, DiskError> {
+        match self {
+            Disk::Nbd(client) => {
+                let mut failed = None;
+                client.receive(Some(patience), &mut |reply: nbd::Reply<'_>| {
+                    answered.push(reply.cookie);
+                    failed = failed.or(reply.result.err());
+                })?;
+                Ok(failed.map(|errno| io::Error::from_raw_os_error(errno as i32)))
+            }
+            Disk::Vhost(client) => {
+                client.queue(0).publish()?;
+                let answers = client.wait_within(0, 1, patience)?;
+                answered.extend(answers.iter().map(|answer| u64::from(answer.slot)));
+                let failed = answers.iter().find(|answer| answer.status != 0);
+                Ok(failed.map(|answer| io::Error::other(format!("the device answered with status {}", answer.status))))
+            }
+        }
+    }
+
+    /// Leaves.
+    pub(super) fn leave(self) -> Result<(), DiskError> {
+        match self {
+            Disk::Nbd(client) => Ok(client.disconnect()?),
+            Disk::Vhost(_) => Ok(()),
+        }
+    }
+}
