@@ -380,6 +380,7 @@ fn an_idle_device_sleeps() {
     let turns = || bench.device.snapshot().unwrap().turns;
     let (mut before, mut quiet) = (turns(), 0);
     while quiet < 20 {
+        // polls: the turns of a thread that should take none; only time can show it.
         std::thread::sleep(Duration::from_millis(2));
         let now = turns();
         quiet = if now - before <= 2 { quiet + 1 } else { 0 };

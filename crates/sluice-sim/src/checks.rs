@@ -1,0 +1,86 @@
+//! Whether what came out can be true: checked after every run, and an error if not.
+
+use sluice_sched::Instant;
+
+use crate::engine::Simulation;
+
+/// How far Little's law may be off, as a part of the requests outstanding, beside what the edges of the window explain.
+const LITTLE: f64 = 0.01;
+
+/// A law that a run has broken.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Broken {
+    /// Requests were lost or doubled.
+    #[error("VM {vm}: {arrived} requests arrived, {completed} were completed and {outstanding} are outstanding")]
+    Conservation {
+        /// Which VM.
+        vm: usize,
+        /// Came.
+        arrived: u64,
+        /// Went.
+        completed: u64,
+        /// Are there, as the engine counts.
+        outstanding: u64,
+    },
+    /// Outstanding requests are not throughput times latency: \[Little 1961\].
+    #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but throughput times latency is {product:.3}")]
+    Little {
+        /// Which VM.
+        vm: usize,
+        /// Mean number outstanding.
+        outstanding: f64,
+        /// Throughput times mean latency.
+        product: f64,
+    },
+    /// A device worked for longer than there was time.
+    #[error("The device was busy for {busy} ns in {time} ns, with {servers} servers")]
+    Busy {
+        /// Its work.
+        busy: u64,
+        /// The time that passed.
+        time: u64,
+        /// What it can do at once.
+        servers: u32,
+    },
+}
+
+/// Everything that is broken in a finished run.
+#[must_use]
+pub fn check(simulation: &Simulation) -> Vec<Broken> {
+    let end = simulation.now();
+    let mut broken = Vec::new();
+    let mut in_engine = vec![0u64; simulation.vms()];
+    simulation.outstanding_vms().for_each(|vm| in_engine[vm] += 1);
+    for (vm, outstanding) in in_engine.into_iter().enumerate() {
+        let record = simulation.record(vm);
+        let (arrived, completed) = (record.arrived, record.completed);
+        if arrived != completed + outstanding || outstanding != record.outstanding() {
+            broken.push(Broken::Conservation { vm, arrived, completed, outstanding });
+        }
+        broken.extend(little(simulation, vm, end));
+    }
+    let (device, time) = (simulation.device(), end.as_nanos());
+    // Work is booked when it begins.
+    let ahead = device.next().map_or(0, |next| next.nanos_since(end)) + 1;
+    let most = u128::from(time + ahead) * u128::from(device.servers());
+    if u128::from(device.busy_nanos()) > most + u128::from(most > 0) * u128::from(simulation.longest_nanos()) {
+        let (busy, servers) = (device.busy_nanos(), device.servers());
+        broken.push(Broken::Busy { busy, time, servers });
+    }
+    broken
+}
+
+fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Broken> {
+    let record = simulation.record(vm);
+    let time = end.nanos_since(simulation.warm()) as f64;
+    if record.measured < 1000 || time == 0.0 {
+        return None;
+    }
+    let outstanding = record.mean_outstanding(end);
+    let latency = record.mean().as_nanos() as f64;
+    let product = record.measured as f64 / time * latency;
+    // A request counts in whole where it ends: each one at an edge may be off by its latency.
+    let edges = 2.0 * outstanding * latency / time + 2.0 * record.outstanding() as f64 * latency / time;
+    let off = (outstanding - product).abs();
+    (off > LITTLE * outstanding + edges).then_some(Broken::Little { vm, outstanding, product })
+}

@@ -1,0 +1,101 @@
+//! How long the arm takes from one place to another.
+
+/// By distance, as a part of the full stroke.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SeekCurve {
+    /// A square root up to the knee and a line behind it: four numbers fit most drives within 5 %.
+    Formula {
+        /// To the next track, in seconds.
+        track: f64,
+        /// Mean over all pairs of bytes, in seconds.
+        average: f64,
+        /// From end to end, in seconds.
+        full: f64,
+        /// Where the line begins, as a part of the stroke.
+        knee: f64,
+        /// Found by [`SeekCurve::fitted`], so that the mean comes out.
+        scale: f64,
+    },
+    /// Measured: distances as parts of the stroke, ascending, and seconds; between them on a line.
+    Table(Vec<(f64, f64)>),
+}
+
+/// Pairs of bytes by which the mean is made.
+const GRID: u32 = 400;
+
+impl SeekCurve {
+    /// By three times of a data sheet, in seconds, with the knee at a third of the stroke.
+    #[must_use]
+    pub fn formula(track: f64, average: f64, full: f64) -> Self {
+        SeekCurve::Formula { track, average, full, knee: 1.0 / 3.0, scale: 1.0 }
+    }
+
+    /// Seconds for a distance.
+    #[inline]
+    #[must_use]
+    pub fn time(&self, distance: f64) -> f64 {
+        if distance <= 0.0 {
+            return 0.0;
+        }
+        match self {
+            SeekCurve::Formula { track, scale, .. } => track + scale * self.rise(distance),
+            SeekCurve::Table(points) => {
+                let after = points.partition_point(|(at, _)| *at < distance);
+                match (after.checked_sub(1).map(|before| points[before]), points.get(after)) {
+                    (Some((d0, t0)), Some((d1, t1))) => t0 + (t1 - t0) * (distance - d0) / (d1 - d0),
+                    (Some((_, last)), None) => last,
+                    (None, Some((_, first))) => *first,
+                    (None, None) => 0.0,
+                }
+            }
+        }
+    }
+
+    /// What a formula adds to the time for one track, before scaling.
+    fn rise(&self, distance: f64) -> f64 {
+        let SeekCurve::Formula { track, average, full, knee, .. } = self else { return 0.0 };
+        if distance <= *knee {
+            (average - track) * (distance / knee).sqrt()
+        } else {
+            (average - track) + (full - average) * (distance - knee) / (1.0 - knee)
+        }
+    }
+
+    /// Scaled so that the mean over pairs of bytes is the stated one; `place` tells where a byte lies. Without this the
+    /// "average seek" of a data sheet would be that of pairs of places, which zones make another.
+    #[must_use]
+    pub fn fitted(&self, place: impl Fn(f64) -> f64) -> Self {
+        let SeekCurve::Formula { track, average, full, knee, .. } = *self else { return self.clone() };
+        let places: Vec<f64> = (0..GRID).map(|part| place((f64::from(part) + 0.5) / f64::from(GRID))).collect();
+        let distances = places.iter().flat_map(|from| places.iter().map(move |to| (from - to).abs()));
+        let mean = distances.map(|distance| self.rise(distance)).sum::<f64>() / f64::from(GRID * GRID);
+        SeekCurve::Formula { track, average, full, knee, scale: (average - track) / mean }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_over_bytes_is_the_stated_one() {
+        // More bytes outside than inside.
+        let place = |part: f64| part * part;
+        let curve = SeekCurve::formula(0.8e-3, 8.5e-3, 18e-3).fitted(place);
+        let n = 300;
+        let places: Vec<f64> = (0..n).map(|part| place((f64::from(part) + 0.5) / f64::from(n))).collect();
+        let pairs = places.iter().flat_map(|a| places.iter().map(move |b| (a - b).abs()));
+        let sum: f64 = pairs.map(|distance| curve.time(distance)).sum();
+        let mean = sum / f64::from(n * n);
+        assert!((mean - 8.5e-3).abs() < 0.05e-3, "{mean}");
+        assert_eq!(curve.time(0.0), 0.0);
+    }
+
+    #[test]
+    fn a_table_is_read_between_its_points() {
+        let curve = SeekCurve::Table(vec![(0.1, 1.0), (0.3, 3.0), (1.0, 10.0)]);
+        for (distance, time) in [(0.05, 1.0), (0.2, 2.0), (0.3, 3.0), (0.65, 6.5), (1.0, 10.0)] {
+            assert!((curve.time(distance) - time).abs() < 1e-9, "{distance}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+use super::*;
+use crate::random::{Stream, stream};
+
+/// Keeps `depth` reads of 4 KiB outstanding anywhere in the first `part` of the disk; requests per second.
+fn random_reads(spec: HddSpec, depth: u32, part: f64) -> f64 {
+    let mut random = stream(1, "reads");
+    let pages = (spec.capacity as f64 * part) as u64 / 4096;
+    let mut disk = Hdd::new(HddSpec { queue: depth, ..spec });
+    let job =
+        |slot, random: &mut Stream| Job { slot, kind: Kind::Read, offset: random.below(pages) * 4096, length: 4096 };
+    (0..depth).for_each(|slot| disk.submit(Instant::ZERO, job(Slot(slot), &mut random)));
+    disk.settle(Instant::ZERO);
+    let (count, mut now) = (20_000, Instant::ZERO);
+    for _ in 0..count {
+        now = disk.next().unwrap();
+        let slot = disk.take(now).unwrap();
+        disk.submit(now, job(slot, &mut random));
+        disk.settle(now);
+    }
+    f64::from(count) / now.since(Instant::ZERO).as_secs_f64()
+}
+
+#[test]
+fn random_reads_are_as_fast_as_such_drives_are() {
+    // By an independent prototype of the same equations.
+    let table = [
+        (HddSpec::sata_7200_1tb(), [77.7, 93.6, 112.0, 133.0, 175.0]),
+        (HddSpec::fc_15k_146gb(), [178.0, 214.0, 256.0, 306.0, 406.0]),
+        (HddSpec::sas_15k_450gb(), [181.0, 218.0, 260.0, 314.0, 420.0]),
+    ];
+    for (spec, expected) in table {
+        for (depth, expected) in [1, 2, 4, 8, 32].into_iter().zip(expected) {
+            let measured = random_reads(spec.clone(), depth, 1.0);
+            let off = measured / expected - 1.0;
+            assert!(off.abs() < 0.05, "{} rpm, depth {depth}: {measured:.1} against {expected}", spec.rpm);
+        }
+    }
+}
+
+#[test]
+fn sequential_reads_come_at_the_media_rate() {
+    for depth in [1, 4] {
+        let mut disk = Hdd::new(HddSpec { queue: depth, ..HddSpec::sata_7200_1tb() });
+        let length = 64 << 10;
+        let mut offset = 0;
+        let mut next = |slot| {
+            offset += u64::from(length);
+            Job { slot, kind: Kind::Read, offset: offset - u64::from(length), length }
+        };
+        (0..depth).for_each(|slot| disk.submit(Instant::ZERO, next(Slot(slot))));
+        let mut now = Instant::ZERO;
+        disk.settle(now);
+        for _ in 0..10_000 {
+            now = disk.next().unwrap();
+            let slot = disk.take(now).unwrap();
+            disk.submit(now, next(slot));
+            disk.settle(now);
+        }
+        let rate = 10_000.0 * f64::from(length) / now.since(Instant::ZERO).as_secs_f64();
+        assert!((100e6..126e6).contains(&rate), "depth {depth}: {rate:.0} B/s");
+    }
+}
+
+#[test]
+fn nobody_starves_in_a_sorted_queue() {
+    let mut disk = Hdd::new(HddSpec { queue: 32, ..HddSpec::sata_7200_1tb() });
+    let mut random = stream(1, "near");
+    disk.submit(Instant::ZERO, Job { slot: Slot(1000), kind: Kind::Read, offset: 0, length: 4096 });
+    disk.submit(Instant::ZERO, Job { slot: Slot(0), kind: Kind::Read, offset: 999_000_000_000, length: 4096 });
+    for slot in 1..30 {
+        disk.submit(
+            Instant::ZERO,
+            Job { slot: Slot(slot), kind: Kind::Read, offset: random.below(1 << 20) * 512, length: 512 },
+        );
+    }
+    disk.settle(Instant::ZERO);
+    for round in 0..20_000 {
+        let now = disk.next().unwrap();
+        let slot = disk.take(now).unwrap();
+        if slot == Slot(0) {
+            return;
+        }
+        disk.submit(now, Job { slot, kind: Kind::Read, offset: random.below(1 << 20) * 512, length: 512 });
+        assert!(round < 19_999, "the far one was never reached");
+        disk.settle(now);
+    }
+}

@@ -1,0 +1,52 @@
+//! Device models: what a device does with a request, and when it is over.
+//!
+//! A model is the truth of a simulation. What a scheduler believes of the device (its cost model, whether it is rotational)
+//! is never taken from here.
+
+use sluice_sched::gate::Slot;
+use sluice_sched::{Instant, Kind};
+
+pub mod array;
+pub mod bucket;
+pub mod hdd;
+pub mod servers;
+
+/// One request at a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// Its slot at the gate.
+    pub slot: Slot,
+    /// What is to be done.
+    pub kind: Kind,
+    /// In bytes from the start of the device.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+}
+
+/// A model. It takes every job at once, whatever it does with it then.
+pub trait Model {
+    /// A job comes.
+    fn submit(&mut self, now: Instant, job: Job);
+
+    /// Everything of this instant has come: what decides for itself decides now, among all that it has. Called at the end of
+    /// every instant in which something happened.
+    fn settle(&mut self, _now: Instant) {}
+
+    /// When the next job will be over, if none comes before; nothing if there is none.
+    fn next(&self) -> Option<Instant>;
+
+    /// A job that is over by `now`. Called at the time that [`Model::next`] gave, until there is none.
+    fn take(&mut self, now: Instant) -> Option<Slot>;
+
+    /// Nanoseconds of work so far, all its servers together.
+    fn busy_nanos(&self) -> u64;
+
+    /// How many things it can do at once.
+    fn servers(&self) -> u32;
+}
+
+/// Seconds as nanoseconds, rounded up: nothing is over before it is.
+pub(crate) fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9).ceil() as u64
+}

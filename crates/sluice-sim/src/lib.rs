@@ -1,0 +1,27 @@
+//! Virtual time: modelled devices and workloads around the very gates and schedulers that serve real VMs.
+//!
+//! ```text
+//! workloads --Arrival--> Gate{Scheduler} --submit--> device model
+//!     ^                       ^   ^                      |
+//!     '------ Finished -------'   '--- pump(now) <-------' over at its time
+//! ```
+//!
+//! Time is an integer of nanoseconds that jumps from event to event. Events of one instant have a fixed order: what is over
+//! at the device, then arrivals in the order in which they were planned, then the scheduler's own wake-up. Every random
+//! choice comes from a stream with a name of its own, so that one more component shifts nobody else's numbers. The same
+//! binary, scenario and seed give the same bytes.
+//!
+//! | part | where |
+//! |---|---|
+//! | the loop | [`engine`] |
+//! | what devices do | [`devices`] |
+//! | what VMs ask for | [`workloads`] |
+//! | what came out, and whether it can be true | [`record`], [`checks`] |
+#![forbid(unsafe_code)]
+
+pub mod checks;
+pub mod devices;
+pub mod engine;
+pub mod random;
+pub mod record;
+pub mod workloads;

@@ -1,0 +1,62 @@
+//! Streams of random numbers, one for each component by its name.
+
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng as _, SeedableRng};
+
+/// A stream that depends on the run's seed and the component's name alone.
+#[must_use]
+pub fn stream(seed: u64, name: &str) -> Stream {
+    // FNV-1a over the name; the seed spreads it.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    Stream(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash))
+}
+
+/// Random numbers.
+#[derive(Debug, Clone)]
+pub struct Stream(Pcg64Mcg);
+
+impl Stream {
+    /// Any of `0..bound`, equally likely; 0 if there is none.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// From 0 to below 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponential, of mean 1.
+    pub fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
+    /// Whether something of this probability happens.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.unit() < probability
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_depends_on_seed_and_name_alone() {
+        let first = |seed, name| stream(seed, name).below(u64::MAX);
+        assert_eq!(first(1, "a"), first(1, "a"));
+        assert_ne!(first(1, "a"), first(2, "a"));
+        assert_ne!(first(1, "a"), first(1, "b"));
+    }
+
+    #[test]
+    fn means_are_right() {
+        let mut stream = stream(7, "means");
+        let n = 100_000;
+        let uniform = (0..n).map(|_| stream.below(1000) as f64).sum::<f64>() / f64::from(n);
+        let exponential = (0..n).map(|_| stream.exponential()).sum::<f64>() / f64::from(n);
+        assert!((uniform - 499.5).abs() < 3.0 && (exponential - 1.0).abs() < 0.015, "{uniform} {exponential}");
+    }
+}

@@ -1,0 +1,124 @@
+//! What came out: counters, latencies and a series, for each VM, from the end of the warm-up on.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use sluice_sched::Instant;
+
+/// Nanoseconds of one unit of the histograms: finer than anything that a device does.
+const UNIT: u64 = 100;
+
+/// One VM's record.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Requests that arrived, in all.
+    pub arrived: u64,
+    /// Requests that were completed, in all.
+    pub completed: u64,
+    /// Refused by a full queue.
+    pub refused: u64,
+    /// Completed after the warm-up.
+    pub measured: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    latencies: Histogram<u32>,
+    latency_sum: u128,
+    /// Requests outstanding, summed over time after the warm-up: request-nanoseconds.
+    area: u128,
+    outstanding: u64,
+    since: Instant,
+    warm: Instant,
+    window: u64,
+    series: Vec<u64>,
+}
+
+impl Record {
+    /// Empty; what happens before `warm` is not measured, and the series counts completions in windows from then on.
+    #[must_use]
+    pub fn new(warm: Instant, window: Duration) -> Self {
+        Record {
+            arrived: 0,
+            completed: 0,
+            refused: 0,
+            measured: 0,
+            bytes: 0,
+            latencies: Histogram::new(2).expect("two digits are possible"),
+            latency_sum: 0,
+            area: 0,
+            outstanding: 0,
+            since: Instant::ZERO,
+            warm,
+            window: (window.as_nanos() as u64).max(1),
+            series: Vec::new(),
+        }
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let from = self.since.max(self.warm);
+        if now > from {
+            self.area += u128::from(self.outstanding) * u128::from(now.nanos_since(from));
+        }
+        self.since = now;
+    }
+
+    pub(crate) fn arrive(&mut self, now: Instant) {
+        self.advance(now);
+        self.arrived += 1;
+        self.outstanding += 1;
+    }
+
+    pub(crate) fn complete(&mut self, now: Instant, arrived: Instant, length: u32) {
+        self.advance(now);
+        self.outstanding -= 1;
+        self.completed += 1;
+        if now < self.warm {
+            return;
+        }
+        let latency = now.nanos_since(arrived);
+        self.measured += 1;
+        self.bytes += u64::from(length);
+        self.latency_sum += u128::from(latency);
+        self.latencies.saturating_record(latency.div_ceil(UNIT));
+        let window = (now.nanos_since(self.warm) / self.window) as usize;
+        if window >= self.series.len() {
+            self.series.resize(window + 1, 0);
+        }
+        self.series[window] += 1;
+    }
+
+    pub(crate) fn end(&mut self, now: Instant) {
+        self.advance(now);
+    }
+
+    /// Requests that have arrived and are not over.
+    #[must_use]
+    pub fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// Mean latency of what was measured; zero if nothing was.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        let nanos = self.latency_sum.checked_div(u128::from(self.measured)).unwrap_or(0);
+        Duration::from_nanos(nanos as u64)
+    }
+
+    /// A latency that `percent` of what was measured did not exceed, within 1 %.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Duration {
+        Duration::from_nanos(self.latencies.value_at_percentile(percent) * UNIT)
+    }
+
+    /// Completions in each window after the warm-up.
+    #[must_use]
+    pub fn series(&self) -> &[u64] {
+        &self.series
+    }
+
+    /// Mean number outstanding over the measured time, in a run that ended at `end`.
+    #[must_use]
+    pub fn mean_outstanding(&self, end: Instant) -> f64 {
+        let time = end.nanos_since(self.warm);
+        if time == 0 { 0.0 } else { self.area as f64 / time as f64 }
+    }
+}

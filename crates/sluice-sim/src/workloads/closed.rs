@@ -1,0 +1,42 @@
+//! A closed loop: so many requests outstanding, each followed by the next after a time to think.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sluice_sched::Instant;
+
+use super::{Ask, Mix, Workload, after};
+use crate::random::Stream;
+
+/// Threads that ask, wait, think, and ask again.
+#[derive(Debug)]
+pub struct Closed {
+    mix: Mix,
+    think: Duration,
+    random: Stream,
+    /// When threads that do not wait ask next, ascending.
+    due: VecDeque<Instant>,
+}
+
+impl Closed {
+    /// `outstanding` threads that begin at `start`.
+    #[must_use]
+    pub fn new(outstanding: u32, think: Duration, mix: Mix, start: Instant, random: Stream) -> Self {
+        Closed { mix, think, random, due: vec![start; outstanding as usize].into() }
+    }
+}
+
+impl Workload for Closed {
+    fn next(&self) -> Option<Instant> {
+        self.due.front().copied()
+    }
+
+    fn ask(&mut self, _now: Instant) -> Ask {
+        self.due.pop_front();
+        self.mix.ask(&mut self.random)
+    }
+
+    fn completed(&mut self, now: Instant) {
+        self.due.push_back(after(now, self.think));
+    }
+}

@@ -1,0 +1,60 @@
+//! What VMs ask for, and when.
+
+use std::time::Duration;
+
+use sluice_sched::{Instant, Kind};
+
+use crate::random::Stream;
+
+pub mod address;
+mod closed;
+mod open;
+
+pub use address::Address;
+pub use closed::Closed;
+pub use open::{Open, Pattern};
+
+/// One request of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// What is to be done.
+    pub kind: Kind,
+    /// In bytes from the start of the VM's volume.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+}
+
+/// A source of requests.
+pub trait Workload {
+    /// When it asks next, if nothing of it completes before; nothing: only after a completion, or never again.
+    fn next(&self) -> Option<Instant>;
+
+    /// What it asks at the time that [`Workload::next`] gave.
+    fn ask(&mut self, now: Instant) -> Ask;
+
+    /// One of its requests is over.
+    fn completed(&mut self, now: Instant);
+}
+
+/// What requests are like: reads and writes of one size, somewhere.
+#[derive(Debug, Clone)]
+pub struct Mix {
+    /// Part of them that reads.
+    pub reads: f64,
+    /// In bytes.
+    pub length: u32,
+    /// Where.
+    pub address: Address,
+}
+
+impl Mix {
+    fn ask(&mut self, random: &mut Stream) -> Ask {
+        let kind = if self.reads >= 1.0 || random.chance(self.reads) { Kind::Read } else { Kind::Write };
+        Ask { kind, offset: self.address.next(self.length, random), length: self.length }
+    }
+}
+
+fn after(now: Instant, time: Duration) -> Instant {
+    Instant::from_nanos(now.as_nanos().saturating_add(time.as_nanos() as u64))
+}
