@@ -1,14 +1,22 @@
-//! `cargo xtask fuzz`: what a client or an operator can send, sent at random.
+//! `cargo xtask fuzz`: what a client, a guest or an operator can send, sent at random.
 //!
 //! The targets are the files of `fuzz/fuzz_targets`; each starts from its folder in `fuzz/seeds`, which holds what a
 //! well-behaved peer sends and what once failed. What a run finds on its way stays in `fuzz/corpus`, outside of git. A
-//! panic, a hang of ten seconds, or 2 GiB of memory ends a run with a file to repeat it.
+//! panic, a hang of ten seconds, or 2 GiB of memory ends a run with a file to repeat it in `fuzz/artifacts`.
+//!
+//! libFuzzer learns which input reaches new code from counters that the compiler puts in; the stable compiler can do that.
+//! Only what watches every access to memory needs a nightly one.
 
 use crate::{Verb, workspace};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Fuzz the NBD server and the host file. Needs a nightly toolchain and cargo-fuzz.
+/// Counters for libFuzzer, and the checks of our own that a debug build has.
+const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks --cfg fuzzing";
+
+/// Fuzz what clients, guests and operators send. Needs a C++ compiler.
 #[derive(clap::Args)]
 pub(crate) struct Fuzz {
     /// Which targets; all without it.
@@ -16,25 +24,21 @@ pub(crate) struct Fuzz {
     /// How long to run each, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
+    /// Watch every access to memory, which needs a nightly toolchain.
+    #[arg(long)]
+    address: bool,
 }
 
 impl Verb for Fuzz {
     const NAME: &'static str = "fuzz";
 
     fn run(self) -> Result<ExitCode, String> {
-        let root = workspace::root();
-        let known = targets(&root)?;
-        let chosen = if self.targets.is_empty() { known.clone() } else { self.targets };
-        if let Some(unknown) = chosen.iter().find(|target| !known.contains(target)) {
+        let known = targets(&workspace::root())?;
+        if let Some(unknown) = self.targets.iter().find(|target| !known.contains(target)) {
             return Err(format!("No fuzz target is called '{unknown}'; there are: {}", known.join(", ")));
         }
-        let mut failed = Vec::new();
-        for target in &chosen {
-            println!("== {target}: {} s", self.seconds);
-            if !run(&root, target, self.seconds)? {
-                failed.push(target.as_str());
-            }
-        }
+        let chosen = if self.targets.is_empty() { known } else { self.targets };
+        let failed = fuzz(&chosen, self.seconds, self.address)?;
         if failed.is_empty() {
             println!("No target failed: {}", chosen.join(", "));
             return Ok(ExitCode::SUCCESS);
@@ -42,6 +46,26 @@ impl Verb for Fuzz {
         println!("Failed: {}; the inputs are in fuzz/artifacts", failed.join(", "));
         Ok(ExitCode::FAILURE)
     }
+}
+
+/// Runs all targets for some seconds each; how many there are, and which of them failed.
+pub(crate) fn run_all(seconds: u32) -> Result<(usize, Vec<String>), String> {
+    let known = targets(&workspace::root())?;
+    Ok((known.len(), fuzz(&known, seconds, false)?))
+}
+
+/// Builds and runs; which targets failed.
+fn fuzz(targets: &[String], seconds: u32, address: bool) -> Result<Vec<String>, String> {
+    let root = workspace::root();
+    let programs = build(&root, address)?;
+    let mut failed = Vec::new();
+    for target in targets {
+        println!("== {target}: {seconds} s");
+        if !run(&root, &programs, target, seconds)? {
+            failed.push(target.clone());
+        }
+    }
+    Ok(failed)
 }
 
 /// The targets that Cargo.toml of the fuzz folder names.
@@ -52,23 +76,51 @@ fn targets(root: &Path) -> Result<Vec<String>, String> {
     Ok(paths.map(str::to_owned).collect())
 }
 
-fn run(root: &Path, target: &str, seconds: u32) -> Result<bool, String> {
+/// Builds all targets; where their programs are. For a stated target, so that only they are instrumented and not the
+/// programs that build them.
+fn build(root: &Path, address: bool) -> Result<PathBuf, String> {
+    let host = host()?;
+    let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
+    let folder = base.join(if address { "fuzz-address" } else { "fuzz" });
+    let flags = if address { format!("{COVERAGE} -Zsanitizer=address") } else { COVERAGE.to_owned() };
+    let mut cargo = if address { Command::new("cargo") } else { workspace::cargo() };
+    if address {
+        cargo.current_dir(root).arg("+nightly");
+    }
+    cargo.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
+    cargo.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", &folder);
+    let status = cargo.status().map_err(|error| format!("Cannot start cargo: {error}"))?;
+    match status.success() {
+        true => Ok(folder.join(host).join("release")),
+        false => Err("The fuzz targets do not build (they need a C++ compiler, as in Debian's package g++)".to_owned()),
+    }
+}
+
+/// The kind of machine that the compiler runs on.
+fn host() -> Result<String, String> {
+    let asked = Command::new("rustc").args(["--print", "host-tuple"]).output();
+    let asked = asked.map_err(|error| format!("Cannot start rustc: {error}"))?;
+    match String::from_utf8(asked.stdout) {
+        Ok(host) if asked.status.success() => Ok(host.trim().to_owned()),
+        _ => Err("`rustc --print host-tuple` says nothing".to_owned()),
+    }
+}
+
+fn run(root: &Path, programs: &Path, target: &str, seconds: u32) -> Result<bool, String> {
     let corpus = root.join("fuzz/corpus").join(target);
-    std::fs::create_dir_all(&corpus).map_err(|error| format!("Cannot make {corpus:?}: {error}"))?;
-    let status = Command::new("cargo")
-        .current_dir(root)
-        .args(["+nightly", "fuzz", "run", target])
+    let artifacts = root.join("fuzz/artifacts").join(target);
+    for folder in [&corpus, &artifacts] {
+        std::fs::create_dir_all(folder).map_err(|error| format!("Cannot make {folder:?}: {error}"))?;
+    }
+    let status = Command::new(programs.join(target))
         .arg(&corpus)
         .arg(root.join("fuzz/seeds").join(target))
-        .args(["--", "-timeout=10", "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1"])
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1", "-verbosity=0"])
         .arg(format!("-max_total_time={seconds}"))
         .status();
-    match status {
-        Ok(status) => Ok(status.success()),
-        Err(error) => Err(format!(
-            "Cannot run cargo fuzz ({error}): install it with `rustup toolchain install nightly` and `cargo install cargo-fuzz`"
-        )),
-    }
+    let status = status.map_err(|error| format!("Cannot start fuzz target {target}: {error}"))?;
+    Ok(status.success())
 }
 
 #[cfg(test)]

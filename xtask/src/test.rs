@@ -2,18 +2,21 @@
 //!
 //! The steps run in order and all of them run: a missing blank line must not hide a failing test.
 //! Each step counts what it proved. For the tests these are libtest's own numbers, summed over all
-//! test binaries; each named check (fmt, clippy, tidy, papers, docs) counts as one; the preparations (tools, build)
+//! test binaries; each named check (fmt, clippy, tidy, papers, docs) and each fuzz target counts as one; the preparations (tools, build)
 //! count only when they fail. The last line on standard output is `N passed, N failed` alone, for whoever
 //! reads it by machine.
 
 mod libtest;
 mod tools;
 
-use crate::{Verb, papers, tidy, workspace};
+use crate::{Verb, fuzz, papers, tidy, workspace};
 use clap::ValueEnum;
 use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
+
+/// How long each fuzz target runs.
+const FUZZ_SECONDS: u32 = 5;
 
 /// Run all checks and tests, and print `N passed, N failed` as the last line.
 #[derive(clap::Args)]
@@ -44,6 +47,8 @@ enum Step {
     Build,
     /// Unit, contract, black-box and documentation tests.
     Tests,
+    /// No fuzz target fails in a few seconds.
+    Fuzz,
     /// The code's documentation builds, and its links lead somewhere.
     Docs,
 }
@@ -104,6 +109,10 @@ impl Test {
             Step::Tests => {
                 let tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
                 libtest::run(tests, &mut std::io::stdout())?
+            }
+            Step::Fuzz => {
+                let (targets, failed) = fuzz::run_all(FUZZ_SECONDS)?;
+                Tally { passed: (targets - failed.len()) as u64, failed: failed.len() as u64 }
             }
             Step::Docs => {
                 let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);

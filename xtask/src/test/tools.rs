@@ -9,6 +9,7 @@ use std::process::Command;
 
 /// `(program, package)`, packages as in Debian 12.
 const TOOLS: &[(&str, &str)] = &[
+    ("c++", "g++"),
     ("debugfs", "e2fsprogs"),
     ("fio", "fio"),
     ("flock", "util-linux"),
