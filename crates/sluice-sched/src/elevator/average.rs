@@ -26,7 +26,6 @@ impl Average {
     }
 
     /// No sample at all.
-    #[allow(dead_code, reason = "the anticipatory elevator comes next")]
     pub(crate) fn is_empty(&self) -> bool {
         self.samples == 0
     }

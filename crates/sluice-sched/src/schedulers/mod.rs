@@ -3,6 +3,7 @@
 
 use crate::scheduler::Descriptor;
 
+pub mod anticipatory;
 pub mod cfq;
 pub mod deadline;
 pub mod edf_credit;
@@ -13,6 +14,7 @@ pub mod sfqd;
 
 /// Every scheduler, by name.
 pub const ALL: &[&Descriptor] = &[
+    &anticipatory::DESCRIPTOR,
     &cfq::DESCRIPTOR,
     &deadline::DESCRIPTOR,
     &edf_credit::DESCRIPTOR,

@@ -1,0 +1,99 @@
+//! Which direction goes, for how long.
+
+use core::time::Duration;
+
+use crate::schedulers::anticipatory::Params;
+use crate::time::Instant;
+
+pub(super) const ASYNC: usize = 0;
+pub(super) const SYNC: usize = 1;
+
+/// The running batch.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) direction: usize,
+    /// When it is over, if the other direction waits.
+    pub(super) expires: Instant,
+    /// The old one drains.
+    pub(super) changed: bool,
+    /// A sync batch of which nothing has completed.
+    pub(super) new: bool,
+    /// Requests that fit into an async batch, as was learnt.
+    pub(super) writes: u32,
+    /// Of these, left in this one.
+    pub(super) left: u32,
+    /// It ran out of requests.
+    pub(super) idled: bool,
+    lengths: [Duration; 2],
+}
+
+impl Batch {
+    pub(super) fn new(params: &Params, unit: u64) -> Batch {
+        let fits = params.write_batch_expire.as_nanos() / u128::from(unit) / 10;
+        Batch {
+            direction: SYNC,
+            expires: Instant::ZERO,
+            changed: false,
+            new: false,
+            writes: u32::try_from(fits).unwrap_or(u32::MAX).max(2),
+            left: 0,
+            idled: false,
+            lengths: [params.write_batch_expire, params.read_batch_expire],
+        }
+    }
+
+    /// When one that begins now is over.
+    pub(super) fn end_from(&self, now: Instant) -> Instant {
+        now + self.lengths[self.direction]
+    }
+
+    // rule: anticipatory.batch-expired
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        !self.changed && !self.new && (now > self.expires || self.direction == ASYNC && self.left == 0)
+    }
+
+    /// Learns from an async batch that has just been followed by a sync one.
+    // rule: anticipatory.write-batch-adapts
+    pub(super) fn adapt(&mut self, now: Instant) {
+        let target = self.lengths[ASYNC].as_nanos() as u64;
+        let began = self.expires - self.lengths[ASYNC];
+        let took = now.nanos_since(began);
+        if took > target && !self.idled {
+            self.writes = if took > 3 * target { self.writes / 2 } else { self.writes - 1 };
+        } else if took < target && self.left == 0 {
+            self.writes = if target > 3 * took { self.writes.saturating_mul(2) } else { self.writes + 1 };
+        }
+        self.writes = self.writes.max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rule: anticipatory.write-batch-adapts, anticipatory.write-batch-expire
+    #[test]
+    fn the_count_of_a_write_batch_is_learnt() {
+        // Milliseconds that it took of 125, requests left, whether it idled: from 12 to what.
+        let table = [
+            (126, 0, false, 11),
+            (376, 0, false, 6),
+            (376, 0, true, 12),
+            (124, 0, false, 13),
+            (41, 0, false, 24),
+            (41, 3, false, 12),
+            (125, 0, false, 12),
+        ];
+        for (took, left, idled, expected) in table {
+            let mut batch = Batch::new(&Params::default(), 1_000_000);
+            assert_eq!(batch.writes, 12);
+            (batch.left, batch.idled, batch.expires) = (left, idled, Instant::from_millis(1125));
+            batch.adapt(Instant::from_millis(1000 + took));
+            assert_eq!(batch.writes, expected, "{took} ms, {left} left, idled {idled}");
+        }
+        let mut batch = Batch::new(&Params::default(), 1_000_000);
+        batch.writes = 1;
+        batch.adapt(Instant::from_millis(100_000));
+        assert_eq!(batch.writes, 1, "never none");
+    }
+}

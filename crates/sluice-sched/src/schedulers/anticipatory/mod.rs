@@ -1,0 +1,165 @@
+//! anticipatory: waits a moment for the next read of whoever was just served.
+//!
+//! Idea: a reader asks for its next block only when it has the last one. Serving somebody else in between costs two seeks,
+//! so after a read the disk stands still for a few milliseconds, if what is known of that owner says that it will come.
+//!
+//! Rules: sync and async requests go in batches of time, each direction by nearness to its last end. In a sync batch,
+//! before it serves another owner, it waits for the one that it served last: until that one asks, somebody close asks, or
+//! the time is up. Whether waiting is worth it follows from the owner's think time, and for a new owner from that of new
+//! owners in general. [`owner`] holds what is known of owners, [`batches`] which direction goes.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: two owners read in order, 0.25 ms for a block and 8 ms for a seek. Served in turn they get 125 blocks a second
+//! together; with waiting each streams for as long as nothing of the other one expires, and they get some 3000.
+//!
+//! Deviations: an owner exits when it leaves the gate. There is no list between elevator and driver, so nobody has requests
+//! on it. Where time is exact, what counts ticks takes milliseconds.
+//!
+//! Source: the anticipatory elevator of Linux until 2.6.32, by its documentation and measured behaviour.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::units::Bytes;
+
+mod batches;
+mod elevator;
+mod owner;
+
+/// The parameters in `[device.NAME.anticipatory]`.
+// rule: anticipatory.read-expire, anticipatory.write-expire, anticipatory.read-batch-expire,
+// rule: anticipatory.write-batch-expire, anticipatory.antic-expire, anticipatory.think-max, anticipatory.back-max
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// From when on a sync request is promoted, and how often that is looked at.
+    #[serde(with = "params::duration")]
+    pub read_expire: Duration,
+    /// The same for async requests.
+    #[serde(with = "params::duration")]
+    pub write_expire: Duration,
+    /// How long a sync batch lasts while async requests wait.
+    #[serde(with = "params::duration")]
+    pub read_batch_expire: Duration,
+    /// How long an async batch should last.
+    #[serde(with = "params::duration")]
+    pub write_batch_expire: Duration,
+    /// How long it waits at most; 0: never.
+    #[serde(with = "params::duration")]
+    pub antic_expire: Duration,
+    /// The longest think time that counts.
+    #[serde(with = "params::duration")]
+    pub think_time_max: Duration,
+    /// The longest backward seek.
+    pub back_seek_max: Bytes,
+    /// What backward distance is multiplied by.
+    pub back_seek_penalty: u32,
+    /// Resolution of its clock; 0: exact.
+    #[serde(with = "params::duration")]
+    pub tick: Duration,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        let millis = Duration::from_millis;
+        Params {
+            read_expire: millis(125),
+            write_expire: millis(250),
+            read_batch_expire: millis(500),
+            write_batch_expire: millis(125),
+            antic_expire: millis(6),
+            think_time_max: millis(20),
+            back_seek_max: Bytes::mib(512),
+            back_seek_penalty: 2,
+            tick: millis(1),
+        }
+    }
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "anticipatory",
+    summary: "waits a few milliseconds for the next read of whoever was just served",
+    idea: "After a read the disk stands still for up to 6 ms if its owner is likely to ask for the next block, so that \
+           several owners that read in order do not seek against each other. Sync and async requests go in batches of \
+           time. VMs are not told apart otherwise.",
+    when: "For few owners that read in order from one spinning disk. Never inside a guest, and not for random reads or \
+           SSDs, where it is the slowest of all.",
+    source: "anticipatory elevator of Linux until 2.6.32, by its documentation and measured behaviour",
+    enforces: &[],
+    depends: &[],
+    volumes: false,
+    merging: true,
+    parameters: PARAMETERS,
+    build,
+};
+
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "read_expire",
+        kind: "time with unit",
+        default: "\"125ms\"",
+        help: "How old a sync request must be to be promoted, at most once in this time",
+    },
+    Parameter {
+        name: "write_expire",
+        kind: "time with unit",
+        default: "\"250ms\"",
+        help: "The same for async requests",
+    },
+    Parameter {
+        name: "read_batch_expire",
+        kind: "time with unit",
+        default: "\"500ms\"",
+        help: "How long a sync batch lasts while async requests wait",
+    },
+    Parameter {
+        name: "write_batch_expire",
+        kind: "time with unit",
+        default: "\"125ms\"",
+        help: "How long an async batch should last; how many requests that are is learnt",
+    },
+    Parameter {
+        name: "antic_expire",
+        kind: "time with unit",
+        default: "\"6ms\"",
+        help: "How long the disk stands still at most; \"0s\": never",
+    },
+    Parameter {
+        name: "think_time_max",
+        kind: "time with unit",
+        default: "\"20ms\"",
+        help: "The longest think time that counts",
+    },
+    Parameter {
+        name: "back_seek_max",
+        kind: "size with unit",
+        default: "\"512MiB\"",
+        help: "The longest seek backward",
+    },
+    Parameter {
+        name: "back_seek_penalty",
+        kind: "factor, 1 to 1000",
+        default: "2",
+        help: "What distance backward is multiplied by",
+    },
+    Parameter {
+        name: "tick",
+        kind: "time with unit",
+        default: "\"1ms\"",
+        help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
+    },
+];
+
+fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    params::within("back_seek_penalty", params.back_seek_penalty, 1, 1000, "")?;
+    Ok(Box::new(elevator::Anticipatory::new(&params)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What is known of owners: how long they think, how far they seek, and whether they ever come back.
+
+use crate::elevator::{Average, SeekAverage};
+use crate::request::Request;
+use crate::time::Instant;
+
+/// 1 as a probability.
+const ONE: u32 = 256;
+
+/// An owner's history.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Owner {
+    pub(super) exited: bool,
+    /// It has sent something to the device, or something has come back.
+    pub(super) started: bool,
+    pub(super) completed: bool,
+    pub(super) queued: u32,
+    pub(super) last_end_time: Instant,
+    pub(super) last_end: u64,
+    pub(super) think: Average,
+    pub(super) seek: SeekAverage,
+}
+
+/// What is known of owners in general.
+#[derive(Debug, Default)]
+pub(super) struct Predictor {
+    /// That an owner exits after its first request, 256 being certain.
+    pub(super) exit: u32,
+    /// That nobody goes on where an owner that has exited was.
+    pub(super) exit_alone: u32,
+    pub(super) think: Average,
+    pub(super) seek: SeekAverage,
+}
+
+fn up(probability: &mut u32) {
+    *probability = (7 * *probability + ONE) / 8;
+}
+
+fn down(probability: &mut u32) {
+    *probability = 7 * *probability / 8;
+}
+
+impl Predictor {
+    pub(super) fn exits(&mut self) {
+        up(&mut self.exit);
+    }
+
+    pub(super) fn stays(&mut self) {
+        down(&mut self.exit);
+    }
+
+    pub(super) fn alone(&mut self) {
+        up(&mut self.exit_alone);
+    }
+
+    pub(super) fn joined(&mut self) {
+        down(&mut self.exit_alone);
+    }
+
+    /// Whether a new owner is not worth waiting for.
+    // rule: anticipatory.no-history
+    pub(super) fn doubts_new_ones(&self, antic_expire: u64) -> bool {
+        self.think.mean() > antic_expire || self.exit * self.exit_alone > 128 * 256
+    }
+
+    pub(super) fn doubts_the_dead(&self) -> bool {
+        self.exit_alone > 128
+    }
+}
+
+impl Owner {
+    /// Takes a request into the history; `think_max` is what a sample of think time may be at most.
+    // rule: anticipatory.think-sample, anticipatory.first-sample, anticipatory.seek-sample
+    pub(super) fn observe(&mut self, now: Instant, request: &Request, think_max: u64, predictor: &mut Predictor) {
+        if self.started || self.completed {
+            let alone = self.completed && self.queued == 0;
+            let thought = if alone { now.nanos_since(self.last_end_time).min(think_max) } else { 0 };
+            let distance = self.last_end.abs_diff(request.offset);
+            if self.think.is_empty() {
+                predictor.think.add(thought);
+                predictor.seek.add(distance);
+                predictor.stays();
+            }
+            self.think.add(thought);
+            self.seek.add(distance);
+        }
+        self.last_end = request.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elevator::drive::at;
+    use crate::request::Kind;
+
+    /// rule: anticipatory.think-sample, anticipatory.first-sample, anticipatory.seek-sample
+    #[test]
+    fn the_first_request_says_nothing_and_the_second_one_something_of_all_new_owners() {
+        let (mut owner, mut predictor) = (Owner::default(), Predictor { exit: 80, ..Predictor::default() });
+        let millis = Instant::from_millis;
+        owner.observe(millis(100), &at(Kind::Read, 10), 20, &mut predictor);
+        assert!(owner.think.is_empty() && predictor.exit == 80);
+        (owner.started, owner.completed, owner.last_end_time) = (true, true, millis(101));
+        owner.observe(millis(105), &at(Kind::Read, 13), u64::MAX, &mut predictor);
+        let near = |mean: u64, expected: u64| mean.abs_diff(expected) <= 5;
+        assert!(near(owner.think.mean(), 4_000_000) && near(predictor.think.mean(), 4_000_000));
+        assert!(near(owner.seek.mean(), 16) && near(predictor.seek.mean(), 16), "two pages are 16 sectors");
+        assert_eq!(predictor.exit, 70, "by an eighth");
+        owner.observe(millis(200), &at(Kind::Read, 14), 5_000_000, &mut predictor);
+        assert!(owner.think.mean() < 5_000_000, "clipped");
+        assert!(near(predictor.think.mean(), 4_000_000), "only first samples are those of new owners");
+        let before = owner.think.mean();
+        owner.queued = 1;
+        owner.observe(millis(300), &at(Kind::Read, 15), u64::MAX, &mut predictor);
+        assert!(owner.think.mean() < before, "0 while others are queued");
+    }
+
+    /// rule: anticipatory.no-history, anticipatory.owner-exited
+    #[test]
+    fn probabilities_move_by_eighths() {
+        let mut predictor = Predictor::default();
+        let mut seen = Vec::new();
+        for _ in 0..12 {
+            predictor.exits();
+            predictor.alone();
+            seen.push((predictor.exit, predictor.doubts_the_dead(), predictor.doubts_new_ones(u64::MAX)));
+        }
+        assert_eq!(seen[0].0, 32);
+        assert_eq!(seen.iter().position(|(_, dead, _)| *dead), Some(5), "above a half: {seen:?}");
+        assert_eq!(seen.iter().position(|(_, _, new)| *new), Some(9), "the product above a half: {seen:?}");
+        predictor.joined();
+        assert!(predictor.exit_alone < predictor.exit);
+    }
+}
