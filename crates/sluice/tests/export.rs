@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::guest::connection;
 use common::guest::qmp::Qmp;
-use common::{Daemon, Ended, LONG, MIB, Place, Running, run, sluice, start, tool, until};
+use common::{Daemon, Ended, LONG, MIB, Place, run, sluice, start, tool};
 use serde_json::{Value, json};
 
 mod common;
@@ -263,15 +263,14 @@ fn documented_keys_alone_are_used_where_no_program_can_be_asked() {
     }
 }
 
-/// A daemon whose paths have what needs quoting, with a volume of each kind.
+/// A daemon whose paths have what needs quoting.
 struct Served {
     place: Place,
     file: PathBuf,
-    _nbd: Daemon,
-    _vhost_user: Running,
+    _daemon: Daemon,
 }
 
-/// Its VM has `a` over vhost-user-blk, and `b` and `c` over NBD.
+/// Its VM has `a` over vhost-user-blk, and `b` and `c` over NBD; all are at `[nbd]` as well.
 fn served() -> Served {
     let place = Place::new();
     let socket = |name: &str| place.socket(&format!("{name}, it's.sock"));
@@ -283,24 +282,11 @@ fn served() -> Served {
             socket.display()
         )
     };
-    let device = "[device.disk]\nbackend = \"null\"\n";
-    let nbd = device.to_owned() + &volume("b", "nbd") + &volume("c", "nbd") + "read_only = true\n";
-    let file = place.write("host.toml", nbd.clone() + &volume("a", "vhost-user-blk"));
-    let vhost_user = other_server(&socket("a"));
-    Served { _nbd: Daemon::serve_as(&place, "nbd.toml", &nbd), _vhost_user: vhost_user, place, file }
-}
-
-fn other_server(socket: &Path) -> Running {
-    let mut server = tool("qemu-storage-daemon", "qemu-system-common");
-    server.args(["--blockdev", &format!("driver=null-co,node-name=n,read-zeroes=on,size={}", 64 * MIB)]);
-    let path = socket.to_str().unwrap().replace(',', ",,");
-    server.args([
-        "--export",
-        &format!("vhost-user-blk,id=e,node-name=n,writable=on,num-queues=2,addr.type=unix,addr.path={path}"),
-    ]);
-    let server = start(&mut server);
-    until("its socket is there", || socket.exists());
-    server
+    let shared = format!("[nbd]\nsocket = \"{}\"\n[device.disk]\nbackend = \"null\"\n", socket("all").display());
+    let host =
+        shared + &volume("a", "vhost-user-blk") + &volume("b", "nbd") + &volume("c", "nbd") + "read_only = true\n";
+    let daemon = Daemon::serve(&place, &host);
+    Served { file: place.file("host.toml"), _daemon: daemon, place }
 }
 
 #[test]
@@ -396,9 +382,7 @@ fn libvirt_makes_qemu_arguments_of_its_parts() {
 #[test]
 fn clients_of_nbd_connect_with_the_uris() {
     let served = served();
-    let without = std::fs::read_to_string(&served.file).unwrap();
-    let file = served.place.write("nbd-alone.toml", without.split("[vm.v.volume.a]").next().unwrap());
-    let uris = run(sluice().args(["export", "nbd-uri", "v"]).arg(file)).ok();
+    let uris = run(sluice().args(["export", "nbd-uri", "v"]).arg(&served.file)).ok();
     let sizes = uris.lines().map(|uri| run(tool("nbdinfo", "libnbd-bin").args(["--size", uri])).ok());
-    assert_eq!(sizes.collect::<Vec<_>>(), ["67108864\n", "67108864\n"]);
+    assert_eq!(sizes.collect::<Vec<_>>(), ["67108864\n"; 3]);
 }
