@@ -13,7 +13,6 @@ const TOOLS: &[(&str, &str)] = &[
     ("debugfs", "e2fsprogs"),
     ("fio", "fio"),
     ("flock", "util-linux"),
-    ("fstrim", "util-linux"),
     ("fsfreeze", "util-linux"),
     ("losetup", "mount"),
     ("lz4", "lz4"),

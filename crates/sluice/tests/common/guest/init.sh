@@ -2,7 +2,6 @@
 # The first process of a guest. It obeys the host over a virtio-serial port: a line "ID BASE64" is a script, which runs
 # beside the others; its end is told as "done ID STATUS BASE64" with what it printed. Each line begins with an empty one,
 # so that a line that a reset has cut off spoils no other.
-# Programs of the host come before those of busybox.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/busybox HOME=/ LC_ALL=C
 /bin/busybox mkdir -p /busybox /proc /sys /tmp /mnt /run
 /bin/busybox --install -s /busybox

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use crate::common::{run, tool};
 
-/// `(program, package)`; everything else is busybox.
-const PROGRAMS: [(&str, &str); 7] = [
+/// `(program, package)`; everything else is busybox, whose shell also prefers its own where both have one.
+const PROGRAMS: [(&str, &str); 6] = [
     ("e2fsck", "e2fsprogs"),
     ("fio", "fio"),
     ("flock", "util-linux"),
-    ("fstrim", "util-linux"),
     ("mkfs.ext4", "e2fsprogs"),
     ("sfdisk", "fdisk"),
     ("blkdiscard", "util-linux"),
