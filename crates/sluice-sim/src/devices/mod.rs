@@ -10,6 +10,7 @@ pub mod array;
 pub mod bucket;
 pub mod hdd;
 pub mod servers;
+pub mod ssd;
 
 /// One request at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

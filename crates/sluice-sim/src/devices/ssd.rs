@@ -1,0 +1,216 @@
+//! A flash drive with a page-mapped translation layer: it writes anywhere, and must clean up behind itself.
+//!
+//! Channels carry data, planes read, program and erase; each has a time until which it is busy. Host writes go round the
+//! planes in the order of channels; when a plane runs short of free blocks, it copies the valid pages of the block that
+//! has fewest and erases it, and whoever comes next to that plane waits. What is copied grows as spare area shrinks.
+//!
+//! Mean cost of a host page write: `tP + (WA - 1)(tR + tP) + WA tE / P`, with `WA` the write amplification.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use sluice_sched::gate::Slot;
+use sluice_sched::{Instant, Kind};
+
+use super::{Job, Model, nanos};
+use crate::random::Stream;
+
+pub mod flash;
+
+use flash::Flash;
+pub use flash::{Geometry, GeometryError};
+
+/// A drive as its data sheet describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SsdSpec {
+    /// Channels, dies, planes, blocks, pages.
+    pub geometry: Geometry,
+    /// To read a page into its plane's register.
+    pub read: Duration,
+    /// To program a page.
+    pub program: Duration,
+    /// To erase a block.
+    pub erase: Duration,
+    /// Rate of a channel, in bytes per second.
+    pub channel: f64,
+    /// Rate of the host's interface, in bytes per second.
+    pub bus: f64,
+    /// What each command costs beside.
+    pub overhead: Duration,
+    /// Bytes of a buffer that takes writes before the flash does; 0: none.
+    pub buffer: u64,
+}
+
+/// The drive.
+#[derive(Debug)]
+pub struct Ssd {
+    spec: SsdSpec,
+    flash: Flash,
+    /// Busy until then, in nanoseconds.
+    planes: Vec<u64>,
+    channels: Vec<u64>,
+    bus: u64,
+    /// When pages that are in the buffer will be in the flash.
+    buffered: BinaryHeap<Reverse<u64>>,
+    over: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
+    sequence: u64,
+    busy: u64,
+}
+
+impl Ssd {
+    /// A drive on which nothing has been written.
+    ///
+    /// # Errors
+    /// [`GeometryError`]: so few spare blocks that cleaning up would be an artefact of the model.
+    pub fn new(spec: SsdSpec) -> Result<Self, GeometryError> {
+        let flash = Flash::new(spec.geometry)?;
+        let (planes, channels) = (spec.geometry.planes_in_all() as usize, spec.geometry.channels as usize);
+        Ok(Ssd {
+            spec,
+            flash,
+            planes: vec![0; planes],
+            channels: vec![0; channels],
+            bus: 0,
+            buffered: BinaryHeap::new(),
+            over: BinaryHeap::new(),
+            sequence: 0,
+            busy: 0,
+        })
+    }
+
+    /// Writes everything once in order, and then `times` its capacity in random pages, without time passing: a drive that
+    /// has been used.
+    pub fn age(&mut self, times: f64, random: &mut Stream) {
+        let pages = self.flash.pages();
+        for page in 0..pages {
+            self.flash.write(page);
+        }
+        for _ in 0..(pages as f64 * times) as u64 {
+            self.flash.write(random.below(pages));
+        }
+        self.flash.forget_counts();
+    }
+
+    /// Pages written to the flash for each that the host wrote, since it was new or aged; 1 if none was.
+    #[must_use]
+    pub fn write_amplification(&self) -> f64 {
+        self.flash.write_amplification()
+    }
+
+    /// Whether every page is where the map says, and as many are valid as are mapped.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        self.flash.is_consistent()
+    }
+
+    fn transfer(&self) -> u64 {
+        nanos(f64::from(self.spec.geometry.page_bytes) / self.spec.channel)
+    }
+
+    /// When a page has been read, if that begins at `from`.
+    fn read_page(&mut self, from: u64, page: u64) -> u64 {
+        let Some(plane) = self.flash.plane_of(page) else { return from };
+        let (read, transfer) = (self.spec.read.as_nanos() as u64, self.transfer());
+        let sensed = from.max(self.planes[plane]) + read;
+        let channel = &mut self.channels[plane % self.spec.geometry.channels as usize];
+        let sent = sensed.max(*channel) + transfer;
+        (self.planes[plane], *channel) = (sensed, sent);
+        self.busy += read;
+        sent
+    }
+
+    /// When a page has been programmed.
+    fn write_page(&mut self, from: u64, page: u64) -> u64 {
+        let (program, transfer) = (self.spec.program.as_nanos() as u64, self.transfer());
+        let written = self.flash.write(page);
+        let channel = &mut self.channels[written.plane % self.spec.geometry.channels as usize];
+        let sent = from.max(*channel) + transfer;
+        *channel = sent;
+        let copy = self.spec.read.as_nanos() as u64 + program;
+        let cleaning = u64::from(written.copied) * copy + u64::from(written.erased) * self.spec.erase.as_nanos() as u64;
+        let work = cleaning + program;
+        self.planes[written.plane] = sent.max(self.planes[written.plane]) + work;
+        self.busy += work;
+        self.planes[written.plane]
+    }
+
+    fn pages(&self, job: &Job) -> std::ops::Range<u64> {
+        let page = u64::from(self.spec.geometry.page_bytes);
+        let (first, end) = (job.offset / page, (job.offset + u64::from(job.length)).div_ceil(page));
+        first.min(self.flash.pages())..end.min(self.flash.pages())
+    }
+
+    fn write(&mut self, start: u64, job: &Job) -> u64 {
+        let (page, bus) = (u64::from(self.spec.geometry.page_bytes), f64::from(job.length) / self.spec.bus);
+        let received = start.max(self.bus) + nanos(bus);
+        self.bus = received;
+        let mut over = received;
+        let room = (self.spec.buffer / page) as usize;
+        for number in self.pages(job) {
+            let mut begins = received;
+            while self.buffered.peek().is_some_and(|Reverse(done)| *done <= begins) {
+                self.buffered.pop();
+            }
+            if room > 0
+                && self.buffered.len() >= room
+                && let Some(Reverse(done)) = self.buffered.pop()
+            {
+                begins = done;
+            }
+            let done = self.write_page(begins, number);
+            if room > 0 {
+                self.buffered.push(Reverse(done));
+            }
+            over = over.max(if room > 0 { begins } else { done });
+        }
+        over
+    }
+
+    fn read(&mut self, start: u64, job: &Job) -> u64 {
+        let ready = self.pages(job).map(|page| self.read_page(start, page)).max().unwrap_or(start);
+        let sent = ready.max(self.bus) + nanos(f64::from(job.length) / self.spec.bus);
+        self.bus = sent;
+        sent
+    }
+}
+
+impl Model for Ssd {
+    fn submit(&mut self, now: Instant, job: Job) {
+        let start = now.as_nanos() + self.spec.overhead.as_nanos() as u64;
+        let over = match job.kind {
+            Kind::Read => self.read(start, &job),
+            Kind::Write => self.write(start, &job),
+            Kind::Flush => self.buffered.iter().map(|Reverse(done)| *done).max().unwrap_or(0).max(start),
+            Kind::Discard | Kind::WriteZeroes => {
+                self.pages(&job).for_each(|page| self.flash.discard(page));
+                start
+            }
+        };
+        self.over.push(Reverse((Instant::from_nanos(over.max(now.as_nanos() + 1)), self.sequence, job.slot)));
+        self.sequence += 1;
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.over.peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Slot> {
+        let Reverse((at, _, slot)) = *self.over.peek()?;
+        (at <= now).then(|| {
+            self.over.pop();
+            slot
+        })
+    }
+
+    fn busy_nanos(&self) -> u64 {
+        self.busy
+    }
+
+    fn servers(&self) -> u32 {
+        self.spec.geometry.planes_in_all()
+    }
+}
+
+#[cfg(test)]
+mod tests;

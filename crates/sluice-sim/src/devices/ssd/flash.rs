@@ -1,0 +1,279 @@
+//! Which page lies where: the map, the blocks, and the collection of what is not valid any more. No time passes here.
+
+/// Nothing is there.
+const NONE: u32 = u32::MAX;
+/// Part of the spare blocks that may be in use by the collector itself: more would be an artefact of a small model.
+const RESERVE_PART: f64 = 0.10;
+
+/// How the flash is made up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Geometry {
+    /// Channels.
+    pub channels: u32,
+    /// Dies of a channel.
+    pub dies: u32,
+    /// Planes of a die.
+    pub planes: u32,
+    /// Blocks of a plane.
+    pub blocks: u32,
+    /// Pages of a block.
+    pub pages: u32,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Spare area, as a part of what the host sees.
+    pub spare: f64,
+    /// Free blocks of a plane below which it collects.
+    pub reserve: u32,
+}
+
+impl Geometry {
+    /// Planes of all channels.
+    #[must_use]
+    pub const fn planes_in_all(&self) -> u32 {
+        self.channels * self.dies * self.planes
+    }
+
+    /// Pages that the host sees.
+    #[must_use]
+    pub fn host_pages(&self) -> u64 {
+        let physical = u64::from(self.planes_in_all()) * u64::from(self.blocks) * u64::from(self.pages);
+        (physical as f64 / (1.0 + self.spare)) as u64
+    }
+}
+
+/// A geometry that would show what no drive does.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum GeometryError {
+    /// The collector's own blocks eat the spare area.
+    #[error(
+        "A plane of {blocks} blocks with {spare_percent:.0} % spare has {spare_blocks:.0} spare blocks, of which the \
+         collector keeps {kept}: more than a tenth, and garbage collection would be an artefact of the small model. Take \
+         at least {wanted} blocks"
+    )]
+    TooFewSpareBlocks {
+        /// Of a plane.
+        blocks: u32,
+        /// In percent of what the host sees.
+        spare_percent: f64,
+        /// Of a plane.
+        spare_blocks: f64,
+        /// Reserve and open blocks.
+        kept: u32,
+        /// That would do.
+        wanted: u32,
+    },
+    /// Something is zero.
+    #[error("A drive has at least one channel, die, plane and page, and four blocks in a plane")]
+    Empty,
+    /// More pages than the map can number.
+    #[error("{0} pages are more than the map can number: 4,294,967,294")]
+    TooLarge(u64),
+}
+
+/// What a write of a page caused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) plane: usize,
+    /// Valid pages that had to be moved first.
+    pub(super) copied: u32,
+    pub(super) erased: u32,
+}
+
+/// Blocks of one plane that are full, by how many of their pages are valid: lists in one array.
+#[derive(Debug)]
+struct Plane {
+    free: Vec<u32>,
+    /// Takes the host's pages, and those that are moved.
+    open: [u32; 2],
+    /// For each count of valid pages the first block that has it.
+    heads: Vec<u32>,
+}
+
+/// The flash of a drive.
+#[derive(Debug)]
+pub(super) struct Flash {
+    geometry: Geometry,
+    /// Physical page of a host page.
+    map: Vec<u32>,
+    /// Host page of a physical page.
+    back: Vec<u32>,
+    valid: Vec<u16>,
+    /// Pages of a block that have been written.
+    filled: Vec<u16>,
+    /// Neighbours in the list of blocks with as many valid pages; of full blocks that are not open any more.
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    planes: Vec<Plane>,
+    turn: usize,
+    host_writes: u64,
+    flash_writes: u64,
+}
+
+impl Flash {
+    pub(super) fn new(geometry: Geometry) -> Result<Self, GeometryError> {
+        let Geometry { blocks, pages, reserve, spare, .. } = geometry;
+        if geometry.planes_in_all() == 0 || pages == 0 || pages > u32::from(u16::MAX) || blocks < 4 {
+            return Err(GeometryError::Empty);
+        }
+        let physical = u64::from(geometry.planes_in_all()) * u64::from(blocks) * u64::from(pages);
+        if physical >= u64::from(NONE) {
+            return Err(GeometryError::TooLarge(physical));
+        }
+        let spare_part = spare / (1.0 + spare);
+        let (spare_blocks, kept) = (f64::from(blocks) * spare_part, reserve + 2);
+        if f64::from(kept) > spare_blocks * RESERVE_PART {
+            let wanted = (f64::from(kept) / RESERVE_PART / spare_part).ceil() as u32;
+            let spare_percent = spare * 100.0;
+            return Err(GeometryError::TooFewSpareBlocks { blocks, spare_percent, spare_blocks, kept, wanted });
+        }
+        let count = geometry.planes_in_all() * blocks;
+        let planes = (0..geometry.planes_in_all()).map(|plane| {
+            let mut free: Vec<u32> = (plane * blocks..(plane + 1) * blocks).rev().collect();
+            let open = [free.pop(), free.pop()].map(|block| block.expect("a plane has four blocks or more"));
+            Plane { free, open, heads: vec![NONE; pages as usize + 1] }
+        });
+        Ok(Flash {
+            geometry,
+            map: vec![NONE; geometry.host_pages() as usize],
+            back: vec![NONE; physical as usize],
+            valid: vec![0; count as usize],
+            filled: vec![0; count as usize],
+            next: vec![NONE; count as usize],
+            previous: vec![NONE; count as usize],
+            planes: planes.collect(),
+            turn: 0,
+            host_writes: 0,
+            flash_writes: 0,
+        })
+    }
+
+    /// Pages that the host sees.
+    pub(super) fn pages(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The plane that has a page; nothing if it was never written.
+    pub(super) fn plane_of(&self, page: u64) -> Option<usize> {
+        let physical = *self.map.get(page as usize)?;
+        (physical != NONE).then(|| self.plane_of_block(physical / self.geometry.pages))
+    }
+
+    fn plane_of_block(&self, block: u32) -> usize {
+        (block / self.geometry.blocks) as usize
+    }
+
+    /// The host writes a page, on the plane whose turn it is.
+    pub(super) fn write(&mut self, page: u64) -> Written {
+        let plane = self.turn;
+        self.turn = (self.turn + 1) % self.planes.len();
+        self.host_writes += 1;
+        self.discard(page);
+        let (copied, erased) = self.collect(plane);
+        self.program(plane, 0, page as u32);
+        Written { plane, copied, erased }
+    }
+
+    /// A page is of no use any more.
+    pub(super) fn discard(&mut self, page: u64) {
+        let physical = std::mem::replace(&mut self.map[page as usize], NONE);
+        if physical != NONE {
+            self.invalidate(physical);
+        }
+    }
+
+    fn invalidate(&mut self, physical: u32) {
+        let block = physical / self.geometry.pages;
+        self.back[physical as usize] = NONE;
+        let listed = self.is_full(block) && !self.planes[self.plane_of_block(block)].open.contains(&block);
+        if listed {
+            self.unlink(block);
+        }
+        self.valid[block as usize] -= 1;
+        if listed {
+            self.link(block);
+        }
+    }
+
+    fn is_full(&self, block: u32) -> bool {
+        u32::from(self.filled[block as usize]) == self.geometry.pages
+    }
+
+    /// Puts a page into an open block of a plane: 0 the host's, 1 the collector's.
+    fn program(&mut self, plane: usize, which: usize, page: u32) {
+        let mut block = self.planes[plane].open[which];
+        if self.is_full(block) {
+            let full = block;
+            block = self.planes[plane].free.pop().expect("the reserve is kept before anything is written");
+            self.planes[plane].open[which] = block;
+            self.link(full);
+        }
+        let physical = block * self.geometry.pages + u32::from(self.filled[block as usize]);
+        self.filled[block as usize] += 1;
+        self.valid[block as usize] += 1;
+        self.map[page as usize] = physical;
+        self.back[physical as usize] = page;
+        self.flash_writes += 1;
+    }
+
+    /// Frees blocks of a plane until its reserve is there: how many pages were copied, and how many blocks erased.
+    fn collect(&mut self, plane: usize) -> (u32, u32) {
+        let (mut copied, mut erased) = (0, 0);
+        while self.planes[plane].free.len() < self.geometry.reserve as usize {
+            let Some(victim) = self.planes[plane].heads.iter().copied().find(|head| *head != NONE) else { break };
+            if u32::from(self.valid[victim as usize]) == self.geometry.pages {
+                break;
+            }
+            self.unlink(victim);
+            let first = victim * self.geometry.pages;
+            for physical in first..first + self.geometry.pages {
+                let page = std::mem::replace(&mut self.back[physical as usize], NONE);
+                if page != NONE {
+                    self.program(plane, 1, page);
+                    copied += 1;
+                }
+            }
+            (self.valid[victim as usize], self.filled[victim as usize]) = (0, 0);
+            self.planes[plane].free.insert(0, victim);
+            erased += 1;
+        }
+        (copied, erased)
+    }
+
+    fn link(&mut self, block: u32) {
+        let plane = self.plane_of_block(block);
+        let head = &mut self.planes[plane].heads[usize::from(self.valid[block as usize])];
+        let after = std::mem::replace(head, block);
+        (self.next[block as usize], self.previous[block as usize]) = (after, NONE);
+        if after != NONE {
+            self.previous[after as usize] = block;
+        }
+    }
+
+    fn unlink(&mut self, block: u32) {
+        let plane = self.plane_of_block(block);
+        let (before, after) = (self.previous[block as usize], self.next[block as usize]);
+        match before {
+            NONE => self.planes[plane].heads[usize::from(self.valid[block as usize])] = after,
+            before => self.next[before as usize] = after,
+        }
+        if after != NONE {
+            self.previous[after as usize] = before;
+        }
+        (self.next[block as usize], self.previous[block as usize]) = (NONE, NONE);
+    }
+
+    pub(super) fn forget_counts(&mut self) {
+        (self.host_writes, self.flash_writes) = (0, 0);
+    }
+
+    pub(super) fn write_amplification(&self) -> f64 {
+        if self.host_writes == 0 { 1.0 } else { self.flash_writes as f64 / self.host_writes as f64 }
+    }
+
+    pub(super) fn is_consistent(&self) -> bool {
+        let mapped = self.map.iter().enumerate().filter(|(_, physical)| **physical != NONE);
+        let back = mapped.clone().all(|(page, physical)| self.back[*physical as usize] == page as u32);
+        let valid: u64 = self.valid.iter().map(|count| u64::from(*count)).sum();
+        back && valid == mapped.count() as u64
+    }
+}
