@@ -45,20 +45,37 @@ impl Counts {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many it were.
-    pub(super) fn turned_away(&self) -> u64 {
-        self.turned_away.fetch_add(1, Ordering::Relaxed) + 1
+    /// Whether it is worth a line in the log, as with the two below.
+    pub(super) fn turned_away(&self) -> bool {
+        is_worth_a_line(self.turned_away.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    pub(super) fn refusal(&self) {
-        self.refusals.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn refusal(&self) -> bool {
+        is_worth_a_line(self.refusals.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    pub(super) fn fault(&self) {
-        self.faults.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn fault(&self) -> bool {
+        is_worth_a_line(self.faults.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     pub(super) fn config_change(&self) {
         self.config_changes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Who does it again and again, by mistake or on purpose, must not fill the log: the first ones, then ever fewer.
+fn is_worth_a_line(times: u64) -> bool {
+    times <= 16 || times.is_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_told_ever_more_seldom() {
+        let counts = Counts::default();
+        let lines = (0..10_000).filter(|_| counts.refusal()).count();
+        assert_eq!((lines, counts.totals().refusals), (16 + 9, 10_000), "16, then 32, 64, up to 8192");
     }
 }

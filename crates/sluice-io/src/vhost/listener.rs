@@ -160,7 +160,7 @@ impl DoorKeeper {
                 Ok(Over::Left) => tracing::info!(vm, volume, "VMM has left"),
                 Ok(Over::Withdrawn) => tracing::info!(vm, volume, "VMM shown out: the volume has left or changed"),
                 Ok(Over::GivenUp) => tracing::warn!(vm, volume, "VMM shown out: the device serves the volume no more"),
-                Err(fault) => tracing::warn!(vm, volume, %fault, "VMM shown out: it broke the protocol"),
+                Err(fault) => tracing::debug!(vm, volume, %fault, "VMM shown out: it broke the protocol"),
             }
         });
         Some(Serving { stream: weak, task })
@@ -168,8 +168,8 @@ impl DoorKeeper {
 
     /// Some try again each second, which must not fill the log.
     fn turn_away(&self, reason: &str) {
-        let times = self.counts.turned_away();
-        if times.is_power_of_two() {
+        if self.counts.turned_away() {
+            let times = self.counts.totals().turned_away;
             tracing::warn!(endpoint = self.endpoint, times, "VMM turned away: {reason}");
         }
     }

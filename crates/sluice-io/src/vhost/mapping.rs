@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::{ptr, thread};
 
@@ -14,6 +14,9 @@ use super::guard::{self, Watch};
 /// File systems whose pages never wait for a disk, a network or another process: memfd and tmpfs, hugetlbfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// Areas that wait to be unmapped; beyond them who drops a mapping unmaps it.
+const AREAS_MAX: usize = 1024;
 
 /// Why a file cannot be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +118,10 @@ impl Drop for Mapping {
         // A device thread may be the last that used it, and taking apart the tables of a large guest takes milliseconds.
         let area = Area { start: self.start as usize, len: self.len };
         match unmapper() {
-            Some(unmapper) => unmapper.send(area).unwrap_or_else(|lost| lost.0.unmap()),
+            Some(unmapper) => match unmapper.try_send(area) {
+                Ok(()) => {}
+                Err(TrySendError::Full(area) | TrySendError::Disconnected(area)) => area.unmap(),
+            },
             None => area.unmap(),
         }
     }
@@ -135,10 +141,10 @@ impl Area {
 }
 
 /// The thread that unmaps; waits for work without cost. Absent if it could not be started.
-fn unmapper() -> Option<&'static Sender<Area>> {
-    static UNMAPPER: OnceLock<Option<Sender<Area>>> = OnceLock::new();
+fn unmapper() -> Option<&'static SyncSender<Area>> {
+    static UNMAPPER: OnceLock<Option<SyncSender<Area>>> = OnceLock::new();
     let start = || {
-        let (sender, receiver) = channel::<Area>();
+        let (sender, receiver) = sync_channel::<Area>(AREAS_MAX);
         let work = move || receiver.into_iter().for_each(Area::unmap);
         thread::Builder::new().name("unmap".to_owned()).spawn(work).ok().map(|_| sender)
     };

@@ -164,8 +164,11 @@ pub async fn serve(
     counts.session();
     let mut session = Session::new(stream, offered, place, counts)?;
     let ended = session.run(entry, &mut stood_up).await;
-    if ended.is_err() {
-        session.counts.fault();
+    if let Err(fault) = &ended
+        && session.counts.fault()
+    {
+        let Entry { vm, volume, .. } = &session.entry;
+        tracing::warn!(vm, volume, %fault, "VMM shown out: it broke the protocol");
     }
     // The VMM learns it before the drain, which may take long.
     let Session { socket, place, .. } = session;
@@ -233,6 +236,8 @@ impl Session {
                         if let Some(over) = self.take(message).await? {
                             return Ok(over);
                         }
+                        // Who never stops sending must not keep the others of this thread waiting.
+                        tokio::task::yield_now().await;
                     }
                 },
                 changed = entry.changed() => {
@@ -274,7 +279,7 @@ impl Session {
         acknowledge: bool,
         refusal: Refusal,
     ) -> Result<Vec<u8>, Fault> {
-        self.counts.refusal();
+        let worth_a_line = self.counts.refusal();
         self.refusals += 1;
         let what = known.map_or_else(|| format!("Message {request}"), |known| format!("{known:?}"));
         if self.refusals > REFUSALS_MAX {
@@ -286,8 +291,10 @@ impl Session {
             known if acknowledge && !known.is_some_and(has_an_answer) => 1u64.to_ne_bytes().to_vec(),
             _ => return Err(Fault::Refused { what, refusal }),
         };
-        let Entry { vm, volume, .. } = &self.entry;
-        tracing::warn!(vm, volume, what, %refusal, "Message of a VMM refused");
+        if worth_a_line {
+            let Entry { vm, volume, .. } = &self.entry;
+            tracing::warn!(vm, volume, what, %refusal, "Message of a VMM refused");
+        }
         Ok(payload)
     }
 

@@ -592,3 +592,31 @@ fn logs_that_do_not_fit_are_refused() {
 fn log_shape(queues: u16, entries: u16) -> Vec<u8> {
     VhostUserInflight::new(0, 0, queues, entries).as_slice().to_vec()
 }
+
+#[test]
+fn who_never_stops_sending_leaves_the_others_their_turns() {
+    let bench = Bench::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let messages = 100u32;
+    let ours = crate::vhost::client::link::Link::new(ours, PATIENCE).unwrap();
+    (0..messages).for_each(|_| ours.send(FrontendReq::GET_FEATURES.into(), 0, &[], &[]).unwrap());
+    theirs.set_nonblocking(true).unwrap();
+    let (_entry, offered) = watch::channel(Some(bench.entry.clone()));
+    let turns = runtime.block_on(async {
+        let stream = Arc::new(UnixStream::from_std(theirs).unwrap());
+        let session = tokio::spawn(serve(stream, offered, Box::new(()), Arc::new(Counts::default())));
+        // What comes before the first answer is the device thread's time.
+        let mut turns = 0;
+        for message in 0..messages {
+            while rustix::io::ioctl_fionread(&ours).unwrap() < 20 {
+                turns += u32::from(message > 0);
+                tokio::task::yield_now().await;
+            }
+            ours.receive().unwrap();
+        }
+        session.abort();
+        turns
+    });
+    assert!(turns >= messages - 1, "{turns} turns");
+}
