@@ -94,8 +94,8 @@ fn check_file(path: &str) -> Result<Vec<Violation>, String> {
 }
 
 fn check(source: &Source<'_>) -> Vec<Violation> {
-    // The seeds of a fuzzer are input, and as ugly as they need to be.
-    if source.has_folder("corpus") || source.has_folder("seeds") {
+    // Seeds of a fuzzer and data of others are input, and as ugly as they need to be.
+    if source.has_folder("corpus") || source.has_folder("seeds") || source.has_folder("data") {
         return Vec::new();
     }
     let mut violations = text::check(source);
