@@ -8,6 +8,7 @@ pub mod cfq;
 pub mod deadline;
 pub mod edf_credit;
 pub mod flubber;
+pub mod mcfq;
 pub mod mclock;
 pub mod noop;
 pub mod sfqd;
@@ -19,6 +20,7 @@ pub const ALL: &[&Descriptor] = &[
     &deadline::DESCRIPTOR,
     &edf_credit::DESCRIPTOR,
     &flubber::DESCRIPTOR,
+    &mcfq::DESCRIPTOR,
     &mclock::DESCRIPTOR,
     &noop::DESCRIPTOR,
     &sfqd::DESCRIPTOR,

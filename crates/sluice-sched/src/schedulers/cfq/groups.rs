@@ -118,7 +118,6 @@ impl Groups {
         group.weight = weight;
     }
 
-    #[allow(dead_code, reason = "mcfq comes next")]
     pub(super) fn set_multiplier(&mut self, index: u32, multiplier: u64) {
         self.groups[index as usize].multiplier = multiplier;
     }

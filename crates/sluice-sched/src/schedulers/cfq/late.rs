@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::elevator::is_sync;
 use crate::policy::PriorityClass;
-use crate::request::{Completion, Request};
+use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, Scope, State};
 use crate::schedulers::cfq::cooperators::{Cooperators, is_close};
 use crate::schedulers::cfq::core::{Core, nanos};
@@ -39,7 +39,7 @@ enum Choice {
 }
 
 impl Late {
-    pub(super) fn new(params: Params, facts: &Facts) -> Late {
+    pub(crate) fn new(params: Params, facts: &Facts) -> Late {
         let groups = (params.mode == Mode::Group).then(|| Groups::new(&params));
         Late {
             core: Core::new(params, facts),
@@ -48,6 +48,15 @@ impl Late {
             groups,
             busy: 0,
             busy_sync: 0,
+        }
+    }
+
+    /// What the slices of an owner are multiplied by, and its charges divided: 65,536 is 1.
+    // rule: mcfq.t4
+    pub(crate) fn set_multiplier(&mut self, owner: OwnerId, multiplier: u64) {
+        let known = self.core.owners.get(owner.index()).and_then(Option::as_ref).map(|owner| owner.group);
+        if let (Some(groups), Some(group)) = (&mut self.groups, known) {
+            groups.set_multiplier(group, multiplier);
         }
     }
 

@@ -1,0 +1,356 @@
+//! The manager of time slices: observed bandwidth against weights.
+//!
+//! Every sample closes with what each VM completed. The VM of the least weight, among those that worked, is the
+//! reference. For each other one the ideal proportion is its weight over the reference's; the correction is that over the
+//! observed proportion. Above 1 it gets too little.
+
+use std::collections::VecDeque;
+
+use crate::schedulers::mcfq::{Mode, Params};
+use crate::time::Instant;
+
+/// 1 as a multiplier or a correction.
+pub(super) const ONE: u64 = 1 << 16;
+/// Multipliers stay between a tenth and ten.
+// rule: mcfq.t7
+const MULTIPLIERS: (u64, u64) = (ONE / 10, ONE * 10);
+
+/// A sample of one VM.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    bytes: u64,
+    /// Nanoseconds in which it had requests.
+    busy: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Vm {
+    weight: u64,
+    /// The order in which VMs came.
+    came: u64,
+    outstanding: u32,
+    since: Instant,
+    current: Sample,
+    samples: VecDeque<Sample>,
+    corrections: VecDeque<u64>,
+    multiplier: u64,
+}
+
+/// The control loop.
+#[derive(Debug)]
+pub(super) struct Manager {
+    mode: Mode,
+    window: usize,
+    interval: u64,
+    vms: Vec<Option<Vm>>,
+    came: u64,
+    closed: u64,
+}
+
+fn push<T>(list: &mut VecDeque<T>, value: T, most: usize) {
+    if list.len() == most {
+        list.pop_front();
+    }
+    list.push_back(value);
+}
+
+impl Vm {
+    fn bytes(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.bytes).sum()
+    }
+
+    /// Whether it asked for at least half of the time, and got something.
+    // rule: mcfq.t5
+    fn worked(&self, interval: u64) -> bool {
+        let busy: u64 = self.samples.iter().map(|sample| sample.busy).sum();
+        self.bytes() > 0 && 2 * busy >= interval * self.samples.len() as u64
+    }
+
+    fn pause(&mut self, now: Instant) {
+        if self.outstanding > 0 {
+            self.current.busy += now.nanos_since(self.since);
+        }
+        self.since = now;
+    }
+}
+
+impl Manager {
+    pub(super) fn new(params: &Params) -> Manager {
+        Manager {
+            mode: params.mode,
+            window: params.window as usize,
+            interval: params.interval.as_nanos() as u64,
+            vms: Vec::new(),
+            came: 0,
+            closed: 0,
+        }
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.window as u64
+    }
+
+    fn vm(&mut self, owner: u32) -> Option<&mut Vm> {
+        self.vms.get_mut(owner as usize)?.as_mut()
+    }
+
+    pub(super) fn set(&mut self, owner: u32, weight: u64) {
+        if let Some(vm) = self.vm(owner) {
+            vm.weight = weight;
+            return;
+        }
+        let index = owner as usize;
+        if self.vms.len() <= index {
+            self.vms.resize(index + 1, None);
+        }
+        self.came += 1;
+        self.vms[index] = Some(Vm {
+            weight,
+            came: self.came,
+            outstanding: 0,
+            since: Instant::ZERO,
+            current: Sample::default(),
+            samples: VecDeque::new(),
+            corrections: VecDeque::new(),
+            multiplier: ONE,
+        });
+    }
+
+    pub(super) fn remove(&mut self, owner: u32) {
+        self.vms[owner as usize] = None;
+    }
+
+    pub(super) fn came(&mut self, now: Instant, owner: u32) {
+        if let Some(vm) = self.vm(owner) {
+            vm.pause(now);
+            vm.outstanding += 1;
+        }
+    }
+
+    pub(super) fn went(&mut self, now: Instant, owner: u32, bytes: u64) {
+        if let Some(vm) = self.vm(owner) {
+            vm.pause(now);
+            vm.outstanding = vm.outstanding.saturating_sub(1);
+            vm.current.bytes += bytes;
+        }
+    }
+
+    /// A sample ends at `end`.
+    // rule: mcfq.observed, mcfq.window-samples
+    pub(super) fn close(&mut self, end: Instant) {
+        let window = self.window;
+        for vm in self.vms.iter_mut().flatten() {
+            vm.pause(end);
+            let mut sample = std::mem::take(&mut vm.current);
+            sample.busy = sample.busy.min(self.interval);
+            push(&mut vm.samples, sample, window);
+        }
+        self.closed += 1;
+        if self.mode != Mode::Window || self.closed.is_multiple_of(window as u64) {
+            self.correct();
+        }
+    }
+
+    /// The VM that all others are measured against: of those that worked the one of least weight, and of these the oldest.
+    // rule: mcfq.roles, mcfq.t6
+    fn reference(&self) -> Option<(u64, u64, u64)> {
+        let worked = self.vms.iter().flatten().filter(|vm| vm.worked(self.interval));
+        let least = worked.min_by_key(|vm| (vm.weight, vm.came))?;
+        Some((least.came, least.weight, least.bytes() / least.samples.len() as u64))
+    }
+
+    // rule: mcfq.ideal, mcfq.correction, mcfq.t1, mcfq.t3, mcfq.t5
+    fn correct(&mut self) {
+        let Some((reference, weight, bandwidth)) = self.reference() else { return };
+        let (mode, window, interval) = (self.mode, self.window, self.interval);
+        for vm in self.vms.iter_mut().flatten() {
+            if vm.came == reference || !vm.worked(interval) || bandwidth == 0 {
+                continue;
+            }
+            let own = u128::from((vm.bytes() / vm.samples.len() as u64).max(1));
+            let ideal = u128::from(vm.weight) * u128::from(ONE);
+            let correction = ideal * u128::from(bandwidth) / (u128::from(weight.max(1)) * own);
+            let correction = u64::try_from(correction).unwrap_or(u64::MAX).clamp(ONE >> 12, ONE << 12);
+            push(&mut vm.corrections, correction, window);
+            let mean = vm.corrections.iter().sum::<u64>() / vm.corrections.len() as u64;
+            let wanted = match mode {
+                Mode::Window => vm.multiplier * correction / ONE,
+                Mode::Paper => vm.multiplier * mean / ONE,
+                Mode::Base => mean,
+            };
+            vm.multiplier = wanted.clamp(MULTIPLIERS.0, MULTIPLIERS.1);
+        }
+    }
+
+    /// What the slices of each VM are multiplied by.
+    pub(super) fn multipliers(&self, mut each: impl FnMut(u32, u64)) {
+        for (owner, vm) in (0u32..).zip(&self.vms) {
+            if let Some(vm) = vm {
+                each(owner, vm.multiplier);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    /// VMs of these weights under a manager, on a plant where bandwidth follows the multipliers: VM i has `natural` of i
+    /// times its weight times its multiplier to the power of `gain`. The multipliers after each second.
+    struct Plant {
+        manager: Manager,
+        weights: Vec<u64>,
+        natural: Vec<f64>,
+        gain: f64,
+        now: Instant,
+        scale: f64,
+    }
+
+    impl Plant {
+        fn new(mode: Mode, window: u32, weights: &[u64], natural: &[f64], gain: f64) -> Plant {
+            let mut manager = Manager::new(&Params { mode, window, ..Params::default() });
+            (0u32..).zip(weights).for_each(|(owner, weight)| manager.set(owner, *weight));
+            let (weights, natural) = (weights.to_vec(), natural.to_vec());
+            Plant { manager, weights, natural, gain, now: Instant::ZERO, scale: 1e6 }
+        }
+
+        fn multipliers(&self) -> Vec<f64> {
+            let mut all = Vec::new();
+            self.manager.multipliers(|_, multiplier| all.push(multiplier as f64 / ONE as f64));
+            all
+        }
+
+        /// Bandwidth of each in proportion to its weight: 1 is ideal.
+        fn observed(&self) -> Vec<f64> {
+            let natural = self.natural.iter().zip(self.multipliers());
+            natural.map(|(natural, multiplier)| natural * multiplier.powf(self.gain)).collect()
+        }
+
+        fn second(&mut self) -> Vec<f64> {
+            let bandwidth: Vec<f64> = self.observed().iter().zip(&self.weights).map(|(o, w)| o * *w as f64).collect();
+            (0u32..).zip(&bandwidth).for_each(|(owner, _)| self.manager.came(self.now, owner));
+            self.now = self.now + Duration::from_secs(1);
+            for (owner, bandwidth) in (0u32..).zip(bandwidth) {
+                self.manager.went(self.now, owner, (bandwidth * self.scale) as u64);
+            }
+            self.manager.close(self.now);
+            self.multipliers()
+        }
+
+        fn seconds(&mut self, seconds: usize) -> Vec<Vec<f64>> {
+            (0..seconds).map(|_| self.second()).collect()
+        }
+    }
+
+    const MODES: [Mode; 3] = [Mode::Window, Mode::Paper, Mode::Base];
+
+    /// rule: mcfq.fixed-point, mcfq.ideal, mcfq.roles
+    #[test]
+    fn where_all_is_ideal_nothing_moves() {
+        for mode in MODES {
+            let mut plant = Plant::new(mode, 10, &[1000, 700, 400, 100], &[1.0; 4], 1.0);
+            for multipliers in plant.seconds(100) {
+                assert!(multipliers.iter().all(|m| (m - 1.0).abs() < 0.001), "{mode:?}: {multipliers:?}");
+            }
+        }
+    }
+
+    /// rule: mcfq.sign, mcfq.correction, mcfq.apply, mcfq.t1
+    #[test]
+    fn who_gets_too_little_gets_longer_slices() {
+        for mode in MODES {
+            let mut plant = Plant::new(mode, 5, &[1000, 400, 100], &[0.5, 2.0, 1.0], 1.0);
+            let after = plant.seconds(5).pop().unwrap();
+            assert!(after[0] > 1.2 && after[1] < 0.8, "{mode:?}: {after:?}");
+            assert_eq!(after[2], 1.0, "the reference's never changes");
+        }
+    }
+
+    /// rule: mcfq.converges, mcfq.t2, mcfq.t9
+    #[test]
+    fn a_window_at_a_time_converges_in_two() {
+        for window in [1, 3, 10, 20] {
+            for gain in [0.5, 0.8, 1.0, 1.2, 1.5] {
+                let mut plant = Plant::new(Mode::Window, window, &[1000, 100], &[0.5, 1.0], gain);
+                plant.seconds(2 * window as usize);
+                let error = plant.observed()[0].ln().abs();
+                let due = 0.5f64.ln().abs() * (1.0 - gain).abs().powi(2);
+                assert!(error <= due + 0.01, "window {window}, gain {gain}: {error} of {due}");
+            }
+        }
+        // Not in between: the first window has to end.
+        let mut plant = Plant::new(Mode::Window, 10, &[1000, 100], &[0.5, 1.0], 1.0);
+        assert!(plant.seconds(9).iter().all(|m| m[0] == 1.0));
+        assert!((plant.second()[0] - 2.0).abs() < 0.01);
+    }
+
+    /// rule: mcfq.limit-cycles, mcfq.t3, mcfq.t7, mcfq.observed, mcfq.window-samples
+    #[test]
+    fn as_published_it_swings_between_its_bounds() {
+        for window in [3, 5, 10, 20] {
+            let mut plant = Plant::new(Mode::Paper, window, &[1000, 100], &[0.8, 1.0], 1.0);
+            let late: Vec<f64> = plant.seconds(2000)[1000..].iter().map(|m| m[0]).collect();
+            let (low, high) = late.iter().fold((f64::MAX, 0.0f64), |(l, h), m| (l.min(*m), h.max(*m)));
+            assert!(high / low > 3.0, "window {window}: between {low} and {high}");
+            assert!(low >= 0.0999 && high <= 10.0, "the bounds hold: {low} {high}");
+        }
+        let mut plant = Plant::new(Mode::Paper, 2, &[1000, 100], &[0.8, 1.0], 1.0);
+        let last = plant.seconds(300).pop().unwrap();
+        assert!((last[0] - 1.25).abs() < 0.02, "with a window of two it settles: {last:?}");
+    }
+
+    /// rule: mcfq.base-half, mcfq.t2
+    #[test]
+    fn from_the_base_slice_half_of_the_error_stays() {
+        for window in [3, 10] {
+            let mut plant = Plant::new(Mode::Base, window, &[1000, 100], &[0.5, 1.0], 1.0);
+            plant.seconds(1000);
+            let observed = plant.observed()[0];
+            assert!((observed - 0.707).abs() < 0.02, "window {window}: {observed}");
+        }
+    }
+
+    /// rule: mcfq.scaling
+    #[test]
+    fn the_scale_of_bandwidth_and_the_names_of_vms_do_not_matter() {
+        for mode in MODES {
+            let run = |scale: f64, natural: &[f64]| {
+                let mut plant = Plant::new(mode, 4, &[1000, 400, 400, 100], natural, 1.0);
+                plant.scale = scale;
+                plant.seconds(50)
+            };
+            let before = run(1e6, &[0.7, 1.4, 0.9, 1.0]);
+            for (a, b) in before.iter().zip(&run(1e9, &[0.7, 1.4, 0.9, 1.0])) {
+                assert!(a.iter().zip(b).all(|(a, b)| (a / b - 1.0).abs() < 0.02), "{mode:?}: {a:?} {b:?}");
+            }
+            for (a, b) in before.iter().zip(&run(1e6, &[0.7, 0.9, 1.4, 1.0])) {
+                assert!((a[1] / b[2] - 1.0).abs() < 1e-9 && (a[2] / b[1] - 1.0).abs() < 1e-9, "{mode:?}: {a:?} {b:?}");
+            }
+        }
+    }
+
+    /// rule: mcfq.t5, mcfq.t6
+    #[test]
+    fn who_was_idle_is_not_corrected_and_not_the_reference() {
+        let mut manager = Manager::new(&Params { window: 2, ..Params::default() });
+        [100, 100, 400, 50].into_iter().enumerate().for_each(|(owner, weight)| manager.set(owner as u32, weight));
+        let mut now = Instant::ZERO;
+        for _ in 0..2 {
+            // 0 and 1 work, 2 works a third of the time, 3 (of the least weight) not at all.
+            [0, 1].into_iter().for_each(|owner| manager.came(now, owner));
+            let end = now + Duration::from_secs(1);
+            manager.came(now + Duration::from_millis(666), 2);
+            now = end;
+            for (owner, bytes) in [(0, 1000), (1, 500), (2, 100)] {
+                manager.went(now, owner, bytes);
+            }
+            manager.close(now);
+        }
+        let mut after = Vec::new();
+        manager.multipliers(|_, multiplier| after.push(multiplier));
+        assert_eq!(after, [ONE, 2 * ONE, ONE, ONE], "of two equals the older one is the reference");
+    }
+}
