@@ -1,9 +1,10 @@
 //! One VMM at one volume: from its first message until it has gone and nothing of it is left.
 //!
 //! The session takes a message at a time, checks it against what was said before, changes its own state, and tells the
-//! device thread what follows from that. A message that is refused has changed nothing; if the VMM asked for an
-//! acknowledgement it is told so and may go on, else, or after [`REFUSALS_MAX`], the session ends. Whatever ends it, the
-//! device thread is asked to let go of the VMM's queues, and the session is over when it has.
+//! device thread what follows from that. A message that is refused has changed nothing, but that a ring which cannot start
+//! with what is said waits for another kick. If the VMM asked for an acknowledgement it is told so and may go on, else, or
+//! after [`REFUSALS_MAX`], the session ends. Whatever ends it, the device thread is asked to let go of the VMM's queues, and
+//! the session is over when it has.
 //!
 //! Besides messages four things happen to a session: its volume changes or leaves, the device thread has given it up, and
 //! the VMM is found to have taken away memory that it had given.

@@ -30,7 +30,7 @@ const PROTOCOL: Protocol = Protocol::MQ
 const INFLIGHT_LEN: usize = 20;
 
 impl Session {
-    /// Does what a message says. What is refused has changed nothing.
+    /// Does what a message says. What is refused has changed nothing, unless what it says is fine and a ring cannot start.
     pub(super) async fn handle(&mut self, mut message: Message) -> Result<Answer, Refusal> {
         let request = message.request().ok_or(Refusal::Unknown)?;
         match request {

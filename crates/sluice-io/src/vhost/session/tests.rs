@@ -22,6 +22,7 @@ use vhost::vhost_user::message::{
 use vm_memory::ByteValued;
 
 use super::*;
+use crate::delay::{DelaySpec, ServiceTime};
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
 use crate::listener::{Endpoint, Seats};
 use crate::nbd::export::sample;
@@ -49,13 +50,17 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
+        Bench::on(None)
+    }
+
+    fn on(delay: Option<DelaySpec>) -> Bench {
         let scheduler = SchedulerSpec {
             descriptor: schedulers::find("mclock").unwrap(),
             facts: Facts::default(),
             params: Default::default(),
         };
         let gate = GateSettings::default();
-        let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay: None, delay_log: None };
+        let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None };
         let device = Device::start(spec).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
@@ -508,6 +513,23 @@ fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     let nowhere = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&nowhere));
     assert_eq!(bench.totals().turned_away, 2);
+}
+
+#[test]
+fn who_comes_back_waits_for_the_end_of_what_it_left_at_the_device() {
+    let time = ServiceTime::Fixed(Duration::from_millis(300));
+    let bench = Bench::on(Some(DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 }));
+    let mut client = bench.connect(&options());
+    client.queue(0).submit(0, Request::Write { offset: 0, len: 4096 }).unwrap();
+    client.queue(0).publish().unwrap();
+    let in_flight = || bench.device.snapshot().unwrap().in_flight;
+    while in_flight() == 0 {}
+    client.disconnect();
+    // Its first answer comes from a session of its own, which begins when the other is over.
+    let vmm = bench.vmm();
+    vmm.features().unwrap();
+    assert_eq!(in_flight(), 0);
+    assert_eq!((bench.totals().sessions, bench.totals().turned_away), (2, 0));
 }
 
 #[test]
