@@ -237,7 +237,7 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
 /// Everything at once; the answers by cookie.
 fn ask_all(client: &mut Client, commands: &[Command<'_>]) -> Vec<Result<Vec<u8>, Errno>> {
     for (cookie, command) in commands.iter().enumerate() {
-        client.submit(cookie as u64, command.clone()).unwrap();
+        client.submit(cookie as u64, *command).unwrap();
     }
     let mut answers = vec![None; commands.len()];
     while answers.iter().any(Option::is_none) {

@@ -205,7 +205,7 @@ fn a_guest_reads_what_it_wrote() {
     let (mut file, bench) = on_file();
     let session = bench.open();
     let mut guest = bench.start(&session);
-    let written: Vec<u8> = (0..8192u32).map(|byte| (byte * 7 >> 2) as u8).collect();
+    let written: Vec<u8> = (0..8192u32).map(|byte| ((byte * 7) >> 2) as u8).collect();
     guest.memory.write_slice(&written, guest.data(1)).unwrap();
     assert_eq!(guest.ask(1, 1, 3, 8192), (0, 1));
     assert_eq!(guest.ask(2, 0, 3, 8192), (0, 8193));
