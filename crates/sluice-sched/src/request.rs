@@ -73,6 +73,8 @@ impl Flags {
     pub const TRACKED: Flags = Flags(8);
     /// Stands for one or several requests that the gate may merge further; set by the gate alone.
     pub const CARRIER: Flags = Flags(16);
+    /// Was dispatched by a scheduler that is gone; set by the gate alone.
+    pub const FOREIGN: Flags = Flags(32);
 
     /// Whether all of `other` are set.
     #[must_use]

@@ -163,6 +163,15 @@ impl Members {
         known.then_some(&mut member.account)
     }
 
+    /// Everybody who has not left, with policies.
+    pub(super) fn present(&self) -> impl Iterator<Item = (OwnerId, Policy, &[(VolumeId, Policy)])> {
+        let known = (0u32..).zip(&self.members);
+        known.filter_map(|(index, member)| {
+            let member = member.as_deref().filter(|member| member.present)?;
+            Some((OwnerId(index), member.policy, member.volumes.as_slice()))
+        })
+    }
+
     pub(super) fn policy(&self, owner: OwnerId) -> Option<&Policy> {
         self.member(owner).map(|member| &member.policy)
     }

@@ -21,6 +21,7 @@ pub mod histogram;
 mod members;
 mod merging;
 mod splitting;
+mod switching;
 
 pub use accounting::OwnerAccount;
 use members::Members;
@@ -320,11 +321,7 @@ impl Gate {
     /// A request arrives. It is split if it is too large, and waits until `pump` dispatches it.
     pub fn insert(&mut self, now: Instant, arrival: &Arrival) -> Result<RequestId, Refused> {
         let (owner, volume) = (arrival.owner, arrival.volume);
-        let max = match arrival.kind {
-            Kind::Discard | Kind::WriteZeroes => self.settings.discard_max,
-            Kind::Read | Kind::Write | Kind::Flush => self.settings.transfer_max,
-        };
-        let piece_max = u32::try_from(max.0).unwrap_or(u32::MAX).max(512);
+        let piece_max = self.piece_max(arrival.kind);
         let pieces = if arrival.length <= piece_max { 1 } else { arrival.length.div_ceil(piece_max) };
         let account = self.members.account_of(owner, volume).ok_or(Refused::Unknown(owner, volume))?;
         if account.waiting + pieces > self.settings.queue_max && account.waiting > 0 {
@@ -454,7 +451,9 @@ impl Gate {
         let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
         let completion = Completion { ok, ..entry.expect("a submission is completed exactly once") };
         self.free.push(slot.0);
-        self.scheduler.complete(now, &completion);
+        if !completion.request.flags.contains(Flags::FOREIGN) {
+            self.scheduler.complete(now, &completion);
+        }
         completion
     }
 

@@ -2,6 +2,7 @@
 
 use crate::gate::{Finished, Outcome};
 use crate::request::{Flags, Request};
+use crate::units::Bytes;
 
 #[derive(Debug, Clone, Copy)]
 struct Parent {
@@ -32,6 +33,11 @@ pub(super) fn piece(whole: &Request, index: u32, piece_max: u32, parent: u32) ->
         delta,
         ..*whole
     }
+}
+
+/// A bound on pieces as a length; no piece is smaller than a sector.
+pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
+    u32::try_from(max.0).unwrap_or(u32::MAX).max(512)
 }
 
 impl Splitting {
