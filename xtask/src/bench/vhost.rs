@@ -70,7 +70,7 @@ pub(super) struct Options {
     #[arg(long)]
     own_only: bool,
     /// Rounds to measure.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 21)]
     rounds: usize,
 }
 
@@ -137,7 +137,8 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     let millis = Duration::from_millis;
     let effort = match quick {
         true => Effort { warm: millis(20), time: millis(100), shares: millis(500) },
-        false => Effort { warm: millis(200), time: millis(1000), shares: millis(4000) },
+        // Short, so that all take their turn before the machine is another one.
+        false => Effort { warm: millis(50), time: millis(250), shares: millis(2000) },
     };
     let scratch = server::scratch(options.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
@@ -152,7 +153,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         }
     }
     if wanted(Part::Many) && !options.peers_only {
-        many::run(&mut report, &file, options.rounds, effort)?;
+        many::run(&mut report, &file, options.rounds.div_ceil(4), effort)?;
     }
     if wanted(Part::Idle) && !options.peers_only {
         idle::run(&mut report, effort)?;

@@ -2,8 +2,8 @@
 //!
 //! On a `delay` device the capacity is a number; a file shows what so many queues cost. The VMs have weights 1, 2 and 3 in
 //! turn. For the total each has one request in flight, so that it is as much as the one VM has. For the shares each has
-//! [`WAITING`]: who has nothing waiting when its turn comes asks for nothing, and on a file, which answers when it likes,
-//! that happens to a VM with a single request.
+//! [`WAITING`]: who has nothing waiting when its turn comes asks for nothing, and a file answers a few hundred requests
+//! in the time for which a busy machine lets the front end wait for its processor.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,9 +19,9 @@ use super::{Effort, Store, failed};
 const VMS: usize = 100;
 const WEIGHTS: usize = 3;
 /// Requests that each of many VMs has in flight where shares are measured.
-const WAITING: u16 = 4;
+const WAITING: u16 = 16;
 /// Of the delay device: requests per second, and how many it works on side by side.
-const RATE: u64 = 10_000;
+const RATE: u64 = 5_000;
 const PARALLEL: u64 = 8;
 /// What counts as one request of the delay device, so that normalised IOPS are IOPS.
 const REFERENCE: u32 = 8192;
@@ -55,7 +55,7 @@ pub(super) fn run(report: &mut Report, file: &Path, rounds: usize, effort: Effor
             "one: IOPS",
             "many / one",
             "off the share [% of the total]",
-            "off it, 4 requests each",
+            "off it, 16 requests each",
         ],
     );
     for pair in &pairs {
