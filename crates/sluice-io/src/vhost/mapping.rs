@@ -6,13 +6,12 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::{ptr, thread};
 
-use rustix::fs::{fstat, fstatfs};
+use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::guard::{self, Watch};
 
-/// File systems whose pages never wait for a disk, a network or another process: memfd and tmpfs, hugetlbfs.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// As `statfs` knows it.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Areas that wait to be unmapped; beyond them who drops a mapping unmaps it.
@@ -33,8 +32,8 @@ pub enum MappingError {
         wanted: u64,
     },
     /// A file whose pages may have to be waited for.
-    #[error("The file lies on a file system of type {0:#x}; share memory by memfd, tmpfs or hugetlbfs")]
-    FileSystem(u64),
+    #[error("It is no file in memory; share memory by memfd, tmpfs or hugetlbfs")]
+    NotMemory,
     /// The system says no.
     #[error("Cannot map it")]
     Io(#[from] io::Error),
@@ -151,13 +150,14 @@ fn unmapper() -> Option<&'static SyncSender<Area>> {
     UNMAPPER.get_or_init(start).as_ref()
 }
 
-/// The size of the pages of a file in memory.
+/// The size of the pages of a file in memory: memfd, tmpfs or hugetlbfs. Others can be sealed by none, which is asked first,
+/// since the kernel answers that itself: any other question may go to a server of the VMM's own, who never answers.
 fn page_len(file: impl AsFd) -> Result<u64, MappingError> {
+    fcntl_get_seals(&file).map_err(|_| MappingError::NotMemory)?;
     let of = fstatfs(file)?;
     match of.f_type as u64 {
-        TMPFS_MAGIC => Ok(rustix::param::page_size() as u64),
         HUGETLBFS_MAGIC => Ok(of.f_bsize as u64),
-        other => Err(MappingError::FileSystem(other)),
+        _ => Ok(rustix::param::page_size() as u64),
     }
 }
 
@@ -200,7 +200,16 @@ mod tests {
         assert!(matches!(Mapping::new(&file, 0, 0, None), Err(MappingError::Short { .. })));
         assert!(matches!(Mapping::new(&file, !4095, 8192, None), Err(MappingError::Short { .. })));
         let elsewhere = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(matches!(Mapping::new(&elsewhere, 0, 4096, None), Err(MappingError::FileSystem(_))));
+        assert!(matches!(Mapping::new(&elsewhere, 0, 4096, None), Err(MappingError::NotMemory)));
+        let (pipe, _) = std::io::pipe().unwrap();
+        assert!(matches!(Mapping::new(&pipe, 0, 4096, None), Err(MappingError::NotMemory)));
+    }
+
+    #[test]
+    fn a_file_on_tmpfs_is_memory() {
+        let file = tempfile::tempfile_in("/dev/shm").expect("glibc needs it for shared memory, so it is there");
+        file.set_len(8192).unwrap();
+        assert_eq!(Mapping::new(&file, 4096, 4096, None).unwrap().len_bytes(), 4096);
     }
 
     #[test]
