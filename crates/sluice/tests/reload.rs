@@ -168,15 +168,64 @@ fn a_refused_file_changes_nothing_at_all() {
     refuse(place.device("") + &free + &new + &nobody, &["no user nobody-has-this-name on this host"]);
     assert!(!socket.exists());
     // What cannot change while it runs.
-    let other_scheduler = place.device("scheduler = \"noop\"") + &vm(&place, "a", "") + &new;
-    let reason = "Device disk: its scheduler cannot change while it runs; restart the daemon";
-    refuse(other_scheduler, &[reason]);
+    let other_scheduler = place.device("scheduler = \"noop\"") + &vm(&place, "a", LIMITED) + &new;
+    refuse(other_scheduler, &["limit is not enforced by noop"]);
     let cost = place.device("cost = { knee = \"1MB\" }") + &free + &new;
     refuse(cost, &["Device disk: its cost model cannot change while it runs"]);
     // And then one that is right.
     daemon.accept(&(place.device("") + &free + &new));
     assert!(seconds_for(&mut client, 2000) < 10.0);
     assert_eq!(open(&place, "new").read(0, 512), Ok(vec![0; 512]));
+}
+
+#[test]
+fn another_scheduler_takes_over_what_waits() {
+    let place = Place::new();
+    let slow = "limit = \"0.01 iops@8KiB\"\nburst = 1\nallow_slow = true";
+    let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", slow)));
+    let mut client = open(&place, "a");
+    let page = |number: u64| noise(number, 4096);
+    for number in 0..32 {
+        client.send(WRITE, 0, number * 4096, 4096, &page(number)).unwrap();
+    }
+    // The first one passes.
+    until("the others wait", || daemon.accounts().number("a", "outstanding") == 31);
+    // Nothing enforces the limit any more, and nothing is lost: neighbours among them go to the disk as one.
+    let host = |scheduler: &str, more: &str| {
+        place.device(&format!("scheduler = \"{scheduler}\"{more}")) + &vm(&place, "a", "")
+    };
+    daemon.accept(&host("noop", ""));
+    let mut answered: Vec<_> = (0..32).map(|_| client.reply().unwrap()).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (1..=32).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
+    // And on, from one to the next, with reads on their way all the time.
+    let chain = [
+        ("deadline", ""),
+        ("cfq", ""),
+        ("cfq", "\ncfq = { mode = \"2.6.18\" }"),
+        ("anticipatory", "\nmerging = false"),
+        ("mcfq", ""),
+        ("sfqd", ""),
+        ("mclock", ""),
+    ];
+    for (scheduler, more) in chain {
+        for number in 0..32 {
+            client.send(READ, 0, number * 4096, 4096, &[]).unwrap();
+        }
+        daemon.accept(&host(scheduler, more));
+        let mut seen = [false; 32];
+        for _ in 0..32 {
+            let (cookie, errno) = client.reply().unwrap();
+            let number = (cookie - 1) % 32;
+            let data = client.data(4096).unwrap();
+            assert!(errno == 0 && data == page(number), "{scheduler}: page {number}");
+            assert!(!std::mem::replace(&mut seen[number as usize], true), "{scheduler}: answered once");
+        }
+    }
+    // The scheduler in force is the one that a limit is asked of.
+    daemon.accept(&(place.device("") + &vm(&place, "a", LIMITED)));
+    let limited = seconds_for(&mut client, 100);
+    assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::device::nbd::Connection;
-use crate::device::spec::{Arrived, Edit, EditError, Snapshot, Store, VmSnapshot, VolumeSpec};
+use crate::device::spec::{Arrived, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::device::turn::{Ending, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
 use crate::nbd::export::Export;
@@ -68,7 +68,17 @@ impl Loop {
                 let set = self.gate.set_depth(now, depth);
                 set.map_err(|cause| refused(&self.device, cause))
             }
+            Edit::SetScheduler { scheduler, merging } => self.set_scheduler(now, scheduler, merging),
         }
+    }
+
+    fn set_scheduler(&mut self, now: Instant, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
+        let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
+        let scheduler = spec.build().map_err(wrong)?;
+        let replaced = self.gate.replace_scheduler(now, scheduler, merging);
+        replaced.map_err(|cause| refused(&self.device, cause))?;
+        self.scheduler = Some((spec, merging));
+        Ok(())
     }
 
     pub(super) fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
@@ -224,6 +234,9 @@ impl Loop {
     /// What must be applied to an empty loop so that it serves the same.
     pub(super) fn describe(&self) -> Vec<Edit> {
         let mut edits = Vec::new();
+        if let Some((scheduler, merging)) = self.scheduler.clone() {
+            edits.push(Edit::SetScheduler { scheduler, merging });
+        }
         for (index, vm) in self.vms.iter().filter(|(_, vm)| !vm.gone) {
             edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: vm.window });
             let volumes = self.backend.volumes.iter();

@@ -138,6 +138,13 @@ pub enum Edit {
     },
     /// The device takes another number of requests at once.
     SetDepth(u32),
+    /// Another scheduler takes over, or the same with other parameters; what waits, waits on.
+    SetScheduler {
+        /// Which.
+        scheduler: SchedulerSpec,
+        /// Whether neighbouring requests are merged before it.
+        merging: bool,
+    },
 }
 
 /// A change that was not made. Those before it in the list were.
@@ -150,6 +157,14 @@ pub enum EditError {
         vm: String,
         /// Why.
         cause: ChangeError,
+    },
+    /// The scheduler's parameters are wrong.
+    #[error("Scheduler {name}: {cause}")]
+    Scheduler {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        cause: ParamError,
     },
     /// No such VM or volume.
     #[error("No {0} on this device")]

@@ -15,7 +15,7 @@ use crate::device::nbd::Piece;
 use crate::device::nbd::connection::{Connection, Expect};
 use crate::device::requests::Client;
 use crate::device::slow::{Answer, Question};
-use crate::device::spec::Window;
+use crate::device::spec::{SchedulerSpec, Window};
 use crate::device::spin::Spin;
 use crate::device::table::Table;
 use crate::device::vhost::{Chain, SessionState, VirtQueue};
@@ -59,6 +59,8 @@ pub(super) struct Loop {
     pub(super) device: String,
     pub(super) clock: Clock,
     pub(super) gate: Gate,
+    /// The one that has taken over since the start, and whether its gate merges.
+    pub(super) scheduler: Option<(SchedulerSpec, bool)>,
     finished: Vec<Finished>,
     pub(super) backend: Backend,
     pub(super) vms: Table<Vm>,
@@ -96,6 +98,7 @@ impl Loop {
             device,
             clock: Clock::start(),
             gate,
+            scheduler: None,
             finished: Vec::new(),
             backend,
             vms: Table::default(),

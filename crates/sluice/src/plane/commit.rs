@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_config::{Host, Protocol, Vm};
+use sluice_config::{Device, Host, Protocol, Vm};
 use sluice_io::device::{Edit, Store, VolumeSpec};
 use sluice_io::listener::Entry;
 use sluice_io::nbd::export::Export;
@@ -18,7 +18,8 @@ use super::{Edits, Plane, PlaneError, VolumeName, translate};
 pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
     let Staged { devices, volumes, resized, listeners, guests } = staged;
     plane.devices.extend(devices);
-    let edits = edits(&plane.host, &host, &volumes, &resized);
+    let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
+    let edits = edits(&plane.host, &host, &volumes, &resized, &rotational);
     let changes = edits.values().map(Vec::len).sum();
     for (device, edits) in edits {
         let running = &plane.devices[&device];
@@ -45,7 +46,7 @@ fn on_device<'a>(host: &'a Host, device: &'a str) -> impl Iterator<Item = (&'a S
 
 type Volumes = BTreeMap<VolumeName, (Store, Export)>;
 
-fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes) -> Edits {
+fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes, rotational: &dyn Fn(&str) -> bool) -> Edits {
     let mut edits = Edits::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
         if edits.contains_key(device) {
@@ -53,6 +54,7 @@ fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes) -> Edits {
         }
         let mut list = Vec::new();
         leaving(old, new, device, &mut list);
+        rescheduling(old, new, device, rotational, &mut list);
         changing(old, new, device, resized, &mut list);
         coming(old, new, device, opened, &mut list);
         edits.insert(device.clone(), list);
@@ -77,6 +79,16 @@ fn leaving(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
                 list.push(Edit::RemoveVolume { vm: name.clone(), volume: volume.clone() });
             }
         }
+    }
+}
+
+/// Another scheduler takes over before policies change, which it may enforce where the old one did not.
+fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) -> bool, list: &mut Vec<Edit>) {
+    let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
+    let of = |device: &Device| (device.scheduler.name, device.params.clone(), device.merging);
+    if of(before) != of(after) {
+        let scheduler = translate::scheduler(after, rotational(device));
+        list.push(Edit::SetScheduler { scheduler, merging: after.merging });
     }
 }
 

@@ -14,8 +14,7 @@ const NULL_BLOCK: u32 = 512;
 
 /// A device thread for a device of the file.
 pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> DeviceSpec {
-    let scheduler =
-        SchedulerSpec { descriptor: device.scheduler, facts: device.facts(rotational), params: device.params.clone() };
+    let scheduler = scheduler(device, rotational);
     let gate = GateSettings {
         depth: device.depth,
         transfer_max: Bytes::kib(256),
@@ -31,6 +30,10 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> Device
         delay: device.delay.as_ref().map(delay),
         delay_log: device.delay.as_ref().and_then(|delay| delay.log.clone()),
     }
+}
+
+pub(super) fn scheduler(device: &sluice_config::Device, rotational: bool) -> SchedulerSpec {
+    SchedulerSpec { descriptor: device.scheduler, facts: device.facts(rotational), params: device.params.clone() }
 }
 
 fn delay(delay: &Delay) -> DelaySpec {
@@ -82,11 +85,8 @@ pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config:
     let fixed = [
         (old.path != new.path, "path"),
         (old.backend != new.backend, "backend"),
-        (old.scheduler.name != new.scheduler.name, "scheduler"),
-        (old.params != new.params, "scheduler parameters"),
         (old.reference != new.reference || old.cost != new.cost, "cost model"),
         (old.rotational != new.rotational, "rotational flag"),
-        (old.merging != new.merging, "merging"),
         (old.delay != new.delay, "delay"),
     ];
     fixed.into_iter().find_map(|(differs, what)| differs.then_some(what))
