@@ -2,13 +2,14 @@
 //!
 //! One thread puts requests through a whole gate, with its accounts: insert, pump, complete. Every owner has a
 //! reservation, a limit and a weight, and 32 requests waiting at all times. The subject is mClock (mode `product`); noop
-//! in the same harness shows how much of the time is the gate's, the harness's and the memory's. Time is the CPU time
-//! of the thread; memory is what the allocator was asked for.
+//! in the same harness shows how much of the time is the gate's, the harness's and the memory's; the other schedulers follow,
+//! each alone. Time is the CPU time of the thread; memory is what the allocator was asked for.
 
 mod harness;
 
 use std::alloc::System;
 
+use sluice_sched::schedulers;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use super::report::{Bound, Cell, Report, Table};
@@ -21,6 +22,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Owners, and the most nanoseconds per request that are promised.
 const SIZES: &[(u32, Option<f64>)] =
     &[(10, Some(100.0)), (100, None), (1_000, Some(150.0)), (10_000, None), (100_000, Some(400.0))];
+/// Owners for each of the other schedulers, and the most nanoseconds per request that are promised.
+const OTHER_SIZES: &[(u32, Option<f64>)] = &[(10, None), (1_000, Some(250.0)), (100_000, None)];
 /// Bytes that a waiting request may cost.
 const BYTES_MAX: f64 = 64.0;
 
@@ -89,10 +92,38 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
             report.target(format!("B per request, {owners} owners"), Bound::AtMost(BYTES_MAX), subject.request_bytes);
         }
     }
+    if options.only.is_none() {
+        let others = schedulers::ALL.iter().map(|descriptor| descriptor.name).filter(|name| !names.contains(name));
+        for name in others {
+            add_other(&mut report, &mut time, &mut memory, (name, options), effort)?;
+        }
+    }
     report.table(time);
     report.table(memory);
     report.note(format!("{} rounds of {} requests each, subject and noop in turns", effort.rounds, effort.requests));
     Ok(report)
+}
+
+/// One of the other schedulers, alone: with as many requests as this, only one fits into memory at a time.
+fn add_other(
+    report: &mut Report,
+    time: &mut Table,
+    memory: &mut Table,
+    (name, options): (&str, &Options),
+    effort: Effort,
+) -> Result<(), String> {
+    let sizes = OTHER_SIZES.iter().filter(|(owners, _)| options.owners.is_empty() || options.owners.contains(owners));
+    for &(owners, target) in sizes {
+        eprintln!("core: {name} with {owners} owners");
+        let mut subject = Subject::new(name, owners)?;
+        (0..effort.rounds).for_each(|_| subject.measure(effort));
+        if let Some(target) = target {
+            let what = format!("ns per request, {name}, {owners} owners");
+            report.target(what, Bound::AtMost(target), subject.request_ns.median());
+        }
+        add_rows(time, memory, owners, &[name], &[subject]);
+    }
+    Ok(())
 }
 
 impl Subject {
