@@ -34,6 +34,8 @@ pub(in crate::device) struct VirtQueue {
     pub(super) old_call: Option<OwnedFd>,
     /// Another one is due when it has been raised.
     pub(super) call_again: bool,
+    /// The guest is to be told although it does not ask for it.
+    pub(super) call_anyway: bool,
     log: Option<QueueLog>,
     /// Taken by a daemon before us, and not returned.
     recovered: VecDeque<u16>,
@@ -91,6 +93,9 @@ impl VirtQueue {
             calling: false,
             old_call: None,
             call_again: false,
+            // Who served the queue before us may have returned requests and died, or left, before it could say so, and of
+            // those the guest's wish to be told is behind us.
+            call_anyway: true,
             log,
             recovered,
             enabled: true,
@@ -168,9 +173,10 @@ impl VirtQueue {
         Ok(())
     }
 
-    /// Whether the guest wants to be told of what was returned.
+    /// Whether the guest is to be told of what was returned.
     pub(super) fn wants_call(&mut self) -> bool {
-        self.queue.needs_notification(&*self.memory).unwrap_or(true)
+        let anyway = std::mem::take(&mut self.call_anyway);
+        self.queue.needs_notification(&*self.memory).unwrap_or(true) || anyway
     }
 
     /// The guest need not kick.

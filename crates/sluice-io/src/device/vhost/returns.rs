@@ -54,7 +54,7 @@ impl Loop {
         let mut callers = std::mem::take(&mut self.callers);
         for index in callers.drain(..) {
             let Some(queue) = self.queues.get_mut(index) else { continue };
-            if queue.returned && !queue.closed {
+            if (queue.returned || queue.call_anyway) && !queue.closed {
                 queue.returned = false;
                 if queue.wants_call() && !queue.calling {
                     self.call(index);

@@ -104,6 +104,7 @@ impl Loop {
         queue.parked = self.backend.volumes[state.volume].orphans > 0;
         let index = self.queues.insert(queue);
         state.queues.push(index);
+        self.callers.push(index);
         self.take_from(now, index);
         Some(true)
     }
@@ -137,8 +138,8 @@ impl Loop {
         if self.queues[index].calling {
             self.queues[index].old_call = old;
         }
-        // What was returned while there was nobody to call.
-        self.queues[index].returned = true;
+        // What was returned while there was nobody to call: that the guest wanted to be told is forgotten by now.
+        self.queues[index].call_anyway = true;
         self.callers.push(index);
     }
 
