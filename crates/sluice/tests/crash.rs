@@ -25,6 +25,10 @@ fn crashes(usually: u64) -> u64 {
     std::env::var("SLUICE_CRASHES").map_or(usually, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"))
 }
 
+fn options(queue_size: u16) -> ClientOptions {
+    ClientOptions { queues: QUEUES, queue_size, slots: 24, ..ClientOptions::default() }
+}
+
 /// A front end whose back end dies again and again.
 struct Scene<'a> {
     place: &'a Place,
@@ -38,8 +42,7 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn new(place: &'a Place, host: String, source: &'a Path) -> Self {
         let daemon = Daemon::serve(place, &host);
-        let options = ClientOptions { queues: QUEUES, queue_size: 64, slots: 24, ..ClientOptions::default() };
-        let client = place.vhost("a", "v", &options);
+        let client = place.vhost("a", "v", &options(64));
         assert!(client.inflight().is_some(), "without an in-flight log requests would be lost");
         let seed = 0x5eed_0000_0000_0001;
         let journal = Journal::new(APPENDERS, QUEUES, client.config().block_size, seed);
@@ -144,6 +147,41 @@ fn writes_of_a_killed_daemon_never_land_over_newer_ones() {
         scene.settle();
         // The next records go where the old ones were, at full speed; what is late would show.
         scene.work(ANSWERS_MAX);
+        scene.settle();
+        scene.check_through_the_daemon();
+    }
+    assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+}
+
+#[test]
+fn a_front_end_comes_back_with_its_memory_in_other_regions_or_as_another_guest() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let host = place.device("depth = 16") + &place.vhost_volume("a", "v", &image, "");
+    let mut scene = Scene::new(&place, host, &image);
+    for regions in [3, 8, 1] {
+        scene.work(50);
+        scene.kill();
+        scene.client.cut_memory(regions);
+        scene.restart();
+        scene.settle();
+        scene.check_through_the_daemon();
+    }
+    // Other memory, other rings, no log: what was in flight is nobody's.
+    for queue_size in [128, 32, 256] {
+        scene.work(50);
+        scene.kill();
+        let mut daemon = Daemon::serve(&place, &scene.host);
+        if queue_size == 32 {
+            // Nobody comes back at first, and nothing is missed.
+            assert_eq!(daemon.terminate().code(), Some(0));
+            daemon = Daemon::serve(&place, &scene.host);
+        }
+        scene.journal.forget(&std::fs::read(&image).unwrap()[..Journal::len_bytes(APPENDERS) as usize]);
+        scene.daemon = Some(daemon);
+        scene.client = place.vhost("a", "v", &options(queue_size));
+        scene.check_through_the_daemon();
+        scene.work(50);
         scene.settle();
         scene.check_through_the_daemon();
     }

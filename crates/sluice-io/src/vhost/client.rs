@@ -57,7 +57,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 
 pub use self::config::BlockConfig;
 use self::config::CONFIG_LEN;
-pub use self::memory::Memory;
+pub use self::memory::{Memory, Region};
 pub use self::queue::{Completion, Queue};
 use self::queue::{Manner, Measures};
 pub use self::request::{Cuts, Request};
@@ -198,6 +198,8 @@ pub const ALL_PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFe
 pub struct Client {
     options: ClientOptions,
     memory: Arc<Memory>,
+    /// How the memory is handed over.
+    table: Vec<Region>,
     session: Option<Session>,
     queues: Vec<Queue>,
     inflight: Option<Inflight>,
@@ -227,9 +229,11 @@ impl Client {
         let ClientOptions { queue_size: size, slots, data_len_max, .. } = *options;
         let measures = Measures { size, slots, data_len_max };
         let len = measures.len_bytes() * usize::from(options.queues);
+        let memory = Memory::new(len, options.regions).map_err(ClientError::Connect)?;
         let mut client = Client {
             options: options.clone(),
-            memory: Arc::new(Memory::new(len, options.regions).map_err(ClientError::Connect)?),
+            table: memory.regions().to_vec(),
+            memory: Arc::new(memory),
             session: None,
             queues: Vec::new(),
             inflight,
@@ -296,6 +300,11 @@ impl Client {
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Hands the memory over in so many regions when it connects the next time.
+    pub fn cut_memory(&mut self, regions: usize) {
+        self.table = self.memory.cut(regions);
     }
 
     /// Features in force.
@@ -465,11 +474,11 @@ impl Client {
         }
         session.set_features(self.features)?;
         if session.has(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS) {
-            for region in self.memory.regions() {
+            for region in &self.table {
                 session.add_region(&self.memory, *region)?;
             }
         } else {
-            session.set_memory_table(&self.memory)?;
+            session.set_table(&self.memory, &self.table)?;
         }
         self.session = Some(session);
         Ok(())

@@ -140,6 +140,17 @@ impl Journal {
         }
     }
 
+    /// Gives up what is in flight: nobody will answer it. What the disk holds, it keeps.
+    pub(crate) fn forget(&mut self, disk: &[u8]) {
+        self.check(disk);
+        for (sector, bytes) in self.sectors.iter_mut().zip(disk.chunks(SECTOR)) {
+            let acknowledged = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            *sector = Sector { acknowledged, issued: None };
+        }
+        self.in_flight.clear();
+        self.appenders.iter_mut().for_each(|appender| appender.outstanding = 0);
+    }
+
     /// Nothing acknowledged is lost, nothing is older than it may be, no sector is torn.
     #[track_caller]
     pub(crate) fn check(&self, disk: &[u8]) {

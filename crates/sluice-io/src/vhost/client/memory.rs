@@ -61,9 +61,13 @@ impl Memory {
         let start =
             unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) }?;
         let start = NonNull::new(start.cast()).expect("the kernel does not map at 0");
-        let each = (len / PAGE).div_ceil(regions) * PAGE;
-        let region = |offset| Region { guest: GUEST_BASE + offset as u64, offset, len: each.min(len - offset) };
-        Ok(Memory { file, start, len, regions: (0..len).step_by(each).map(region).collect() })
+        Ok(Memory { file, start, len, regions: cut(len, regions) })
+    }
+
+    /// The table of this memory in so many pieces; what the guest sees stays where it is.
+    #[must_use]
+    pub fn cut(&self, regions: usize) -> Vec<Region> {
+        cut(self.len, regions)
     }
 
     /// The same memory under another table, from now on.
@@ -176,6 +180,12 @@ impl Drop for Memory {
         // SAFETY: mapped in `new`, and nothing borrowed from it is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
+}
+
+fn cut(len: usize, regions: usize) -> Vec<Region> {
+    let each = (len / PAGE).div_ceil(regions) * PAGE;
+    let region = |offset| Region { guest: GUEST_BASE + offset as u64, offset, len: each.min(len - offset) };
+    (0..len).step_by(each).map(region).collect()
 }
 
 #[cfg(test)]

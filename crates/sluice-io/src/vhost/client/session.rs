@@ -134,13 +134,18 @@ impl Session {
 
     /// Hands over the memory table.
     pub fn set_memory_table(&self, memory: &Memory) -> Result<(), ClientError> {
-        let count = VhostUserMemory::new(memory.regions().len() as u32);
+        self.set_table(memory, memory.regions())
+    }
+
+    /// Hands over another table of that memory.
+    pub fn set_table(&self, memory: &Memory, regions: &[Region]) -> Result<(), ClientError> {
+        let count = VhostUserMemory::new(regions.len() as u32);
         let mut payload = count.as_slice().to_vec();
-        for Region { guest, offset, len } in memory.regions() {
+        for Region { guest, offset, len } in regions {
             let region = VhostUserMemoryRegion::new(*guest, *len as u64, memory.user(*offset), *offset as u64);
             payload.extend_from_slice(region.as_slice());
         }
-        self.tell(FrontendReq::SET_MEM_TABLE, &payload, &vec![memory.as_fd(); memory.regions().len()])
+        self.tell(FrontendReq::SET_MEM_TABLE, &payload, &vec![memory.as_fd(); regions.len()])
     }
 
     /// Adds a region to the table.
