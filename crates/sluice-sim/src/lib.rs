@@ -15,7 +15,7 @@
 //! |---|---|
 //! | the loop | [`engine`] |
 //! | what devices do | [`devices`] |
-//! | what VMs ask for | [`workloads`] |
+//! | what VMs ask for | [`workloads`], [`traces`] |
 //! | what came out, and whether it can be true | [`record`], [`checks`] |
 #![forbid(unsafe_code)]
 
@@ -24,4 +24,5 @@ pub mod devices;
 pub mod engine;
 pub mod random;
 pub mod record;
+pub mod traces;
 pub mod workloads;

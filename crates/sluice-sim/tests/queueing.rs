@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Bytes, Gate, GateSettings, Instant, Kind, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
@@ -12,7 +12,8 @@ use sluice_sim::devices::hdd::HddSpec;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
-use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Workload};
+use sluice_sim::traces::Row;
+use sluice_sim::workloads::{Address, Closed, Mix, Open, Pace, Pattern, Replay, Workload};
 
 fn simulation(scheduler: &str, depth: u32, model: Box<dyn Model>, warm_s: u64) -> Simulation {
     let descriptor = schedulers::find(scheduler).unwrap();
@@ -164,4 +165,32 @@ fn the_same_seed_gives_the_same_run() {
     };
     assert_eq!(trace(1), trace(1));
     assert_ne!(trace(1), trace(2));
+}
+
+#[test]
+fn a_trace_is_asked_at_its_times_or_as_fast_as_it_goes() {
+    let rows = |gap_us: u64| {
+        let row = move |number: u64| Row {
+            at: 7_000_000 + number * gap_us * 1000,
+            stream: 0,
+            kind: Kind::Read,
+            offset: number * 4096,
+            length: 4096,
+        };
+        (0..10_000).map(row)
+    };
+    // A device of 1,000 requests per second; one row every 2 ms.
+    let run_with = |pace| {
+        let model = Box::new(Servers::new(1, ServiceTime::Fixed(Duration::from_millis(1)), stream(1, "service")));
+        let mut simulation = simulation("noop", 8, model, 0);
+        simulation.add_vm(Policy::default(), 0, Box::new(Replay::new(rows(2000), pace, Instant::ZERO))).unwrap();
+        run(&mut simulation, 60);
+        let record = simulation.record(0);
+        assert_eq!(record.completed, 10_000);
+        (record.series().iter().filter(|count| **count > 0).count(), record.mean())
+    };
+    assert_eq!(run_with(Pace::Open(1.0)), (20, Duration::from_millis(1)));
+    assert_eq!(run_with(Pace::Open(2.0)), (40, Duration::from_millis(1)));
+    let (seconds, mean) = run_with(Pace::Closed(4));
+    assert_eq!((seconds, mean.as_millis()), (11, 3), "four outstanding, one of them at work");
 }

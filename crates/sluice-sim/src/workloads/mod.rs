@@ -9,10 +9,12 @@ use crate::random::Stream;
 pub mod address;
 mod closed;
 mod open;
+mod replay;
 
 pub use address::Address;
 pub use closed::Closed;
 pub use open::{Open, Pattern};
+pub use replay::{Pace, Replay};
 
 /// One request of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

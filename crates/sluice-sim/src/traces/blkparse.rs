@@ -1,0 +1,52 @@
+//! What blkparse prints by default: `maj,min cpu sequence seconds pid action RWBS sector + sectors [process]`. Rows of other
+//! actions than Q (queued), and the summary behind them, say nothing.
+
+use sluice_sched::Kind;
+
+use super::field::{decimal, get, length, number, scaled};
+use super::{Lines, Row};
+
+/// Streams are the devices in the order in which they appear.
+#[derive(Default)]
+pub(super) struct Blkparse {
+    devices: Vec<String>,
+}
+
+/// What the letters say: reads, writes, discards, flushes alone.
+fn kind(rwbs: &str) -> Result<Option<Kind>, String> {
+    match rwbs.trim_start_matches('F').bytes().next() {
+        Some(b'R') => Ok(Some(Kind::Read)),
+        Some(b'W') => Ok(Some(Kind::Write)),
+        Some(b'D') => Ok(Some(Kind::Discard)),
+        Some(b'N') => Ok(None),
+        _ if rwbs.starts_with('F') => Ok(Some(Kind::Flush)),
+        _ => Err(format!("'{rwbs}' neither reads nor writes")),
+    }
+}
+
+impl Lines for Blkparse {
+    const EXPECTED: &'static str = "maj,min cpu sequence seconds pid action RWBS sector + sectors [process] (blkparse)";
+
+    fn line(&mut self, line: &str) -> Result<Option<Row>, String> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // The summary has no device at its start.
+        let is_event = fields.first().is_some_and(|first| first.contains(',')) && fields.len() > 6;
+        if !is_event || fields[5] != "Q" {
+            return Ok(None);
+        }
+        let at = decimal(fields[3], 9, "time in seconds")?;
+        let Some(kind) = kind(fields[6])? else { return Ok(None) };
+        let known = self.devices.iter().position(|known| known == fields[0]);
+        let stream = known.unwrap_or_else(|| {
+            self.devices.push(fields[0].to_owned());
+            self.devices.len() - 1
+        }) as u32;
+        if kind == Kind::Flush && fields.get(8) != Some(&"+") {
+            return Ok(Some(Row { at, stream, kind, offset: 0, length: 0 }));
+        }
+        let sector = number(get(&fields, 7, "sector")?, "sector")?;
+        let sectors = number(get(&fields, 9, "size")?, "size in sectors")?;
+        let bytes = scaled(sectors, 512, "size")?;
+        Ok(Some(Row { at, stream, kind, offset: scaled(sector, 512, "sector")?, length: length(bytes)? }))
+    }
+}

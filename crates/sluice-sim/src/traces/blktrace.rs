@@ -1,0 +1,141 @@
+//! What blktrace records, versions 7 and 8. A record is a head of 48 or 64 bytes and data behind it; the magic number at its
+//! start tells version and byte order. Records of other actions than Q (queued) say nothing.
+
+use std::io::{self, BufRead, ErrorKind, Read};
+
+use sluice_sched::Kind;
+
+use super::field::{length, scaled};
+use super::{Row, TraceError};
+
+const MAGIC: u32 = 0x6561_7400;
+const EXPECTED: &str = "records of blktrace, version 7 or 8";
+/// The action itself, in the lower half; what it belongs to, in the upper.
+const QUEUED: u64 = 1;
+const READS: u64 = 1;
+const WRITES: u64 = 1 << 1;
+const FLUSHES: u64 = 1 << 2;
+const NOTIFIES: u64 = 1 << 10;
+const DISCARDS: u64 = 1 << 13;
+
+/// The records of a file.
+pub(super) struct Records<R> {
+    input: R,
+    row: u64,
+    ended: bool,
+    /// Streams are the devices in the order in which they appear.
+    devices: Vec<u32>,
+}
+
+/// Numbers of one byte order.
+#[derive(Clone, Copy)]
+struct Bytes<'a>(&'a [u8], bool);
+
+impl Bytes<'_> {
+    fn number(self, at: usize, len: usize) -> u64 {
+        let bytes = self.0[at..at + len].iter();
+        let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+        if self.1 { bytes.rev().fold(0, add) } else { bytes.fold(0, add) }
+    }
+}
+
+/// What a head says.
+struct Head {
+    time: u64,
+    sector: u64,
+    bytes: u64,
+    action: u64,
+    device: u32,
+    data: u64,
+}
+
+impl<R: BufRead> Records<R> {
+    pub(super) fn new(input: R) -> Self {
+        Records { input, row: 0, ended: false, devices: Vec::new() }
+    }
+
+    fn wrong<T>(&self, found: impl Into<String>) -> Result<T, TraceError> {
+        Err(TraceError::Row { row: self.row, found: found.into(), expected: EXPECTED })
+    }
+
+    fn fill(&mut self, room: &mut [u8]) -> Result<(), TraceError> {
+        match self.input.read_exact(room) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => self.wrong("the file ends in the middle of it"),
+            Err(source) => Err(TraceError::Io { row: self.row, source }),
+        }
+    }
+
+    fn head(&mut self) -> Result<Option<Head>, TraceError> {
+        match self.input.fill_buf() {
+            Ok([]) => return Ok(None),
+            Ok(_) => {}
+            Err(source) => return Err(TraceError::Io { row: self.row, source }),
+        }
+        self.row += 1;
+        let mut room = [0; 64];
+        self.fill(&mut room[..4])?;
+        let magic = u32::from_le_bytes([room[0], room[1], room[2], room[3]]);
+        let (version, little) = match (magic ^ MAGIC, magic.swap_bytes() ^ MAGIC) {
+            (version @ 7..=8, _) => (version, true),
+            (_, version @ 7..=8) => (version, false),
+            _ => return self.wrong(format!("a record that begins with {magic:#010x}")),
+        };
+        let len = if version == 7 { 48 } else { 64 };
+        self.fill(&mut room[4..len])?;
+        let bytes = Bytes(&room, little);
+        let n = |at, len| bytes.number(at, len);
+        let (action, device, data) = match version {
+            7 => (n(28, 4), n(36, 4), n(46, 2)),
+            // Behind the bytes: pid, then a wide action.
+            _ => (n(32, 8), n(40, 4), n(50, 2)),
+        };
+        Ok(Some(Head { time: n(8, 8), sector: n(16, 8), bytes: n(24, 4), action, device: device as u32, data }))
+    }
+
+    fn next_row(&mut self) -> Result<Option<Row>, TraceError> {
+        while let Some(head) = self.head()? {
+            let skipped = io::copy(&mut Read::take(&mut self.input, head.data), &mut io::sink());
+            match skipped {
+                Ok(skipped) if skipped == head.data => {}
+                Ok(_) => return self.wrong("the file ends in the middle of its data"),
+                Err(source) => return Err(TraceError::Io { row: self.row, source }),
+            }
+            let category = head.action >> 16;
+            if head.action & 0xffff != QUEUED || category & NOTIFIES != 0 {
+                continue;
+            }
+            let kind = match category {
+                _ if category & DISCARDS != 0 => Kind::Discard,
+                _ if category & WRITES != 0 => Kind::Write,
+                _ if category & READS != 0 => Kind::Read,
+                _ if category & FLUSHES != 0 => Kind::Flush,
+                _ => continue,
+            };
+            let known = self.devices.iter().position(|known| *known == head.device);
+            let stream = known.unwrap_or_else(|| {
+                self.devices.push(head.device);
+                self.devices.len() - 1
+            }) as u32;
+            let sized = scaled(head.sector, 512, "sector").and_then(|offset| Ok((offset, length(head.bytes)?)));
+            return match sized {
+                Ok((offset, length)) => Ok(Some(Row { at: head.time, stream, kind, offset, length })),
+                Err(found) => self.wrong(found),
+            };
+        }
+        Ok(None)
+    }
+}
+
+impl<R: BufRead> Iterator for Records<R> {
+    type Item = Result<Row, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let row = self.next_row().transpose();
+        self.ended = !matches!(row, Some(Ok(_)));
+        row
+    }
+}

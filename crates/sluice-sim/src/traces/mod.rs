@@ -1,0 +1,164 @@
+//! Block traces of others: read row by row, never whole.
+//!
+//! Units are the format's; where a format leaves them open the caller says them, and nothing is guessed. A row that is not
+//! what the format says is an error with its number and what was expected.
+
+use std::io::{self, BufRead};
+
+use sluice_sched::Kind;
+
+mod alibaba;
+mod blkparse;
+mod blktrace;
+mod disksim;
+mod etw;
+mod field;
+mod fio;
+mod msr;
+mod spc;
+mod systor;
+mod tencent;
+pub mod write;
+
+/// One request of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// When it came, in nanoseconds since whatever the trace counts from.
+    pub at: u64,
+    /// Whose it is, as far as the trace tells devices or volumes apart; numbered by the trace, or in order of appearance.
+    pub stream: u32,
+    /// What was to be done.
+    pub kind: Kind,
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+}
+
+/// The unit of a trace's times, where the format leaves it open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// As DiskSim writes it, with decimals.
+    Milliseconds,
+    /// As MQSim's files have it.
+    Nanoseconds,
+}
+
+/// A format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Storage Performance Council: `ASU,LBA,bytes,R|W,seconds`, with optional fields behind.
+    Spc,
+    /// MSR Cambridge: `timestamp,host,disk,Read|Write,offset,size,response`, times of 100 ns.
+    Msr,
+    /// SYSTOR '17: `timestamp,response,R|W,LUN,offset,size`, seconds.
+    Systor,
+    /// Alibaba: `device,R|W,offset,length,timestamp`, microseconds.
+    Alibaba,
+    /// Tencent: `timestamp,offset,size,0|1,volume`, seconds and sectors.
+    Tencent,
+    /// Event Tracing for Windows as text, with a header that names the columns.
+    Etw,
+    /// DiskSim ASCII: `time device sector sectors flags`; bit 0 of the flags reads.
+    DiskSim(TimeUnit),
+    /// fio's I/O log, versions 2 and 3.
+    Fio,
+    /// What blkparse prints; rows of action Q.
+    Blkparse,
+    /// What blktrace records, versions 7 and 8, either byte order; rows of action Q.
+    Blktrace,
+}
+
+/// Why a trace cannot be read on.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// A row that is none.
+    #[error("Row {row}: {found}; expected {expected}")]
+    Row {
+        /// Its number, from 1: a line of a text, a record else.
+        row: u64,
+        /// What is there.
+        found: String,
+        /// What should be.
+        expected: &'static str,
+    },
+    /// The file cannot be read.
+    #[error("Row {row}: {source}")]
+    Io {
+        /// How far it was read.
+        row: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Longest line that is read.
+const LINE_MAX: u64 = 64 << 10;
+/// Longest single request: what a row's length may say.
+const LENGTH_MAX: u64 = 1 << 30;
+
+/// A text format: what a line says. A line may say nothing (a header, a comment).
+trait Lines {
+    const EXPECTED: &'static str;
+
+    /// `Err` with what is wrong.
+    fn line(&mut self, line: &str) -> Result<Option<Row>, String>;
+}
+
+/// Rows, as they come.
+pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, TraceError>> + 'a>;
+
+/// Reads a trace.
+pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {
+    match format {
+        Format::Spc => lines(input, spc::Spc),
+        Format::Msr => lines(input, msr::Msr::default()),
+        Format::Systor => lines(input, systor::Systor),
+        Format::Alibaba => lines(input, alibaba::Alibaba),
+        Format::Tencent => lines(input, tencent::Tencent),
+        Format::Etw => lines(input, etw::Etw::default()),
+        Format::DiskSim(unit) => lines(input, disksim::DiskSim(unit)),
+        Format::Fio => lines(input, fio::Fio::default()),
+        Format::Blkparse => lines(input, blkparse::Blkparse::default()),
+        Format::Blktrace => Box::new(blktrace::Records::new(input)),
+    }
+}
+
+fn lines<'a, L: Lines + 'a>(mut input: impl BufRead + 'a, mut format: L) -> Rows<'a> {
+    let (mut number, mut line, mut ended) = (0u64, Vec::new(), false);
+    Box::new(std::iter::from_fn(move || {
+        while !ended {
+            line.clear();
+            number += 1;
+            let read = io::Read::take(&mut input, LINE_MAX).read_until(b'\n', &mut line);
+            let found = match read {
+                Ok(0) => {
+                    ended = true;
+                    return None;
+                }
+                Ok(_) if line.len() as u64 == LINE_MAX => Err("a line of more than 64 KiB".to_owned()),
+                Ok(_) => match std::str::from_utf8(&line) {
+                    Ok(text) => format.line(text.trim_end_matches(['\n', '\r'])),
+                    Err(_) => Err("bytes that are not text".to_owned()),
+                },
+                Err(source) => {
+                    ended = true;
+                    return Some(Err(TraceError::Io { row: number, source }));
+                }
+            };
+            match found {
+                Ok(None) => {}
+                Ok(Some(row)) => return Some(Ok(row)),
+                Err(found) => {
+                    ended = true;
+                    return Some(Err(TraceError::Row { row: number, found, expected: L::EXPECTED }));
+                }
+            }
+        }
+        None
+    }))
+}
+
+#[cfg(test)]
+mod tests;

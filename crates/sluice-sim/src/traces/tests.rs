@@ -1,0 +1,229 @@
+use proptest::prelude::*;
+
+use super::write::{Target, write};
+use super::*;
+
+fn all(format: Format, text: &[u8]) -> Result<Vec<Row>, TraceError> {
+    read(format, text).collect()
+}
+
+fn row(at: u64, stream: u32, kind: Kind, offset: u64, length: u32) -> Row {
+    Row { at, stream, kind, offset, length }
+}
+
+const ETW: &str = "BeginHeader
+               DiskRead,  TimeStamp,     Process Name ( PID),   ThreadID,             IrpPtr,   ByteOffset,     IOSize, ElapsedTime,  DiskNum, IrpFlags, DiskSvcTime, I/O Pri, FileObject, \"FileName\"
+              DiskWrite,  TimeStamp,     Process Name ( PID),   ThreadID,  CPU, IrpPtr,   ByteOffset,     IOSize, ElapsedTime,  DiskNum, IrpFlags, DiskSvcTime, I/O Pri, FileObject, \"FileName\"
+EndHeader
+               DiskRead,     123456,          store.exe (1234),       5678, 0xfffffa80, 0x000001f000, 0x00002000,         977,        2, 0x060043,         900,       3, 0xfffff8a0, \"Unknown\"
+              DiskWrite,     223456,          store.exe (1234),       5678,    3, 0xfffffa80, 0x0000020000, 0x00001000,         977,        0, 0x060043,         900,       3, 0xfffff8a0, \"Unknown\"
+            Something else, 5
+";
+
+#[test]
+fn every_text_format_says_the_same_of_its_sample() {
+    use Kind::{Discard, Flush, Read, Write};
+    type Case = (Format, &'static str, Vec<Row>);
+    let cases: [Case; 9] = [
+        (
+            Format::Spc,
+            "0,303567,3584,w,0.000000\n1,55590,3072,R,1.026214,more,fields\n",
+            vec![row(0, 0, Write, 303_567 * 512, 3584), row(1_026_214_000, 1, Read, 55_590 * 512, 3072)],
+        ),
+        (
+            Format::Msr,
+            "128166372003061629,usr,0,Read,7014609920,24576,41286\n128166372016382155,usr,1,Write,1317441536,8192,1963\n",
+            vec![row(0, 0, Read, 7_014_609_920, 24576), row(1_332_052_600, 1, Write, 1_317_441_536, 8192)],
+        ),
+        (
+            Format::Systor,
+            "Timestamp,Response,IOType,LUN,Offset,Size\n1456095600.002345678,0.0003,R,4,8192,4096\n",
+            vec![row(1_456_095_600_002_345_678, 4, Read, 8192, 4096)],
+        ),
+        (
+            Format::Alibaba,
+            "419,W,11014160384,4096,1577808144360767\n",
+            vec![row(1_577_808_144_360_767_000, 419, Write, 11_014_160_384, 4096)],
+        ),
+        (
+            Format::Tencent,
+            "1538323200,12910952,8,1,1063\n",
+            vec![row(1_538_323_200_000_000_000, 1063, Write, 12_910_952 * 512, 4096)],
+        ),
+        (
+            Format::Etw,
+            ETW,
+            vec![row(123_456_000, 2, Read, 0x1f000, 0x2000), row(223_456_000, 0, Write, 0x20000, 0x1000)],
+        ),
+        (
+            Format::DiskSim(TimeUnit::Milliseconds),
+            "0.5 0 100 8 1\n2.25 1 200 16 0\n",
+            vec![row(500_000, 0, Read, 51200, 4096), row(2_250_000, 1, Write, 102_400, 8192)],
+        ),
+        (
+            Format::Fio,
+            "fio version 2 iolog\n/a add\n/a open\n/a read 4096 512\n/a wait 250 0\n/b trim 0 1024\n/a sync 0 0\n/a close\n",
+            vec![row(0, 0, Read, 4096, 512), row(250_000, 1, Discard, 0, 1024), row(250_000, 0, Flush, 0, 0)],
+        ),
+        (
+            Format::Blkparse,
+            "  8,0    3        1     0.000000000   697  Q   R 223490 + 8 [kjournald]\n\
+             8,0    3        2     0.000001829   697  G   W 223490 + 8 [kjournald]\n\
+             8,16   1        3     1.500000000   697  Q FWS [kworker]\n\
+             8,0    3        4     2.000000000   697  Q  WS 100 + 16 [kjournald]\n\
+             CPU0 (sda):\n Reads Queued: 1, 4KiB\n",
+            vec![row(0, 0, Read, 223_490 * 512, 4096), row(2_000_000_000, 0, Write, 51200, 8192)],
+        ),
+    ];
+    for (format, text, expected) in cases {
+        let mut expected = expected;
+        if format == Format::Blkparse {
+            // A flush without a place comes as such.
+            expected.insert(1, row(1_500_000_000, 1, Flush, 0, 0));
+            let text = text.replace("Q FWS [kworker]", "Q F [kworker]");
+            assert_eq!(all(format, text.as_bytes()).unwrap(), expected);
+            continue;
+        }
+        assert_eq!(all(format, text.as_bytes()).unwrap(), expected, "{format:?}");
+    }
+}
+
+#[test]
+fn a_third_version_of_fio_has_its_own_times() {
+    let text = "fio version 3 iolog\n18 /f add\n122 /f open\n127 /f read 61440 4096\n100976 /f write 774144 4096\n";
+    let expected = [row(127_000, 0, Kind::Read, 61440, 4096), row(100_976_000, 0, Kind::Write, 774_144, 4096)];
+    assert_eq!(all(Format::Fio, text.as_bytes()).unwrap(), expected);
+}
+
+/// A record of blktrace.
+fn record(version: u32, little: bool, action: u64, sector: u64, bytes: u32, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut put = |value: u64, len: usize| {
+        let bytes = value.to_le_bytes();
+        let bytes = bytes[..len].iter().copied();
+        if little { out.extend(bytes) } else { out.extend(bytes.rev()) }
+    };
+    put(u64::from(MAGIC_FOR_TESTS | version), 4);
+    [(1, 4), (77, 8), (sector, 8), (u64::from(bytes), 4)].into_iter().for_each(|(value, len)| put(value, len));
+    if version == 7 {
+        [(action, 4), (5, 4), (0x80_0001, 4), (2, 4), (0, 2), (data.len() as u64, 2)]
+            .into_iter()
+            .for_each(|(value, len)| put(value, len));
+    } else {
+        [(5, 4), (action, 8), (0x80_0001, 4), (2, 4), (0, 2), (data.len() as u64, 2), (0, 8), (0, 4)]
+            .into_iter()
+            .for_each(|(value, len)| put(value, len));
+    }
+    out.extend(data);
+    out
+}
+
+const MAGIC_FOR_TESTS: u32 = 0x6561_7400;
+
+#[test]
+fn blktrace_is_read_in_both_versions_and_orders() {
+    for (version, little) in [(7, true), (7, false), (8, true), (8, false)] {
+        let mut file = record(version, little, 1 | 1 << 16, 100, 4096, b"name");
+        file.extend(record(version, little, 7 | 1 << 16, 100, 4096, b""));
+        file.extend(record(version, little, 1 | 2 << 16, 200, 8192, b""));
+        let expected = [row(77, 0, Kind::Read, 51200, 4096), row(77, 0, Kind::Write, 102_400, 8192)];
+        assert_eq!(all(Format::Blktrace, &file).unwrap(), expected, "version {version}, little {little}");
+        let cut = all(Format::Blktrace, &file[..file.len() - 3]).unwrap_err();
+        assert!(cut.to_string().starts_with("Row 3: the file ends in the middle"), "{cut}");
+    }
+    let wrong = all(Format::Blktrace, &[0; 64]).unwrap_err();
+    assert_eq!(
+        wrong.to_string(),
+        "Row 1: a record that begins with 0x00000000; expected records of blktrace, version 7 or 8"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_row() {
+    let cases = [
+        (
+            Format::Spc,
+            "0,1,512,r,0.5\n0,1,512,x,0.5\n",
+            "Row 2: 'x' neither reads nor writes; expected ASU,LBA,bytes,R|W,seconds (SPC)",
+        ),
+        (Format::Spc, "0,1,512\n", "Row 1: only 3 fields, no operation; expected"),
+        (Format::Spc, "0,36028797018963968,512,r,0\n", "Row 1: 36028797018963968 is too large for a LBA"),
+        (Format::Spc, "0,1,99999999999,r,0\n", "Row 1: a request of 99999999999 bytes"),
+        (Format::Tencent, "1,2,3,4,5\n", "Row 1: '4' is neither 0, a read, nor 1, a write"),
+        (Format::Msr, "5,a,0,Read,0,512,1\n4,a,0,Read,0,512,1\n", "Row 2: a time before that of the first row"),
+        (Format::Fio, "fio version 1 iolog\n", "Row 1: 'fio version 1 iolog'; expected"),
+        (Format::Fio, "fio version 2 iolog\n/a jump 0 0\n", "Row 2: 'jump' is no action"),
+        (Format::DiskSim(TimeUnit::Nanoseconds), "1.5 0 1 1 1\n", "Row 1: '1.5' is no time in nanoseconds"),
+        (Format::Etw, "BeginHeader\nDiskRead, TimeStamp\n", "Row 2: a header without column ByteOffset"),
+        (Format::Etw, "EndHeader\nDiskRead, 5\n", "Row 2: an event whose columns the header does not name"),
+    ];
+    for (format, text, expected) in cases {
+        let error = all(format, text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let long = vec![b'1'; 100_000];
+    assert!(all(Format::Spc, &long).unwrap_err().to_string().contains("more than 64 KiB"));
+    assert!(all(Format::Spc, &[0xff, 0xfe, b'\n']).unwrap_err().to_string().contains("not text"));
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let rows = [
+        row(1_000, 0, Kind::Read, 4096, 512),
+        row(2_000_000, 1, Kind::Write, 8192, 1024),
+        row(3_000_000_000, 0, Kind::Read, 0, 4096),
+    ];
+    let pairs = [
+        (Target::Fio, Format::Fio),
+        (Target::Spc, Format::Spc),
+        (Target::DiskSim, Format::DiskSim(TimeUnit::Milliseconds)),
+    ];
+    for (target, format) in pairs {
+        let mut text = Vec::new();
+        write(target, rows, &mut text).unwrap();
+        assert_eq!(all(format, &text).unwrap(), rows, "{target:?}");
+    }
+    let mut text = Vec::new();
+    write(Target::Fio, [row(5_000, 0, Kind::Flush, 0, 0), row(6_000, 0, Kind::Discard, 512, 512)], &mut text).unwrap();
+    assert_eq!(all(Format::Fio, &text).unwrap().len(), 2);
+}
+
+const FORMATS: [Format; 11] = [
+    Format::Spc,
+    Format::Msr,
+    Format::Systor,
+    Format::Alibaba,
+    Format::Tencent,
+    Format::Etw,
+    Format::DiskSim(TimeUnit::Milliseconds),
+    Format::DiskSim(TimeUnit::Nanoseconds),
+    Format::Fio,
+    Format::Blkparse,
+    Format::Blktrace,
+];
+
+proptest! {
+    #[test]
+    fn nothing_that_a_file_says_panics(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        fields in prop::collection::vec(prop_oneof![
+            any::<u64>().prop_map(|number| number.to_string()),
+            any::<u16>().prop_map(|number| number.to_string()),
+            any::<f32>().prop_map(|number| number.to_string()),
+            Just("R".to_owned()), Just("Q".to_owned()), Just("8,0".to_owned()), Just("+".to_owned()),
+            Just("\n".to_owned()), Just("read".to_owned()), Just("wait".to_owned()), Just("DiskRead".to_owned()),
+        ], 0..60),
+    ) {
+        for format in FORMATS {
+            let _ = all(format, &bytes);
+            for between in [",", " "] {
+                let text = fields.join(between);
+                let _ = all(format, text.as_bytes());
+                let _ = all(format, format!("fio version 3 iolog\n{text}").as_bytes());
+            }
+            let mut records = record(8, true, 1 | 1 << 16, 1, 1, b"");
+            records.extend(&bytes);
+            let _ = all(format, &records);
+        }
+    }
+}
