@@ -311,6 +311,39 @@ fn a_guest_is_reset_and_reboots_under_load() {
     end_by_itself(daemon);
 }
 
+/// Drained when the VMM pauses, and at home in memory that is plugged in while requests are on their way.
+#[test]
+fn a_guest_is_paused_and_gets_more_memory_under_load() {
+    let _alone = alone();
+    let place = Place::new();
+    let image = place.image("a.img", 64 * MIB);
+    let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = \"10ms\"\n";
+    let daemon = Daemon::serve(&place, &(place.device(delay) + &volume(&place, "a", "v", &image, "")));
+    let slots = ["-m", "512M,slots=1,maxmem=1G"].map(str::to_owned);
+    let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]).with(slots));
+    guest.start(&fio("vda", "--rw=randrw --size=32m --iodepth=32 --time_based --runtime=3600"));
+    for _ in 0..2 {
+        guest.progress("vda", 200);
+        guest.qmp.execute("stop", &json!({}));
+        until("nothing is in flight", || daemon.accounts().vm("a")["outstanding"] == 0);
+        guest.qmp.execute("cont", &json!({}));
+    }
+    guest.progress("vda", 200);
+    let memory = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 128 * MIB, "share": true });
+    guest.qmp.execute("object-add", &memory);
+    guest.qmp.execute("device_add", &json!({ "driver": "pc-dimm", "id": "dimm", "memdev": "more" }));
+    // Movable memory is what programs get first, so the buffers of the next load lie in it.
+    let online = "for memory in /sys/devices/system/memory/memory*; do\n\
+                  grep -q offline $memory/state && echo online_movable >$memory/state && echo one\ndone";
+    until("the guest finds the memory", || guest.run(online).text.contains("one"));
+    let load = "--rw=write --offset=40m --size=8m --iodepth=32 --verify=crc32c --verify_fatal=1 --do_verify=1";
+    let verified = guest.sh(&fio("vda", load));
+    assert!(verified.contains(";load;0;0;"), "{verified}");
+    assert_no_errors(&guest);
+    assert_eq!(daemon.accounts().number("a", "failed"), 0);
+    end_by_itself(daemon);
+}
+
 /// A volume that grows, and one that comes and goes, while the guest works.
 #[test]
 fn a_guest_sees_its_disks_change() {
