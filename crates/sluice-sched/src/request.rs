@@ -9,6 +9,7 @@ pub struct RequestId(pub u64);
 
 /// Who is scheduled: a VM, as this gate knows it. Reused after the VM has gone and its last request completed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+// rule: gate.owner
 pub struct OwnerId(pub u32);
 
 impl OwnerId {

@@ -13,6 +13,7 @@ use crate::units::Bytes;
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
+// rule: gate.four-answers
 pub enum Decision {
     /// This request goes to the device now.
     Dispatch(Request),

@@ -19,6 +19,9 @@
 //!
 //! Source: \[two-tier\]; \[flubber\] II.A describes the ring.
 
+// What follows from it, and tests hold:
+// rule: two-tier.host-matters-little, two-tier.guest-matters
+
 use crate::cost::CostModel;
 use crate::gate::{Arrival, Device, Finished, Gate, GateSettings, Outcome, Refused, Slot, Submission};
 use crate::policy::Policy;

@@ -47,6 +47,7 @@ impl Default for Tournament {
     }
 }
 
+// rule: gate.tie-arrival
 const fn key(tag: u64, head: RequestId, owner: u32) -> Key {
     (tag as Key) << 64 | (head.0 << OWNER_BITS) as Key | owner as Key
 }

@@ -458,6 +458,7 @@ fn verdict(flaw: Flaw, waits: Waits) -> Option<String> {
     Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
 }
 
+// rule: gate.four-answers, gate.wait-completion, gate.depth
 #[test]
 fn a_broken_scheduler_is_noticed() {
     assert_eq!(verdict(Flaw::None, Waits::Never), None);
@@ -508,6 +509,56 @@ fn nobody_with_a_weight_starves() {
     }
     // A control: but for the first four, which found the device empty.
     assert!(served(broken(Flaw::StarvesTheFirst))[0] <= 0.2);
+}
+
+/// Asks once more whenever nothing may go: the answer must be the same.
+struct Again(Box<dyn Scheduler>);
+
+impl Scheduler for Again {
+    fn insert(&mut self, now: Instant, request: Request) {
+        self.0.insert(now, request);
+    }
+
+    fn grow(&mut self, now: Instant, grown: Request) -> bool {
+        self.0.grow(now, grown)
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        let first = self.0.dispatch(now);
+        if !matches!(first, Decision::Dispatch(_)) {
+            assert_eq!(self.0.dispatch(now), first, "asked again at {now:?}");
+        }
+        first
+    }
+
+    fn complete(&mut self, now: Instant, completion: &Completion) {
+        self.0.complete(now, completion);
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        self.0.configure(now, change)
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.0.cancel(now, scope, removed);
+    }
+
+    fn inspect(&self, now: Instant) -> State {
+        self.0.inspect(now)
+    }
+}
+
+// rule: gate.spurious-timer
+#[test]
+fn a_question_too_many_changes_nothing() {
+    for subject in subjects() {
+        for_plans(16, plan(true), |plan| {
+            let scheduler = || subject.build(&plan.facts());
+            let once = plan.run(scheduler(), Instant::ZERO, |_| ());
+            let again = plan.run(Box::new(Again(scheduler())), Instant::ZERO, |_| ());
+            assert!(once.log == again.log, "{}", subject.label());
+        });
+    }
 }
 
 // Background steps aside.

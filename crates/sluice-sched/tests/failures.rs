@@ -378,6 +378,7 @@ fn failure_14_over_commit_without_admission_control() {
 // 18. What is a client?
 
 // rule: mclock.queues-no-owners
+// rule: gate.owner
 #[test]
 fn failure_18_every_connection_has_the_limit() {
     // The cause was that library's notion of a client; in both modes the VM is the owner.

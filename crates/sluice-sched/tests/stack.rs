@@ -286,6 +286,27 @@ fn with_one_vm_the_host_decides_little() {
     }
 }
 
+// rule: two-tier.guest-matters
+#[test]
+fn a_guest_that_idles_for_its_threads_keeps_the_ring_nearly_empty() {
+    // Eight threads with one read outstanding each; a device that serves eight at once.
+    let served = |guest: &Subject| {
+        let mut world = StackWorld::new(&Subject::of("noop"), 8, Stub::parallel(8, 4 * MILLI));
+        let facts = Facts { depth: 32, rotational: true, ..Facts::default() };
+        let guest = Guest { scheduler: guest.build(&facts), ring: Ring::XEN, merging: false, queue_max: 100 };
+        let vm = world.stack.add_vm(world.now, Policy::default(), guest).expect("a valid VM");
+        for _ in 0..8 {
+            world.thread(vm, 1, Places::Contiguous, Kind::Read, &[4096]);
+        }
+        world.run_until(secs(10));
+        world.log.len()
+    };
+    let (noop, cfq) = (served(&Subject::of("noop")), served(&Subject::of("cfq").text("mode", "2.6.32")));
+    println!("served in 10 s: noop {noop}, cfq {cfq}");
+    assert!(noop >= 19_900, "all eight at once: {noop}");
+    assert!(cfq * 3 <= noop, "one after the other, and a wait after each: {cfq} of {noop}");
+}
+
 #[test]
 fn a_vm_that_leaves_takes_what_waits_with_it_and_its_flight_completes() {
     let mut world = StackWorld::new(&Subject::of("noop"), 2, Stub::parallel(2, MILLI));

@@ -349,6 +349,7 @@ impl Gate {
 
     #[inline]
     fn enqueue(&mut self, now: Instant, request: Request, length_max: u32) {
+        // rule: gate.merge-switch
         if self.settings.merging && merging::is_mergeable(&request) {
             self.merge(now, request, length_max);
         } else {
@@ -394,6 +395,7 @@ impl Gate {
 
     /// Fills the free slots of the device. Returns when to pump again if nothing else happens before.
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
+        // rule: gate.depth, gate.spurious-timer
         while self.in_flight() < u64::from(self.settings.depth) {
             match self.scheduler.dispatch(now) {
                 Decision::Dispatch(request) => self.submit(now, request, device),
@@ -401,6 +403,7 @@ impl Gate {
                     assert!(wake > now && self.queued > 0, "a scheduler waits for the future, with requests");
                     return Some(wake);
                 }
+                // rule: gate.wait-completion
                 Decision::WaitCompletion => {
                     assert!(self.in_flight() > 0, "a scheduler waits for a completion only if one will come");
                     return None;

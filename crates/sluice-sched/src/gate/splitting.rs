@@ -20,6 +20,7 @@ pub(super) struct Splitting {
 }
 
 /// The piece `index` of `whole`; its token names the parent.
+// rule: gate.split
 pub(super) fn piece(whole: &Request, index: u32, piece_max: u32, parent: u32) -> Request {
     let skip = index * piece_max;
     // Service at other servers is counted once for the arrival.

@@ -27,6 +27,7 @@ fn complete(gate: &mut Gate, slot: Slot, ok: bool) -> Vec<(u32, Outcome)> {
     finished.iter().map(|f| (f.token, f.outcome)).collect()
 }
 
+// rule: gate.split
 #[test]
 fn a_large_request_is_split_and_completed_once() {
     for name in ["noop", "mclock"] {
@@ -134,6 +135,21 @@ fn neighbours_become_one_request_and_end_each_for_itself() {
     let account = gate.account(OwnerId(0)).unwrap();
     assert_eq!((account.completed[0], account.bytes, account.in_flight), (5, 5 * 4096, 0));
     assert_eq!(account.cost, 5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()), "each pays for itself");
+}
+
+// rule: gate.merge-switch
+#[test]
+fn without_the_switch_neighbours_stay_what_they_are() {
+    let mut gate = gate("noop", 8);
+    let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+    let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
+    for page in [10, 11, 9] {
+        let read = Arrival { offset: page * 4096, ..arrival(owner, volume, Kind::Read, 4096, page as u32) };
+        gate.insert(Instant::ZERO, &read).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(Instant::ZERO, &mut log);
+    assert_eq!(pages(&log), [(10, 1), (11, 1), (9, 1)]);
 }
 
 #[test]

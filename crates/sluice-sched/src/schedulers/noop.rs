@@ -13,6 +13,9 @@
 //!
 //! Source: noop elevator of Linux, by its documented behaviour.
 
+// What follows from the rules, and tests hold:
+// rule: noop.no-isolation, noop.interleaving
+
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};

@@ -408,6 +408,11 @@ impl Source {
         self
     }
 
+    pub fn starting_at(mut self, offset: u64) -> Self {
+        self.next_offset = offset;
+        self
+    }
+
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
