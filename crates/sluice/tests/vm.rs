@@ -274,6 +274,34 @@ fn end_by_itself(daemon: Daemon) {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
+/// What waits when a volume is taken away waits in the guest, and is done when the volume is there again.
+#[test]
+fn a_guest_waits_for_a_volume_that_is_attached_again() {
+    let _alone = alone();
+    let place = Place::new();
+    let image = place.image("a.img", 64 * MIB);
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    // A deep queue at a shallow device: some requests are at it, and others wait for it.
+    let delay = "depth = 8\n[device.disk.delay]\nparallel = 8\ntime = { min = \"2ms\", max = \"20ms\" }\n";
+    let daemon = Daemon::serve(&place, &(control + &place.device(delay) + &volume(&place, "a", "v", &image, "")));
+    let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]));
+    let load = "--rw=randwrite --size=12m --iodepth=32 --verify=crc32c --verify_fatal=1 --do_verify=1";
+    let load = guest.start(&fio("vda", load));
+    let ask = |arguments: &[&str]| run(sluice().args(arguments).arg("--socket").arg(place.socket("control")));
+    let (source, socket) = (format!("source={}", image.display()), place.volume_socket("a", "v"));
+    let socket = format!("export.socket={}", socket.display());
+    for queues in ["export.queues=2", "export.queues=4"] {
+        guest.progress("vda", 500);
+        ask(&["detach", "a/v"]).ok();
+        let attach = ["attach", "a/v", "device=disk", &source, "export.type=vhost-user-blk", &socket, queues];
+        until("what was at the device is over", || ask(&attach).code() == Some(0));
+    }
+    let verified = guest.finish(load).ok();
+    assert!(verified.contains(";load;0;0;"), "{verified}");
+    assert_no_errors(&guest);
+    end_by_itself(daemon);
+}
+
 /// A guest that goes down in the middle of its work leaves nothing behind, and finds its disk when it comes back.
 #[test]
 fn a_guest_is_reset_and_reboots_under_load() {

@@ -145,12 +145,16 @@ impl Loop {
         self.backend.volumes.iter().filter(|(_, volume)| volume.vm == vm).map(|(index, _)| index).collect()
     }
 
-    /// A volume goes: its queue is answered, its clients are shown out.
+    /// A volume goes: what waits is answered over NBD, and left in its ring over vhost-user, where a VMM that finds the
+    /// volume again, changed, submits it again. Its clients are shown out.
     fn leave(&mut self, now: Instant, index: u32) {
         let volume = &mut self.backend.volumes[index];
         volume.leaving = true;
         let (id, owner) = (volume.id, self.vms[volume.vm].owner);
         let (clients, sessions) = (volume.connections.clone(), volume.sessions.clone());
+        for session in sessions {
+            self.close_session(session);
+        }
         let mut finished = Vec::new();
         if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
             tracing::error!(%error, "Gate did not know a volume that was served");
@@ -158,9 +162,6 @@ impl Loop {
         finished.into_iter().for_each(|over| self.finish(over));
         for client in clients {
             self.close(client);
-        }
-        for session in sessions {
-            self.close_session(session);
         }
         self.remove_left_volume(index);
     }
