@@ -17,30 +17,19 @@ mod schema;
 mod serve;
 mod set;
 
-/// What to do.
+/// What to do. What a verb says of itself is what is written above its arguments, in its own file.
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// Serve the virtual disks of a host file.
     Serve(serve::Serve),
-    /// Say everything that is wrong with a host file, and what it promises.
     Check(check::Check),
-    /// Serve another volume, while the daemon runs.
     Attach(attach::Attach),
-    /// Stop serving a volume or a VM, while the daemon runs.
     Detach(detach::Detach),
-    /// Give a volume more room, while its VM uses it.
     Resize(resize::Resize),
-    /// Change what a VM or a volume is promised, while it runs.
     Set(set::Set),
-    /// Say what a VM's VMM must be told to use its volumes.
     Export(export::Export),
-    /// Print the JSON Schema of the host file, for editors.
     Schema(schema::Schema),
-    /// List the schedulers, or describe one.
     Schedulers(schedulers::Schedulers),
-    /// Show in less than a minute what a reservation does for a VM with a noisy neighbour.
     Demo(demo::Demo),
-    /// Print shell completions.
     Completions(completions::Completions),
 }
 
