@@ -327,6 +327,7 @@ fn keep_contract(plan: &Plan, scheduler: impl Fn() -> Box<dyn Scheduler>) {
 }
 
 // rule: sfqd.work-conserving
+/// rule: gate.four-answers, gate.wait-completion, gate.spurious-timer, gate.depth
 #[test]
 fn every_scheduler_keeps_the_contract() {
     for subject in subjects() {

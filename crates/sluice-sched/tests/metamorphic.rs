@@ -141,7 +141,7 @@ fn compare(seed: u64, subjects: &[Subject], check: impl Fn(&Subject, &Trace, &Di
     }
 }
 
-// rule: gate.tie-arrival
+// rule: gate.tie-arrival, gate.owner
 #[test]
 fn mm1_numbers_of_vms_do_not_matter() {
     compare(1, &subjects(), |subject, trace, before| {

@@ -44,6 +44,7 @@ mod tests {
     use crate::elevator::pool::tests::request;
     use crate::request::Kind;
 
+    // rule: anticipatory.back-max, anticipatory.back-penalty
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
     #[test]
     fn the_nearer_one_wins_and_back_costs_double() {

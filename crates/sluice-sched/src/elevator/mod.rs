@@ -31,3 +31,17 @@ pub(crate) fn is_sync(request: &Request) -> bool {
 
 #[cfg(test)]
 pub(crate) mod drive;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rule: gate.sync
+    #[test]
+    fn reads_and_flagged_writes_are_sync() {
+        let flagged = |kind| Request { flags: Flags::SYNC, ..drive::at(kind, 0) };
+        let sync = |request: Request| is_sync(&request);
+        assert!(sync(drive::at(Kind::Read, 0)) && sync(flagged(Kind::Write)) && sync(drive::at(Kind::Flush, 0)));
+        assert!(!sync(drive::at(Kind::Write, 0)) && !sync(drive::at(Kind::Discard, 0)));
+    }
+}

@@ -318,6 +318,7 @@ impl Gate {
         Ok(())
     }
 
+    // rule: gate.split, gate.owner, gate.tie-arrival
     /// A request arrives. It is split if it is too large, and waits until `pump` dispatches it.
     pub fn insert(&mut self, now: Instant, arrival: &Arrival) -> Result<RequestId, Refused> {
         let (owner, volume) = (arrival.owner, arrival.volume);
@@ -347,6 +348,7 @@ impl Gate {
         Ok(first)
     }
 
+    // rule: gate.merge-switch
     #[inline]
     fn enqueue(&mut self, now: Instant, request: Request, length_max: u32) {
         // rule: gate.merge-switch
@@ -393,6 +395,7 @@ impl Gate {
         }
     }
 
+    // rule: gate.depth, gate.four-answers, gate.wait-completion, gate.spurious-timer
     /// Fills the free slots of the device. Returns when to pump again if nothing else happens before.
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
         // rule: gate.depth, gate.spurious-timer

@@ -196,7 +196,7 @@ impl Deadline {
     }
 
     /// The request with which the batch goes on.
-    // rule: deadline.batch-continues, deadline.early-contiguous
+    // rule: deadline.batch-continues, deadline.early-contiguous, deadline.batch-order
     fn continues(&mut self) -> Option<(usize, Node)> {
         let direction = if self.next[WRITE].is_some() { WRITE } else { READ };
         let node = self.next[direction]?;
@@ -206,7 +206,8 @@ impl Deadline {
         (self.batching < self.fifo_batch).then_some((direction, node))
     }
 
-    // rule: deadline.read-first, deadline.starved-reset
+    // rule: deadline.read-first, deadline.starved-reset, deadline.write-progress, deadline.read-progress
+    // rule: deadline.relative-starvation
     fn choose_direction(&mut self) -> Option<usize> {
         let waiting = [READ, WRITE].map(|direction| !self.queues[direction].is_empty());
         let direction = match waiting {
@@ -226,7 +227,8 @@ impl Deadline {
     }
 
     /// The first request of a batch.
-    // rule: deadline.fifo-expire, deadline.early-wrap, deadline.early-batch-reset
+    // rule: deadline.fifo-expire, deadline.early-wrap, deadline.early-batch-reset, deadline.lateness
+    // rule: deadline.one-expired, deadline.expired-storm
     fn begin_batch(&mut self, now: Instant, direction: usize) -> Node {
         let queue = &self.queues[direction];
         let oldest = self.pool.oldest(queue).expect("the direction has requests");
@@ -293,7 +295,7 @@ impl Scheduler for Deadline {
         true
     }
 
-    // rule: deadline.work-conserving
+    // rule: deadline.work-conserving, deadline.deceptive-idleness, deadline.no-fairness
     fn dispatch(&mut self, now: Instant) -> Decision {
         let forced = self.forced.pop_front();
         let request = forced.or_else(|| {

@@ -59,7 +59,7 @@ pub struct Noop {
 }
 
 impl Scheduler for Noop {
-    // rule: noop.fifo, noop.order
+    // rule: noop.fifo, noop.order, noop.no-isolation, noop.interleaving
     fn insert(&mut self, _now: Instant, request: Request) {
         self.queue.push_back(request);
     }

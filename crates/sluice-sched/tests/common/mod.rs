@@ -60,6 +60,8 @@ pub enum Pattern {
     Open(u64),
     /// Keeps `outstanding` requests for `on` nanoseconds, none for `off` nanoseconds, and so on.
     OnOff { outstanding: u32, on: u64, off: u64 },
+    /// One at a time, the next one so many nanoseconds after the last has completed.
+    Think(u64),
     /// Only when the test says so.
     Manual,
 }
@@ -91,6 +93,8 @@ pub struct Source {
     pub accepted: u64,
     pub finished: u64,
     next_offset: u64,
+    /// Where random requests lie: from this byte on, so many pages.
+    region: (u64, u64),
 }
 
 /// One dispatch.
@@ -190,6 +194,7 @@ impl World {
                 self.ask_times(index, outstanding);
                 self.plan(self.after(on), Event::Switch(index as u32));
             }
+            Pattern::Think(_) => self.ask_times(index, 1),
             Pattern::Manual => {}
         }
     }
@@ -221,7 +226,7 @@ impl World {
         let offset = match source.places {
             Places::Equal => 4096,
             Places::Contiguous => source.next_offset,
-            Places::Random => below(&mut self.rng, 1 << 24) * 4096,
+            Places::Random => source.region.0 + below(&mut self.rng, source.region.1) * 4096,
         };
         source.issued += 1;
         source.next_offset = source.next_offset.wrapping_add(u64::from(length));
@@ -333,8 +338,12 @@ impl World {
             self.sources[index].finished += 1;
             let source = &self.sources[index];
             let again = matches!(source.pattern, Pattern::Closed(_) | Pattern::OnOff { .. });
-            if source.on && again {
-                self.ask(index);
+            match source.pattern {
+                Pattern::Think(nanos) if source.on => self.plan(self.after(nanos), Event::Arrive(index as u32)),
+                _ if source.on && again => {
+                    self.ask(index);
+                }
+                _ => {}
             }
         }
     }
@@ -395,6 +404,7 @@ impl Source {
             accepted: 0,
             finished: 0,
             next_offset: 0,
+            region: (0, 1 << 24),
         }
     }
 
@@ -410,6 +420,18 @@ impl Source {
 
     pub fn starting_at(mut self, offset: u64) -> Self {
         self.next_offset = offset;
+        self
+    }
+
+    /// Requests in order, from this byte on.
+    pub fn in_order_from(mut self, start: u64) -> Self {
+        (self.places, self.next_offset) = (Places::Contiguous, start);
+        self
+    }
+
+    /// Random requests in so many pages from this byte on.
+    pub fn within(mut self, start: u64, pages: u64) -> Self {
+        (self.places, self.region) = (Places::Random, (start, pages));
         self
     }
 

@@ -135,6 +135,7 @@ impl Anticipatory {
     }
 
     /// Whether a request (or, without one, the state of things) ends the wait for the last owner. May learn from it.
+    // rule: anticipatory.monopoly, anticipatory.random-readers
     // rule: anticipatory.same-owner, anticipatory.timeout, anticipatory.owner-has-more, anticipatory.close-request
     // rule: anticipatory.owner-exited, anticipatory.think-time
     fn breaks(&mut self, now: Instant, awaited: OwnerId, candidate: Option<Request>) -> bool {
@@ -176,7 +177,7 @@ impl Anticipatory {
     }
 
     /// Whether it waits rather than to send this candidate.
-    // rule: anticipatory.can-anticipate
+    // rule: anticipatory.can-anticipate, anticipatory.sequential-readers, anticipatory.ssd-as-disk
     fn can_anticipate(&mut self, now: Instant, candidate: Option<Request>) -> bool {
         match self.awaited {
             Some(awaited) if self.status != Status::Finished => !self.breaks(now, awaited, candidate),

@@ -17,8 +17,8 @@ fn known(drive: &mut Drive, owner: u32, page: u64, think: u64) -> u64 {
     page + 4
 }
 
-/// rule: anticipatory.can-anticipate, anticipatory.wait-next, anticipatory.antic-start, anticipatory.timeout,
-/// anticipatory.timer, anticipatory.idle-bound, anticipatory.antic-expire, anticipatory.nothing-while-waiting
+/// rule: anticipatory.can-anticipate, anticipatory.wait-next, anticipatory.antic-start, anticipatory.timeout
+/// rule: anticipatory.timer, anticipatory.idle-bound, anticipatory.antic-expire, anticipatory.nothing-while-waiting
 #[test]
 fn after_a_read_it_waits_for_the_next_one() {
     let mut drive = anticipatory(&[], 2);
@@ -121,7 +121,7 @@ fn a_close_request_of_another_goes_at_once() {
     }
 }
 
-/// rule: anticipatory.think-time, anticipatory.think-max
+/// rule: anticipatory.think-time, anticipatory.think-max, anticipatory.owner-completed
 #[test]
 fn who_thinks_longer_is_not_waited_for() {
     for (think, waited_for) in [(1000, true), (5000, true), (9000, false), (1_000_000, false)] {
@@ -208,9 +208,9 @@ fn without_anticipation_it_never_waits() {
     assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1));
 }
 
-/// rule: anticipatory.batch-runs, anticipatory.switch-to-async, anticipatory.switch-to-sync, anticipatory.drain,
-/// anticipatory.drained, anticipatory.alternation, anticipatory.read-batch-expire, anticipatory.batch-expired,
-/// anticipatory.new-batch, anticipatory.dispatch-state
+/// rule: anticipatory.batch-runs, anticipatory.switch-to-async, anticipatory.switch-to-sync, anticipatory.drain
+/// rule: anticipatory.drained, anticipatory.alternation, anticipatory.read-batch-expire, anticipatory.batch-expired
+/// rule: anticipatory.new-batch, anticipatory.dispatch-state
 #[test]
 fn batches_of_both_directions_alternate() {
     let mut drive = anticipatory(&[("antic_expire", "0s"), ("read_expire", "100s"), ("write_expire", "100s")], 2);
@@ -252,6 +252,7 @@ fn batches_of_both_directions_alternate() {
     assert_eq!(drive.go().0, 1);
 }
 
+/// rule: anticipatory.next-update, anticipatory.state, anticipatory.arrive-insert
 /// rule: anticipatory.expired-or-anticipate, anticipatory.expiry-rate, anticipatory.read-expire
 #[test]
 fn one_expired_request_is_promoted_in_each_interval() {
@@ -276,8 +277,8 @@ fn one_expired_request_is_promoted_in_each_interval() {
     assert!(order[0].1 >= 123, "not before it has expired: {order:?}");
 }
 
-/// rule: anticipatory.write-batch-idled, anticipatory.batch-extends, anticipatory.expiry-in-batch,
-/// anticipatory.write-expire
+/// rule: anticipatory.write-batch-idled, anticipatory.batch-extends, anticipatory.expiry-in-batch
+/// rule: anticipatory.write-expire
 #[test]
 fn alone_a_direction_goes_on() {
     let mut drive = anticipatory(&[], 2);

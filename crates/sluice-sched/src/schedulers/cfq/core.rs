@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// The stream to which a request belongs.
-    // rule: cfq.sync-queue, cfq.async-shared
+    // rule: cfq.sync-queue, cfq.async-shared, cfq.weak-async
     pub(super) fn stream_of(&mut self, request: &Request) -> StreamId {
         let owner = self.owners[request.owner.index()].as_ref().expect("the gate adds owners before their requests");
         let priority = Priority::of(&owner.policy);

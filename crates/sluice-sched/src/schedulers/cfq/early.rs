@@ -202,7 +202,7 @@ impl Early {
     }
 
     /// One turn of a stream: up to `quantum` requests, sorted from where the head is.
-    // rule: cfq.a-batch, cfq.a-slice-starts, cfq.a-no-window
+    // rule: cfq.a-batch, cfq.a-slice-starts, cfq.a-no-window, cfq.weak-rounds
     fn send(&mut self, id: StreamId, now: Instant) {
         let head = self.core.head;
         let quantum = if self.core.stream(id).is_idle_class() { 1 } else { self.core.params.quantum() };

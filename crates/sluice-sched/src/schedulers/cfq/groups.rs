@@ -193,7 +193,7 @@ impl Groups {
     }
 
     /// A stream's turn is over: its group pays for it.
-    // rule: cfq.c-charge, cfq.c-iops-mode, mcfq.t4
+    // rule: cfq.c-charge, cfq.c-iops-mode, cfq.group-bound, mcfq.t4
     pub(super) fn charge(&mut self, core: &mut Core, id: StreamId, now: Instant) {
         let stream = core.stream(id);
         let slice = stream.slice;

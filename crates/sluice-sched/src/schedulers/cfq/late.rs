@@ -117,7 +117,7 @@ impl Late {
     }
 
     /// The active stream's turn is over; `keep`: what is left of its slice, or what it overran, is made good.
-    // rule: cfq.complete-expire, cfq.c-resid
+    // rule: cfq.complete-expire, cfq.c-resid, cfq.round-robin, cfq.time-fair, cfq.weak-seeky
     pub(super) fn expire(&mut self, now: Instant, keep: bool) {
         let Some(id) = self.core.active.take() else { return };
         self.core.idle_until = None;
@@ -296,7 +296,7 @@ impl Late {
             self.step_out(id);
         }
         self.cooperators.update(&self.core, id);
-        // rule: cfq.after-dispatch
+        // rule: cfq.after-dispatch, cfq.weak-async-level
         let stream = self.core.stream(id);
         let count_used = !stream.is_sync() && stream.slice.sent >= self.core.async_requests(stream.priority.level);
         if self.others(id) > 0 && (count_used || stream.is_idle_class()) {
@@ -308,7 +308,7 @@ impl Late {
     // Idling.
 
     /// Keeps the device for the next request of the active stream, if that is worth it.
-    // rule: cfq.idle-arm, cfq.idle-bound
+    // rule: cfq.idle-arm, cfq.idle-bound, cfq.c-ssd, cfq.weak-idling
     fn arm_idling(&mut self, id: StreamId, now: Instant) {
         let core = &self.core;
         let stream = core.stream(id);

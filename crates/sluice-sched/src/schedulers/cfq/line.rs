@@ -12,7 +12,7 @@ const FRONT: i128 = 1_000_000_000;
 type Key = (u8, i128, u64);
 
 /// The lines of waiting streams: one, or one for each kind of work of each group.
-// rule: cfq.tree-order
+// rule: cfq.tree-order, cfq.starvation
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     forest: Forest<Key>,
@@ -68,7 +68,7 @@ impl Lines {
 
     /// Where a stream stands in a line after its turn, with `others` streams beside it: whoever has a short slice waits
     /// longer, and what was left of the last one is made good.
-    // rule: cfq.tree-key, cfq.tree-idle
+    // rule: cfq.tree-key, cfq.tree-idle, cfq.level-monotone, cfq.weak-latency
     pub(super) fn key_behind(&self, core: &mut Core, line: u32, id: StreamId, now: Instant, others: u32) -> i128 {
         let now = i128::from(now.as_nanos());
         if core.stream(id).is_idle_class() {

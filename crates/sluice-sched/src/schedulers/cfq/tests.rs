@@ -105,8 +105,8 @@ fn async_writes_share_a_queue_and_sync_ones_do_not() {
     assert_eq!(drive.waits(), 8000, "and the first might go on");
 }
 
-/// rule: cfq.idle-window-start, cfq.slice-idle, cfq.complete-idle, cfq.idle-arm, cfq.select-idle, cfq.idle-timer,
-/// cfq.idle-bound
+/// rule: cfq.idle-window-start, cfq.slice-idle, cfq.complete-idle, cfq.idle-arm, cfq.select-idle, cfq.idle-timer
+/// rule: cfq.idle-bound
 #[test]
 fn the_disk_waits_for_the_next_read_of_a_stream() {
     for mode in [A, B, C] {
@@ -351,7 +351,7 @@ fn expiry_is_looked_at_once_per_slice() {
     assert_eq!(order, [9_000_000, 10, 11, 12, 8_000_000], "the oldest once, then what is near");
 }
 
-/// rule: cfq.choose, cfq.back-seek-max, cfq.back-seek-penalty
+/// rule: cfq.queue-state, cfq.choose, cfq.back-seek-max, cfq.back-seek-penalty
 #[test]
 fn inside_a_queue_the_nearest_goes() {
     let mut drive = cfq(&[B, ("quantum", "1")], 1);
@@ -611,6 +611,7 @@ fn async_writes_belong_to_no_group() {
     assert_eq!(first, 20, "a thousand times the weight is not felt");
 }
 
+/// rule: cfq.group-idle
 /// rule: cfq.c-activate, cfq.c-wait-busy, cfq.c-group-idle, cfq.c-tree-idle
 #[test]
 fn a_group_that_keeps_the_disk_busy_one_by_one_keeps_its_place() {
@@ -747,7 +748,7 @@ fn a_group_is_not_preempted_by_one_that_is_close() {
     assert_eq!(drive.serve(1000), (0, 900_000));
 }
 
-/// rule: cfq.c-workload, cfq.c-queue-slice, cfq.c-resid
+/// rule: cfq.target-latency, cfq.c-workload, cfq.c-queue-slice, cfq.c-resid
 #[test]
 fn slices_shrink_with_the_queues_of_a_group() {
     let turn = |volumes: u16| {

@@ -6,8 +6,8 @@ fn deadline(stated: &[(&str, &str)]) -> Drive {
     Drive::new(&DESCRIPTOR, stated, 2)
 }
 
-/// rule: deadline.fifo-batch, deadline.writes-starved, deadline.batch-continues, deadline.read-first,
-/// deadline.starved-reset, deadline.write-progress, deadline.read-progress, deadline.relative-starvation
+/// rule: deadline.fifo-batch, deadline.writes-starved, deadline.batch-continues, deadline.read-first
+/// rule: deadline.starved-reset, deadline.write-progress, deadline.read-progress, deadline.relative-starvation
 #[test]
 fn reads_pass_over_writes_twice() {
     let mut drive = deadline(&[]);
@@ -52,8 +52,8 @@ fn reads_alone_pass_over_nobody() {
     assert_eq!(drive.pages(3), [7, 8, 1001], "and anew after it");
 }
 
-/// rule: deadline.read-expire, deadline.write-expire, deadline.fifo-expire, deadline.one-expired, deadline.lateness,
-/// deadline.batch-order, deadline.successor
+/// rule: deadline.read-expire, deadline.write-expire, deadline.fifo-expire, deadline.one-expired, deadline.lateness
+/// rule: deadline.batch-order, deadline.successor
 #[test]
 fn what_has_expired_starts_a_batch_but_breaks_none() {
     let mut drive = deadline(&[("fifo_batch", "4")]);
@@ -75,7 +75,7 @@ fn what_has_expired_starts_a_batch_but_breaks_none() {
     assert_eq!(rest, [105, 50, 51, 104], "one expired request per batch, and on from it");
 }
 
-/// rule: deadline.alias, deadline.arrive
+/// rule: deadline.alias, deadline.arrive, deadline.state
 #[test]
 fn a_request_at_the_same_place_forces_the_older_one_out() {
     let mut drive = deadline(&[]);

@@ -159,7 +159,8 @@ impl Manager {
         Some((least.came, least.weight, least.bytes() / least.samples.len() as u64))
     }
 
-    // rule: mcfq.ideal, mcfq.correction, mcfq.t1, mcfq.t3, mcfq.t5
+    // rule: mcfq.ideal, mcfq.correction, mcfq.t1, mcfq.t3, mcfq.t5, mcfq.sign, mcfq.fixed-point, mcfq.scaling
+    // rule: mcfq.converges, mcfq.limit-cycles, mcfq.base-half
     fn correct(&mut self) {
         let Some((reference, weight, bandwidth)) = self.reference() else { return };
         let (mode, window, interval) = (self.mode, self.window, self.interval);
