@@ -32,13 +32,18 @@ enum Waits {
     Product,
     /// By its limit and reservation tags.
     Paper,
+    /// For a contiguous request, until the head is due: 80 ms less a seek of 9 ms after it passed, at most.
+    UntilDue,
     /// By rules of its own, which have tests of their own.
     Somehow,
 }
 
 fn waits(subject: &Subject) -> Waits {
     match (subject.descriptor.name, subject.mode()) {
-        ("noop" | "sfqd" | "deadline", _) => Waits::Never,
+        ("noop" | "sfqd" | "deadline" | "edf-credit", _) => Waits::Never,
+        // On a device that is not rotational, as that of the plans.
+        ("flubber", Some("product")) => Waits::Never,
+        ("flubber", Some("paper")) => Waits::UntilDue,
         ("mclock", Some("product")) => Waits::Product,
         ("mclock", Some("paper")) => Waits::Paper,
         _ => Waits::Somehow,
@@ -122,10 +127,14 @@ impl Watched {
         self.waiting_for = Some(until);
         let state = self.inner.inspect(now);
         for member in &self.members {
-            if self.queued.iter().any(|request| request.owner == member.owner) && self.waits != Waits::Somehow {
+            let by_tags = matches!(self.waits, Waits::Product | Waits::Paper);
+            if self.queued.iter().any(|request| request.owner == member.owner) && by_tags {
                 let may_go = self.explain(member, &state.owners[&member.owner.0], now);
                 assert!(until <= may_go, "S6: {member:?} may go at {may_go:?}, nobody wakes before {until:?}");
             }
+        }
+        if self.waits == Waits::UntilDue {
+            assert!(until.nanos_since(now) < 71 * MILLI, "S5: waits {:?}", until.since(now));
         }
         if self.waits == Waits::Product {
             let bound = self.slowest * SECOND as f64 + 1000.0;
@@ -472,6 +481,7 @@ fn a_broken_scheduler_is_noticed() {
         (Flaw::WaitsInThePast, Waits::Paper, "S5: a wait lies in the future"),
         (Flaw::WaitsForNoReason, Waits::Never, "enforces no limit"),
         (Flaw::WaitsForNoReason, Waits::Paper, "S5: "),
+        (Flaw::WaitsForNoReason, Waits::UntilDue, "S5: waits 1s"),
         (Flaw::WakesForNothing, Waits::Somehow, "S6: woken"),
         (Flaw::WaitsForACompletion, Waits::Never, "S6: waits for a completion that cannot come"),
         (Flaw::CancelsTooLittle, Waits::Never, "S1: exactly what waits"),
