@@ -280,3 +280,28 @@ fn the_lock_on_a_file_is_held_until_the_writes_below_it_have_landed() {
     until("the lock is free", || !is_locked(&image));
     assert_landed(&std::fs::read(&image).unwrap(), &blocks);
 }
+
+/// A client that comes back writes anew what was not answered, and more.
+#[test]
+fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {
+    let place = Place::new();
+    let device = Loop::new(&place.image("disk.img", MIB));
+    let host = place.device("") + &place.volume("a", "v", &device.path, "");
+    let daemon = Daemon::serve(&place, &host);
+    let group = Throttle::new("nbd", &device.path, 20);
+    group.iter().for_each(|group| group.hold(daemon.pid()));
+    let mut raw = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
+    // What is held back lands in order: when the last one is there, so are those before it.
+    let last = send_writes(&mut raw, 9).pop().unwrap();
+    assert_eq!(raw.reply().unwrap().1, 0, "the first is through");
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &host);
+    let mut raw = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
+    let newer: Vec<Vec<u8>> = (0..8).map(|number| noise(100 + number, 4096)).collect();
+    for (number, block) in newer.iter().enumerate() {
+        raw.write(number as u64 * 64 * KIB, block).unwrap();
+    }
+    until("nothing is on its way", || raw.read(8 * 64 * KIB, 4096).unwrap() == last);
+    assert_landed(&raw.read(0, MIB as u32).unwrap(), &newer);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
