@@ -5,19 +5,21 @@
 
 const NIL: u32 = u32::MAX;
 
+/// Half a cache line with a key of two words: a search through many waits for little else than memory.
 #[derive(Debug, Clone, Copy)]
 struct Links<K> {
     key: K,
     left: u32,
     right: u32,
     parent: u32,
+    /// 0: in no tree.
     rank: u32,
 }
 
 /// The links of all trees.
 #[derive(Debug)]
 pub(crate) struct Forest<K> {
-    links: Vec<Option<Links<K>>>,
+    links: Vec<Links<K>>,
     ranks: u32,
 }
 
@@ -45,11 +47,11 @@ fn known(index: u32) -> Option<u32> {
 
 impl<K: Copy + Ord> Forest<K> {
     fn at(&self, index: u32) -> &Links<K> {
-        self.links[index as usize].as_ref().expect("linked things are in their tree")
+        &self.links[index as usize]
     }
 
     fn at_mut(&mut self, index: u32) -> &mut Links<K> {
-        self.links[index as usize].as_mut().expect("linked things are in their tree")
+        &mut self.links[index as usize]
     }
 
     fn rank(&mut self) -> u32 {
@@ -57,22 +59,23 @@ impl<K: Copy + Ord> Forest<K> {
         let mut mixed = self.ranks.wrapping_mul(0x9e37_79b9);
         mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
         mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
-        mixed ^ (mixed >> 16)
+        (mixed ^ (mixed >> 16)) | 1
     }
 
     /// Puts a thing that is in no tree into this one; keys are unique.
     pub(crate) fn insert(&mut self, tree: &mut Tree, index: u32, key: K) {
         let rank = self.rank();
         if self.links.len() <= index as usize {
-            self.links.resize_with(index as usize + 1, || None);
+            self.links.resize(index as usize + 1, Links { key, left: NIL, right: NIL, parent: NIL, rank: 0 });
         }
+        assert!(self.at(index).rank == 0, "a thing is in one tree at most");
         let (mut parent, mut at) = (NIL, tree.root);
         while at != NIL {
             parent = at;
             let links = self.at(at);
             at = if key < links.key { links.left } else { links.right };
         }
-        self.links[index as usize] = Some(Links { key, left: NIL, right: NIL, parent, rank });
+        self.links[index as usize] = Links { key, left: NIL, right: NIL, parent, rank };
         if parent == NIL {
             tree.root = index;
             return;
@@ -91,6 +94,7 @@ impl<K: Copy + Ord> Forest<K> {
 
     /// Takes a thing out of the tree that it is in.
     pub(crate) fn remove(&mut self, tree: &mut Tree, index: u32) {
+        assert!(self.at(index).rank != 0, "it is in a tree");
         loop {
             let Links { left, right, .. } = *self.at(index);
             let up = match (known(left), known(right)) {
@@ -107,7 +111,7 @@ impl<K: Copy + Ord> Forest<K> {
             };
             self.rotate_up(tree, up, index);
         }
-        self.links[index as usize] = None;
+        self.at_mut(index).rank = 0;
     }
 
     /// Hangs `child`, or nothing, where `index` hangs.
@@ -155,7 +159,7 @@ impl<K: Copy + Ord> Forest<K> {
     /// Whether a thing is in a tree.
     #[cfg(test)]
     pub(crate) fn contains(&self, index: u32) -> bool {
-        self.links.get(index as usize).is_some_and(Option::is_some)
+        self.links.get(index as usize).is_some_and(|links| links.rank != 0)
     }
 
     /// The thing with the smallest key.
