@@ -34,6 +34,8 @@ enum Waits {
     Paper,
     /// For a contiguous request, until the head is due: 80 ms less a seek of 9 ms after it passed, at most.
     UntilDue,
+    /// For somebody's next request, so many nanoseconds at most.
+    Idling(u64),
     /// By rules of its own, which have tests of their own.
     Somehow,
 }
@@ -46,6 +48,8 @@ fn waits(subject: &Subject) -> Waits {
         ("flubber", Some("paper")) => Waits::UntilDue,
         ("mclock", Some("product")) => Waits::Product,
         ("mclock", Some("paper")) => Waits::Paper,
+        ("anticipatory", _) => Waits::Idling(6 * MILLI),
+        ("cfq" | "mcfq", _) => Waits::Idling(8 * MILLI),
         _ => Waits::Somehow,
     }
 }
@@ -135,6 +139,9 @@ impl Watched {
         }
         if self.waits == Waits::UntilDue {
             assert!(until.nanos_since(now) < 71 * MILLI, "S5: waits {:?}", until.since(now));
+        }
+        if let Waits::Idling(most) = self.waits {
+            assert!(until.nanos_since(now) <= most, "S5: idles {:?}", until.since(now));
         }
         if self.waits == Waits::Product {
             let bound = self.slowest * SECOND as f64 + 1000.0;
@@ -482,6 +489,7 @@ fn a_broken_scheduler_is_noticed() {
         (Flaw::WaitsForNoReason, Waits::Never, "enforces no limit"),
         (Flaw::WaitsForNoReason, Waits::Paper, "S5: "),
         (Flaw::WaitsForNoReason, Waits::UntilDue, "S5: waits 1s"),
+        (Flaw::WaitsForNoReason, Waits::Idling(8 * MILLI), "S5: idles 1s"),
         (Flaw::WakesForNothing, Waits::Somehow, "S6: woken"),
         (Flaw::WaitsForACompletion, Waits::Never, "S6: waits for a completion that cannot come"),
         (Flaw::CancelsTooLittle, Waits::Never, "S1: exactly what waits"),
