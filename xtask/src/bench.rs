@@ -13,6 +13,7 @@ mod load;
 mod nbd;
 mod report;
 mod server;
+mod sim;
 mod stats;
 mod vhost;
 
@@ -42,6 +43,8 @@ enum What {
     Nbd(nbd::Options),
     /// What a request over vhost-user-blk costs, beside other back ends.
     Vhost(vhost::Options),
+    /// How many requests per second the simulator gets through.
+    Sim,
     /// Whether VMs get what they are promised, beside what else limits and shares.
     Accuracy(accuracy::Options),
 }
@@ -57,6 +60,7 @@ impl Verb for Bench {
             What::Core(options) => core::run(options, self.quick)?,
             What::Nbd(options) => nbd::run(options, self.quick)?,
             What::Vhost(options) => vhost::run(options, self.quick)?,
+            What::Sim => sim::run(self.quick)?,
             What::Accuracy(options) => accuracy::run(options, self.quick)?,
         };
         print(&report, self.output);

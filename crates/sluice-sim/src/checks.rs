@@ -60,12 +60,11 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
         broken.extend(little(simulation, vm, end));
     }
     let (device, time) = (simulation.device(), end.as_nanos());
-    // Work is booked when it begins.
-    let ahead = device.next().map_or(0, |next| next.nanos_since(end)) + 1;
-    let most = u128::from(time + ahead) * u128::from(device.servers());
-    if u128::from(device.busy_nanos()) > most + u128::from(most > 0) * u128::from(simulation.longest_nanos()) {
-        let (busy, servers) = (device.busy_nanos(), device.servers());
-        broken.push(Broken::Busy { busy, time, servers });
+    // Work is booked when it begins, or earlier.
+    let done = device.busy_nanos().saturating_sub(device.ahead_nanos(end));
+    let most = u128::from(time) * u128::from(device.servers()) + u128::from(simulation.longest_nanos());
+    if u128::from(done) > most {
+        broken.push(Broken::Busy { busy: done, time, servers: device.servers() });
     }
     broken
 }

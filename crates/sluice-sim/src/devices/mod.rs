@@ -43,6 +43,11 @@ pub trait Model {
     /// Nanoseconds of work so far, all its servers together.
     fn busy_nanos(&self) -> u64;
 
+    /// How much of that lies behind `now`: work that has been booked and not been done, or a little more.
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.next().map_or(0, |next| next.nanos_since(now)) * u64::from(self.servers())
+    }
+
     /// How many things it can do at once.
     fn servers(&self) -> u32;
 }

@@ -207,6 +207,10 @@ impl Model for Ssd {
         self.busy
     }
 
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.planes.iter().map(|until| until.saturating_sub(now.as_nanos())).sum()
+    }
+
     fn servers(&self) -> u32 {
         self.spec.geometry.planes_in_all()
     }

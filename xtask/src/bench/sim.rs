@@ -1,0 +1,173 @@
+//! `cargo xtask bench sim`: how fast the simulator is, with the scheduler in the loop, on one core.
+//!
+//! CPU time of the thread, and requests that were completed in it. Before it is measured each simulation runs for a
+//! quarter of the requests; noop beside mClock shows what the scheduler costs of it.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use sluice_sched::scheduler::Facts;
+use sluice_sched::units::{Iops, Weight};
+use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sim::checks::check;
+use sluice_sim::devices::Model;
+use sluice_sim::devices::array::{Array, Layout};
+use sluice_sim::devices::hdd::{Hdd, HddSpec};
+use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::devices::ssd::{Geometry, Ssd, SsdSpec};
+use sluice_sim::engine::Simulation;
+use sluice_sim::random::stream;
+use sluice_sim::workloads::{Address, Closed, Mix};
+
+use super::report::{Bound, Cell, Report, Table};
+use super::stats::Samples;
+
+/// Requests outstanding at the device.
+const DEPTH: u32 = 32;
+
+/// A case: what it is called, its device, how many VMs there are, and how many requests per second are wanted.
+struct Case {
+    name: &'static str,
+    device: fn() -> (Box<dyn Model>, u64),
+    reads: f64,
+    vms: u32,
+    wanted: Option<f64>,
+}
+
+const CASES: &[Case] = &[
+    Case { name: "constant rate, 10 VMs", device: constant, reads: 1.0, vms: 10, wanted: Some(5e6) },
+    Case { name: "constant rate, 10,000 VMs", device: constant, reads: 1.0, vms: 10_000, wanted: None },
+    Case { name: "one hard disk, sorted, 10 VMs", device: disk, reads: 1.0, vms: 10, wanted: Some(2e6) },
+    Case { name: "RAID-0 of 10, 10 VMs", device: array, reads: 1.0, vms: 10, wanted: Some(1e6) },
+    Case { name: "flash drive that cleans up, 10 VMs", device: flash, reads: 0.0, vms: 10, wanted: Some(1e6) },
+];
+
+fn constant() -> (Box<dyn Model>, u64) {
+    let time = ServiceTime::Fixed(Duration::from_micros(10));
+    (Box::new(Servers::new(1, time, stream(1, "service"))), 1 << 40)
+}
+
+fn disk() -> (Box<dyn Model>, u64) {
+    let spec = HddSpec { queue: DEPTH, ..HddSpec::sata_7200_1tb() };
+    let size = spec.capacity;
+    (Box::new(Hdd::new(spec)), size)
+}
+
+fn array() -> (Box<dyn Model>, u64) {
+    let spec = HddSpec { queue: DEPTH, ..HddSpec::fc_15k_146gb() };
+    let size = spec.capacity * 10;
+    (Box::new(Array::new(Layout::Raid0, 10, 64 << 10, &spec)), size)
+}
+
+fn flash() -> (Box<dyn Model>, u64) {
+    let geometry = Geometry {
+        channels: 8,
+        dies: 1,
+        planes: 2,
+        blocks: 1024,
+        pages: 256,
+        page_bytes: 8192,
+        spare: 0.07,
+        reserve: 3,
+    };
+    let spec = SsdSpec {
+        geometry,
+        read: Duration::from_micros(75),
+        program: Duration::from_micros(750),
+        erase: Duration::from_micros(3800),
+        channel: 333e6,
+        bus: 550e6,
+        overhead: Duration::from_micros(10),
+        buffer: 32 << 20,
+    };
+    let mut ssd = Ssd::new(spec).expect("the geometry has spare blocks enough");
+    ssd.age(1.0, &mut stream(1, "age"));
+    (Box::new(ssd), geometry.host_pages() * 8192)
+}
+
+fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
+    let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
+    let facts = Facts { depth: DEPTH, rotational: false, reference: Bytes::kib(8) };
+    let scheduler = (descriptor.build)(&facts, &Default::default()).map_err(|error| error.to_string())?;
+    let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
+    let (device, size) = (case.device)();
+    let mut simulation = Simulation::new(gate, device, Duration::ZERO, Duration::from_secs(3600));
+    let enforced = descriptor.name == "mclock";
+    let outstanding = (4 * DEPTH / case.vms).max(2);
+    for vm in 0..case.vms {
+        let mut policy = Policy::default();
+        if enforced {
+            policy.weight = Some(Weight::new(100 + vm % 5));
+            policy.reservation.iops = Some(Iops::per_second(1));
+        }
+        let mix = Mix { reads: case.reads, length: 8192, address: Address::random(0, size) };
+        let random = stream(1, &format!("vm{vm}"));
+        let workload = Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, random);
+        simulation.add_vm(policy, 0, Box::new(workload)).map_err(|error| error.to_string())?;
+    }
+    Ok(simulation)
+}
+
+/// CPU time of this thread, in seconds.
+fn cpu() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+fn completed(simulation: &Simulation) -> u64 {
+    (0..simulation.vms()).map(|vm| simulation.record(vm).completed).sum()
+}
+
+/// Goes on until so many more requests are over; requests per second of CPU time.
+fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
+    let before = completed(simulation);
+    let (begin, mut step) = (cpu(), Duration::from_millis(100));
+    let mut done = 0;
+    while done < requests {
+        simulation.run_until(Instant::from_nanos(simulation.now().as_nanos() + step.as_nanos() as u64));
+        done = completed(simulation) - before;
+        let rate = done as f64 / requests as f64;
+        // Looking at thousands of records after each step would be what is measured.
+        if rate < 0.05 {
+            step *= 4;
+        }
+    }
+    done as f64 / (cpu() - begin)
+}
+
+pub(super) fn run(quick: bool) -> Result<Report, String> {
+    let (rounds, requests) = if quick { (1, 50_000) } else { (5, 2_000_000) };
+    let mut report = Report::new("sim");
+    let columns = &["simulation", "mclock", "noop", "mclock [ns per request]", "mclock / noop"];
+    let mut table = Table::new("Requests per second of CPU time", columns);
+    for case in CASES {
+        let (mut rates, mut plain) = (Samples::default(), Samples::default());
+        let mut subjects = [build(case, "mclock")?, build(case, "noop")?];
+        for simulation in &mut subjects {
+            measure(simulation, requests / 4);
+        }
+        for round in 0..rounds {
+            eprintln!("sim: {}, round {} of {rounds}", case.name, round + 1);
+            rates.push(measure(&mut subjects[0], requests));
+            plain.push(measure(&mut subjects[1], requests));
+        }
+        for simulation in &subjects {
+            if let Some(broken) = check(simulation).first() {
+                return Err(format!("{}: {broken}", case.name));
+            }
+        }
+        table.row(vec![
+            Cell::text(case.name),
+            Cell::spread(&rates, 0),
+            Cell::spread(&plain, 0),
+            Cell::Number(1e9 / rates.median(), 0),
+            Cell::spread(&rates.ratio(&plain), 2),
+        ]);
+        if let Some(wanted) = case.wanted {
+            report.target(format!("requests/s, {}", case.name), Bound::AtLeast(wanted), rates.median());
+        }
+    }
+    report.table(table);
+    report.note(format!("{rounds} rounds of {requests} requests each, mclock and noop in turns; depth {DEPTH}"));
+    Ok(report)
+}
