@@ -69,6 +69,10 @@ pub(super) struct Options {
     /// Only our server, for a profiler.
     #[arg(long)]
     own_only: bool,
+    /// The front end polls for answers instead of sleeping: what the back end alone takes, where there is a processor for
+    /// each of them.
+    #[arg(long)]
+    poll: bool,
     /// Rounds to measure.
     #[arg(long, value_name = "N", default_value_t = 21)]
     rounds: usize,
@@ -129,6 +133,8 @@ struct Effort {
     time: Duration,
     /// Of the hundred VMs, whose shares must settle.
     shares: Duration,
+    /// The front end never sleeps.
+    poll: bool,
 }
 
 pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
@@ -136,9 +142,9 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     peers::build_plain()?;
     let millis = Duration::from_millis;
     let effort = match quick {
-        true => Effort { warm: millis(20), time: millis(100), shares: millis(500) },
+        true => Effort { warm: millis(20), time: millis(100), shares: millis(500), poll: options.poll },
         // Short, so that all take their turn before the machine is another one.
-        false => Effort { warm: millis(50), time: millis(250), shares: millis(2000) },
+        false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll: options.poll },
     };
     let scratch = server::scratch(options.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
@@ -228,7 +234,7 @@ impl Contestant {
         }
         let failed = |error: ClientError| failed(self.kind.name(), &error);
         let Shape { queues, depth, apart } = shape;
-        let target = Target { socket: self.socket.clone(), queues, depth, block: BLOCK };
+        let target = Target { socket: self.socket.clone(), queues, depth, block: BLOCK, poll: effort.poll };
         let mut loads = if apart { Load::start_apart(&target) } else { Load::start(&[target]).map(|load| vec![load]) }
             .map_err(failed)?;
         Load::run_apart(&mut loads, effort.warm).map_err(failed)?;

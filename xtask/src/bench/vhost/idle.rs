@@ -16,7 +16,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<(), String> {
     let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
     let server = Kind::Sluice.start(Store::Null, Path::new(""), sockets.path())?;
     let server = server.expect("ours is a process");
-    let target = Target { socket: server.sockets[0].clone(), queues: QUEUES, depth: 32, block: BLOCK };
+    let target = Target { socket: server.sockets[0].clone(), queues: QUEUES, depth: 32, block: BLOCK, poll: false };
     let failed = |error| failed("sluice", &error);
     let mut load = Load::start(&[target]).map_err(failed)?;
     load.run(effort.warm).map_err(failed)?;

@@ -25,6 +25,8 @@ pub(super) struct Target {
     pub(super) depth: u16,
     /// Bytes per read.
     pub(super) block: u32,
+    /// Look for answers without end and never sleep; the device is asked not to ring.
+    pub(super) poll: bool,
 }
 
 /// Front ends under load.
@@ -32,6 +34,8 @@ pub(super) struct Load {
     /// The connections, which only have to stay.
     _clients: Vec<Client>,
     loops: Vec<Loop>,
+    /// Never sleep.
+    poll: bool,
     /// Which queues are looked at; the others are armed.
     awake: Vec<usize>,
     waiter: Waiter,
@@ -62,14 +66,17 @@ impl Load {
             clients.push(client);
             loops.extend(own);
         }
-        Load::of(clients, loops, targets.len())
+        Load::of(clients, loops, targets)
     }
 
     /// The same for one front end, but a load of its own for each queue: to be run by threads side by side.
     pub(super) fn start_apart(target: &Target) -> Result<Vec<Load>, ClientError> {
         let (client, loops) = connect(target, 0)?;
         let mut clients = vec![client];
-        loops.into_iter().map(|own| Load::of(std::mem::take(&mut clients), vec![own], 1)).collect()
+        loops
+            .into_iter()
+            .map(|own| Load::of(std::mem::take(&mut clients), vec![own], std::slice::from_ref(target)))
+            .collect()
     }
 
     /// Runs all of them at once, a thread each; their one front end's outcome, with the latencies of its first queue.
@@ -83,7 +90,7 @@ impl Load {
         Ok(Outcome { requests, ..outcomes.into_iter().next().expect("there is a queue") })
     }
 
-    fn of(clients: Vec<Client>, loops: Vec<Loop>, fronts: usize) -> Result<Load, ClientError> {
+    fn of(clients: Vec<Client>, loops: Vec<Loop>, targets: &[Target]) -> Result<Load, ClientError> {
         let waiter = Waiter::new().map_err(ClientError::Connect)?;
         for (index, each) in loops.iter().enumerate() {
             waiter.add(&each.queue, index as u64).map_err(ClientError::Connect)?;
@@ -97,8 +104,13 @@ impl Load {
             turns: 0,
             now: Instant::now(),
             random: 0x9e37_79b9_7f4a_7c15,
-            outcomes: vec![Outcome::default(); fronts],
+            outcomes: vec![Outcome::default(); targets.len()],
+            poll: targets.iter().any(|target| target.poll),
         };
+        if load.poll {
+            // Once is enough: the index that it asks for is not reached again but by going round.
+            load.loops.iter().for_each(|each| each.queue.disarm());
+        }
         for index in 0..load.loops.len() {
             for slot in 0..load.loops[index].sent.len() as u16 {
                 load.submit(index, slot)?;
@@ -175,6 +187,10 @@ impl Load {
 
     /// Sleeps until some queue has an answer.
     fn sleep(&mut self) -> Result<(), ClientError> {
+        if self.poll {
+            std::hint::spin_loop();
+            return Ok(());
+        }
         let loops = &self.loops;
         self.awake.retain(|index| !loops[*index].queue.arm());
         if self.awake.is_empty() {

@@ -112,7 +112,7 @@ impl Pair {
     /// All VMs of a server ask at once; what each got.
     fn load(&self, server: &Server, depth: u16, effort: Effort) -> Result<Vec<Outcome>, String> {
         let block = if self.store == Store::Null { REFERENCE } else { super::BLOCK };
-        let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block };
+        let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block, poll: false };
         let targets: Vec<Target> = server.sockets.iter().map(target).collect();
         let failed = |error| failed("sluice", &error);
         let mut load = Load::start(&targets).map_err(failed)?;
