@@ -89,9 +89,16 @@ impl Drop for FileSystem {
     fn drop(&mut self) {
         // A test that failed may have left it frozen, and then even its end would wait for ever.
         let _ = run(tool("fsfreeze", "util-linux").arg("--unfreeze").arg(&self.folder));
-        let unmounted = run(tool("umount", "mount").arg(&self.folder));
-        if !unmounted.status.success() {
-            eprintln!("{}", unmounted.stderr);
+        let umount = || run(tool("umount", "mount").arg(&self.folder));
+        let mut unmounted = umount();
+        for _ in 0..100 {
+            if unmounted.status.success() {
+                return;
+            }
+            // polls: the kernel, which may still hold files of a process that was killed.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            unmounted = umount();
         }
+        eprintln!("{}", unmounted.stderr);
     }
 }
