@@ -1,8 +1,9 @@
 //! Descriptor chains: from a head in the available ring to pieces of host memory.
 //!
 //! Everything here was written by a guest. Each descriptor is read once, every piece must lie in the memory table, a chain
-//! has at most as many descriptors as its queue has entries, and one that loops, points nowhere or nests tables is malformed
-//! as a whole: nothing of it is used.
+//! has at most as many descriptors as the table that it is in, and one that loops, points nowhere or nests tables is
+//! malformed as a whole: nothing of it is used. A chain in an indirect table may be longer than its queue, which the
+//! standard forbids drivers and Linux does all the same where a queue has fewer entries than `seg_max` says.
 
 use libc::iovec;
 use virtio_queue::desc::split::Descriptor;
@@ -12,6 +13,8 @@ use crate::vhost::memory::Memory;
 
 /// Pieces that the kernel takes in one operation.
 const PIECES_MAX: usize = 1024;
+/// Descriptors that a chain in an indirect table has at most: pieces, a header and a status.
+const INDIRECT_MAX: u16 = PIECES_MAX as u16 + 2;
 const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 
 /// Why a chain cannot be used.
@@ -19,7 +22,7 @@ const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 pub(super) enum Malformed {
     #[error("a descriptor's index lies beyond its table")]
     Index,
-    #[error("a chain is longer than its queue, or a loop")]
+    #[error("a chain is longer than it may be, or a loop")]
     Length,
     #[error("a descriptor points outside of the memory table")]
     Address,
@@ -104,7 +107,7 @@ impl Chain {
         loop {
             let descriptor = table.read(index)?;
             if descriptor.refers_to_indirect_table() {
-                return self.follow_indirect(memory, table, &descriptor);
+                return self.follow_indirect(memory, &descriptor);
             }
             self.add(memory, &descriptor, table.entries)?;
             if !descriptor.has_next() {
@@ -114,12 +117,7 @@ impl Chain {
         }
     }
 
-    fn follow_indirect(
-        &mut self,
-        memory: &Memory,
-        table: &DescriptorTable,
-        outer: &Descriptor,
-    ) -> Result<(), Malformed> {
+    fn follow_indirect(&mut self, memory: &Memory, outer: &Descriptor) -> Result<(), Malformed> {
         let entries = outer.len() as usize / DESCRIPTOR_LEN;
         let is_sound =
             (outer.len() as usize).is_multiple_of(DESCRIPTOR_LEN) && entries > 0 && entries <= usize::from(u16::MAX);
@@ -133,7 +131,7 @@ impl Chain {
             if descriptor.refers_to_indirect_table() {
                 return Err(Malformed::Indirect);
             }
-            self.add(memory, &descriptor, table.entries)?;
+            self.add(memory, &descriptor, inner.entries.min(INDIRECT_MAX))?;
             if !descriptor.has_next() {
                 return Ok(());
             }

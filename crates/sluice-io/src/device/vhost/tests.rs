@@ -212,6 +212,34 @@ impl Guest {
     }
 }
 
+/// As Linux makes them when `seg_max` says more than the queue has entries.
+#[test]
+fn a_chain_in_an_indirect_table_may_be_longer_than_its_queue() {
+    let (mut file, bench) = on_file();
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    let (pieces, table, place) = (3 * ENTRIES, SCRATCH + 0x20_0000, SCRATCH);
+    guest.header(place, 1, 8);
+    guest.describe(table, 0, place, 16, NEXT, 1);
+    let written: Vec<u8> = (0..u32::from(pieces) * 512).map(|byte| (byte * 7 >> 2) as u8).collect();
+    for piece in 0..pieces {
+        let at = place + 0x1000 + u64::from(piece) * 1024;
+        let from = usize::from(piece) * 512;
+        guest.memory.write_slice(&written[from..from + 512], GuestAddress(at)).unwrap();
+        guest.describe(table, piece + 1, at, 512, NEXT, piece + 2);
+    }
+    guest.describe(table, pieces + 1, place + 0x100, 1, WRITE, 0);
+    guest.describe(TABLE, 0, table, u32::from(pieces + 2) * 16, INDIRECT, 0);
+    guest.memory.write_obj(0xff_u8, GuestAddress(place + 0x100)).unwrap();
+    guest.offer(0);
+    guest.kick();
+    assert_eq!(guest.next_used(), (0, 1));
+    assert_eq!((guest.status(0), bench.faults()), (0, 0));
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).unwrap();
+    assert!(content[4096..4096 + written.len()] == written);
+}
+
 /// The last daemon returned a request and died before it could say so. What the guest waits for lies behind what is
 /// returned from now on, so EVENT_IDX alone would never have it called again.
 #[test]
