@@ -221,7 +221,7 @@ fn a_chain_in_an_indirect_table_may_be_longer_than_its_queue() {
     let (pieces, table, place) = (3 * ENTRIES, SCRATCH + 0x20_0000, SCRATCH);
     guest.header(place, 1, 8);
     guest.describe(table, 0, place, 16, NEXT, 1);
-    let written: Vec<u8> = (0..u32::from(pieces) * 512).map(|byte| (byte * 7 >> 2) as u8).collect();
+    let written: Vec<u8> = (0..u32::from(pieces) * 512).map(|byte| ((byte * 7) >> 2) as u8).collect();
     for piece in 0..pieces {
         let at = place + 0x1000 + u64::from(piece) * 1024;
         let from = usize::from(piece) * 512;
