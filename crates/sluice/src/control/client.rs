@@ -14,7 +14,7 @@ use crate::output::{self, Format};
 /// Where the daemon is.
 #[derive(Args)]
 pub(crate) struct Daemon {
-    /// The daemon's control socket, as in [daemon] of its host file.
+    /// The daemon's control socket, as its host file names it.
     #[arg(long, value_name = "PATH", env = "SLUICE_SOCKET", default_value = "/run/sluice/control.sock")]
     socket: PathBuf,
 }

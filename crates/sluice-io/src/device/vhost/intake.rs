@@ -145,7 +145,7 @@ impl Loop {
         let parsed = chain.follow(&memory, &queue.table, head).and_then(|()| request::parse(chain, export));
         let Parsed { status, asked } = match parsed {
             Ok(parsed) => parsed,
-            Err(reason) => return self.reject(index, head, &reason.to_string()),
+            Err(reason) => return self.break_queue(index, &reason.to_string()),
         };
         queue.outstanding += 1;
         let io = Io::of(Origin::Virtio { queue: index, head, status }, volume);
@@ -201,18 +201,8 @@ impl Loop {
         io.guest = Some(guest);
     }
 
-    /// A chain of which not even the frame is sound: it goes back with nothing written, and the VMM is told.
-    fn reject(&mut self, index: u32, head: u16, reason: &str) {
-        if self.queues[index].give_back(head, 0).is_err() {
-            // The head itself leads nowhere.
-            return self.break_queue(index, reason);
-        }
-        self.count_fault(index, reason);
-        self.tell_error(index);
-        self.callers.push(index);
-    }
-
-    /// The ring itself makes no sense: the queue takes nothing more.
+    /// The ring makes no sense, or a chain of which not even the frame is sound: the queue takes nothing more until it is
+    /// started anew. To give such a chain back would not do: its status byte, wherever it is, may say that all went well.
     pub(super) fn break_queue(&mut self, index: u32, reason: &str) {
         self.queues[index].broken = true;
         self.count_fault(index, reason);
