@@ -6,7 +6,7 @@
 //! Rules: sync and async requests go in batches of time, each direction by nearness to its last end. In a sync batch,
 //! before it serves another owner, it waits for the one that it served last: until that one asks, somebody close asks, or
 //! the time is up. Whether waiting is worth it follows from the owner's think time, and for a new owner from that of new
-//! owners in general. [`owner`] holds what is known of owners, [`batches`] which direction goes.
+//! owners in general. `owner` holds what is known of owners, `batches` which direction goes.
 //!
 //! Parameters: see [`Params`].
 //!

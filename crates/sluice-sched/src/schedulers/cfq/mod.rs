@@ -4,9 +4,9 @@
 //! others meanwhile pays two seeks for it. So each owner has the disk to itself for a slice of time, and the disk may
 //! stand still for a moment for its next request. Fair is what gives everybody the same *time*.
 //!
-//! Rules: one file per idea. [`stream`] is one internal queue, [`core`] what all variants share; [`line`] the order of the
-//! streams, [`cooperators`] who may go on where another stopped; [`late`] turns and slices in the variants of 2.6.32 and
-//! with groups, [`groups`] the level above; [`early`] the variant of 2.6.18.
+//! Rules: one file per idea. `stream` is one internal queue, `core` what all variants share; `line` the order of the
+//! streams, `cooperators` who may go on where another stopped; `late` turns and slices in the variants of 2.6.32 and
+//! with groups, `groups` the level above; `early` the variant of 2.6.18.
 //!
 //! Parameters: see [`Params`].
 //!

@@ -5,8 +5,8 @@
 //! time until then: it goes on with the VM or the address where the disk is, waits a moment for the next request there,
 //! and leaves background work for when nobody else asks.
 //!
-//! Rules: one file per idea. [`credits`] is the high level; [`queues`] and [`addresses`] what is queued in the low one;
-//! [`two_level`] puts them together and chooses.
+//! Rules: one file per idea. `credits` is the high level; `queues` and `addresses` what is queued in the low one;
+//! `two_level` puts them together and chooses.
 //!
 //! Parameters: see [`Params`].
 //!

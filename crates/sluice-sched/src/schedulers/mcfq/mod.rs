@@ -3,7 +3,7 @@
 //! Idea: CFQ shares time by weight, but on an SSD that collects garbage equal time is not equal bandwidth. So somebody
 //! looks once a second at what each VM got, compares it with the VM of the least weight, and lengthens or shortens slices.
 //!
-//! Rules: [`manager`] has the control loop. Its multiplier scales the slices of a VM's group and divides what the group is
+//! Rules: `manager` has the control loop. Its multiplier scales the slices of a VM's group and divides what the group is
 //! charged, as if its weight were that much larger.
 //!
 //! Parameters: see [`Params`]; beside them all of CFQ's but `mode`.
