@@ -15,7 +15,7 @@ use sluice_io::device::{Arrived, Device};
 use sluice_io::nbd::handshake::Negotiated;
 
 #[path = "export.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each target uses its part of what they share")]
 mod sluice_fuzz_export;
 
 fn device() -> &'static Device {

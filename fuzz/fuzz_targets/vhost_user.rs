@@ -23,7 +23,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 #[path = "export.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each target uses its part of what they share")]
 mod sluice_fuzz_export;
 
 /// Bytes of the guest's memory.

@@ -13,7 +13,7 @@ use sluice_io::vhost::memory::Memory;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 #[path = "export.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each target uses its part of what they share")]
 mod sluice_fuzz_export;
 
 const ENTRIES: u16 = 16;

@@ -259,7 +259,7 @@ fn add_limits(report: &mut Report, servers: &[(&str, &[Limited])]) {
             ]);
         }
         let ours = &servers[0].1[index];
-        report.target(format!("achieved / limit, {limit}"), Bound::AtLeast(0.98), ours.achieved.median());
+        report.target(format!("achieved / limit, {limit}"), Bound::AtLeast(0.99), ours.achieved.median());
         // The stated burst is the device's depth, and one request on top.
         let most = f64::from(hosts::DEVICE_DEPTH) + 1.01;
         report.target(format!("requests above limit x time, {limit}"), Bound::AtMost(most), ours.excess.median());
@@ -288,7 +288,7 @@ fn reservations(report: &mut Report, options: &Options, effort: Effort) -> Resul
                 fewest.push(least as f64 / reservation as f64);
             }
         }
-        report.target(format!("fewest in any second / {reservation} reserved"), Bound::AtLeast(0.95), fewest.median());
+        report.target(format!("fewest in any second / {reservation} reserved"), Bound::AtLeast(0.99), fewest.median());
         let cells = [Cell::Number(rate as f64, 0), Cell::Number(reservation as f64, 0)];
         table.row([cells.to_vec(), vec![Cell::spread(&got, 3), Cell::spread(&fewest, 3)]].concat());
     }
