@@ -11,7 +11,9 @@ const LITTLE: f64 = 0.01;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Broken {
     /// Requests were lost or doubled.
-    #[error("VM {vm}: {arrived} requests arrived, {completed} were completed and {outstanding} are outstanding")]
+    #[error(
+        "VM {vm}: {arrived} requests arrived, {completed} were completed, {cancelled} cancelled, and {outstanding} are outstanding"
+    )]
     Conservation {
         /// Which VM.
         vm: usize,
@@ -19,6 +21,8 @@ pub enum Broken {
         arrived: u64,
         /// Went.
         completed: u64,
+        /// Left unserved.
+        cancelled: u64,
         /// Are there, as the engine counts.
         outstanding: u64,
     },
@@ -42,6 +46,14 @@ pub enum Broken {
         /// What it can do at once.
         servers: u32,
     },
+    /// A planned change did not happen.
+    #[error("At {at} ns a planned change was refused: {why}")]
+    Change {
+        /// When, in nanoseconds.
+        at: u64,
+        /// What the gate said.
+        why: sluice_sched::ChangeError,
+    },
 }
 
 /// Everything that is broken in a finished run.
@@ -53,26 +65,30 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
     simulation.outstanding_vms().for_each(|vm| in_engine[vm] += 1);
     for (vm, outstanding) in in_engine.into_iter().enumerate() {
         let record = simulation.record(vm);
-        let (arrived, completed) = (record.arrived, record.completed);
-        if arrived != completed + outstanding || outstanding != record.outstanding() {
-            broken.push(Broken::Conservation { vm, arrived, completed, outstanding });
+        let (arrived, completed, cancelled) = (record.arrived, record.completed, record.cancelled);
+        if arrived != completed + cancelled + outstanding || outstanding != record.outstanding() {
+            broken.push(Broken::Conservation { vm, arrived, completed, cancelled, outstanding });
         }
         broken.extend(little(simulation, vm, end));
     }
-    let (device, time) = (simulation.device(), end.as_nanos());
+    broken.extend((0..simulation.nodes()).filter_map(|node| busy(simulation, node, end)));
+    broken.extend(simulation.refused().iter().map(|(at, why)| Broken::Change { at: at.as_nanos(), why: why.clone() }));
+    broken
+}
+
+fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Broken> {
+    let (device, time) = (simulation.device_of(node), end.as_nanos());
     // Work is booked when it begins, or earlier.
     let done = device.busy_nanos().saturating_sub(device.ahead_nanos(end));
     let most = u128::from(time) * u128::from(device.servers()) + u128::from(simulation.longest_nanos());
-    if u128::from(done) > most {
-        broken.push(Broken::Busy { busy: done, time, servers: device.servers() });
-    }
-    broken
+    (u128::from(done) > most).then_some(Broken::Busy { busy: done, time, servers: device.servers() })
 }
 
 fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Broken> {
     let record = simulation.record(vm);
     let time = end.nanos_since(simulation.warm()) as f64;
-    if record.measured < 1000 || time == 0.0 {
+    // A request that left unserved was outstanding and has no latency.
+    if record.measured < 1000 || time == 0.0 || record.cancelled > 0 {
         return None;
     }
     let outstanding = record.mean_outstanding(end);

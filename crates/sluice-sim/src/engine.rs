@@ -1,109 +1,199 @@
-//! The loop: from event to event, with the gate that the daemon uses.
+//! The loop: from event to event, with the gates that the daemon uses.
+//!
+//! ```text
+//! VM { thread, thread, ... } --placement--> node { gate, or guests' gates above a host's } --> device model
+//! ```
+//!
+//! A VM is a set of threads with one record. Each request goes to one node; a node is a device with what stands before it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use sluice_sched::gate::{Device, Finished, Submission};
-use sluice_sched::{Arrival, ChangeError, Flags, Gate, Instant, Kind, OwnerId, Policy, VolumeId};
+use sluice_sched::gate::{Finished, Outcome, OwnerAccount};
+use sluice_sched::stack::{Guest, StackError};
+use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Policy, VolumeId};
 
-use crate::devices::{Job, Model};
+use crate::devices::Model;
 use crate::record::Record;
 use crate::workloads::Workload;
 
-/// A VM with what it does.
-struct Vm {
-    owner: OwnerId,
-    volume: VolumeId,
-    /// Where its volume begins on the device.
-    base: u64,
-    workload: Box<dyn Workload>,
-    record: Record,
-    /// The time for which it stands in the order of arrivals.
-    planned: Option<Instant>,
+mod node;
+mod timeline;
+mod vm;
+
+use node::Node;
+use vm::{Open, Opens, Runner, State, Vm};
+
+pub use node::Front;
+pub use timeline::Change;
+pub use vm::{Placement, Thread};
+
+/// What has its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A thread of a VM asks.
+    Ask(u32, u32),
+    /// A change that was planned.
+    Change(u32),
 }
 
-/// A request on its way.
-#[derive(Debug, Clone, Copy)]
-struct Open {
-    vm: u32,
-    length: u32,
-    arrived: Instant,
+/// A request that is over, for a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Over {
+    /// Whose.
+    pub vm: usize,
+    /// Of which of its threads.
+    pub thread: usize,
+    /// Where it was served.
+    pub node: usize,
+    /// What was done.
+    pub kind: Kind,
+    /// In bytes from the start of the device.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+    /// When it came.
+    pub arrived: Instant,
+    /// When it was over.
+    pub completed: Instant,
 }
 
-/// A device behind a gate, and VMs before it.
+/// Who is told of every request that is over.
+pub type Observer = Box<dyn FnMut(&Over)>;
+
+/// Devices behind gates, and VMs before them.
 pub struct Simulation {
-    gate: Gate,
-    port: Port,
+    nodes: Vec<Node>,
     vms: Vec<Vm>,
-    open: Vec<Option<Open>>,
-    free: Vec<u32>,
-    /// When VMs ask next, by time and then by the order of planning.
-    arrivals: BinaryHeap<Reverse<(Instant, u64, u32)>>,
-    planned: u64,
-    wake: Option<Instant>,
+    open: Opens,
+    /// By time and then by the order of planning.
+    events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
+    entered: u64,
+    changes: Vec<Change>,
+    refused: Vec<(Instant, ChangeError)>,
     now: Instant,
     warm: Instant,
+    warmed: bool,
     window: Duration,
     finished: Vec<Finished>,
     longest: u64,
-}
-
-/// What the gate sees of the model.
-struct Port {
-    model: Box<dyn Model>,
-}
-
-impl Device for Port {
-    fn submit(&mut self, now: Instant, submission: &Submission) {
-        let request = &submission.request;
-        let job = Job { slot: submission.slot, kind: request.kind, offset: request.offset, length: request.length };
-        self.model.submit(now, job);
-    }
+    observer: Option<Observer>,
 }
 
 impl Simulation {
-    /// Nobody there yet. What happens before `warm` is not measured; series are counted in `window`s.
+    /// One node and nobody there yet. What happens before `warm` is not measured; series are counted in `window`s.
     #[must_use]
-    pub fn new(gate: Gate, model: Box<dyn Model>, warm: Duration, window: Duration) -> Self {
+    pub fn new(front: impl Into<Front>, model: Box<dyn Model>, warm: Duration, window: Duration) -> Self {
         Simulation {
-            gate,
-            port: Port { model },
+            nodes: vec![Node::new(front.into(), model)],
             vms: Vec::new(),
-            open: Vec::new(),
-            free: Vec::new(),
-            arrivals: BinaryHeap::new(),
-            planned: 0,
-            wake: None,
+            open: Opens::default(),
+            events: BinaryHeap::new(),
+            entered: 0,
+            changes: Vec::new(),
+            refused: Vec::new(),
             now: Instant::ZERO,
             warm: Instant::from_nanos(warm.as_nanos() as u64),
+            warmed: false,
             window,
             finished: Vec::new(),
             longest: 0,
+            observer: None,
         }
     }
 
-    /// A VM comes, with a volume that begins at byte `base` of the device.
+    /// One more node, before any VM; its number.
+    pub fn add_node(&mut self, front: impl Into<Front>, model: Box<dyn Model>) -> usize {
+        assert!(self.vms.is_empty(), "nodes come before VMs");
+        self.nodes.push(Node::new(front.into(), model));
+        self.nodes.len() - 1
+    }
+
+    /// A VM on the first node with one thread, whose volume begins at byte `base` of the device.
     ///
     /// # Errors
     /// What the gate says of its policy.
     pub fn add_vm(&mut self, policy: Policy, base: u64, workload: Box<dyn Workload>) -> Result<usize, ChangeError> {
-        let owner = self.gate.add_owner(self.now, policy)?;
-        let volume = self.gate.add_volume(self.now, owner, Policy::default())?;
-        let record = Record::new(self.warm, self.window);
-        self.vms.push(Vm { owner, volume, base, workload, record, planned: None });
-        self.plan(self.vms.len() - 1);
-        Ok(self.vms.len() - 1)
+        let vm = self.add_vm_at(Placement::Pinned(0), policy)?;
+        self.add_thread(vm, Thread::new(workload).at(base))?;
+        Ok(vm)
+    }
+
+    /// A VM without threads, with this policy at each node that its requests may go to.
+    ///
+    /// # Errors
+    /// What a gate says of its policy.
+    ///
+    /// # Panics
+    /// If such a node has guests' gates.
+    pub fn add_vm_at(&mut self, placement: Placement, policy: Policy) -> Result<usize, ChangeError> {
+        let mut owners = Vec::new();
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            let used = !matches!(placement, Placement::Pinned(pinned) if pinned != number);
+            owners.push(if used { Some(node.add_vm(self.now, policy)?) } else { None });
+        }
+        Ok(self.push_vm(placement, owners))
+    }
+
+    /// A VM without threads whose guest has a gate of its own, on a node with guests' gates.
+    ///
+    /// # Errors
+    /// What the host's gate says of it.
+    ///
+    /// # Panics
+    /// If the node has no guests' gates.
+    pub fn add_guest(&mut self, node: usize, policy: Policy, guest: Guest) -> Result<usize, StackError> {
+        let Front::Stack(stack) = &mut self.nodes[node].front else { panic!("node {node} has no guests' gates") };
+        let owner = stack.add_vm(self.now, policy, guest)?;
+        let mut owners = vec![None; self.nodes.len()];
+        owners[node] = Some((owner, VolumeId(0)));
+        Ok(self.push_vm(Placement::Pinned(node), owners))
+    }
+
+    fn push_vm(&mut self, placement: Placement, owners: Vec<Option<(OwnerId, VolumeId)>>) -> usize {
+        let mut vm = Vm::new(Record::new(self.warm, self.window), placement);
+        vm.owners = owners;
+        self.vms.push(vm);
+        self.vms.len() - 1
+    }
+
+    /// One more thread of a VM; its number.
+    ///
+    /// # Errors
+    /// What a guest's gate says of it.
+    pub fn add_thread(&mut self, vm: usize, thread: Thread) -> Result<usize, ChangeError> {
+        let mut owner = OwnerId(0);
+        if let Placement::Pinned(node) = self.vms[vm].placement {
+            let (at_host, _) = self.vms[vm].owners[node].expect("a VM is known where it is pinned to");
+            owner = at_host;
+            if let Front::Stack(stack) = &mut self.nodes[node].front {
+                owner = stack.add_thread(self.now, at_host, Policy::default())?;
+            }
+        }
+        self.vms[vm].runners.push(Runner { thread, owner, planned: None });
+        let number = self.vms[vm].runners.len() - 1;
+        self.plan(vm, number);
+        Ok(number)
     }
 
     /// Another policy for a VM, from now on.
     ///
     /// # Errors
-    /// What the gate says of it.
+    /// What a gate says of it.
     pub fn set_policy(&mut self, vm: usize, policy: Policy) -> Result<(), ChangeError> {
-        self.gate.set_owner(self.now, self.vms[vm].owner, policy)?;
+        for (node, owner) in self.vms[vm].owners.iter().enumerate() {
+            if let Some((owner, _)) = owner {
+                self.nodes[node].set_policy(self.now, *owner, policy)?;
+            }
+        }
         self.pump();
         Ok(())
+    }
+
+    /// `observer` is told of every request that is over.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// How far time has come.
@@ -118,13 +208,25 @@ impl Simulation {
         self.warm
     }
 
+    /// The windows of the series.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        self.window
+    }
+
     /// How many VMs there are.
     #[must_use]
     pub fn vms(&self) -> usize {
         self.vms.len()
     }
 
-    /// What one of them got.
+    /// How many nodes there are.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What one of the VMs got.
     #[must_use]
     pub fn record(&self, vm: usize) -> &Record {
         &self.vms[vm].record
@@ -136,21 +238,51 @@ impl Simulation {
         self.record(vm).measured as f64 / self.now.since(self.warm).as_secs_f64()
     }
 
-    /// The gate's account of one of them.
+    /// When a VM had nothing more to ask and all was over; nothing if it goes on.
     #[must_use]
-    pub fn account(&self, vm: usize) -> &sluice_sched::gate::OwnerAccount {
-        self.gate.account(self.vms[vm].owner).expect("VMs stay")
+    pub fn ended(&self, vm: usize) -> Option<Instant> {
+        self.vms[vm].ended
     }
 
-    /// The device.
+    /// The account of a VM's first node.
+    #[must_use]
+    pub fn account(&self, vm: usize) -> &OwnerAccount {
+        self.accounts(vm).next().expect("VMs stay")
+    }
+
+    fn accounts(&self, vm: usize) -> impl Iterator<Item = &OwnerAccount> {
+        let owners = self.vms[vm].owners.iter().zip(&self.nodes);
+        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.account(owner).expect("VMs stay")))
+    }
+
+    /// Dispatched at all nodes, by the phase of its right, from the start on.
+    fn dispatched_so_far(&self, vm: usize) -> [u64; 3] {
+        self.accounts(vm)
+            .fold([0; 3], |sum, account| std::array::from_fn(|phase| sum[phase] + account.dispatched[phase]))
+    }
+
+    /// Dispatched after the warm-up, by [`sluice_sched::Phase`].
+    #[must_use]
+    pub fn dispatched(&self, vm: usize) -> [u64; 3] {
+        let (all, before) = (self.dispatched_so_far(vm), self.vms[vm].dispatched_before);
+        std::array::from_fn(|phase| all[phase] - before[phase])
+    }
+
+    /// The device of the first node.
     #[must_use]
     pub fn device(&self) -> &dyn Model {
-        &*self.port.model
+        self.device_of(0)
+    }
+
+    /// The device of a node.
+    #[must_use]
+    pub fn device_of(&self, node: usize) -> &dyn Model {
+        self.nodes[node].model()
     }
 
     /// The VMs of all requests that are on their way.
     pub fn outstanding_vms(&self) -> impl Iterator<Item = usize> + '_ {
-        self.open.iter().flatten().map(|open| open.vm as usize)
+        self.open.iter().map(|open| open.vm as usize)
     }
 
     /// The longest that a request has been on its way, in nanoseconds.
@@ -159,97 +291,208 @@ impl Simulation {
         self.longest
     }
 
-    /// Goes on until `end`.
+    /// Planned changes of policies that a gate refused, with their times.
+    #[must_use]
+    pub fn refused(&self) -> &[(Instant, ChangeError)] {
+        &self.refused
+    }
+
+    /// Goes on until `end`, or until nothing can happen any more.
     pub fn run_until(&mut self, end: Instant) {
         while let Some(at) = self.next_event()
             && at <= end
         {
+            if !self.warmed && at >= self.warm {
+                self.warm_up();
+            }
             self.now = self.now.max(at);
             self.turn();
         }
         self.now = self.now.max(end);
+        if !self.warmed && end >= self.warm {
+            self.warm_up();
+        }
         let now = self.now;
         self.vms.iter_mut().for_each(|vm| vm.record.end(now));
     }
 
+    fn warm_up(&mut self) {
+        self.warmed = true;
+        for vm in 0..self.vms.len() {
+            self.vms[vm].dispatched_before = self.dispatched_so_far(vm);
+        }
+    }
+
     fn next_event(&self) -> Option<Instant> {
-        let arrival = self.arrivals.peek().map(|Reverse((at, _, _))| *at);
-        [self.port.model.next(), arrival, self.wake].into_iter().flatten().min()
+        let planned = self.events.peek().map(|Reverse((at, _, _))| *at);
+        self.nodes.iter().filter_map(Node::next).chain(planned).min()
     }
 
     /// Everything that happens now.
     fn turn(&mut self) {
-        while self.port.model.next().is_some_and(|at| at <= self.now) {
-            let Some(slot) = self.port.model.take(self.now) else { break };
+        for node in 0..self.nodes.len() {
             let mut finished = std::mem::take(&mut self.finished);
-            self.gate.complete_all(self.now, slot, true, &mut finished);
-            finished.drain(..).for_each(|over| self.finish(&over));
+            self.nodes[node].complete(self.now, &mut finished);
+            finished.drain(..).for_each(|over| self.finish(node, &over));
             self.finished = finished;
         }
-        while let Some(Reverse((at, _, vm))) = self.arrivals.peek().copied()
+        while let Some(Reverse((at, _, event))) = self.events.peek().copied()
             && at <= self.now
         {
-            self.arrivals.pop();
-            self.arrive(vm as usize);
+            self.events.pop();
+            match event {
+                Event::Ask(vm, thread) => self.arrive(vm as usize, thread as usize),
+                Event::Change(index) => self.change(index as usize),
+            }
         }
         self.pump();
-        self.port.model.settle(self.now);
     }
 
     fn pump(&mut self) {
-        self.wake = self.gate.pump(self.now, &mut self.port);
+        self.nodes.iter_mut().for_each(|node| node.pump(self.now));
     }
 
-    fn arrive(&mut self, index: usize) {
+    fn arrive(&mut self, index: usize, thread: usize) {
         let vm = &mut self.vms[index];
-        vm.planned = None;
-        let ask = vm.workload.ask(self.now);
+        let runner = &mut vm.runners[thread];
+        runner.planned = None;
+        if vm.state != State::Active {
+            return;
+        }
+        let ask = runner.thread.workload.ask(self.now);
         vm.record.arrive(self.now);
-        let entry = Open { vm: index as u32, length: ask.length, arrived: self.now };
-        let token = match self.free.pop() {
-            Some(token) => token,
-            None => {
-                self.open.push(None);
-                (self.open.len() - 1) as u32
-            }
-        };
-        self.open[token as usize] = Some(entry);
-        let arrival = Arrival {
-            owner: vm.owner,
-            volume: vm.volume,
+        let token = self.open.add(Open {
+            vm: index as u32,
+            thread: thread as u32,
             kind: ask.kind,
-            flags: if ask.kind == Kind::Read { Flags::SYNC } else { Flags::NONE },
-            offset: vm.base + ask.offset,
+            offset: runner.thread.base + ask.offset,
             length: ask.length,
+            arrived: self.now,
+        });
+        self.place(token);
+        self.plan(index, thread);
+    }
+
+    /// Gives a request to a node, or keeps it until one takes it.
+    fn place(&mut self, token: u32) {
+        let vm = self.open.get(token).vm as usize;
+        // Those that were held before go first.
+        if !self.vms[vm].held.is_empty() || !self.offer(token) {
+            self.vms[vm].held.push_back(token);
+        }
+    }
+
+    /// Whether a node took it.
+    fn offer(&mut self, token: u32) -> bool {
+        let open = self.open.get(token);
+        let vm = &mut self.vms[open.vm as usize];
+        let Some(node) = choose(&self.nodes, &mut vm.placement) else { return false };
+        let (owner, volume) = vm.owners[node].expect("a VM is known wherever it is placed");
+        let runner = &vm.runners[open.thread as usize];
+        let waited_for = open.kind == Kind::Read || runner.thread.synchronous;
+        let arrival = Arrival {
+            owner: if matches!(self.nodes[node].front, Front::Stack(_)) { runner.owner } else { owner },
+            volume,
+            kind: open.kind,
+            flags: if waited_for { Flags::SYNC } else { Flags::NONE },
+            offset: open.offset,
+            length: open.length,
             token,
             elsewhere: None,
         };
-        if self.gate.insert(self.now, &arrival).is_err() {
-            // It stands where a guest's driver would hold it, and is counted; the run's checks see it as outstanding.
-            vm.record.refused += 1;
+        let taken = self.nodes[node].insert(self.now, owner, &arrival).is_ok();
+        if !taken {
+            self.vms[open.vm as usize].record.refused += 1;
         }
-        self.plan(index);
+        taken
     }
 
-    fn finish(&mut self, over: &Finished) {
-        let open = self.open[over.token as usize].take().expect("a request is over once");
-        self.free.push(over.token);
-        let vm = &mut self.vms[open.vm as usize];
-        vm.record.complete(self.now, open.arrived, open.length);
-        vm.workload.completed(self.now);
-        self.longest = self.longest.max(self.now.nanos_since(open.arrived));
-        self.plan(open.vm as usize);
-    }
-
-    /// Enters a VM's next request into the order of arrivals.
-    fn plan(&mut self, index: usize) {
-        let vm = &mut self.vms[index];
-        if vm.planned.is_none()
-            && let Some(at) = vm.workload.next()
+    /// Offers what a VM had to hold, in order, as far as it is taken.
+    fn offer_held(&mut self, vm: usize) {
+        while let Some(token) = self.vms[vm].held.front().copied()
+            && self.offer(token)
         {
-            vm.planned = Some(at);
-            self.arrivals.push(Reverse((at, self.planned, index as u32)));
-            self.planned += 1;
+            self.vms[vm].held.pop_front();
         }
     }
+
+    fn finish(&mut self, node: usize, over: &Finished) {
+        let open = self.open.get(over.token);
+        let (index, thread) = (open.vm as usize, open.thread as usize);
+        if over.outcome != Outcome::Done {
+            return if self.vms[index].state == State::Stopped {
+                self.cancelled(over.token);
+            } else {
+                // Its node is gone.
+                self.vms[index].record.retried += 1;
+                self.place(over.token);
+            };
+        }
+        self.open.remove(over.token);
+        let vm = &mut self.vms[index];
+        vm.record.complete(self.now, open.arrived, open.length);
+        vm.runners[thread].thread.workload.completed(self.now);
+        self.longest = self.longest.max(self.now.nanos_since(open.arrived));
+        if let Some(observer) = &mut self.observer {
+            let Open { kind, offset, length, arrived, .. } = open;
+            observer(&Over { vm: index, thread, node, kind, offset, length, arrived, completed: self.now });
+        }
+        if !self.vms[index].held.is_empty() {
+            self.offer_held(index);
+        }
+        self.plan(index, thread);
+        self.note_end(index);
+    }
+
+    /// A request of a VM that has stopped.
+    fn cancelled(&mut self, token: u32) {
+        let open = self.open.remove(token);
+        let vm = &mut self.vms[open.vm as usize];
+        vm.record.cancel(self.now);
+        vm.runners[open.thread as usize].thread.workload.completed(self.now);
+    }
+
+    fn note_end(&mut self, index: usize) {
+        let vm = &mut self.vms[index];
+        if vm.state == State::Active
+            && vm.record.outstanding() == 0
+            && vm.runners.iter().all(|runner| runner.planned.is_none())
+        {
+            vm.ended = Some(self.now);
+        }
+    }
+
+    fn enter(&mut self, at: Instant, event: Event) {
+        self.events.push(Reverse((at, self.entered, event)));
+        self.entered += 1;
+    }
+
+    /// Enters a thread's next request into the order of events.
+    fn plan(&mut self, index: usize, thread: usize) {
+        let vm = &mut self.vms[index];
+        let runner = &mut vm.runners[thread];
+        if vm.state == State::Active
+            && runner.planned.is_none()
+            && let Some(at) = runner.thread.workload.next()
+        {
+            let at = at.max(self.now);
+            runner.planned = Some(at);
+            self.enter(at, Event::Ask(index as u32, thread as u32));
+        }
+    }
+}
+
+/// The node for the next request, among those that work.
+fn choose(nodes: &[Node], placement: &mut Placement) -> Option<usize> {
+    let alive = nodes.iter().filter(|node| node.alive).count() as u64;
+    let nth = match placement {
+        Placement::Pinned(node) => return nodes[*node].alive.then_some(*node),
+        _ if alive == 0 => return None,
+        Placement::Uniform(random) => random.below(alive),
+        Placement::RoundRobin(next) => {
+            *next += 1;
+            (*next as u64 - 1) % alive
+        }
+    };
+    nodes.iter().enumerate().filter(|(_, node)| node.alive).nth(nth as usize).map(|(number, _)| number)
 }

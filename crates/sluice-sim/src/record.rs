@@ -15,8 +15,12 @@ pub struct Record {
     pub arrived: u64,
     /// Requests that were completed, in all.
     pub completed: u64,
-    /// Refused by a full queue.
+    /// Refused by a full queue, and offered again.
     pub refused: u64,
+    /// Given to another node after theirs had failed.
+    pub retried: u64,
+    /// Left unserved when their VM stopped.
+    pub cancelled: u64,
     /// Completed after the warm-up.
     pub measured: u64,
     /// Bytes of those.
@@ -29,7 +33,18 @@ pub struct Record {
     since: Instant,
     warm: Instant,
     window: u64,
-    series: Vec<u64>,
+    series: Vec<Window>,
+}
+
+/// What was completed in one window of a series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Window {
+    /// Requests.
+    pub completed: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Their latencies together, in nanoseconds.
+    pub latency: u64,
 }
 
 impl Record {
@@ -40,6 +55,8 @@ impl Record {
             arrived: 0,
             completed: 0,
             refused: 0,
+            retried: 0,
+            cancelled: 0,
             measured: 0,
             bytes: 0,
             latencies: Histogram::new(2).expect("two digits are possible"),
@@ -81,9 +98,18 @@ impl Record {
         self.latencies.saturating_record(latency.div_ceil(UNIT));
         let window = (now.nanos_since(self.warm) / self.window) as usize;
         if window >= self.series.len() {
-            self.series.resize(window + 1, 0);
+            self.series.resize(window + 1, Window::default());
         }
-        self.series[window] += 1;
+        let window = &mut self.series[window];
+        window.completed += 1;
+        window.bytes += u64::from(length);
+        window.latency += latency;
+    }
+
+    pub(crate) fn cancel(&mut self, now: Instant) {
+        self.advance(now);
+        self.outstanding -= 1;
+        self.cancelled += 1;
     }
 
     pub(crate) fn end(&mut self, now: Instant) {
@@ -109,9 +135,14 @@ impl Record {
         Duration::from_nanos(self.latencies.value_at_percentile(percent) * UNIT)
     }
 
-    /// Completions in each window after the warm-up.
+    /// The latencies of what was measured: the upper end of each step in nanoseconds, and how many lie in it.
+    pub fn latencies(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.latencies.iter_recorded().map(|step| (step.value_iterated_to() * UNIT, step.count_since_last_iteration()))
+    }
+
+    /// What was completed in each window after the warm-up; it ends with the last that has anything.
     #[must_use]
-    pub fn series(&self) -> &[u64] {
+    pub fn series(&self) -> &[Window] {
         &self.series
     }
 

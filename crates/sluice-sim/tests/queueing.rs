@@ -187,7 +187,7 @@ fn a_trace_is_asked_at_its_times_or_as_fast_as_it_goes() {
         run(&mut simulation, 60);
         let record = simulation.record(0);
         assert_eq!(record.completed, 10_000);
-        (record.series().iter().filter(|count| **count > 0).count(), record.mean())
+        (record.series().iter().filter(|window| window.completed > 0).count(), record.mean())
     };
     assert_eq!(run_with(Pace::Open(1.0)), (20, Duration::from_millis(1)));
     assert_eq!(run_with(Pace::Open(2.0)), (40, Duration::from_millis(1)));

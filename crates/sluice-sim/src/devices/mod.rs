@@ -9,6 +9,7 @@ use sluice_sched::{Instant, Kind};
 pub mod array;
 pub mod bucket;
 pub mod hdd;
+pub mod pace;
 pub mod servers;
 pub mod ssd;
 
@@ -50,6 +51,11 @@ pub trait Model {
 
     /// How many things it can do at once.
     fn servers(&self) -> u32;
+
+    /// Its wrapper, if its pace can be changed.
+    fn paced(&mut self) -> Option<&mut pace::Paced> {
+        None
+    }
 }
 
 /// Seconds as nanoseconds, rounded up: nothing is over before it is.

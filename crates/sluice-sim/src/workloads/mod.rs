@@ -37,6 +37,9 @@ pub trait Workload {
 
     /// One of its requests is over.
     fn completed(&mut self, now: Instant);
+
+    /// Its VM asked for nothing for a while and goes on now. What would have come meanwhile does not come.
+    fn resume(&mut self, _now: Instant) {}
 }
 
 /// What requests are like: reads and writes of one size, somewhere.

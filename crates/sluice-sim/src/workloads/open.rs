@@ -61,4 +61,13 @@ impl Workload for Open {
     }
 
     fn completed(&mut self, _now: Instant) {}
+
+    fn resume(&mut self, now: Instant) {
+        if self.due < now {
+            self.due = match self.pattern {
+                Pattern::Poisson(mean) => after(now, mean.mul_f64(self.random.exponential())),
+                Pattern::Periodic(_) | Pattern::Bursts(..) => now,
+            };
+        }
+    }
 }

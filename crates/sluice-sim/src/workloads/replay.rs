@@ -60,4 +60,14 @@ impl<I: Iterator<Item = Row>> Workload for Replay<I> {
         self.free += 1;
         self.since = now;
     }
+
+    /// An open replay goes on where it stopped.
+    fn resume(&mut self, now: Instant) {
+        self.since = self.since.max(now);
+        if let (Some(row), Some(due)) = (self.next, self.next())
+            && due < now
+        {
+            (self.start, self.first) = (now, row.at);
+        }
+    }
 }

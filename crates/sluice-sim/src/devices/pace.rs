@@ -1,0 +1,128 @@
+//! A device that is slower for a while, stands still, or is lost: a wrapper around any model.
+//!
+//! The model inside lives in a time of its own. At pace 1 both times run alike; a device that has become twice as slow sees
+//! half of the time that passes, and one that stands still sees none. So every model can slow down, stall and recover without
+//! knowing of it.
+
+use sluice_sched::Instant;
+use sluice_sched::gate::Slot;
+
+use super::{Job, Model};
+
+/// How a device does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// Everything takes so many times as long as modelled: 1 or more.
+    Slower(f64),
+    /// Nothing gets ahead.
+    Stalled,
+}
+
+impl Pace {
+    /// As modelled.
+    pub const NORMAL: Pace = Pace::Slower(1.0);
+}
+
+/// A model with a time of its own.
+pub struct Paced {
+    inner: Box<dyn Model>,
+    pace: Pace,
+    /// Since when it has this pace, outside and inside.
+    since: (Instant, Instant),
+    /// The gate's slots of the jobs inside, which have numbers of their own: what was lost is over there later, and its slot
+    /// belongs to another job then.
+    jobs: Vec<Option<Slot>>,
+    free: Vec<u32>,
+}
+
+impl Paced {
+    /// At normal pace.
+    #[must_use]
+    pub fn new(inner: Box<dyn Model>) -> Self {
+        Paced { inner, pace: Pace::NORMAL, since: (Instant::ZERO, Instant::ZERO), jobs: Vec::new(), free: Vec::new() }
+    }
+
+    /// From `now` on. Paces below 1 count as 1: a model is what the device can do.
+    pub fn set(&mut self, now: Instant, pace: Pace) {
+        self.since = (now, self.inside(now));
+        self.pace = match pace {
+            Pace::Slower(times) => Pace::Slower(times.max(1.0)),
+            Pace::Stalled => Pace::Stalled,
+        };
+    }
+
+    /// All jobs that it has are lost: their slots.
+    pub fn lose(&mut self) -> Vec<Slot> {
+        self.jobs.iter_mut().filter_map(Option::take).collect()
+    }
+
+    fn inside(&self, now: Instant) -> Instant {
+        let passed = now.nanos_since(self.since.0);
+        match self.pace {
+            Pace::Slower(1.0) => Instant::from_nanos(self.since.1.as_nanos() + passed),
+            Pace::Slower(times) => Instant::from_nanos(self.since.1.as_nanos() + (passed as f64 / times) as u64),
+            Pace::Stalled => self.since.1,
+        }
+    }
+
+    /// The first time outside at which it is `at` inside; never, if it stands still before.
+    fn outside(&self, at: Instant) -> Option<Instant> {
+        let ahead = at.nanos_since(self.since.1);
+        let mut time = match self.pace {
+            _ if ahead == 0 => self.since.0.as_nanos(),
+            Pace::Slower(1.0) => self.since.0.as_nanos() + ahead,
+            Pace::Slower(times) => self.since.0.as_nanos() + (ahead as f64 * times).ceil() as u64,
+            Pace::Stalled => return None,
+        };
+        // Where the two roundings meet.
+        while self.inside(Instant::from_nanos(time)) < at {
+            time += 1;
+        }
+        Some(Instant::from_nanos(time))
+    }
+}
+
+impl Model for Paced {
+    fn submit(&mut self, now: Instant, job: Job) {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.jobs.push(None);
+            (self.jobs.len() - 1) as u32
+        });
+        self.jobs[number as usize] = Some(job.slot);
+        self.inner.submit(self.inside(now), Job { slot: Slot(number), ..job });
+    }
+
+    fn settle(&mut self, now: Instant) {
+        self.inner.settle(self.inside(now));
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.outside(self.inner.next()?)
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Slot> {
+        loop {
+            let Slot(number) = self.inner.take(self.inside(now))?;
+            self.free.push(number);
+            if let Some(slot) = self.jobs[number as usize].take() {
+                return Some(slot);
+            }
+        }
+    }
+
+    fn busy_nanos(&self) -> u64 {
+        self.inner.busy_nanos()
+    }
+
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.inner.ahead_nanos(self.inside(now))
+    }
+
+    fn servers(&self) -> u32 {
+        self.inner.servers()
+    }
+
+    fn paced(&mut self) -> Option<&mut Paced> {
+        Some(self)
+    }
+}

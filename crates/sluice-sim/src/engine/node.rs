@@ -1,0 +1,166 @@
+//! A node: a device behind a gate, or behind a host's gate with guests' gates above it.
+
+use sluice_sched::gate::{Device, Finished, OwnerAccount, Refused, Slot, Submission};
+use sluice_sched::scheduler::Scope;
+use sluice_sched::stack::{Ended, Stack};
+use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeId};
+
+use crate::devices::{Job, Model};
+
+/// What stands before a device.
+pub enum Front {
+    /// One scheduler: that of the host.
+    Gate(Box<Gate>),
+    /// Two tiers: one in each guest and the host's.
+    Stack(Box<Stack>),
+}
+
+impl From<Gate> for Front {
+    fn from(gate: Gate) -> Self {
+        Front::Gate(Box::new(gate))
+    }
+}
+
+impl From<Stack> for Front {
+    fn from(stack: Stack) -> Self {
+        Front::Stack(Box::new(stack))
+    }
+}
+
+/// What a gate sees of a model.
+struct Port {
+    model: Box<dyn Model>,
+}
+
+impl Device for Port {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        let request = &submission.request;
+        let job = Job { slot: submission.slot, kind: request.kind, offset: request.offset, length: request.length };
+        self.model.submit(now, job);
+    }
+}
+
+/// A front, a device, and when they are to be looked at again.
+pub(super) struct Node {
+    pub(super) front: Front,
+    port: Port,
+    wake: Option<Instant>,
+    /// Something has happened since it was pumped.
+    pub(super) stirred: bool,
+    /// Its device has done something.
+    unsettled: bool,
+    /// It has not failed.
+    pub(super) alive: bool,
+    ended: Vec<Ended>,
+}
+
+impl Node {
+    pub(super) fn new(front: Front, model: Box<dyn Model>) -> Self {
+        Node {
+            front,
+            port: Port { model },
+            wake: None,
+            stirred: false,
+            unsettled: false,
+            alive: true,
+            ended: Vec::new(),
+        }
+    }
+
+    pub(super) fn host(&self) -> &Gate {
+        match &self.front {
+            Front::Gate(gate) => gate,
+            Front::Stack(stack) => stack.host(),
+        }
+    }
+
+    pub(super) fn model(&self) -> &dyn Model {
+        &*self.port.model
+    }
+
+    pub(super) fn model_mut(&mut self) -> &mut Box<dyn Model> {
+        &mut self.port.model
+    }
+
+    pub(super) fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
+        self.host().account(owner)
+    }
+
+    /// A VM with one volume; who they are here.
+    pub(super) fn add_vm(&mut self, now: Instant, policy: Policy) -> Result<(OwnerId, VolumeId), ChangeError> {
+        let Front::Gate(gate) = &mut self.front else { panic!("a VM above guests' gates has one of its own") };
+        let owner = gate.add_owner(now, policy)?;
+        Ok((owner, gate.add_volume(now, owner, Policy::default())?))
+    }
+
+    /// When something happens here, if nothing comes.
+    pub(super) fn next(&self) -> Option<Instant> {
+        [self.port.model.next(), self.wake].into_iter().flatten().min()
+    }
+
+    /// What the device has done by now.
+    pub(super) fn complete(&mut self, now: Instant, finished: &mut Vec<Finished>) {
+        while self.port.model.next().is_some_and(|at| at <= now) {
+            self.unsettled = true;
+            let Some(slot) = self.port.model.take(now) else { break };
+            self.over(now, slot, true, finished);
+        }
+    }
+
+    /// A slot is free again.
+    pub(super) fn over(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
+        self.stirred = true;
+        match &mut self.front {
+            Front::Gate(gate) => gate.complete_all(now, slot, ok, finished),
+            Front::Stack(stack) => {
+                stack.complete(now, slot, ok, &mut self.ended);
+                finished.extend(self.ended.drain(..).map(|ended| ended.finished));
+            }
+        }
+    }
+
+    pub(super) fn pump(&mut self, now: Instant) {
+        if self.stirred || self.wake.is_some_and(|at| at <= now) {
+            self.wake = match &mut self.front {
+                Front::Gate(gate) => gate.pump(now, &mut self.port),
+                Front::Stack(stack) => stack.pump(now, &mut self.port),
+            };
+            self.stirred = false;
+            self.unsettled = true;
+        }
+        if std::mem::take(&mut self.unsettled) {
+            self.port.model.settle(now);
+        }
+    }
+
+    /// A request of `vm`; in a stack, `arrival` names the thread as its owner.
+    pub(super) fn insert(&mut self, now: Instant, vm: OwnerId, arrival: &Arrival) -> Result<(), Refused> {
+        self.stirred = true;
+        match &mut self.front {
+            Front::Gate(gate) => gate.insert(now, arrival).map(|_| ()),
+            Front::Stack(stack) => stack.insert(now, vm, arrival).map(|_| ()),
+        }
+    }
+
+    pub(super) fn set_policy(&mut self, now: Instant, vm: OwnerId, policy: Policy) -> Result<(), ChangeError> {
+        self.stirred = true;
+        match &mut self.front {
+            Front::Gate(gate) => gate.set_owner(now, vm, policy),
+            Front::Stack(stack) => stack.set_vm(now, vm, policy),
+        }
+    }
+
+    /// What waits of a VM leaves; `threads` are those of a guest.
+    pub(super) fn cancel(&mut self, now: Instant, vm: OwnerId, threads: &[OwnerId], finished: &mut Vec<Finished>) {
+        self.stirred = true;
+        match &mut self.front {
+            Front::Gate(gate) => gate.cancel(now, Scope::Owner(vm), finished),
+            Front::Stack(stack) => {
+                for thread in threads {
+                    stack.cancel(now, vm, Scope::Owner(*thread), &mut self.ended);
+                }
+                finished.extend(self.ended.drain(..).map(|ended| ended.finished));
+            }
+        }
+    }
+}

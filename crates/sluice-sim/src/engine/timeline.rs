@@ -1,0 +1,117 @@
+//! What happens at stated times: VMs start, stop, go idle and change their policy; devices slow down, stall and recover;
+//! nodes fail and return.
+
+use sluice_sched::{Instant, Policy};
+
+use super::vm::State;
+use super::{Event, Simulation};
+use crate::devices::pace::{Pace, Paced};
+use crate::devices::servers::{Servers, ServiceTime};
+use crate::random::stream;
+
+/// A change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A VM asks for nothing new; what it has asked for is served.
+    Idle(usize),
+    /// A VM leaves: what waits is cancelled, what is at the device completes.
+    Stop(usize),
+    /// A VM goes on, or begins.
+    Start(usize),
+    /// Another policy for a VM, at every node.
+    Policy(usize, Policy),
+    /// The device of a node slows down, stalls or recovers.
+    Pace(usize, Pace),
+    /// A node is gone: what it had goes to others, or waits until one is there.
+    Fail(usize),
+    /// It is back, with nothing waiting.
+    Return(usize),
+}
+
+impl Simulation {
+    /// Plans a change. One at the same time as a request comes before it if it was planned first.
+    ///
+    /// # Panics
+    /// If it is about a node whose device has already begun to work and cannot change its pace: plan such changes before the
+    /// run, as a scenario does.
+    pub fn plan_change(&mut self, at: Instant, change: Change) {
+        if let Change::Pace(node, _) | Change::Fail(node) = change
+            && self.nodes[node].model_mut().paced().is_none()
+        {
+            assert_eq!(self.nodes[node].host().in_flight(), 0, "changes of a device are planned before it works");
+            let idle = Servers::new(1, ServiceTime::Fixed(std::time::Duration::ZERO), stream(0, "none"));
+            let model = std::mem::replace(self.nodes[node].model_mut(), Box::new(idle));
+            *self.nodes[node].model_mut() = Box::new(Paced::new(model));
+        }
+        self.changes.push(change);
+        self.enter(at, Event::Change(self.changes.len() as u32 - 1));
+    }
+
+    /// A VM is not there yet: it asks for nothing before it starts.
+    pub fn hold_back(&mut self, vm: usize) {
+        self.vms[vm].state = State::Idle;
+    }
+
+    pub(super) fn change(&mut self, index: usize) {
+        match self.changes[index].clone() {
+            Change::Idle(vm) => self.vms[vm].state = State::Idle,
+            Change::Stop(vm) => self.stop(vm),
+            Change::Start(vm) => self.start(vm),
+            Change::Policy(vm, policy) => {
+                if let Err(error) = self.set_policy(vm, policy) {
+                    self.refused.push((self.now, error));
+                }
+            }
+            Change::Pace(node, pace) => {
+                let now = self.now;
+                self.nodes[node].model_mut().paced().expect("it was wrapped when this was planned").set(now, pace);
+            }
+            Change::Fail(node) => self.fail(node),
+            Change::Return(node) => {
+                self.nodes[node].alive = true;
+                (0..self.vms.len()).for_each(|vm| self.offer_held(vm));
+            }
+        }
+    }
+
+    fn stop(&mut self, vm: usize) {
+        self.vms[vm].state = State::Stopped;
+        for token in std::mem::take(&mut self.vms[vm].held) {
+            self.cancelled(token);
+        }
+        let owners = self.vms[vm].owners.clone();
+        let threads: Vec<_> = self.vms[vm].runners.iter().map(|runner| runner.owner).collect();
+        for (node, owner) in owners.into_iter().enumerate() {
+            if let Some((owner, _)) = owner {
+                let mut finished = std::mem::take(&mut self.finished);
+                self.nodes[node].cancel(self.now, owner, &threads, &mut finished);
+                finished.drain(..).for_each(|over| self.finish(node, &over));
+                self.finished = finished;
+            }
+        }
+    }
+
+    fn start(&mut self, vm: usize) {
+        self.vms[vm].state = State::Active;
+        self.vms[vm].ended = None;
+        for thread in 0..self.vms[vm].runners.len() {
+            self.vms[vm].runners[thread].thread.workload.resume(self.now);
+            self.plan(vm, thread);
+        }
+    }
+
+    fn fail(&mut self, node: usize) {
+        self.nodes[node].alive = false;
+        let lost = self.nodes[node].model_mut().paced().expect("it was wrapped when this was planned").lose();
+        let mut finished = std::mem::take(&mut self.finished);
+        lost.into_iter().for_each(|slot| self.nodes[node].over(self.now, slot, false, &mut finished));
+        for vm in 0..self.vms.len() {
+            let threads: Vec<_> = self.vms[vm].runners.iter().map(|runner| runner.owner).collect();
+            if let Some(Some((owner, _))) = self.vms[vm].owners.get(node) {
+                self.nodes[node].cancel(self.now, *owner, &threads, &mut finished);
+            }
+        }
+        finished.drain(..).for_each(|over| self.finish(node, &over));
+        self.finished = finished;
+    }
+}

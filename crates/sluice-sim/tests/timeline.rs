@@ -1,0 +1,185 @@
+//! Several nodes, guests' gates, and what happens at stated times.
+
+use std::time::Duration;
+
+use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::stack::{Guest, Ring, Stack};
+use sluice_sched::units::{Iops, Weight};
+use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sim::checks::check;
+use sluice_sim::devices::Model;
+use sluice_sim::devices::pace::Pace;
+use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::engine::{Change, Placement, Simulation, Thread};
+use sluice_sim::random::stream;
+use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Workload};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn scheduler(name: &str, depth: u32) -> Box<dyn Scheduler> {
+    let facts = Facts { depth, rotational: false, reference: Bytes::kib(8) };
+    (schedulers::find(name).unwrap().build)(&facts, &Default::default()).unwrap()
+}
+
+fn gate(name: &str, depth: u32) -> Gate {
+    Gate::new(scheduler(name, depth), GateSettings { depth, ..GateSettings::default() })
+}
+
+/// A device of 1,000 requests per second, one at a time.
+fn device() -> Box<dyn Model> {
+    Box::new(Servers::new(1, ServiceTime::Fixed(Duration::from_millis(1)), stream(1, "service")))
+}
+
+fn closed(outstanding: u32, name: &str) -> Box<dyn Workload> {
+    let mix = Mix { reads: 1.0, length: 8192, address: Address::random(0, 1 << 30) };
+    Box::new(Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, stream(1, name)))
+}
+
+fn weighted(weight: u32) -> Policy {
+    Policy { weight: Some(Weight::new(weight)), ..Policy::default() }
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_millis(1000 * seconds)
+}
+
+/// A VM's completions in each second.
+fn series(simulation: &Simulation, vm: usize) -> Vec<u64> {
+    simulation.record(vm).series().iter().map(|window| window.completed).collect()
+}
+
+/// Whether a series is what was expected, within `off` of each value.
+fn close(series: &[u64], expected: &[u64], off: u64) -> bool {
+    series.len() >= expected.len() && series.iter().zip(expected).all(|(got, wanted)| got.abs_diff(*wanted) <= off)
+}
+
+#[test]
+fn vms_come_rest_leave_and_change_their_weight() {
+    let mut simulation = Simulation::new(gate("mclock", 1), device(), Duration::ZERO, SECOND);
+    let first = simulation.add_vm(weighted(100), 0, closed(8, "a")).unwrap();
+    let second = simulation.add_vm(weighted(100), 0, closed(8, "b")).unwrap();
+    simulation.hold_back(second);
+    simulation.plan_change(at(1), Change::Start(second));
+    simulation.plan_change(at(2), Change::Policy(second, weighted(300)));
+    simulation.plan_change(at(3), Change::Idle(first));
+    simulation.plan_change(at(4), Change::Start(first));
+    simulation.plan_change(at(5), Change::Stop(second));
+    simulation.run_until(at(6));
+    assert_eq!(check(&simulation), []);
+    let (one, two) = (series(&simulation, first), series(&simulation, second));
+    assert!(close(&one, &[1000, 500, 250, 0, 250, 1000], 10), "{one:?}");
+    assert!(close(&two, &[0, 500, 750, 1000, 750], 10), "{two:?}");
+    assert_eq!(simulation.record(second).cancelled, 7, "what waited when it stopped");
+    assert_eq!(simulation.record(second).outstanding(), 0);
+}
+
+#[test]
+fn an_open_loop_that_rested_does_not_catch_up() {
+    let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
+    let mix = Mix { reads: 1.0, length: 8192, address: Address::random(0, 1 << 30) };
+    let pattern = Pattern::Periodic(Duration::from_millis(10));
+    let vm = simulation.add_vm(weighted(1), 0, Box::new(Open::new(pattern, mix, at(0), stream(1, "open")))).unwrap();
+    simulation.plan_change(at(1), Change::Idle(vm));
+    simulation.plan_change(at(2), Change::Start(vm));
+    simulation.run_until(at(3));
+    assert_eq!(check(&simulation), []);
+    assert!(close(&series(&simulation, vm), &[100, 0, 100], 1), "{:?}", series(&simulation, vm));
+}
+
+#[test]
+fn a_device_slows_down_stalls_and_recovers() {
+    let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
+    let vm = simulation.add_vm(weighted(1), 0, closed(4, "a")).unwrap();
+    simulation.plan_change(at(1), Change::Pace(0, Pace::Slower(4.0)));
+    simulation.plan_change(at(2), Change::Pace(0, Pace::Stalled));
+    simulation.plan_change(at(3), Change::Pace(0, Pace::NORMAL));
+    simulation.run_until(at(4));
+    assert_eq!(check(&simulation), []);
+    assert!(close(&series(&simulation, vm), &[1000, 250, 0, 1000], 1), "{:?}", series(&simulation, vm));
+    // Those that were there when it stalled waited for its end.
+    assert!(simulation.longest_nanos() >= 1_000_000_000, "{}", simulation.longest_nanos());
+}
+
+#[test]
+fn a_node_fails_and_what_it_had_goes_to_the_other() {
+    let mut simulation = Simulation::new(gate("mclock", 4), device(), Duration::ZERO, SECOND);
+    simulation.add_node(gate("mclock", 4), device());
+    let spread = simulation.add_vm_at(Placement::Uniform(stream(1, "placement")), weighted(1)).unwrap();
+    simulation.add_thread(spread, Thread::new(closed(64, "a"))).unwrap();
+    let pinned = simulation.add_vm_at(Placement::Pinned(1), weighted(1)).unwrap();
+    simulation.add_thread(pinned, Thread::new(closed(1, "b"))).unwrap();
+    simulation.plan_change(at(1), Change::Fail(1));
+    simulation.plan_change(at(2), Change::Return(1));
+    simulation.run_until(at(3));
+    assert_eq!(check(&simulation), []);
+    let (both, one) = (series(&simulation, spread), series(&simulation, pinned));
+    let total: Vec<_> = both.iter().zip(&one).map(|(a, b)| a + b).collect();
+    // Where uniform choice piles requests up at one node, the other waits for a moment.
+    assert!(close(&total, &[2000, 1000, 2000], 200), "{both:?} {one:?}");
+    assert_eq!(one[1], 0, "it has nowhere to go");
+    assert!(one[2] > 50, "and goes on when its node is back: {one:?}");
+    assert!(simulation.record(spread).retried > 10, "{}", simulation.record(spread).retried);
+    assert_eq!(simulation.record(spread).outstanding(), 64, "none was lost");
+}
+
+#[test]
+fn round_robin_uses_nodes_in_turn() {
+    let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
+    simulation.add_node(gate("noop", 1), device());
+    simulation.add_node(gate("noop", 1), device());
+    let vm = simulation.add_vm_at(Placement::RoundRobin(0), weighted(1)).unwrap();
+    simulation.add_thread(vm, Thread::new(closed(9, "a"))).unwrap();
+    simulation.run_until(at(1));
+    assert_eq!(check(&simulation), []);
+    assert!((simulation.rate(vm) - 3000.0).abs() <= 9.0, "{}", simulation.rate(vm));
+}
+
+#[test]
+fn a_guests_ring_bounds_what_the_host_sees() {
+    let mut simulation = Simulation::new(Stack::new(gate("sfqd", 4)), device(), Duration::ZERO, SECOND);
+    let guest = || Guest { scheduler: scheduler("noop", 4), ring: Ring::XEN, merging: false, queue_max: 1024 };
+    let heavy = simulation.add_guest(0, weighted(3), guest()).unwrap();
+    let light = simulation.add_guest(0, weighted(1), guest()).unwrap();
+    for thread in 0..8 {
+        simulation.add_thread(heavy, Thread::new(closed(8, &format!("heavy{thread}"))).synchronous()).unwrap();
+    }
+    simulation.add_thread(light, Thread::new(closed(64, "light"))).unwrap();
+    simulation.run_until(at(10));
+    assert_eq!(check(&simulation), []);
+    let account = simulation.account(heavy);
+    assert_eq!(account.waiting + account.in_flight, Ring::XEN.slots, "a ring, and not all 64");
+    let ratio = simulation.rate(heavy) / simulation.rate(light);
+    assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
+}
+
+#[test]
+fn the_end_of_a_bounded_workload_is_known() {
+    // Ten requests, at the device's pace.
+    let rows = (0..10).map(|index| sluice_sim::traces::Row {
+        at: 0,
+        stream: 0,
+        kind: sluice_sched::Kind::Write,
+        offset: index * 8192,
+        length: 8192,
+    });
+    let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
+    let replay = sluice_sim::workloads::Replay::new(rows, sluice_sim::workloads::Pace::Closed(2), at(0));
+    let vm = simulation.add_vm(weighted(1), 0, Box::new(replay)).unwrap();
+    simulation.run_until(at(1));
+    assert_eq!(check(&simulation), []);
+    assert_eq!(simulation.ended(vm), Some(Instant::from_millis(10)));
+}
+
+#[test]
+fn a_refused_change_breaks_the_run() {
+    // A reservation is nothing that noop could keep.
+    let mut simulation = Simulation::new(gate("mclock", 1), device(), Duration::ZERO, SECOND);
+    let vm = simulation.add_vm(weighted(1), 0, closed(1, "a")).unwrap();
+    let mut impossible = weighted(1);
+    impossible.idle_credit = 1 << 20;
+    impossible.reservation.iops = Some(Iops::per_second(1));
+    simulation.plan_change(at(1), Change::Policy(vm, impossible));
+    simulation.run_until(at(2));
+    let broken = check(&simulation);
+    assert!(matches!(broken[..], [sluice_sim::checks::Broken::Change { .. }]), "{broken:?}");
+}
