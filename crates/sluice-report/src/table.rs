@@ -1,0 +1,74 @@
+//! A table of text: as HTML, as Markdown, and for a terminal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::page::escape;
+
+/// Columns and rows. Numbers carry their units in the column's name or in the cell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// One name for each column.
+    pub columns: Vec<String>,
+    /// As many cells each as there are columns.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Without rows.
+    #[must_use]
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(ToString::to_string).collect();
+        Table { title: title.into(), columns, rows: Vec::new() }
+    }
+
+    /// One more row.
+    ///
+    /// # Panics
+    /// If it has not one cell for each column.
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) -> &mut Self {
+        let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
+        assert_eq!(cells.len(), self.columns.len(), "a cell for each column of \"{}\"", self.title);
+        self.rows.push(cells);
+        self
+    }
+
+    /// A `<table>`.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let line = |cells: &[String], tag: &str| {
+            let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        let rows: String = self.rows.iter().map(|row| line(row, "td")).collect();
+        let (caption, head) = (escape(&self.title), line(&self.columns, "th"));
+        format!("<table>\n<caption>{caption}</caption>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n")
+    }
+
+    /// With its title as a line of its own.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let rule = format!("|{}\n", "---|".repeat(self.columns.len()));
+        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        format!("{}\n\n{}{rule}{rows}", self.title, line(&self.columns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_escaped() {
+        let mut table = Table::new("a < b", &["x|y"]);
+        table.row(["1 | 2 & 3"]);
+        assert!(table.html().contains("<td>1 | 2 &amp; 3</td>"), "{}", table.html());
+        assert!(table.html().contains("<caption>a &lt; b</caption>"), "{}", table.html());
+        assert_eq!(table.markdown(), "a < b\n\n| x\\|y |\n|---|\n| 1 \\| 2 & 3 |\n");
+    }
+}
