@@ -1,5 +1,6 @@
 //! Streams of random numbers, one for each component by its name.
 
+use rand_distr::{Distribution, Gamma};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng};
 
@@ -33,6 +34,20 @@ impl Stream {
         -(1.0 - self.unit()).ln()
     }
 
+    /// A whole number from 1, geometric, of this mean; 1 if the mean is not above that.
+    pub fn geometric(&mut self, mean: f64) -> u64 {
+        if mean <= 1.0 {
+            return 1;
+        }
+        let failures = (1.0 - self.unit()).ln() / (1.0 - 1.0 / mean).ln();
+        1 + failures as u64
+    }
+
+    /// Gamma, of this shape and mean; the mean itself if either is not above zero.
+    pub fn gamma(&mut self, shape: f64, mean: f64) -> f64 {
+        Gamma::new(shape, mean / shape).map_or(mean, |gamma| gamma.sample(&mut self.0))
+    }
+
     /// Whether something of this probability happens.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
@@ -58,5 +73,9 @@ mod tests {
         let uniform = (0..n).map(|_| stream.below(1000) as f64).sum::<f64>() / f64::from(n);
         let exponential = (0..n).map(|_| stream.exponential()).sum::<f64>() / f64::from(n);
         assert!((uniform - 499.5).abs() < 3.0 && (exponential - 1.0).abs() < 0.015, "{uniform} {exponential}");
+        let geometric = (0..n).map(|_| stream.geometric(4.76) as f64).sum::<f64>() / f64::from(n);
+        let gamma = (0..n).map(|_| stream.gamma(1.5, 128.0)).sum::<f64>() / f64::from(n);
+        assert!((geometric - 4.76).abs() < 0.06 && (gamma - 128.0).abs() < 1.5, "{geometric} {gamma}");
+        assert_eq!(stream.geometric(0.5), 1);
     }
 }

@@ -8,13 +8,18 @@ use crate::random::Stream;
 
 pub mod address;
 mod closed;
+mod limited;
 mod open;
+pub mod recipes;
 mod replay;
+mod threads;
 
 pub use address::Address;
 pub use closed::Closed;
+pub use limited::Limited;
 pub use open::{Open, Pattern};
 pub use replay::{Pace, Replay};
+pub use threads::{Program, Step, Threads};
 
 /// One request of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

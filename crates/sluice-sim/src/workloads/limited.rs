@@ -1,0 +1,38 @@
+//! A stated amount of work of a workload that has no end of its own.
+
+use sluice_sched::Instant;
+
+use super::{Ask, Workload};
+
+/// So many requests of another workload, and no more.
+pub struct Limited {
+    inner: Box<dyn Workload>,
+    left: u64,
+}
+
+impl Limited {
+    /// The first `requests` requests of `inner`.
+    #[must_use]
+    pub fn new(inner: Box<dyn Workload>, requests: u64) -> Self {
+        Limited { inner, left: requests }
+    }
+}
+
+impl Workload for Limited {
+    fn next(&self) -> Option<Instant> {
+        if self.left == 0 { None } else { self.inner.next() }
+    }
+
+    fn ask(&mut self, now: Instant) -> Ask {
+        self.left -= 1;
+        self.inner.ask(now)
+    }
+
+    fn completed(&mut self, now: Instant) {
+        self.inner.completed(now);
+    }
+
+    fn resume(&mut self, now: Instant) {
+        self.inner.resume(now);
+    }
+}

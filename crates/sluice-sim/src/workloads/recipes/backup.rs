@@ -1,0 +1,78 @@
+//! A backup: an image is read from its start to its end, and each piece is written.
+//!
+//! \[flubber\] IV copies an image of 12 GB in the host while two VMs work; where it goes, and in what pieces, is not said.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamTable};
+use sluice_sched::{Bytes, Kind};
+
+use super::{Built, Recipe, Setting, ask, fits, parameter, parse, request};
+use crate::random::Stream;
+use crate::workloads::{Program, Step, Threads};
+
+pub(super) const RECIPES: &[Recipe] = &[Recipe {
+    name: "backup",
+    summary: "a sequential copy of an image of 12 GiB, once",
+    source: "[flubber] IV",
+    parameters: &[
+        parameter("image", "a size", "\"12GiB\"", "From the start of the volume"),
+        parameter("block", "a size", "\"64KiB\"", "[A] Read and written at once"),
+        parameter("threads", "threads, 1 to 4096", "1", "[A] Pieces on their way at a time"),
+        parameter(
+            "to",
+            "\"same\" or \"elsewhere\"",
+            "\"same\"",
+            "[A] Behind the image, or to a device that is not this one",
+        ),
+    ],
+    build,
+}];
+
+#[derive(Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Target {
+    Same,
+    Elsewhere,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    image: Bytes,
+    block: Bytes,
+    threads: u32,
+    to: Target,
+}
+
+fn build(setting: Setting, table: &ParamTable) -> Built {
+    let params: Params = parse(table)?;
+    params::within("threads", params.threads, 1, 4096, "threads")?;
+    let block = request("block", params.block.0)?;
+    let copies = if params.to == Target::Same { 2 } else { 1 };
+    fits("The image and its copy", params.image.0.saturating_mul(copies), setting.volume)?;
+    let threads = params.threads;
+    Ok(Box::new(Threads::new(threads, Backup { params, block, cursor: 0 }, setting.start, setting.random)))
+}
+
+struct Backup {
+    params: Params,
+    block: u32,
+    cursor: u64,
+}
+
+impl Program for Backup {
+    fn refill(&mut self, _thread: u32, _random: &mut Stream, steps: &mut VecDeque<Step>) {
+        let image = self.params.image.0;
+        if self.cursor >= image {
+            return;
+        }
+        let length = u64::from(self.block).min(image - self.cursor) as u32;
+        steps.push_back(ask(Kind::Read, self.cursor, length));
+        if self.params.to == Target::Same {
+            steps.push_back(ask(Kind::Write, image + self.cursor, length));
+        }
+        self.cursor += u64::from(length);
+    }
+}

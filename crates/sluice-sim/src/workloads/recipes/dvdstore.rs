@@ -1,0 +1,91 @@
+//! An OLTP database in the manner of DVDStore: orders, each of a fixed number of requests and one write of the log.
+//!
+//! \[mclock\] Fig. 1 gives orders per second (500, then 275) and nothing of what an order is; all sizes here are
+//! assumptions. Orders per second are the VM's requests per second over those of an order: `requests` and one of the log
+//! and its flush, so 22 by default.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::{Bytes, Kind};
+
+use super::{Built, Recipe, Setting, ask, fits, flush, parameter, parse, part, request};
+use crate::random::Stream;
+use crate::workloads::{Program, Step, Threads};
+
+pub(super) const RECIPES: &[Recipe] = &[Recipe {
+    name: "dvdstore-like",
+    summary: "orders of 20 random requests of 8 KiB, a write of the log and a flush each; 16 threads",
+    source: "[mclock] Fig. 1 names the benchmark; every number is an assumption",
+    parameters: &[
+        parameter("threads", "threads, 1 to 4096", "16", "[A] Orders at a time"),
+        parameter("requests", "requests, 1 to 65536", "20", "[A] Of an order, beside the log"),
+        parameter("size", "a size", "\"8KiB\"", "[A] Of each"),
+        parameter("reads", "a part", "0.75", "[A] Of them, what reads"),
+        parameter("log", "a size", "\"256MiB\"", "[A] The end of the volume; begins anew at its end"),
+        parameter("think", "a time", "\"0ns\"", "Before an order"),
+        parameter("orders", "orders; 0: no end", "0", "After how many it is over"),
+    ],
+    build,
+}];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    threads: u32,
+    requests: u32,
+    size: Bytes,
+    reads: f64,
+    log: Bytes,
+    #[serde(with = "params::duration")]
+    think: Duration,
+    orders: u64,
+}
+
+fn build(setting: Setting, table: &ParamTable) -> Built {
+    let params: Params = parse(table)?;
+    params::within("threads", params.threads, 1, 4096, "threads")?;
+    params::within("requests", params.requests, 1, 65_536, "requests")?;
+    part("reads", params.reads)?;
+    let size = request("size", params.size.0)?;
+    if params.log.0 < u64::from(size) {
+        return Err(ParamError("log must have room for a write".to_owned()));
+    }
+    fits("The log and one request", params.log.0.saturating_add(u64::from(size)), setting.volume)?;
+    let left = if params.orders == 0 { u64::MAX } else { params.orders };
+    let places = (setting.volume - params.log.0) / u64::from(size);
+    let threads = params.threads;
+    let program = Orders { volume: setting.volume, params, size, places, cursor: 0, left };
+    Ok(Box::new(Threads::new(threads, program, setting.start, setting.random)))
+}
+
+struct Orders {
+    volume: u64,
+    params: Params,
+    size: u32,
+    /// Of the data.
+    places: u64,
+    /// In the log.
+    cursor: u64,
+    left: u64,
+}
+
+impl Program for Orders {
+    fn refill(&mut self, _thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        steps.push_back(Step::Think(self.params.think));
+        for _ in 0..self.params.requests {
+            let kind = if random.chance(self.params.reads) { Kind::Read } else { Kind::Write };
+            steps.push_back(ask(kind, random.below(self.places) * u64::from(self.size), self.size));
+        }
+        let log = self.params.log.0 / u64::from(self.size);
+        let place = self.volume - self.params.log.0 + self.cursor * u64::from(self.size);
+        self.cursor = (self.cursor + 1) % log;
+        steps.extend([ask(Kind::Write, place, self.size), flush()]);
+    }
+}

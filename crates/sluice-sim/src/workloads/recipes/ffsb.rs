@@ -1,0 +1,97 @@
+//! FFSB, as \[two-tier\] uses it: direct I/O on files, with 1 thread (its first part) or 8 (its second).
+//!
+//! The paper names the patterns and the threads, and nothing else. Requests of 4 KiB, ten to an operation, are what FFSB's
+//! own example profile has (`examples/profile_everything`: sizes of 40k in blocks of 4k); an operation of a sequential
+//! pattern goes through a whole file of a size of its own. Files and sizes are assumptions, as marked. Left out: create,
+//! delete and stat, which the patterns of the paper do not name.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::{Bytes, Kind};
+
+use super::{Built, Recipe, Setting, ask, fits, parameter, parse, part, request, stretch};
+use crate::random::Stream;
+use crate::workloads::{Program, Step, Threads};
+
+const SOURCE: &str = "FFSB, examples/profile_everything; [two-tier] 3";
+
+const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 8]) -> Recipe {
+    Recipe { name, summary, source: SOURCE, parameters, build }
+}
+
+pub(super) const RECIPES: &[Recipe] = &[
+    profile("ffsb-random-read", "FFSB: blocks of 4 KiB read anywhere in a file, ten at a time", &parameters("1", "1")),
+    profile("ffsb-random-write", "FFSB: blocks of 4 KiB written anywhere, ten at a time", &parameters("0", "1")),
+    profile("ffsb-sequential-read", "FFSB: whole files read in blocks of 4 KiB", &parameters("1", "0")),
+    profile("ffsb-sequential-write", "FFSB: whole files written in blocks of 4 KiB", &parameters("0", "0")),
+    profile("ffsb-mixed", "FFSB: half of the operations read, half are sequential", &parameters("0.5", "0.5")),
+];
+
+const fn parameters(reads: &'static str, random: &'static str) -> [Parameter; 8] {
+    [
+        parameter("threads", "threads, 1 to 4096", "1", "1 in the first part of the paper, 8 in the second"),
+        parameter("files", "files, 1 to 1000000", "100", "[A] How many, one behind the other"),
+        parameter("file_size", "a size", "\"32MiB\"", "[A] Of each"),
+        parameter("operation", "a size", "\"40KiB\"", "What a random operation reads or writes"),
+        parameter("block", "a size", "\"4KiB\"", "Of a request"),
+        parameter("reads", "a part", reads, "Of the operations, what reads"),
+        parameter("random", "a part", random, "Of the operations, what goes anywhere in a file"),
+        parameter("operations", "times; 0: no end", "0", "After how many it is over"),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    threads: u32,
+    files: u32,
+    file_size: Bytes,
+    operation: Bytes,
+    block: Bytes,
+    reads: f64,
+    random: f64,
+    operations: u64,
+}
+
+fn build(setting: Setting, table: &ParamTable) -> Built {
+    let params: Params = parse(table)?;
+    params::within("threads", params.threads, 1, 4096, "threads")?;
+    params::within("files", params.files, 1, 1_000_000, "files")?;
+    part("reads", params.reads)?;
+    part("random", params.random)?;
+    let block = request("block", params.block.0)?;
+    fits("The files", params.file_size.0.saturating_mul(u64::from(params.files)), setting.volume)?;
+    if params.operation.0 < u64::from(block) || params.operation.0 > params.file_size.0 {
+        return Err(ParamError("operation must be a block or more, and a file or less".to_owned()));
+    }
+    let threads = params.threads;
+    let left = if params.operations == 0 { u64::MAX } else { params.operations };
+    Ok(Box::new(Threads::new(threads, Ffsb { params, block, left }, setting.start, setting.random)))
+}
+
+struct Ffsb {
+    params: Params,
+    block: u32,
+    left: u64,
+}
+
+impl Program for Ffsb {
+    fn refill(&mut self, _thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        let (size, block) = (self.params.file_size.0, u64::from(self.block));
+        let start = random.below(u64::from(self.params.files)) * size;
+        let kind = if random.chance(self.params.reads) { Kind::Read } else { Kind::Write };
+        if random.chance(self.params.random) {
+            for _ in 0..self.params.operation.0 / block {
+                steps.push_back(ask(kind, start + random.below(size / block) * block, self.block));
+            }
+        } else {
+            stretch(steps, kind, start, size, self.block);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Filebench's oltp: many readers of a database, few writers that follow them, and a log.
+//!
+//! 200 readers read 2 KiB anywhere; after 1,000 reads a writer makes 100 synchronous writes of 2 KiB; after 3,200 the log
+//! takes one of 256 KiB; with 2,000 that no writer has followed yet readers wait. A synchronous write is a write and a
+//! flush. \[mclock\] 5.1.5 used a database of 10 GB and a log of 1 GB; the tool's own files are ten of 10 MiB, and 10 MiB.
+//!
+//! Between two reads a reader turns a loop of 200,000 rounds, whose time depends on the guest's CPU: `think`. Left out: the
+//! bound of the log's semaphore, the names, the page cache beyond `cached`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::{Bytes, Kind};
+
+use super::{Built, Recipe, Setting, ask, fits, flush, parameter, parse, part, request};
+use crate::random::Stream;
+use crate::workloads::{Program, Step, Threads};
+
+/// What wakes a writer of the database, and how often it writes then.
+const READS_PER_WRITER: u64 = 1000;
+const WRITES: u32 = 100;
+/// With so many waiting for a writer, readers wait too.
+const WAITING_MAX: u64 = 2000;
+/// What wakes the log.
+const READS_PER_LOG: u64 = 3200;
+
+pub(super) const RECIPES: &[Recipe] = &[Recipe {
+    name: "filebench-oltp",
+    summary: "Filebench oltp: 200 readers and 10 writers of 2 KiB, and a log of 256 KiB writes, synchronous",
+    source: "Filebench, workloads/oltp.f; [mclock] 5.1.5",
+    parameters: &[
+        parameter("readers", "threads, 1 to 4096", "200", "How many"),
+        parameter("writers", "threads, 1 to 4096", "10", "How many"),
+        parameter("size", "a size", "\"2KiB\"", "Of a read and of a writer's write"),
+        parameter("log_size", "a size", "\"256KiB\"", "Of a write of the log"),
+        parameter("database", "a size", "\"100MiB\"", "Of all data"),
+        parameter("log", "a size", "\"10MiB\"", "Behind it; begins anew at its end"),
+        parameter("think", "a time", "\"1ms\"", "[A] Of a reader, between two reads"),
+        parameter("cached", "a part", "0", "[A] Of the reads, what a guest's page cache answers"),
+        parameter("reads", "requests; 0: no end", "0", "After how many reads, cached ones too, the readers are over"),
+    ],
+    build,
+}];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    readers: u32,
+    writers: u32,
+    size: Bytes,
+    log_size: Bytes,
+    database: Bytes,
+    log: Bytes,
+    #[serde(with = "params::duration")]
+    think: Duration,
+    cached: f64,
+    reads: u64,
+}
+
+fn build(setting: Setting, table: &ParamTable) -> Built {
+    let params: Params = parse(table)?;
+    params::within("readers", params.readers, 1, 4096, "threads")?;
+    params::within("writers", params.writers, 1, 4096, "threads")?;
+    part("cached", params.cached)?;
+    let (size, log_size) = (request("size", params.size.0)?, request("log_size", params.log_size.0)?);
+    fits("Database and log", params.database.0.saturating_add(params.log.0), setting.volume)?;
+    if params.database.0 < u64::from(size) || params.log.0 < u64::from(log_size) {
+        return Err(ParamError("database and log must have room for one write each".to_owned()));
+    }
+    let program = Oltp {
+        places: params.database.0 / u64::from(size),
+        size,
+        log_start: params.database.0,
+        log_size,
+        log_places: params.log.0 / u64::from(log_size),
+        log_cursor: 0,
+        readers: params.readers,
+        running: params.readers,
+        writers: params.writers,
+        think: params.think,
+        cached: params.cached,
+        left: if params.reads == 0 { u64::MAX } else { params.reads },
+        to_write: 0,
+        to_log: 0,
+    };
+    let threads = params.readers + params.writers + 1;
+    Ok(Box::new(Threads::new(threads, program, setting.start, setting.random)))
+}
+
+struct Oltp {
+    places: u64,
+    size: u32,
+    log_start: u64,
+    log_size: u32,
+    log_places: u64,
+    log_cursor: u64,
+    readers: u32,
+    /// Readers that have not ended.
+    running: u32,
+    writers: u32,
+    think: Duration,
+    cached: f64,
+    left: u64,
+    /// Reads that have woken no writer yet, and those that have not woken the log.
+    to_write: u64,
+    to_log: u64,
+}
+
+impl Oltp {
+    fn read(&mut self, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        if self.left == 0 {
+            self.running -= 1;
+            return;
+        }
+        if self.to_write >= WAITING_MAX {
+            return steps.push_back(Step::Park);
+        }
+        self.left -= 1;
+        self.to_write += 1;
+        self.to_log += 1;
+        steps.push_back(Step::Think(self.think));
+        if !random.chance(self.cached) {
+            let offset = random.below(self.places) * u64::from(self.size);
+            steps.push_back(ask(Kind::Read, offset, self.size));
+        }
+    }
+
+    fn write(&mut self, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        if self.to_write >= READS_PER_WRITER {
+            self.to_write -= READS_PER_WRITER;
+            for _ in 0..WRITES {
+                let offset = random.below(self.places) * u64::from(self.size);
+                steps.extend([ask(Kind::Write, offset, self.size), flush()]);
+            }
+        } else if self.running > 0 {
+            steps.push_back(Step::Park);
+        }
+    }
+
+    fn log(&mut self, steps: &mut VecDeque<Step>) {
+        if self.to_log >= READS_PER_LOG {
+            self.to_log -= READS_PER_LOG;
+            let offset = self.log_start + self.log_cursor * u64::from(self.log_size);
+            self.log_cursor = (self.log_cursor + 1) % self.log_places;
+            steps.extend([ask(Kind::Write, offset, self.log_size), flush()]);
+        } else if self.running > 0 {
+            steps.push_back(Step::Park);
+        }
+    }
+}
+
+impl Program for Oltp {
+    fn refill(&mut self, thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        if thread < self.readers {
+            self.read(random, steps);
+        } else if thread < self.readers + self.writers {
+            self.write(random, steps);
+        } else {
+            self.log(steps);
+        }
+    }
+}

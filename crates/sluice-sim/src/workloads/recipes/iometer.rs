@@ -1,0 +1,159 @@
+//! The jobs that \[mclock\] ran with Iometer and a generator of its own: requests of one size, so many outstanding, or so
+//! many at once every so often. They lie anywhere in the volume, or follow each other.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::Bytes;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+
+use super::{Built, Recipe, Setting, fits, parameter, parse, part, request};
+use crate::workloads::{Address, Closed, Limited, Mix, Open, Pattern, Workload};
+
+const fn closed(
+    name: &'static str,
+    summary: &'static str,
+    source: &'static str,
+    parameters: &'static [Parameter; 6],
+) -> Recipe {
+    Recipe { name, summary, source, parameters, build: outstanding }
+}
+
+pub(super) const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "iometer-rd",
+        summary: "RD: 32 random requests of 4 KiB every 250 ms, three quarters of them reads",
+        source: "[mclock] 5.1.1",
+        parameters: &bursts("\"4KiB\"", "0.75", "1", "32", "\"250ms\""),
+        build: burst,
+    },
+    closed(
+        "iometer-oltp",
+        "OLTP: random requests of 8 KiB, three quarters of them reads, 16 outstanding",
+        "[mclock] 5.1.1",
+        &parameters("\"8KiB\"", "0.75", "1", "16"),
+    ),
+    closed(
+        "iometer-dm",
+        "DM: sequential reads of 32 KiB, 32 outstanding",
+        "[mclock] 5.1.1",
+        &parameters("\"32KiB\"", "1", "0", "32"),
+    ),
+    closed(
+        "iometer-random-16k",
+        "VM1 to VM5: random reads of 16 KiB, 32 outstanding",
+        "[mclock] 5.1.1 and 5.1.2",
+        &parameters("\"16KiB\"", "1", "1", "32"),
+    ),
+    Recipe {
+        name: "iometer-bursty",
+        summary: "bursty: 128 reads of 4 KiB every 400 ms, four fifths of them random",
+        source: "[mclock] 5.1.4",
+        parameters: &bursts("\"4KiB\"", "1", "0.8", "128", "\"400ms\""),
+        build: burst,
+    },
+    closed(
+        "iometer-steady",
+        "steady: reads of 16 KiB, a fifth of them random, 32 outstanding",
+        "[mclock] 5.1.4",
+        &parameters("\"16KiB\"", "1", "0.2", "32"),
+    ),
+    closed(
+        "dmclock-client",
+        "dmClock: random reads of 8 KiB, 64 outstanding",
+        "[mclock] 5.2",
+        &parameters("\"8KiB\"", "1", "1", "64"),
+    ),
+];
+
+const SIZE: &str = "Of each request";
+const READS: &str = "Of the requests, what reads";
+const RANDOM: &str = "Of the requests, what lies anywhere; the others follow the one before";
+const REQUESTS: &str = "After how many it is over";
+
+const fn parameters(
+    size: &'static str,
+    reads: &'static str,
+    random: &'static str,
+    outstanding: &'static str,
+) -> [Parameter; 6] {
+    [
+        parameter("size", "a size", size, SIZE),
+        parameter("reads", "a part", reads, READS),
+        parameter("random", "a part", random, RANDOM),
+        parameter("outstanding", "requests, 1 to 65536", outstanding, "How many at a time"),
+        parameter("think", "a time", "\"0ns\"", "Between the end of a request and the next"),
+        parameter("requests", "requests; 0: no end", "0", REQUESTS),
+    ]
+}
+
+const fn bursts(
+    size: &'static str,
+    reads: &'static str,
+    random: &'static str,
+    burst: &'static str,
+    period: &'static str,
+) -> [Parameter; 6] {
+    [
+        parameter("size", "a size", size, SIZE),
+        parameter("reads", "a part", reads, READS),
+        parameter("random", "a part", random, RANDOM),
+        parameter("burst", "requests, 1 to 65536", burst, "How many at once"),
+        parameter("period", "a time", period, "From one burst to the next"),
+        parameter("requests", "requests; 0: no end", "0", REQUESTS),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Outstanding {
+    size: Bytes,
+    reads: f64,
+    random: f64,
+    outstanding: u32,
+    #[serde(with = "params::duration")]
+    think: Duration,
+    requests: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Burst {
+    size: Bytes,
+    reads: f64,
+    random: f64,
+    burst: u32,
+    #[serde(with = "params::duration")]
+    period: Duration,
+    requests: u64,
+}
+
+fn mix(size: Bytes, reads: f64, random: f64, setting: &Setting) -> Result<Mix, ParamError> {
+    part("reads", reads)?;
+    part("random", random)?;
+    fits("One request's bytes", size.0, setting.volume)?;
+    let length = request("size", size.0)?;
+    Ok(Mix { reads, length, address: Address::mixed(0, setting.volume, random) })
+}
+
+fn limited(workload: impl Workload + 'static, requests: u64) -> Box<dyn Workload> {
+    let workload = Box::new(workload);
+    if requests == 0 { workload } else { Box::new(Limited::new(workload, requests)) }
+}
+
+fn outstanding(setting: Setting, table: &ParamTable) -> Built {
+    let Outstanding { size, reads, random, outstanding, think, requests } = parse(table)?;
+    params::within("outstanding", outstanding, 1, 65_536, "requests")?;
+    let mix = mix(size, reads, random, &setting)?;
+    Ok(limited(Closed::new(outstanding, think, mix, setting.start, setting.random), requests))
+}
+
+fn burst(setting: Setting, table: &ParamTable) -> Built {
+    let Burst { size, reads, random, burst, period, requests } = parse(table)?;
+    params::within("burst", burst, 1, 65_536, "requests")?;
+    if period.is_zero() {
+        return Err(ParamError("period is 0; write the time from one burst to the next, as in \"250ms\"".to_owned()));
+    }
+    let mix = mix(size, reads, random, &setting)?;
+    Ok(limited(Open::new(Pattern::Bursts(burst, period), mix, setting.start, setting.random), requests))
+}

@@ -1,0 +1,108 @@
+//! Look-alikes of the workloads of \[mcfq\] Table 3, for whoever does not have the real traces.
+//!
+//! Fitted to all that the table says: the ratio of writes to reads, and the mean size. Sizes are geometric in sectors of
+//! 512 B, so that the mean is exact; where requests lie, how many are outstanding and how they follow each other is
+//! assumed. The ratio of MSN stands there as 66.7, and is taken for percent. Whoever has the traces replays them instead.
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::{Instant, Kind};
+
+use super::{Built, Recipe, Setting, fits, parameter, parse, part};
+use crate::random::Stream;
+use crate::workloads::{Ask, Limited, Workload};
+
+const SECTOR: f64 = 512.0;
+/// Longest request that is asked, in sectors.
+const SECTORS_MAX: u64 = 2048;
+
+const fn recipe(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 5]) -> Recipe {
+    Recipe { name, summary, source: "[mcfq] Table 3", parameters, build }
+}
+
+pub(super) const RECIPES: &[Recipe] = &[
+    recipe("lookalike-financial", "as Financial: 0.24 writes for a read, 2.38 KB", &parameters("0.24", "2.38")),
+    recipe("lookalike-msn", "as MSN: 0.667 writes for a read, 22.5 KB", &parameters("0.667", "22.5")),
+    recipe("lookalike-exchange", "as Exchange: 1.5 writes for a read, 12.5 KB", &parameters("1.5", "12.5")),
+    recipe("lookalike-fileserver", "as Filebench fileserver: 2 writes for a read, 72 KB", &parameters("2", "72")),
+    recipe("lookalike-varmail", "as Filebench varmail: a write for a read, 24 KB", &parameters("1", "24")),
+];
+
+const fn parameters(writes_per_read: &'static str, mean_kib: &'static str) -> [Parameter; 5] {
+    [
+        parameter("writes_per_read", "a number", writes_per_read, "Their ratio"),
+        parameter("mean_kib", "KiB, 0.5 to 256", mean_kib, "Mean size"),
+        parameter("outstanding", "requests, 1 to 65536", "16", "[A] How many at a time"),
+        parameter("random", "a part", "1", "[A] Of the requests, what lies anywhere; the others follow the one before"),
+        parameter("requests", "requests; 0: no end", "0", "After how many it is over"),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    writes_per_read: f64,
+    mean_kib: f64,
+    outstanding: u32,
+    random: f64,
+    requests: u64,
+}
+
+fn build(setting: Setting, table: &ParamTable) -> Built {
+    let params: Params = parse(table)?;
+    params::within("outstanding", params.outstanding, 1, 65_536, "requests")?;
+    part("random", params.random)?;
+    if !(0.5..=256.0).contains(&params.mean_kib) || params.writes_per_read < 0.0 {
+        let wrong = "mean_kib must be from 0.5 to 256, and writes_per_read not below 0";
+        return Err(ParamError(wrong.to_owned()));
+    }
+    fits("The longest request's bytes", SECTORS_MAX * SECTOR as u64, setting.volume)?;
+    let (due, requests) = (vec![setting.start; params.outstanding as usize], params.requests);
+    let workload = Box::new(LookAlike {
+        reads: 1.0 / (1.0 + params.writes_per_read),
+        mean: params.mean_kib * 1024.0 / SECTOR,
+        random: params.random,
+        sectors: setting.volume / SECTOR as u64,
+        cursor: 0,
+        stream: setting.random,
+        due: due.into(),
+    });
+    Ok(if requests == 0 { workload } else { Box::new(Limited::new(workload, requests)) })
+}
+
+struct LookAlike {
+    reads: f64,
+    /// In sectors.
+    mean: f64,
+    random: f64,
+    sectors: u64,
+    cursor: u64,
+    stream: Stream,
+    due: std::collections::VecDeque<Instant>,
+}
+
+impl Workload for LookAlike {
+    fn next(&self) -> Option<Instant> {
+        self.due.front().copied()
+    }
+
+    fn ask(&mut self, _now: Instant) -> Ask {
+        self.due.pop_front();
+        let kind = if self.stream.chance(self.reads) { Kind::Read } else { Kind::Write };
+        let length = self.stream.geometric(self.mean).min(SECTORS_MAX);
+        if self.stream.chance(self.random) {
+            // Pages of a file system.
+            self.cursor = self.stream.below(self.sectors / 8) * 8;
+        }
+        if self.cursor + length > self.sectors {
+            self.cursor = 0;
+        }
+        let offset = self.cursor * 512;
+        self.cursor += length;
+        Ask { kind, offset, length: (length * 512) as u32 }
+    }
+
+    fn completed(&mut self, now: Instant) {
+        self.due.push_back(now);
+    }
+}

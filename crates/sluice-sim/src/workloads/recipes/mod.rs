@@ -1,0 +1,175 @@
+//! Recipes: the workloads of the papers and of known benchmarks, as requests at the block device.
+//!
+//! A recipe has a name, a source, and parameters of which each has a default; a scenario names the recipe and changes what
+//! it wants to change. What a source leaves open is marked with an A in brackets: an assumption, to be changed and swept.
+//! What happens above the block device (directories, a guest's page cache and its writeback) is not there, unless a
+//! parameter says so: each recipe states what it leaves out.
+
+use std::collections::VecDeque;
+
+use serde::de::DeserializeOwned;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value};
+use sluice_sched::{Instant, Kind};
+
+use super::{Ask, Step, Workload};
+use crate::random::Stream;
+
+mod backup;
+mod dvdstore;
+mod ffsb;
+mod filebench_files;
+mod filebench_oltp;
+mod iometer;
+mod lookalike;
+mod sysbench;
+
+/// Every recipe, by the file in which it is.
+pub const RECIPES: &[&[Recipe]] = &[
+    sysbench::RECIPES,
+    iometer::RECIPES,
+    filebench_files::RECIPES,
+    filebench_oltp::RECIPES,
+    ffsb::RECIPES,
+    dvdstore::RECIPES,
+    backup::RECIPES,
+    lookalike::RECIPES,
+];
+
+/// What is known of a recipe.
+pub struct Recipe {
+    /// What a scenario calls it.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub summary: &'static str,
+    /// Where its numbers are from.
+    pub source: &'static str,
+    /// What can be changed; the defaults are written as a scenario would write them.
+    pub parameters: &'static [Parameter],
+    build: fn(Setting, &ParamTable) -> Built,
+}
+
+type Built = Result<Box<dyn Workload>, ParamError>;
+
+/// What a workload needs of the VM for which it is made.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// Length of the VM's volume, in bytes.
+    pub volume: u64,
+    /// When it begins.
+    pub start: Instant,
+    /// What it draws from.
+    pub random: Stream,
+}
+
+/// Why a workload cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecipeError {
+    /// No such recipe.
+    #[error("No workload is called '{name}'; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// A parameter that does not exist, or has a value that cannot be.
+    #[error("Workload {recipe}: {source}")]
+    Parameter {
+        /// Which one.
+        recipe: &'static str,
+        /// What is accepted.
+        #[source]
+        source: ParamError,
+    },
+}
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static Recipe> {
+    RECIPES.iter().copied().flatten()
+}
+
+/// Makes the workload of this name; `overrides` replaces defaults.
+///
+/// # Errors
+/// [`RecipeError`]: no such recipe or parameter, or the volume is too small for it.
+pub fn build(name: &str, setting: Setting, overrides: &ParamTable) -> Result<Box<dyn Workload>, RecipeError> {
+    let Some(recipe) = all().find(|recipe| recipe.name == name) else {
+        let known: Vec<&str> = all().map(|recipe| recipe.name).collect();
+        return Err(RecipeError::Unknown { name: name.to_owned(), known: known.join(", ") });
+    };
+    let mut table = recipe.defaults();
+    table.extend(overrides.iter().map(|(name, value)| (name.clone(), value.clone())));
+    (recipe.build)(setting, &table).map_err(|source| RecipeError::Parameter { recipe: recipe.name, source })
+}
+
+impl Recipe {
+    fn defaults(&self) -> ParamTable {
+        self.parameters.iter().map(|parameter| (parameter.name.to_owned(), written(parameter.default))).collect()
+    }
+}
+
+/// A value as a scenario writes it.
+fn written(text: &str) -> Value {
+    if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        return Value::Text(text.to_owned());
+    }
+    let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    number.unwrap_or_else(|_| Value::Bool(text == "true"))
+}
+
+fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
+    params::parse(table)
+}
+
+const fn parameter(name: &'static str, kind: &'static str, default: &'static str, help: &'static str) -> Parameter {
+    Parameter { name, kind, default, help }
+}
+
+/// Refuses a part that is none.
+fn part(name: &str, value: f64) -> Result<(), ParamError> {
+    match (0.0..=1.0).contains(&value) {
+        true => Ok(()),
+        false => Err(ParamError(format!("{name} is {value}; it must be from 0 to 1"))),
+    }
+}
+
+/// Refuses a size of requests that is none: whole sectors, up to 64 MiB.
+fn request(name: &str, bytes: u64) -> Result<u32, ParamError> {
+    match bytes.is_multiple_of(512) && (512..=64 << 20).contains(&bytes) {
+        true => Ok(bytes as u32),
+        false => Err(ParamError(format!("{name} is {bytes} B; it must be a multiple of 512 B, up to 64 MiB"))),
+    }
+}
+
+/// Refuses what the volume has no room for.
+fn fits(what: &str, bytes: u64, volume: u64) -> Result<(), ParamError> {
+    match bytes <= volume {
+        true => Ok(()),
+        false => {
+            Err(ParamError(format!("{what} take {bytes} B and the volume has {volume} B; make one fit the other")))
+        }
+    }
+}
+
+/// A step that asks.
+fn ask(kind: Kind, offset: u64, length: u32) -> Step {
+    Step::Ask(Ask { kind, offset, length })
+}
+
+/// A step that asks for everything to be durable.
+fn flush() -> Step {
+    ask(Kind::Flush, 0, 0)
+}
+
+/// Steps over a stretch, in pieces of at most `most` bytes.
+fn stretch(steps: &mut VecDeque<Step>, kind: Kind, offset: u64, length: u64, most: u32) {
+    let mut done = 0;
+    while done < length {
+        let piece = (length - done).min(u64::from(most)) as u32;
+        steps.push_back(ask(kind, offset + done, piece));
+        done += u64::from(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! sysbench fileio: threads that read and write blocks of many files which lie one behind the other.
+//!
+//! Files, block, total, ratio and the fsync of files every 100 requests are those of the tool; 10,000 events is what it did
+//! by default in its versions 0.4, the ones of \[flubber\]'s time (Table I there: seqrd with 16 threads over 2 GB, rndrd
+//! with 8 over 1 GB). The cursor of a sequential mode is shared by the threads, as in the tool. An fsync of a file that was
+//! not written since the last one reaches no disk, so that a round of them is as many flushes as files were written.
+//!
+//! `cached` is the part of the reads that a guest's page cache answers: \[flubber\]'s own numbers leave 36 % of the random
+//! reads unexplained without it. Left out: writeback (writes go to the disk when they are made) and metadata. That a Xen
+//! ring splits requests at 44 KiB is the ring's business.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::{Bytes, Kind};
+
+use super::{Built, Recipe, Setting, ask, fits, flush, parameter, parse, part, request};
+use crate::random::Stream;
+use crate::workloads::{Program, Step, Threads};
+
+const SOURCE: &str = "sysbench 0.4 fileio; [flubber] IV, Table I";
+
+pub(super) const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "sysbench-seqrd",
+        summary: "sysbench fileio: 16 threads read 2 GiB in order, with one cursor",
+        source: SOURCE,
+        parameters: &parameters("16", "\"2GiB\"", "0"),
+        build: |setting, table| build(Mode::SequentialRead, setting, table),
+    },
+    Recipe {
+        name: "sysbench-rndrd",
+        summary: "sysbench fileio: 8 threads read blocks of 1 GiB anywhere",
+        source: SOURCE,
+        parameters: &parameters("8", "\"1GiB\"", "0.36"),
+        build: |setting, table| build(Mode::RandomRead, setting, table),
+    },
+    Recipe {
+        name: "sysbench-rndrw",
+        summary: "sysbench fileio: 8 threads read and write blocks of 2 GiB anywhere, 1.5 reads for a write",
+        source: SOURCE,
+        parameters: &parameters("8", "\"2GiB\"", "0"),
+        build: |setting, table| build(Mode::RandomMixed, setting, table),
+    },
+    Recipe {
+        name: "sysbench-seqwr",
+        summary: "sysbench fileio: 16 threads write 2 GiB in order, with one cursor",
+        source: SOURCE,
+        parameters: &parameters("16", "\"2GiB\"", "0"),
+        build: |setting, table| build(Mode::SequentialWrite, setting, table),
+    },
+];
+
+const fn parameters(threads: &'static str, total: &'static str, cached: &'static str) -> [Parameter; 8] {
+    [
+        parameter("threads", "threads, 1 to 4096", threads, "How many"),
+        parameter("files", "files, 1 to 65536", "128", "How many, one behind the other"),
+        parameter("total", "a size", total, "All of them together"),
+        parameter("block", "a size", "\"16KiB\"", "What is read or written at once"),
+        parameter("events", "requests; 0: no end", "10000", "After how many it is over, those in the cache counted"),
+        parameter("fsync_every", "requests; 0: never", "100", "After how many every file is synced, if it writes"),
+        parameter("reads_per_write", "a number", "1.5", "Of the mode that does both"),
+        parameter("cached", "a part, below 1", cached, "[A] Of the reads, what a guest's page cache answers"),
+    ]
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    SequentialRead,
+    RandomRead,
+    RandomMixed,
+    SequentialWrite,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    threads: u32,
+    files: u32,
+    total: Bytes,
+    block: Bytes,
+    events: u64,
+    fsync_every: u32,
+    reads_per_write: f64,
+    cached: f64,
+}
+
+fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
+    let params: Params = parse(table)?;
+    params::within("threads", params.threads, 1, 4096, "threads")?;
+    params::within("files", params.files, 1, 65_536, "files")?;
+    part("cached", params.cached)?;
+    let block = request("block", params.block.0)?;
+    fits("The files", params.total.0, setting.volume)?;
+    let blocks = params.total.0 / u64::from(params.files) / u64::from(block);
+    if blocks == 0 || params.cached >= 1.0 || params.reads_per_write < 0.0 {
+        let wrong = "each file must have a block, cached be below 1, and reads_per_write not be below 0";
+        return Err(ParamError(wrong.to_owned()));
+    }
+    let program = Sysbench {
+        mode,
+        block,
+        file_blocks: blocks,
+        reads: params.reads_per_write / (1.0 + params.reads_per_write),
+        cached: params.cached,
+        left: if params.events == 0 { u64::MAX } else { params.events },
+        fsync_every: params.fsync_every,
+        since_fsync: 0,
+        cursor: 0,
+        written: vec![false; params.files as usize],
+        flushes: 0,
+    };
+    Ok(Box::new(Threads::new(params.threads, program, setting.start, setting.random)))
+}
+
+struct Sysbench {
+    mode: Mode,
+    block: u32,
+    file_blocks: u64,
+    reads: f64,
+    cached: f64,
+    left: u64,
+    fsync_every: u32,
+    since_fsync: u32,
+    cursor: u64,
+    /// Files that were written since they were synced.
+    written: Vec<bool>,
+    /// Still to come of a round of syncs.
+    flushes: u32,
+}
+
+impl Sysbench {
+    fn sync(&mut self) {
+        self.flushes = self.written.iter().filter(|written| **written).count() as u32;
+        self.written.fill(false);
+        self.since_fsync = 0;
+    }
+
+    /// The next request, unless the page cache has it.
+    fn request(&mut self, random: &mut Stream) -> Option<Step> {
+        let blocks = self.file_blocks * self.written.len() as u64;
+        let block = match self.mode {
+            Mode::SequentialRead | Mode::SequentialWrite => {
+                let block = self.cursor;
+                self.cursor = (block + 1) % blocks;
+                block
+            }
+            Mode::RandomRead | Mode::RandomMixed => random.below(blocks),
+        };
+        let reads = match self.mode {
+            Mode::SequentialRead | Mode::RandomRead => true,
+            Mode::SequentialWrite => false,
+            Mode::RandomMixed => random.chance(self.reads),
+        };
+        if !reads {
+            self.written[(block / self.file_blocks) as usize] = true;
+        }
+        self.since_fsync += 1;
+        if self.since_fsync == self.fsync_every {
+            self.sync();
+        }
+        if reads && random.chance(self.cached) {
+            return None;
+        }
+        let kind = if reads { Kind::Read } else { Kind::Write };
+        Some(ask(kind, block * u64::from(self.block), self.block))
+    }
+}
+
+impl Program for Sysbench {
+    fn refill(&mut self, _thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        while steps.is_empty() {
+            if self.flushes > 0 {
+                self.flushes -= 1;
+                steps.push_back(flush());
+            } else if self.left > 0 {
+                self.left -= 1;
+                steps.extend(self.request(random));
+            } else {
+                // The tool syncs every file at its end.
+                self.sync();
+                if self.flushes == 0 || self.fsync_every == 0 {
+                    return;
+                }
+            }
+        }
+    }
+}

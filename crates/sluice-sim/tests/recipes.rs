@@ -1,0 +1,57 @@
+//! Every recipe before a disk, through the gate of the daemon: nothing is lost, and what has an end ends.
+
+use std::time::Duration;
+
+use sluice_sched::params::Value;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sim::checks::check;
+use sluice_sim::devices::hdd::{Hdd, HddSpec};
+use sluice_sim::engine::Simulation;
+use sluice_sim::random::stream;
+use sluice_sim::workloads::Workload;
+use sluice_sim::workloads::recipes::{self, Setting};
+
+const VOLUME: u64 = 32 << 30;
+
+fn simulation() -> Simulation {
+    let descriptor = schedulers::find("mclock").unwrap();
+    let facts = Facts { depth: 8, rotational: true, reference: Bytes::kib(8) };
+    let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
+    let gate = Gate::new(scheduler, GateSettings { depth: 8, merging: false, ..GateSettings::default() });
+    let disk = Hdd::new(HddSpec { queue: 8, ..HddSpec::sata_7200_1tb() });
+    Simulation::new(gate, Box::new(disk), Duration::from_secs(1), Duration::from_secs(1))
+}
+
+fn recipe(name: &str, overrides: &[(&str, i64)]) -> Box<dyn Workload> {
+    let setting = Setting { volume: VOLUME, start: Instant::ZERO, random: stream(1, name) };
+    let table = overrides.iter().map(|(name, value)| ((*name).to_owned(), Value::Integer(*value))).collect();
+    recipes::build(name, setting, &table).unwrap()
+}
+
+#[test]
+fn every_recipe_runs_before_a_disk() {
+    for known in recipes::all() {
+        let mut simulation = simulation();
+        simulation.add_vm(Policy::default(), 0, recipe(known.name, &[])).unwrap();
+        simulation.run_until(Instant::from_millis(10_000));
+        assert_eq!(check(&simulation), [], "{}", known.name);
+        let record = simulation.record(0);
+        assert!(record.measured > 200 && record.refused == 0, "{}: {}", known.name, record.measured);
+    }
+}
+
+#[test]
+fn what_has_an_end_leaves_nothing_on_its_way() {
+    let limited = [("events", 500)];
+    let table = [("sysbench-seqrd", 500), ("sysbench-seqwr", 500)];
+    for (name, data) in table {
+        let mut simulation = simulation();
+        simulation.add_vm(Policy::default(), 0, recipe(name, &limited)).unwrap();
+        simulation.run_until(Instant::from_millis(100_000));
+        let record = simulation.record(0);
+        assert!((data..data + 10).contains(&record.completed) && record.outstanding() == 0, "{name}");
+        let ended = simulation.ended(0).unwrap();
+        assert!(ended > Instant::ZERO && ended < simulation.now(), "{name}: {ended:?}");
+    }
+}
