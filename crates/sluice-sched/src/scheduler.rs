@@ -204,6 +204,35 @@ impl Default for Facts {
     }
 }
 
+/// What kind of device a scheduler is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Disks: requests read and write places.
+    Disk,
+    /// Network interfaces: requests are packets that VMs send.
+    Network,
+}
+
+impl Medium {
+    /// The word used in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Medium::Disk => "disk",
+            Medium::Network => "network",
+        }
+    }
+
+    /// What it is for, in a sentence.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Medium::Disk => "It is for disks.",
+            Medium::Network => "It is for network interfaces: a device that is a disk cannot have it.",
+        }
+    }
+}
+
 /// Makes a scheduler for a device, with parameters.
 pub type Build = fn(&Facts, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>;
 
@@ -225,6 +254,8 @@ pub struct Descriptor {
     pub volumes: bool,
     /// Fields of `enforces` that it enforces only while a parameter is one of these words: field, parameter, words.
     pub depends: &'static [(Field, &'static str, &'static [&'static str])],
+    /// What it is for.
+    pub medium: Medium,
     /// Whether neighbouring requests are merged before it, unless the device says otherwise.
     pub merging: bool,
     /// Its parameters.

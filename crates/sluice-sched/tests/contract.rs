@@ -36,6 +36,8 @@ enum Waits {
     UntilDue,
     /// For somebody's next request, so many nanoseconds at most.
     Idling(u64),
+    /// For the end of a window, or of the last of so many windows that pay for one request, if somebody has a byte limit.
+    Windows,
     /// By rules of its own, which have tests of their own.
     Somehow,
 }
@@ -50,13 +52,14 @@ fn waits(subject: &Subject) -> Waits {
         ("mclock", Some("paper")) => Waits::Paper,
         ("anticipatory", _) => Waits::Idling(6 * MILLI),
         ("cfq" | "mcfq", _) => Waits::Idling(8 * MILLI),
+        ("netback" | "wrr", _) => Waits::Windows,
         _ => Waits::Somehow,
     }
 }
 
 /// S3: whether the requests of a volume leave in the order of their arrival. Who looks at addresses does not promise it.
 fn keeps_order(subject: &Subject) -> bool {
-    matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd" | "edf-credit")
+    matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd" | "edf-credit" | "netback" | "wrr")
 }
 
 /// Whether it remembers how VMs think and seek, so that no silence brings it back to where it was.
@@ -139,6 +142,14 @@ impl Watched {
         }
         if self.waits == Waits::UntilDue {
             assert!(until.nanos_since(now) < 71 * MILLI, "S5: waits {:?}", until.since(now));
+        }
+        if self.waits == Waits::Windows {
+            let limited = self.members.iter().filter(|member| member.policy.limit.bytes.is_some());
+            let waiting = |member: &&Member| self.queued.iter().any(|request| request.owner == member.owner);
+            assert!(limited.filter(waiting).count() > 0, "S5: waits although nobody with requests has a limit");
+            // The largest request at the lowest rate.
+            let windows = 520_192_u64.div_ceil((1 << 19) / 20);
+            assert!(until.nanos_since(now) <= windows * 50 * MILLI, "S5: waits {:?}", until.since(now));
         }
         if let Waits::Idling(most) = self.waits {
             assert!(until.nanos_since(now) <= most, "S5: idles {:?}", until.since(now));

@@ -208,7 +208,9 @@ fn weights_times(trace: &Trace, k: u64) -> Trace {
 #[test]
 fn mm4_the_scale_of_weights_does_not_matter() {
     let groups = Subject::of("cfq").text("mode", "group").text("tick", "0s");
-    compare(4, &[product(), sfqd(), Subject::of("noop"), groups], |subject, trace, before| {
+    let wrr = ["bytes", "packets"].map(|unit| Subject::of("wrr").text("unit", unit));
+    let [bytes, packets] = wrr;
+    compare(4, &[product(), sfqd(), Subject::of("noop"), groups, bytes, packets], |subject, trace, before| {
         for k in [2, 5, 1000] {
             assert_same(&play(subject, &weights_times(trace, k)), before, &format!("{} x {k}", subject.label()));
         }
@@ -232,7 +234,7 @@ fn rates(subject: &Subject, policies: &[Policy]) -> Vec<f64> {
 #[test]
 fn mm5_more_weight_is_not_less_service() {
     let weights = [[1, 2, 3], [10, 10, 10], [1, 1, 7]];
-    for subject in [product(), paper(), sfqd()] {
+    for subject in [product(), paper(), sfqd(), Subject::of("wrr")] {
         for weights in weights {
             let before = rates(&subject, &weights.map(Policy::weighted));
             for more in [1, 3, 10] {
@@ -291,17 +293,19 @@ fn mm7_an_idle_vm_does_not_matter() {
 
 #[test]
 fn mm8_splitting_a_vm_does_not_matter() {
-    for subject in [product(), paper(), sfqd()] {
+    for subject in [product(), paper(), sfqd(), Subject::of("wrr")] {
         let whole = rates(&subject, &[Policy::weighted(10), Policy::weighted(20)]);
         let split = rates(&subject, &[5, 5, 20].map(Policy::weighted));
         assert_close(&subject.label(), &[split[0] + split[1], split[2]], &whole, 0.01);
     }
-    // noop counts requests.
-    let noop = Subject::of("noop");
-    let whole = rates(&noop, &[Policy::default(); 2]);
-    let split = rates(&noop, &[Policy::default(); 3]);
-    assert_close("noop, two", &whole, &[500.0, 500.0], 0.01);
-    assert_close("noop, three", &split, &[333.3, 333.3, 333.3], 0.01);
+    // noop counts requests, netback queues.
+    for name in ["noop", "netback"] {
+        let subject = Subject::of(name);
+        let whole = rates(&subject, &[Policy::default(); 2]);
+        let split = rates(&subject, &[Policy::default(); 3]);
+        assert_close("two", &whole, &[500.0, 500.0], 0.01);
+        assert_close("three", &split, &[333.3, 333.3, 333.3], 0.01);
+    }
 }
 
 #[test]

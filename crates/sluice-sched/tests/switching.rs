@@ -10,7 +10,7 @@ use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, S
 use sluice_sched::*;
 
 fn keeps_order(subject: &Subject) -> bool {
-    matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd")
+    matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd" | "netback" | "wrr")
 }
 
 /// A plan in which the scheduler changes from one to the other and back, several times, with and without merging.

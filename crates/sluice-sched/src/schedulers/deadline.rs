@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::elevator::{Node, Pool, Queue, Ticks};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::request::{Completion, Kind, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
 use crate::time::Instant;
 
 /// Which of its two forms.
@@ -89,6 +89,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     source: "deadline elevator of Linux 2.6.18 and 2.6.32, by its documentation and measured behaviour",
     enforces: &[],
     volumes: false,
+    medium: Medium::Disk,
     depends: &[],
     merging: true,
     parameters: PARAMETERS,

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 
 use super::flubber::credits::Credits;
 use super::flubber::queues::{EqualDeadlines, Queues};
@@ -88,6 +88,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     depends: &[(Field::Class, "background", &["idle"])],
     volumes: false,
+    medium: Medium::Disk,
     merging: true,
     parameters: &[
         flubber::BETA,

@@ -1,7 +1,7 @@
 //! The list of schedulers. A new one is a file here and a line in [`ALL`]; the command line, the schema, the
 //! manual and the contract tests follow from it.
 
-use crate::scheduler::Descriptor;
+use crate::scheduler::{Descriptor, Medium};
 
 pub mod anticipatory;
 pub mod cfq;
@@ -10,8 +10,10 @@ pub mod edf_credit;
 pub mod flubber;
 pub mod mcfq;
 pub mod mclock;
+pub mod netback;
 pub mod noop;
 pub mod sfqd;
+pub mod wrr;
 
 /// Every scheduler, by name.
 pub const ALL: &[&Descriptor] = &[
@@ -22,12 +24,19 @@ pub const ALL: &[&Descriptor] = &[
     &flubber::DESCRIPTOR,
     &mcfq::DESCRIPTOR,
     &mclock::DESCRIPTOR,
+    &netback::DESCRIPTOR,
     &noop::DESCRIPTOR,
     &sfqd::DESCRIPTOR,
+    &wrr::DESCRIPTOR,
 ];
 
 /// The scheduler of that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Descriptor> {
     ALL.iter().copied().find(|descriptor| descriptor.name == name)
+}
+
+/// Every scheduler for one kind of device, by name.
+pub fn for_medium(medium: Medium) -> impl Iterator<Item = &'static Descriptor> {
+    ALL.iter().copied().filter(move |descriptor| descriptor.medium == medium)
 }

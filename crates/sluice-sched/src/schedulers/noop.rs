@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable};
 use crate::request::{Completion, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
 use crate::time::Instant;
 
 /// None.
@@ -40,6 +40,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     source: "noop elevator of Linux, by its documented behaviour",
     enforces: &[],
     volumes: false,
+    medium: Medium::Disk,
     depends: &[],
     merging: true,
     parameters: &[],

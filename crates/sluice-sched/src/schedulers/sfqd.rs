@@ -30,7 +30,7 @@ use crate::cost::Cost;
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
 use crate::slots::{Arena, Fifo};
 use crate::tag::{ShareTag, Spacing};
 use crate::time::Instant;
@@ -80,6 +80,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     depends: &[],
     volumes: false,
+    medium: Medium::Disk,
     merging: false,
     parameters: &[
         Parameter {

@@ -23,7 +23,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable, Parameter};
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::Bytes;
 
 mod batches;
@@ -93,6 +93,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     enforces: &[],
     depends: &[],
     volumes: false,
+    medium: Medium::Disk,
     merging: true,
     parameters: PARAMETERS,
     build,

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::Bytes;
 
 mod cooperators;
@@ -160,6 +160,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     depends: &[(Field::Weight, "mode", &["group"])],
     volumes: false,
+    medium: Medium::Disk,
     merging: true,
     parameters: PARAMETERS,
     build,

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::{ByteRate, Bytes};
 
 mod addresses;
@@ -190,6 +190,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     depends: &[],
     volumes: false,
+    medium: Medium::Disk,
     // rule: flubber.f13
     merging: true,
     parameters: &[

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::params::{self, ParamError, ParamTable, Parameter, Value};
 use crate::policy::Field;
 use crate::request::{Completion, Kind, OwnerId, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
 use crate::schedulers::cfq::{self, Late};
 use crate::schedulers::mcfq::manager::Manager;
 use crate::time::Instant;
@@ -83,6 +83,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     depends: &[],
     volumes: false,
+    medium: Medium::Disk,
     merging: true,
     parameters: &PARAMETERS,
     build,

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::Bytes;
 
 pub mod account;
@@ -111,6 +111,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
     ],
     volumes: true,
+    medium: Medium::Disk,
     depends: &[(Field::Burst, "mode", &["product"])],
     // Cost is counted by request.
     merging: false,

@@ -1,0 +1,332 @@
+//! netback: rate credits per virtual NIC, and one packet of each in turn.
+//!
+//! Idea: what Xen's driver domain did to keep its guests apart. A virtual NIC may have a maximum rate; those that are not
+//! held back by it send one packet each, in turn. Nothing else is promised.
+//!
+//! Rules: a queue with packets stands in a list. A poll takes the first; if its packet is covered by the credits of the
+//! queue's window it goes, and the queue moves to the tail. If not, the queue leaves the list until the window ends.
+//! Queues are dealt to groups when they come and stay there; the groups take turns, whatever is in them.
+//!
+//! Parameters: see [`Params`].
+//!
+//! Example: 25 Mb/s, frames of 1514 bytes. A window of 50 ms has 156,250 bytes, so 103 frames go and the 104th waits for
+//! the window's end: 24.95 Mb/s. On a clock of 250 ticks per second the window takes 52 ms: 23.99 Mb/s.
+//!
+//! Deviations: a packet that needs the credits of several windows waits for just those; larger ones than 128 KiB are saved
+//! for as well.
+//!
+//! Source: \[netback\] IV.B and VII; the toolstack's documentation of `rate`.
+
+// What follows from the rules, and tests hold:
+// rule: netback.bound-window, netback.bound-rate, netback.weak-below-rate, netback.weak-double-burst
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::policy::{Field, Policy};
+use crate::request::{Completion, OwnerId, Request, Wait};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
+use crate::slots::{Arena, Fifo};
+use crate::time::Instant;
+use crate::tournament::Tournament;
+
+pub(crate) mod credits;
+
+use credits::{Credits, Window};
+
+/// The most groups and pending packets that may be stated.
+const GROUPS_MAX: u32 = 64;
+const PENDING_MAX: u32 = 65_536;
+
+/// The parameters in `[device.NAME.netback]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+// rule: netback.credit
+pub struct Params {
+    /// The length of a window.
+    #[serde(with = "params::duration")]
+    pub interval: Duration,
+    /// The clock's tick; 0 is exact time.
+    #[serde(with = "params::duration")]
+    pub tick: Duration,
+    /// Packets dispatched and not completed, at most.
+    pub pending: u32,
+    /// How many lists the queues are dealt to.
+    pub groups: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params { interval: Duration::from_millis(50), tick: Duration::from_millis(1), pending: 256, groups: 1 }
+    }
+}
+
+/// Refuses a window that is none.
+pub(crate) fn check_interval(interval: Duration) -> Result<(), ParamError> {
+    let range = Duration::from_millis(1)..=Duration::from_secs(10);
+    match range.contains(&interval) {
+        true => Ok(()),
+        false => Err(ParamError(format!("interval is {interval:?}; it must be from 1ms to 10s"))),
+    }
+}
+
+/// Refuses a tick above a second.
+pub(crate) fn check_tick(tick: Duration) -> Result<(), ParamError> {
+    match tick <= Duration::from_secs(1) {
+        true => Ok(()),
+        false => Err(ParamError(format!("tick is {tick:?}; it must be at most 1s, and 0s is exact time"))),
+    }
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "netback",
+    summary: "a maximum rate per virtual NIC, else one packet of each in turn: Xen's back end",
+    idea: "A virtual NIC has credits of so many bytes per window of 50 ms; those that still have some send one packet \
+           each in turn, whatever its size. Unused credits are lost, so a rate is approached from below and bursts \
+           come at the beginnings of windows. Turns are fair in packets, as long as nothing behind it drops them.",
+    when: "As the baseline of the paper: a maximum for each VM and nothing else.",
+    source: "B. Adamczyk, A. Chydzinski: On the Performance Isolation Across Virtual Network Adapters in Xen, CLOUD \
+             COMPUTING 2011; the toolstack's documentation of a virtual NIC's rate",
+    enforces: &[(
+        Field::Limit,
+        "bytes per second of what a VM sends: credits per window; a limit in requests is not looked at",
+    )],
+    depends: &[],
+    volumes: false,
+    medium: Medium::Network,
+    merging: false,
+    parameters: &[
+        Parameter {
+            name: "interval",
+            kind: "time with unit",
+            default: "\"50ms\"",
+            help: "Length of a window, rounded up to ticks; 1ms to 10s",
+        },
+        Parameter {
+            name: "tick",
+            kind: "time with unit",
+            default: "\"1ms\"",
+            help: "Tick of the clock that windows are measured by; 0s is exact time",
+        },
+        Parameter {
+            name: "pending",
+            kind: "packets, 1 to 65536",
+            default: "256",
+            help: "Packets dispatched and not completed, at most; a smaller depth of the device bounds them too",
+        },
+        Parameter {
+            name: "groups",
+            kind: "1 to 64",
+            default: "1",
+            help: "Lists to which NICs are dealt when they come, one per CPU of the driver domain; lists take turns",
+        },
+    ],
+    build,
+};
+
+fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    check_interval(params.interval)?;
+    check_tick(params.tick)?;
+    params::within("pending", params.pending, 1, PENDING_MAX, "packets")?;
+    params::within("groups", params.groups, 1, GROUPS_MAX, "lists")?;
+    Ok(Box::new(Netback::new(&params)))
+}
+
+/// One virtual NIC.
+#[derive(Debug)]
+struct Vif {
+    fifo: Fifo,
+    credits: Credits,
+    group: usize,
+    listed: bool,
+    /// Its head has been held back by its rate.
+    held: bool,
+}
+
+/// The NICs of one backend thread that have packets.
+#[derive(Debug, Default)]
+struct Group {
+    list: VecDeque<u32>,
+    members: u32,
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Netback {
+    window: Window,
+    pending: u64,
+    arena: Arena,
+    vifs: Vec<Option<Vif>>,
+    groups: Vec<Group>,
+    /// Which group is polled next.
+    turn: usize,
+    /// NICs that wait for the end of their window, by when that is.
+    timers: Tournament,
+    in_flight: u64,
+}
+
+impl Netback {
+    /// Without NICs yet.
+    #[must_use]
+    pub fn new(params: &Params) -> Self {
+        let mut groups = Vec::new();
+        groups.resize_with(params.groups.max(1) as usize, Group::default);
+        Netback {
+            window: Window::new(params.interval, params.tick),
+            pending: u64::from(params.pending.max(1)),
+            arena: Arena::new(),
+            vifs: Vec::new(),
+            groups,
+            turn: 0,
+            timers: Tournament::default(),
+            in_flight: 0,
+        }
+    }
+
+    fn vif_mut(&mut self, owner: OwnerId) -> &mut Vif {
+        self.vifs[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
+    }
+
+    /// Puts a NIC into its list, if it has packets and does not wait.
+    // rule: netback.leaves-list
+    fn list(&mut self, owner: OwnerId) {
+        let vif = self.vifs[owner.index()].as_mut().expect("the gate adds an owner before it uses it");
+        if !vif.listed && !vif.fifo.is_empty() && !vif.credits.is_armed() {
+            vif.listed = true;
+            self.groups[vif.group].list.push_back(owner.0);
+        }
+    }
+
+    // rule: netback.timer
+    fn fire(&mut self, now: Instant) {
+        while let Some((due, _, owner)) = self.timers.peek()
+            && due <= now.as_nanos()
+        {
+            self.timers.remove(owner);
+            let vif = self.vifs[owner as usize].as_mut().expect("who waits is known");
+            let head = self.arena.front(&vif.fifo).map_or(0, |head| u64::from(head.length));
+            vif.credits.fire(head);
+            self.list(OwnerId(owner));
+        }
+    }
+
+    /// One packet of the first NIC of a group that may send.
+    // rule: netback.round-robin, netback.leaves-list, netback.armed
+    fn poll(&mut self, now: Instant, group: usize) -> Option<Request> {
+        while let Some(owner) = self.groups[group].list.pop_front() {
+            let vif = self.vifs[owner as usize].as_mut().expect("who is listed is known");
+            vif.listed = false;
+            let Some(head) = self.arena.front(&vif.fifo) else { continue };
+            if let Err(due) = vif.credits.poll(now, u64::from(head.length), &self.window) {
+                vif.held = true;
+                self.timers.set(owner, due.as_nanos(), head.id);
+                continue;
+            }
+            let mut request = self.arena.pop(&mut vif.fifo).expect("it has a head");
+            if std::mem::take(&mut vif.held) {
+                request.wait = Wait::OwnLimit;
+            }
+            self.list(OwnerId(owner));
+            return Some(request);
+        }
+        None
+    }
+
+    // rule: netback.groups
+    fn add(&mut self, now: Instant, owner: OwnerId, policy: &Policy) {
+        if owner.index() >= self.vifs.len() {
+            self.vifs.resize_with(owner.index() + 1, || None);
+        }
+        let fewest = (0..self.groups.len()).min_by_key(|group| (self.groups[*group].members, *group));
+        let group = fewest.expect("there is a group");
+        self.groups[group].members += 1;
+        let credits = Credits::new(now, policy.limit.bytes, &self.window);
+        self.vifs[owner.index()] = Some(Vif { fifo: Fifo::default(), credits, group, listed: false, held: false });
+    }
+}
+
+impl Scheduler for Netback {
+    fn insert(&mut self, _now: Instant, request: Request) {
+        let vif = self.vifs[request.owner.index()].as_mut().expect("the gate adds an owner before it uses it");
+        self.arena.push(&mut vif.fifo, request);
+        self.list(request.owner);
+    }
+
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        let fifo = self.vif_mut(grown.owner).fifo;
+        self.arena.find_mut(&fifo, grown.id).map(|queued| *queued = grown).is_some()
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        self.fire(now);
+        // rule: netback.batch
+        if self.in_flight >= self.pending && !self.arena.is_empty() {
+            return Decision::WaitCompletion;
+        }
+        // rule: netback.groups
+        for _ in 0..self.groups.len() {
+            let group = self.turn;
+            self.turn = (group + 1) % self.groups.len();
+            if let Some(request) = self.poll(now, group) {
+                self.in_flight += 1;
+                return Decision::Dispatch(request);
+            }
+        }
+        match self.timers.peek() {
+            Some((due, _, _)) => Decision::WaitUntil(Instant::from_nanos(due)),
+            None => Decision::Idle,
+        }
+    }
+
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight -= 1;
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        match change {
+            Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
+            Change::SetOwner { owner, policy } => {
+                let window = self.window;
+                self.vif_mut(owner).credits.set(now, policy.limit.bytes, &window);
+                self.timers.remove(owner.0);
+                self.list(owner);
+            }
+            Change::RemoveOwner { owner } => {
+                self.timers.remove(owner.0);
+                if let Some(vif) = self.vifs[owner.index()].take() {
+                    let group = &mut self.groups[vif.group];
+                    group.members -= 1;
+                    group.list.retain(|listed| *listed != owner.0);
+                }
+            }
+            Change::Depth(_) | Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        let owner = scope.owner();
+        let Some(vif) = self.vifs.get_mut(owner.index()).and_then(Option::as_mut) else { return };
+        self.arena.remove_if(&mut vif.fifo, removed, |request| scope.contains(request));
+        // What it waited for may be gone.
+        vif.credits.disarm();
+        vif.held = false;
+        self.timers.remove(owner.0);
+        self.list(owner);
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let owners = self.vifs.iter().enumerate().filter_map(|(index, vif)| {
+            let vif = vif.as_ref()?;
+            let limit_passes_ns = vif.credits.due().map(Instant::as_nanos);
+            Some((index as u32, OwnerState { queued: vif.fifo.len() as u64, limit_passes_ns, ..OwnerState::default() }))
+        });
+        let owners = owners.collect();
+        State { queued: self.arena.len() as u64, in_flight: self.in_flight, virtual_time: None, owners }
+    }
+}

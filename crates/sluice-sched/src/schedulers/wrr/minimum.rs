@@ -1,0 +1,69 @@
+//! A minimum rate, measured in windows: whether a NIC has sent less than it should have by now.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+use crate::units::ByteRate;
+
+const SECOND: u128 = 1_000_000_000;
+
+/// What a NIC has sent in its window, against its minimum.
+#[derive(Debug)]
+pub(super) struct Minimum {
+    /// Bytes per second.
+    rate: Option<u64>,
+    window: u64,
+    start: Instant,
+    sent: u64,
+}
+
+impl Minimum {
+    pub(super) fn new(now: Instant, rate: Option<ByteRate>, window: Duration) -> Self {
+        let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Minimum { rate: rate.map(ByteRate::bytes_per_second), window, start: now, sent: 0 }
+    }
+
+    pub(super) fn set(&mut self, now: Instant, rate: Option<ByteRate>) {
+        if self.rate.is_none() {
+            (self.start, self.sent) = (now, 0);
+        }
+        self.rate = rate.map(ByteRate::bytes_per_second);
+    }
+
+    /// It has packets after it had none: a window that is over is followed by one that begins now.
+    pub(super) fn begin(&mut self, now: Instant) {
+        if now.nanos_since(self.start) >= self.window {
+            (self.start, self.sent) = (now, 0);
+        }
+    }
+
+    fn roll(&mut self, now: Instant) {
+        let passed = now.nanos_since(self.start);
+        if passed >= self.window {
+            self.start = Instant::from_nanos(now.as_nanos() - passed % self.window);
+            self.sent = 0;
+        }
+    }
+
+    pub(super) fn sent(&mut self, now: Instant, bytes: u64) {
+        self.roll(now);
+        self.sent = self.sent.saturating_add(bytes);
+    }
+
+    /// Less than the minimum times the time since the window began.
+    pub(super) fn is_below(&mut self, now: Instant) -> bool {
+        self.roll(now);
+        let elapsed = u128::from(now.nanos_since(self.start));
+        self.rate.is_some_and(|rate| u128::from(self.sent) * SECOND < u128::from(rate) * elapsed)
+    }
+
+    /// From when it is below if it sends nothing until then; `now` if it is.
+    pub(super) fn below_from(&mut self, now: Instant) -> Option<Instant> {
+        let rate = u128::from(self.rate?);
+        if self.is_below(now) {
+            return Some(now);
+        }
+        let elapsed = u64::try_from(u128::from(self.sent) * SECOND / rate).unwrap_or(u64::MAX).min(self.window);
+        Some(Instant::from_nanos(self.start.as_nanos().saturating_add(elapsed).saturating_add(1)))
+    }
+}

@@ -1,0 +1,535 @@
+//! netback and wrr: rate credits, rounds, minimum rates, and the bounds that follow.
+
+mod common;
+
+use common::analysis::{assert_close, bytes, window_max};
+use common::*;
+use sluice_sched::gate::GateSettings;
+use sluice_sched::params::Value;
+use sluice_sched::scheduler::{Decision, Facts, Scheduler};
+use sluice_sched::*;
+
+/// Bytes of a full frame, and of a small one.
+const FRAME: u32 = 1514;
+const SMALL: u32 = 60;
+
+/// A link that takes `depth` frames and sends each in `nanos`.
+fn link(subject: &Subject, depth: u32, nanos: u64) -> World {
+    let facts = Facts { depth, ..Facts::default() };
+    let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
+    World::new(subject.build(&facts), settings, Stub::serial(nanos))
+}
+
+fn netback(tick: &str) -> Subject {
+    Subject::of("netback").text("tick", tick)
+}
+
+fn wrr(unit: &str) -> Subject {
+    Subject::of("wrr").text("unit", unit)
+}
+
+fn mbit(megabits: u64) -> ByteRate {
+    ByteRate::per_second(megabits * 125_000)
+}
+
+fn at_most(megabits: u64) -> Policy {
+    Policy { limit: Limit { iops: None, bytes: Some(mbit(megabits)) }, ..Policy::default() }
+}
+
+fn at_least(megabits: u64) -> Policy {
+    Policy { reservation: Reservation { iops: None, bytes: Some(mbit(megabits)) }, ..Policy::default() }
+}
+
+/// A VM that always has packets of these lengths.
+fn flood(world: &mut World, policy: Policy, lengths: &[u32]) -> OwnerId {
+    let vm = world.vm(policy);
+    world.source(Source::new(vm, VolumeId(0), Pattern::Closed(256)).lengths(lengths));
+    vm
+}
+
+/// Frames of one length, one at a time when the test says so.
+fn sender(world: &mut World, policy: Policy, length: u32) -> (OwnerId, usize) {
+    let vm = world.vm(policy);
+    let source = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&[length]));
+    (vm, source)
+}
+
+fn sent(world: &World, vm: OwnerId, from: Instant, to: Instant) -> f64 {
+    world.of(vm).filter(|record| record.at >= from && record.at < to).map(bytes).sum()
+}
+
+/// Megabits per second.
+fn megabits(world: &World, vms: &[OwnerId], from: Instant, to: Instant) -> Vec<f64> {
+    let seconds = to.nanos_since(from) as f64 / SECOND as f64;
+    vms.iter().map(|vm| sent(world, *vm, from, to) * 8.0 / 1e6 / seconds).collect()
+}
+
+fn order(world: &World) -> Vec<u32> {
+    world.log.iter().map(|record| record.request.owner.0).collect()
+}
+
+// Rate credits.
+
+// rule: netback.credit, netback.send, netback.arm-timer, netback.armed, netback.timer, netback.refill
+#[test]
+fn a_window_lets_through_what_fits() {
+    let mut world = link(&netback("0s"), 64, 1);
+    let (vm, source) = sender(&mut world, at_most(25), FRAME);
+    (0..300).for_each(|_| assert!(world.ask(source)));
+    world.pump();
+    world.run_until(millis(120));
+    // 156,250 bytes per window are 103 frames and 308 bytes, which are lost.
+    let times = world.times(vm);
+    let in_window = |window: u64| times.iter().filter(|at| at.as_nanos() / (50 * MILLI) == window).count();
+    assert_eq!((in_window(0), in_window(1), in_window(2)), (103, 103, 94));
+    assert_eq!(times[103], millis(50));
+    let waited: Vec<Wait> = world.of(vm).map(|record| record.request.wait).collect();
+    assert_eq!((waited[102] == Wait::OwnLimit, waited[103]), (false, Wait::OwnLimit));
+}
+
+// rule: netback.refill-on-poll, netback.weak-double-burst
+#[test]
+fn what_was_left_and_a_new_window_go_back_to_back() {
+    let mut world = link(&netback("0s"), 512, 1);
+    let (vm, source) = sender(&mut world, at_most(25), FRAME);
+    world.run_until(millis(777));
+    (0..300).for_each(|_| assert!(world.ask(source)));
+    world.pump();
+    world.run_for(MILLI);
+    assert_eq!(world.times(vm).len(), 206);
+    world.run_until(millis(826));
+    assert_eq!(world.times(vm).len(), 206);
+    // The new window began with the poll that found the old one over.
+    world.run_until(millis(827));
+    assert_eq!(world.times(vm).len(), 300);
+}
+
+// rule: netback.refill, netback.oversized-quirk
+#[test]
+fn credits_are_saved_for_one_packet_that_needs_several_windows() {
+    let mut world = link(&netback("0s"), 64, 1);
+    // 6,250 bytes per window; the first packet needs three of them, and 1,250 bytes are over.
+    let vm = world.vm(at_most(1));
+    let large = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&[17_500]));
+    assert!(world.ask(large) && world.ask(large));
+    world.pump();
+    let wakes = world.wakes;
+    world.run_until(millis(400));
+    assert_eq!(
+        world.times(vm),
+        [millis(100), millis(250)],
+        "two windows for what is missing, then three for all of it"
+    );
+    assert_eq!(world.wakes - wakes, 2, "and nobody woke in between");
+    // Nothing was saved for small ones: one full window, and what a poll after its end begins.
+    let small = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&[1250]));
+    world.run_until(secs(10));
+    (0..40).for_each(|_| assert!(world.ask(small)));
+    world.pump();
+    world.run_for(MILLI);
+    assert!(world.times(vm).len() - 2 <= 10, "{}", world.times(vm).len() - 2);
+}
+
+// rule: netback.ticks, netback.weak-below-rate, netback.bound-rate
+#[test]
+fn a_rate_is_approached_from_below_and_the_more_so_on_a_slow_clock() {
+    for (tick, window) in [("0s", 50.0), ("1ms", 50.0), ("4ms", 52.0)] {
+        for rate in [25, 30, 35, 40] {
+            let mut world = link(&netback(tick), 64, 1);
+            let vm = flood(&mut world, at_most(rate), &[FRAME]);
+            world.run_until(secs(21));
+            let got = megabits(&world, &[vm], secs(1), secs(21))[0];
+            let credit = rate as f64 * 1e6 / 8.0 * 0.05;
+            let frames = (credit / f64::from(FRAME)).floor();
+            let due = frames * f64::from(FRAME) * 8.0 / 1e6 / (window / 1e3);
+            assert!((got - due).abs() < 0.02 * due, "{rate} Mb/s, tick {tick}: {got}, computed {due}");
+            let least = (1.0 - (f64::from(FRAME) - 1.0) / credit) * rate as f64 * 50.0 / window;
+            assert!(got >= least - 0.1 && got < rate as f64, "Q14: {got} of {rate}, at least {least}");
+        }
+    }
+}
+
+// rule: netback.bound-window
+#[test]
+fn q14_no_time_has_more_bytes_than_its_windows() {
+    let mut rng = chance(14);
+    for _ in 0..60 {
+        let tick = pick(&mut rng, &["0s", "1ms", "4ms"]);
+        let rate = pick(&mut rng, &[1, 5, 25, 40]);
+        let largest = pick(&mut rng, &[FRAME, 9014, 65_550]);
+        let mut world = link(&netback(tick), pick(&mut rng, &[1, 8, 256]), pick(&mut rng, &[1, 30_000, 120_000]));
+        let vm = world.vm(at_most(rate));
+        let lengths: Vec<u32> = (0..5).map(|_| pick(&mut rng, &[SMALL, 512, FRAME, largest])).collect();
+        let pattern = match below(&mut rng, 3) {
+            0 => Pattern::Closed(256),
+            1 => Pattern::OnOff { outstanding: 200, on: 70 * MILLI, off: 333 * MILLI },
+            _ => Pattern::Open(100_000),
+        };
+        world.source(Source::new(vm, VolumeId(0), pattern).lengths(&lengths));
+        world.run_until(secs(3));
+        let window = if tick == "4ms" { 52 } else { 50 };
+        let credit = (rate * 6250).max(u64::from(largest)) as f64;
+        for windows in [0, 1, 2, 7, 20] {
+            let time = (windows + 1) * window * MILLI - 1;
+            let most = window_max(world.of(vm), time, bytes);
+            assert!(most <= (windows + 2) as f64 * credit, "Q14: {most} in {time} ns, {credit} per window");
+        }
+    }
+}
+
+// rule: netback.refill
+#[test]
+fn a_rate_that_comes_changes_or_goes_lends_nothing() {
+    let mut world = link(&netback("0s"), 64, 1);
+    let vm = world.vm(Policy::default());
+    world.source(Source::new(vm, VolumeId(0), Pattern::Open(20_000)).lengths(&[FRAME]));
+    world.run_until(secs(2));
+    world.set(vm, at_most(25));
+    world.run_until(secs(3));
+    assert!(sent(&world, vm, secs(2), secs(3)) <= 22.0 * 156_250.0);
+    for turn in 0..400 {
+        world.set(vm, at_most(if turn % 2 == 0 { 24 } else { 25 }));
+        world.run_for(5 * MILLI);
+    }
+    let got = megabits(&world, &[vm], secs(3), secs(5))[0];
+    assert!(got > 22.0 && got < 25.0, "{got} Mb/s with a rate that is stated again and again");
+    world.set(vm, Policy::default());
+    world.run_for(20 * MILLI);
+    assert_eq!(world.gate.inspect(world.now).owners[&vm.0].limit_passes_ns, None);
+}
+
+// Round robin.
+
+// rule: netback.round-robin, netback.leaves-list
+#[test]
+fn packets_of_each_go_in_turn_whatever_their_size() {
+    let mut world = link(&netback("0s"), 1, 120_000);
+    let vms: Vec<OwnerId> = [FRAME, SMALL, 9014].iter().map(|l| flood(&mut world, Policy::default(), &[*l])).collect();
+    world.run_until(secs(1));
+    let counts = world.counts(&vms, millis(10), secs(1));
+    assert!(counts.iter().all(|count| count.abs_diff(counts[0]) <= 1), "{counts:?}");
+    // Who comes with packets stands at the end.
+    let mut world = link(&netback("0s"), 1, MILLI);
+    let senders: Vec<_> = (0..3).map(|_| sender(&mut world, Policy::default(), FRAME)).collect();
+    for turn in [2, 0, 0, 2, 1, 0] {
+        assert!(world.ask(senders[turn].1));
+    }
+    world.pump();
+    world.run_for(20 * MILLI);
+    assert_eq!(order(&world), [2, 0, 1, 2, 0, 0]);
+}
+
+// rule: netback.batch
+#[test]
+fn no_more_packets_are_pending_than_stated() {
+    for (pending, expected) in [(None, 256), (Some(7), 7)] {
+        let mut subject = netback("0s");
+        if let Some(pending) = pending {
+            subject = subject.with("pending", Value::Integer(pending));
+        }
+        let mut scheduler = subject.build(&Facts::default());
+        let mut ready = 0;
+        add(&mut *scheduler, 0, Policy::default());
+        (0..1000).for_each(|id| scheduler.insert(Instant::ZERO, packet(id, 0)));
+        while let Decision::Dispatch(_) = scheduler.dispatch(Instant::ZERO) {
+            ready += 1;
+        }
+        assert_eq!((ready, scheduler.dispatch(Instant::ZERO)), (expected, Decision::WaitCompletion));
+    }
+}
+
+fn add(scheduler: &mut dyn Scheduler, owner: u32, policy: Policy) {
+    let change = scheduler::Change::AddOwner { owner: OwnerId(owner), policy };
+    scheduler.configure(Instant::ZERO, change).expect("it takes every policy");
+}
+
+fn packet(id: u64, owner: u32) -> Request {
+    Request {
+        id: RequestId(id),
+        arrival: Instant::ZERO,
+        offset: 0,
+        length: FRAME,
+        cost: Cost::ONE,
+        owner: OwnerId(owner),
+        token: 0,
+        rho: 0,
+        delta: 0,
+        volume: VolumeId(0),
+        kind: Kind::Write,
+        flags: Flags::NONE,
+        phase: Phase::None,
+        wait: Wait::None,
+    }
+}
+
+// rule: netback.groups
+#[test]
+fn groups_take_turns_whatever_is_in_them() {
+    let subject = netback("0s").with("groups", Value::Integer(2));
+    let mut world = link(&subject, 1, 100_000);
+    let vms: Vec<OwnerId> = (0..3).map(|_| flood(&mut world, Policy::default(), &[FRAME])).collect();
+    world.run_until(secs(1));
+    // The first and the third are in one group, and share what the second has for itself.
+    assert_close("shares", &world.rates(&vms, Instant::ZERO, secs(1)), &[2500.0, 5000.0, 2500.0], 0.01);
+    // They stay where they were put.
+    world.remove_owner(vms[1]);
+    world.run_until(secs(2));
+    let rates = world.rates(&vms, secs(1), secs(2));
+    assert_close("without the second", &rates, &[5000.0, 0.0, 5000.0], 0.01);
+}
+
+// Weighted rounds.
+
+/// Two VMs with packets of these lengths, by weight.
+fn pair(unit: &str, weights: [u32; 2], lengths: [&[u32]; 2]) -> (World, [OwnerId; 2]) {
+    let mut world = link(&wrr(unit), 8, 120_000);
+    let vms = [0, 1].map(|vm| flood(&mut world, Policy::weighted(weights[vm]), lengths[vm]));
+    (world, vms)
+}
+
+// rule: wrr.round, wrr.state
+#[test]
+fn a_turn_is_as_long_as_the_weight_says() {
+    for (unit, lengths) in [("packets", [FRAME, FRAME]), ("bytes", [FRAME, FRAME])] {
+        let (mut world, _) = pair(unit, [3, 1], [&lengths[..1], &lengths[1..]]);
+        world.run_until(secs(1));
+        let order = order(&world);
+        // The first found the link empty; then both are there.
+        let second = order.iter().position(|owner| *owner == 1).unwrap();
+        assert_eq!(order[second..second + 8], [1, 0, 0, 0, 1, 0, 0, 0], "{unit}");
+    }
+    // Weights that are no multiples of each other: a fraction is kept.
+    let (mut world, vms) = pair("packets", [5, 2], [&[FRAME], &[FRAME]]);
+    world.run_until(secs(5));
+    let rates = world.rates(&vms, secs(1), secs(5));
+    assert!((rates[0] / rates[1] - 2.5).abs() < 0.01, "{rates:?}");
+    // By packets small ones count as many; by bytes they do not.
+    let (mut world, vms) = pair("packets", [1, 1], [&[FRAME], &[SMALL]]);
+    world.run_until(secs(1));
+    let counts = world.counts(&vms, millis(100), secs(1));
+    assert!(counts[0].abs_diff(counts[1]) <= 1, "{counts:?}");
+    let (mut world, vms) = pair("bytes", [1, 1], [&[FRAME], &[SMALL]]);
+    world.run_until(secs(5));
+    assert_close(
+        "bytes",
+        &megabits(&world, &vms, secs(1), secs(5)),
+        &{
+            let sum: f64 = megabits(&world, &vms, secs(1), secs(5)).iter().sum();
+            [sum / 2.0, sum / 2.0]
+        },
+        0.01,
+    );
+}
+
+/// The largest difference of two services over weights, over all intervals and pairs, as a part of the pair's bound.
+fn worst(world: &World, weights: &[f64], unit: impl Fn(&Record) -> f64, bound: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut worst = 0.0f64;
+    for (a, b) in (0..weights.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        let (mut lag, mut low, mut high) = (0.0f64, 0.0f64, 0.0f64);
+        for record in &world.log {
+            let owner = record.request.owner.0 as usize;
+            let step = unit(record) / weights[owner];
+            lag += if owner == a {
+                step
+            } else if owner == b {
+                -step
+            } else {
+                0.0
+            };
+            (low, high) = (low.min(lag), high.max(lag));
+        }
+        worst = worst.max((high - low) / bound(weights[a], weights[b]));
+    }
+    worst
+}
+
+// rule: wrr.bound
+#[test]
+fn q15_services_over_weights_stay_together() {
+    let mut rng = chance(15);
+    for round in 0..40 {
+        let packets = round % 2 == 0;
+        let count = 2 + below(&mut rng, 5) as usize;
+        let mut weights: Vec<u32> = (0..count).map(|_| pick(&mut rng, &[1, 2, 3, 4, 10, 30])).collect();
+        weights[0] = 1;
+        let mut world = link(&wrr(if packets { "packets" } else { "bytes" }), 4, 120_000);
+        // All are there before the first packet goes.
+        world.device.stalled_until = millis(1);
+        let vms: Vec<(OwnerId, usize)> = weights
+            .iter()
+            .map(|weight| {
+                let vm = world.vm(Policy::weighted(*weight));
+                let lengths: Vec<u32> = (0..4).map(|_| pick(&mut rng, &[SMALL, 512, FRAME])).collect();
+                let source = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&lengths));
+                (vm, source)
+            })
+            .collect();
+        for (_, source) in &vms {
+            (0..4000).for_each(|_| assert!(world.ask(*source)));
+        }
+        world.pump();
+        // As long as nobody runs out.
+        world.run_until(millis(400));
+        assert!(vms.iter().all(|(vm, _)| world.gate.account(*vm).unwrap().waiting > 0));
+        let real: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
+        let frame = f64::from(FRAME);
+        let worst = match packets {
+            true => worst(&world, &real, |_| 1.0, |_, _| 1.0),
+            false => worst(&world, &real, bytes, |a, b| frame + frame * (1.0 / a + 1.0 / b)),
+        };
+        assert!(worst <= 1.0 + 1e-9, "Q15: {worst} of the bound, weights {weights:?}, packets {packets}");
+    }
+}
+
+// rule: wrr.empty-forfeits, wrr.inactive
+#[test]
+fn who_has_no_packets_forfeits_its_turn_and_its_deficit() {
+    let mut world = link(&wrr("packets"), 1, MILLI);
+    let (_, heavy) = sender(&mut world, Policy::weighted(10), FRAME);
+    let (_, light) = sender(&mut world, Policy::weighted(1), FRAME);
+    (0..3).for_each(|_| assert!(world.ask(heavy)));
+    (0..6).for_each(|_| assert!(world.ask(light)));
+    world.pump();
+    world.run_until(millis(4));
+    // Three of its ten, then others go on; seven more are not owed to it.
+    (0..20).for_each(|_| assert!(world.ask(heavy)));
+    world.run_until(millis(40));
+    assert_eq!(order(&world)[..18], [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+}
+
+// rule: wrr.skipped
+#[test]
+fn who_has_no_credits_is_skipped_and_owed_nothing() {
+    let mut world = link(&wrr("bytes"), 4, 120_000);
+    let held = flood(&mut world, Policy { weight: Some(Weight::new(1000)), ..at_most(10) }, &[FRAME]);
+    let free = flood(&mut world, Policy::weighted(10), &[FRAME]);
+    world.run_until(secs(4));
+    let got = megabits(&world, &[held, free], secs(1), secs(4));
+    assert!(got[0] > 9.6 && got[0] <= 10.0, "{got:?}");
+    assert!((got[0] + got[1] - 100.9).abs() < 0.3, "the link is full: {got:?}");
+    let most = window_max(world.of(held), 50 * MILLI - 1, bytes);
+    assert!(most <= 2.0 * 62_500.0, "{most}: windows without turns are not caught up");
+}
+
+// rule: wrr.weights-at-turn, wrr.parameters
+#[test]
+fn trace_7_weights_that_change_places_every_second_hold_from_the_next_turns_on() {
+    for unit in ["bytes", "packets"] {
+        let (mut world, vms) = pair(unit, [30, 1], [&[FRAME], &[FRAME]]);
+        for second in 0..20u64 {
+            let weights = if second % 2 == 0 { [30, 1] } else { [1, 30] };
+            (0..2).for_each(|vm| world.set(vms[vm], Policy::weighted(weights[vm])));
+            world.run_until(secs(second + 1));
+            let all = megabits(&world, &vms, secs(second), secs(second + 1)).iter().sum::<f64>();
+            // Settled after a round of each of the two, 7.4 ms.
+            let from = secs(second) + std::time::Duration::from_millis(8);
+            let got = megabits(&world, &vms, from, secs(second + 1));
+            let due = weights.map(|weight| all * f64::from(weight) / 31.0);
+            assert_close("shares", &got, &due, 0.01);
+            assert!(second == 0 || (all - 100.9).abs() < 0.5, "{all}");
+        }
+    }
+}
+
+// rule: wrr.parameters
+#[test]
+fn weights_can_be_switched_off() {
+    let subject = wrr("packets").text("prioritize", "off");
+    let mut world = link(&subject, 4, 120_000);
+    let vms = [30, 1].map(|weight| flood(&mut world, Policy::weighted(weight), &[FRAME]));
+    world.run_until(secs(2));
+    let rates = world.rates(&vms, secs(1), secs(2));
+    assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
+    let off = subject.params;
+    let wrr = schedulers::find("wrr").unwrap();
+    assert!(!wrr.enforces_with(policy::Field::Weight, &off) && wrr.enforces_with(policy::Field::Limit, &off));
+}
+
+// rule: wrr.hold, wrr.active, wrr.inactive
+#[test]
+fn a_turn_is_held_for_who_is_active_only_by_the_switch() {
+    // One frame every 5 ms, less than its half; the other one is always backlogged.
+    let run = |hold: bool, every: u64| {
+        let mut world = link(&wrr("packets").with("hold", Value::Bool(hold)), 1, 120_000);
+        let rare = world.vm(Policy::weighted(100));
+        world.source(Source::new(rare, VolumeId(0), Pattern::Open(every)).lengths(&[FRAME]));
+        let busy = flood(&mut world, Policy::weighted(100), &[FRAME]);
+        world.run_until(secs(2));
+        world.rates(&[rare, busy], secs(1), secs(2))
+    };
+    let capacity = 1e9 / 120_000.0;
+    assert_close("forfeited", &run(false, 5 * MILLI), &[200.0, capacity - 200.0], 0.01);
+    // Its share is lost to all: the other one sends a packet for each of its.
+    let held = run(true, 5 * MILLI);
+    assert!((held[1] - held[0]).abs() <= 2.0 && (held[0] - 200.0).abs() <= 1.0, "{held:?}");
+    // After 10 ms of silence it is inactive, and what it had is free until it comes back.
+    let rarer = run(true, 100 * MILLI);
+    assert!(rarer[0] == 10.0 && rarer[1] > 0.88 * capacity && rarer[1] < 0.92 * capacity, "{rarer:?}");
+}
+
+// rule: wrr.min-rate
+#[test]
+fn who_is_below_its_minimum_goes_first() {
+    // Of 100 three equal weights would get 33 each.
+    let mut world = link(&wrr("bytes"), 4, 121_120);
+    let vms = [at_least(60), Policy::default(), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
+    world.run_until(secs(5));
+    assert_close("one minimum", &megabits(&world, &vms, secs(1), secs(5)), &[60.0, 20.0, 20.0], 0.01);
+    // Who has more by weight keeps it.
+    let mut world = link(&wrr("bytes"), 4, 121_120);
+    let heavy = Policy { weight: Some(Weight::new(300)), ..at_least(20) };
+    let vms = [heavy, Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
+    world.run_until(secs(5));
+    assert_close("by weight", &megabits(&world, &vms, secs(1), secs(5)), &[75.0, 25.0], 0.01);
+    // More than there is: by weight among those.
+    let mut world = link(&wrr("bytes"), 4, 121_120);
+    let twice = Policy { weight: Some(Weight::new(200)), ..at_least(80) };
+    let vms = [twice, at_least(80), Policy::weighted(1000)].map(|policy| flood(&mut world, policy, &[FRAME]));
+    world.run_until(secs(5));
+    assert_close("too much", &megabits(&world, &vms, secs(1), secs(5)), &[66.7, 33.3, 0.0], 0.015);
+    // And it stays a maximum where one is stated.
+    let mut world = link(&wrr("bytes"), 4, 121_120);
+    let both = Policy { limit: at_most(35).limit, ..at_least(30) };
+    let vms = [both, Policy::weighted(10_000)].map(|policy| flood(&mut world, policy, &[FRAME]));
+    world.run_until(secs(5));
+    let got = megabits(&world, &vms, secs(1), secs(5));
+    assert!(got[0] >= 30.0 - 0.3 && got[0] <= 35.0, "{got:?}");
+}
+
+// rule: wrr.back-pressure
+#[test]
+fn nothing_is_taken_while_the_link_has_no_room() {
+    let mut world = link(&wrr("bytes"), 8, 120_000);
+    let vms = [30, 1].map(|weight| flood(&mut world, Policy::weighted(weight), &[FRAME]));
+    world.run_until(secs(1));
+    assert_eq!(world.device.held_max, 8);
+    let taken = world.log.len() as u64;
+    let done = world.finished.len() as u64;
+    assert!(taken - done <= 8, "{taken} taken, {done} done");
+    let waiting: u64 = vms.iter().map(|vm| u64::from(world.gate.account(*vm).unwrap().waiting)).sum();
+    assert_eq!(waiting + taken - done, 512, "the others wait before the gate");
+}
+
+// rule: wrr.paper-constant
+#[test]
+fn a_packet_larger_than_many_turns_costs_no_more_steps() {
+    // 64 MiB by turns of 64 bytes are a million rounds.
+    let subject = wrr("bytes").with("frame", Value::Integer(64));
+    let mut scheduler = subject.build(&Facts::default());
+    for owner in 0..8 {
+        add(&mut *scheduler, owner, Policy::weighted(1 + owner));
+        (0..100_000).for_each(|id| {
+            let id = id * 8 + u64::from(owner);
+            scheduler.insert(Instant::ZERO, Request { length: 64 << 20, ..packet(id, owner) });
+        });
+    }
+    let mut counts = [0; 8];
+    for _ in 0..36_000 {
+        let Decision::Dispatch(request) = scheduler.dispatch(Instant::ZERO) else { panic!("it has packets") };
+        counts[request.owner.index()] += 1;
+    }
+    for (owner, count) in counts.iter().enumerate() {
+        let due = 1000 * (owner as i64 + 1);
+        assert!((i64::from(*count) - due).abs() <= 2, "{counts:?}");
+    }
+}
