@@ -114,7 +114,10 @@ fn kind(kind_: &Kind) -> String {
 
 fn scheduler(descriptor: &Descriptor) -> String {
     let Descriptor { name, summary, idea, when, source, .. } = descriptor;
-    let mut text = format!("{MADE}# {name}\n\n{summary}\n\n## Idea\n\n{idea}\n\n## When to use it\n\n{when}\n\n");
+    let mut text = format!(
+        "{MADE}# {name}\n\n{summary}\n\n## Idea\n\n{idea}\n\n## When to use it\n\n{when} {}\n\n",
+        descriptor.medium.about()
+    );
     text.push_str("## Policy fields that it enforces\n\n");
     if descriptor.enforces.is_empty() {
         text.push_str("None: a policy that states one is refused.\n");

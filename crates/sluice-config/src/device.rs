@@ -2,7 +2,7 @@
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value as Param};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, schedulers};
 
@@ -154,9 +154,13 @@ fn read_scheduler(reader: &Reader<'_>, facts: &Facts) -> (&'static Descriptor, P
         Some(_) => reader.text("scheduler"),
         None => Some("mclock"),
     };
-    let chosen = name.and_then(schedulers::find);
-    if let (Some(name), None) = (name, chosen) {
-        let names = || schedulers::ALL.iter().map(|scheduler| scheduler.name);
+    let found = name.and_then(schedulers::find);
+    let names = || schedulers::for_medium(Medium::Disk).map(|scheduler| scheduler.name);
+    let chosen = found.filter(|scheduler| scheduler.medium == Medium::Disk);
+    if let (Some(found), None) = (found, chosen) {
+        let what = format!("{} schedules packets of network interfaces, and this device is a disk", found.name);
+        reader.refuse("scheduler", what, format!("write {}", one_of(names())));
+    } else if let (Some(name), None) = (name, chosen) {
         let hint = match reader.report.suggest(name, names()) {
             Some(known) => format!("did you mean '{known}'?"),
             None => format!("write {}", one_of(names())),

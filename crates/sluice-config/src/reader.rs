@@ -8,6 +8,7 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use sluice_sched::scheduler::Medium;
 use sluice_sched::units::{StatedIops, UnitError, parse_duration, show_duration};
 use sluice_sched::{ByteRate, Bytes, schedulers};
 
@@ -104,7 +105,8 @@ impl<'a> Reader<'a> {
     /// The tables for the parameters of schedulers, by the scheduler's name.
     pub(crate) fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
         let table = self.table;
-        schedulers::ALL.iter().filter_map(|scheduler| Some((*scheduler, table.entries.get(scheduler.name)?)))
+        let disks = schedulers::for_medium(Medium::Disk);
+        disks.filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
     }
 
     /// The value under `key`, whatever it is.
@@ -287,7 +289,7 @@ impl<'a> Reader<'a> {
 
     fn refuse_unknown(&self) {
         let names = || {
-            let schedulers = schedulers::ALL.iter().map(|scheduler| scheduler.name);
+            let schedulers = schedulers::for_medium(Medium::Disk).map(|scheduler| scheduler.name);
             self.section.keys().map(|key| key.name).chain(schedulers.filter(|_| self.section.scheduler_tables))
         };
         for (name, node) in &self.table.entries {

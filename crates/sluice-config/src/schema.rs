@@ -1,6 +1,7 @@
 //! The host file as a JSON Schema, for editors: from the same list of keys that the reader works with.
 
 use serde_json::{Map, Value, json};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::schedulers;
 
 use crate::fields::{HOST, Key, Kind, Section};
@@ -24,7 +25,8 @@ fn object(section: &Section) -> Map<String, Value> {
     let mut properties: Map<String, Value> =
         section.keys().map(|key| (key.name.to_owned(), Value::Object(property(key)))).collect();
     if section.scheduler_tables {
-        properties.extend(schedulers::ALL.iter().map(|scheduler| (scheduler.name.to_owned(), parameters(scheduler))));
+        let schedulers = schedulers::for_medium(Medium::Disk);
+        properties.extend(schedulers.map(|scheduler| (scheduler.name.to_owned(), parameters(scheduler))));
     }
     let mut object = Map::new();
     object.insert("type".to_owned(), json!("object"));
@@ -78,7 +80,7 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Decimal(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
         Kind::Word(words) => json!({ "enum": words }),
         Kind::Scheduler => {
-            json!({ "enum": schedulers::ALL.iter().map(|scheduler| scheduler.name).collect::<Vec<_>>() })
+            json!({ "enum": schedulers::for_medium(Medium::Disk).map(|scheduler| scheduler.name).collect::<Vec<_>>() })
         }
         Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),

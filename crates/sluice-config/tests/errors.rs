@@ -161,6 +161,12 @@ fn devices() {
             "path = \"/dev/sda\"\nscheduler = \"mclok\"",
             &[(3, "Device d: scheduler: there is no scheduler 'mclok'")],
         ),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nscheduler = \"wrr\"",
+            &[(3, "Device d: scheduler: wrr schedules packets of network interfaces, and this device is a disk")],
+        ),
+        (PATH, "path = \"/dev/sda\"\nnetback.interval = \"50ms\"", &[(3, "Device d: unknown key 'netback'")]),
         (PATH, "path = \"/dev/sda\"\nbackend = \"file\"", &[(3, "Device d: backend: 'file' is not one of its words")]),
     ]);
 }

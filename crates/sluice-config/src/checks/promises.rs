@@ -2,6 +2,7 @@
 
 use sluice_sched::admission::{self, AdmissionError};
 use sluice_sched::policy::{Field, PolicyError};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::schedulers;
 use sluice_sched::{Bytes, Descriptor, Policy};
 
@@ -108,7 +109,7 @@ fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Repo
              promise is given",
             device.name
         );
-        let able = schedulers::ALL.iter().filter(|scheduler| enforces(scheduler, field));
+        let able = schedulers::for_medium(Medium::Disk).filter(|scheduler| enforces(scheduler, field));
         let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field)).collect();
         if part.allows_unenforced() {
             report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));

@@ -61,6 +61,7 @@ fn as_json(descriptor: &Descriptor) -> Value {
         "source": descriptor.source,
         "enforces": enforces,
         "volumes": descriptor.volumes,
+        "medium": descriptor.medium.name(),
         "parameters": parameters,
     })
 }
@@ -71,7 +72,7 @@ fn describe(descriptor: &Descriptor, format: Format) {
     }
     output::line(&format!("{}: {}\n", descriptor.name, descriptor.summary));
     output::line(&format!("IDEA\n  {}\n", descriptor.idea));
-    output::line(&format!("WHEN TO USE IT\n  {}\n", descriptor.when));
+    output::line(&format!("WHEN TO USE IT\n  {} {}\n", descriptor.when, descriptor.medium.about()));
     output::line("POLICY FIELDS THAT IT ENFORCES");
     for (field, how) in descriptor.enforces {
         output::line(&format!("  {:<12} {how}", field.name()));
