@@ -5,12 +5,12 @@
 //! the cache. Nothing else is fitted.
 
 use std::path::Path;
-use std::time::Duration;
 
 use sluice_sched::gate::Slot;
 use sluice_sched::{Instant, Kind};
 use sluice_sim::devices::hdd::{Hdd, HddSpec, SeekCurve};
 use sluice_sim::devices::{Job, Model};
+use sluice_sim::traces::{Measured, Row, measured};
 
 struct Drive {
     name: &'static str,
@@ -49,28 +49,13 @@ const DRIVES: [Drive; 3] = [
     },
 ];
 
-/// A request and what it took.
-struct Measured {
-    job: Job,
-    took_us: f64,
-    gap: Duration,
-}
-
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/disksim").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn trace(name: &str) -> Vec<Measured> {
-    let measured = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let number = |at: usize| fields[at].parse::<f64>().unwrap();
-        let kind = if fields[0] == "R" { Kind::Read } else { Kind::Write };
-        let (offset, length) = (number(2) as u64 * 512, number(3) as u32 * 512);
-        let job = Job { slot: Slot(0), kind, offset, length };
-        Measured { job, took_us: number(4), gap: Duration::from_nanos((number(5) * 1e3) as u64) }
-    };
-    read(&format!("{name}.trace")).lines().map(measured).collect()
+    measured(read(&format!("{name}.trace")).as_bytes()).collect::<Result<_, _>>().unwrap()
 }
 
 fn spec(drive: &Drive, trace: &[Measured]) -> HddSpec {
@@ -82,13 +67,13 @@ fn spec(drive: &Drive, trace: &[Measured]) -> HddSpec {
     };
     let turn = 60.0 / f64::from(drive.rpm);
     let rate = |sectors: f64| sectors * 512.0 / turn;
-    let fastest = trace.iter().map(|measured| measured.took_us).fold(f64::INFINITY, f64::min);
+    let fastest = trace.iter().map(|measured| measured.service).min().unwrap();
     HddSpec {
         capacity: drive.sectors * 512,
         rpm: drive.rpm,
         seek: SeekCurve::Table(points.map(point).collect()),
         rates: (rate(drive.tracks.0), rate(drive.tracks.1)),
-        overhead: Duration::from_nanos((fastest * 1e3) as u64),
+        overhead: fastest,
         bus: 40e6,
         queue: 1,
         segments: drive.segments,
@@ -109,13 +94,14 @@ fn reads_take_as_long_as_they_were_measured_to() {
         let mut now = Instant::ZERO;
         let (mut modelled, mut measured) = (Vec::new(), Vec::new());
         for request in &trace {
-            disk.submit(now, request.job);
+            let Row { kind, offset, length, .. } = request.row;
+            disk.submit(now, Job { slot: Slot(0), kind, offset, length });
             disk.settle(now);
             let over = disk.next().unwrap();
             disk.take(over).unwrap();
-            if request.job.kind == Kind::Read {
+            if kind == Kind::Read {
                 modelled.push(over.nanos_since(now) as f64 / 1e3);
-                measured.push(request.took_us);
+                measured.push(request.service.as_nanos() as f64 / 1e3);
             }
             now = Instant::from_nanos(over.as_nanos() + request.gap.as_nanos() as u64);
         }

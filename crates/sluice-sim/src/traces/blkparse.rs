@@ -4,12 +4,12 @@
 use sluice_sched::Kind;
 
 use super::field::{decimal, get, length, number, scaled};
-use super::{Lines, Row};
+use super::{Lines, Names, Row};
 
 /// Streams are the devices in the order in which they appear.
 #[derive(Default)]
 pub(super) struct Blkparse {
-    devices: Vec<String>,
+    devices: Names<String>,
 }
 
 /// What the letters say: reads, writes, discards, flushes alone.
@@ -36,11 +36,7 @@ impl Lines for Blkparse {
         }
         let at = decimal(fields[3], 9, "time in seconds")?;
         let Some(kind) = kind(fields[6])? else { return Ok(None) };
-        let known = self.devices.iter().position(|known| known == fields[0]);
-        let stream = known.unwrap_or_else(|| {
-            self.devices.push(fields[0].to_owned());
-            self.devices.len() - 1
-        }) as u32;
+        let stream = self.devices.number(fields[0].to_owned())?;
         if kind == Kind::Flush && fields.get(8) != Some(&"+") {
             return Ok(Some(Row { at, stream, kind, offset: 0, length: 0 }));
         }

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use sluice_sched::Kind;
 
 use super::field::{length, scaled};
-use super::{Row, TraceError};
+use super::{Names, Row, TraceError};
 
 const MAGIC: u32 = 0x6561_7400;
 const EXPECTED: &str = "records of blktrace, version 7 or 8";
@@ -24,7 +24,7 @@ pub(super) struct Records<R> {
     row: u64,
     ended: bool,
     /// Streams are the devices in the order in which they appear.
-    devices: Vec<u32>,
+    devices: Names<u32>,
 }
 
 /// Numbers of one byte order.
@@ -51,7 +51,7 @@ struct Head {
 
 impl<R: BufRead> Records<R> {
     pub(super) fn new(input: R) -> Self {
-        Records { input, row: 0, ended: false, devices: Vec::new() }
+        Records { input, row: 0, ended: false, devices: Names::default() }
     }
 
     fn wrong<T>(&self, found: impl Into<String>) -> Result<T, TraceError> {
@@ -112,14 +112,11 @@ impl<R: BufRead> Records<R> {
                 _ if category & FLUSHES != 0 => Kind::Flush,
                 _ => continue,
             };
-            let known = self.devices.iter().position(|known| *known == head.device);
-            let stream = known.unwrap_or_else(|| {
-                self.devices.push(head.device);
-                self.devices.len() - 1
-            }) as u32;
+            let numbered = self.devices.number(head.device);
             let sized = scaled(head.sector, 512, "sector").and_then(|offset| Ok((offset, length(head.bytes)?)));
+            let sized = numbered.and_then(|stream| sized.map(|(offset, length)| (stream, offset, length)));
             return match sized {
-                Ok((offset, length)) => Ok(Some(Row { at: head.time, stream, kind, offset, length })),
+                Ok((stream, offset, length)) => Ok(Some(Row { at: head.time, stream, kind, offset, length })),
                 Err(found) => self.wrong(found),
             };
         }

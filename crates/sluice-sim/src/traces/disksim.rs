@@ -1,9 +1,14 @@
 //! DiskSim ASCII: `time device sector sectors flags`, blanks between. The unit of the time is not part of the format.
+//! And what DiskSim is validated with, measurements of drives: `R|W Hit|Miss sector sectors service gap`, microseconds; the
+//! next request came `gap` after this one was over.
+
+use std::io::BufRead;
+use std::time::Duration;
 
 use sluice_sched::Kind;
 
-use super::field::{decimal, get, hexadecimal, length, number, scaled};
-use super::{Lines, Row, TimeUnit};
+use super::field::{decimal, get, hexadecimal, kind, length, number, scaled};
+use super::{Lines, Row, Rows, TimeUnit, TraceError, lines};
 
 pub(super) struct DiskSim(pub(super) TimeUnit);
 
@@ -28,5 +33,57 @@ impl Lines for DiskSim {
         let stream = u32::try_from(stream).map_err(|_| format!("{stream} is no device number"))?;
         let bytes = scaled(sectors, 512, "size")?;
         Ok(Some(Row { at, stream, kind, offset: scaled(sector, 512, "sector")?, length: length(bytes)? }))
+    }
+}
+
+/// A request of a drive with what it took there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// The request; its time is the sum of what the ones before took, and the gaps behind them.
+    pub row: Row,
+    /// What it took.
+    pub service: Duration,
+    /// From its end to the next one.
+    pub gap: Duration,
+}
+
+/// Reads DiskSim's measurements of a drive.
+pub fn measured<'a>(input: impl BufRead + 'a) -> Box<dyn Iterator<Item = Result<Measured, TraceError>> + 'a> {
+    lines(input, Validate::default())
+}
+
+/// Their requests alone.
+pub(super) fn rows<'a>(input: impl BufRead + 'a) -> Rows<'a> {
+    Box::new(measured(input).map(|measured| measured.map(|measured| measured.row)))
+}
+
+#[derive(Default)]
+struct Validate {
+    /// When the next request comes, in nanoseconds.
+    at: u64,
+}
+
+impl Lines<Measured> for Validate {
+    const EXPECTED: &'static str = "R|W Hit|Miss sector sectors service gap (DiskSim's measurements)";
+
+    fn line(&mut self, line: &str) -> Result<Option<Measured>, String> {
+        if line.trim().is_empty() {
+            return Ok(None);
+        }
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let kind = kind(get(&fields, 0, "operation")?)?;
+        let hit = get(&fields, 1, "hit or miss")?;
+        if !["Hit", "Miss"].contains(&hit) {
+            return Err(format!("'{hit}' is neither Hit nor Miss"));
+        }
+        let sector = number(get(&fields, 2, "sector")?, "sector")?;
+        let sectors = number(get(&fields, 3, "size")?, "size in sectors")?;
+        let service = decimal(get(&fields, 4, "service time")?, 3, "time in microseconds")?;
+        let gap = decimal(get(&fields, 5, "gap")?, 3, "time in microseconds")?;
+        let (offset, length) = (scaled(sector, 512, "sector")?, length(scaled(sectors, 512, "size")?)?);
+        let row = Row { at: self.at, stream: 0, kind, offset, length };
+        let next = self.at.checked_add(service).and_then(|at| at.checked_add(gap));
+        self.at = next.ok_or("more time than can be counted")?;
+        Ok(Some(Measured { row, service: Duration::from_nanos(service), gap: Duration::from_nanos(gap) }))
     }
 }

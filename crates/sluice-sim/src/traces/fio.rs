@@ -4,25 +4,15 @@
 use sluice_sched::Kind;
 
 use super::field::{get, length, number, scaled};
-use super::{Lines, Row};
+use super::{Lines, Names, Row};
 
 /// Streams are the files in the order in which they appear.
 #[derive(Default)]
 pub(super) struct Fio {
     version: Option<u8>,
-    files: Vec<String>,
+    files: Names<String>,
     /// Of version 2: what was waited so far, in nanoseconds.
     waited: u64,
-}
-
-impl Fio {
-    fn stream(&mut self, file: &str) -> u32 {
-        let known = self.files.iter().position(|known| known == file);
-        known.unwrap_or_else(|| {
-            self.files.push(file.to_owned());
-            self.files.len() - 1
-        }) as u32
-    }
 }
 
 impl Lines for Fio {
@@ -61,7 +51,7 @@ impl Lines for Fio {
             "sync" | "datasync" => Kind::Flush,
             other => return Err(format!("'{other}' is no action")),
         };
-        let stream = self.stream(file);
+        let stream = self.files.number(file.to_owned())?;
         let (offset, bytes) = match kind {
             Kind::Flush => (0, 0),
             _ => (number(get(&fields, 2, "offset")?, "offset")?, number(get(&fields, 3, "length")?, "length")?),

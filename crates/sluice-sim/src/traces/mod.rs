@@ -3,6 +3,8 @@
 //! Units are the format's; where a format leaves them open the caller says them, and nothing is guessed. A row that is not
 //! what the format says is an error with its number and what was expected.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{self, BufRead};
 
 use sluice_sched::Kind;
@@ -15,10 +17,17 @@ mod etw;
 mod field;
 mod fio;
 mod msr;
+mod oracle;
+mod records;
+mod select;
 mod spc;
 mod systor;
 mod tencent;
+mod vscsi;
 pub mod write;
+
+pub use disksim::{Measured, measured};
+pub use select::{Beyond, Failure, Select};
 
 /// One request of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +70,19 @@ pub enum Format {
     Etw,
     /// DiskSim ASCII: `time device sector sectors flags`; bit 0 of the flags reads.
     DiskSim(TimeUnit),
+    /// DiskSim's measurements of drives: `R|W Hit|Miss sector sectors service gap`, microseconds; see [`measured`].
+    DiskSimValidate,
     /// fio's I/O log, versions 2 and 3.
     Fio,
     /// What blkparse prints; rows of action Q.
     Blkparse,
     /// What blktrace records, versions 7 and 8, either byte order; rows of action Q.
     Blktrace,
+    /// What VMware's vscsiStats records, versions 1 and 2, as CloudPhysics collected it.
+    Vscsi,
+    /// oracleGeneral, a format of cache simulators: times in whole seconds, and ids in place of places. Says not what was
+    /// done, so that all is read; an id lies at so many bytes times itself (512 where ids are sectors).
+    OracleGeneral(u32),
 }
 
 /// Why a trace cannot be read on.
@@ -91,19 +107,47 @@ pub enum TraceError {
         #[source]
         source: io::Error,
     },
+    /// A request that the volume has no room for.
+    #[error(
+        "A request of the trace ends at byte {end}, and the volume has {volume} bytes; give it a larger volume, or say that \
+         what lies beyond begins at its start again"
+    )]
+    Beyond {
+        /// Where the request ends.
+        end: u64,
+        /// Length of the volume.
+        volume: u64,
+    },
 }
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 << 10;
 /// Longest single request: what a row's length may say.
 const LENGTH_MAX: u64 = 1 << 30;
+/// Most devices that a trace may name.
+const NAMES_MAX: usize = 65_536;
 
 /// A text format: what a line says. A line may say nothing (a header, a comment).
-trait Lines {
+trait Lines<T = Row> {
     const EXPECTED: &'static str;
 
     /// `Err` with what is wrong.
-    fn line(&mut self, line: &str) -> Result<Option<Row>, String>;
+    fn line(&mut self, line: &str) -> Result<Option<T>, String>;
+}
+
+/// Names of devices, numbered in the order in which they appear.
+#[derive(Default)]
+struct Names<N>(BTreeMap<N, u32>);
+
+impl<N: Ord> Names<N> {
+    fn number(&mut self, name: N) -> Result<u32, String> {
+        let next = self.0.len();
+        match self.0.entry(name) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(_) if next == NAMES_MAX => Err(format!("one more device than {NAMES_MAX}")),
+            Entry::Vacant(new) => Ok(*new.insert(next as u32)),
+        }
+    }
 }
 
 /// Rows, as they come.
@@ -122,10 +166,16 @@ pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {
         Format::Fio => lines(input, fio::Fio::default()),
         Format::Blkparse => lines(input, blkparse::Blkparse::default()),
         Format::Blktrace => Box::new(blktrace::Records::new(input)),
+        Format::DiskSimValidate => disksim::rows(input),
+        Format::Vscsi => vscsi::rows(input),
+        Format::OracleGeneral(unit) => records::read(input, oracle::OracleGeneral(unit)),
     }
 }
 
-fn lines<'a, L: Lines + 'a>(mut input: impl BufRead + 'a, mut format: L) -> Rows<'a> {
+fn lines<'a, T: 'a, L: Lines<T> + 'a>(
+    mut input: impl BufRead + 'a,
+    mut format: L,
+) -> Box<dyn Iterator<Item = Result<T, TraceError>> + 'a> {
     let (mut number, mut line, mut ended) = (0u64, Vec::new(), false);
     Box::new(std::iter::from_fn(move || {
         while !ended {

@@ -1,12 +1,12 @@
 //! MSR Cambridge: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`; times of 100 ns since 1601.
 
 use super::field::{get, kind, length, number, scaled};
-use super::{Lines, Row};
+use super::{Lines, Names, Row};
 
 /// Streams are the pairs of host and disk in the order in which they appear.
 #[derive(Default)]
 pub(super) struct Msr {
-    disks: Vec<String>,
+    disks: Names<String>,
     first: Option<u64>,
 }
 
@@ -26,12 +26,8 @@ impl Lines for Msr {
         // 1601 is too far away to count in nanoseconds: from the first row on.
         let first = *self.first.get_or_insert(ticks);
         let since = ticks.checked_sub(first).ok_or("a time before that of the first row")?;
-        let known = self.disks.iter().position(|known| *known == disk);
-        let stream = known.unwrap_or_else(|| {
-            self.disks.push(disk);
-            self.disks.len() - 1
-        });
+        let stream = self.disks.number(disk)?;
         let at = scaled(since, 100, "time")?;
-        Ok(Some(Row { at, stream: stream as u32, kind, offset, length: length(bytes)? }))
+        Ok(Some(Row { at, stream, kind, offset, length: length(bytes)? }))
     }
 }

@@ -24,7 +24,7 @@ EndHeader
 fn every_text_format_says_the_same_of_its_sample() {
     use Kind::{Discard, Flush, Read, Write};
     type Case = (Format, &'static str, Vec<Row>);
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         (
             Format::Spc,
             "0,303567,3584,w,0.000000\n1,55590,3072,R,1.026214,more,fields\n",
@@ -61,6 +61,11 @@ fn every_text_format_says_the_same_of_its_sample() {
             vec![row(500_000, 0, Read, 51200, 4096), row(2_250_000, 1, Write, 102_400, 8192)],
         ),
         (
+            Format::DiskSimValidate,
+            "W Hit    4583176   4    663.00000  45422.00000\nR Miss 100 8 1000.5 0\n",
+            vec![row(0, 0, Write, 4_583_176 * 512, 2048), row(46_085_000, 0, Read, 51200, 4096)],
+        ),
+        (
             Format::Fio,
             "fio version 2 iolog\n/a add\n/a open\n/a read 4096 512\n/a wait 250 0\n/b trim 0 1024\n/a sync 0 0\n/a close\n",
             vec![row(0, 0, Read, 4096, 512), row(250_000, 1, Discard, 0, 1024), row(250_000, 0, Flush, 0, 0)],
@@ -69,21 +74,17 @@ fn every_text_format_says_the_same_of_its_sample() {
             Format::Blkparse,
             "  8,0    3        1     0.000000000   697  Q   R 223490 + 8 [kjournald]\n\
              8,0    3        2     0.000001829   697  G   W 223490 + 8 [kjournald]\n\
-             8,16   1        3     1.500000000   697  Q FWS [kworker]\n\
+             8,16   1        3     1.500000000   697  Q F [kworker]\n\
              8,0    3        4     2.000000000   697  Q  WS 100 + 16 [kjournald]\n\
              CPU0 (sda):\n Reads Queued: 1, 4KiB\n",
-            vec![row(0, 0, Read, 223_490 * 512, 4096), row(2_000_000_000, 0, Write, 51200, 8192)],
+            vec![
+                row(0, 0, Read, 223_490 * 512, 4096),
+                row(1_500_000_000, 1, Flush, 0, 0),
+                row(2_000_000_000, 0, Write, 51200, 8192),
+            ],
         ),
     ];
     for (format, text, expected) in cases {
-        let mut expected = expected;
-        if format == Format::Blkparse {
-            // A flush without a place comes as such.
-            expected.insert(1, row(1_500_000_000, 1, Flush, 0, 0));
-            let text = text.replace("Q FWS [kworker]", "Q F [kworker]");
-            assert_eq!(all(format, text.as_bytes()).unwrap(), expected);
-            continue;
-        }
         assert_eq!(all(format, text.as_bytes()).unwrap(), expected, "{format:?}");
     }
 }
@@ -154,6 +155,7 @@ fn what_is_wrong_is_named_with_its_row() {
         (Format::Fio, "fio version 1 iolog\n", "Row 1: 'fio version 1 iolog'; expected"),
         (Format::Fio, "fio version 2 iolog\n/a jump 0 0\n", "Row 2: 'jump' is no action"),
         (Format::DiskSim(TimeUnit::Nanoseconds), "1.5 0 1 1 1\n", "Row 1: '1.5' is no time in nanoseconds"),
+        (Format::DiskSimValidate, "R Maybe 1 1 1 1\n", "Row 1: 'Maybe' is neither Hit nor Miss"),
         (Format::Etw, "BeginHeader\nDiskRead, TimeStamp\n", "Row 2: a header without column ByteOffset"),
         (Format::Etw, "EndHeader\nDiskRead, 5\n", "Row 2: an event whose columns the header does not name"),
     ];
@@ -188,7 +190,87 @@ fn what_is_written_is_read_back() {
     assert_eq!(all(Format::Fio, &text).unwrap().len(), 2);
 }
 
-const FORMATS: [Format; 11] = [
+/// A record of vscsiStats.
+fn vscsi(version: u64, command: u64, sector: u64, bytes: u64, micros: u64) -> Vec<u8> {
+    let fields = match version {
+        1 => vec![(7, 4), (bytes, 4), (1, 4), (command, 2), (1 << 8, 2), (sector, 8), (micros, 8)],
+        _ => vec![(command, 2), (2 << 8, 2), (7, 4), (bytes, 4), (1, 4), (sector, 8), (micros, 8), (99, 8)],
+    };
+    fields.into_iter().flat_map(|(value, len): (u64, usize)| value.to_le_bytes().into_iter().take(len)).collect()
+}
+
+#[test]
+fn vscsi_is_read_in_both_versions() {
+    for version in [1, 2] {
+        let commands = [(0x28, 100, 4096), (0x12, 0, 36), (0x2a, 200, 65_536), (0x35, 0, 0), (0x42, 0, 24)];
+        let file: Vec<u8> = (1..)
+            .zip(commands)
+            .flat_map(|(number, (command, sector, bytes))| vscsi(version, command, sector, bytes, number * 1000))
+            .collect();
+        let expected = [
+            row(1_000_000, 0, Kind::Read, 51_200, 4096),
+            row(3_000_000, 0, Kind::Write, 102_400, 65_536),
+            row(4_000_000, 0, Kind::Flush, 0, 0),
+        ];
+        assert_eq!(all(Format::Vscsi, &file).unwrap(), expected, "version {version}");
+        let cut = all(Format::Vscsi, &file[..file.len() - 1]).unwrap_err();
+        assert!(cut.to_string().starts_with("Row 5: the file ends in the middle of it"), "{cut}");
+        let mut mixed = vscsi(version, 0x28, 1, 512, 1);
+        mixed.extend(vscsi(3 - version, 0x28, 1, 512, 1));
+        mixed.extend([0; 40]);
+        assert!(all(Format::Vscsi, &mixed).unwrap_err().to_string().starts_with("Row 2: version 0x"));
+    }
+    let wrong = all(Format::Vscsi, &[0; 80]).unwrap_err();
+    assert!(wrong.to_string().starts_with("Row 1: version 0x0000; expected records of 32 or 40 bytes"), "{wrong}");
+    assert!(all(Format::Vscsi, b"").unwrap().is_empty());
+}
+
+#[test]
+fn oracle_general_is_read_with_the_callers_unit() {
+    let mut file = Vec::new();
+    for (seconds, id, bytes) in [(5u32, 42_932_745u64, 512u32), (6, 7, 65_536)] {
+        file.extend(seconds.to_le_bytes());
+        file.extend(id.to_le_bytes());
+        file.extend(bytes.to_le_bytes());
+        file.extend((-1i64).to_le_bytes());
+    }
+    let expected =
+        [row(5_000_000_000, 0, Kind::Read, 42_932_745 * 512, 512), row(6_000_000_000, 0, Kind::Read, 3584, 65_536)];
+    assert_eq!(all(Format::OracleGeneral(512), &file).unwrap(), expected);
+    let packed = [&[0x28, 0xb5, 0x2f, 0xfd][..], &file].concat();
+    let error = all(Format::OracleGeneral(512), &packed).unwrap_err().to_string();
+    assert!(error.starts_with("Row 1: a file that zstd has packed; unpack it first"), "{error}");
+}
+
+#[test]
+fn a_trace_of_several_devices_is_taken_apart() {
+    let text = "0,0,4096,r,0\n1,10,4096,w,1\n0,200,4096,r,2\n1,0,0,w,3\n";
+    let select = |stream, volume, beyond| Select::new(read(Format::Spc, text.as_bytes()), stream, volume, beyond);
+    let all: Vec<Row> = select(None, 1 << 20, Beyond::Refuse).collect();
+    assert_eq!(all.len(), 3, "what has no length is left out");
+    let second: Vec<Row> = select(Some(1), 1 << 20, Beyond::Refuse).collect();
+    assert_eq!(second, [row(1_000_000_000, 1, Kind::Write, 5120, 4096)]);
+    let mut small = select(Some(0), 65_536, Beyond::Refuse);
+    assert_eq!((small.next().map(|row| row.offset), small.next()), (Some(0), None));
+    let error = small.failure().take().unwrap().to_string();
+    assert!(error.starts_with("A request of the trace ends at byte 106496, and the volume has 65536"), "{error}");
+    assert!(small.failure().take().is_none() && small.next().is_none());
+    let wrapped: Vec<u64> = select(Some(0), 65_536, Beyond::Wrap).map(|row| row.offset).collect();
+    assert_eq!(wrapped, [0, 102_400 - 61_440]);
+}
+
+#[test]
+fn a_trace_names_a_bounded_number_of_devices() {
+    let mut text = "fio version 3 iolog\n".to_owned();
+    (0..=NAMES_MAX).for_each(|file| text.push_str(&format!("0 /{file} read 0 512\n")));
+    let error = all(Format::Fio, text.as_bytes()).unwrap_err().to_string();
+    assert!(error.starts_with("Row 65538: one more device than 65536"), "{error}");
+}
+
+const FORMATS: [Format; 14] = [
+    Format::DiskSimValidate,
+    Format::Vscsi,
+    Format::OracleGeneral(512),
     Format::Spc,
     Format::Msr,
     Format::Systor,
@@ -221,6 +303,9 @@ proptest! {
                 let _ = all(format, text.as_bytes());
                 let _ = all(format, format!("fio version 3 iolog\n{text}").as_bytes());
             }
+            let mut records = vscsi(1, 0x28, 1, 512, 1);
+            records.extend(&bytes);
+            let _ = all(format, &records);
             let mut records = record(8, true, 1 | 1 << 16, 1, 1, b"");
             records.extend(&bytes);
             let _ = all(format, &records);

@@ -32,6 +32,17 @@ impl<I: Iterator<Item = Row>> Replay<I> {
     pub fn new(mut rows: I, pace: Pace, start: Instant) -> Self {
         let next = rows.next();
         let first = next.map_or(0, |row| row.at);
+        Self::begin(rows, next, pace, start, first)
+    }
+
+    /// The trace's time `first`, in nanoseconds, is `start`: for VMs that share a trace, whose first requests come at
+    /// different times.
+    pub fn since(mut rows: I, pace: Pace, start: Instant, first: u64) -> Self {
+        let next = rows.next();
+        Self::begin(rows, next, pace, start, first)
+    }
+
+    fn begin(rows: I, next: Option<Row>, pace: Pace, start: Instant, first: u64) -> Self {
         let free = if let Pace::Closed(outstanding) = pace { outstanding } else { 0 };
         Replay { rows, next, pace, start, first, free, since: start }
     }

@@ -1,0 +1,66 @@
+//! A trace in any of the formats: rows or an error that names the row, never a panic; nothing behind an error; and what is
+//! written of them is read back.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sluice_sched::Kind;
+use sluice_sim::traces::write::{Target, write};
+use sluice_sim::traces::{Beyond, Format, Row, Select, TimeUnit, measured, read};
+
+/// The first byte says which.
+const FORMATS: [Format; 14] = [
+    Format::Spc,
+    Format::Msr,
+    Format::Systor,
+    Format::Alibaba,
+    Format::Tencent,
+    Format::Etw,
+    Format::DiskSim(TimeUnit::Milliseconds),
+    Format::DiskSim(TimeUnit::Nanoseconds),
+    Format::DiskSimValidate,
+    Format::Fio,
+    Format::Blkparse,
+    Format::Blktrace,
+    Format::Vscsi,
+    Format::OracleGeneral(512),
+];
+
+/// Rows of reads and writes, in as many bytes of text as there are rows.
+fn again(target: Target, format: Format, rows: &[Row]) {
+    let mut text = Vec::new();
+    write(target, rows.iter().copied(), &mut text).expect("a vector takes all");
+    let back: Vec<Row> = read(format, text.as_slice()).map(|row| row.expect("it was written by us")).collect();
+    assert_eq!(back.len(), rows.len());
+    let same = |(back, row): (&Row, &Row)| back.kind == row.kind && back.at / 1000 == row.at / 1000;
+    assert!(back.iter().zip(rows).all(same));
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [which, data @ ..] = data else { return };
+    let format = FORMATS[usize::from(*which) % FORMATS.len()];
+    let mut items = read(format, data);
+    let mut rows = Vec::new();
+    while let Some(item) = items.next() {
+        match item {
+            Ok(row) => {
+                assert!(row.length <= 1 << 30);
+                rows.push(row);
+            }
+            Err(error) => {
+                assert!(error.to_string().starts_with("Row "), "{error}");
+                assert!(items.next().is_none(), "nothing comes behind an error");
+                break;
+            }
+        }
+    }
+    if format == Format::DiskSimValidate {
+        assert_eq!(measured(data).filter(Result::is_ok).count(), rows.len());
+    }
+    let volume = 1 << 20;
+    let selected = Select::new(read(format, data), None, volume, Beyond::Wrap);
+    selected.for_each(|row| assert!(row.offset + u64::from(row.length) <= volume));
+    // Streams are files there, and each has lines of its own.
+    rows.retain(|row| matches!(row.kind, Kind::Read | Kind::Write) && row.stream < 100);
+    again(Target::Fio, Format::Fio, &rows);
+    again(Target::Spc, Format::Spc, &rows);
+});
