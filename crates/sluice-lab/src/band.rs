@@ -1,0 +1,85 @@
+//! The band of a device's parameters over which a shape must hold, and the one place where a run gets its numbers from.
+
+use sluice_sim::random::{Stream, stream};
+
+/// Points of the band beside the nominal one: ten seeds, two samples of the parameters each.
+pub const POINTS: u32 = 20;
+/// Seeds among them.
+const SEEDS: u64 = 10;
+/// How far each parameter goes to both sides.
+const WIDTH: f64 = 0.3;
+
+/// One point of the band.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Setting {
+    /// The nominal point is number 0.
+    point: u32,
+}
+
+impl Setting {
+    /// The device as its file says.
+    pub const NOMINAL: Setting = Setting { point: 0 };
+
+    /// The points of the band, the nominal one first.
+    pub fn band() -> impl Iterator<Item = Setting> {
+        (0..=POINTS).map(|point| Setting { point })
+    }
+
+    /// Its number; 0 is the nominal one.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.point
+    }
+
+    /// Whether the device is as its file says.
+    #[must_use]
+    pub fn is_nominal(self) -> bool {
+        self.point == 0
+    }
+
+    /// The seed of its runs.
+    #[must_use]
+    pub fn seed(self) -> u64 {
+        if self.point == 0 { 1 } else { 1 + u64::from(self.point - 1) % SEEDS }
+    }
+
+    /// A stream of random numbers for the component `name`.
+    #[must_use]
+    pub fn stream(self, name: &str) -> Stream {
+        stream(self.seed(), name)
+    }
+
+    /// What the device parameter `name` is multiplied with: 1 at the nominal point, else anything from 0.7 to 1.3.
+    #[must_use]
+    pub fn factor(self, name: &str) -> f64 {
+        if self.point == 0 {
+            return 1.0;
+        }
+        let unit = stream(u64::from(self.point), &format!("band/{name}")).unit();
+        1.0 - WIDTH + 2.0 * WIDTH * unit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_band_goes_to_both_sides_and_uses_ten_seeds() {
+        let factors: Vec<f64> = Setting::band().map(|setting| setting.factor("seek")).collect();
+        assert_eq!(factors.len(), 21);
+        assert_eq!(factors[0], 1.0);
+        assert!(factors.iter().all(|factor| (0.7..=1.3).contains(factor)), "{factors:?}");
+        assert!(
+            factors.iter().any(|factor| *factor < 0.8) && factors.iter().any(|factor| *factor > 1.2),
+            "{factors:?}"
+        );
+        let mut seeds: Vec<u64> = Setting::band().map(Setting::seed).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 10);
+        // Each parameter for itself.
+        let other: Vec<f64> = Setting::band().map(|setting| setting.factor("rate")).collect();
+        assert_ne!(factors, other);
+    }
+}

@@ -1,0 +1,218 @@
+//! Device files: a model fitted to what a paper says of its device, with the reasons, frozen for all rows of that paper.
+//!
+//! Weights, reservations, limits, depths, slices, windows and seeds do not stand here: they are the papers'.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sim::devices::Model;
+use sluice_sim::devices::array::{Array, Layout};
+use sluice_sim::devices::hdd::{Hdd, HddSpec, SeekCurve};
+use sluice_sim::devices::servers::{Servers, ServiceTime};
+
+use crate::band::Setting;
+use crate::figure::LabError;
+
+/// The files, by name.
+const FILES: &[(&str, &str)] = &[
+    ("mclock-array", include_str!("../devices/mclock-array.toml")),
+    ("mclock-raid5", include_str!("../devices/mclock-raid5.toml")),
+    ("mclock-node", include_str!("../devices/mclock-node.toml")),
+];
+
+/// A device file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceFile {
+    /// What it stands for.
+    pub title: String,
+    /// What the paper says of its device, and where.
+    #[serde(rename = "fact")]
+    pub facts: Vec<Fact>,
+    /// What was chosen so that these come out, and what is typical of its class only.
+    #[serde(rename = "choice")]
+    pub choices: Vec<Choice>,
+    /// How far one VM's disk reaches, in bytes, where the paper's device is shared by several.
+    pub vm_span_bytes: Option<u64>,
+    /// The model.
+    pub model: ModelFile,
+}
+
+/// Something that a paper says.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fact {
+    /// In words.
+    pub says: String,
+    /// Section, figure or table.
+    pub place: String,
+}
+
+/// Something that we chose.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// Which parameter.
+    pub parameter: String,
+    /// Why it has its value.
+    pub why: String,
+}
+
+/// A model with its parameters.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ModelFile {
+    /// A constant rate, one request at a time.
+    Constant {
+        /// Requests per second.
+        iops: f64,
+    },
+    /// One or several drives of a kind.
+    Drives {
+        /// How many, and how bytes are spread.
+        #[serde(default)]
+        layout: LayoutFile,
+        /// How many.
+        #[serde(default = "one")]
+        count: usize,
+        /// Bytes of a stripe's unit.
+        #[serde(default = "stripe")]
+        unit_bytes: u64,
+        /// One of them.
+        drive: DriveFile,
+    },
+}
+
+/// How drives are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayoutFile {
+    /// A single one.
+    #[default]
+    Single,
+    /// Stripes.
+    Raid0,
+    /// Stripes with parity.
+    Raid5,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn stripe() -> u64 {
+    64 << 10
+}
+
+/// A hard disk.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriveFile {
+    /// Bytes.
+    pub capacity_bytes: u64,
+    /// Turns per minute.
+    pub rpm: u32,
+    /// Track to track, average, full stroke, in milliseconds.
+    pub seek_ms: [f64; 3],
+    /// Outermost and innermost media rate, in bytes per second.
+    pub rates: [f64; 2],
+    /// Of each command, in microseconds.
+    pub overhead_us: f64,
+    /// Of the interface, in bytes per second.
+    pub bus: f64,
+    /// Commands that it sorts; 1: none.
+    pub queue: u32,
+    /// Cache segments of 1 MiB; 0: none.
+    pub segments: u32,
+}
+
+impl DriveFile {
+    fn spec(&self, setting: &Setting) -> HddSpec {
+        let [track, average, full] = self.seek_ms.map(|ms| ms * 1e-3 * setting.factor("seek"));
+        let [outer, inner] = self.rates.map(|rate| rate * setting.factor("rate"));
+        HddSpec {
+            capacity: self.capacity_bytes,
+            rpm: (f64::from(self.rpm) * setting.factor("rpm")).round() as u32,
+            seek: SeekCurve::formula(track, average, full),
+            rates: (outer, inner),
+            overhead: Duration::from_secs_f64(self.overhead_us * 1e-6 * setting.factor("overhead")),
+            bus: self.bus,
+            queue: self.queue,
+            segments: self.segments,
+            segment_bytes: 1 << 20,
+        }
+    }
+}
+
+impl DeviceFile {
+    /// The file of that name.
+    ///
+    /// # Errors
+    /// If there is none, or it is wrong.
+    pub fn load(name: &str) -> Result<Self, LabError> {
+        let wrong = |why: String| LabError::Device(name.to_owned(), why);
+        let text = text(name).ok_or_else(|| wrong("there is no such file".into()))?;
+        toml::from_str(text).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// The model at a point of the band.
+    #[must_use]
+    pub fn model(&self, setting: &Setting) -> Box<dyn Model> {
+        match &self.model {
+            ModelFile::Constant { iops } => constant(iops * setting.factor("iops")),
+            ModelFile::Drives { layout: LayoutFile::Single, drive, .. } => Box::new(Hdd::new(drive.spec(setting))),
+            ModelFile::Drives { layout, count, unit_bytes, drive } => {
+                let layout = if *layout == LayoutFile::Raid5 { Layout::Raid5 } else { Layout::Raid0 };
+                Box::new(Array::new(layout, *count, *unit_bytes, &drive.spec(setting)))
+            }
+        }
+    }
+
+    /// Where the disk of VM number `vm` begins, and its length: side by side.
+    #[must_use]
+    pub fn place(&self, vm: u64) -> (u64, u64) {
+        let span = self.vm_span_bytes.unwrap_or(self.bytes());
+        (vm * span % self.bytes().max(1), span)
+    }
+
+    /// Bytes that it offers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match &self.model {
+            ModelFile::Constant { .. } => 1 << 40,
+            ModelFile::Drives { layout, count, drive, .. } => {
+                let data = if *layout == LayoutFile::Raid5 { count - 1 } else { *count };
+                drive.capacity_bytes * data as u64
+            }
+        }
+    }
+}
+
+/// The text of a device file, for the report.
+#[must_use]
+pub fn text(name: &str) -> Option<&'static str> {
+    FILES.iter().find(|(file, _)| *file == name).map(|(_, text)| *text)
+}
+
+/// A device that serves so many requests per second, one at a time.
+#[must_use]
+pub fn constant(iops: f64) -> Box<dyn Model> {
+    let time = ServiceTime::Fixed(Duration::from_secs_f64(1.0 / iops));
+    Box::new(Servers::new(1, time, sluice_sim::random::stream(0, "constant")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_read_and_gives_reasons() {
+        for (name, _) in FILES {
+            let file = DeviceFile::load(name).unwrap();
+            assert!(!file.facts.is_empty() && !file.choices.is_empty(), "{name}");
+            assert!(file.bytes() > 1 << 30, "{name}");
+            assert!(file.model(&Setting::NOMINAL).next().is_none(), "{name} is idle at first");
+        }
+        assert!(DeviceFile::load("none").is_err());
+    }
+}

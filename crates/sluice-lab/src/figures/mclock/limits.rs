@@ -1,0 +1,114 @@
+//! Fig. 5: limits hold as VMs come.
+
+use std::time::Duration;
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sim::engine::{Change, Simulation};
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed};
+
+/// Limits and weights; a VM more each minute.
+const VMS: [(&str, u64, u32); 3] = [("VM1", 0, 1), ("VM2", 400, 1), ("VM3", 500, 2)];
+/// Seconds in which each number of VMs is measured: ten after the last has come.
+const PARTS: [(usize, usize); 3] = [(10, 60), (70, 120), (130, 180)];
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mclock-limits",
+    paper: Paper::Mclock,
+    label: "Fig. 5",
+    title: "mClock limits the throughput of VM2 and VM3 to 400 and 500 IOPS",
+    setup: "Ten disks as RAID-0 of about 1600 random reads per second, 32 requests at the array. Weights 1:1:2, limits \
+            none/400/500 IOPS; each VM keeps 32 random reads of 16 KiB outstanding; VM2 starts after 60 s, VM3 after 120 s. \
+            SFQ(D) beside it has no limits.",
+    device: "mclock-array",
+    rows: &[
+        RowSpec {
+            id: "M3a",
+            class: Class::Exact,
+            must: "VM2 within 1 % of 400 IOPS and VM3 within 1 % of 500, in both modes; less only where their share by weight is less",
+            paper: "400 and 500 IOPS",
+            note: "",
+        },
+        RowSpec {
+            id: "M3b",
+            class: Class::Shape,
+            must: "VM1 gets what the limits leave of the capacity: the sum of all lies between the device's capacity with as many \
+                   VMs unlimited and that with VM1 alone, 5 % more or less",
+            paper: "1600; 1200/400; 700/400/500",
+            note: "",
+        },
+        RowSpec {
+            id: "M3c",
+            class: Class::Hardware,
+            must: "capacity with one VM",
+            paper: "about 1600 IOPS",
+            note: "The device is fitted to this number.",
+        },
+    ],
+    run: measure,
+};
+
+/// One run: each VM's mean rate in each part, and its series.
+struct Run {
+    parts: [[f64; 3]; 3],
+    series: Vec<Line>,
+}
+
+fn simulate(host: &Host, limits: bool, setting: &Setting) -> Result<Run, LabError> {
+    let device = DeviceFile::load(FIGURE.device)?;
+    let mut simulation = Simulation::new(host.gate()?, device.model(setting), Duration::ZERO, Duration::from_secs(1));
+    for (number, (name, limit, weight)) in VMS.into_iter().enumerate() {
+        let (base, span) = device.place(number as u64);
+        let workload = closed(32, random_reads(16 << 10, span), setting, name);
+        let policy = policy(0, if limits { limit } else { 0 }, weight);
+        let vm = simulation.add_vm(policy, base, workload).map_err(refused)?;
+        if vm > 0 {
+            simulation.hold_back(vm);
+            simulation.plan_change(at(60 * vm as u64), Change::Start(vm));
+        }
+    }
+    run(&mut simulation, 180, host.scheduler)?;
+    let parts = PARTS.map(|(from, to)| std::array::from_fn(|vm| mean_rate(&simulation, vm, from, to)));
+    let series = VMS.iter().enumerate().map(|(vm, (name, ..))| Line::new(*name, rates(&simulation, vm))).collect();
+    Ok(Run { parts, series })
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let hosts = [
+        ("mClock, product", Host::new("mclock", 32), true),
+        ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), true),
+        ("SFQ(D)", Host::new("sfqd", 32), false),
+    ];
+    let mut table = Table::new("VM1/VM2/VM3 [IOPS]", &["scheduler", "0 to 60 s", "60 to 120 s", "120 to 180 s"]);
+    let mut runs = Vec::new();
+    for (name, host, limits) in &hosts {
+        let run = simulate(host, *limits, setting)?;
+        table.row(std::iter::once((*name).to_owned()).chain(run.parts.iter().map(|part| slashed(part))));
+        runs.push(run);
+    }
+    let mut finding = Finding::default();
+    // Which VM is held to which limit in which part.
+    let held = [(1, 1, 400.0), (2, 1, 400.0), (2, 2, 500.0)];
+    let (mut most, mut least, mut short) = (0.0f64, f64::MAX, false);
+    for (run, (part, vm, limit)) in runs[..2].iter().flat_map(|run| held.map(|held| (run, held))) {
+        let (got, share) = (run.parts[part][vm], runs[2].parts[part][vm]);
+        (most, least) = (most.max(got / limit), least.min(got / limit));
+        // On a slow device of the band its share is less than its limit.
+        short |= got < 0.99 * limit && got < 0.95 * share;
+    }
+    finding.judge("M3a", most <= 1.01 && !short, format!("{least:.3} to {most:.3} of the limits"));
+    let total = |run: &Run, part: usize| run.parts[part].iter().sum::<f64>();
+    // Fewer changes from one VM's place to another's are more requests: a device of disks has no single capacity.
+    let left = |part| (0.95 * total(&runs[2], part)..1.05 * total(&runs[2], 0)).contains(&total(&runs[0], part));
+    let kept = (0..3).all(left);
+    let parts: Vec<String> = runs[0].parts.iter().enumerate().map(|(vms, part)| slashed(&part[..=vms])).collect();
+    finding.judge("M3b", kept, format!("{} IOPS", parts.join("; ")));
+    finding.show("M3c", format!("{:.0} IOPS", runs[0].parts[0][0]));
+    finding.tables.push(table);
+    let series = runs.swap_remove(0).series;
+    finding.charts.push(Chart::lines("Throughput, mClock", "time [s]", "IOPS", series));
+    Ok(finding)
+}

@@ -1,0 +1,48 @@
+//! The list of figures. A new one is a file here and a line in [`ALL`].
+
+use crate::figure::{Figure, Paper};
+
+mod mclock;
+
+/// Every table and figure, in the order of the papers.
+pub const ALL: &[&Figure] = &[&mclock::allocation::FIGURE, &mclock::limits::FIGURE];
+
+/// What a word on the command line means: a figure, a row, a paper, or everything.
+#[must_use]
+pub fn find(word: &str) -> Vec<&'static Figure> {
+    let meant = |figure: &Figure| {
+        word == "all"
+            || word == figure.id
+            || word == figure.paper.name()
+            || figure.rows.iter().any(|row| {
+                let number = row.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
+                row.id.eq_ignore_ascii_case(word) || number.eq_ignore_ascii_case(word)
+            })
+    };
+    ALL.iter().copied().filter(|figure| meant(figure)).collect()
+}
+
+/// Every word that means something: papers, figures and rows.
+pub fn words() -> impl Iterator<Item = String> {
+    let papers = Paper::ALL.iter().map(|paper| paper.name().to_owned());
+    let figures = ALL.iter().map(|figure| figure.id.to_owned());
+    let rows = ALL.iter().flat_map(|figure| figure.rows).map(|row| row.id.to_owned());
+    papers.chain(figures).chain(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_words_find_what_they_mean() {
+        let words: Vec<_> = words().collect();
+        let mut unique = words.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(words.len(), unique.len(), "{words:?}");
+        assert_eq!(find("all").len(), ALL.len());
+        assert_eq!(find("M1").iter().map(|figure| figure.id).collect::<Vec<_>>(), ["mclock-allocation"]);
+        assert!(find("M").is_empty());
+    }
+}

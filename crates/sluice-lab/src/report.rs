@@ -1,0 +1,1 @@
+//! What came out, for people: a page, and a text for each paper.

@@ -1,0 +1,176 @@
+//! Runs figures over their bands, in parallel, and says what became of each row.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::band::Setting;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+
+/// The part of the band's points at which a shape must hold.
+pub const BAND_SHARE: f64 = 0.9;
+
+/// What is to be run.
+pub struct Plan<'a> {
+    /// These figures.
+    pub figures: Vec<&'a Figure>,
+    /// The nominal point alone: shapes are then judged there and nowhere else.
+    pub quick: bool,
+    /// Runs at once.
+    pub threads: usize,
+    /// Where results are kept, so that a run that was cut off goes on where it was; and what they depend on beside the
+    /// figure and the point: the program.
+    pub kept: Option<(PathBuf, String)>,
+}
+
+/// What became of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// What must come out came out.
+    Pass,
+    /// It did not.
+    Fail,
+    /// Shown without a verdict.
+    Info,
+}
+
+/// A row of the acceptance table with its verdict.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// `M1a`, for example.
+    pub id: &'static str,
+    /// Whose.
+    pub paper: Paper,
+    /// What the paper calls the figure.
+    pub figure: &'static str,
+    /// How it is judged.
+    pub class: Class,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// What the paper has.
+    pub paper_value: &'static str,
+    /// What came out at the nominal point, with its unit.
+    pub measured: String,
+    /// Of a shape: the part of the band's points at which it holds.
+    pub band_share: Option<f64>,
+    /// What is to be said beside it.
+    pub note: &'static str,
+    /// What must come out.
+    pub must: &'static str,
+    /// The device file; empty where there is none.
+    pub device: &'static str,
+    /// The seed of the nominal point.
+    pub seed: u64,
+}
+
+/// A figure with what came out.
+pub struct Reproduced<'a> {
+    /// Which.
+    pub figure: &'a Figure,
+    /// Its rows.
+    pub rows: Vec<Row>,
+    /// What came out at the nominal point.
+    pub finding: Finding,
+}
+
+/// Told of each point that is over: how many are, of how many, and which figure it was.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize, &str) + Sync);
+
+/// Runs everything. The same program gives the same results, however many threads there are.
+///
+/// # Errors
+/// The first figure, in the order of the plan, that has no result.
+pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced<'a>>, LabError> {
+    let jobs: Vec<(usize, Setting)> = (0..plan.figures.len())
+        .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |setting| (figure, setting)))
+        .collect();
+    let (next, over) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads.clamp(1, jobs.len().max(1)) {
+            scope.spawn(|| {
+                while let Some((figure, setting)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = point(plan, plan.figures[*figure], setting);
+                    // What was found of the other points does no harm if one thread has panicked.
+                    let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    results.insert((*figure, *setting), found);
+                    progress(over.fetch_add(1, Ordering::Relaxed) + 1, jobs.len(), plan.figures[*figure].id);
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut all = Vec::new();
+    for (number, figure) in plan.figures.iter().enumerate() {
+        let mut findings = Vec::new();
+        for setting in points(figure, plan.quick) {
+            findings.push(results.remove(&(number, setting)).expect("every job has a result")?);
+        }
+        let rows = figure.rows.iter().map(|row| judge(figure, row, &findings)).collect();
+        all.push(Reproduced { figure, rows, finding: findings.swap_remove(0) });
+    }
+    Ok(all)
+}
+
+/// The points at which a figure is run: only shapes have a band.
+fn points(figure: &Figure, quick: bool) -> impl Iterator<Item = Setting> {
+    let band = !quick && figure.rows.iter().any(|row| row.class == Class::Shape);
+    Setting::band().take(if band { usize::MAX } else { 1 })
+}
+
+fn point(plan: &Plan<'_>, figure: &Figure, setting: &Setting) -> Result<Finding, LabError> {
+    let Some((folder, program)) = &plan.kept else { return (figure.run)(setting) };
+    let file = folder.join(format!("{}-{:02}.json", figure.id, setting.number()));
+    if let Some(kept) = kept(&file, program) {
+        return Ok(kept);
+    }
+    let finding = (figure.run)(setting)?;
+    let text = serde_json::to_string(&(program, &finding)).expect("findings are plain data");
+    // Whole or not at all: what is there after a kill is finished.
+    let part = file.with_extension("part");
+    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &file));
+    written.map_err(|error| LabError::Write(file.display().to_string(), error))?;
+    Ok(finding)
+}
+
+/// What an earlier run of the same program found.
+fn kept(file: &Path, program: &str) -> Option<Finding> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let (by, finding): (String, Finding) = serde_json::from_str(&text).ok()?;
+    (by == program).then_some(finding)
+}
+
+/// What becomes of a row, from what was found at its points, the nominal one first.
+fn judge(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
+    let found: Vec<_> = findings
+        .iter()
+        .map(|finding| finding.rows.iter().find(|judged| judged.id == row.id))
+        .map(|judged| judged.unwrap_or_else(|| panic!("{} says nothing of its row {}", figure.id, row.id)))
+        .collect();
+    let holds = found.iter().filter(|judged| judged.holds == Some(true)).count();
+    let share = holds as f64 / found.len() as f64;
+    let verdict = match row.class {
+        Class::Hardware => Verdict::Info,
+        Class::Exact if holds == found.len() => Verdict::Pass,
+        Class::Shape if share >= BAND_SHARE => Verdict::Pass,
+        _ => Verdict::Fail,
+    };
+    Row {
+        id: row.id,
+        paper: figure.paper,
+        figure: figure.label,
+        class: row.class,
+        verdict,
+        paper_value: row.paper,
+        measured: found[0].measured.clone(),
+        band_share: (row.class == Class::Shape && found.len() > 1).then_some(share),
+        note: row.note,
+        must: row.must,
+        device: figure.device,
+        seed: Setting::NOMINAL.seed(),
+    }
+}

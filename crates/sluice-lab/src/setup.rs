@@ -1,0 +1,175 @@
+//! What the figures have in common: gates, policies, workloads, and a run whose laws are checked.
+
+use std::time::Duration;
+
+use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::units::{Iops, Weight};
+use sluice_sched::{Bytes, CostModel, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sim::checks::check;
+use sluice_sim::engine::Simulation;
+use sluice_sim::workloads::{Address, Closed, Mix, Workload};
+
+use crate::band::Setting;
+use crate::figure::LabError;
+
+/// A scheduler by name, with its parameters, and what stands around it.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// In the list of schedulers.
+    pub scheduler: &'static str,
+    parameters: ParamTable,
+    settings: GateSettings,
+    rotational: bool,
+}
+
+impl Host {
+    /// Every request costs 1, and none is merged.
+    #[must_use]
+    pub fn new(scheduler: &'static str, depth: u32) -> Self {
+        let settings =
+            GateSettings { depth, cost: CostModel::per_request(), merging: false, ..GateSettings::default() };
+        Host { scheduler, parameters: ParamTable::new(), settings, rotational: false }
+    }
+
+    /// With a parameter that is a word or a quantity.
+    #[must_use]
+    pub fn text(mut self, name: &str, value: &str) -> Self {
+        self.parameters.insert(name.into(), Value::Text(value.into()));
+        self
+    }
+
+    /// With a parameter that is a number.
+    #[must_use]
+    pub fn number(mut self, name: &str, value: i64) -> Self {
+        self.parameters.insert(name.into(), Value::Integer(value));
+        self
+    }
+
+    /// With this cost of requests.
+    #[must_use]
+    pub fn cost(mut self, cost: CostModel) -> Self {
+        self.settings.cost = cost;
+        self
+    }
+
+    /// Neighbouring requests of a VM are joined, up to so many bytes.
+    #[must_use]
+    pub fn merging(mut self, up_to: Bytes) -> Self {
+        (self.settings.merging, self.settings.transfer_max) = (true, up_to);
+        self
+    }
+
+    /// The device is known to be cheaper for neighbouring requests.
+    #[must_use]
+    pub fn rotational(mut self) -> Self {
+        self.rotational = true;
+        self
+    }
+
+    /// The scheduler.
+    ///
+    /// # Errors
+    /// What it says of its parameters.
+    pub fn build(&self) -> Result<Box<dyn Scheduler>, LabError> {
+        let descriptor = schedulers::find(self.scheduler);
+        let descriptor = descriptor.ok_or_else(|| LabError::Refused(format!("No scheduler {}", self.scheduler)))?;
+        let facts = Facts { depth: self.settings.depth, rotational: self.rotational, reference: Bytes::kib(8) };
+        (descriptor.build)(&facts, &self.parameters).map_err(refused)
+    }
+
+    /// The gate.
+    ///
+    /// # Errors
+    /// As [`Host::build`].
+    pub fn gate(&self) -> Result<Gate, LabError> {
+        Ok(Gate::new(self.build()?, self.settings))
+    }
+}
+
+/// What a gate, a scheduler or a model refused.
+pub fn refused(error: impl std::fmt::Display) -> LabError {
+    LabError::Refused(error.to_string())
+}
+
+/// A policy in IOPS; 0: none.
+#[must_use]
+pub fn policy(reservation: u64, limit: u64, weight: u32) -> Policy {
+    let mut policy = Policy { weight: Some(Weight::new(weight)), ..Policy::default() };
+    policy.reservation.iops = (reservation > 0).then(|| Iops::per_second(reservation));
+    policy.limit.iops = (limit > 0).then(|| Iops::per_second(limit));
+    policy
+}
+
+/// `outstanding` requests at any time, from the start on.
+#[must_use]
+pub fn closed(outstanding: u32, mix: Mix, setting: &Setting, name: &str) -> Box<dyn Workload> {
+    Box::new(Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, setting.stream(name)))
+}
+
+/// Random reads of one size in the first `range` bytes.
+#[must_use]
+pub fn random_reads(length: u32, range: u64) -> Mix {
+    Mix { reads: 1.0, length, address: Address::random(0, range) }
+}
+
+/// Goes on until `seconds`, and checks the laws.
+///
+/// # Errors
+/// The first law that is broken.
+pub fn run(simulation: &mut Simulation, seconds: u64, what: &str) -> Result<(), LabError> {
+    simulation.run_until(at(seconds));
+    match check(simulation).into_iter().next() {
+        Some(broken) => Err(LabError::Broken(what.to_owned(), broken)),
+        None => Ok(()),
+    }
+}
+
+/// So many seconds after the start.
+#[must_use]
+pub fn at(seconds: u64) -> Instant {
+    Instant::from_millis(seconds * 1000)
+}
+
+/// A VM's requests per second from `from` to `to`, of a simulation whose windows are seconds and begin at zero.
+#[must_use]
+pub fn mean_rate(simulation: &Simulation, vm: usize, from: usize, to: usize) -> f64 {
+    let series = simulation.record(vm).series();
+    let completed: u64 = series.iter().take(to).skip(from).map(|window| window.completed).sum();
+    completed as f64 / (to - from) as f64
+}
+
+/// A VM's mean latency in milliseconds from second `from` to `to`.
+#[must_use]
+pub fn mean_latency_ms(simulation: &Simulation, vm: usize, from: usize, to: usize) -> f64 {
+    let windows = simulation.record(vm).series().iter().take(to).skip(from);
+    let (completed, latency) = windows.fold((0, 0), |(n, sum), window| (n + window.completed, sum + window.latency));
+    latency as f64 / 1e6 / completed.max(1) as f64
+}
+
+/// The least that a VM got in any second from `from` to `to`.
+#[must_use]
+pub fn least_rate(simulation: &Simulation, vm: usize, from: usize, to: usize) -> u64 {
+    let series = simulation.record(vm).series();
+    (from..to).map(|second| series.get(second).map_or(0, |window| window.completed)).min().unwrap_or(0)
+}
+
+/// A VM's requests per second over time, for a chart.
+#[must_use]
+pub fn rates(simulation: &Simulation, vm: usize) -> Vec<(f64, f64)> {
+    let window = simulation.window().as_secs_f64();
+    let series = simulation.record(vm).series().iter().enumerate();
+    series.map(|(index, got)| (index as f64 * window, got.completed as f64 / window)).collect()
+}
+
+/// Whether `value` lies within `part` of `expected`.
+#[must_use]
+pub fn within(value: f64, expected: f64, part: f64) -> bool {
+    (value - expected).abs() <= part * expected.abs()
+}
+
+/// Numbers as text, with slashes between.
+#[must_use]
+pub fn slashed(values: &[f64]) -> String {
+    values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join("/")
+}
