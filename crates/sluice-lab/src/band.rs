@@ -2,7 +2,7 @@
 
 use sluice_sim::random::{Stream, stream};
 
-/// Points of the band beside the nominal one: ten seeds, two samples of the parameters each.
+/// Points of the band beside the nominal one: ten seeds, two samples of the parameters each: a Latin hypercube.
 pub const POINTS: u32 = 20;
 /// Seeds among them.
 const SEEDS: u64 = 10;
@@ -55,8 +55,14 @@ impl Setting {
         if self.point == 0 {
             return 1.0;
         }
-        let unit = stream(u64::from(self.point), &format!("band/{name}")).unit();
-        1.0 - WIDTH + 2.0 * WIDTH * unit
+        // A Latin hypercube: each twentieth of a parameter's range once, in an order of its own.
+        let mut random = stream(0, &format!("band/{name}"));
+        let mut order: Vec<u32> = (0..POINTS).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        let part = (f64::from(order[self.point as usize - 1]) + 0.5) / f64::from(POINTS);
+        1.0 - WIDTH + 2.0 * WIDTH * part
     }
 }
 
@@ -71,7 +77,7 @@ mod tests {
         assert_eq!(factors[0], 1.0);
         assert!(factors.iter().all(|factor| (0.7..=1.3).contains(factor)), "{factors:?}");
         assert!(
-            factors.iter().any(|factor| *factor < 0.8) && factors.iter().any(|factor| *factor > 1.2),
+            factors.iter().any(|factor| *factor < 0.73) && factors.iter().any(|factor| *factor > 1.27),
             "{factors:?}"
         );
         let mut seeds: Vec<u64> = Setting::band().map(Setting::seed).collect();
