@@ -25,6 +25,18 @@ impl Paper {
     /// Every one.
     pub const ALL: [Paper; 5] = [Paper::Mclock, Paper::Flubber, Paper::Mcfq, Paper::Netback, Paper::TwoTier];
 
+    /// What it is called where it is read.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Paper::Mclock => "mClock: handling throughput variability for hypervisor I/O scheduling (OSDI 2010)",
+            Paper::Flubber => "Flubber: two-level disk scheduling in virtualized environments",
+            Paper::Mcfq => "MCFQ: a proportional-share I/O scheduler above CFQ",
+            Paper::Netback => "On the performance isolation across virtual network adapters in Xen",
+            Paper::TwoTier => "Two-tier disk scheduling in Xen",
+        }
+    }
+
     /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

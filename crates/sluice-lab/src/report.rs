@@ -1,1 +1,187 @@
-//! What came out, for people: a page, and a text for each paper.
+//! What came out, for people: a page, and a text for each paper with its figures beside it.
+
+use std::path::Path;
+
+use serde::Serialize;
+use sluice_report::{Page, Table};
+
+use crate::device;
+use crate::figure::{Class, LabError, Paper};
+use crate::run::{Reproduced, Row, Verdict};
+
+/// How rows are judged, for whoever reads the report.
+const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
+                       hold at nine of ten points of a band, the device's parameters 30 % to both sides and ten seeds. Class H, \
+                       hardware: depends on a machine that we have not; shown beside the paper's number without a verdict.";
+
+/// Everything as JSON: the version, and the rows.
+#[derive(Debug, Serialize)]
+pub struct Rows<'a> {
+    /// Of the program.
+    pub version: &'static str,
+    /// In the order of the papers.
+    pub rows: Vec<&'a Row>,
+}
+
+/// The rows of all figures.
+#[must_use]
+pub fn rows<'a>(all: &'a [Reproduced<'_>]) -> Rows<'a> {
+    Rows { version: env!("CARGO_PKG_VERSION"), rows: all.iter().flat_map(|reproduced| &reproduced.rows).collect() }
+}
+
+impl Class {
+    /// Its letter.
+    #[must_use]
+    pub fn letter(self) -> &'static str {
+        match self {
+            Class::Exact => "E",
+            Class::Shape => "S",
+            Class::Hardware => "H",
+        }
+    }
+}
+
+impl Verdict {
+    /// In a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Fail => "fail",
+            Verdict::Info => "info",
+        }
+    }
+}
+
+impl Row {
+    /// The verdict, with the part of the band where there is one.
+    #[must_use]
+    pub fn verdict_text(&self) -> String {
+        match self.band_share {
+            Some(share) => format!("{} ({:.0} % of the band)", self.verdict.word(), 100.0 * share),
+            None => self.verdict.word().to_owned(),
+        }
+    }
+}
+
+/// How many rows of a class passed, of how many.
+#[must_use]
+pub fn passed(rows: &[&Row], class: Class) -> (usize, usize) {
+    let of = rows.iter().filter(|row| row.class == class);
+    (of.clone().filter(|row| row.verdict == Verdict::Pass).count(), of.count())
+}
+
+/// One line that says how much came out.
+#[must_use]
+pub fn summary(rows: &[&Row]) -> String {
+    let ((exact, exacts), (shapes, shape_all)) = (passed(rows, Class::Exact), passed(rows, Class::Shape));
+    let (_, shown) = passed(rows, Class::Hardware);
+    format!("exact: {exact} of {exacts} pass; shape: {shapes} of {shape_all} pass; hardware: {shown} shown")
+}
+
+fn table(rows: &[Row]) -> Table {
+    let columns = ["row", "class", "must come out", "paper", "here", "verdict", "note"];
+    let mut table = Table::new("Rows", &columns);
+    for row in rows {
+        let class = row.class.letter();
+        table.row([row.id, class, row.must, row.paper_value, &row.measured, &row.verdict_text(), row.note]);
+    }
+    table
+}
+
+/// The whole report on one page that needs no network.
+#[must_use]
+pub fn page(all: &[Reproduced<'_>]) -> String {
+    let Rows { version, rows } = rows(all);
+    let mut page = Page::new("The papers, reproduced");
+    page.paragraph(&format!("Sluicegate {version}. {}.", summary(&rows))).paragraph(CLASSES);
+    for paper in Paper::ALL {
+        let of_paper: Vec<_> = all.iter().filter(|reproduced| reproduced.figure.paper == paper).collect();
+        if of_paper.is_empty() {
+            continue;
+        }
+        page.heading(2, paper.name(), paper.title());
+        for reproduced in of_paper {
+            let figure = reproduced.figure;
+            page.heading(3, figure.id, &format!("{}: {}", figure.label, figure.title)).paragraph(figure.setup);
+            page.paragraph(&provenance(reproduced)).table(&table(&reproduced.rows));
+            reproduced.finding.charts.iter().for_each(|chart| {
+                page.chart(chart);
+            });
+            reproduced.finding.tables.iter().for_each(|table| {
+                page.table(table);
+            });
+            if let Some(text) = device::text(figure.device) {
+                page.paragraph("The device, as it was fitted and frozen:").listing(text);
+            }
+        }
+    }
+    page.html()
+}
+
+fn provenance(reproduced: &Reproduced<'_>) -> String {
+    let device = match reproduced.figure.device {
+        "" => "a device of a stated rate".to_owned(),
+        name => format!("device file {name}.toml"),
+    };
+    let seed = crate::band::Setting::NOMINAL.seed();
+    format!("Ran on {device}, seed {seed} at the nominal point, Sluicegate {}.", env!("CARGO_PKG_VERSION"))
+}
+
+/// A paper's text in Markdown; its charts are files beside it, which [`write_markdown`] writes.
+#[must_use]
+pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
+    let mut text = format!(
+        "# {}\n\nWritten by `sluice reproduce {} --docs DIR`; do not edit.\n\n{CLASSES}\n",
+        paper.title(),
+        paper.name()
+    );
+    for reproduced in all.iter().filter(|reproduced| reproduced.figure.paper == paper) {
+        let figure = reproduced.figure;
+        text += &format!("\n## {}: {}\n\n{}\n\n", figure.label, figure.title, figure.setup);
+        text += &format!("{}\n\n{}\n", provenance(reproduced), table(&reproduced.rows).markdown());
+        for (number, chart) in reproduced.finding.charts.iter().enumerate() {
+            text += &format!("![{}]({})\n\n", chart.title, chart_file(reproduced, number));
+        }
+        for table in &reproduced.finding.tables {
+            text += &format!("{}\n", table.markdown());
+        }
+        if !figure.device.is_empty() {
+            text += &format!("Device file: `crates/sluice-lab/devices/{}.toml`.\n", figure.device);
+        }
+    }
+    text
+}
+
+fn chart_file(reproduced: &Reproduced<'_>, number: usize) -> String {
+    format!("{}-{}.svg", reproduced.figure.id, number + 1)
+}
+
+/// A text for each paper that was run, and its charts, into `folder`.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write_markdown(folder: &Path, all: &[Reproduced<'_>]) -> Result<(), LabError> {
+    std::fs::create_dir_all(folder).map_err(|error| LabError::Write(folder.display().to_string(), error))?;
+    for paper in Paper::ALL {
+        if all.iter().any(|reproduced| reproduced.figure.paper == paper) {
+            write(&folder.join(format!("{}.md", paper.name())), &markdown(paper, all))?;
+        }
+    }
+    for reproduced in all {
+        for (number, chart) in reproduced.finding.charts.iter().enumerate() {
+            write(&folder.join(chart_file(reproduced, number)), &chart.svg())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file whole or not at all.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write(file: &Path, text: &str) -> Result<(), LabError> {
+    let part = file.with_extension("part");
+    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, file));
+    written.map_err(|error| LabError::Write(file.display().to_string(), error))
+}

@@ -130,10 +130,7 @@ fn point(plan: &Plan<'_>, figure: &Figure, setting: &Setting) -> Result<Finding,
     }
     let finding = (figure.run)(setting)?;
     let text = serde_json::to_string(&(program, &finding)).expect("findings are plain data");
-    // Whole or not at all: what is there after a kill is finished.
-    let part = file.with_extension("part");
-    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &file));
-    written.map_err(|error| LabError::Write(file.display().to_string(), error))?;
+    crate::report::write(&file, &text)?;
     Ok(finding)
 }
 

@@ -11,6 +11,7 @@ mod completions;
 mod demo;
 mod detach;
 mod export;
+mod reproduce;
 mod resize;
 mod schedulers;
 mod schema;
@@ -30,6 +31,7 @@ pub(crate) enum Verb {
     Schema(schema::Schema),
     Schedulers(schedulers::Schedulers),
     Demo(demo::Demo),
+    Reproduce(reproduce::Reproduce),
     Completions(completions::Completions),
 }
 
@@ -52,6 +54,7 @@ impl Verb {
             Verb::Schema(verb) => verb.run(),
             Verb::Schedulers(verb) => verb.run(format),
             Verb::Demo(verb) => verb.run(format, quiet),
+            Verb::Reproduce(verb) => verb.run(format, quiet),
             Verb::Completions(verb) => verb.run(),
         }
     }

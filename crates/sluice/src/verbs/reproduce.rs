@@ -1,0 +1,184 @@
+//! `sluice reproduce [ID...|PAPER|all]`
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sluice_lab::figure::{Class, Figure};
+use sluice_lab::run::{Plan, Reproduced, Row, Verdict};
+use sluice_lab::{figures, report, run};
+
+use crate::failure::Failure;
+use crate::output::{self, Format};
+
+/// Run the papers' tables and figures on modelled devices and say row by row what came out.
+///
+/// Every row of the acceptance table has a class: exact rows (E) must hold on any device, shapes (S) over a band of the device's
+/// parameters, and what depends on hardware (H) is shown beside the paper's number. The exit code is 1 if an exact row fails.
+#[derive(Args)]
+pub(crate) struct Reproduce {
+    /// Papers (mclock, flubber, mcfq, netback, two-tier), figures, rows (M1, M1a), or all.
+    #[arg(default_value = "all")]
+    what: Vec<String>,
+    /// The nominal point alone: shapes are judged without their band.
+    #[arg(long)]
+    quick: bool,
+    /// Say what there is, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Write report.html, rows.json and a text for each paper here; what an earlier run has finished here is not run again.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write the texts and charts of the papers here, as in docs/papers.
+    #[arg(long, value_name = "DIR")]
+    docs: Option<PathBuf>,
+    /// Run again what an earlier run has finished.
+    #[arg(long)]
+    fresh: bool,
+    /// Simulations at once; as many as there are processors without it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+impl Reproduce {
+    pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
+        let figures = chosen(&self.what)?;
+        if self.list {
+            list(&figures, format);
+            return Ok(());
+        }
+        let kept = self.out.as_deref().map(|out| keep(out, self.fresh)).transpose()?;
+        let threads = match self.threads {
+            Some(threads) => threads.into(),
+            None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        };
+        let plan = Plan { figures, quick: self.quick, threads, kept };
+        let progress = Progress::new(quiet);
+        let all = run::run(&plan, &|over, of, figure| progress.show(over, of, figure))?;
+        progress.end();
+        if let Some(out) = &self.out {
+            write(out, &all)?;
+        }
+        if let Some(docs) = &self.docs {
+            report::write_markdown(docs, &all)?;
+        }
+        let rows = report::rows(&all);
+        match format {
+            Format::Json => output::json(&rows),
+            Format::Table => print(&rows.rows),
+        }
+        let failed = rows.rows.iter().any(|row| row.class == Class::Exact && row.verdict == Verdict::Fail);
+        if failed { Err(Failure::No) } else { Ok(()) }
+    }
+}
+
+/// The figures that the words mean, each once, in the order of the papers.
+fn chosen(words: &[String]) -> Result<Vec<&'static Figure>, Failure> {
+    let mut meant = Vec::new();
+    for word in words {
+        let found = figures::find(word);
+        if found.is_empty() {
+            let known: Vec<_> = figures::words().collect();
+            return Err(Failure::NotFound(format!("Nothing is called '{word}'; there are: all, {}", known.join(", "))));
+        }
+        meant.extend(found.iter().map(|figure| figure.id));
+    }
+    Ok(figures::ALL.iter().copied().filter(|figure| meant.contains(&figure.id)).collect())
+}
+
+/// The folder for what is finished, and what that depends on: this very program.
+fn keep(out: &Path, fresh: bool) -> Result<(PathBuf, String), Failure> {
+    let folder = out.join("finished");
+    if fresh && folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let mut hash = DefaultHasher::new();
+    hash.write(&std::fs::read(std::env::current_exe()?)?);
+    Ok((folder, format!("{:016x}", hash.finish())))
+}
+
+fn write(out: &Path, all: &[Reproduced<'_>]) -> Result<(), Failure> {
+    let rows = serde_json::to_string_pretty(&report::rows(all)).expect("rows are plain data");
+    report::write(&out.join("rows.json"), &(rows + "\n"))?;
+    report::write(&out.join("report.html"), &report::page(all))?;
+    report::write_markdown(&out.join("papers"), all)?;
+    anstream::eprintln!("Written: {}", out.join("report.html").display());
+    Ok(())
+}
+
+fn list(figures: &[&Figure], format: Format) {
+    let rows = figures.iter().flat_map(|figure| figure.rows.iter().map(move |row| (figure, row)));
+    if format == Format::Json {
+        let rows: Vec<_> = rows
+            .map(|(figure, row)| {
+                serde_json::json!({ "id": row.id, "paper": figure.paper, "figure": figure.label, "name": figure.id,
+                    "class": row.class, "must": row.must, "paper_value": row.paper })
+            })
+            .collect();
+        return output::json(&serde_json::json!({ "rows": rows }));
+    }
+    let mut table = output::table(&["ROW", "CLASS", "PAPER", "FIGURE", "NAME", "MUST COME OUT"]);
+    for (figure, row) in rows {
+        table.add_row([row.id, row.class.letter(), figure.paper.name(), figure.label, figure.id, row.must]);
+    }
+    output::line(&table.to_string());
+}
+
+fn print(rows: &[&Row]) {
+    let mut table = output::table(&["ROW", "CLASS", "FIGURE", "VERDICT", "HERE", "PAPER"]);
+    for row in rows {
+        let figure = format!("{} {}", row.paper.name(), row.figure);
+        table.add_row([row.id, row.class.letter(), &figure, &row.verdict_text(), &row.measured, row.paper_value]);
+    }
+    output::line(&table.to_string());
+    for row in rows.iter().filter(|row| row.verdict == Verdict::Fail) {
+        output::line(&format!("\n{} must: {}\n   {}", row.id, row.must, row.note));
+    }
+    output::line(&format!("\n{}", report::summary(rows)));
+}
+
+/// What is seen while it runs: a bar on a terminal, a line for each tenth elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    quiet: bool,
+    begun: Instant,
+    tenth: Mutex<usize>,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        let bar = if quiet || !std::io::stderr().is_terminal() {
+            ProgressBar::hidden()
+        } else {
+            let style = ProgressStyle::with_template("{bar:40} {pos}/{len}, {eta} left: {msg}");
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+                .with_style(style.expect("this template is right"))
+        };
+        Progress { bar, quiet, begun: Instant::now(), tenth: Mutex::new(0) }
+    }
+
+    fn show(&self, over: usize, of: usize, figure: &str) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(over as u64);
+        self.bar.set_message(figure.to_owned());
+        if !self.bar.is_hidden() || self.quiet {
+            return;
+        }
+        let mut tenth = self.tenth.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if over * 10 / of > *tenth {
+            *tenth = over * 10 / of;
+            let left = self.begun.elapsed().as_secs_f64() / over as f64 * (of - over) as f64;
+            anstream::eprintln!("{over} of {of} runs ({} %), {left:.0} s left", 100 * over / of);
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
