@@ -78,6 +78,7 @@ fn spec(drive: &Drive, trace: &[Measured]) -> HddSpec {
         queue: 1,
         segments: drive.segments,
         segment_bytes: 128 << 10,
+        write_cache: 0,
     }
 }
 

@@ -1,4 +1,12 @@
 //! Disks side by side: RAID-0, and RAID-5 with what a small write costs there.
+//!
+//! A controller may have a cache of writes with a battery, which is a switch and off at first: a write is over when the cache
+//! has it, and goes to the disks at once; when the cache is full, the next write waits until disks have made room. A flush
+//! finds everything safe. Reads do not look into it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
 use sluice_sched::gate::Slot;
 use sluice_sched::{Instant, Kind};
@@ -42,8 +50,33 @@ enum Step {
 /// A job of the array, until its last part is over.
 #[derive(Debug, Clone, Copy)]
 struct Whole {
-    slot: Slot,
+    /// Nobody waits for what the controller has taken.
+    slot: Option<Slot>,
     left: u32,
+    /// That it has in the controller's cache.
+    cached: u32,
+}
+
+/// The controller's cache of writes.
+#[derive(Debug, Default)]
+struct Cache {
+    /// Bytes; 0: none.
+    most: u64,
+    used: u64,
+    latency: Duration,
+    /// Have no room yet.
+    waiting: VecDeque<Job>,
+    /// Are over at their times, in this order.
+    taken: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
+    sequence: u64,
+}
+
+impl Cache {
+    fn over(&mut self, now: Instant, slot: Slot) {
+        let at = Instant::from_nanos(now.as_nanos() + self.latency.as_nanos() as u64);
+        self.taken.push(Reverse((at, self.sequence, slot)));
+        self.sequence += 1;
+    }
 }
 
 /// The array.
@@ -57,6 +90,7 @@ pub struct Array {
     parts: Vec<Option<Part>>,
     free_parts: Vec<u32>,
     over: Vec<Slot>,
+    cache: Cache,
 }
 
 fn insert<T>(table: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
@@ -89,7 +123,15 @@ impl Array {
             parts: Vec::new(),
             free_parts: Vec::new(),
             over: Vec::new(),
+            cache: Cache::default(),
         }
+    }
+
+    /// With a controller that takes writes of so many bytes in all, each over after `latency`.
+    #[must_use]
+    pub fn with_cache(mut self, bytes: u64, latency: Duration) -> Self {
+        (self.cache.most, self.cache.latency) = (bytes, latency);
+        self
     }
 
     /// Where a byte lies: disk, offset there, and the disk with its parity.
@@ -114,6 +156,27 @@ impl Array {
         index
     }
 
+    /// A part of a job goes to its disk; on RAID-5 a write's old content and old parity first.
+    fn begin(&mut self, now: Instant, whole: u32, to: (usize, u64, u32), parity: Option<usize>, kind: Kind) {
+        let (disk, offset, length) = to;
+        let part = Part { whole, disk, offset, length, step: Step::Only(kind) };
+        let count = match parity.filter(|_| kind == Kind::Write) {
+            None => {
+                self.add(now, part, kind);
+                1
+            }
+            Some(parity) => {
+                let data = self.add(now, Part { step: Step::Old { partner: u32::MAX }, ..part }, Kind::Read);
+                let old = Step::Old { partner: data };
+                let check = self.add(now, Part { disk: parity, step: old, ..part }, Kind::Read);
+                let entry = self.parts[data as usize].as_mut().expect("it was added just now");
+                entry.step = Step::Old { partner: check };
+                2
+            }
+        };
+        self.wholes[whole as usize].as_mut().expect("its parts are not over").left += count;
+    }
+
     fn part_over(&mut self, now: Instant, index: u32) {
         let part = self.parts[index as usize].expect("a part at a disk is in the table");
         match part.step {
@@ -131,49 +194,71 @@ impl Array {
             Step::Only(_) | Step::OldOver => {
                 self.parts[index as usize] = None;
                 self.free_parts.push(index);
-                self.count_down(part.whole);
+                self.count_down(now, part.whole);
             }
         }
     }
 
-    fn count_down(&mut self, index: u32) {
+    fn count_down(&mut self, now: Instant, index: u32) {
         let whole = self.wholes[index as usize].as_mut().expect("its parts are not over");
         whole.left -= 1;
-        if whole.left == 0 {
-            self.over.push(whole.slot);
-            self.wholes[index as usize] = None;
-            self.free_wholes.push(index);
+        if whole.left > 0 {
+            return;
         }
+        let Whole { slot, cached, .. } = *whole;
+        self.wholes[index as usize] = None;
+        self.free_wholes.push(index);
+        self.over.extend(slot);
+        self.cache.used -= u64::from(cached);
+        while let Some(job) = self.cache.waiting.front().copied()
+            && self.cache.used + u64::from(job.length) <= self.cache.most
+        {
+            self.cache.waiting.pop_front();
+            self.take_in(now, job);
+        }
+    }
+
+    /// The controller has a write, and sends it on.
+    fn take_in(&mut self, now: Instant, job: Job) {
+        self.cache.used += u64::from(job.length);
+        self.cache.over(now, job.slot);
+        self.spread(now, job, None, job.length);
+    }
+
+    /// Sends the parts of a job to their disks.
+    fn spread(&mut self, now: Instant, job: Job, slot: Option<Slot>, cached: u32) {
+        let whole = insert(&mut self.wholes, &mut self.free_wholes, Whole { slot, left: 1, cached });
+        if job.kind == Kind::Flush {
+            for disk in 0..self.disks.len() {
+                self.begin(now, whole, (disk, 0, 0), None, Kind::Flush);
+            }
+        }
+        let (mut offset, mut left) = (job.offset, u64::from(job.length));
+        while left > 0 {
+            let (disk, at, parity) = self.locate(offset);
+            let length = (self.unit - offset % self.unit).min(left);
+            self.begin(now, whole, (disk, at, length as u32), parity, job.kind);
+            offset += length;
+            left -= length;
+        }
+        self.count_down(now, whole);
     }
 }
 
 impl Model for Array {
     fn submit(&mut self, now: Instant, job: Job) {
-        let whole = insert(&mut self.wholes, &mut self.free_wholes, Whole { slot: job.slot, left: 1 });
-        let (mut offset, mut left) = (job.offset, u64::from(job.length).max(1));
-        while left > 0 {
-            let (disk, at, parity) = self.locate(offset);
-            let length = (self.unit - offset % self.unit).min(left);
-            let part = Part { whole, disk, offset: at, length: length as u32, step: Step::Only(job.kind) };
-            let count = match parity.filter(|_| job.kind == Kind::Write) {
-                None => {
-                    self.add(now, part, job.kind);
-                    1
+        let cached = self.cache.most > 0 && u64::from(job.length) <= self.cache.most;
+        match job.kind {
+            Kind::Write if cached => {
+                self.cache.waiting.push_back(job);
+                if self.cache.waiting.len() == 1 && self.cache.used + u64::from(job.length) <= self.cache.most {
+                    self.cache.waiting.pop_front();
+                    self.take_in(now, job);
                 }
-                Some(parity) => {
-                    let data = self.add(now, Part { step: Step::Old { partner: u32::MAX }, ..part }, Kind::Read);
-                    let old = Step::Old { partner: data };
-                    let check = self.add(now, Part { disk: parity, step: old, ..part }, Kind::Read);
-                    let entry = self.parts[data as usize].as_mut().expect("it was added just now");
-                    entry.step = Step::Old { partner: check };
-                    2
-                }
-            };
-            self.wholes[whole as usize].as_mut().expect("it was added just now").left += count;
-            offset += length;
-            left -= length;
+            }
+            Kind::Flush if cached => self.cache.over(now, job.slot),
+            _ => self.spread(now, job, Some(job.slot), 0),
         }
-        self.count_down(whole);
     }
 
     fn settle(&mut self, now: Instant) {
@@ -184,12 +269,19 @@ impl Model for Array {
         if !self.over.is_empty() {
             return Some(Instant::ZERO);
         }
-        self.disks.iter().filter_map(Model::next).min()
+        let taken = self.cache.taken.peek().map(|Reverse((at, _, _))| *at);
+        self.disks.iter().filter_map(Model::next).chain(taken).min()
     }
 
     fn take(&mut self, now: Instant) -> Option<Slot> {
         loop {
             if let Some(slot) = self.over.pop() {
+                return Some(slot);
+            }
+            if let Some(Reverse((at, _, slot))) = self.cache.taken.peek().copied()
+                && at <= now
+            {
+                self.cache.taken.pop();
                 return Some(slot);
             }
             let disk = (0..self.disks.len()).filter(|disk| self.disks[*disk].next().is_some_and(|at| at <= now));
@@ -206,5 +298,71 @@ impl Model for Array {
 
     fn servers(&self) -> u32 {
         self.disks.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn array() -> Array {
+        Array::new(Layout::Raid5, 4, 64 << 10, &HddSpec::fc_15k_146gb())
+    }
+
+    /// When each of these is over, all asked at once, in the order of their slots.
+    fn over(mut array: Array, jobs: &[(Kind, u64, u32)]) -> Vec<u64> {
+        for (slot, (kind, offset, length)) in jobs.iter().enumerate() {
+            let job = Job { slot: Slot(slot as u32), kind: *kind, offset: *offset, length: *length };
+            array.submit(Instant::ZERO, job);
+        }
+        array.settle(Instant::ZERO);
+        let mut ends = vec![0; jobs.len()];
+        while let Some(at) = array.next() {
+            let now = if at == Instant::ZERO { Instant::from_nanos(1) } else { at };
+            while let Some(slot) = array.take(now) {
+                ends[slot.0 as usize] = now.as_nanos();
+            }
+            array.settle(now);
+        }
+        assert_eq!((array.cache.used, array.cache.waiting.len()), (0, 0));
+        assert!(array.wholes.iter().all(Option::is_none) && array.parts.iter().all(Option::is_none));
+        ends
+    }
+
+    #[test]
+    fn a_controllers_cache_takes_writes_until_it_is_full() {
+        let write = |place: u64| (Kind::Write, place << 30, 65_536);
+        let jobs: Vec<_> = (0..10).map(write).collect();
+        let latency = Duration::from_micros(100);
+        let cached = over(array().with_cache(4 * 65_536, latency), &jobs);
+        assert!(cached[..4].iter().all(|end| *end == 100_000), "{cached:?}");
+        assert!(cached[4..].iter().all(|end| *end > 2 * MS), "{cached:?}");
+        let without = over(array(), &jobs);
+        assert!(without.iter().all(|end| *end > 2 * MS) && without[9] > cached[9], "{without:?}");
+        // What is larger than the cache goes past it, and a flush finds all safe.
+        let large = over(array().with_cache(65_536, latency), &[(Kind::Write, 0, 131_072), (Kind::Flush, 0, 0)]);
+        assert!(large[0] > 2 * MS && large[1] == 100_000, "{large:?}");
+    }
+
+    #[test]
+    fn a_flush_goes_to_every_disk() {
+        let drive = HddSpec { write_cache: 16 << 20, ..HddSpec::fc_15k_146gb() };
+        let mut array = Array::new(Layout::Raid0, 3, 64 << 10, &drive);
+        for (slot, offset) in [1u64 << 30, (2 << 30) + 65_536, (3 << 30) + 131_072].into_iter().enumerate() {
+            array.submit(Instant::ZERO, Job { slot: Slot(slot as u32), kind: Kind::Write, offset, length: 4096 });
+        }
+        array.submit(Instant::ZERO, Job { slot: Slot(9), kind: Kind::Flush, offset: 0, length: 0 });
+        array.settle(Instant::ZERO);
+        let mut last = (Slot(0), 0);
+        while let Some(at) = array.next() {
+            while let Some(slot) = array.take(at) {
+                last = (slot, at.as_nanos());
+            }
+            array.settle(at);
+        }
+        assert!(last.0 == Slot(9) && last.1 > MS, "{last:?}");
+        assert!(array.busy_nanos() > 3 * MS, "each of them had one to write: {}", array.busy_nanos());
     }
 }

@@ -3,6 +3,10 @@
 //! The arm moves by a curve of four numbers or a measured table; the platter turns with absolute time; the outer zones are
 //! faster; after a read the drive reads on into a cache segment until it is asked for something else. Of the commands
 //! in its queue it takes the one that it reaches first, with a little for those that wait long.
+//!
+//! A cache of writes is off unless it is stated: who does direct I/O for durability switches it off, and papers that do not
+//! say are taken to have done so. With one, writes are over when the drive has them; it puts them on the platter, the nearest
+//! first, when it has nothing else to do, when the cache is full, and before a flush is over.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,10 +17,15 @@ use sluice_sched::{Instant, Kind};
 use super::{Job, Model, nanos};
 
 pub mod cache;
+mod queue;
 pub mod seek;
+mod writes;
 
 use cache::{Cache, Found};
+use queue::Queue;
+use seek::Curve;
 pub use seek::SeekCurve;
+use writes::Writes;
 
 /// How much further a track begins than the one before it, as a part of a turn: what changing tracks takes.
 const SKEW: f64 = 0.13;
@@ -44,6 +53,8 @@ pub struct HddSpec {
     pub segments: u32,
     /// Bytes of each.
     pub segment_bytes: u64,
+    /// Bytes of writes that it takes before they are on the platter; 0: none. Typical is 16 MiB.
+    pub write_cache: u64,
 }
 
 impl HddSpec {
@@ -61,6 +72,7 @@ impl HddSpec {
             queue: 1,
             segments: 16,
             segment_bytes: 1 << 20,
+            write_cache: 0,
         }
     }
 
@@ -77,6 +89,7 @@ impl HddSpec {
             queue: 1,
             segments: 16,
             segment_bytes: 1 << 20,
+            write_cache: 0,
         }
     }
 
@@ -94,10 +107,7 @@ impl HddSpec {
 
     /// Where byte `offset` lies, as a part of the arm's stroke from the outside.
     fn place(&self, offset: u64) -> f64 {
-        let (outer, inner) = self.rates;
-        let part = (offset as f64 / self.capacity as f64).min(1.0);
-        let (a, c) = ((outer - inner) / 2.0, part * (outer + inner) / 2.0);
-        if a.abs() < 1.0 { part } else { (outer - (outer * outer - 4.0 * a * c).max(0.0).sqrt()) / (2.0 * a) }
+        Zones::new(self).place(offset)
     }
 
     fn rate(&self, place: f64) -> f64 {
@@ -109,7 +119,40 @@ impl HddSpec {
     }
 }
 
-/// A command in the drive's queue, with what of it does not change.
+/// Where bytes lie when the rate falls evenly from the outside to the inside, with what of it does not change worked out.
+#[derive(Debug)]
+struct Zones {
+    /// 1 / capacity.
+    part: f64,
+    outer: f64,
+    square: f64,
+    /// Under the root, for all of the capacity.
+    fall: f64,
+    /// 1 / (outer - inner); 0 if all zones are as fast.
+    scale: f64,
+}
+
+impl Zones {
+    fn new(spec: &HddSpec) -> Self {
+        let (outer, inner) = spec.rates;
+        let difference = outer - inner;
+        let scale = if difference.abs() < 2.0 { 0.0 } else { 1.0 / difference };
+        let fall = difference * (outer + inner);
+        Zones { part: 1.0 / spec.capacity as f64, outer, square: outer * outer, fall, scale }
+    }
+
+    /// As a part of the arm's stroke.
+    #[inline]
+    fn place(&self, offset: u64) -> f64 {
+        let part = (offset as f64 * self.part).min(1.0);
+        if self.scale == 0.0 {
+            return part;
+        }
+        (self.outer - (self.square - self.fall * part).max(0.0).sqrt()) * self.scale
+    }
+}
+
+/// A command with what of it does not change.
 #[derive(Debug, Clone, Copy)]
 struct Command {
     job: Job,
@@ -118,21 +161,64 @@ struct Command {
     /// Which part of the turn must be under it.
     angle: f64,
     rate: f64,
-    arrived: f64,
+    /// What it gives away to those that came before, in seconds.
+    aged: f64,
+}
+
+/// How the arm and the platter move.
+#[derive(Debug)]
+struct Motion {
+    curve: Curve,
+    /// Seconds of a turn, and turns of a second.
+    turn: f64,
+    per_second: f64,
+    overhead: f64,
+}
+
+impl Motion {
+    /// How far the platter has turned when a command that is taken in at `now` lets the arm go.
+    fn turned(&self, now: f64) -> f64 {
+        fraction((now + self.overhead) * self.per_second)
+    }
+
+    /// Seconds until the place is under the head, when the arm has arrived there after `seek` seconds.
+    #[inline]
+    fn wait(&self, turned: f64, seek: f64, angle: f64) -> f64 {
+        fraction(angle - turned - seek * self.per_second) * self.turn
+    }
+
+    /// Seconds from `from` until the first byte is under the head.
+    fn reach(&self, from: f64, turned: f64, command: &Command) -> f64 {
+        let seek = self.curve.time((command.place - from).abs());
+        seek + self.wait(turned, seek, command.angle)
+    }
+}
+
+/// What is above the next whole number below; without a call into the C library.
+#[inline]
+fn fraction(value: f64) -> f64 {
+    let part = value - (value as i64) as f64;
+    if part < 0.0 { part + 1.0 } else { part }
 }
 
 /// The drive.
 #[derive(Debug)]
 pub struct Hdd {
     spec: HddSpec,
-    turn: f64,
+    zones: Zones,
+    motion: Motion,
+    /// Where the arm is, and behind which byte.
     head: f64,
+    byte: u64,
     /// Held and sorted.
-    queue: Vec<Command>,
+    queue: Queue,
     /// Not yet taken into the queue.
     line: VecDeque<Command>,
     serving: Option<(Instant, Command)>,
     cache: Cache,
+    writes: Writes,
+    /// Since when it has nothing to do.
+    idle: f64,
     busy: u64,
 }
 
@@ -142,97 +228,141 @@ impl Hdd {
     pub fn new(spec: HddSpec) -> Self {
         let seek = spec.seek.fitted(|part| spec.place((part * spec.capacity as f64) as u64));
         let cache = Cache::new(spec.segments, spec.segment_bytes);
-        let turn = spec.turn();
+        let (turn, overhead) = (spec.turn(), spec.overhead.as_secs_f64());
+        let motion = Motion { curve: Curve::new(&seek), turn, per_second: 1.0 / turn, overhead };
+        let (writes, zones) = (Writes::new(spec.write_cache), Zones::new(&spec));
         let spec = HddSpec { seek, ..spec };
-        Hdd { spec, turn, head: 0.0, queue: Vec::new(), line: VecDeque::new(), serving: None, cache, busy: 0 }
+        Hdd {
+            spec,
+            zones,
+            motion,
+            head: 0.0,
+            byte: 0,
+            queue: Queue::default(),
+            line: VecDeque::new(),
+            serving: None,
+            cache,
+            writes,
+            idle: 0.0,
+            busy: 0,
+        }
     }
 
     fn command(&self, now: Instant, job: Job) -> Command {
-        let place = self.spec.place(job.offset);
+        let place = self.zones.place(job.offset);
         let rate = self.spec.rate(place);
-        let tracks = job.offset as f64 / (rate * self.turn);
-        let angle = (tracks.fract() + SKEW * tracks.floor()).fract();
-        Command { job, place, angle, rate, arrived: now.as_nanos() as f64 * 1e-9 }
-    }
-
-    /// Seconds until the first byte is under the head.
-    fn reach(&self, now: f64, command: &Command) -> f64 {
-        let seek = self.spec.seek.time((command.place - self.head).abs());
-        let there = (now + self.spec.overhead.as_secs_f64() + seek) / self.turn;
-        let wait = command.angle - there.fract();
-        seek + if wait < 0.0 { wait + 1.0 } else { wait } * self.turn
-    }
-
-    /// The command that is reached first; one that the cache has is reached at once.
-    fn choose(&self, now: f64) -> usize {
-        if self.queue.len() == 1 {
-            return 0;
-        }
-        let mut best = (f64::INFINITY, 0);
-        for (index, command) in self.queue.iter().enumerate() {
-            let reach = match command.job.kind {
-                Kind::Read if self.cache.has_start(command.job.offset) => 0.0,
-                _ => self.reach(now, command),
-            };
-            let cost = reach - AGE * (now - command.arrived);
-            if cost < best.0 {
-                best = (cost, index);
-            }
-        }
-        best.1
+        let tracks = job.offset as f64 / (rate * self.motion.turn);
+        let track = (tracks as u64) as f64;
+        let angle = fraction(tracks - track + SKEW * track);
+        Command { job, place, angle, rate, aged: AGE * (now.as_nanos() as f64 * 1e-9) }
     }
 
     fn start_next(&mut self, at: Instant) {
         while self.queue.len() < self.spec.queue.max(1) as usize {
             let Some(command) = self.line.pop_front() else { break };
-            self.queue.push(command);
+            self.queue.push(command, &self.cache);
         }
         if self.queue.is_empty() {
             return;
         }
-        let now = at.as_nanos() as f64 * 1e-9;
+        let asked = at.as_nanos() as f64 * 1e-9;
+        let now = self.write_back_while_idle(asked);
         self.cache.read_on(now);
-        let command = self.queue.remove(self.choose(now));
-        let takes = nanos(self.serve(now, &command)).max(1);
+        let command = self.queue.take(now, self.head, &self.motion, &self.cache, &self.writes);
+        let takes = nanos(now - asked + self.serve(now, &command)).max(1);
         self.busy += takes;
-        self.serving = Some((Instant::from_nanos(at.as_nanos() + takes), command));
+        let ends = at.as_nanos() + takes;
+        self.idle = ends as f64 * 1e-9;
+        self.serving = Some((Instant::from_nanos(ends), command));
     }
 
     /// Does it; how many seconds that takes.
     fn serve(&mut self, now: f64, command: &Command) -> f64 {
-        let (job, overhead) = (command.job, self.spec.overhead.as_secs_f64());
-        let length = f64::from(job.length);
+        let (job, overhead) = (command.job, self.motion.overhead);
+        let transfer = f64::from(job.length) / self.spec.bus;
         match job.kind {
-            Kind::Read => {}
-            Kind::Write => self.cache.forget(job.offset, u64::from(job.length)),
-            // The medium is not touched: there is no cache of writes, and nothing to give up.
-            Kind::Flush | Kind::Discard | Kind::WriteZeroes => return overhead,
-        }
-        if job.kind == Kind::Read {
-            match self.cache.find(job.offset, u64::from(job.length)) {
-                Found::All => {
-                    let takes = overhead + length / self.spec.bus;
-                    // It reads on meanwhile.
-                    return takes;
+            Kind::Read if self.writes.has(&job) => overhead + transfer,
+            Kind::Read => self.read(now, command),
+            Kind::Write => {
+                if self.cache.forget(job.offset, u64::from(job.length)) {
+                    self.queue.look_again(&self.cache);
                 }
-                Found::Start { missing, rate } => {
-                    // The medium goes on under the head while the command is taken in.
-                    let takes = (missing as f64 / rate).max(overhead + length / self.spec.bus);
-                    self.cache.extend(job.offset, u64::from(job.length), now + takes);
-                    self.head = self.spec.place(job.offset + u64::from(job.length));
-                    return takes;
+                if !self.writes.takes(job.length) {
+                    return self.write(now, command);
                 }
-                Found::Nothing => {}
+                let room = self.write_back(now, |writes| writes.has_room(job.length));
+                self.writes.insert(*command);
+                room + overhead + transfer
             }
+            Kind::Flush => overhead + self.write_back(now, Writes::is_empty),
+            // The medium is not touched, and there is nothing to give up.
+            Kind::Discard | Kind::WriteZeroes => overhead,
         }
-        let takes = overhead + self.reach(now, command) + length / command.rate;
-        self.head = self.spec.place(job.offset + u64::from(job.length));
-        if job.kind == Kind::Read {
-            self.cache.begin(job.offset, u64::from(job.length), command.rate, now + takes);
-        } else {
-            self.cache.stop();
+    }
+
+    fn read(&mut self, now: f64, command: &Command) -> f64 {
+        let (job, overhead) = (command.job, self.motion.overhead);
+        let (transfer, length) = (f64::from(job.length) / self.spec.bus, u64::from(job.length));
+        match self.cache.find(job.offset, length) {
+            // It reads on meanwhile.
+            Found::All => return overhead + transfer,
+            Found::Start { missing, rate } => {
+                // The medium goes on under the head while the command is taken in.
+                let takes = (missing as f64 / rate).max(overhead + transfer);
+                self.cache.extend(job.offset, length, now + takes);
+                self.leave_behind(&job);
+                return takes;
+            }
+            Found::Nothing => {}
+        }
+        let takes = self.position_and_pass(now, command);
+        let before = self.cache.begin(job.offset, length, command.rate, now + takes);
+        self.queue.segments_moved(before, &self.cache);
+        takes
+    }
+
+    fn write(&mut self, now: f64, command: &Command) -> f64 {
+        let takes = self.position_and_pass(now, command);
+        self.cache.stop();
+        takes
+    }
+
+    /// The arm goes there, and all of it passes under the head.
+    fn position_and_pass(&mut self, now: f64, command: &Command) -> f64 {
+        let reach = self.motion.reach(self.head, self.motion.turned(now), command);
+        self.leave_behind(&command.job);
+        self.motion.overhead + reach + f64::from(command.job.length) / command.rate
+    }
+
+    /// The arm stays where a job ended.
+    fn leave_behind(&mut self, job: &Job) {
+        self.byte = job.offset + u64::from(job.length);
+        self.head = self.zones.place(self.byte);
+    }
+
+    /// Puts writes on the platter, the nearest first, until it is enough; how many seconds that takes.
+    fn write_back(&mut self, now: f64, enough: impl Fn(&Writes) -> bool) -> f64 {
+        let mut takes = 0.0;
+        while !enough(&self.writes)
+            && let Some(command) = self.writes.nearest(self.byte, self.head)
+        {
+            takes += self.write(now + takes, &command);
         }
         takes
+    }
+
+    /// What it did since it has nothing to do; when it is free, which is later than `now` if it is in the middle of a write.
+    fn write_back_while_idle(&mut self, now: f64) -> f64 {
+        let mut at = self.idle;
+        while at < now
+            && let Some(command) = self.writes.nearest(self.byte, self.head)
+        {
+            self.cache.read_on(at);
+            let takes = self.write(at, &command);
+            self.busy += nanos(takes.min(now - at));
+            at += takes;
+        }
+        at.max(now)
     }
 }
 

@@ -59,6 +59,10 @@ pub trait Model {
 }
 
 /// Seconds as nanoseconds, rounded up: nothing is over before it is.
+#[inline]
 pub(crate) fn nanos(seconds: f64) -> u64 {
-    (seconds * 1e9).ceil() as u64
+    // Without the processor's rounding instructions, which not every one of its kind has, `ceil` is a call.
+    let nanos = seconds * 1e9;
+    let whole = nanos as u64;
+    whole + u64::from((whole as f64) < nanos)
 }

@@ -20,6 +20,15 @@ pub(super) enum Found {
     Nothing,
 }
 
+/// What a new segment has changed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moved {
+    /// The stretch that does not grow any more.
+    pub(super) stays: Option<(f64, f64)>,
+    /// A segment was given up.
+    pub(super) gone: bool,
+}
+
 /// Segments, the latest first.
 #[derive(Debug)]
 pub(super) struct Cache {
@@ -72,15 +81,25 @@ impl Cache {
         }
     }
 
-    /// A read from the disk, over at `until`; the head reads on from there.
-    pub(super) fn begin(&mut self, offset: u64, length: u64, rate: f64, until: f64) {
+    /// From where to where the latest segment goes; a stretch without bytes if there is none.
+    #[inline]
+    pub(super) fn growing(&self) -> (f64, f64) {
+        self.segments.first().map_or((0.0, -1.0), |segment| (segment.start, segment.end))
+    }
+
+    /// A read from the disk, over at `until`; the head reads on from there. The stretch of the segment that grew before, and
+    /// whether one was given up for it.
+    pub(super) fn begin(&mut self, offset: u64, length: u64, rate: f64, until: f64) -> Moved {
         if self.most == 0 {
-            return;
+            return Moved { stays: None, gone: false };
         }
+        let stays = self.segments.first().map(|segment| (segment.start, segment.end));
+        let gone = self.segments.len() == self.most;
         self.segments.truncate(self.most - 1);
         let end = (offset + length) as f64;
         self.segments.insert(0, Segment { start: (offset as f64).max(end - self.bytes), end, rate });
         self.growing = Some(until);
+        Moved { stays, gone }
     }
 
     /// The head is somewhere else now.
@@ -88,9 +107,10 @@ impl Cache {
         self.growing = None;
     }
 
-    /// These bytes are others now.
-    pub(super) fn forget(&mut self, offset: u64, length: u64) {
-        let (start, end) = (offset as f64, (offset + length) as f64);
+    /// These bytes are others now: whether it had any of them.
+    pub(super) fn forget(&mut self, offset: u64, length: u64) -> bool {
+        let (start, end, before) = (offset as f64, (offset + length) as f64, self.segments.len());
         self.segments.retain(|segment| segment.end <= start || end <= segment.start);
+        self.segments.len() < before
     }
 }

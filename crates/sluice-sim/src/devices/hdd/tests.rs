@@ -85,3 +85,75 @@ fn nobody_starves_in_a_sorted_queue() {
         disk.settle(now);
     }
 }
+
+/// Keeps `depth` writes of 4 KiB outstanding anywhere; the drive when they are over, and when that was.
+fn random_writes(write_cache: u64, depth: u32, count: u32) -> (Hdd, Instant) {
+    let mut random = stream(1, "writes");
+    let mut disk = Hdd::new(HddSpec { queue: depth, write_cache, ..HddSpec::sata_7200_1tb() });
+    let pages = disk.spec.capacity / 4096;
+    let mut job = |slot| Job { slot, kind: Kind::Write, offset: random.below(pages) * 4096, length: 4096 };
+    (0..depth).for_each(|slot| disk.submit(Instant::ZERO, job(Slot(slot))));
+    disk.settle(Instant::ZERO);
+    let mut now = Instant::ZERO;
+    for over in 0..count {
+        now = disk.next().unwrap();
+        let slot = disk.take(now).unwrap();
+        if over + depth < count {
+            disk.submit(now, job(slot));
+        }
+        disk.settle(now);
+    }
+    (disk, now)
+}
+
+/// What one more job takes at `now`, and where it ends.
+fn one(disk: &mut Hdd, now: Instant, kind: Kind, offset: u64, length: u32) -> Duration {
+    disk.submit(now, Job { slot: Slot(0), kind, offset, length });
+    disk.settle(now);
+    let over = disk.next().unwrap();
+    disk.take(over).unwrap();
+    over.since(now)
+}
+
+#[test]
+fn a_cache_of_writes_takes_them_until_it_is_full() {
+    // 16 MiB are 4,096 writes, each over when it has crossed the bus: 200 us and 14 us.
+    let (mut disk, now) = random_writes(16 << 20, 1, 4096);
+    assert_eq!(now.as_nanos() / 4096, 213_654);
+    let full = one(&mut disk, now, Kind::Write, 0, 4096);
+    assert!(full > Duration::from_millis(1), "{full:?}: one must go first");
+    // Without it each takes a seek and half a turn.
+    let (_, without) = random_writes(0, 1, 4096);
+    assert!(without.as_nanos() > 50 * now.as_nanos(), "{without:?}");
+}
+
+#[test]
+fn written_back_in_the_order_of_places_is_faster_than_at_random() {
+    let (mut disk, now) = random_writes(16 << 20, 1, 4096);
+    let flush = one(&mut disk, now, Kind::Flush, 0, 0);
+    // From one to the nearest next: a short seek and half a turn, about 5 ms; at random about 13.
+    let each = flush / 4096;
+    assert!((Duration::from_millis(3)..Duration::from_millis(8)).contains(&each), "{each:?}");
+    let again = one(&mut disk, Instant::from_nanos(now.as_nanos() + flush.as_nanos() as u64), Kind::Flush, 0, 0);
+    assert_eq!(again, Duration::from_micros(200), "nothing is left");
+}
+
+#[test]
+fn an_idle_drive_writes_back() {
+    let (mut disk, now) = random_writes(16 << 20, 1, 1000);
+    let later = Instant::from_nanos(now.as_nanos() + 20_000_000_000);
+    assert_eq!(one(&mut disk, later, Kind::Flush, 0, 0), Duration::from_micros(200), "20 s were enough for a thousand");
+    assert!(disk.busy_nanos() < later.as_nanos());
+    let (mut disk, now) = random_writes(16 << 20, 1, 1000);
+    let soon = Instant::from_nanos(now.as_nanos() + 100_000_000);
+    let flush = one(&mut disk, soon, Kind::Flush, 0, 0);
+    assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&flush), "{flush:?}: a few of a thousand");
+}
+
+#[test]
+fn what_waits_to_be_written_is_read_from_there() {
+    let mut disk = Hdd::new(HddSpec { write_cache: 16 << 20, ..HddSpec::sata_7200_1tb() });
+    let write = one(&mut disk, Instant::ZERO, Kind::Write, 1 << 39, 8192);
+    let now = Instant::from_nanos(write.as_nanos() as u64);
+    assert!(one(&mut disk, now, Kind::Read, (1 << 39) + 4096, 4096) < Duration::from_micros(250));
+}
