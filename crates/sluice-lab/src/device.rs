@@ -140,6 +140,7 @@ impl DriveFile {
             queue: self.queue,
             segments: self.segments,
             segment_bytes: 1 << 20,
+            write_cache: 0,
         }
     }
 }
