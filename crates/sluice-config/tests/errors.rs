@@ -322,8 +322,44 @@ fn a_volume_has_no_policy_of_its_own_where_volumes_share_a_queue() {
     let message = "Volume a/v: weight of a volume inside a VM is not enforced by sfqd, the scheduler of device d: no \
                    such promise is given";
     assert_eq!((found.len(), found[0].message.as_str()), (1, message));
-    assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock;"), "{found:?}");
+    assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock with mode = \"product\";"), "{found:?}");
     assert!(parse("host.toml", &sfqd).is_ok(), "the VM's own weight is enforced");
+}
+
+#[test]
+fn the_published_mclock_knows_no_volumes() {
+    let host = |mode: &str, allow: &str| {
+        let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nmclock = {{ mode = \"{mode}\" }}"));
+        host.replace("device = \"d\"", &format!("device = \"d\"\nweight = 200{allow}"))
+    };
+    assert!(parse("host.toml", &host("product", "")).is_ok());
+    let found = parse("host.toml", &host("paper", "")).unwrap_err().0;
+    let message = "Volume a/v: weight of a volume inside a VM is not enforced by mclock, the scheduler of device d: no \
+                   such promise is given";
+    assert_eq!((found.len(), found[0].message.as_str()), (1, message));
+    let hint = "enforced by mclock with mode = \"product\"; or set allow_unenforced = true to accept that";
+    assert_eq!(found[0].hint.as_deref(), Some(hint));
+    let warnings = parse("host.toml", &host("paper", "\nallow_unenforced = true")).unwrap().warnings;
+    assert!(warnings.iter().any(|found| found.message == message), "{warnings:?}");
+}
+
+#[test]
+fn a_latency_of_reads_alone_is_nobodys() {
+    for scheduler in ["edf-credit", "flubber"] {
+        let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"{scheduler}\""));
+        let host = |more: &str| {
+            host.replace("= 100\n", &format!("= 100\nlatency = {{ p99 = \"5ms\", reads_only = true }}\n{more}"))
+        };
+        let found = parse("host.toml", &host("")).unwrap_err().0;
+        let message = format!(
+            "Policy p: latency.reads_only is not enforced by {scheduler}, the scheduler of device d: writes have the \
+             same deadline, and reads wait behind them"
+        );
+        assert_eq!((found.len(), found[0].message.as_str()), (1, message.as_str()), "{found:?}");
+        assert!(found[0].hint.as_deref().unwrap().contains("leave reads_only out"), "{found:?}");
+        let warnings = parse("host.toml", &host("allow_unenforced = true\n")).unwrap().warnings;
+        assert!(warnings.iter().any(|found| found.message == message), "{warnings:?}");
+    }
 }
 
 #[test]

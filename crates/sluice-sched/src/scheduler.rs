@@ -252,6 +252,8 @@ pub struct Descriptor {
     pub enforces: &'static [(Field, &'static str)],
     /// Whether a volume may have a policy of its own inside its VM's; where not, a VM's volumes share its queue.
     pub volumes: bool,
+    /// The parameter, and its words, with which volumes may have one, if not with all.
+    pub volumes_depend: Option<(&'static str, &'static [&'static str])>,
     /// Fields of `enforces` that it enforces only while a parameter is one of these words: field, parameter, words.
     pub depends: &'static [(Field, &'static str, &'static [&'static str])],
     /// What it is for.
@@ -273,11 +275,17 @@ impl Descriptor {
 
     /// What becomes of the volumes of a VM, in a sentence.
     #[must_use]
-    pub const fn about_volumes(&self) -> &'static str {
-        if self.volumes {
-            "A volume may have a policy of its own inside its VM's."
-        } else {
-            "The volumes of a VM share its queue: a volume that states a policy of its own is refused."
+    pub fn about_volumes(&self) -> String {
+        match (self.volumes, self.volumes_depend) {
+            (true, None) => "A volume may have a policy of its own inside its VM's.".to_owned(),
+            (true, Some((name, words))) => format!(
+                "With {name} \"{}\" a volume may have a policy of its own inside its VM's; else the volumes of a VM share \
+                 its queue, and a volume that states a policy of its own is refused.",
+                words.join("\" or \"")
+            ),
+            (false, _) => {
+                "The volumes of a VM share its queue: a volume that states a policy of its own is refused.".to_owned()
+            }
         }
     }
 
@@ -285,6 +293,13 @@ impl Descriptor {
     #[must_use]
     pub fn enforces_inside(&self, field: Field) -> bool {
         self.volumes && self.enforces(field)
+    }
+
+    /// Whether it enforces `field` of a volume inside a VM with these parameters.
+    #[must_use]
+    pub fn enforces_inside_with(&self, field: Field, params: &ParamTable) -> bool {
+        let given = self.volumes_depend.is_none_or(|(name, words)| words.contains(&self.word(name, params)));
+        given && self.enforces_inside(field) && self.enforces_with(field, params)
     }
 
     /// Whether it enforces `field` with these parameters.

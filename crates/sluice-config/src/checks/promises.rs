@@ -9,6 +9,7 @@ use sluice_sched::{Bytes, Descriptor, Policy};
 use super::Draft;
 use crate::device::{DeviceDraft, other_size_hint};
 use crate::diagnostics::Report;
+use crate::model::Device;
 use crate::policy::Part;
 use crate::source::Place;
 use crate::vm::{VmDraft, VolumeDraft};
@@ -96,21 +97,25 @@ fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
 fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     let policy = part.policy();
-    let enforces = |scheduler: &Descriptor, field| {
-        if inside { scheduler.enforces_inside(field) } else { scheduler.enforces(field) }
+    let given = |field| {
+        let Device { scheduler, params, .. } = device;
+        if inside { scheduler.enforces_inside_with(field, params) } else { scheduler.enforces_with(field, params) }
     };
-    let given = |field| enforces(device.scheduler, field) && device.scheduler.enforces_with(field, &device.params);
     for field in policy.stated().filter(|field| !given(*field)) {
         let Some((place, whose)) = part.place_of(field) else { continue };
         let (field_name, scheduler) = (field.name(), device.scheduler.name);
-        let of_volume = if inside && !device.scheduler.volumes { " of a volume inside a VM" } else { "" };
+        let alone = inside && device.scheduler.enforces_with(field, &device.params);
+        let of_volume = if alone { " of a volume inside a VM" } else { "" };
         let message = format!(
             "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no such \
              promise is given",
             device.name
         );
-        let able = schedulers::for_medium(Medium::Disk).filter(|scheduler| enforces(scheduler, field));
-        let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field)).collect();
+        let able = schedulers::for_medium(Medium::Disk).filter(|scheduler| match inside {
+            true => scheduler.enforces_inside(field),
+            false => scheduler.enforces(field),
+        });
+        let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field, inside)).collect();
         if part.allows_unenforced() {
             report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
         } else if able.is_empty() {
@@ -121,12 +126,36 @@ fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Repo
             report.error(place, message, hint);
         }
     }
+    if let Some((place, whose)) = part.place_of(Field::Latency)
+        && given(Field::Latency)
+        && policy.latency.is_some_and(|target| target.reads_only)
+    {
+        check_reads_only(part, (place, &whose), device, report);
+    }
 }
 
-/// A scheduler's name, and the parameters without which it does not enforce `field`.
-fn with_what_it_needs(scheduler: &Descriptor, field: Field) -> String {
-    let needs = scheduler.depends.iter().filter(|(of, _, _)| *of == field);
-    let needs: Vec<String> = needs.map(|(_, name, words)| format!("{name} = \"{}\"", words.join("\" or \""))).collect();
+/// Who keeps latencies keeps them by a deadline for each request, reads and writes alike, in one line for each VM.
+fn check_reads_only(part: &Part, (place, whose): (Place, &str), device: &Device, report: &Report) {
+    let message = format!(
+        "{whose}: latency.reads_only is not enforced by {}, the scheduler of device {}: writes have the same deadline, and \
+         reads wait behind them",
+        device.scheduler.name, device.name
+    );
+    if part.allows_unenforced() {
+        report.warn(place, message, None);
+    } else {
+        let hint = "no scheduler does; leave reads_only out, or set allow_unenforced = true to accept that";
+        report.error(place, message, hint.to_owned());
+    }
+}
+
+/// A scheduler's name, and the parameters without which it does not enforce `field`, `inside` a VM or of one.
+fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> String {
+    let needs = scheduler.depends.iter().filter(|(of, _, _)| *of == field).map(|(_, name, words)| (*name, *words));
+    let mut needs: Vec<_> = needs.chain(scheduler.volumes_depend.filter(|_| inside)).collect();
+    needs.dedup();
+    let needs: Vec<String> =
+        needs.iter().map(|(name, words)| format!("{name} = \"{}\"", words.join("\" or \""))).collect();
     match needs.is_empty() {
         true => scheduler.name.to_owned(),
         false => format!("{} with {}", scheduler.name, needs.join(" and ")),

@@ -89,6 +89,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[(Field::Class, "background", &["idle"])],
     volumes: false,
     medium: Medium::Disk,
+    volumes_depend: None,
     merging: true,
     parameters: &[
         flubber::BETA,

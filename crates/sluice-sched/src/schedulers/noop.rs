@@ -41,6 +41,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     enforces: &[],
     volumes: false,
     medium: Medium::Disk,
+    volumes_depend: None,
     depends: &[],
     merging: true,
     parameters: &[],

@@ -81,6 +81,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[],
     volumes: false,
     medium: Medium::Disk,
+    volumes_depend: None,
     merging: false,
     parameters: &[
         Parameter {

@@ -130,6 +130,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     depends: &[(Field::Weight, "prioritize", &["on"]), (Field::Class, "prioritize", &["on"])],
     volumes: false,
+    volumes_depend: None,
     medium: Medium::Network,
     merging: false,
     parameters: &[

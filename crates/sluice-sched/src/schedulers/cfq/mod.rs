@@ -161,6 +161,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[(Field::Weight, "mode", &["group"])],
     volumes: false,
     medium: Medium::Disk,
+    volumes_depend: None,
     merging: true,
     parameters: PARAMETERS,
     build,

@@ -191,6 +191,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[],
     volumes: false,
     medium: Medium::Disk,
+    volumes_depend: None,
     // rule: flubber.f13
     merging: true,
     parameters: &[

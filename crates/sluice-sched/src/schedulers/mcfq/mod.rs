@@ -84,6 +84,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[],
     volumes: false,
     medium: Medium::Disk,
+    volumes_depend: None,
     merging: true,
     parameters: &PARAMETERS,
     build,

@@ -112,6 +112,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     volumes: true,
     medium: Medium::Disk,
+    volumes_depend: Some(("mode", &["product"])),
     depends: &[(Field::Burst, "mode", &["product"])],
     // Cost is counted by request.
     merging: false,

@@ -97,6 +97,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     )],
     depends: &[],
     volumes: false,
+    volumes_depend: None,
     medium: Medium::Network,
     merging: false,
     parameters: &[
