@@ -76,6 +76,8 @@ impl Flags {
     pub const CARRIER: Flags = Flags(16);
     /// Was dispatched by a scheduler that is gone; set by the gate alone.
     pub const FOREIGN: Flags = Flags(32);
+    /// A write that is durable when it completes; no scheduler cares, but it is not merged with one that is not.
+    pub const FORCED: Flags = Flags(64);
 
     /// Whether all of `other` are set.
     #[must_use]

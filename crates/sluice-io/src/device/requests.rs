@@ -17,6 +17,15 @@ pub(super) enum Client {
     Queue(u32),
 }
 
+/// What the scheduler is told of a request. Somebody waits for whatever goes to the disk itself: what a guest still has in
+/// its page cache it does not send, and direct writes of the host are sync too. Through the host's page cache a write is
+/// over once it is there, unless it is forced.
+// rule: gate.sync-guest
+fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
+    let sync = if kind == Kind::Write && buffered && !forced { Flags::NONE } else { Flags::SYNC };
+    if forced { sync.with(Flags::FORCED) } else { sync }
+}
+
 impl Loop {
     /// Enters a request into the table and the accounts of its VM's window.
     pub(super) fn open_io(&mut self, io: Io) -> u32 {
@@ -31,12 +40,11 @@ impl Loop {
         let io = &self.backend.ios[token];
         let volume = &self.backend.volumes[io.volume];
         let kind = io.kind.expect("only requests for the device arrive at the gate");
-        let sync = kind == Kind::Read || io.forced;
         let arrival = Arrival {
             owner: self.vms[volume.vm].owner,
             volume: volume.id,
             kind,
-            flags: if sync { Flags::SYNC } else { Flags::NONE },
+            flags: flags(kind, io.forced, volume.is_buffered()),
             offset: volume.address(io.volume, io.offset),
             length: io.length,
             token,
@@ -158,5 +166,22 @@ impl Io {
             status: None,
             held: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // rule: gate.sync-guest
+    #[test]
+    fn a_guests_writes_are_sync_unless_the_hosts_page_cache_takes_them() {
+        let sync = |kind, forced, buffered| flags(kind, forced, buffered).contains(Flags::SYNC);
+        assert!(sync(Kind::Write, false, false) && sync(Kind::Write, true, true) && !sync(Kind::Write, false, true));
+        for (kind, buffered) in [(Kind::Read, true), (Kind::Read, false), (Kind::Flush, true), (Kind::Discard, false)] {
+            assert!(sync(kind, false, buffered), "{kind:?} {buffered}");
+        }
+        assert!(flags(Kind::Write, true, false).contains(Flags::FORCED));
+        assert!(!flags(Kind::Write, false, false).contains(Flags::FORCED));
     }
 }

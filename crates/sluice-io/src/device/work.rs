@@ -161,6 +161,11 @@ impl Volume {
         direct && stage == Stage::Transfer && io.kind == Some(Kind::Write) && io.forced
     }
 
+    /// Whether its writes go through the host's page cache.
+    pub(super) fn is_buffered(&self) -> bool {
+        matches!(&self.store, VolumeStore::File { source, .. } if source.is_buffered())
+    }
+
     /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
     pub(super) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
         let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };

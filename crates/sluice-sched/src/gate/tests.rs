@@ -137,6 +137,19 @@ fn neighbours_become_one_request_and_end_each_for_itself() {
     assert_eq!(account.cost, 5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()), "each pays for itself");
 }
 
+#[test]
+fn a_write_that_must_be_durable_is_not_merged_with_one_that_need_not() {
+    let (mut gate, read) = merging(8);
+    let now = Instant::ZERO;
+    let forced = Flags::SYNC.with(Flags::FORCED);
+    for (page, flags) in [(10, Flags::SYNC), (11, forced), (12, forced), (13, Flags::SYNC)] {
+        gate.insert(now, &Arrival { kind: Kind::Write, flags, ..read(page * 4096, page as u32) }).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(now, &mut log);
+    assert_eq!(pages(&log), [(10, 1), (11, 2), (13, 1)]);
+}
+
 // rule: gate.merge-switch
 #[test]
 fn without_the_switch_neighbours_stay_what_they_are() {

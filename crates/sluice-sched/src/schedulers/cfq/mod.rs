@@ -147,8 +147,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     summary: "slices of the disk's time in turn, by weight and priority; idles for the next request",
     idea: "Each VM has the disk for a slice of time, in which only its requests go, and for a moment the disk may stand \
            still for its next one. What is shared out is time: who reads in order gets far more done in it than who \
-           reads anywhere. Async writes of all VMs share one queue per priority, so they are not isolated from each \
-           other.",
+           reads anywhere. A VM's writes are sync, as direct I/O is, and have their VM's queue. Those that go through \
+           the host's page cache (cache = \"buffered\") are async unless forced, and of all VMs these share one queue \
+           per priority, so they are not isolated from each other.",
     when: "For one spinning disk with few VMs, to share it by time; and as the baseline that the papers measure \
            against. On SSDs and arrays its idling costs more than it brings.",
     source: "CFQ of Linux 2.6.18, 2.6.32 and 3.6, by documentation and measured behaviour",
