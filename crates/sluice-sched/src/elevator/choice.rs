@@ -1,6 +1,30 @@
 //! Which of two requests is nearer to the head.
 
+use crate::elevator::pool::Node;
 use crate::request::Request;
+
+/// Where a request begins, and, of two that begin there, which came first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(pub(super) u128);
+
+impl Place {
+    pub(crate) fn of(request: &Request) -> Place {
+        Place(u128::from(request.offset) << 64 | u128::from(request.id.0))
+    }
+
+    /// Before all that begin at `offset`.
+    pub(super) fn before_all(offset: u64) -> Place {
+        Place(u128::from(offset) << 64)
+    }
+
+    pub(crate) fn offset(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    pub(super) fn id(self) -> u64 {
+        self.0 as u64
+    }
+}
 
 /// How distance is measured: forward as it is, backward at a price and only so far.
 #[derive(Debug, Clone, Copy)]
@@ -14,11 +38,11 @@ pub(crate) struct Nearness {
 impl Nearness {
     /// `None`: wrapped.
     // rule: anticipatory.back-max, anticipatory.back-penalty
-    fn distance(self, head: u64, request: &Request) -> Option<u64> {
-        match request.offset.checked_sub(head) {
+    fn distance(self, head: u64, place: Place) -> Option<u64> {
+        match place.offset().checked_sub(head) {
             Some(forward) => Some(forward),
             None => {
-                let back = head - request.offset;
+                let back = head - place.offset();
                 (back <= self.back_max).then(|| back.saturating_mul(self.back_penalty))
             }
         }
@@ -26,14 +50,22 @@ impl Nearness {
 
     /// Whether `a` goes rather than `b`, with the head at `head`.
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
-    pub(crate) fn prefers(self, head: u64, a: &Request, b: &Request) -> bool {
-        let elder = a.id < b.id;
+    pub(crate) fn prefers(self, head: u64, a: Place, b: Place) -> bool {
+        let elder = a.id() < b.id();
         match (self.distance(head, a), self.distance(head, b)) {
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (None, None) => a.offset < b.offset || a.offset == b.offset && elder,
+            (None, None) => a < b,
             (Some(near), Some(far)) if near != far => near < far,
-            _ => a.offset > b.offset || a.offset == b.offset && elder,
+            _ => a.offset() > b.offset() || a.offset() == b.offset() && elder,
+        }
+    }
+
+    /// The one of two that goes, where there are two.
+    pub(crate) fn nearer(self, head: u64, a: Option<Node>, b: Option<Node>) -> Option<Node> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(if self.prefers(head, a.place(), b.place()) { a } else { b }),
+            (a, b) => a.or(b),
         }
     }
 }
@@ -61,12 +93,12 @@ mod tests {
         ];
         let nearness = Nearness { back_max: 50 * 4096, back_penalty: 2 };
         for (pages, expected) in table {
-            let [a, b] = pages.map(|page| request(page, 0, Kind::Read, page));
-            let chosen = if nearness.prefers(100 * 4096, &a, &b) { a } else { b };
-            assert_eq!(chosen.id.0, expected, "{pages:?}");
-            assert_ne!(nearness.prefers(100 * 4096, &a, &b), nearness.prefers(100 * 4096, &b, &a), "{pages:?}");
+            let [a, b] = pages.map(|page| Place::of(&request(page, 0, Kind::Read, page)));
+            let chosen = if nearness.prefers(100 * 4096, a, b) { a } else { b };
+            assert_eq!(chosen.offset(), expected * 4096, "{pages:?}");
+            assert_ne!(nearness.prefers(100 * 4096, a, b), nearness.prefers(100 * 4096, b, a), "{pages:?}");
         }
-        let [older, younger] = [1, 2].map(|id| request(id, 0, Kind::Read, 120));
-        assert!(nearness.prefers(0, &older, &younger) && !nearness.prefers(0, &younger, &older));
+        let [older, younger] = [1, 2].map(|id| Place::of(&request(id, 0, Kind::Read, 120)));
+        assert!(nearness.prefers(0, older, younger) && !nearness.prefers(0, younger, older));
     }
 }

@@ -12,7 +12,7 @@ mod tree;
 
 pub(crate) use average::{Average, SeekAverage};
 pub(crate) use choice::Nearness;
-pub(crate) use pool::{Node, Pool, Queue};
+pub(crate) use pool::{Node, Pool, Queue, Taken};
 pub(crate) use ticks::Ticks;
 pub(crate) use tree::{Forest, Tree};
 

@@ -1,5 +1,6 @@
 //! Requests in two orders: by place on the device, and by age.
 
+use crate::elevator::choice::Place;
 use crate::elevator::tree::{Forest, Tree};
 use crate::request::Request;
 use crate::scheduler::Scope;
@@ -9,14 +10,46 @@ const NIL: u32 = u32::MAX;
 /// Queued requests that overlap a merged one and are looked at to find its part; beyond it the merge is declined.
 const OVERLAPS_MAX: usize = 64;
 
-/// A queued request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Node(u32);
-
+/// A queued request: which it is, and its place.
 #[derive(Debug, Clone, Copy)]
+pub(crate) struct Node {
+    place: Place,
+    index: u32,
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Node) -> bool {
+        self.index == other.index
+    }
+}
+
+impl Eq for Node {}
+
+impl Node {
+    pub(crate) fn offset(self) -> u64 {
+        self.place.offset()
+    }
+
+    pub(crate) fn place(self) -> Place {
+        self.place
+    }
+}
+
+fn node((place, index): (u128, u32)) -> Node {
+    Node { place: Place(place), index }
+}
+
+/// Its request and its expiry: a cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 struct Entry {
     request: Request,
     expiry: Instant,
+}
+
+/// Its neighbours by age, apart from the rest: a request that goes changes those of two others.
+#[derive(Debug, Clone, Copy)]
+struct Ages {
     elder: u32,
     younger: u32,
 }
@@ -25,9 +58,12 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     entries: Vec<Entry>,
+    ages: Vec<Ages>,
     free: Vec<u32>,
     /// By place; of two at one place the older one first.
-    places: Forest<(u64, u64)>,
+    places: Forest<u128>,
+    /// Requests of each owner.
+    owned: Vec<u32>,
 }
 
 /// One queue.
@@ -51,132 +87,146 @@ impl Queue {
     }
 }
 
-fn node(index: u32) -> Option<Node> {
-    (index != NIL).then_some(Node(index))
-}
-
-fn place(request: &Request) -> (u64, u64) {
-    (request.offset, request.id.0)
+/// A request that was taken out of its queue, and who stood beside it.
+pub(crate) struct Taken {
+    pub(crate) request: Request,
+    pub(crate) before: Option<Node>,
+    pub(crate) after: Option<Node>,
 }
 
 impl Pool {
-    /// A request enters a queue, at its place and as the youngest.
-    pub(crate) fn insert(&mut self, queue: &mut Queue, request: Request, expiry: Instant) -> Node {
-        let entry = Entry { request, expiry, elder: queue.youngest, younger: NIL };
+    /// A request enters a queue, at its place and as the youngest. With it comes who stands before it.
+    pub(crate) fn insert(&mut self, queue: &mut Queue, request: Request, expiry: Instant) -> (Node, Option<Node>) {
+        let (entry, ages) = (Entry { request, expiry }, Ages { elder: queue.youngest, younger: NIL });
         let index = match self.free.pop() {
             Some(index) => {
-                self.entries[index as usize] = entry;
+                (self.entries[index as usize], self.ages[index as usize]) = (entry, ages);
                 index
             }
             None => {
                 self.entries.push(entry);
+                self.ages.push(ages);
                 self.entries.len() as u32 - 1
             }
         };
         match queue.youngest {
             NIL => queue.oldest = index,
-            elder => self.entries[elder as usize].younger = index,
+            elder => self.ages[elder as usize].younger = index,
         }
         queue.youngest = index;
         queue.len += 1;
-        self.places.insert(&mut queue.tree, index, place(&request));
-        Node(index)
+        *self.owned(&request) += 1;
+        let place = Place::of(&request);
+        let before = self.places.insert(&mut queue.tree, place.0, index);
+        (Node { place, index }, before.map(node))
+    }
+
+    fn owned(&mut self, request: &Request) -> &mut u32 {
+        let index = request.owner.index();
+        if self.owned.len() <= index {
+            self.owned.resize(index + 1, 0);
+        }
+        &mut self.owned[index]
     }
 
     /// A request leaves its queue.
-    pub(crate) fn remove(&mut self, queue: &mut Queue, Node(index): Node) -> Request {
-        let Entry { request, elder, younger, .. } = self.entries[index as usize];
+    pub(crate) fn remove(&mut self, queue: &mut Queue, Node { place, index }: Node) -> Taken {
+        let request = self.entries[index as usize].request;
+        let Ages { elder, younger } = self.ages[index as usize];
         match elder {
             NIL => queue.oldest = younger,
-            elder => self.entries[elder as usize].younger = younger,
+            elder => self.ages[elder as usize].younger = younger,
         }
         match younger {
             NIL => queue.youngest = elder,
-            younger => self.entries[younger as usize].elder = elder,
+            younger => self.ages[younger as usize].elder = elder,
         }
         queue.len -= 1;
-        self.places.remove(&mut queue.tree, index);
+        *self.owned(&request) -= 1;
         self.free.push(index);
-        request
+        let [before, after] = self.places.remove(&mut queue.tree, &place.0).map(|found| found.map(node));
+        Taken { request, before, after }
     }
 
-    pub(crate) fn request(&self, Node(index): Node) -> &Request {
+    pub(crate) fn request(&self, Node { index, .. }: Node) -> &Request {
         &self.entries[index as usize].request
     }
 
-    pub(crate) fn expiry(&self, Node(index): Node) -> Instant {
+    pub(crate) fn expiry(&self, Node { index, .. }: Node) -> Instant {
         self.entries[index as usize].expiry
     }
 
     /// The oldest of a queue: the head of its FIFO.
     pub(crate) fn oldest(&self, queue: &Queue) -> Option<Node> {
-        node(queue.oldest)
+        (queue.oldest != NIL).then(|| self.numbered(queue.oldest))
+    }
+
+    fn numbered(&self, index: u32) -> Node {
+        Node { place: Place::of(&self.entries[index as usize].request), index }
     }
 
     /// The one at the lowest place.
     pub(crate) fn lowest(&self, queue: &Queue) -> Option<Node> {
-        self.places.first(&queue.tree).map(Node)
+        self.places.first(&queue.tree).map(node)
     }
 
     /// The next one in the order of places.
-    pub(crate) fn after(&self, Node(index): Node) -> Option<Node> {
-        self.places.after(index).map(Node)
-    }
-
-    /// The one before in the order of places.
-    pub(crate) fn before(&self, Node(index): Node) -> Option<Node> {
-        self.places.before(index).map(Node)
+    pub(crate) fn after(&self, queue: &Queue, Node { place, .. }: Node) -> Option<Node> {
+        self.places.after(&queue.tree, &place.0).map(node)
     }
 
     /// The oldest that begins at this place.
     pub(crate) fn starting_at(&self, queue: &Queue, offset: u64) -> Option<Node> {
-        let found = self.places.at_or_after(&queue.tree, &(offset, 0))?;
-        (self.places.key(found).0 == offset).then_some(Node(found))
+        let [_, behind] = self.around(queue, offset);
+        behind.filter(|found| found.offset() == offset)
     }
 
     /// The last one that begins before a place, and the first one that begins there or behind it.
-    pub(crate) fn around(&self, queue: &Queue, offset: u64) -> (Option<Node>, Option<Node>) {
-        let behind = self.places.at_or_after(&queue.tree, &(offset, 0));
-        let before = match behind {
-            Some(behind) => self.places.before(behind),
-            None => self.places.last(&queue.tree),
-        };
-        (before.map(Node), behind.map(Node))
+    pub(crate) fn around(&self, queue: &Queue, offset: u64) -> [Option<Node>; 2] {
+        self.places.around(&queue.tree, &Place::before_all(offset).0).map(|found| found.map(node))
     }
 
     /// The request that would become `grown` by a merge; nothing changes.
     pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
-        let mut at = self.places.at_or_after(&queue.tree, &(grown.offset, 0));
+        let [_, mut at] = self.around(queue, grown.offset);
         for _ in 0..OVERLAPS_MAX {
-            let index = at.filter(|index| self.places.key(*index).0 <= grown.end())?;
-            if self.entries[index as usize].request.id == grown.id {
-                return Some(Node(index));
+            let found = at.filter(|found| found.offset() <= grown.end())?;
+            if found.place.id() == grown.id.0 {
+                return Some(found);
             }
-            at = self.places.after(index);
+            at = self.after(queue, found);
         }
         None
     }
 
-    /// A request has been merged; it keeps its age and its expiry.
+    /// A request has been merged; it keeps its age and its expiry, and may have another place.
     // rule: gate.merge-expiry
-    pub(crate) fn grow(&mut self, queue: &mut Queue, Node(index): Node, grown: Request) {
-        let moved = self.places.key(index) != place(&grown);
+    pub(crate) fn grow(&mut self, queue: &mut Queue, Node { place, index }: Node, grown: Request) -> Node {
         self.entries[index as usize].request = grown;
-        if moved {
-            self.places.remove(&mut queue.tree, index);
-            self.places.insert(&mut queue.tree, index, place(&grown));
+        let new = Place::of(&grown);
+        if new != place {
+            self.places.remove(&mut queue.tree, &place.0);
+            self.places.insert(&mut queue.tree, new.0, index);
         }
+        Node { place: new, index }
     }
 
-    /// Takes what is in `scope`, oldest first. O(length).
+    /// Takes what is in `scope`, oldest first. Looks from the youngest on until it has seen all of the owner's, so that
+    /// an owner that has nothing, or came last, costs little beside a long queue.
     pub(crate) fn cancel(&mut self, queue: &mut Queue, scope: Scope, removed: &mut Vec<Request>) {
-        let mut at = queue.oldest;
-        while let Some(node) = node(at) {
-            at = self.entries[at as usize].younger;
-            if scope.contains(self.request(node)) {
-                removed.push(self.remove(queue, node));
+        let from = removed.len();
+        let mut left = self.owned.get(scope.owner().index()).copied().unwrap_or(0);
+        let mut at = queue.youngest;
+        while left > 0 && at != NIL {
+            let (index, request) = (at, self.entries[at as usize].request);
+            at = self.ages[at as usize].elder;
+            left -= u32::from(request.owner == scope.owner());
+            if scope.contains(&request) {
+                let node = self.numbered(index);
+                removed.push(self.remove(queue, node).request);
             }
         }
+        removed[from..].reverse();
     }
 
     /// All requests of a queue, oldest first.
@@ -184,7 +234,7 @@ impl Pool {
         let mut at = queue.oldest;
         core::iter::from_fn(move || {
             let entry = self.entries.get(at as usize)?;
-            at = entry.younger;
+            at = self.ages[at as usize].younger;
             Some(&entry.request)
         })
     }
@@ -226,24 +276,26 @@ pub(crate) mod tests {
         let nodes = [5, 3, 9, 3]
             .into_iter()
             .enumerate()
-            .map(|(id, page)| pool.insert(&mut queue, request(id as u64, 0, Kind::Read, page), Instant::ZERO));
+            .map(|(id, page)| pool.insert(&mut queue, request(id as u64, 0, Kind::Read, page), Instant::ZERO).0);
         let nodes: Vec<Node> = nodes.collect();
         assert_eq!(ids(pool.iter(&queue)), [0, 1, 2, 3]);
         assert_eq!(pool.lowest(&queue), Some(nodes[1]));
-        assert_eq!(pool.after(nodes[1]), Some(nodes[3]), "the older of two at one place comes first");
-        assert_eq!(pool.before(nodes[2]), Some(nodes[0]));
+        assert_eq!(pool.after(&queue, nodes[1]), Some(nodes[3]), "the older of two at one place comes first");
+        assert_eq!(pool.around(&queue, 9 * 4096), [Some(nodes[0]), Some(nodes[2])]);
         assert_eq!(pool.starting_at(&queue, 3 * 4096), Some(nodes[1]));
         assert_eq!(pool.starting_at(&queue, 4 * 4096), None);
-        assert_eq!(pool.remove(&mut queue, nodes[0]).id.0, 0);
+        let taken = pool.remove(&mut queue, nodes[0]);
+        assert_eq!((taken.request.id.0, taken.before, taken.after), (0, Some(nodes[3]), Some(nodes[2])));
         assert_eq!(ids(pool.iter(&queue)), [1, 2, 3]);
         // A front merge moves it, a back merge does not; both are found.
         let front = Request { length: 8192, ..request(2, 0, Kind::Read, 8) };
         let found = pool.find_part(&queue, &front).unwrap();
         assert_eq!(found, nodes[2]);
-        pool.grow(&mut queue, found, front);
+        let moved = pool.grow(&mut queue, found, front);
+        assert_eq!((moved, moved.offset()), (found, 8 * 4096));
         let back = Request { length: 12_288, ..front };
         assert_eq!(pool.find_part(&queue, &back), Some(nodes[2]));
-        pool.grow(&mut queue, nodes[2], back);
+        pool.grow(&mut queue, moved, back);
         assert_eq!((pool.request(nodes[2]).end(), pool.oldest(&queue)), (11 * 4096, Some(nodes[1])));
         let mut removed = Vec::new();
         pool.cancel(&mut queue, Scope::Owner(OwnerId(0)), &mut removed);

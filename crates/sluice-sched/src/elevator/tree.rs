@@ -1,234 +1,388 @@
-//! Sorted sets over numbered things: a treap whose links lie beside the things, so that nothing is allocated for each.
+//! Sorted sets of numbered things: B+-trees of wide blocks.
 //!
-//! Many trees share one [`Forest`]; a thing is in one of them at most. Ranks come from a counter that is scrambled, so
-//! the shape repeats with the input, and no input can be made that spoils it by its keys alone.
+//! Problem: an elevator finds a place among tens of thousands of waiting requests for each one that comes and each one
+//! that goes. In a binary tree that is some twenty steps, each of which waits for the memory of the one before. Here a step
+//! compares all keys of a block, whose few cache lines come at once, and four steps are enough for 30,000 things.
+//!
+//! Many trees share one [`Forest`], whose blocks lie in one vector: nothing is allocated once that has had its largest
+//! size. A block keeps at most [`SLOTS`] keys; one that has few left is joined to a neighbour, so the number of blocks, and
+//! the height, follow the number of things. The shape repeats with the input.
 
 const NIL: u32 = u32::MAX;
+/// Keys in a block: with keys of two words five cache lines.
+const SLOTS: usize = 15;
+const _: () =
+    assert!(SLOTS == 3 + 4 * 3, "a search looks at three keys, then at three of one of the four parts between");
+/// A block with so many keys left is joined to a neighbour, if both together have at most `JOINED`.
+const FEW: usize = 3;
+const JOINED: usize = 11;
+/// Blocks have four links on average at the least, and there are fewer than 2^32 things.
+const HEIGHT_MAX: usize = 24;
 
-/// Half a cache line with a key of two words: a search through many waits for little else than memory.
-#[derive(Debug, Clone, Copy)]
-struct Links<K> {
-    key: K,
-    left: u32,
-    right: u32,
-    parent: u32,
-    /// 0: in no tree.
-    rank: u32,
+/// What a tree is sorted by.
+pub(crate) trait Key: Copy + Ord {
+    /// Larger than every key that is used.
+    const LAST: Self;
 }
 
-/// The links of all trees.
+impl Key for u128 {
+    const LAST: Self = u128::MAX;
+}
+
+impl Key for (u64, u32) {
+    const LAST: Self = (u64::MAX, u32::MAX);
+}
+
+impl Key for (u128, u64) {
+    const LAST: Self = (u128::MAX, u64::MAX);
+}
+
+impl Key for (u8, i128, u64) {
+    const LAST: Self = (u8::MAX, i128::MAX, u64::MAX);
+}
+
+/// Things in the order of their keys, or blocks, each with a key that none in it is below (the first one's may be any).
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Block<K> {
+    /// Behind the last one [`Key::LAST`], so that all can be compared without a look at how many there are.
+    keys: [K; SLOTS],
+    links: [u32; SLOTS],
+    len: u32,
+    /// Of blocks of things: those before and behind.
+    before: u32,
+    behind: u32,
+}
+
+/// The blocks of all trees.
 #[derive(Debug)]
 pub(crate) struct Forest<K> {
-    links: Vec<Links<K>>,
-    ranks: u32,
+    blocks: Vec<Block<K>>,
+    /// The first that is in no tree; the next one lies `behind` it.
+    free: u32,
+    /// The block of things from which one was taken last: whoever sweeps takes the next one there.
+    finger: u32,
 }
 
 /// One sorted set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {
     root: u32,
+    /// Steps from the root to the things' blocks.
+    height: u32,
 }
 
 impl Default for Tree {
     fn default() -> Self {
-        Tree { root: NIL }
+        Tree { root: NIL, height: 0 }
     }
 }
 
 impl<K> Default for Forest<K> {
     fn default() -> Self {
-        Forest { links: Vec::new(), ranks: 0 }
+        Forest { blocks: Vec::new(), free: NIL, finger: NIL }
     }
 }
 
-fn known(index: u32) -> Option<u32> {
-    (index != NIL).then_some(index)
+/// The way from the root to a block of things: by level each block, and which of its links was taken.
+type Path = [(u32, u32); HEIGHT_MAX];
+
+impl<K: Key> Block<K> {
+    const EMPTY: Self = Block { keys: [K::LAST; SLOTS], links: [NIL; SLOTS], len: 0, before: NIL, behind: NIL };
+
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// How many places there are of those that `is_left` holds for, which come first: by quarters, then in one, so that all
+    /// that is compared at once is fetched at once.
+    fn count(&self, is_left: impl Fn(usize, &K) -> bool) -> usize {
+        let left = |place: usize| usize::from(is_left(place, &self.keys[place]));
+        let from = 4 * (left(3) + left(7) + left(11));
+        from + left(from) + left(from + 1) + left(from + 2)
+    }
+
+    /// How many keys are smaller.
+    fn below(&self, key: &K) -> usize {
+        self.count(|_, known| known < key)
+    }
+
+    /// Which link leads to a key.
+    fn toward(&self, key: &K) -> usize {
+        self.count(|place, known| place == 0 || known <= key) - 1
+    }
+
+    fn put(&mut self, place: usize, key: K, link: u32) {
+        let len = self.len();
+        self.keys.copy_within(place..len, place + 1);
+        self.links.copy_within(place..len, place + 1);
+        (self.keys[place], self.links[place]) = (key, link);
+        self.len += 1;
+    }
+
+    fn take(&mut self, place: usize) {
+        let len = self.len();
+        self.keys.copy_within(place + 1..len, place);
+        self.links.copy_within(place + 1..len, place);
+        self.keys[len - 1] = K::LAST;
+        self.len -= 1;
+    }
+
+    fn get(&self, place: usize) -> Option<(K, u32)> {
+        (place < self.len()).then(|| (self.keys[place], self.links[place]))
+    }
+
+    fn last(&self) -> Option<(K, u32)> {
+        self.get(self.len().checked_sub(1)?)
+    }
 }
 
-impl<K: Copy + Ord> Forest<K> {
-    fn at(&self, index: u32) -> &Links<K> {
-        &self.links[index as usize]
+impl<K: Key> Forest<K> {
+    fn at(&self, block: u32) -> &Block<K> {
+        &self.blocks[block as usize]
     }
 
-    fn at_mut(&mut self, index: u32) -> &mut Links<K> {
-        &mut self.links[index as usize]
+    fn at_mut(&mut self, block: u32) -> &mut Block<K> {
+        &mut self.blocks[block as usize]
     }
 
-    fn rank(&mut self) -> u32 {
-        self.ranks = self.ranks.wrapping_add(1);
-        let mut mixed = self.ranks.wrapping_mul(0x9e37_79b9);
-        mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
-        mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
-        (mixed ^ (mixed >> 16)) | 1
+    fn allocate(&mut self) -> u32 {
+        if self.free == NIL {
+            self.blocks.push(Block::EMPTY);
+            return self.blocks.len() as u32 - 1;
+        }
+        let block = self.free;
+        self.free = self.at(block).behind;
+        *self.at_mut(block) = Block::EMPTY;
+        block
     }
 
-    /// Puts a thing that is in no tree into this one; keys are unique.
-    pub(crate) fn insert(&mut self, tree: &mut Tree, index: u32, key: K) {
-        let rank = self.rank();
-        if self.links.len() <= index as usize {
-            self.links.resize(index as usize + 1, Links { key, left: NIL, right: NIL, parent: NIL, rank: 0 });
+    fn release(&mut self, block: u32) {
+        let free = self.free;
+        let released = self.at_mut(block);
+        released.behind = free;
+        self.free = block;
+        // What comes to lie in it may be no things.
+        self.finger = if self.finger == block { NIL } else { self.finger };
+    }
+
+    /// The block of things in which a key is, or belongs.
+    fn find(&self, tree: &Tree, key: &K) -> Option<&Block<K>> {
+        if tree.root == NIL {
+            return None;
         }
-        assert!(self.at(index).rank == 0, "a thing is in one tree at most");
-        let (mut parent, mut at) = (NIL, tree.root);
-        while at != NIL {
-            parent = at;
-            let links = self.at(at);
-            at = if key < links.key { links.left } else { links.right };
+        let mut block = self.at(tree.root);
+        for _ in 0..tree.height {
+            block = self.at(block.links[block.toward(key)]);
         }
-        self.links[index as usize] = Links { key, left: NIL, right: NIL, parent, rank };
-        if parent == NIL {
-            tree.root = index;
-            return;
+        Some(block)
+    }
+
+    /// The same, and the way there.
+    fn find_path(&self, tree: &Tree, key: &K) -> (Path, u32) {
+        let mut path = [(NIL, 0); HEIGHT_MAX];
+        let mut at = tree.root;
+        for level in (0..tree.height as usize).rev() {
+            let block = self.at(at);
+            let place = block.toward(key);
+            path[level] = (at, place as u32);
+            at = block.links[place];
         }
-        if key < self.at(parent).key {
-            self.at_mut(parent).left = index;
+        (path, at)
+    }
+
+    /// What stands before `place` in a block of things.
+    fn before_place(&self, block: &Block<K>, place: usize) -> Option<(K, u32)> {
+        match place {
+            0 if block.before == NIL => None,
+            0 => self.at(block.before).last(),
+            _ => block.get(place - 1),
+        }
+    }
+
+    /// What stands at `place`; behind the last one that is the first of the next block.
+    fn at_place(&self, block: &Block<K>, place: usize) -> Option<(K, u32)> {
+        match block.get(place) {
+            None if block.behind != NIL => self.at(block.behind).get(0),
+            found => found,
+        }
+    }
+
+    /// Puts a thing into a tree; keys are unique. What stands before it.
+    pub(crate) fn insert(&mut self, tree: &mut Tree, key: K, thing: u32) -> Option<(K, u32)> {
+        if tree.root == NIL {
+            tree.root = self.allocate();
+        }
+        let (path, at) = self.find_path(tree, &key);
+        let block = self.at(at);
+        let place = block.below(&key);
+        let before = self.before_place(block, place);
+        if block.len() < SLOTS {
+            self.at_mut(at).put(place, key, thing);
         } else {
-            self.at_mut(parent).right = index;
+            let last = block.behind == NIL;
+            let right = self.put_full(at, place, last, key, thing);
+            self.link(tree, &path, right);
         }
-        while let Some(parent) = known(self.at(index).parent)
-            && self.at(parent).rank < rank
-        {
-            self.rotate_up(tree, index, parent);
-        }
+        before
     }
 
-    /// Takes a thing out of the tree that it is in.
-    pub(crate) fn remove(&mut self, tree: &mut Tree, index: u32) {
-        assert!(self.at(index).rank != 0, "it is in a tree");
-        loop {
-            let Links { left, right, .. } = *self.at(index);
-            let up = match (known(left), known(right)) {
-                (None, _) => {
-                    self.replace(tree, index, right);
-                    break;
-                }
-                (_, None) => {
-                    self.replace(tree, index, left);
-                    break;
-                }
-                (Some(left), Some(right)) if self.at(left).rank > self.at(right).rank => left,
-                (_, Some(right)) => right,
-            };
-            self.rotate_up(tree, up, index);
+    /// Puts a link into a full block, which is split: the new block behind it. Behind all others (`last`) the full one stays
+    /// as it is, so that what comes in order fills its blocks.
+    fn put_full(&mut self, at: u32, place: usize, last: bool, key: K, link: u32) -> u32 {
+        let keep = if last && place == SLOTS { SLOTS } else { SLOTS / 2 };
+        let right = self.allocate();
+        let left = self.at_mut(at);
+        let mut new = Block { before: at, behind: left.behind, ..Block::EMPTY };
+        let moved = SLOTS - keep;
+        new.keys[..moved].copy_from_slice(&left.keys[keep..]);
+        new.links[..moved].copy_from_slice(&left.links[keep..]);
+        new.len = moved as u32;
+        left.keys[keep..].fill(K::LAST);
+        (left.len, left.behind) = (keep as u32, right);
+        if place < keep || place == keep && moved > 0 {
+            left.put(place, key, link);
+        } else {
+            new.put(place - keep, key, link);
         }
-        self.at_mut(index).rank = 0;
+        if new.behind != NIL {
+            self.at_mut(new.behind).before = right;
+        }
+        *self.at_mut(right) = new;
+        right
     }
 
-    /// Hangs `child`, or nothing, where `index` hangs.
-    fn replace(&mut self, tree: &mut Tree, index: u32, child: u32) {
-        let parent = self.at(index).parent;
-        if child != NIL {
-            self.at_mut(child).parent = parent;
+    /// Hangs a new block behind the one to which the path leads.
+    fn link(&mut self, tree: &mut Tree, path: &Path, mut right: u32) {
+        for &(at, place) in &path[..tree.height as usize] {
+            let (key, place) = (self.at(right).keys[0], place as usize + 1);
+            if self.at(at).len() < SLOTS {
+                return self.at_mut(at).put(place, key, right);
+            }
+            right = self.put_full(at, place, true, key, right);
         }
-        match known(parent) {
-            None => tree.root = child,
-            Some(parent) => {
-                let links = self.at_mut(parent);
-                if links.left == index {
-                    links.left = child;
-                } else {
-                    links.right = child;
-                }
+        let root = self.allocate();
+        let (old, new) = (self.at(tree.root).keys[0], self.at(right).keys[0]);
+        self.at_mut(root).put(0, old, tree.root);
+        self.at_mut(root).put(1, new, right);
+        (tree.root, tree.height) = (root, tree.height + 1);
+        assert!(tree.height < HEIGHT_MAX as u32, "blocks have four links on average at the least");
+    }
+
+    /// Takes a thing that is in this tree out of it: what stood before it and behind it. No other tree has its key.
+    pub(crate) fn remove(&mut self, tree: &mut Tree, key: &K) -> [Option<(K, u32)>; 2] {
+        if let Some(block) = self.blocks.get_mut(self.finger as usize) {
+            let place = block.below(key);
+            if block.len() > FEW + 1 && block.get(place).is_some_and(|(known, _)| known == *key) {
+                block.take(place);
+                let block = self.at(self.finger);
+                return [self.before_place(block, place), self.at_place(block, place)];
             }
         }
-    }
-
-    fn rotate_up(&mut self, tree: &mut Tree, index: u32, parent: u32) {
-        self.replace(tree, parent, index);
-        let Links { left, right, .. } = *self.at(index);
-        let inner = if self.at(parent).left == index {
-            self.at_mut(parent).left = right;
-            self.at_mut(index).right = parent;
-            right
-        } else {
-            self.at_mut(parent).right = left;
-            self.at_mut(index).left = parent;
-            left
-        };
-        if inner != NIL {
-            self.at_mut(inner).parent = parent;
+        let (path, at) = self.find_path(tree, key);
+        self.finger = at;
+        let block = self.at_mut(at);
+        let place = block.below(key);
+        assert!(block.get(place).is_some_and(|(known, _)| known == *key), "it is in the tree");
+        block.take(place);
+        let left = block.len();
+        let block = self.at(at);
+        let around = [self.before_place(block, place), self.at_place(block, place)];
+        if left <= FEW {
+            self.shrink(tree, &path);
         }
-        self.at_mut(parent).parent = index;
+        around
     }
 
-    /// The key of a thing that is in a tree.
-    pub(crate) fn key(&self, index: u32) -> K {
-        self.at(index).key
+    /// Blocks along the path that have few links left are joined to a neighbour, empty ones go.
+    fn shrink(&mut self, tree: &mut Tree, path: &Path) {
+        for (level, &(parent, place)) in path[..tree.height as usize].iter().enumerate() {
+            let (family, place) = (self.at(parent), place as usize);
+            let block = self.at(family.links[place]);
+            let len = block.len();
+            let fits = |other: usize| family.get(other).is_some_and(|(_, link)| self.at(link).len() + len <= JOINED);
+            let gone = match place {
+                _ if len > FEW => return,
+                _ if len > 0 && fits(place + 1) => place + 1,
+                1.. if len == 0 || fits(place - 1) => place,
+                0 if len == 0 => place,
+                _ => return,
+            };
+            let (key, link) = (family.keys[gone], family.links[gone]);
+            match gone.checked_sub(1).map(|left| family.links[left]) {
+                None => self.unchain(link),
+                Some(left) => self.join(left, link, (level > 0).then_some(key)),
+            }
+            self.at_mut(parent).take(gone);
+            self.release(link);
+        }
+        while tree.height > 0 && self.at(tree.root).len() == 1 {
+            let root = tree.root;
+            (tree.root, tree.height) = (self.at(root).links[0], tree.height - 1);
+            self.release(root);
+        }
+        if self.at(tree.root).len() == 0 {
+            self.release(tree.root);
+            *tree = Tree::default();
+        }
     }
 
-    /// Whether a thing is in a tree.
-    #[cfg(test)]
-    pub(crate) fn contains(&self, index: u32) -> bool {
-        self.links.get(index as usize).is_some_and(|links| links.rank != 0)
+    /// What is in `right` goes to its left neighbour; `key`: the first key of `right`, where that is a block of blocks.
+    fn join(&mut self, left: u32, right: u32, key: Option<K>) {
+        self.unchain(right);
+        let mut moved = *self.at(right);
+        moved.keys[0] = key.unwrap_or(moved.keys[0]);
+        let block = self.at_mut(left);
+        let (from, count) = (block.len(), moved.len());
+        block.keys[from..from + count].copy_from_slice(&moved.keys[..count]);
+        block.links[from..from + count].copy_from_slice(&moved.links[..count]);
+        block.len += moved.len;
+    }
+
+    fn unchain(&mut self, block: u32) {
+        let Block { before, behind, .. } = *self.at(block);
+        if before != NIL {
+            self.at_mut(before).behind = behind;
+        }
+        if behind != NIL {
+            self.at_mut(behind).before = before;
+        }
     }
 
     /// The thing with the smallest key.
-    pub(crate) fn first(&self, tree: &Tree) -> Option<u32> {
-        known(tree.root).map(|root| self.leftmost(root))
+    pub(crate) fn first(&self, tree: &Tree) -> Option<(K, u32)> {
+        self.outermost(tree, |_| 0)?.get(0)
     }
 
     /// The thing with the largest key.
-    pub(crate) fn last(&self, tree: &Tree) -> Option<u32> {
-        let mut at = known(tree.root)?;
-        while let Some(right) = known(self.at(at).right) {
-            at = right;
-        }
-        Some(at)
+    pub(crate) fn last(&self, tree: &Tree) -> Option<(K, u32)> {
+        self.outermost(tree, |block| block.len() - 1)?.last()
     }
 
-    fn leftmost(&self, mut at: u32) -> u32 {
-        while let Some(left) = known(self.at(at).left) {
-            at = left;
+    fn outermost(&self, tree: &Tree, side: impl Fn(&Block<K>) -> usize) -> Option<&Block<K>> {
+        if tree.root == NIL {
+            return None;
         }
-        at
+        let mut block = self.at(tree.root);
+        for _ in 0..tree.height {
+            block = self.at(block.links[side(block)]);
+        }
+        Some(block)
+    }
+
+    /// The first thing whose key is not smaller than `key`, and the one before it.
+    pub(crate) fn around(&self, tree: &Tree, key: &K) -> [Option<(K, u32)>; 2] {
+        let Some(block) = self.find(tree, key) else { return [None; 2] };
+        let place = block.below(key);
+        [self.before_place(block, place), self.at_place(block, place)]
     }
 
     /// The next larger one.
-    pub(crate) fn after(&self, index: u32) -> Option<u32> {
-        if let Some(right) = known(self.at(index).right) {
-            return Some(self.leftmost(right));
-        }
-        let mut at = index;
-        while let Some(parent) = known(self.at(at).parent) {
-            if self.at(parent).left == at {
-                return Some(parent);
-            }
-            at = parent;
-        }
-        None
-    }
-
-    /// The next smaller one.
-    pub(crate) fn before(&self, index: u32) -> Option<u32> {
-        if let Some(mut at) = known(self.at(index).left) {
-            while let Some(right) = known(self.at(at).right) {
-                at = right;
-            }
-            return Some(at);
-        }
-        let mut at = index;
-        while let Some(parent) = known(self.at(at).parent) {
-            if self.at(parent).right == at {
-                return Some(parent);
-            }
-            at = parent;
-        }
-        None
-    }
-
-    /// The first thing whose key is not smaller than `key`.
-    pub(crate) fn at_or_after(&self, tree: &Tree, key: &K) -> Option<u32> {
-        let (mut at, mut found) = (tree.root, None);
-        while at != NIL {
-            let links = self.at(at);
-            if links.key < *key {
-                at = links.right;
-            } else {
-                found = Some(at);
-                at = links.left;
-            }
-        }
-        found
+    pub(crate) fn after(&self, tree: &Tree, key: &K) -> Option<(K, u32)> {
+        let block = self.find(tree, key)?;
+        let place = block.below(key);
+        let found = block.get(place).is_some_and(|(known, _)| known == *key);
+        self.at_place(block, place + usize::from(found))
     }
 }
 
@@ -238,48 +392,109 @@ mod tests {
 
     use super::*;
 
+    impl Forest<u128> {
+        /// All blocks of a tree hold what they must; returns how many there are.
+        fn check(&self, tree: &Tree) -> usize {
+            if tree.root == NIL {
+                return 0;
+            }
+            let mut level = vec![(tree.root, 0, u128::MAX)];
+            let mut count = 1;
+            for _ in 0..tree.height {
+                level = level.iter().flat_map(|(block, low, high)| self.inside(*block, *low, *high)).collect();
+                count += level.len();
+            }
+            for (index, (at, low, high)) in level.iter().enumerate() {
+                let block = self.at(*at);
+                let keys = &block.keys[..block.len()];
+                assert!(!keys.is_empty() && keys.is_sorted() && keys[0] >= *low && keys[keys.len() - 1] < *high);
+                assert!(block.keys[block.len()..].iter().all(|key| *key == u128::LAST));
+                assert_eq!(block.behind, level.get(index + 1).map_or(NIL, |next| next.0));
+                assert_eq!(block.before, if index == 0 { NIL } else { level[index - 1].0 });
+            }
+            count
+        }
+
+        /// The blocks in a block, with the range of keys that each may hold.
+        fn inside(&self, at: u32, low: u128, high: u128) -> Vec<(u32, u128, u128)> {
+            let block = self.at(at);
+            assert!(block.len() > 0, "an empty block hangs in the tree");
+            let from = |place: usize| if place == 0 { low } else { block.keys[place] };
+            let to = |place: usize| if place + 1 < block.len() { block.keys[place + 1] } else { high };
+            (0..block.len()).map(|place| (block.links[place], from(place), to(place))).collect()
+        }
+    }
+
+    fn next(random: &mut u64) -> u64 {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *random >> 16
+    }
+
     #[test]
     fn trees_are_sorted_sets() {
         let mut forest = Forest::default();
         let mut trees = [(Tree::default(), BTreeMap::new()), (Tree::default(), BTreeMap::new())];
         let mut random = 1u64;
-        for step in 0..40_000u32 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let index = (random >> 40) as u32 % 512;
-            let (tree, model) = &mut trees[index as usize % 2];
-            let key = ((random >> 50) as u32 % 64, step);
-            if forest.contains(index) {
-                assert_eq!(model.remove(&forest.key(index)), Some(index));
-                forest.remove(tree, index);
-            } else {
-                forest.insert(tree, index, key);
-                model.insert(key, index);
+        let behind = |key: u128| (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
+        let owned = |found: Option<(&u128, &u32)>| found.map(|(key, thing)| (*key, *thing));
+        for step in 0..60_000u32 {
+            // They grow to some thousand things and shrink to nothing, several times.
+            let grows = step / 6_000 % 2 == 0;
+            let (tree, model) = &mut trees[next(&mut random) as usize % 2];
+            let key = u128::from(next(&mut random) % 500) << 64 | u128::from(step);
+            let near = owned(model.range(key..).next().or_else(|| model.iter().next_back()));
+            match near {
+                Some((near, _)) if next(&mut random) % 8 < if grows { 1 } else { 7 } => {
+                    model.remove(&near);
+                    let around = [owned(model.range(..near).next_back()), owned(model.range(near..).next())];
+                    assert_eq!(forest.remove(tree, &near), around);
+                }
+                _ => {
+                    assert_eq!(forest.insert(tree, key, step), owned(model.range(..key).next_back()));
+                    model.insert(key, step);
+                }
             }
-            assert_eq!(forest.first(tree), model.first_key_value().map(|(_, index)| *index));
-            assert_eq!(forest.last(tree), model.last_key_value().map(|(_, index)| *index));
-            let from = model.range(key..).next().map(|(_, index)| *index);
-            assert_eq!(forest.at_or_after(tree, &key), from);
-            if let Some(from) = from {
-                let key = forest.key(from);
-                assert_eq!(forest.before(from), model.range(..key).next_back().map(|(_, index)| *index));
-                let behind = (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
-                assert_eq!(forest.after(from), model.range(behind).next().map(|(_, index)| *index));
+            assert_eq!(forest.first(tree), owned(model.first_key_value()));
+            assert_eq!(forest.last(tree), owned(model.last_key_value()));
+            let around = [owned(model.range(..key).next_back()), owned(model.range(key..).next())];
+            assert_eq!(forest.around(tree, &key), around);
+            assert_eq!(forest.after(tree, &key), owned(model.range(behind(key)).next()));
+            if step % 100 == 0 {
+                let blocks: usize = trees.iter().map(|(tree, _)| forest.check(tree)).sum();
+                let things: usize = trees.iter().map(|(_, model)| model.len()).sum();
+                assert!(blocks <= 2 + things / 3, "{blocks} blocks for {things} things");
             }
         }
     }
 
     #[test]
-    fn sorted_input_makes_no_list() {
+    fn things_that_come_in_order_fill_their_blocks() {
         let (mut forest, mut tree) = (Forest::default(), Tree::default());
-        (0..65_536u32).for_each(|index| forest.insert(&mut tree, index, index));
-        let depth = |mut at: u32| {
-            let mut depth = 0;
-            while let Some(parent) = known(forest.at(at).parent) {
-                (at, depth) = (parent, depth + 1);
-            }
-            depth
-        };
-        let deepest = (0..65_536).map(depth).max().unwrap();
-        assert!(deepest <= 64, "{deepest} of 16 at the least");
+        (0..65_536u32).for_each(|thing| {
+            forest.insert(&mut tree, u128::from(thing), thing);
+        });
+        let blocks = forest.check(&tree);
+        assert_eq!(blocks, 4370 + 292 + 20 + 2 + 1);
+        assert_eq!(tree.height, 4, "15^4 < 65,536 < 15^5");
+        // Whoever sweeps over them gives the blocks back.
+        for thing in 0..65_536u32 {
+            let behind = forest.remove(&mut tree, &u128::from(thing))[1];
+            assert_eq!(behind.map(|(_, thing)| thing), (thing < 65_535).then_some(thing + 1));
+        }
+        assert_eq!(tree, Tree::default());
+    }
+
+    #[test]
+    fn blocks_that_were_thinned_out_are_joined() {
+        let (mut forest, mut tree) = (Forest::default(), Tree::default());
+        (0..65_536u32).for_each(|thing| {
+            forest.insert(&mut tree, u128::from(thing), thing);
+        });
+        for thing in (0..65_536u128).filter(|thing| thing % 64 != 0) {
+            forest.remove(&mut tree, &thing);
+        }
+        let blocks = forest.check(&tree);
+        assert!(blocks <= 1024 / 3, "{blocks} for 1024 things");
+        assert!(tree.height <= 4, "{}", tree.height);
     }
 }

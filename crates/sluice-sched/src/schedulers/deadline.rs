@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::elevator::{Node, Pool, Queue, Ticks};
+use crate::elevator::{Node, Pool, Queue, Taken, Ticks};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::request::{Completion, Kind, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
@@ -202,7 +202,7 @@ impl Deadline {
     fn continues(&mut self) -> Option<(usize, Node)> {
         let direction = if self.next[WRITE].is_some() { WRITE } else { READ };
         let node = self.next[direction]?;
-        if self.mode == Mode::Early && self.pool.request(node).offset != self.last_end {
+        if self.mode == Mode::Early && node.offset() != self.last_end {
             self.batching = self.batching.saturating_add(self.fifo_batch);
         }
         (self.batching < self.fifo_batch).then_some((direction, node))
@@ -255,9 +255,9 @@ impl Deadline {
     // rule: deadline.successor
     fn send(&mut self, direction: usize, node: Node) -> Request {
         self.batching += 1;
+        let Taken { request, after, .. } = self.pool.remove(&mut self.queues[direction], node);
         self.next = [None; 2];
-        self.next[direction] = self.pool.after(node);
-        let request = self.pool.remove(&mut self.queues[direction], node);
+        self.next[direction] = after;
         self.last_end = request.end();
         request
     }
@@ -265,7 +265,7 @@ impl Deadline {
     /// A node leaves otherwise than by dispatch: a batch that would go on with it goes on behind it.
     fn step_over(&mut self, direction: usize, node: Node) {
         if self.next[direction] == Some(node) {
-            self.next[direction] = self.pool.after(node);
+            self.next[direction] = self.pool.after(&self.queues[direction], node);
         }
     }
 }
@@ -277,23 +277,27 @@ impl Scheduler for Deadline {
         let queue = &mut self.queues[direction];
         // A gate that has changed its scheduler hands over what has waited for a while.
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let alias = self.pool.starting_at(queue, request.offset).filter(|_| request.kind != Kind::Flush);
-        self.pool.insert(queue, request, expiry);
-        if let Some(older) = alias {
+        let (_, before) = self.pool.insert(queue, request, expiry);
+        if before.is_some_and(|before| before.offset() == request.offset) && request.kind != Kind::Flush {
+            let older = self.pool.starting_at(queue, request.offset).expect("at the least the one before");
             self.step_over(direction, older);
-            self.forced.push_back(self.pool.remove(&mut self.queues[direction], older));
+            self.forced.push_back(self.pool.remove(&mut self.queues[direction], older).request);
         }
     }
 
     // rule: deadline.front-merges
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let queue = &mut self.queues[direction(&grown)];
+        let direction = direction(&grown);
+        let queue = &mut self.queues[direction];
         let Some(node) = self.pool.find_part(queue, &grown) else { return false };
-        let front = self.pool.request(node).offset != grown.offset;
+        let front = node.offset() != grown.offset;
         if front && !self.front_merges {
             return false;
         }
-        self.pool.grow(queue, node, grown);
+        let moved = self.pool.grow(queue, node, grown);
+        if self.next[direction] == Some(node) {
+            self.next[direction] = Some(moved);
+        }
         true
     }
 

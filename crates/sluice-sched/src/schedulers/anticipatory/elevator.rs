@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::elevator::{Nearness, Node, Pool, Queue, SECTOR, Ticks, is_sync};
+use crate::elevator::{Nearness, Node, Pool, Queue, SECTOR, Taken, Ticks, is_sync};
 use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
 use crate::schedulers::anticipatory::Params;
@@ -289,9 +289,8 @@ impl Anticipatory {
 
     // rule: anticipatory.dispatch-state, anticipatory.next-update, anticipatory.one-in-device
     fn send(&mut self, node: Node) -> Request {
-        let (before, after) = (self.pool.before(node), self.pool.after(node));
         let direction = direction(self.pool.request(node));
-        let request = self.pool.remove(&mut self.queues[direction], node);
+        let Taken { request, before, after } = self.pool.remove(&mut self.queues[direction], node);
         self.last_end[direction] = request.end();
         let after = after.or_else(|| self.pool.lowest(&self.queues[direction]));
         self.next[direction] = self.nearer(direction, before, after);
@@ -311,13 +310,7 @@ impl Anticipatory {
     }
 
     fn nearer(&self, direction: usize, a: Option<Node>, b: Option<Node>) -> Option<Node> {
-        match (a, b) {
-            (Some(a), Some(b)) => {
-                let (first, second) = (self.pool.request(a), self.pool.request(b));
-                Some(if self.nearness.prefers(self.last_end[direction], first, second) { a } else { b })
-            }
-            (a, b) => a.or(b),
-        }
+        self.nearness.nearer(self.last_end[direction], a, b)
     }
 }
 
@@ -335,7 +328,7 @@ impl Scheduler for Anticipatory {
         }
         self.owner(request.owner).queued += 1;
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let node = self.pool.insert(&mut self.queues[direction], request, expiry);
+        let (node, _) = self.pool.insert(&mut self.queues[direction], request, expiry);
         self.next[direction] = self.nearer(direction, self.next[direction], Some(node));
         if matches!(self.status, Status::WaitRequest | Status::WaitNext)
             && let Some(awaited) = self.awaited
@@ -346,9 +339,13 @@ impl Scheduler for Anticipatory {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let queue = &mut self.queues[direction(&grown)];
+        let direction = direction(&grown);
+        let queue = &mut self.queues[direction];
         let Some(node) = self.pool.find_part(queue, &grown) else { return false };
-        self.pool.grow(queue, node, grown);
+        let moved = self.pool.grow(queue, node, grown);
+        if self.next[direction] == Some(node) {
+            self.next[direction] = Some(moved);
+        }
         true
     }
 
@@ -423,7 +420,7 @@ impl Scheduler for Anticipatory {
         let from = removed.len();
         for direction in [ASYNC, SYNC] {
             self.pool.cancel(&mut self.queues[direction], scope, removed);
-            let (before, after) = self.pool.around(&self.queues[direction], self.last_end[direction]);
+            let [before, after] = self.pool.around(&self.queues[direction], self.last_end[direction]);
             let after = after.or_else(|| self.pool.lowest(&self.queues[direction]));
             self.next[direction] = self.nearer(direction, before, after);
         }

@@ -12,8 +12,8 @@ const CLOSE: u64 = 8192;
 pub(super) struct Cooperators {
     forest: Forest<(u64, StreamId)>,
     trees: [Tree; 24],
-    /// In which tree a stream is.
-    inside: Vec<Option<u8>>,
+    /// In which tree a stream is, and where.
+    inside: Vec<Option<(u8, u64)>>,
 }
 
 /// Whether a place lies close to the head, by what a stream's own distances are, in bytes.
@@ -31,18 +31,18 @@ impl Cooperators {
         if self.inside.len() <= index {
             self.inside.resize(index + 1, None);
         }
-        let place = stream.next.filter(|_| stream.is_sync()).map(|next| core.pool.request(next).offset);
-        let tree = place.map(|_| stream.priority.index() as u8);
-        if let Some(old) = self.inside[index] {
-            if tree == Some(old) && place == Some(self.forest.key(id).0) {
-                return;
-            }
-            self.forest.remove(&mut self.trees[usize::from(old)], id);
+        let next = stream.next.filter(|_| stream.is_sync());
+        let new = next.map(|next| (stream.priority.index() as u8, next.offset()));
+        let old = std::mem::replace(&mut self.inside[index], new);
+        if new == old {
+            return;
         }
-        if let (Some(place), Some(tree)) = (place, tree) {
-            self.forest.insert(&mut self.trees[usize::from(tree)], id, (place, id));
+        if let Some((tree, place)) = old {
+            self.forest.remove(&mut self.trees[usize::from(tree)], &(place, id));
         }
-        self.inside[index] = tree;
+        if let Some((tree, place)) = new {
+            self.forest.insert(&mut self.trees[usize::from(tree)], (place, id), id);
+        }
     }
 
     /// A stream that may go on in the place of the active one, which has nothing to send.
@@ -54,16 +54,13 @@ impl Cooperators {
             return None;
         }
         let tree = &self.trees[stream.priority.index()];
-        let behind = self.forest.at_or_after(tree, &(core.head, 0));
-        let before = match behind {
-            Some(behind) => self.forest.before(behind),
-            None => self.forest.last(tree),
-        };
-        let fits = |id: &StreamId| *id != active && !core.seeky(*id) && is_close(core, active, self.forest.key(*id).0);
-        let distance = |id: StreamId| self.forest.key(id).0.abs_diff(core.head);
-        match (behind.filter(fits), before.filter(fits)) {
+        let [before, behind] = self.forest.around(tree, &(core.head, 0)).map(|found| found.map(|(key, _)| key));
+        let fits = |(place, id): &(u64, StreamId)| *id != active && !core.seeky(*id) && is_close(core, active, *place);
+        let distance = |(place, _): (u64, StreamId)| place.abs_diff(core.head);
+        let chosen = match (behind.filter(fits), before.filter(fits)) {
             (Some(behind), Some(before)) => Some(if distance(before) < distance(behind) { before } else { behind }),
             (behind, before) => behind.or(before),
-        }
+        };
+        chosen.map(|(_, id)| id)
     }
 }

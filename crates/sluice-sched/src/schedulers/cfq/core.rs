@@ -1,6 +1,6 @@
 //! What all variants of CFQ share: streams and their requests, the head, what is in the device, and the parameters.
 
-use crate::elevator::{Nearness, Pool, Ticks, is_sync};
+use crate::elevator::{Nearness, Pool, Taken, Ticks, is_sync};
 use crate::policy::Policy;
 use crate::request::{OwnerId, Request, RequestId, VolumeId};
 use crate::scheduler::{Facts, Scope, State};
@@ -180,18 +180,25 @@ impl Core {
         }
     }
 
+    /// A request arrives: its stream, which learns from it and has it.
+    pub(super) fn receive(&mut self, request: Request, now: Instant) -> StreamId {
+        let id = self.stream_of(&request);
+        let most = nanos(self.params.slice_idle).saturating_mul(2);
+        let place = (request.offset, request.end());
+        self.streams[id as usize].observe(now, place, most, self.rotational);
+        self.enqueue(id, request);
+        id
+    }
+
     /// Puts a request into its stream.
     // rule: cfq.fifo-expire, cfq.never-across
-    pub(super) fn enqueue(&mut self, id: StreamId, request: Request) {
+    fn enqueue(&mut self, id: StreamId, request: Request) {
         let Core { streams, pool, ticks, params, nearness, head, .. } = self;
         let stream = &mut streams[id as usize];
         let expire = if stream.is_sync() { params.fifo_expire_sync } else { params.fifo_expire_async };
         let expiry = ticks.shown(request.arrival) + expire;
-        let node = pool.insert(&mut stream.requests, request, expiry);
-        let best = stream.next.is_none_or(|next| nearness.prefers(*head, &request, pool.request(next)));
-        if best {
-            stream.next = Some(node);
-        }
+        let (node, _) = pool.insert(&mut stream.requests, request, expiry);
+        stream.next = nearness.nearer(*head, stream.next, Some(node));
         self.queued += 1;
     }
 
@@ -215,18 +222,11 @@ impl Core {
     // rule: cfq.choose
     pub(super) fn take(&mut self, id: StreamId, now: Instant) -> Request {
         let node = self.choose(id, now);
-        let (before, after) = (self.pool.before(node), self.pool.after(node));
         let stream = &mut self.streams[id as usize];
-        let request = self.pool.remove(&mut stream.requests, node);
+        let Taken { request, before, after } = self.pool.remove(&mut stream.requests, node);
         self.head = request.end();
         let after = after.or_else(|| self.pool.lowest(&stream.requests));
-        stream.next = match (before, after) {
-            (Some(before), Some(after)) => {
-                let (b, a) = (self.pool.request(before), self.pool.request(after));
-                Some(if self.nearness.prefers(self.head, b, a) { before } else { after })
-            }
-            (before, after) => before.or(after),
-        };
+        stream.next = self.nearness.nearer(self.head, before, after);
         stream.in_flight += 1;
         stream.slice.sent += 1;
         self.in_driver[usize::from(stream.is_sync())] += 1;
@@ -301,15 +301,10 @@ impl Core {
             return false;
         }
         self.queued -= (removed.len() - before) as u32;
-        let (low, high) = pool.around(&stream.requests, *head);
+        let [low, high] = pool.around(&stream.requests, *head);
         let low = low.or_else(|| pool.lowest(&stream.requests));
         let high = high.or_else(|| pool.lowest(&stream.requests));
-        stream.next = match (low, high) {
-            (Some(low), Some(high)) => {
-                Some(if nearness.prefers(*head, pool.request(low), pool.request(high)) { low } else { high })
-            }
-            (low, high) => low.or(high),
-        };
+        stream.next = nearness.nearer(*head, low, high);
         stream.requests.is_empty()
     }
 
@@ -324,7 +319,10 @@ impl Core {
         let Core { streams, pool, .. } = self;
         let stream = &mut streams[id as usize];
         let node = pool.find_part(&stream.requests, &grown)?;
-        pool.grow(&mut stream.requests, node, grown);
+        let moved = pool.grow(&mut stream.requests, node, grown);
+        if stream.next == Some(node) {
+            stream.next = Some(moved);
+        }
         Some(id)
     }
 

@@ -283,11 +283,7 @@ impl Scheduler for Early {
     fn insert(&mut self, now: Instant, request: Request) {
         let now = self.shown(now);
         self.idling_over(now);
-        let id = self.core.stream_of(&request);
-        let most = nanos(self.core.params.slice_idle).saturating_mul(2);
-        let rotational = self.core.rotational;
-        self.core.stream_mut(id).observe(now, (request.offset, request.end()), most, rotational);
-        self.core.enqueue(id, request);
+        let id = self.core.receive(request, now);
         self.update_window(id);
         if self.core.stream(id).tree.is_none() && self.core.active != Some(id) {
             self.place(id, false);

@@ -32,6 +32,8 @@ struct Group {
     /// What its slices are multiplied by, and its charge divided: 65,536 is 1.
     multiplier: u64,
     virtual_time: u128,
+    /// A number that puts who comes later behind.
+    entered: u64,
     waiting: bool,
     /// Streams in its lines, and of these the sync ones.
     streams: u32,
@@ -41,6 +43,13 @@ struct Group {
     smoothed: [u32; 3],
     /// The kind of work that was being served, and nanoseconds left for it.
     saved: Option<(u32, u64)>,
+}
+
+impl Group {
+    /// Where it stands among those that wait.
+    fn place(&self) -> (u128, u64) {
+        (self.virtual_time, self.entered)
+    }
 }
 
 /// All groups.
@@ -54,6 +63,8 @@ pub(super) struct Groups {
     entered: u64,
     /// Of the groups that wait.
     weights: u64,
+    /// Streams in the lines of all groups.
+    streams: u64,
     least: u128,
     /// Whom the current turn belongs to, which kind of work, and until when that.
     serving: (u32, u32, Instant),
@@ -84,6 +95,7 @@ impl Groups {
             tree: Tree::default(),
             entered: 0,
             weights: 0,
+            streams: 0,
             least: 0,
             serving: (ROOT, 0, Instant::ZERO),
             ticks: Ticks::new(params.tick),
@@ -155,7 +167,8 @@ impl Groups {
     pub(super) fn came(&mut self, core: &Core, id: StreamId) {
         let stream = core.stream(id);
         let index = stream.group;
-        let behind = self.forest.last(&self.tree).map_or(self.least, |last| self.forest.key(last).0);
+        let behind = self.forest.last(&self.tree).map_or(self.least, |(last, _)| last.0);
+        self.streams += 1;
         let group = &mut self.groups[index as usize];
         group.streams += 1;
         group.sync += u32::from(stream.is_sync());
@@ -170,13 +183,15 @@ impl Groups {
 
     fn enter(&mut self, index: u32) {
         self.entered += 1;
-        let key = (self.groups[index as usize].virtual_time, self.entered);
-        self.forest.insert(&mut self.tree, index, key);
+        let group = &mut self.groups[index as usize];
+        group.entered = self.entered;
+        self.forest.insert(&mut self.tree, group.place(), index);
     }
 
     pub(super) fn went(&mut self, core: &Core, id: StreamId) {
         let stream = core.stream(id);
         let index = stream.group;
+        self.streams -= 1;
         let group = &mut self.groups[index as usize];
         group.streams -= 1;
         group.sync -= u32::from(stream.is_sync());
@@ -188,7 +203,8 @@ impl Groups {
             group.waiting = false;
             group.saved = None;
             self.weights -= group.weight;
-            self.forest.remove(&mut self.tree, index);
+            let place = group.place();
+            self.forest.remove(&mut self.tree, &place);
         }
     }
 
@@ -204,6 +220,7 @@ impl Groups {
             false => now.nanos_since(slice.turn).max(self.ticks.grain()),
         };
         let group = &mut self.groups[index as usize];
+        let place = group.place();
         let charged = if self.slice_idle == 0 && core.hw_tag {
             u64::from(slice.sent) * self.ticks.unit()
         } else if !stream.is_sync() && group.sync == 0 && slice.length > 0 {
@@ -216,7 +233,7 @@ impl Groups {
         let (serving, kind, until) = self.serving;
         group.saved = (serving == index && until > now).then(|| (kind, until.nanos_since(now)));
         if group.waiting {
-            self.forest.remove(&mut self.tree, index);
+            self.forest.remove(&mut self.tree, &place);
             self.enter(index);
         }
     }
@@ -229,8 +246,8 @@ impl Groups {
     /// Whose turn it is.
     // rule: cfq.c-workload
     pub(super) fn next(&mut self, core: &Core, lines: &Lines, now: Instant) -> Option<StreamId> {
-        let index = self.forest.first(&self.tree)?;
-        self.least = self.least.max(self.forest.key(index).0);
+        let ((virtual_time, _), index) = self.forest.first(&self.tree)?;
+        self.least = self.least.max(virtual_time);
         let saved = self.groups[index as usize].saved.take();
         let waits = |kind: u32| lines.count(index * LINES + kind) > 0;
         let class = (0..2).find(|class| (0..3).any(|kind| waits(class * 3 + kind)));
@@ -266,9 +283,8 @@ impl Groups {
         let here = u64::from(lines.count(index * LINES + kind));
         let mut slice = self.group_slice(index) * here / of_class;
         if kind % 3 == ASYNC {
-            let all: u64 = self.groups.iter().map(|group| u64::from(group.streams)).sum();
             let asyncs = u64::from(self.groups[ROOT as usize].streams);
-            slice = slice.min(self.target * asyncs / all.max(1));
+            slice = slice.min(self.target * asyncs / self.streams.max(1));
             slice = slice * nanos(core.params.slice_async) / nanos(core.params.slice_sync).max(1);
         } else {
             slice = slice.max(2 * self.slice_idle);

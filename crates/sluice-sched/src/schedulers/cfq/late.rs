@@ -144,6 +144,14 @@ impl Late {
         self.core.release_if_over(id);
     }
 
+    /// Another request of a stream may be its candidate. A group has one stream at each place of its volumes, and streams
+    /// of others are none of its business: with groups nobody cooperates.
+    fn note_candidate(&mut self, id: StreamId) {
+        if self.groups.is_none() {
+            self.cooperators.update(&self.core, id);
+        }
+    }
+
     /// How long a slice of a stream is now, in nanoseconds.
     pub(super) fn slice_length(&self, id: StreamId) -> u64 {
         match &self.groups {
@@ -212,7 +220,6 @@ impl Late {
     }
 
     fn cooperator(&self, active: StreamId) -> Option<StreamId> {
-        // A group has one stream at each place of its volumes; streams of others are none of its business.
         if self.groups.is_some() { None } else { self.cooperators.of(&self.core, active) }
     }
 
@@ -295,7 +302,7 @@ impl Late {
         if self.core.stream(id).requests.is_empty() && self.groups.is_none() {
             self.step_out(id);
         }
-        self.cooperators.update(&self.core, id);
+        self.note_candidate(id);
         // rule: cfq.after-dispatch, cfq.weak-async-level
         let stream = self.core.stream(id);
         let count_used = !stream.is_sync() && stream.slice.sent >= self.core.async_requests(stream.priority.level);
@@ -442,12 +449,8 @@ impl Scheduler for Late {
     fn insert(&mut self, now: Instant, request: Request) {
         let now = self.shown(now);
         self.idling_over(now);
-        let id = self.core.stream_of(&request);
-        let most = nanos(self.core.params.slice_idle).saturating_mul(2);
-        let rotational = self.core.rotational;
-        self.core.stream_mut(id).observe(now, (request.offset, request.end()), most, rotational);
-        self.core.enqueue(id, request);
-        self.cooperators.update(&self.core, id);
+        let id = self.core.receive(request, now);
+        self.note_candidate(id);
         self.update_window(id);
         if self.core.stream(id).tree.is_none() {
             self.stand(id, now, false);
@@ -457,7 +460,7 @@ impl Scheduler for Late {
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
         let Some(id) = self.core.grow(grown) else { return false };
-        self.cooperators.update(&self.core, id);
+        self.note_candidate(id);
         true
     }
 
@@ -512,7 +515,7 @@ impl Scheduler for Late {
                 }
                 // The line is by class: those who stand in it stand anew.
                 for (_, id) in known.streams {
-                    self.cooperators.update(&self.core, id);
+                    self.note_candidate(id);
                     if self.core.stream(id).tree.is_some() {
                         self.stand(id, now, false);
                     }
@@ -541,7 +544,7 @@ impl Scheduler for Late {
         let _ = now;
         for id in self.core.streams_of(scope.owner()) {
             let emptied = self.core.cancel(id, scope, removed);
-            self.cooperators.update(&self.core, id);
+            self.note_candidate(id);
             let stays = self.groups.is_some() && self.core.active == Some(id);
             if emptied && !stays {
                 self.step_out(id);

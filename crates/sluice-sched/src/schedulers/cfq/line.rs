@@ -18,6 +18,8 @@ pub(super) struct Lines {
     forest: Forest<Key>,
     trees: Vec<Tree>,
     counts: Vec<u32>,
+    /// By stream, where it stands if it does.
+    keys: Vec<Key>,
     entered: u64,
 }
 
@@ -27,17 +29,17 @@ impl Lines {
     }
 
     pub(super) fn first(&self, line: u32) -> Option<StreamId> {
-        self.trees.get(line as usize).and_then(|tree| self.forest.first(tree))
+        self.trees.get(line as usize).and_then(|tree| self.forest.first(tree)).map(|(_, id)| id)
     }
 
     /// The key of the first of a line.
     pub(super) fn first_key(&self, line: u32) -> Option<i128> {
-        self.first(line).map(|id| self.forest.key(id).1)
+        self.trees.get(line as usize).and_then(|tree| self.forest.first(tree)).map(|(key, _)| key.1)
     }
 
     pub(super) fn last_key(&self, line: u32) -> Option<i128> {
         let last = self.trees.get(line as usize).and_then(|tree| self.forest.last(tree));
-        last.map(|last| self.forest.key(last).1)
+        last.map(|(key, _)| key.1)
     }
 
     /// A stream stands in a line by its class and a key.
@@ -53,7 +55,12 @@ impl Lines {
             self.counts.resize(index + 1, 0);
         }
         self.entered += 1;
-        self.forest.insert(&mut self.trees[index], id, (class, key, self.entered));
+        let key = (class, key, self.entered);
+        if self.keys.len() <= id as usize {
+            self.keys.resize(id as usize + 1, key);
+        }
+        self.keys[id as usize] = key;
+        self.forest.insert(&mut self.trees[index], key, id);
         self.counts[index] += 1;
         core.stream_mut(id).tree = Some(line);
     }
@@ -61,7 +68,7 @@ impl Lines {
     /// Whether it stood in a line.
     pub(super) fn leave(&mut self, core: &mut Core, id: StreamId) -> bool {
         let Some(line) = core.stream_mut(id).tree.take() else { return false };
-        self.forest.remove(&mut self.trees[line as usize], id);
+        self.forest.remove(&mut self.trees[line as usize], &self.keys[id as usize]);
         self.counts[line as usize] -= 1;
         true
     }
