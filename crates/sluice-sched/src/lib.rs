@@ -14,6 +14,7 @@
 //! | the device's front | [`gate`] |
 //! | guests above a host | [`stack`] |
 //! | before a promise is given | [`admission`] |
+//! | a VM at several servers | [`tracker`] |
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -31,6 +32,7 @@ pub mod stack;
 pub mod tag;
 pub mod time;
 pub mod tournament;
+pub mod tracker;
 pub mod units;
 
 pub use cost::{Cost, CostModel};
