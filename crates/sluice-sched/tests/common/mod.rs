@@ -9,6 +9,7 @@ pub mod device;
 pub mod plan;
 pub mod subject;
 pub mod twin;
+pub mod watched;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
