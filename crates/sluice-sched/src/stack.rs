@@ -20,7 +20,8 @@
 //! Source: \[two-tier\]; \[flubber\] II.A describes the ring.
 
 // What follows from it, and tests hold:
-// rule: two-tier.host-matters-little, two-tier.guest-matters
+// rule: two-tier.host-matters-little, two-tier.guest-matters, two-tier.request-cost
+// rule: anticipatory.nested, cfq.weak-nested
 
 use crate::cost::CostModel;
 use crate::gate::{Arrival, Device, Finished, Gate, GateSettings, Outcome, Refused, Slot, Submission};

@@ -330,3 +330,73 @@ fn a_ring_that_the_host_cannot_hold_is_refused() {
     assert_eq!(refused, Err(StackError::RingTooLarge { slots: 256, pieces: 256 * 64, queue_max: 100 }));
     assert!(stack.add_vm(Instant::ZERO, Policy::default(), guest(Ring::XEN)).is_ok(), "96 of 100");
 }
+
+/// Bytes per second that one VM reads, 8 at a time, from a device that takes 1 ms for each request.
+fn bytes_through(ring: Ring, places: Places, length: u32) -> f64 {
+    let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
+    let scheduler = Subject::of("noop").build(&Facts::default());
+    let guest = Guest { scheduler, ring, merging: false, queue_max: 100 };
+    let vm = world.stack.add_vm(world.now, Policy::default(), guest).expect("a valid VM");
+    world.thread(vm, 8, places, Kind::Read, &[length]);
+    world.run_until(secs(4));
+    world.log.iter().map(|record| f64::from(record.request.length)).sum::<f64>() / 4.0
+}
+
+// rule: two-tier.request-cost
+#[test]
+fn large_requests_suffer_from_the_rings_request_size_and_small_ones_do_not() {
+    let [classic, large] = [Ring::XEN, Ring::VIRTIO].map(|ring| bytes_through(ring, Places::Contiguous, 200_000));
+    // 200,000 bytes go in five pieces: four of 44 KiB and one of 19,776 bytes.
+    assert!((large / classic - 5.0).abs() <= 0.05, "{large} and {classic} B/s in order");
+    let [classic, large] = [Ring::XEN, Ring::VIRTIO].map(|ring| bytes_through(ring, Places::Random, 4096));
+    assert!((large / classic - 1.0).abs() <= 0.01, "{large} and {classic} B/s anywhere");
+}
+
+/// Reads per second of two VMs with two threads each, one read outstanding each, that read in order.
+fn four_readers(guest: &Subject, host: &Subject, depth: u32, device: Stub) -> f64 {
+    let facts = Facts { depth, rotational: true, ..Facts::default() };
+    let settings = GateSettings { depth, ..GateSettings::default() };
+    let mut world = StackWorld::new(host, depth, device);
+    world.stack = Stack::new(Gate::new(host.build(&facts), settings));
+    for _ in 0..2 {
+        let scheduler = guest.build(&Facts { depth: Ring::XEN.slots, ..facts });
+        let guest = Guest { scheduler, ring: Ring::XEN, merging: false, queue_max: 100 };
+        let vm = world.stack.add_vm(world.now, Policy::default(), guest).expect("a valid VM");
+        (0..2).for_each(|_| {
+            world.thread(vm, 1, Places::Contiguous, Kind::Read, &[4096]);
+        });
+    }
+    world.run_until(secs(10));
+    world.log.len() as f64 / 10.0
+}
+
+/// With one scheduler nowhere, in the guests, at the host, and at both.
+fn at_each_level(elevator: &Subject, depth: u32, device: impl Fn() -> Stub) -> [f64; 4] {
+    let noop = Subject::of("noop");
+    let pairs = [(&noop, &noop), (elevator, &noop), (&noop, elevator), (elevator, elevator)];
+    pairs.map(|(guest, host)| four_readers(guest, host, depth, device()))
+}
+
+// rule: anticipatory.nested
+#[test]
+fn anticipation_in_guests_does_not_see_who_else_is_served() {
+    // For a guest the next block comes after the host has served the other VM: it waits for nothing but a far seek.
+    let disk = || Stub::new(1, Order::Fifo, Service::Disk);
+    let [none, inside, outside, both] = at_each_level(&Subject::of("anticipatory"), 1, disk);
+    println!("nowhere {none}, in the guests {inside}, at the host {outside}, both {both}");
+    assert!(inside <= none, "it only costs: {inside} and {none}");
+    assert!(outside >= 10.0 * inside, "the host sees them all: {outside} and {inside}");
+    assert!(both <= outside, "the guests' adds nothing: {both} and {outside}");
+}
+
+// rule: cfq.weak-nested
+#[test]
+fn idling_in_guests_comes_on_top_of_the_hosts() {
+    // Eight at once, 4 ms each. A guest that idles has one of its two threads' reads in its ring at a time, a host that
+    // idles one VM's reads at the device.
+    let array = || Stub::parallel(8, 4 * MILLI);
+    let [none, inside, outside, both] = at_each_level(&Subject::of("cfq").text("mode", "2.6.32"), 8, array);
+    println!("nowhere {none}, in the guests {inside}, at the host {outside}, both {both}");
+    assert!(inside <= 0.55 * none && outside <= 0.55 * none, "each halves: {inside} and {outside} of {none}");
+    assert!(both <= 0.55 * inside && both <= 0.55 * outside, "both do it twice: {both}, of {inside} and {outside}");
+}

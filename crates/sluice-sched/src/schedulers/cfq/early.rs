@@ -19,7 +19,7 @@ const BUSY: u32 = 9;
 const IDLE: u32 = 10;
 
 /// The state.
-// rule: cfq.a-lists
+// rule: cfq.a-lists, cfq.baseline, cfq.baseline-priorities
 #[derive(Debug)]
 pub(super) struct Early {
     core: Core,

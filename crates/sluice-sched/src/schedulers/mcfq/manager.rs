@@ -288,6 +288,19 @@ mod tests {
         assert!((plant.second()[0] - 2.0).abs() < 0.01);
     }
 
+    /// rule: mcfq.converges
+    #[test]
+    fn a_window_at_a_time_settles_as_long_as_twice_the_slice_brings_less_than_four_times_the_bandwidth() {
+        // An error is multiplied by 1 - gain in each window: from gain 2 on it does not shrink.
+        let error = |gain: f64| {
+            let mut plant = Plant::new(Mode::Window, 3, &[1000, 100], &[0.8, 1.0], gain);
+            plant.seconds(3 * 60);
+            plant.observed()[0].ln().abs()
+        };
+        assert!(error(1.5) <= 0.001 && error(1.9) <= 0.01, "{} and {}", error(1.5), error(1.9));
+        assert!(error(2.0) >= 0.2, "it swings: {}", error(2.0));
+    }
+
     /// rule: mcfq.limit-cycles, mcfq.t3, mcfq.t7, mcfq.observed, mcfq.window-samples
     #[test]
     fn as_published_it_swings_between_its_bounds() {

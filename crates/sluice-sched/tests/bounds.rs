@@ -1,0 +1,135 @@
+//! Bounds and symmetries that hold for schedulers of several kinds, and loads that have shown defects before.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use sluice_sched::gate::GateSettings;
+use sluice_sched::params::Value;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::*;
+
+/// Six VMs of one policy that ask 20 times each in turns, all at once, of a device that serves in order: whose requests
+/// went, in which order, by arrival.
+fn all_at_once(subject: &Subject, policy: Policy, depth: u32) -> Vec<u64> {
+    let facts = Facts { depth, ..Facts::default() };
+    let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
+    let mut world = World::new(subject.build(&facts), settings, Stub::serial(MILLI));
+    let sources: Vec<usize> = (0..6)
+        .map(|_| {
+            let vm = world.vm(policy);
+            world.source(Source::new(vm, VolumeId(0), Pattern::Manual).places(Places::Random))
+        })
+        .collect();
+    (0..120).for_each(|turn| {
+        world.ask(sources[turn * turn % 6]);
+    });
+    world.pump();
+    world.run_until(secs(1));
+    world.log.iter().map(|record| record.request.id.0).collect()
+}
+
+fn latency(millis: u64) -> Policy {
+    let p99 = Duration::from_millis(millis);
+    Policy { latency: Some(LatencyTarget { p99, reads_only: false }), ..Policy::default().reserving(100) }
+}
+
+/// Credits for all that these tests ask.
+fn edf() -> Subject {
+    Subject::of("edf-credit").with("beta", Value::Integer(128))
+}
+
+#[test]
+fn mm11_depth_changes_no_order_when_all_have_come_before() {
+    let sfqd = Subject::of("sfqd").with("depth", Value::Integer(0));
+    for (subject, policy) in [(sfqd, Policy::weighted(7)), (edf(), latency(60)), (Subject::of("deadline"), latency(60))]
+    {
+        let one = all_at_once(&subject, policy, 1);
+        assert_eq!(one.len(), 120, "{}", subject.label());
+        for depth in [2, 8, 32] {
+            assert_eq!(all_at_once(&subject, policy, depth), one, "{} at depth {depth}", subject.label());
+        }
+    }
+}
+
+#[test]
+fn mm16_equal_deadlines_of_equal_vms_are_served_in_the_order_of_arrival() {
+    let arrived: Vec<u64> = (0..120).collect();
+    for depth in [1, 8] {
+        assert_eq!(all_at_once(&edf(), latency(60), depth), arrived, "at depth {depth}");
+    }
+    assert_ne!(all_at_once(&Subject::of("deadline"), latency(60), 1), arrived, "who looks at places does not");
+}
+
+/// Q17: while a request of one waits, how many of another go before it.
+#[test]
+fn while_somebody_waits_nobody_else_goes_more_often_than_its_weight_says() {
+    let weights = [1u32, 2, 4, 10, 100];
+    for subject in [product(), Subject::of("sfqd").with("depth", Value::Integer(0))] {
+        let mut world = World::simple(&subject, 4, 1000);
+        let vms = weights.map(|weight| world.busy(Policy::weighted(weight), Pattern::Closed(16)));
+        world.run_until(secs(20));
+        for (i, vm) in vms.iter().enumerate() {
+            let went: Vec<usize> = (0..world.log.len()).filter(|at| world.log[*at].request.owner == *vm).collect();
+            for (j, other) in vms.iter().enumerate().filter(|(j, _)| *j != i) {
+                let between = went.windows(2).map(|pair| {
+                    world.log[pair[0]..pair[1]].iter().filter(|record| record.request.owner == *other).count()
+                });
+                let (most, bound) = (between.max().unwrap_or(0), weights[j].div_ceil(weights[i]) + 1);
+                assert!(most as u32 <= bound, "{}: {most} of {j} while {i} waits, at most {bound}", subject.label());
+            }
+        }
+    }
+}
+
+/// A disk that takes eight requests and serves one after the other.
+fn disk(subject: &Subject) -> World {
+    let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
+    let settings = GateSettings { depth: 8, ..GateSettings::default() };
+    World::new(subject.build(&facts), settings, Stub::new(1, Order::Fifo, Service::Disk))
+}
+
+// rule: deadline.read-progress, anticipatory.alternation
+#[test]
+fn a_flood_of_writes_does_not_shut_out_a_single_reader() {
+    // A batch of 16 writes and eight that were at the disk before, 11.2 ms each; or an async batch of 125 ms that was
+    // sent at eight a time, and what drains behind it.
+    for (name, most) in [("deadline", 270), ("anticipatory", 400)] {
+        let mut world = disk(&Subject::of(name));
+        let writer = world.vm(Policy::default());
+        world.source(Source::new(writer, VolumeId(0), Pattern::Closed(256)).kind(Kind::Write).places(Places::Random));
+        let reader = world.vm(Policy::default());
+        world.source(Source::new(reader, VolumeId(0), Pattern::Think(MILLI)).places(Places::Random));
+        world.run_until(secs(20));
+        let waited = |record: &&Record| record.at.nanos_since(record.request.arrival) / MILLI;
+        let reads = world.log.iter().filter(|record| record.request.owner == reader);
+        let (count, longest) = (reads.clone().count(), reads.map(|record| waited(&record)).max().unwrap_or(u64::MAX));
+        println!("{name}: {count} reads beside the flood, one waited {longest} ms");
+        assert!(count >= 20 * 1000 / most as usize, "{name}: {count} reads in 20 s");
+        assert!(longest <= most, "{name}: a read waited {longest} ms");
+    }
+}
+
+/// Reads per second of one that reads in order and thinks, beside one that reads anywhere without a pause.
+fn thinker(subject: &Subject, think_millis: u64) -> f64 {
+    let mut world = disk(subject);
+    let vm = world.vm(Policy::default());
+    world.source(Source::new(vm, VolumeId(0), Pattern::Think(think_millis * MILLI)).places(Places::Contiguous));
+    world.busy(Policy::default(), Pattern::Manual);
+    let other = world.vm(Policy::default());
+    world.source(Source::new(other, VolumeId(0), Pattern::Think(100_000)).places(Places::Random));
+    world.run_until(secs(20));
+    world.rates(&[vm], secs(5), secs(20))[0]
+}
+
+// rule: anticipatory.think-time, cfq.idle-arm
+#[test]
+fn who_thinks_just_too_long_is_not_waited_for() {
+    // It waits 6 ms, CFQ 8 ms.
+    for (subject, expire) in [(Subject::of("anticipatory"), 6), (Subject::of("cfq").text("mode", "2.6.32"), 8)] {
+        let (below, above) = (thinker(&subject, expire - 2), thinker(&subject, expire + 2));
+        println!("{}: {below} below {expire} ms, {above} above", subject.label());
+        assert!(below >= 2.0 * above, "{}: {below} and {above} reads a second", subject.label());
+    }
+}
