@@ -8,7 +8,9 @@
 //! means is in `docs/benchmarks.md`.
 
 mod accuracy;
+mod contest;
 mod core;
+mod fio;
 mod load;
 mod nbd;
 mod report;

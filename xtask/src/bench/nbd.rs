@@ -5,28 +5,34 @@
 //! as much the client's as the server's, stands the CPU time that the server spent per request. The client's own ceiling
 //! is what it reaches against a server that answers without a device.
 
-pub(super) mod peers;
+mod peers;
 
 use std::error::Error as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use sluice_io::nbd::canned::CannedServer;
 use sluice_io::nbd::client::ClientError;
 use sluice_io::nbd::export::Export;
 
-use super::load::{Load, Target};
-use super::report::{Bound, Cell, Report, Table};
-use super::server::{self, Server};
+use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Measured, Setting, Store};
+use super::load::{Load, Outcome, Target};
+use super::report::{Bound, Report};
+use super::server;
 use super::stats::Samples;
 use peers::Kind;
 
 /// Connections, and the requests that each keeps in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) connections: u32,
-    pub(super) depth: u32,
+struct Shape {
+    connections: u32,
+    depth: u32,
+}
+
+impl Shape {
+    fn name(self) -> String {
+        format!("{} x {}", self.connections, self.depth)
+    }
 }
 
 const SHAPES: [Shape; 3] =
@@ -35,52 +41,14 @@ const SHAPES: [Shape; 3] =
 /// What of it to run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Where the scratch file is made; a disk that can do direct I/O. Default: the build's folder.
-    #[arg(long, value_name = "DIR")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    choice: Choice,
     /// Only this kind of volume.
     #[arg(long, value_name = "KIND", value_enum)]
     only: Option<Store>,
-    /// Only our server, for a profiler.
-    #[arg(long)]
-    own_only: bool,
     /// Rounds to measure.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-}
-
-/// What is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Store {
-    /// Completes at once and keeps nothing.
-    Null,
-    /// A file of 1 GiB, past the page cache.
-    File,
-}
-
-impl Store {
-    fn name(self) -> &'static str {
-        match self {
-            Store::Null => "null",
-            Store::File => "file",
-        }
-    }
-}
-
-/// What was measured of one server under one shape, round by round.
-#[derive(Default)]
-struct Measured {
-    iops: Samples,
-    cpu_us: Samples,
-    p50_us: Samples,
-    p99_us: Samples,
-}
-
-/// One server with what it is called.
-struct Contestant {
-    kind: Kind,
-    server: Option<Server>,
-    measured: [Measured; SHAPES.len()],
 }
 
 /// How long one measurement takes.
@@ -96,7 +64,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         true => Effort { warm: Duration::from_millis(20), time: Duration::from_millis(100) },
         false => Effort { warm: Duration::from_millis(200), time: Duration::from_secs(1) },
     };
-    let scratch = server::scratch(options.folder.as_deref())?;
+    let scratch = server::scratch(options.choice.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
     if options.only != Some(Store::Null) {
         server::written_file(&file, if quick { 64 } else { 1024 })?;
@@ -106,12 +74,15 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
         let canned = CannedServer::bind_unix(sockets.path().join("canned"), export("disk"));
         let canned = canned.map_err(|error| format!("Cannot listen: {error}"))?;
-        let mut contestants = contestants(store, &file, sockets.path(), options, &mut report)?;
+        let setting = Setting { store, file: &file, sockets: sockets.path(), beside: &options.choice.beside };
+        let kinds = kinds(store, &options.choice);
+        let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, &mut report)?;
         for round in 0..options.rounds {
             eprintln!("nbd: {}, round {} of {}", store.name(), round + 1, options.rounds);
-            for (index, shape) in SHAPES.iter().enumerate() {
+            for (index, shape) in SHAPES.iter().enumerate().filter(|(_, shape)| options.choice.has_shape(&shape.name()))
+            {
                 for contestant in &mut contestants {
-                    contestant.measure(index, *shape, sockets.path(), &file, effort)?;
+                    measure(contestant, index, *shape, &file, effort)?;
                 }
             }
         }
@@ -125,28 +96,12 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     Ok(report)
 }
 
-fn contestants(
-    store: Store,
-    file: &Path,
-    sockets: &Path,
-    options: &Options,
-    report: &mut Report,
-) -> Result<Vec<Contestant>, String> {
+fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
     let mut kinds = vec![Kind::Sluice];
-    if !options.own_only {
-        kinds.extend([Kind::Qsd, Kind::Nbdkit]);
-        kinds.push(if store == Store::Null { Kind::Canned } else { Kind::Fio });
-    }
-    let mut contestants = Vec::new();
-    for kind in kinds {
-        if let Some(missing) = kind.program().filter(|program| !server::has(program)) {
-            report.note(format!("{missing} is not installed: left out"));
-            continue;
-        }
-        let server = kind.start(store == Store::Null, file, sockets)?;
-        contestants.push(Contestant { kind, server, measured: Default::default() });
-    }
-    Ok(contestants)
+    kinds.extend((0..choice.beside.len().min(BESIDE.len())).map(Kind::Beside));
+    kinds.extend([Kind::Qsd, Kind::Nbdkit]);
+    kinds.push(if store == Store::Null { Kind::Canned } else { Kind::Fio });
+    kinds
 }
 
 /// What the servers offer.
@@ -169,90 +124,53 @@ pub(super) fn export(name: &str) -> Export {
     }
 }
 
-impl Contestant {
-    fn measure(
-        &mut self,
-        index: usize,
-        shape: Shape,
-        sockets: &Path,
-        file: &Path,
-        effort: Effort,
-    ) -> Result<(), String> {
-        let measured = &mut self.measured[index];
-        if self.kind == Kind::Fio {
-            let (iops, p50_us, p99_us) = peers::fio(file, shape, effort.time)?;
-            measured.iops.push(iops);
-            measured.cpu_us.push(f64::NAN);
-            measured.p50_us.push(p50_us);
-            measured.p99_us.push(p99_us);
-            return Ok(());
-        }
-        let failed = |error: ClientError| {
-            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            format!("{}: {error}{cause}", self.kind.name())
-        };
-        let target = Target {
-            socket: sockets.join(self.kind.name()),
-            export: self.kind.export().to_owned(),
-            depth: shape.depth,
-            block: 4096,
-        };
-        let mut load = Load::start(&vec![target; shape.connections as usize]).map_err(failed)?;
-        load.run(effort.warm).map_err(failed)?;
-        let cpu = || self.server.as_ref().map_or(f64::NAN, Server::cpu_seconds);
-        let before = cpu();
-        let outcomes = load.run(effort.time).map_err(failed)?;
-        let requests: u64 = outcomes.iter().map(|outcome| outcome.requests).sum();
-        measured.cpu_us.push((cpu() - before) * 1e6 / requests as f64);
-        measured.iops.push(requests as f64 / outcomes[0].seconds);
-        // All connections ask for the same: the latencies of one stand for all.
-        measured.p50_us.push(outcomes[0].percentile_us(50.0));
-        measured.p99_us.push(outcomes[0].percentile_us(99.0));
-        load.finish().map_err(failed)
+fn measure(
+    contestant: &mut Contestant<Kind>,
+    index: usize,
+    shape: Shape,
+    file: &Path,
+    effort: Effort,
+) -> Result<(), String> {
+    if contestant.kind == Kind::Fio {
+        return contestant.measured[index].note_fio(file, shape.connections, shape.depth, effort.time);
     }
+    let failed = |error: ClientError| {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("{}: {error}{cause}", contestant.kind.name())
+    };
+    let export = contestant.kind.export().to_owned();
+    let target = Target { socket: contestant.socket.clone(), export, depth: shape.depth, block: 4096 };
+    let mut load = Load::start(&vec![target; shape.connections as usize]).map_err(failed)?;
+    load.run(effort.warm).map_err(failed)?;
+    let before = contestant.cpu_seconds();
+    let outcomes = load.run(effort.time).map_err(failed)?;
+    let spent = contestant.cpu_seconds() - before;
+    load.finish().map_err(failed)?;
+    // All connections ask for the same: the latencies of one stand for all.
+    let requests = outcomes.iter().map(|outcome| outcome.requests).sum();
+    let outcome = Outcome { requests, ..outcomes.into_iter().next().expect("there is a connection") };
+    contestant.measured[index].note(&outcome, spent);
+    Ok(())
 }
 
-fn add(report: &mut Report, store: Store, contestants: &[Contestant]) {
-    let mut table = Table::new(
-        format!("4 KiB random reads, {}", store.name()),
-        &[
-            "connections x depth",
-            "server",
-            "IOPS",
-            "CPU per request [us]",
-            "p50 [us]",
-            "p99 [us]",
-            "IOPS: ours to it",
-            "CPU: it to ours",
-        ],
-    );
-    let own = &contestants[0];
+fn add(report: &mut Report, store: Store, contestants: &[Contestant<Kind>]) {
+    let shapes: Vec<String> = SHAPES.iter().map(|shape| shape.name()).collect();
     for (index, shape) in SHAPES.iter().enumerate() {
-        let ours = &own.measured[index];
-        for contestant in contestants {
-            let measured = &contestant.measured[index];
-            table.row(vec![
-                Cell::text(format!("{} x {}", shape.connections, shape.depth)),
-                Cell::text(contestant.kind.name()),
-                Cell::spread(&measured.iops, 0),
-                Cell::Number(measured.cpu_us.median(), 2),
-                Cell::Number(measured.p50_us.median(), 0),
-                Cell::Number(measured.p99_us.median(), 0),
-                Cell::spread(&ours.iops.ratio(&measured.iops), 2),
-                Cell::Number(measured.cpu_us.ratio(&ours.cpu_us).median(), 2),
-            ]);
-        }
         targets(report, store, *shape, index, contestants);
     }
-    report.table(table);
+    report.table(contest::table(store, &shapes, contestants));
 }
 
-fn targets(report: &mut Report, store: Store, shape: Shape, index: usize, contestants: &[Contestant]) {
+fn targets(report: &mut Report, store: Store, shape: Shape, index: usize, contestants: &[Contestant<Kind>]) {
     if shape.depth == 1 || store == Store::File && shape.connections > 1 {
         return;
     }
-    let ours = &contestants[0].measured[index];
-    let shown = format!("{}, {} x {}", store.name(), shape.connections, shape.depth);
+    let Some(first) = contestants.first().filter(|first| first.kind == Kind::Sluice) else { return };
+    let ours = &first.measured[index];
+    if ours.iops.is_empty() {
+        return;
+    }
+    let shown = format!("{}, {}", store.name(), shape.name());
     let mut want = |what: &str, kind: Kind, wanted: f64, ratio: fn(&Measured, &Measured) -> Samples| {
         if let Some(other) = contestants.iter().find(|contestant| contestant.kind == kind) {
             let measured = ratio(ours, &other.measured[index]).median();
@@ -270,9 +188,4 @@ fn targets(report: &mut Report, store: Store, shape: Shape, index: usize, contes
     want("CPU nbdkit / ours", Kind::Nbdkit, 2.0, cpu);
     want("IOPS ours / qsd", Kind::Qsd, 1.2, iops);
     want("IOPS ours / nbdkit", Kind::Nbdkit, 1.2, iops);
-}
-
-/// The size of a file, in bytes.
-fn size_of(file: &Path) -> u64 {
-    fs::metadata(file).map_or(1 << 30, |metadata| metadata.len())
 }

@@ -43,9 +43,20 @@ impl Server {
 
     /// Our daemon with a host file.
     pub(super) fn sluice(folder: &Path, name: &str, host: &str, sockets: Vec<PathBuf>) -> Result<Server, String> {
+        Server::build_of_sluice(&sluice_binary(), folder, name, host, sockets)
+    }
+
+    /// The same, of a build that lies elsewhere.
+    pub(super) fn build_of_sluice(
+        program: &Path,
+        folder: &Path,
+        name: &str,
+        host: &str,
+        sockets: Vec<PathBuf>,
+    ) -> Result<Server, String> {
         let file = folder.join(format!("{name}.toml"));
         fs::write(&file, host).map_err(|error| format!("Cannot write {}: {error}", file.display()))?;
-        Server::start(Command::new(sluice_binary()).arg("serve").arg(&file), sockets)
+        Server::start(Command::new(program).arg("serve").arg(&file), sockets)
     }
 
     pub(super) fn pid(&self) -> u32 {

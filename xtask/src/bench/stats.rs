@@ -9,6 +9,10 @@ impl Samples {
         self.0.push(value);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The middle one, or the mean of the two in the middle; not a number if nothing was measured.
     pub(super) fn median(&self) -> f64 {
         let sorted = self.sorted();

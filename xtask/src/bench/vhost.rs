@@ -14,15 +14,14 @@ mod many;
 mod peers;
 
 use std::error::Error as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use sluice_io::vhost::client::ClientError;
 
-use super::nbd;
-use super::report::{Bound, Cell, Report, Table};
-use super::server::{self, Server};
-use super::stats::Samples;
+use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Setting, Store};
+use super::report::{Bound, Report};
+use super::server;
 use load::{Load, Target};
 use peers::Kind;
 
@@ -57,18 +56,11 @@ const SHAPES: [Shape; 4] = [
 /// What of it to run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Where the scratch file is made; a disk that can do direct I/O. Default: the build's folder.
-    #[arg(long, value_name = "DIR")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    choice: Choice,
     /// Only this part.
     #[arg(long, value_name = "PART", value_enum)]
     only: Option<Part>,
-    /// Without our server: what the others do.
-    #[arg(long, conflicts_with = "own_only")]
-    peers_only: bool,
-    /// Only our server, for a profiler.
-    #[arg(long)]
-    own_only: bool,
     /// The front end polls for answers instead of sleeping: what the back end alone takes, where there is a processor for
     /// each of them.
     #[arg(long)]
@@ -91,41 +83,6 @@ enum Part {
     Idle,
 }
 
-/// What is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Store {
-    /// Completes at once and keeps nothing.
-    Null,
-    /// A file.
-    File,
-}
-
-impl Store {
-    fn name(self) -> &'static str {
-        match self {
-            Store::Null => "null",
-            Store::File => "file",
-        }
-    }
-}
-
-/// What was measured of one back end under one shape, round by round.
-#[derive(Default)]
-struct Measured {
-    iops: Samples,
-    cpu_us: Samples,
-    p50_us: Samples,
-    p99_us: Samples,
-}
-
-/// One back end with what it is called.
-struct Contestant {
-    kind: Kind,
-    socket: PathBuf,
-    server: Option<Server>,
-    measured: [Measured; SHAPES.len()],
-}
-
 /// How long one measurement takes.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
@@ -146,7 +103,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         // Short, so that all take their turn before the machine is another one.
         false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll: options.poll },
     };
-    let scratch = server::scratch(options.folder.as_deref())?;
+    let scratch = server::scratch(options.choice.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::File) || wanted(Part::Many) {
@@ -158,10 +115,10 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
             compare(&mut report, store, &file, options, effort)?;
         }
     }
-    if wanted(Part::Many) && !options.peers_only {
+    if wanted(Part::Many) && options.choice.has("sluice") {
         many::run(&mut report, &file, options.rounds.div_ceil(4), effort)?;
     }
-    if wanted(Part::Idle) && !options.peers_only {
+    if wanted(Part::Idle) && options.choice.has("sluice") {
         idle::run(&mut report, effort)?;
     }
     let seconds = effort.time.as_secs_f64();
@@ -174,12 +131,14 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
 /// One kind of volume, everybody.
 fn compare(report: &mut Report, store: Store, file: &Path, options: &Options, effort: Effort) -> Result<(), String> {
     let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-    let mut contestants = contestants(store, file, sockets.path(), options, report)?;
+    let setting = Setting { store, file, sockets: sockets.path(), beside: &options.choice.beside };
+    let kinds = kinds(store, &options.choice);
+    let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, report)?;
     for round in 0..options.rounds {
         eprintln!("vhost: {}, round {} of {}", store.name(), round + 1, options.rounds);
-        for index in 0..SHAPES.len() {
+        for index in (0..SHAPES.len()).filter(|index| options.choice.has_shape(&SHAPES[*index].name())) {
             for contestant in &mut contestants {
-                contestant.measure(index, file, effort)?;
+                measure(contestant, index, file, effort)?;
             }
         }
     }
@@ -187,31 +146,12 @@ fn compare(report: &mut Report, store: Store, file: &Path, options: &Options, ef
     Ok(())
 }
 
-fn contestants(
-    store: Store,
-    file: &Path,
-    sockets: &Path,
-    options: &Options,
-    report: &mut Report,
-) -> Result<Vec<Contestant>, String> {
-    let mut kinds = Vec::new();
-    if !options.peers_only {
-        kinds.extend([Kind::Sluice, Kind::Noop]);
-    }
-    if !options.own_only {
-        kinds.extend([Kind::Qsd, if store == Store::Null { Kind::Plain } else { Kind::Fio }]);
-    }
-    let mut contestants = Vec::new();
-    for kind in kinds {
-        if let Some(missing) = kind.program().filter(|program| !server::has(program)) {
-            report.note(format!("{missing} is not installed: left out"));
-            continue;
-        }
-        let server = kind.start(store, file, sockets)?;
-        let socket = server.as_ref().and_then(|server| server.sockets.first().cloned()).unwrap_or_default();
-        contestants.push(Contestant { kind, socket, server, measured: Default::default() });
-    }
-    Ok(contestants)
+fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
+    let mut kinds = vec![Kind::Sluice];
+    kinds.extend((0..choice.beside.len().min(BESIDE.len())).map(Kind::Beside));
+    kinds.extend([Kind::Noop, Kind::Qsd]);
+    kinds.push(if store == Store::Null { Kind::Plain } else { Kind::Fio });
+    kinds
 }
 
 /// What went wrong, with its cause.
@@ -220,74 +160,38 @@ fn failed(who: &str, error: &ClientError) -> String {
     format!("{who}: {error}{cause}")
 }
 
-impl Contestant {
-    fn measure(&mut self, index: usize, file: &Path, effort: Effort) -> Result<(), String> {
-        let (shape, measured) = (SHAPES[index], &mut self.measured[index]);
-        if self.kind == Kind::Fio {
-            let jobs = nbd::Shape { connections: shape.queues.into(), depth: shape.depth.into() };
-            let (iops, p50_us, p99_us) = nbd::peers::fio(file, jobs, effort.time)?;
-            measured.iops.push(iops);
-            measured.cpu_us.push(f64::NAN);
-            measured.p50_us.push(p50_us);
-            measured.p99_us.push(p99_us);
-            return Ok(());
-        }
-        let failed = |error: ClientError| failed(self.kind.name(), &error);
-        let Shape { queues, depth, apart } = shape;
-        let target = Target { socket: self.socket.clone(), queues, depth, block: BLOCK, poll: effort.poll };
-        let mut loads = if apart { Load::start_apart(&target) } else { Load::start(&[target]).map(|load| vec![load]) }
-            .map_err(failed)?;
-        Load::run_apart(&mut loads, effort.warm).map_err(failed)?;
-        let cpu = || self.server.as_ref().map_or(f64::NAN, Server::cpu_seconds);
-        let before = cpu();
-        let outcome = Load::run_apart(&mut loads, effort.time).map_err(failed)?;
-        measured.cpu_us.push((cpu() - before) * 1e6 / outcome.requests as f64);
-        measured.iops.push(outcome.iops());
-        measured.p50_us.push(outcome.percentile_us(50.0));
-        measured.p99_us.push(outcome.percentile_us(99.0));
-        // The first of them holds the connection.
-        loads.into_iter().rev().try_for_each(Load::finish).map_err(failed)
+fn measure(contestant: &mut Contestant<Kind>, index: usize, file: &Path, effort: Effort) -> Result<(), String> {
+    let Shape { queues, depth, apart } = SHAPES[index];
+    if contestant.kind == Kind::Fio {
+        return contestant.measured[index].note_fio(file, queues.into(), depth.into(), effort.time);
     }
+    let failed = |error: ClientError| failed(contestant.kind.name(), &error);
+    let target = Target { socket: contestant.socket.clone(), queues, depth, block: BLOCK, poll: effort.poll };
+    let mut loads = if apart { Load::start_apart(&target) } else { Load::start(&[target]).map(|load| vec![load]) }
+        .map_err(failed)?;
+    Load::run_apart(&mut loads, effort.warm).map_err(failed)?;
+    let before = contestant.cpu_seconds();
+    let outcome = Load::run_apart(&mut loads, effort.time).map_err(failed)?;
+    let spent = contestant.cpu_seconds() - before;
+    // The first of them holds the connection.
+    loads.into_iter().rev().try_for_each(Load::finish).map_err(failed)?;
+    contestant.measured[index].note(&outcome, spent);
+    Ok(())
 }
 
-fn add(report: &mut Report, store: Store, contestants: &[Contestant]) {
-    let Some(first) = contestants.first() else { return };
-    let mut table = Table::new(
-        format!("4 KiB random reads, {}", store.name()),
-        &[
-            "queues x depth",
-            "back end",
-            "IOPS",
-            "CPU per request [us]",
-            "p50 [us]",
-            "p99 [us]",
-            "IOPS: the first to it",
-            "CPU: it to the first",
-        ],
-    );
-    for (index, shape) in SHAPES.iter().enumerate() {
-        for contestant in contestants {
-            let (own, measured) = (&first.measured[index], &contestant.measured[index]);
-            table.row(vec![
-                Cell::text(shape.name()),
-                Cell::text(contestant.kind.name()),
-                Cell::spread(&measured.iops, 0),
-                Cell::Number(measured.cpu_us.median(), 2),
-                Cell::Number(measured.p50_us.median(), 1),
-                Cell::Number(measured.p99_us.median(), 1),
-                Cell::spread(&own.iops.ratio(&measured.iops), 2),
-                Cell::Number(measured.cpu_us.ratio(&own.cpu_us).median(), 2),
-            ]);
-        }
-        if first.kind == Kind::Sluice {
-            targets(report, store, index, contestants);
-        }
+fn add(report: &mut Report, store: Store, contestants: &[Contestant<Kind>]) {
+    let shapes: Vec<String> = SHAPES.iter().map(|shape| shape.name()).collect();
+    if contestants.first().is_some_and(|first| first.kind == Kind::Sluice) {
+        (0..SHAPES.len()).for_each(|index| targets(report, store, index, contestants));
     }
-    report.table(table);
+    report.table(contest::table(store, &shapes, contestants));
 }
 
-fn targets(report: &mut Report, store: Store, index: usize, contestants: &[Contestant]) {
+fn targets(report: &mut Report, store: Store, index: usize, contestants: &[Contestant<Kind>]) {
     let (shape, ours) = (SHAPES[index], &contestants[0].measured[index]);
+    if ours.iops.is_empty() {
+        return;
+    }
     let shown = format!("{}, {}", store.name(), shape.name());
     let find = |kind| contestants.iter().find(|each| each.kind == kind).map(|each| &each.measured[index]);
     let mut iops = |what: &str, kind, wanted| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::super::nbd::peers;
+use super::super::fio;
 use super::super::server;
 use super::DEPTH;
 
@@ -109,7 +109,7 @@ impl Kernel {
             let output = job.and_then(std::process::Child::wait_with_output);
             let output = output.map_err(|error| format!("fio cannot be started: {error}"))?;
             let text = String::from_utf8_lossy(&output.stdout);
-            let parsed = peers::parse(&text).map(|(iops, _, p99_us)| (iops, p99_us));
+            let parsed = fio::parse(&text).map(|(iops, _, p99_us)| (iops, p99_us));
             measured.push(parsed.ok_or_else(|| format!("fio said: {}", String::from_utf8_lossy(&output.stderr)))?);
         }
         Ok(measured)

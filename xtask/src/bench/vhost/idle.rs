@@ -4,17 +4,19 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::super::contest::{Kind as _, Setting, Store};
 use super::super::report::{Bound, Report};
 use super::load::{Load, Target};
 use super::peers::{Kind, QUEUES};
-use super::{BLOCK, Effort, Store, failed};
+use super::{BLOCK, Effort, failed};
 
 /// After the last request: whatever the daemon does once, or by polling for a while, is over then.
 const CALM: Duration = Duration::from_millis(500);
 
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<(), String> {
     let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-    let server = Kind::Sluice.start(Store::Null, Path::new(""), sockets.path())?;
+    let setting = Setting { store: Store::Null, file: Path::new(""), sockets: sockets.path(), beside: &[] };
+    let server = Kind::Sluice.start(&setting, sockets.path().join("quiet"))?;
     let server = server.expect("ours is a process");
     let target = Target { socket: server.sockets[0].clone(), queues: QUEUES, depth: 32, block: BLOCK, poll: false };
     let failed = |error| failed("sluice", &error);

@@ -9,12 +9,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::contest::Store;
 use super::super::load::Outcome;
 use super::super::report::{Bound, Cell, Report, Table};
 use super::super::server::Server;
 use super::super::stats::Samples;
 use super::load::{Load, Target};
-use super::{Effort, Store, failed};
+use super::{Effort, failed};
 
 const VMS: usize = 100;
 const WEIGHTS: usize = 3;

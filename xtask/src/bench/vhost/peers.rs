@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::super::contest::{self, Setting, Store};
 use super::super::server::Server;
-use super::Store;
 use crate::workspace;
 
 /// Most queues of a device.
@@ -15,6 +15,8 @@ pub(super) const QUEUES: u16 = 4;
 pub(super) enum Kind {
     /// Ours, with mClock.
     Sluice,
+    /// Another build of it.
+    Beside(usize),
     /// Ours, without an opinion.
     Noop,
     /// qemu-storage-daemon.
@@ -25,34 +27,34 @@ pub(super) enum Kind {
     Fio,
 }
 
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
+impl contest::Kind for Kind {
+    fn name(self) -> &'static str {
         match self {
             Kind::Sluice => "sluice",
-            Kind::Noop => "sluice, noop",
+            Kind::Beside(number) => contest::BESIDE[number],
+            Kind::Noop => "noop",
             Kind::Qsd => "qsd",
             Kind::Plain => "plain device",
             Kind::Fio => "bare fio",
         }
     }
 
-    /// What must be installed.
-    pub(super) fn program(self) -> Option<&'static str> {
+    fn program(self) -> Option<&'static str> {
         match self {
-            Kind::Sluice | Kind::Noop | Kind::Plain => None,
+            Kind::Sluice | Kind::Beside(_) | Kind::Noop | Kind::Plain => None,
             Kind::Qsd => Some("qemu-storage-daemon"),
             Kind::Fio => Some("fio"),
         }
     }
 
-    /// Starts it, if it is a process.
-    pub(super) fn start(self, store: Store, file: &Path, sockets: &Path) -> Result<Option<Server>, String> {
-        let socket = sockets.join(format!("{self:?}"));
+    fn start(self, setting: &Setting<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
+        let Setting { store, file, sockets, beside } = *setting;
+        let host = |scheduler| host_file(scheduler, store, file, &socket);
         let server = match self {
-            Kind::Sluice | Kind::Noop => {
-                let scheduler = if self == Kind::Noop { "noop" } else { "mclock" };
-                let host = host_file(scheduler, store, file, &socket);
-                Server::sluice(sockets, scheduler, &host, vec![socket])?
+            Kind::Sluice => Server::sluice(sockets, "mclock", &host("mclock"), vec![socket])?,
+            Kind::Noop => Server::sluice(sockets, "noop", &host("noop"), vec![socket])?,
+            Kind::Beside(number) => {
+                Server::build_of_sluice(&beside[number], sockets, self.name(), &host("mclock"), vec![socket])?
             }
             Kind::Qsd => Server::start(&mut qsd(store, file, &socket), vec![socket])?,
             Kind::Plain => {
