@@ -1,7 +1,8 @@
 //! The ring of a device thread: one io_uring for disk, sockets, wake-ups and time.
 //!
-//! One turn of the loop costs one system call: [`Ring::turn`] submits all that was pushed, and waits for a completion or
-//! for the next timer, whichever is first. How many operations the kernel holds is counted, so that memory is
+//! One turn of the loop costs one system call, and one more for every few operations of the disk, which need not wait for the
+//! end of the turn: [`Ring::turn`] submits all that was pushed, and waits for a completion or for the next timer, whichever is
+//! first. How many operations the kernel holds is counted, so that memory is
 //! given up only when none is left.
 
 use std::io;
@@ -11,6 +12,9 @@ use io_uring::{IoUring, squeue, types};
 
 /// Entries of the submission queue; more pushes in one turn are submitted early.
 const ENTRIES: u32 = 512;
+/// Operations for the disk that are submitted together: a larger batch keeps it waiting while the rest is prepared, which
+/// shows as soon as all that a client has in flight completes at once and comes back at once.
+const BATCH: u32 = 4;
 /// Entries of the completion queue.
 const COMPLETIONS: u32 = 8192;
 
@@ -20,6 +24,8 @@ pub struct Ring {
     in_kernel: u64,
     /// The kernel says in shared memory when it has something for us.
     tells: bool,
+    /// Operations for the disk that were pushed and not submitted.
+    pending: u32,
 }
 
 /// An operation that is over.
@@ -45,7 +51,7 @@ impl Ring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::other("The kernel's io_uring is too old: Linux 5.11 or newer is needed"));
         }
-        Ok(Ring { ring, in_kernel: 0, tells })
+        Ok(Ring { ring, in_kernel: 0, tells, pending: 0 })
     }
 
     /// Queues an operation for the next turn.
@@ -59,6 +65,22 @@ impl Ring {
             self.ring.submit()?;
         }
         self.in_kernel += 1;
+        Ok(())
+    }
+
+    /// Queues an operation for the disk, which goes there with a few others, at the latest with the next turn.
+    ///
+    /// # Safety
+    /// As [`Ring::push`].
+    pub unsafe fn push_work(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.push(entry)? };
+        self.pending += 1;
+        if self.pending >= BATCH {
+            self.pending = 0;
+            // If it does not work now, the next turn tries again and reports it.
+            let _ = self.ring.submit();
+        }
         Ok(())
     }
 
@@ -81,6 +103,7 @@ impl Ring {
         if patience == Some(Duration::ZERO) && self.is_quiet() {
             return Ok(());
         }
+        self.pending = 0;
         let submitted = match patience {
             Some(Duration::ZERO) => self.ring.submitter().submit_with_args(0, &types::SubmitArgs::new()),
             Some(patience) => {

@@ -390,7 +390,7 @@ impl Backend {
         // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
         // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
         // flight.
-        let pushed = unsafe { self.ring.push(&entry.user_data(tag(Tag::Work, slot.0))) };
+        let pushed = unsafe { self.ring.push_work(&entry.user_data(tag(Tag::Work, slot.0))) };
         if pushed.is_err() {
             self.end(now, slot, libc::EIO);
         }
