@@ -145,7 +145,7 @@ impl Loop {
             self.call_guests();
             self.remove_retired();
             self.remove_ended_queues();
-            self.spin.turned(before, now, patience.is_none_or(|patience| !patience.is_zero()), moved);
+            self.spin.turned(now, patience.is_none_or(|patience| !patience.is_zero()), moved);
         }
         Ok(())
     }
