@@ -67,18 +67,20 @@ impl Loop {
 
     /// A request leaves: its buffer and its place in the window are free again.
     pub(super) fn release(&mut self, token: u32) {
-        let io = self.backend.ios.remove(token);
-        if let Some(buffer) = io.buffer {
+        let io = &mut self.backend.ios[token];
+        let (origin, volume, held) = (io.origin, io.volume, io.held);
+        if let Some(buffer) = io.buffer.take() {
             self.backend.pool.give(buffer);
         }
-        let vm = self.backend.volumes[io.volume].vm;
+        self.backend.ios.clear(token);
+        let vm = self.backend.volumes[volume].vm;
         let state = &mut self.vms[vm];
         state.outstanding -= 1;
-        state.outstanding_bytes -= io.held;
+        state.outstanding_bytes -= held;
         if !state.waiting.is_empty() {
             self.crowded.push(vm);
         }
-        match io.origin {
+        match origin {
             Origin::Nbd { connection: index, .. } => {
                 let connection = &mut self.connections[index];
                 connection.outstanding -= 1;

@@ -37,6 +37,17 @@ impl<T> Table<T> {
         value
     }
 
+    /// Drops a value where it lies: one that is large is not moved for it.
+    ///
+    /// # Panics
+    /// If there is nothing at `index`.
+    pub(super) fn clear(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        assert!(entry.is_some(), "an index in use has a value");
+        *entry = None;
+        self.free.push(index);
+    }
+
     pub(super) fn get(&self, index: u32) -> Option<&T> {
         self.entries.get(index as usize)?.as_ref()
     }

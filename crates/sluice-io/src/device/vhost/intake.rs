@@ -47,7 +47,8 @@ impl Loop {
         let mut found = false;
         for place in 0..self.hot.len() {
             let index = self.hot[place];
-            found |= self.queues.get(index).is_some_and(VirtQueue::is_ready) && self.take_chains(now, index, u32::MAX);
+            found |=
+                self.queues.get_mut(index).is_some_and(VirtQueue::is_ready) && self.take_chains(now, index, u32::MAX);
         }
         found
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot::Sender;
-use virtio_queue::{Queue, QueueOwnedT as _, QueueT as _};
-use vm_memory::GuestMemoryBackend as _;
+use virtio_queue::{Queue, QueueT as _};
+use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
 use crate::device::vhost::chain::DescriptorTable;
 use crate::vhost::door::QueueSpec;
@@ -19,6 +19,9 @@ pub(in crate::device) struct VirtQueue {
     pub(in crate::device) session: u32,
     pub(in crate::device) index: u16,
     queue: Queue,
+    /// The available ring was filled up to here when it was looked at last. The guest writes that index, on another
+    /// processor, so it is read once for all that it covers.
+    filled: u16,
     pub(super) memory: Arc<Memory>,
     pub(super) table: DescriptorTable,
     pub(super) kick: OwnedFd,
@@ -82,6 +85,7 @@ impl VirtQueue {
         Some(VirtQueue {
             session,
             index: spec.index,
+            filled: queue.next_avail(),
             queue,
             memory,
             table,
@@ -124,7 +128,7 @@ impl VirtQueue {
     }
 
     /// Whether there may be something to be taken.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&mut self) -> bool {
         self.takes() && self.has_next().unwrap_or(true)
     }
 
@@ -134,16 +138,16 @@ impl VirtQueue {
     }
 
     /// Whether there is a request to be taken. An error: the guest's index makes no sense.
-    pub(super) fn has_next(&self) -> Result<bool, virtio_queue::Error> {
-        if !self.recovered.is_empty() {
+    pub(super) fn has_next(&mut self) -> Result<bool, virtio_queue::Error> {
+        if !self.recovered.is_empty() || self.filled != self.queue.next_avail() {
             return Ok(true);
         }
-        let available = self.queue.avail_idx(&*self.memory, Ordering::Acquire)?.0;
-        let waiting = available.wrapping_sub(self.queue.next_avail());
-        if waiting > self.queue.size() {
+        let filled = self.queue.avail_idx(&*self.memory, Ordering::Acquire)?.0;
+        if filled.wrapping_sub(self.queue.next_avail()) > self.queue.size() {
             return Err(virtio_queue::Error::InvalidAvailRingIndex);
         }
-        Ok(waiting > 0)
+        self.filled = filled;
+        Ok(filled != self.queue.next_avail())
     }
 
     /// Takes the next request: the head of its chain.
@@ -151,13 +155,22 @@ impl VirtQueue {
         if let Some(head) = self.recovered.pop_front() {
             return Ok(Some(head));
         }
-        let head = self.queue.iter(&*self.memory)?.next().map(|chain| chain.head_index());
-        if let (Some(head), Some(log)) = (head, &mut self.log)
-            && head < self.queue.size()
+        if !self.has_next()? {
+            return Ok(None);
+        }
+        let next = self.queue.next_avail();
+        // VIRTIO 1.3, 2.7.6: flags and index, then the heads.
+        let place = self.queue.avail_ring() + 4 + 2 * u64::from(next % self.queue.size());
+        let head: u16 =
+            self.memory.load(GuestAddress(place), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;
+        let head = u16::from_le(head);
+        self.queue.set_next_avail(next.wrapping_add(1));
+        if head < self.queue.size()
+            && let Some(log) = &mut self.log
         {
             log.taken(head);
         }
-        Ok(head)
+        Ok(Some(head))
     }
 
     /// Returns a request to the guest, with how many bytes were written for it.
@@ -202,10 +215,10 @@ impl VirtQueue {
 /// The descriptor table, if it and both rings lie in the memory, each in one piece.
 fn find_rings(queue: &Queue, memory: &Memory) -> Option<DescriptorTable> {
     let entries = usize::from(queue.size());
-    let lies = |address: u64, len: usize| memory.get_slice(vm_memory::GuestAddress(address), len).is_ok();
+    let lies = |address: u64, len: usize| memory.get_slice(GuestAddress(address), len).is_ok();
     let rings = lies(queue.avail_ring(), 6 + 2 * entries) && lies(queue.used_ring(), 6 + 8 * entries);
     if !rings || !queue.is_valid(memory) {
         return None;
     }
-    DescriptorTable::find(memory, vm_memory::GuestAddress(queue.desc_table()), queue.size())
+    DescriptorTable::find(memory, GuestAddress(queue.desc_table()), queue.size())
 }
