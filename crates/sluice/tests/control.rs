@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use common::raw::Raw;
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool};
+use common::raw::{READ, Raw};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::Value;
 
 mod common;
@@ -113,6 +113,35 @@ fn volumes_come_grow_and_go_beside_a_client_at_work() {
     json(ask(&place, &["attach", "b/new", "device=disk", &source, &export]));
     let mut back = open(&place, "b", "new");
     assert_eq!(back.read(7 * MIB, 4096).unwrap(), noise(3, 4096));
+}
+
+#[test]
+fn a_volume_comes_back_while_its_last_requests_are_at_the_device() {
+    let place = Place::new();
+    let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 8\n";
+    let daemon = Daemon::serve(&place, &(host(&place) + slow));
+    let mut client = open(&place, "a", "v");
+    client.send(READ, 0, 0, 4096, &[]).unwrap();
+    until("the request is at the device", || daemon.accounts().device()["in_flight"] == 1);
+    json(ask(&place, &["detach", "a"]));
+    let source = format!("source={}", place.file("a.img").display());
+    let export = format!("export.socket={}", place.volume_socket("a", "v").display());
+    json(ask(&place, &["attach", "a/v", "device=disk", &source, &export]));
+    daemon.stderr().up_to(&["Waited for the last requests of a volume that was detached"]);
+    assert_eq!(open(&place, "a", "v").read(0, 4096).unwrap().len(), 4096);
+}
+
+#[test]
+fn what_others_hold_is_refused_at_once() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let taken = std::fs::File::options().write(true).open(place.image("b.img", MIB)).unwrap();
+    rustix::fs::fcntl_lock(&taken, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let source = format!("source={}", place.file("b.img").display());
+    let export = format!("export.socket={}", place.volume_socket("b", "v").display());
+    let refused = ask(&place, &["attach", "b/v", "device=disk", &source, &export]);
+    assert_eq!(refused.code(), Some(4));
+    drop(daemon);
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! A request becomes a change of the host file, checked with all of it, and applied like a reload: all or nothing.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use sluice_config::changes::{Changes, Target};
 use sluice_config::{Files, Host, Vm, Volume};
 use sluice_sched::Bytes;
+use tokio::sync::oneshot;
 
+use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
 use crate::plane::Plane;
@@ -15,14 +19,53 @@ pub(crate) struct State {
     pub(crate) changes: Changes,
 }
 
-/// Carries a request out.
-pub(crate) fn apply(plane: &mut Plane, state: &mut State, request: Request) -> Reply {
-    match carry_out(plane, state, request) {
-        Ok(reply) | Err(reply) => reply,
+/// How long a volume waits for its bytes while the last requests of one that was detached hold them.
+const LEAVING_MAX: Duration = Duration::from_secs(5);
+/// How long to wait before the next attempt.
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
+
+/// A request on its way to a reply.
+pub(crate) struct Attempt {
+    request: Request,
+    reply: oneshot::Sender<Reply>,
+    since: Instant,
+}
+
+/// Why a request is not carried out.
+enum Refusal {
+    /// Somebody holds the bytes of a volume.
+    Busy(Reply),
+    Other(Reply),
+}
+
+impl From<Reply> for Refusal {
+    fn from(reply: Reply) -> Refusal {
+        Refusal::Other(reply)
     }
 }
 
-fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<Reply, Reply> {
+impl Attempt {
+    pub(crate) fn new((request, reply): Asked) -> Attempt {
+        Attempt { request, reply, since: Instant::now() }
+    }
+
+    /// Carries the request out and replies; comes back if that must be tried again after [`PAUSE`].
+    pub(crate) fn carry_out(self, plane: &mut Plane, state: &mut State) -> Option<Attempt> {
+        let (leaving, waited) = (plane.had_leaving(), self.since.elapsed());
+        let reply = match carry_out(plane, state, self.request.clone()) {
+            Err(Refusal::Busy(_)) if leaving && waited < LEAVING_MAX => return Some(self),
+            Ok(reply) | Err(Refusal::Busy(reply) | Refusal::Other(reply)) => reply,
+        };
+        if waited >= PAUSE {
+            let waited_ms = waited.as_millis();
+            tracing::info!(waited_ms, "Waited for the last requests of a volume that was detached");
+        }
+        let _ = self.reply.send(reply);
+        None
+    }
+}
+
+fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<Reply, Refusal> {
     let mut changes = state.changes.clone();
     let (target, grown) = match request {
         Request::Attach { target, keys, vm } => (attach(plane, &mut changes, &target, keys, vm)?, None),
@@ -41,7 +84,7 @@ fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<R
             if target.volume.is_none() {
                 let names: Vec<&String> = plane.host().vms[&target.vm].volumes.keys().collect();
                 let error = format!("{target} is a VM; name one of its volumes: {names:?}");
-                return Err(Reply::failed(Code::Invalid, error));
+                return Err(Reply::failed(Code::Invalid, error).into());
             }
             let bytes: Bytes = size.parse().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
             changes.set(target.clone(), toml::Table::from_iter([("size".to_owned(), size.into())]));
@@ -56,7 +99,8 @@ fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<R
         if let Some(undo) = undo {
             undo.cut();
         }
-        return Err(Reply::failed(Code::Refused, chain(&error)));
+        let reply = Reply::failed(Code::Refused, chain(&error));
+        return Err(if error.is_busy() { Refusal::Busy(reply) } else { Refusal::Other(reply) });
     }
     state.changes = changes;
     let after = describe(plane.host(), &target);

@@ -4,6 +4,7 @@
 //! VM and of its volumes change together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluice_config::{Device, Host, Protocol, Vm};
 use sluice_io::device::{Edit, Store, VolumeSpec};
@@ -27,6 +28,12 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     }
     plane.devices.retain(|name, _| host.devices.contains_key(name));
     let served = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
+    let left = plane.served.iter().filter(|(name, _)| !served(name)).filter_map(|(_, (store, _))| match store {
+        Store::File { source, .. } => Some(Arc::downgrade(source)),
+        Store::Null => None,
+    });
+    plane.leaving.retain(|source| source.strong_count() > 0);
+    plane.leaving.extend(left);
     plane.served.extend(volumes);
     plane.served.extend(resized);
     plane.served.retain(|name, _| served(name));

@@ -134,3 +134,10 @@ pub(crate) enum PlaneError {
         source: EditError,
     },
 }
+
+impl PlaneError {
+    /// Whether somebody else holds the bytes of a volume at the moment.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, PlaneError::Volume { source: SourceError::Busy { .. }, .. })
+    }
+}

@@ -6,7 +6,7 @@
 //! and what the file does not name any more goes. VMs that stay are not paused.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sluice_config::Host;
 use sluice_config::changes::Target;
@@ -51,6 +51,8 @@ pub(crate) struct Plane {
     devices: BTreeMap<String, Running>,
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
+    /// Volumes that have left, whose last requests may still be at the device: until they end, their bytes stay locked.
+    leaving: Vec<Weak<Source>>,
     listeners: Vec<Listener>,
     /// Sockets of guests.
     guests: Vec<VhostListener>,
@@ -66,6 +68,7 @@ impl Plane {
             host: nothing,
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
+            leaving: Vec::new(),
             listeners: Vec::new(),
             guests: Vec::new(),
             seats: Arc::default(),
@@ -82,6 +85,14 @@ impl Plane {
     pub(crate) fn apply(&mut self, host: Host) -> Result<usize, PlaneError> {
         let staged = stage::stage(self, &host)?;
         commit::commit(self, host, staged)
+    }
+
+    /// Whether volumes that have left may have held bytes since this was asked last: one whose last request has just ended
+    /// counts once more, for its lock goes a moment later.
+    pub(crate) fn had_leaving(&mut self) -> bool {
+        let any = !self.leaving.is_empty();
+        self.leaving.retain(|source| source.strong_count() > 0);
+        any
     }
 
     /// Makes the file of a volume long enough for `bytes`; `None`: it is, or it has none.

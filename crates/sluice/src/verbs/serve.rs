@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use sluice_config::changes::Changes;
 use tokio::sync::mpsc;
 
-use crate::control::apply::{State, apply};
+use crate::control::apply::{Attempt, PAUSE, State};
 use crate::control::server::{Asked, Server};
 use crate::failure::{Failure, chain};
 use crate::output::{self, Format};
@@ -54,11 +54,16 @@ impl Serve {
         plane.apply(host)?;
         let mut state = State { files, changes };
         say_ready(&plane, format);
+        // A request that is tried again and again for a while; others wait for their turn meanwhile.
+        let mut waiting: Option<Attempt> = None;
         loop {
             tokio::select! {
                 _ = reload.recv() => reload_file(&self.file, &mut plane, &mut state),
-                Some((request, reply)) = asked.recv() => {
-                    let _ = reply.send(apply(&mut plane, &mut state, request));
+                Some(request) = asked.recv(), if waiting.is_none() => {
+                    waiting = Attempt::new(request).carry_out(&mut plane, &mut state);
+                }
+                () = tokio::time::sleep(PAUSE), if waiting.is_some() => {
+                    waiting = waiting.take().and_then(|attempt| attempt.carry_out(&mut plane, &mut state));
                 }
                 _ = report.recv() => accounts::print(&plane.snapshots(), &plane.guest_sockets(), format),
                 _ = terminate.recv() => break,
