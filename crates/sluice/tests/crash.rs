@@ -11,7 +11,7 @@ use common::raw::{Raw, WRITE};
 use common::slow::Throttle;
 use common::{Daemon, KIB, MIB, Place, noise, until};
 use rustix::fs::{FlockOperation, fcntl_lock};
-use sluice_io::vhost::client::{Client, ClientOptions};
+use sluice_io::vhost::client::{Client, ClientOptions, Request};
 
 mod common;
 
@@ -126,6 +126,35 @@ fn no_acknowledged_write_is_lost_when_the_daemon_is_killed() {
     scene.settle();
     scene.check_through_the_daemon();
     assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+}
+
+#[test]
+fn what_is_taken_over_is_logged_and_counted() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let slow = "depth = 16\n[device.disk.delay]\ntime = \"10s\"\nparallel = 16\n";
+    let served = place.vhost_volume("a", "v", &image, "");
+    let daemon = Daemon::serve(&place, &(place.device(slow) + &served));
+    let mut client = place.vhost("a", "v", &options(64));
+    for (index, requests) in [(0, 3), (1, 2)] {
+        let queue = client.queue(index);
+        (0..requests).for_each(|slot| queue.submit(slot, Request::Read { offset: 0, len: 4096 }).unwrap());
+        queue.publish().unwrap();
+    }
+    until("they are at the device", || daemon.accounts().device()["in_flight"] == 5);
+    let count = |daemon: &Daemon| daemon.accounts().0["guest_sockets"][0]["taken_over"].clone();
+    assert_eq!(count(&daemon), 0);
+    daemon.kill();
+
+    let daemon = Daemon::serve(&place, &(place.device("depth = 16") + &served));
+    client.reconnect(&place.volume_socket("a", "v")).unwrap();
+    let said = daemon.stderr().up_to(&["queue=1"]);
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("taken over from the in-flight log")).collect();
+    for (line, words) in lines.iter().zip(["queue=0 requests=3", "queue=1 requests=2"]) {
+        assert!(line.contains("vm=\"a\" volume=\"v\"") && line.contains(words), "{said}");
+    }
+    assert_eq!((lines.len(), count(&daemon)), (2, 5.into()), "{said}");
+    assert_eq!(client.wait(0, 3).unwrap().len() + client.wait(1, 2).unwrap().len(), 5);
 }
 
 #[test]

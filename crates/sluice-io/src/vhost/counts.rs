@@ -10,6 +10,7 @@ pub struct Counts {
     refusals: AtomicU64,
     faults: AtomicU64,
     config_changes: AtomicU64,
+    taken_over: AtomicU64,
 }
 
 /// Their values at one moment.
@@ -25,6 +26,9 @@ pub struct Totals {
     pub faults: u64,
     /// Times that a VMM was told of a changed configuration.
     pub config_changes: u64,
+    /// Requests that the in-flight log says were taken before and not returned, by a daemon that ended or in a session that
+    /// did: they were done once more.
+    pub taken_over: u64,
 }
 
 impl Counts {
@@ -38,6 +42,7 @@ impl Counts {
             refusals: read(&self.refusals),
             faults: read(&self.faults),
             config_changes: read(&self.config_changes),
+            taken_over: read(&self.taken_over),
         }
     }
 
@@ -56,6 +61,10 @@ impl Counts {
 
     pub(super) fn fault(&self) -> bool {
         is_worth_a_line(self.faults.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    pub(super) fn taken_over(&self, requests: u64) {
+        self.taken_over.fetch_add(requests, Ordering::Relaxed);
     }
 
     pub(super) fn config_change(&self) {

@@ -80,14 +80,20 @@ impl Door {
 }
 
 impl Session {
-    /// The rings of a queue are set and the guest may ring: requests are taken from it from now on.
-    pub async fn start_queue(&self, queue: QueueSpec, memory: Arc<Memory>, driver: Driver) -> Result<(), SessionError> {
+    /// The rings of a queue are set and the guest may ring: requests are taken from it from now on. How many the in-flight log
+    /// says were taken before and not returned: they come first.
+    pub async fn start_queue(
+        &self,
+        queue: QueueSpec,
+        memory: Arc<Memory>,
+        driver: Driver,
+    ) -> Result<u16, SessionError> {
         let (session, index) = (self.id, queue.index);
         let (reply, answer) = oneshot::channel();
         self.door.tell(SessionMessage::Start { session, queue: Box::new(queue), memory, driver, reply });
         match answer.await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(SessionError::Rings(index)),
+            Ok(Some(recovered)) => Ok(recovered),
+            Ok(None) => Err(SessionError::Rings(index)),
             Err(_) => Err(self.gone()),
         }
     }

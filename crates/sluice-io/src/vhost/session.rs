@@ -383,8 +383,19 @@ impl Session {
             log,
         };
         let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
-        started.map_err(Refusal::Device)?;
+        let recovered = started.map_err(Refusal::Device)?;
         self.rings[index].running = Some(places);
+        if recovered > 0 {
+            self.counts.taken_over(recovered.into());
+            let Entry { vm, volume, .. } = &self.entry;
+            tracing::info!(
+                vm,
+                volume,
+                queue = index,
+                requests = recovered,
+                "Requests taken over from the in-flight log"
+            );
+        }
         Ok(())
     }
 

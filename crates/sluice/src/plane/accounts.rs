@@ -30,6 +30,7 @@ fn socket(socket: &GuestSocket) -> Value {
         "refusals": totals.refusals,
         "faults": totals.faults,
         "config_changes": totals.config_changes,
+        "taken_over": totals.taken_over,
     })
 }
 

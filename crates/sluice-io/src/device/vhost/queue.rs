@@ -115,6 +115,11 @@ impl VirtQueue {
         })
     }
 
+    /// Requests that a daemon before us took and did not return, as far as they are not taken again yet.
+    pub(super) fn recovered(&self) -> u16 {
+        self.recovered.len() as u16
+    }
+
     /// Goes on in another memory table; `false`: its rings do not lie in it.
     pub(super) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
         let Some(table) = find_rings(&self.queue, &memory) else { return false };
@@ -204,7 +209,7 @@ impl VirtQueue {
 
     /// The next entry of the available ring to be taken.
     pub(super) fn next_available(&self) -> u16 {
-        self.queue.next_avail().wrapping_sub(self.recovered.len() as u16)
+        self.queue.next_avail().wrapping_sub(self.recovered())
     }
 
     pub(super) fn kick_fd(&self) -> i32 {

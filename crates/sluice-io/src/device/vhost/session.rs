@@ -89,7 +89,8 @@ impl Loop {
         queues.find(|queue| self.queues[*queue].index == index && self.queues[*queue].stopping.is_none())
     }
 
-    /// `None`: the session has gone.
+    /// How many requests are taken over from the in-flight log, or `None` if its rings do not lie in the memory; `None` at
+    /// all: the session has gone.
     fn start_queue(
         &mut self,
         now: Instant,
@@ -97,16 +98,17 @@ impl Loop {
         spec: QueueSpec,
         memory: Arc<Memory>,
         driver: Driver,
-    ) -> Option<bool> {
+    ) -> Option<Option<u16>> {
         let state = self.sessions.get_mut(session).filter(|state| !state.closing)?;
         state.write_back = driver.write_back;
-        let Some(mut queue) = VirtQueue::new(session, spec, memory) else { return Some(false) };
+        let Some(mut queue) = VirtQueue::new(session, spec, memory) else { return Some(None) };
+        let recovered = queue.recovered();
         queue.parked = self.backend.volumes[state.volume].orphans > 0;
         let index = self.queues.insert(queue);
         state.queues.push(index);
         self.callers.push(index);
         self.take_from(now, index);
-        Some(true)
+        Some(Some(recovered))
     }
 
     /// Takes what is there already, and waits for kicks.
