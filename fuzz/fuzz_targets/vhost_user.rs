@@ -2,7 +2,8 @@
 //! when its VMM has left, must let go of everything, and nothing may panic; a VMM that behaves is served afterwards.
 //!
 //! An input is a list of records: request, flags (bit 0: wants a reply; bits 1 to 4: which descriptors; bit 5: the length
-//! lies), length of the payload (2 bytes), payload. The whole input is also what the guest's memory holds.
+//! lies; bits 6 and 7: by how much, or how often the session gets its turn before the next message), length of the payload (2
+//! bytes), payload. The whole input is also what the guest's memory holds.
 #![no_main]
 
 use std::io::{IoSlice, Read};
@@ -98,28 +99,39 @@ fn send(socket: &StdStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> boo
     sent.is_ok_and(|sent| sent == bytes.len())
 }
 
-fn send_all(socket: &StdStream, data: &[u8], descriptors: &Descriptors) {
+/// Sends the messages of an input, and lets the session have its turns in between.
+async fn send_all(socket: &StdStream, data: &[u8], descriptors: &Descriptors) {
     let mut rest = data;
     for _ in 0..RECORDS_MAX {
         let [request, flags, low, high, after @ ..] = rest else { return };
         let len = usize::from(u16::from_le_bytes([*low, *high])).min(after.len());
         let (payload, after) = after.split_at(len);
         rest = after;
-        let told = if flags >> 5 & 1 == 1 { len + usize::from(flags >> 6) + 1 } else { len };
+        let lies = flags >> 5 & 1 == 1;
+        let told = if lies { len + usize::from(flags >> 6) + 1 } else { len };
         let header = [u32::from(*request), 1 | u32::from(flags & 1) << 3, told as u32].map(u32::to_ne_bytes);
         let message = [header.as_flattened(), payload].concat();
         if !send(socket, &message, &descriptors.chosen(flags >> 1 & 15)) {
             return;
         }
+        for _ in 0..if lies { 0 } else { flags >> 6 } {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
-/// Serves what is in the socket, and what comes until the other end is dropped.
-fn session(entry: &watch::Receiver<Option<Entry>>, theirs: StdStream) {
+/// Serves what is sent meanwhile, until nothing more can be.
+fn session(entry: &watch::Receiver<Option<Entry>>, theirs: StdStream, ours: &StdStream, sent: impl Future<Output = ()>) {
     theirs.set_nonblocking(true).expect("it is a socket");
     bench().runtime.block_on(async {
         let stream = Arc::new(UnixStream::from_std(theirs).expect("it does not block"));
-        let _ = serve(stream, entry.clone(), Box::new(()), Arc::new(Counts::default())).await;
+        let served = serve(stream, entry.clone(), Box::new(()), Arc::new(Counts::default()));
+        let sent = async {
+            sent.await;
+            // It may have gone: it has had enough.
+            let _ = ours.shutdown(std::net::Shutdown::Write);
+        };
+        let _ = tokio::join!(served, sent);
     });
 }
 
@@ -130,16 +142,14 @@ fuzz_target!(|data: &[u8]| {
     let (_entry, offered) = watch::channel(Some(entry));
     let descriptors = Descriptors::new(data);
     let (ours, theirs) = StdStream::pair().expect("descriptors are left");
-    send_all(&ours, data, &descriptors);
-    ours.shutdown(std::net::Shutdown::Write).expect("it is connected");
-    session(&offered, theirs);
+    session(&offered, theirs, &ours, send_all(&ours, data, &descriptors));
     drop((ours, descriptors));
 
     let (mut ours, theirs) = StdStream::pair().expect("descriptors are left");
     let get_features = [1u32, 1, 0].map(u32::to_ne_bytes);
-    assert!(send(&ours, get_features.as_flattened(), &[]));
-    ours.shutdown(std::net::Shutdown::Write).expect("it is connected");
-    session(&offered, theirs);
+    session(&offered, theirs, &ours, async {
+        assert!(send(&ours, get_features.as_flattened(), &[]));
+    });
     let mut answer = Vec::new();
     ours.read_to_end(&mut answer).expect("it has been answered");
     assert_eq!(answer.len(), 20, "features");
