@@ -323,7 +323,8 @@ impl Hdd {
 
     fn write(&mut self, now: f64, command: &Command) -> f64 {
         let takes = self.position_and_pass(now, command);
-        self.cache.stop();
+        let before = self.cache.stop();
+        self.queue.segments_moved(before, &self.cache);
         takes
     }
 

@@ -53,23 +53,23 @@ impl Cache {
         }
     }
 
-    pub(super) fn has_start(&self, offset: u64) -> bool {
-        let offset = offset as f64;
-        self.segments.iter().any(|segment| segment.start <= offset && offset <= segment.end)
+    /// Whether one segment has all of it.
+    pub(super) fn has(&self, offset: u64, length: u64) -> bool {
+        let (start, end) = (offset as f64, (offset + length) as f64);
+        self.segments.iter().any(|segment| segment.start <= start && end <= segment.end)
     }
 
-    pub(super) fn find(&mut self, offset: u64, length: u64) -> Found {
-        let (start, end) = (offset as f64, (offset + length) as f64);
-        let found = self.segments.iter().position(|segment| segment.start <= start && start <= segment.end);
-        let Some(index) = found else { return Found::Nothing };
-        let segment = self.segments[index];
-        if end <= segment.end {
+    pub(super) fn find(&self, offset: u64, length: u64) -> Found {
+        if self.has(offset, length) {
             return Found::All;
         }
-        if index == 0 && self.growing.is_some() {
-            return Found::Start { missing: (end - segment.end) as u64, rate: segment.rate };
+        let (begins, (start, end)) = (offset as f64, self.growing());
+        match self.segments.first() {
+            Some(segment) if start <= begins && begins <= end => {
+                Found::Start { missing: ((offset + length) as f64 - end) as u64, rate: segment.rate }
+            }
+            _ => Found::Nothing,
         }
-        Found::Nothing
     }
 
     /// The first segment now reaches to the end of this read, which is over at `until`.
@@ -81,10 +81,11 @@ impl Cache {
         }
     }
 
-    /// From where to where the latest segment goes; a stretch without bytes if there is none.
+    /// From where to where the segment goes that grows; a stretch without bytes if none does.
     #[inline]
     pub(super) fn growing(&self) -> (f64, f64) {
-        self.segments.first().map_or((0.0, -1.0), |segment| (segment.start, segment.end))
+        let grows = self.growing.and_then(|_| self.segments.first());
+        grows.map_or((0.0, -1.0), |segment| (segment.start, segment.end))
     }
 
     /// A read from the disk, over at `until`; the head reads on from there. The stretch of the segment that grew before, and
@@ -102,15 +103,20 @@ impl Cache {
         Moved { stays, gone }
     }
 
-    /// The head is somewhere else now.
-    pub(super) fn stop(&mut self) {
-        self.growing = None;
+    /// The head is somewhere else now. The stretch of the segment that grew until then.
+    pub(super) fn stop(&mut self) -> Moved {
+        let grew = self.growing.take().and_then(|_| self.segments.first());
+        Moved { stays: grew.map(|segment| (segment.start, segment.end)), gone: false }
     }
 
     /// These bytes are others now: whether it had any of them.
     pub(super) fn forget(&mut self, offset: u64, length: u64) -> bool {
         let (start, end, before) = (offset as f64, (offset + length) as f64, self.segments.len());
-        self.segments.retain(|segment| segment.end <= start || end <= segment.start);
+        let others = |segment: &Segment| segment.end <= start || end <= segment.start;
+        if !self.segments.first().is_some_and(others) {
+            self.growing = None;
+        }
+        self.segments.retain(others);
         self.segments.len() < before
     }
 }

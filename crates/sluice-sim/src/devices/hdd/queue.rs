@@ -2,8 +2,8 @@
 //!
 //! Each choice looks at all of them, so that it is most of what a simulated disk costs. Therefore what a choice looks at
 //! lies apart, value by value, and is gone through without a branch, two or more commands at a time; and whether the cache
-//! has a command's first byte is asked of all segments once, when the command comes or the segments have changed for it:
-//! only the segment that grows is compared each time.
+//! has all of a command is asked of all segments once, when the command comes or the segments have changed for it: only the
+//! segment that grows, from which a command may also go on, is compared each time.
 
 use sluice_sched::Kind;
 
@@ -24,7 +24,7 @@ pub(super) struct Queue {
     aged: Vec<f64>,
     /// The first byte of a read; of another command one that no segment has.
     offset: Vec<f64>,
-    /// 0 if a segment that does not grow has it, else 1.
+    /// 0 if a segment has all of it, else 1.
     medium: Vec<f64>,
     cost: Vec<f64>,
 }
@@ -40,7 +40,7 @@ impl Queue {
 
     pub(super) fn push(&mut self, command: Command, cache: &Cache) {
         let reads = command.job.kind == Kind::Read;
-        let held = reads && cache.has_start(command.job.offset);
+        let held = reads && cache.has(command.job.offset, u64::from(command.job.length));
         self.place.push(command.place);
         self.angle.push(command.angle);
         self.aged.push(command.aged);
@@ -110,8 +110,8 @@ impl Queue {
     /// A new segment has begun.
     pub(super) fn segments_moved(&mut self, moved: Moved, cache: &Cache) {
         if let Some((start, end)) = moved.stays {
-            for (medium, offset) in self.medium.iter_mut().zip(&self.offset) {
-                let has = (start <= *offset) & (*offset <= end);
+            for ((medium, offset), command) in self.medium.iter_mut().zip(&self.offset).zip(&self.commands) {
+                let has = (start <= *offset) & (*offset + f64::from(command.job.length) <= end);
                 *medium = if has { 0.0 } else { *medium };
             }
         }
@@ -122,7 +122,9 @@ impl Queue {
 
     /// A segment is gone.
     pub(super) fn look_again(&mut self, cache: &Cache) {
-        let held = self.medium.iter_mut().zip(&self.offset).filter(|(medium, _)| **medium == 0.0);
-        held.for_each(|(medium, offset)| *medium = if cache.has_start(*offset as u64) { 0.0 } else { 1.0 });
+        for (medium, command) in self.medium.iter_mut().zip(&self.commands).filter(|(medium, _)| **medium == 0.0) {
+            let held = cache.has(command.job.offset, u64::from(command.job.length));
+            *medium = if held { 0.0 } else { 1.0 };
+        }
     }
 }
