@@ -4,7 +4,7 @@ use sluice_sched::Instant;
 
 use crate::engine::Simulation;
 
-/// How far Little's law may be off, as a part of the requests outstanding, beside what the edges of the window explain.
+/// How far Little's law may be off, as a part of the requests outstanding.
 const LITTLE: f64 = 0.01;
 
 /// A law that a run has broken.
@@ -27,13 +27,13 @@ pub enum Broken {
         outstanding: u64,
     },
     /// Outstanding requests are not throughput times latency: \[Little 1961\].
-    #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but throughput times latency is {product:.3}")]
+    #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but by their latencies it is {product:.3}")]
     Little {
         /// Which VM.
         vm: usize,
         /// Mean number outstanding.
         outstanding: f64,
-        /// Throughput times mean latency.
+        /// Throughput times mean latency, of the parts of latencies that lie in the measured time.
         product: f64,
     },
     /// A device worked for longer than there was time.
@@ -62,7 +62,7 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
     let end = simulation.now();
     let mut broken = Vec::new();
     let mut in_engine = vec![0u64; simulation.vms()];
-    simulation.outstanding_vms().for_each(|vm| in_engine[vm] += 1);
+    simulation.outstanding().for_each(|(vm, _)| in_engine[vm] += 1);
     for (vm, outstanding) in in_engine.into_iter().enumerate() {
         let record = simulation.record(vm);
         let (arrived, completed, cancelled) = (record.arrived, record.completed, record.cancelled);
@@ -85,17 +85,15 @@ fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Broken> {
 }
 
 fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Broken> {
-    let record = simulation.record(vm);
-    let time = end.nanos_since(simulation.warm()) as f64;
+    let (record, warm) = (simulation.record(vm), simulation.warm());
+    let time = end.nanos_since(warm) as f64;
     // A request that left unserved was outstanding and has no latency.
-    if record.measured < 1000 || time == 0.0 || record.cancelled > 0 {
+    if time == 0.0 || record.cancelled > 0 {
         return None;
     }
-    let outstanding = record.mean_outstanding(end);
-    let latency = record.mean().as_nanos() as f64;
-    let product = record.measured as f64 / time * latency;
-    // A request counts in whole where it ends: each one at an edge may be off by its latency.
-    let edges = 2.0 * outstanding * latency / time + 2.0 * record.outstanding() as f64 * latency / time;
-    let off = (outstanding - product).abs();
-    (off > LITTLE * outstanding + edges).then_some(Broken::Little { vm, outstanding, product })
+    let of_vm = simulation.outstanding().filter(|(whose, _)| *whose == vm);
+    let unfinished: u128 = of_vm.map(|(_, arrived)| u128::from(end.nanos_since(arrived.max(warm)))).sum();
+    let outstanding = record.area() as f64 / time;
+    let product = (record.latency_inside() + unfinished) as f64 / time;
+    ((outstanding - product).abs() > LITTLE * outstanding).then_some(Broken::Little { vm, outstanding, product })
 }

@@ -280,9 +280,9 @@ impl Simulation {
         self.nodes[node].model()
     }
 
-    /// The VMs of all requests that are on their way.
-    pub fn outstanding_vms(&self) -> impl Iterator<Item = usize> + '_ {
-        self.open.iter().map(|open| open.vm as usize)
+    /// The VMs of all requests that are on their way, and when each came.
+    pub fn outstanding(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
+        self.open.iter().map(|open| (open.vm as usize, open.arrived))
     }
 
     /// The longest that a request has been on its way, in nanoseconds.

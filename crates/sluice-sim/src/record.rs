@@ -27,6 +27,8 @@ pub struct Record {
     pub bytes: u64,
     latencies: Histogram<u32>,
     latency_sum: u128,
+    /// The parts of those latencies that lie after the warm-up.
+    latency_inside: u128,
     /// Requests outstanding, summed over time after the warm-up: request-nanoseconds.
     area: u128,
     outstanding: u64,
@@ -61,6 +63,7 @@ impl Record {
             bytes: 0,
             latencies: Histogram::new(2).expect("two digits are possible"),
             latency_sum: 0,
+            latency_inside: 0,
             area: 0,
             outstanding: 0,
             since: Instant::ZERO,
@@ -95,6 +98,7 @@ impl Record {
         self.measured += 1;
         self.bytes += u64::from(length);
         self.latency_sum += u128::from(latency);
+        self.latency_inside += u128::from(now.nanos_since(arrived.max(self.warm)));
         self.latencies.saturating_record(latency.div_ceil(UNIT));
         let window = (now.nanos_since(self.warm) / self.window) as usize;
         if window >= self.series.len() {
@@ -144,6 +148,17 @@ impl Record {
     #[must_use]
     pub fn series(&self) -> &[Window] {
         &self.series
+    }
+
+    /// Request-nanoseconds after the warm-up, by the latencies of what was measured. With the same of what is still
+    /// outstanding it is [`Record::area`], by Little's law.
+    pub(crate) fn latency_inside(&self) -> u128 {
+        self.latency_inside
+    }
+
+    /// Request-nanoseconds after the warm-up, by the number outstanding over time.
+    pub(crate) fn area(&self) -> u128 {
+        self.area
     }
 
     /// Mean number outstanding over the measured time, in a run that ended at `end`.
