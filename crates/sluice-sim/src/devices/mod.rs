@@ -12,6 +12,7 @@ pub mod hdd;
 pub mod pace;
 pub mod servers;
 pub mod ssd;
+pub mod toll;
 
 /// One request at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,137 @@
+//! What virtualisation costs: each request takes a processor for a moment before it reaches the device.
+//!
+//! A request that leaves a guest is copied into a ring, the other side is told, pages are granted and mapped, and one
+//! thread of the host does so for one request after the other. What that takes does not depend on how long the request
+//! is, so that a large one, of which the ring makes several, pays several times.
+//!
+//! Example: 118 us for each request. Of reads of 4 KiB in order, of which a disk answers 9,300 a second, it leaves 4,400;
+//! random ones, at 2.5 ms each, lose 4.5 %.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sluice_sched::Instant;
+use sluice_sched::gate::Slot;
+
+use super::{Job, Model};
+
+/// A device behind a processor that handles each request.
+// rule: two-tier.request-cost
+pub struct Toll {
+    device: Box<dyn Model>,
+    each: Duration,
+    /// What is being handled or waits for that, with the time at which it reaches the device.
+    line: VecDeque<(Instant, Job)>,
+    /// When the processor has handled all of them.
+    free: Instant,
+}
+
+impl Toll {
+    /// Each request takes `each` of the processor.
+    #[must_use]
+    pub fn new(device: Box<dyn Model>, each: Duration) -> Self {
+        Toll { device, each, line: VecDeque::new(), free: Instant::ZERO }
+    }
+
+    /// What has been handled by now reaches the device.
+    fn pass(&mut self, now: Instant) {
+        while let Some((at, job)) = self.line.front().copied()
+            && at <= now
+        {
+            self.line.pop_front();
+            self.device.submit(at, job);
+        }
+    }
+}
+
+impl Model for Toll {
+    fn submit(&mut self, now: Instant, job: Job) {
+        self.free = self.free.max(now) + self.each;
+        self.line.push_back((self.free, job));
+    }
+
+    fn settle(&mut self, now: Instant) {
+        self.pass(now);
+        self.device.settle(now);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let handled = self.line.front().map(|(at, _)| *at);
+        self.device.next().into_iter().chain(handled).min()
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Slot> {
+        self.pass(now);
+        self.device.take(now)
+    }
+
+    fn busy_nanos(&self) -> u64 {
+        self.device.busy_nanos()
+    }
+
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.device.ahead_nanos(now)
+    }
+
+    fn servers(&self) -> u32 {
+        self.device.servers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_sched::Kind;
+
+    use sluice_sched::params::ParamTable;
+    use sluice_sched::scheduler::Facts;
+    use sluice_sched::stack::{Guest, Ring, Stack};
+    use sluice_sched::{Gate, GateSettings, Policy, schedulers};
+
+    use super::*;
+    use crate::devices::servers::{Servers, ServiceTime};
+    use crate::engine::{Simulation, Thread};
+    use crate::random::stream;
+    use crate::workloads::{Address, Closed, Mix};
+
+    // rule: two-tier.request-cost
+    #[test]
+    fn one_request_after_the_other_is_handled_and_then_served() {
+        let millis = |ms| Instant::from_millis(ms);
+        let time = ServiceTime::Fixed(Duration::from_millis(10));
+        let mut device = Toll::new(Box::new(Servers::new(4, time, stream(0, "toll"))), Duration::from_millis(2));
+        for slot in 0..3 {
+            device.submit(Instant::ZERO, Job { slot: Slot(slot), kind: Kind::Read, offset: 0, length: 4096 });
+        }
+        device.settle(Instant::ZERO);
+        let mut over = Vec::new();
+        while let Some(at) = device.next() {
+            if let Some(slot) = device.take(at) {
+                over.push((at, slot));
+            }
+            device.settle(at);
+        }
+        assert_eq!(over, [(millis(12), Slot(0)), (millis(14), Slot(1)), (millis(16), Slot(2))]);
+    }
+
+    // rule: two-tier.request-cost
+    #[test]
+    fn a_large_request_pays_for_each_piece_that_the_ring_makes_of_it() {
+        let noop = || (schedulers::noop::DESCRIPTOR.build)(&Facts::default(), &ParamTable::new()).unwrap();
+        let latency = |length| {
+            let disk = Servers::new(64, ServiceTime::Fixed(Duration::from_millis(1)), stream(0, "disk"));
+            let toll = Box::new(Toll::new(Box::new(disk), Duration::from_micros(100)));
+            let host = Stack::new(Gate::new(noop(), GateSettings::default()));
+            let mut simulation = Simulation::new(host, toll, Duration::ZERO, Duration::from_secs(1));
+            let guest = Guest { scheduler: noop(), ring: Ring::XEN, merging: true, queue_max: 64 };
+            let vm = simulation.add_guest(0, Policy::default(), guest).unwrap();
+            let mix = Mix { reads: 1.0, length, address: Address::sequential(0, 1 << 30) };
+            let reads = Closed::new(1, Duration::ZERO, mix, Instant::ZERO, stream(0, "reads"));
+            simulation.add_thread(vm, Thread::new(Box::new(reads)).synchronous()).unwrap();
+            simulation.run_until(Instant::from_millis(1000));
+            simulation.record(vm).mean()
+        };
+        // 256 KiB are six pieces of at most 44 KiB: the last has paid after six times 0.1 ms.
+        assert_eq!(latency(4096), Duration::from_micros(1100));
+        assert_eq!(latency(256 << 10), Duration::from_micros(1600));
+    }
+}
