@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = &[
     ("mclock-array", include_str!("../devices/mclock-array.toml")),
     ("mclock-raid5", include_str!("../devices/mclock-raid5.toml")),
     ("mclock-node", include_str!("../devices/mclock-node.toml")),
+    ("two-tier-sas", include_str!("../devices/two-tier-sas.toml")),
 ];
 
 /// A device file.
@@ -124,6 +125,9 @@ pub struct DriveFile {
     pub queue: u32,
     /// Cache segments of 1 MiB; 0: none.
     pub segments: u32,
+    /// Bytes of its cache of writes; 0: none.
+    #[serde(default)]
+    pub write_cache_bytes: u64,
 }
 
 impl DriveFile {
@@ -140,7 +144,7 @@ impl DriveFile {
             queue: self.queue,
             segments: self.segments,
             segment_bytes: 1 << 20,
-            write_cache: 0,
+            write_cache: self.write_cache_bytes,
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod figures;
 pub mod report;
 pub mod run;
 pub mod setup;
+pub mod tiers;
 
 pub use figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 pub use run::{Plan, Row, Verdict};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::stack::{Guest, Ring};
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Bytes, CostModel, Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
@@ -84,6 +85,17 @@ impl Host {
     /// As [`Host::build`].
     pub fn gate(&self) -> Result<Gate, LabError> {
         Ok(Gate::new(self.build()?, self.settings))
+    }
+
+    /// The same in a guest, whose device is a ring.
+    ///
+    /// # Errors
+    /// As [`Host::build`].
+    pub fn guest(&self, ring: Ring) -> Result<Guest, LabError> {
+        let mut inside = self.clone();
+        inside.settings.depth = ring.slots;
+        let (merging, queue_max) = (self.settings.merging, self.settings.queue_max);
+        Ok(Guest { scheduler: inside.build()?, ring, merging, queue_max })
     }
 }
 

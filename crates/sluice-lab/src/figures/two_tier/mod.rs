@@ -1,0 +1,69 @@
+//! Two-tier disk scheduling in Xen.
+
+use sluice_sched::Bytes;
+use sluice_sched::params::{ParamTable, Value};
+use sluice_sim::workloads::Workload;
+
+use crate::band::Setting;
+use crate::figure::LabError;
+use crate::setup::Host;
+use crate::tiers;
+
+pub(super) mod loss;
+pub(super) mod pairs;
+
+/// The device of all of them.
+const DEVICE: &str = "two-tier-sas";
+/// The four of Linux, in the order of the paper.
+const ELEVATORS: [&str; 4] = ["noop", "deadline", "anticipatory", "cfq"];
+
+/// A load of FFSB.
+struct Profile {
+    /// As the paper calls it.
+    name: &'static str,
+    recipe: &'static str,
+    /// Instead of the recipe's own: the paper's mix is of random reads and writes.
+    random: Option<f64>,
+    /// Seconds that are simulated; a sequential one asks often.
+    seconds: u64,
+}
+
+const PROFILES: [Profile; 5] = [
+    Profile { name: "random read", recipe: "ffsb-random-read", random: None, seconds: 21 },
+    Profile { name: "random write", recipe: "ffsb-random-write", random: None, seconds: 21 },
+    Profile { name: "sequential read", recipe: "ffsb-sequential-read", random: None, seconds: 4 },
+    Profile { name: "sequential write", recipe: "ffsb-sequential-write", random: None, seconds: 21 },
+    Profile { name: "mixed", recipe: "ffsb-mixed", random: Some(1.0), seconds: 21 },
+];
+
+impl Profile {
+    fn threads(&self, count: u32, volume: u64, setting: &Setting) -> Result<Vec<Box<dyn Workload>>, LabError> {
+        let mut overrides = ParamTable::new();
+        overrides.extend(self.random.map(|random| ("random".to_owned(), Value::Float(random))));
+        tiers::threads(self.recipe, &overrides, count, volume, |name| setting.stream(name))
+    }
+}
+
+/// Which kernel an elevator is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernel {
+    /// The paper's.
+    Linux2_6_32,
+    /// That of Xen's first years.
+    Linux2_6_18,
+    /// The paper's, and nobody waits for the next request of whom it has just served.
+    NobodyIdles,
+}
+
+/// An elevator as that kernel has it, on what it takes for a disk; 32 requests at a time, joined up to 512 KiB.
+fn elevator(name: &'static str, kernel: Kernel) -> Host {
+    let host = Host::new(name, 32).rotational().merging(Bytes::kib(512));
+    match (name, kernel) {
+        ("cfq", Kernel::Linux2_6_32) => host.text("mode", "2.6.32"),
+        ("cfq", Kernel::Linux2_6_18) => host.text("mode", "2.6.18"),
+        ("cfq", Kernel::NobodyIdles) => host.text("mode", "2.6.32").text("slice_idle", "0ms"),
+        ("anticipatory", Kernel::NobodyIdles) => host.text("antic_expire", "0ms"),
+        ("deadline", Kernel::Linux2_6_18) => host.text("mode", "early"),
+        _ => host,
+    }
+}

@@ -1,0 +1,228 @@
+//! Fig. 3: four schedulers in the guest times four on the host, for five loads.
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sched::stack::Ring;
+use sluice_sim::devices::Model;
+
+use super::{DEVICE, ELEVATORS, Kernel, PROFILES, Profile, elevator};
+use crate::band::Setting;
+use crate::device::{DeviceFile, DriveFile, ModelFile};
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::setup::{Host, run, slashed};
+use crate::tiers;
+
+/// Threads of FFSB.
+const THREADS: u32 = 8;
+/// Differences that count as none.
+const TIE: f64 = 0.05;
+/// How far apart the guest's schedulers may be at random writes.
+const NO_DIFFERENCE: f64 = 0.10;
+/// Of each load, in the order of [`PROFILES`]: the row of how much either choice changes, and that of the guests' order. Random
+/// writes have none of the former.
+const ROWS: [(Option<&str>, &str); 5] =
+    [(Some("X2a"), "X3a"), (None, "X3e"), (Some("X2b"), "X3b"), (Some("X2c"), "X3c"), (Some("X2d"), "X3d")];
+
+const ONE_AT_A_TIME: &str = "Noop and deadline are equal and ahead, as in the paper; what does not come out is cfq above \
+    anticipatory. Both wait for the next request of the thread that they have just served, which comes at once, so both \
+    give the disk one request at a time, as one thread alone does (Fig. 2), and lie within some 6 % of each other; \
+    anticipatory is the one ahead, because it promotes what has waited too long while another request is under way. \
+    Idling is all that separates either from noop: table \"What it comes from\", nobody idles.";
+
+macro_rules! spread_row {
+    ($id:literal, $profile:literal) => {
+        RowSpec {
+            id: $id,
+            class: Class::Shape,
+            must: concat!($profile, ": the host's choice changes less than the guest's"),
+            paper: "changing the scheduler in Dom0 does not affect overall performance, that in the guest does more",
+            note: "",
+        }
+    };
+}
+
+macro_rules! rank_row {
+    ($id:literal, $profile:literal, $note:expr) => {
+        RowSpec {
+            id: $id,
+            class: Class::Shape,
+            must: concat!(
+                $profile,
+                ", guest: noop and deadline within 5 %, both above cfq, cfq above anticipatory, by 5 %"
+            ),
+            paper: "noop and deadline best, then cfq, anticipatory worst",
+            note: $note,
+        }
+    };
+}
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "two-tier-pairs",
+    paper: Paper::TwoTier,
+    label: "Fig. 3",
+    title: "Open source Xen two-tier scheduling",
+    setup: "One VM with eight threads of FFSB, direct I/O in blocks of 4 KiB, in 100 files of 32 MiB each (files and sizes are \
+            assumptions, from FFSB's example); ten blocks to a random operation, a whole file to a sequential one; mixed is \
+            random, half of it reads. The guest's scheduler, a ring of 32 requests of at most 44 KiB, the host's scheduler, \
+            and the disk, which takes 32 commands. Both kernels are Linux 2.6.32, schedulers as they come. Guests are \
+            compared by their mean over the four hosts.",
+    device: DEVICE,
+    rows: &[
+        spread_row!("X2a", "random read"),
+        spread_row!("X2b", "sequential read"),
+        spread_row!("X2c", "sequential write"),
+        spread_row!("X2d", "mixed"),
+        rank_row!("X3a", "random read", ONE_AT_A_TIME),
+        rank_row!(
+            "X3b",
+            "sequential read",
+            "A single disk is at its best with one reader at a time, and cfq and anticipatory give it one; noop and deadline \
+             leave the choice to the disk, which changes between readers several times a second and loses a tenth (table \
+             \"sequential read\"). With idling off all four are equal (table \"What it comes from\", nobody idles). For noop to \
+             be ahead, as in the paper, something must read ahead for several streams at once: a RAID controller does, \
+             and the paper names none."
+        ),
+        rank_row!("X3c", "sequential write", ONE_AT_A_TIME),
+        rank_row!("X3d", "mixed", ONE_AT_A_TIME),
+        RowSpec {
+            id: "X3e",
+            class: Class::Shape,
+            must: "random write: the guest's schedulers within 10 % of each other",
+            paper: "no significant differences",
+            note: "Writes with direct I/O are waited for as reads are, so cfq and anticipatory wait for each thread's next \
+                   one here too. With a cache of writes in the disk the difference is gone, as the paper has it: table \
+                   \"What it comes from\", 16 MiB. The paper states no such cache, so the disk has none.",
+        },
+    ],
+    run: measure,
+};
+
+/// Requests per second, by guest and host.
+type Grid = [[f64; 4]; 4];
+
+fn rate(
+    profile: &Profile,
+    guest: &Host,
+    host: &Host,
+    model: Box<dyn Model>,
+    setting: &Setting,
+) -> Result<f64, LabError> {
+    let threads = profile.threads(THREADS, DeviceFile::load(DEVICE)?.bytes(), setting)?;
+    let mut vm = tiers::virtual_machine(guest, host, Ring::XEN, model, threads)?;
+    run(&mut vm, profile.seconds, profile.name)?;
+    Ok(vm.rate(0))
+}
+
+fn grid(profile: &Profile, setting: &Setting) -> Result<Grid, LabError> {
+    let device = DeviceFile::load(DEVICE)?;
+    let mut grid = [[0.0; 4]; 4];
+    for (row, guest) in grid.iter_mut().zip(ELEVATORS) {
+        for (cell, host) in row.iter_mut().zip(ELEVATORS) {
+            let [guest, host] = [guest, host].map(|name| elevator(name, Kernel::Linux2_6_32));
+            *cell = rate(profile, &guest, &host, device.model(setting), setting)?;
+        }
+    }
+    Ok(grid)
+}
+
+/// From the least to the most, as a part of the mean.
+fn spread(values: [f64; 4]) -> f64 {
+    let (least, most) = values.into_iter().fold((f64::MAX, 0.0f64), |(l, m), value| (l.min(value), m.max(value)));
+    (most - least) / mean(values)
+}
+
+fn mean(values: [f64; 4]) -> f64 {
+    values.iter().sum::<f64>() / 4.0
+}
+
+/// How much the host's choice changes under one guest, and the guest's above one host, on average.
+fn spreads(grid: &Grid) -> (f64, f64) {
+    let columns = std::array::from_fn(|host| spread(grid.map(|row| row[host])));
+    (mean(grid.map(spread)), mean(columns))
+}
+
+/// By guest, whatever the host has.
+fn by_guest(grid: &Grid) -> [f64; 4] {
+    grid.map(mean)
+}
+
+/// Whether `a` is more than `b` by enough not to be a tie.
+fn above(a: f64, b: f64) -> bool {
+    b < (1.0 - TIE) * a
+}
+
+/// Noop and deadline equal, cfq behind both, anticipatory behind that.
+fn ranked([noop, deadline, anticipatory, cfq]: [f64; 4]) -> bool {
+    let tied = !above(noop, deadline) && !above(deadline, noop);
+    tied && above(noop.min(deadline), cfq) && above(cfq, anticipatory)
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let mut finding = Finding::default();
+    let mut lines: Vec<Line> = ELEVATORS.iter().map(|name| Line::new(*name, Vec::new())).collect();
+    let mut groups = Vec::new();
+    for (profile, (spread_row, rank_row)) in PROFILES.iter().zip(ROWS) {
+        let grid = grid(profile, setting)?;
+        let (guests, (of_host, of_guest)) = (by_guest(&grid), spreads(&grid));
+        if let Some(id) = spread_row {
+            let measured = format!("{:.1} % by host, {:.1} % by guest", 100.0 * of_host, 100.0 * of_guest);
+            finding.judge(id, of_host < of_guest, measured);
+        }
+        let measured = format!("noop/deadline/anticipatory/cfq {} IOPS", slashed(&guests));
+        let holds = if spread_row.is_some() { ranked(guests) } else { spread(guests) < NO_DIFFERENCE };
+        finding.judge(rank_row, holds, measured);
+        finding.tables.push(table(profile, &grid));
+        groups.push(format!("{} (100 % = {:.0} IOPS)", profile.name, guests[0]));
+        lines.iter_mut().zip(guests).for_each(|(line, got)| line.points.push((0.0, 100.0 * got / guests[0])));
+    }
+    if setting.is_nominal() {
+        finding.tables.push(causes(setting)?);
+    }
+    let groups: Vec<_> = groups.iter().map(String::as_str).collect();
+    finding.charts.push(Chart::bars("By the guest's scheduler", "% of noop", &groups, lines));
+    Ok(finding)
+}
+
+fn table(profile: &Profile, grid: &Grid) -> Table {
+    let title = format!("{} [IOPS of 4 KiB], guest by host", profile.name);
+    let columns: Vec<_> = std::iter::once("guest").chain(ELEVATORS).collect();
+    let mut table = Table::new(title, &columns);
+    for (guest, row) in ELEVATORS.into_iter().zip(grid) {
+        table.row(std::iter::once(guest.to_owned()).chain(row.map(|cell| format!("{cell:.0}"))));
+    }
+    table
+}
+
+/// The same with one thing changed: what the differences between guests come from.
+fn causes(setting: &Setting) -> Result<Table, LabError> {
+    let device = DeviceFile::load(DEVICE)?;
+    let with = |change: fn(&mut DriveFile)| {
+        let mut changed = device.clone();
+        if let ModelFile::Drives { drive, .. } = &mut changed.model {
+            change(drive);
+        }
+        changed
+    };
+    let own = Kernel::Linux2_6_32;
+    let runs = [
+        ("as above", own, device.clone()),
+        ("nobody idles: slice_idle and antic_expire 0", Kernel::NobodyIdles, device.clone()),
+        ("elevators of Linux 2.6.18", Kernel::Linux2_6_18, device.clone()),
+        ("a cache of writes of 16 MiB in the disk", own, with(|drive| drive.write_cache_bytes = 16 << 20)),
+        ("a disk that takes one command at a time", own, with(|drive| drive.queue = 1)),
+    ];
+    let columns: Vec<_> = std::iter::once("run").chain(PROFILES.iter().map(|profile| profile.name)).collect();
+    let mut table = Table::new("What it comes from: guests noop/deadline/anticipatory/cfq above cfq [IOPS]", &columns);
+    for (name, kernel, device) in runs {
+        let mut cells = vec![name.to_owned()];
+        for profile in &PROFILES {
+            let mut guests = [0.0; 4];
+            for (got, guest) in guests.iter_mut().zip(ELEVATORS) {
+                let [guest, host] = [guest, "cfq"].map(|name| elevator(name, kernel));
+                *got = rate(profile, &guest, &host, device.model(setting), setting)?;
+            }
+            cells.push(slashed(&guests));
+        }
+        table.row(cells);
+    }
+    Ok(table)
+}
