@@ -15,11 +15,13 @@
 //! |---|---|
 //! | the loop | [`engine`] |
 //! | what devices do | [`devices`] |
+//! | the CPUs that guests and the driver domain share | [`cpu`] |
 //! | what VMs ask for | [`workloads`], [`traces`] |
 //! | what came out, and whether it can be true | [`record`], [`checks`] |
 #![forbid(unsafe_code)]
 
 pub mod checks;
+pub mod cpu;
 pub mod devices;
 pub mod engine;
 pub mod random;
