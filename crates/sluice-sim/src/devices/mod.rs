@@ -9,6 +9,7 @@ use sluice_sched::{Instant, Kind};
 pub mod array;
 pub mod bucket;
 pub mod hdd;
+pub mod link;
 pub mod pace;
 pub mod servers;
 pub mod ssd;
@@ -41,6 +42,16 @@ pub trait Model {
 
     /// A job that is over by `now`. Called at the time that [`Model::next`] gave, until there is none.
     fn take(&mut self, now: Instant) -> Option<Slot>;
+
+    /// A job that was given up, if there is one: it is over when it came, and [`Model::next`] says so.
+    fn take_dropped(&mut self) -> Option<Slot> {
+        None
+    }
+
+    /// Jobs that were given up so far.
+    fn dropped(&self) -> u64 {
+        0
+    }
 
     /// Nanoseconds of work so far, all its servers together.
     fn busy_nanos(&self) -> u64;

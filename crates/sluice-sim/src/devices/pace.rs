@@ -110,6 +110,20 @@ impl Model for Paced {
         }
     }
 
+    fn take_dropped(&mut self) -> Option<Slot> {
+        loop {
+            let Slot(number) = self.inner.take_dropped()?;
+            self.free.push(number);
+            if let Some(slot) = self.jobs[number as usize].take() {
+                return Some(slot);
+            }
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        self.inner.dropped()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.inner.busy_nanos()
     }

@@ -8,17 +8,21 @@ use crate::random::Stream;
 
 pub mod address;
 mod closed;
+pub mod datagrams;
 mod limited;
 mod open;
 pub mod recipes;
 mod replay;
+pub mod tcp;
 mod threads;
 
 pub use address::Address;
 pub use closed::Closed;
+pub use datagrams::{DatagramParams, Datagrams};
 pub use limited::Limited;
 pub use open::{Open, Pattern};
 pub use replay::{Pace, Replay};
+pub use tcp::{Tcp, TcpParams};
 pub use threads::{Program, Step, Threads};
 
 /// One request of a workload.
@@ -42,6 +46,11 @@ pub trait Workload {
 
     /// One of its requests is over.
     fn completed(&mut self, now: Instant);
+
+    /// One of its requests was given up by the device.
+    fn dropped(&mut self, now: Instant) {
+        self.completed(now);
+    }
 
     /// Its VM asked for nothing for a while and goes on now. What would have come meanwhile does not come.
     fn resume(&mut self, _now: Instant) {}

@@ -1,0 +1,180 @@
+//! Datagrams at a constant rate: what one flow of a UDP generator sends.
+//!
+//! A real generator's distances vary, and so do these, by a stated part of their mean. Without that, flows of one rate at a
+//! full queue fall into step, and whoever arrives just after a place has become free gets it, every time: who wins is
+//! decided by nanoseconds at the beginning, or changes as slowly as two clocks drift apart.
+//!
+//! A datagram above what a frame carries is sent as fragments. A flow has a socket buffer: so many of its frames are in it
+//! and in the rings behind, at most, and while it is full the flow waits. It does not make up for the time that it
+//! waited. Frames that are dropped behind the back end are lost; nobody sends them again. Several flows of a VM are
+//! several threads.
+
+use std::time::Duration;
+
+use sluice_sched::{Instant, Kind};
+
+use super::{Ask, Workload, after};
+use crate::random::Stream;
+
+/// Bytes of an IP header, of a UDP header, and of an Ethernet header.
+const IP: u32 = 20;
+const UDP: u32 = 8;
+const ETHERNET: u32 = 14;
+/// What an IP packet carries on Ethernet.
+const CARRIED: u32 = 1480;
+
+/// The frames of a datagram that carries `payload` bytes.
+#[must_use]
+pub fn frames_of(payload: u32) -> Vec<u32> {
+    let (mut left, mut frames) = (payload.saturating_add(UDP), Vec::new());
+    while left > 0 {
+        let carried = left.min(CARRIED);
+        frames.push(carried + IP + ETHERNET);
+        left -= carried;
+    }
+    frames
+}
+
+/// What a flow sends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DatagramParams {
+    /// Bytes that a datagram carries.
+    pub payload: u32,
+    /// Bits of data per second that it offers.
+    pub bits_per_second: u64,
+    /// How far a distance between two datagrams may differ from the mean, as a part of it, 0 to 1; any is equally likely.
+    pub jitter: f64,
+    /// Frames on their way, at most.
+    pub buffer: u32,
+}
+
+impl DatagramParams {
+    /// 100 Mb/s in datagrams of one full frame, with the default socket buffer of Linux: 108 KiB of memory, which 50 such
+    /// frames fill.
+    pub const FULL_SPEED: DatagramParams =
+        DatagramParams { payload: 1472, bits_per_second: 100_000_000, jitter: 0.5, buffer: 50 };
+}
+
+/// One flow.
+#[derive(Debug)]
+pub struct Datagrams {
+    buffer: u32,
+    frames: Vec<u32>,
+    /// Mean, in nanoseconds.
+    distance: u64,
+    /// In nanoseconds, either way.
+    jitter: u64,
+    random: Stream,
+    /// When its next datagram is due.
+    due: Instant,
+    /// Fragments of the datagram that has been begun.
+    begun: usize,
+    /// Frames on their way.
+    out: u32,
+    /// Since when there has been room.
+    room: Instant,
+}
+
+impl Datagrams {
+    /// A flow that begins within its first distance after `start`, drawn from `random`.
+    #[must_use]
+    pub fn new(params: DatagramParams, start: Instant, mut random: Stream) -> Self {
+        let bits = u128::from(params.payload) * 8;
+        let nanos = (bits * 1_000_000_000 / u128::from(params.bits_per_second.max(1))).max(1) as u64;
+        let due = after(start, Duration::from_nanos(random.below(nanos)));
+        let (frames, jitter) = (frames_of(params.payload), (nanos as f64 * params.jitter.clamp(0.0, 1.0)) as u64);
+        let buffer = params.buffer.max(1);
+        Datagrams { buffer, frames, distance: nanos, jitter, random, due, begun: 0, out: 0, room: start }
+    }
+}
+
+impl Workload for Datagrams {
+    fn next(&self) -> Option<Instant> {
+        match (self.begun, self.out < self.buffer) {
+            // The buffer takes a datagram whole.
+            (1.., _) => Some(self.room),
+            (0, true) => Some(self.due.max(self.room)),
+            (0, false) => None,
+        }
+    }
+
+    fn ask(&mut self, now: Instant) -> Ask {
+        if self.begun == 0 {
+            // What it waited for room is gone.
+            let distance = self.distance - self.jitter + self.random.below(2 * self.jitter + 1);
+            self.due = after(self.due.max(now), Duration::from_nanos(distance));
+        }
+        self.room = now;
+        let length = self.frames[self.begun];
+        self.begun = (self.begun + 1) % self.frames.len();
+        self.out += 1;
+        Ask { kind: Kind::Write, offset: 0, length }
+    }
+
+    fn completed(&mut self, now: Instant) {
+        if self.out >= self.buffer {
+            self.room = now;
+        }
+        self.out -= 1;
+    }
+
+    fn dropped(&mut self, now: Instant) {
+        self.completed(now);
+    }
+
+    fn resume(&mut self, now: Instant) {
+        self.due = self.due.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::random::stream;
+
+    #[test]
+    fn a_datagram_above_a_frame_is_fragments() {
+        assert_eq!(frames_of(1472), [1514]);
+        assert_eq!(frames_of(1500), [1514, 62]);
+        assert_eq!(frames_of(18), [60]);
+        assert_eq!(frames_of(8192).len(), 6);
+    }
+
+    /// What a flow sends in a second, if each frame is over after so many microseconds.
+    fn sent(params: DatagramParams, takes: u64) -> Vec<(Instant, u32)> {
+        let mut flow = Datagrams::new(params, Instant::ZERO, stream(1, "flow"));
+        let (mut sent, mut flying) = (Vec::new(), VecDeque::new());
+        loop {
+            let over = flying.front().copied();
+            let next = flow.next().into_iter().chain(over).min();
+            let Some(at) = next.filter(|at| *at <= Instant::from_millis(1000)) else { return sent };
+            if over == Some(at) {
+                flying.pop_front();
+                flow.completed(at);
+            } else {
+                sent.push((at, flow.ask(at).length));
+                flying.push_back(at + Duration::from_micros(takes));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_offers_its_rate_as_long_as_there_is_room() {
+        // 100 Mb/s in 1472 bytes are 8491 per second.
+        let count = sent(DatagramParams::FULL_SPEED, 100).len();
+        assert!((8440..=8540).contains(&count), "{count}");
+        // With 50 on their way for 10 ms there are 5000 per second at most.
+        let count = sent(DatagramParams::FULL_SPEED, 10_000).len();
+        assert!((4990..=5050).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn fragments_leave_together() {
+        let frames = sent(DatagramParams { payload: 1500, ..DatagramParams::FULL_SPEED }, 100);
+        let together =
+            |pair: &[(Instant, u32)]| pair.len() < 2 || (pair[0].0, pair[0].1, pair[1].1) == (pair[1].0, 1514, 62);
+        assert!(frames.chunks(2).all(together) && frames.len() > 16_000);
+    }
+}
