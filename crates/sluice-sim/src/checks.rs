@@ -12,7 +12,8 @@ const LITTLE: f64 = 0.01;
 pub enum Broken {
     /// Requests were lost or doubled.
     #[error(
-        "VM {vm}: {arrived} requests arrived, {completed} were completed, {cancelled} cancelled, and {outstanding} are outstanding"
+        "VM {vm}: {arrived} requests arrived, {completed} were completed, {cancelled} cancelled, {dropped} dropped, and \
+         {outstanding} are outstanding"
     )]
     Conservation {
         /// Which VM.
@@ -23,6 +24,8 @@ pub enum Broken {
         completed: u64,
         /// Left unserved.
         cancelled: u64,
+        /// Were given up.
+        dropped: u64,
         /// Are there, as the engine counts.
         outstanding: u64,
     },
@@ -65,13 +68,16 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
     simulation.outstanding().for_each(|(vm, _)| in_engine[vm] += 1);
     for (vm, outstanding) in in_engine.into_iter().enumerate() {
         let record = simulation.record(vm);
-        let (arrived, completed, cancelled) = (record.arrived, record.completed, record.cancelled);
-        if arrived != completed + cancelled + outstanding || outstanding != record.outstanding() {
-            broken.push(Broken::Conservation { vm, arrived, completed, cancelled, outstanding });
+        let (arrived, completed) = (record.arrived, record.completed);
+        let (cancelled, dropped) = (record.cancelled, record.dropped);
+        if arrived != completed + cancelled + dropped + outstanding || outstanding != record.outstanding() {
+            broken.push(Broken::Conservation { vm, arrived, completed, cancelled, dropped, outstanding });
         }
         broken.extend(little(simulation, vm, end));
     }
     broken.extend((0..simulation.nodes()).filter_map(|node| busy(simulation, node, end)));
+    let overused = simulation.cpus_overused();
+    broken.extend(overused.map(|(busy, servers)| Broken::Busy { busy, time: end.as_nanos(), servers }));
     broken.extend(simulation.refused().iter().map(|(at, why)| Broken::Change { at: at.as_nanos(), why: why.clone() }));
     broken
 }

@@ -18,13 +18,16 @@ use crate::devices::Model;
 use crate::record::Record;
 use crate::workloads::Workload;
 
+mod cpus;
 mod node;
 mod timeline;
 mod vm;
 
+use cpus::Cpus;
 use node::Node;
 use vm::{Open, Opens, Runner, State, Vm};
 
+pub use cpus::Task;
 pub use node::Front;
 pub use timeline::Change;
 pub use vm::{Placement, Thread};
@@ -66,6 +69,8 @@ pub type Observer = Box<dyn FnMut(&Over)>;
 pub struct Simulation {
     nodes: Vec<Node>,
     vms: Vec<Vm>,
+    /// Nothing: work takes no time.
+    cpus: Option<Cpus>,
     open: Opens,
     /// By time and then by the order of planning.
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
@@ -88,6 +93,7 @@ impl Simulation {
         Simulation {
             nodes: vec![Node::new(front.into(), model)],
             vms: Vec::new(),
+            cpus: None,
             open: Opens::default(),
             events: BinaryHeap::new(),
             entered: 0,
@@ -325,7 +331,8 @@ impl Simulation {
 
     fn next_event(&self) -> Option<Instant> {
         let planned = self.events.peek().map(|Reverse((at, _, _))| *at);
-        self.nodes.iter().filter_map(Node::next).chain(planned).min()
+        let cpus = self.cpus.as_ref().and_then(Cpus::next);
+        self.nodes.iter().filter_map(Node::next).chain(planned).chain(cpus).min()
     }
 
     /// Everything that happens now.
@@ -336,6 +343,7 @@ impl Simulation {
             finished.drain(..).for_each(|over| self.finish(node, &over));
             self.finished = finished;
         }
+        self.work();
         while let Some(Reverse((at, _, event))) = self.events.peek().copied()
             && at <= self.now
         {
@@ -350,6 +358,7 @@ impl Simulation {
 
     fn pump(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.pump(self.now));
+        self.hand_over();
     }
 
     fn arrive(&mut self, index: usize, thread: usize) {
@@ -369,7 +378,9 @@ impl Simulation {
             length: ask.length,
             arrived: self.now,
         });
-        self.place(token);
+        if !self.cpus.as_mut().is_some_and(|cpus| cpus.ask(self.now, index, token)) {
+            self.place(token);
+        }
         self.plan(index, thread);
     }
 
@@ -422,6 +433,8 @@ impl Simulation {
         if over.outcome != Outcome::Done {
             return if self.vms[index].state == State::Stopped {
                 self.cancelled(over.token);
+            } else if self.nodes[node].alive {
+                self.dropped(over.token);
             } else {
                 // Its node is gone.
                 self.vms[index].record.retried += 1;
@@ -450,6 +463,20 @@ impl Simulation {
         let vm = &mut self.vms[open.vm as usize];
         vm.record.cancel(self.now);
         vm.runners[open.thread as usize].thread.workload.completed(self.now);
+    }
+
+    /// A request that its device has given up.
+    fn dropped(&mut self, token: u32) {
+        let open = self.open.remove(token);
+        let (index, thread) = (open.vm as usize, open.thread as usize);
+        let vm = &mut self.vms[index];
+        vm.record.lose(self.now, open.arrived);
+        vm.runners[thread].thread.workload.dropped(self.now);
+        if !vm.held.is_empty() {
+            self.offer_held(index);
+        }
+        self.plan(index, thread);
+        self.note_end(index);
     }
 
     fn note_end(&mut self, index: usize) {

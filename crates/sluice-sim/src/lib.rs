@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Time is an integer of nanoseconds that jumps from event to event. Events of one instant have a fixed order: what is over
-//! at the device, then arrivals in the order in which they were planned, then the scheduler's own wake-up. Every random
-//! choice comes from a stream with a name of its own, so that one more component shifts nobody else's numbers. The same
-//! binary, scenario and seed give the same bytes.
+//! at the device, then what CPUs have done, then arrivals in the order in which they were planned, then the scheduler's own
+//! wake-up. Every random choice comes from a stream with a name of its own, so that one more component shifts nobody else's
+//! numbers. The same binary, scenario and seed give the same bytes.
 //!
 //! | part | where |
 //! |---|---|

@@ -21,13 +21,15 @@ pub struct Record {
     pub retried: u64,
     /// Left unserved when their VM stopped.
     pub cancelled: u64,
+    /// Given up by their device, as a full queue does with a packet.
+    pub dropped: u64,
     /// Completed after the warm-up.
     pub measured: u64,
     /// Bytes of those.
     pub bytes: u64,
     latencies: Histogram<u32>,
     latency_sum: u128,
-    /// The parts of those latencies that lie after the warm-up.
+    /// The parts of latencies that lie after the warm-up, also of what was dropped.
     latency_inside: u128,
     /// Requests outstanding, summed over time after the warm-up: request-nanoseconds.
     area: u128,
@@ -59,6 +61,7 @@ impl Record {
             refused: 0,
             retried: 0,
             cancelled: 0,
+            dropped: 0,
             measured: 0,
             bytes: 0,
             latencies: Histogram::new(2).expect("two digits are possible"),
@@ -116,6 +119,15 @@ impl Record {
         self.cancelled += 1;
     }
 
+    pub(crate) fn lose(&mut self, now: Instant, arrived: Instant) {
+        self.advance(now);
+        self.outstanding -= 1;
+        self.dropped += 1;
+        if now >= self.warm {
+            self.latency_inside += u128::from(now.nanos_since(arrived.max(self.warm)));
+        }
+    }
+
     pub(crate) fn end(&mut self, now: Instant) {
         self.advance(now);
     }
@@ -150,8 +162,8 @@ impl Record {
         &self.series
     }
 
-    /// Request-nanoseconds after the warm-up, by the latencies of what was measured. With the same of what is still
-    /// outstanding it is [`Record::area`], by Little's law.
+    /// Request-nanoseconds after the warm-up, by the latencies of what was measured or dropped. With the same of what
+    /// is still outstanding it is [`Record::area`], by Little's law.
     pub(crate) fn latency_inside(&self) -> u128 {
         self.latency_inside
     }

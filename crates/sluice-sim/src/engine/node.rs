@@ -30,13 +30,18 @@ impl From<Stack> for Front {
 /// What a gate sees of a model.
 struct Port {
     model: Box<dyn Model>,
+    /// Somebody works on the jobs before the model has them; those that nobody has taken yet.
+    staged: Option<Vec<Job>>,
 }
 
 impl Device for Port {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let request = &submission.request;
         let job = Job { slot: submission.slot, kind: request.kind, offset: request.offset, length: request.length };
-        self.model.submit(now, job);
+        match &mut self.staged {
+            Some(staged) => staged.push(job),
+            None => self.model.submit(now, job),
+        }
     }
 }
 
@@ -58,7 +63,7 @@ impl Node {
     pub(super) fn new(front: Front, model: Box<dyn Model>) -> Self {
         Node {
             front,
-            port: Port { model },
+            port: Port { model, staged: None },
             wake: None,
             stirred: false,
             unsettled: false,
@@ -102,9 +107,29 @@ impl Node {
     pub(super) fn complete(&mut self, now: Instant, finished: &mut Vec<Finished>) {
         while self.port.model.next().is_some_and(|at| at <= now) {
             self.unsettled = true;
+            if let Some(slot) = self.port.model.take_dropped() {
+                self.over(now, slot, false, finished);
+                continue;
+            }
             let Some(slot) = self.port.model.take(now) else { break };
             self.over(now, slot, true, finished);
         }
+    }
+
+    /// From now on somebody works on its jobs before the device has them.
+    pub(super) fn stage(&mut self) {
+        self.port.staged = Some(Vec::new());
+    }
+
+    /// Jobs that are to be worked on.
+    pub(super) fn staged(&mut self) -> impl Iterator<Item = Job> {
+        self.port.staged.iter_mut().flat_map(|staged| staged.drain(..))
+    }
+
+    /// A job that was worked on.
+    pub(super) fn start(&mut self, now: Instant, job: Job) {
+        self.port.model.submit(now, job);
+        self.unsettled = true;
     }
 
     /// A slot is free again.

@@ -1,0 +1,171 @@
+//! CPUs in the way of requests: a guest works for each before it asks, and a driver domain before the device has it.
+//!
+//! ```text
+//! thread --guest's CPU--> gate --driver domain's CPU--> device model
+//! ```
+//!
+//! What the driver domain has taken from a gate is in flight there: the gate's depth bounds what waits for the CPU and at
+//! the device together. What comes to guests passes no gate and costs nothing here.
+
+use std::time::Duration;
+
+use sluice_sched::Instant;
+
+use super::Simulation;
+use super::vm::State;
+use crate::cpu::VcpuId;
+use crate::cpu::host::{Class, Done, Host};
+use crate::devices::Job;
+
+/// Work on a CPU of a simulation.
+#[derive(Debug, Clone, Copy)]
+pub struct Task(Kind);
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A guest prepares the request of this handle.
+    Ask(u32),
+    /// The driver domain prepares a job of this node.
+    Job(u32, Job),
+}
+
+/// Who works, on which virtual CPU, and for how long per request.
+#[derive(Debug, Clone, Copy)]
+struct Worker {
+    vcpu: VcpuId,
+    class: Class,
+    nanos: u64,
+}
+
+/// CPUs, and who is on them.
+#[derive(Debug)]
+pub(super) struct Cpus {
+    host: Host<Task>,
+    guests: Vec<Option<Worker>>,
+    backends: Vec<Option<Worker>>,
+    done: Vec<Done<Task>>,
+}
+
+fn set(workers: &mut Vec<Option<Worker>>, index: usize, worker: Worker) {
+    if index >= workers.len() {
+        workers.resize(index + 1, None);
+    }
+    workers[index] = Some(worker);
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Cpus {
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.host.next()
+    }
+
+    /// Whether a VM has to work for its requests; it does from now on for this one, if so.
+    pub(super) fn ask(&mut self, now: Instant, vm: usize, token: u32) -> bool {
+        let Some(Worker { vcpu, class, nanos }) = self.guests.get(vm).copied().flatten() else { return false };
+        self.host.submit(now, vcpu, class, nanos, Task(Kind::Ask(token)));
+        true
+    }
+
+    fn job(&mut self, now: Instant, node: usize, job: Job) {
+        let Worker { vcpu, class, nanos } = self.backends[node].expect("its jobs are staged for it");
+        self.host.submit(now, vcpu, class, nanos, Task(Kind::Job(node as u32, job)));
+    }
+}
+
+impl Simulation {
+    /// These CPUs, on which nothing has run yet.
+    pub fn set_cpus(&mut self, host: Host<Task>) {
+        self.cpus = Some(Cpus { host, guests: Vec::new(), backends: Vec::new(), done: Vec::new() });
+    }
+
+    /// Nanoseconds for which CPUs have run, and how many there are, if that is more than there was time.
+    pub(crate) fn cpus_overused(&self) -> Option<(u64, u32)> {
+        let host = &self.cpus.as_ref()?.host;
+        let most = u128::from(self.now.as_nanos()) * host.cpus() as u128;
+        (u128::from(host.busy_nanos()) > most).then_some((host.busy_nanos(), host.cpus() as u32))
+    }
+
+    fn cpus_mut(&mut self) -> &mut Cpus {
+        self.cpus.as_mut().expect("CPUs come before those who work on them")
+    }
+
+    /// The CPUs.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[must_use]
+    pub fn host(&self) -> &Host<Task> {
+        &self.cpus.as_ref().expect("it has CPUs").host
+    }
+
+    /// One more domain, whose one virtual CPU always has something to do.
+    ///
+    /// # Panics
+    /// If there are no CPUs.
+    pub fn add_busy(&mut self, weight: u32, allowed: u64) -> VcpuId {
+        let now = self.now;
+        let host = &mut self.cpus_mut().host;
+        let domain = host.add_domain(weight, 0);
+        let vcpu = host.add_vcpu(domain, allowed);
+        host.set_busy(now, vcpu, true);
+        vcpu
+    }
+
+    /// A VM works for so long on a virtual CPU before each of its requests is there.
+    ///
+    /// # Panics
+    /// If there are no CPUs.
+    pub fn guest_on(&mut self, vm: usize, vcpu: VcpuId, per_request: Duration) {
+        let worker = Worker { vcpu, class: Class::Net, nanos: nanos(per_request) };
+        set(&mut self.cpus_mut().guests, vm, worker);
+    }
+
+    /// A driver domain works for so long on a virtual CPU before a node's device has a request.
+    ///
+    /// # Panics
+    /// If there are no CPUs.
+    // rule: credit1.driver-domain, netback.transmit-only
+    pub fn backend_on(&mut self, node: usize, vcpu: VcpuId, class: Class, per_request: Duration) {
+        set(&mut self.cpus_mut().backends, node, Worker { vcpu, class, nanos: nanos(per_request) });
+        self.nodes[node].stage();
+    }
+
+    /// Work that is done by now.
+    pub(super) fn work(&mut self) {
+        let Some(cpus) = &mut self.cpus else { return };
+        let mut done = std::mem::take(&mut cpus.done);
+        cpus.host.advance(self.now, &mut done);
+        for Done { tag: Task(kind), .. } in done.drain(..) {
+            match kind {
+                Kind::Ask(token) if self.vms[self.open.get(token).vm as usize].state == State::Stopped => {
+                    self.cancelled(token);
+                }
+                Kind::Ask(token) => self.place(token),
+                Kind::Job(node, job) if self.nodes[node as usize].alive => {
+                    self.nodes[node as usize].start(self.now, job);
+                }
+                Kind::Job(node, job) => self.lost(node as usize, job),
+            }
+        }
+        self.cpus_mut().done = done;
+    }
+
+    /// A node has failed while the driver domain worked for it.
+    fn lost(&mut self, node: usize, job: Job) {
+        let mut finished = std::mem::take(&mut self.finished);
+        self.nodes[node].over(self.now, job.slot, false, &mut finished);
+        finished.drain(..).for_each(|over| self.finish(node, &over));
+        self.finished = finished;
+    }
+
+    /// What gates have dispatched goes to the driver domain.
+    pub(super) fn hand_over(&mut self) {
+        let Some(cpus) = &mut self.cpus else { return };
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            node.staged().for_each(|job| cpus.job(self.now, number, job));
+        }
+    }
+}
