@@ -7,6 +7,8 @@ use sluice_sched::Instant;
 
 /// Nanoseconds of one unit of the histograms: finer than anything that a device does.
 const UNIT: u64 = 100;
+/// The longest latency that is told from longer ones, in units: a day.
+const LONGEST: u64 = 24 * 3600 * 10_000_000;
 
 /// One VM's record.
 #[derive(Debug, Clone)]
@@ -64,7 +66,7 @@ impl Record {
             dropped: 0,
             measured: 0,
             bytes: 0,
-            latencies: Histogram::new(2).expect("two digits are possible"),
+            latencies: Histogram::new_with_max(LONGEST, 2).expect("two digits are possible"),
             latency_sum: 0,
             latency_inside: 0,
             area: 0,
@@ -178,5 +180,24 @@ impl Record {
     pub fn mean_outstanding(&self, end: Instant) -> f64 {
         let time = end.nanos_since(self.warm);
         if time == 0 { 0.0 } else { self.area as f64 / time as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_latencies_keep_their_size() {
+        let mut record = Record::new(Instant::ZERO, Duration::from_secs(1));
+        for millis in 1..=1000 {
+            record.arrive(Instant::ZERO);
+            record.complete(Instant::from_millis(millis), Instant::ZERO, 4096);
+        }
+        for (percent, millis) in [(50.0, 500.0), (99.0, 990.0), (100.0, 1000.0)] {
+            let off = record.percentile(percent).as_secs_f64() * 1e3 / millis - 1.0;
+            assert!((-0.001..0.01).contains(&off), "{percent} %: {:?}", record.percentile(percent));
+        }
+        assert_eq!(record.latencies().map(|(_, count)| count).sum::<u64>(), 1000);
     }
 }
