@@ -1,15 +1,16 @@
 //! `cargo xtask manual`: the parts of the manual that follow from the code.
 //!
-//! The keys of the host file are one list in `sluice-config`, the schedulers one list in `sluice-sched`, the verbs are
+//! The keys of the host file and of the scenario file are lists in `sluice-config`, the schedulers one list in `sluice-sched`, the verbs are
 //! those of the binary. Their pages are made from them and committed, and a test holds the two together.
 
 use crate::{Verb, workspace};
-use sluice_config::fields::{HOST, Key, Kind, Section};
+use sluice_config::fields::{Choice, HOST, Key, Kind, Section};
+use sluice_config::scenario::fields::SCENARIO;
 use sluice_sched::{Descriptor, schedulers};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Write docs/host-file.md, docs/schedulers/*.md and docs/commands.md anew from the code.
+/// Write docs/host-file.md, docs/scenario-file.md, docs/schedulers/*.md and docs/commands.md anew from the code.
 #[derive(clap::Args)]
 pub(crate) struct Manual {}
 
@@ -31,7 +32,8 @@ impl Verb for Manual {
 
 /// Paths and texts.
 fn pages() -> Vec<(String, String)> {
-    let mut pages = vec![("docs/host-file.md".to_owned(), host_file())];
+    let mut pages =
+        vec![("docs/host-file.md".to_owned(), host_file()), ("docs/scenario-file.md".to_owned(), scenario_file())];
     for descriptor in schedulers::ALL {
         pages.push((format!("docs/schedulers/{}.md", descriptor.name), scheduler(descriptor)));
     }
@@ -52,6 +54,31 @@ fn host_file() -> String {
     text
 }
 
+fn scenario_file() -> String {
+    let mut text = format!("{MADE}# The scenario file\n\n{}.\n\n", SCENARIO.doc);
+    text.push_str(
+        "TOML, with the words of the [host file](host-file.md) wherever the same is meant. Quantities carry their units; a \
+         bare number is refused. Files are named from the folder of the scenario file. `sluice sim check` reports everything \
+         that is wrong at once; `sluice schema scenario` prints the same as a JSON Schema. What it is for: \
+         [the simulator](simulator.md). Complete examples are in the folder `examples`.\n",
+    );
+    section(&mut text, &SCENARIO);
+    text
+}
+
+/// What can be chosen, each with its parameters.
+fn choice(text: &mut String, choice: &Choice) {
+    let _ = write!(text, "\n## `[{}]`\n\n{}.\n", choice.title, choice.doc);
+    for option in (choice.options)() {
+        let _ = write!(text, "\n### `type = \"{}\"`\n\n{}.\n\n", option.name, option.summary);
+        text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
+        for parameter in option.parameters {
+            let help = parameter.help.replace('|', "\\|");
+            let _ = writeln!(text, "| `{}` | {} | `{}` | {help} |", parameter.name, parameter.kind, parameter.default);
+        }
+    }
+}
+
 /// A table, and after it the tables inside it.
 fn section(text: &mut String, section_: &Section) {
     if !section_.title.is_empty() {
@@ -70,16 +97,22 @@ fn section(text: &mut String, section_: &Section) {
         if let Some(inner) = table_of(&key.kind) {
             section(text, inner);
         }
+        match &key.kind {
+            // A VM's workload is what a named one is.
+            Kind::Chosen(known) if !section_.title.starts_with("vm.") => choice(text, known),
+            Kind::NamedChoices(known) => choice(text, known),
+            _ => {}
+        }
     }
 }
 
 fn is_table(kind: &Kind) -> bool {
-    matches!(kind, Kind::Table(_) | Kind::Named(_))
+    matches!(kind, Kind::Table(_) | Kind::Named(_) | Kind::List(_) | Kind::Open(_) | Kind::NamedChoices(_))
 }
 
 fn table_of(kind: &Kind) -> Option<&'static Section> {
     match kind {
-        Kind::Table(section) | Kind::Named(section) => Some(section),
+        Kind::Table(section) | Kind::Named(section) | Kind::List(section) | Kind::Open(section) => Some(section),
         Kind::Either(kinds) => kinds.iter().find_map(table_of),
         _ => None,
     }
@@ -108,7 +141,13 @@ fn kind(kind_: &Kind) -> String {
         Kind::Iops => "a rate of normalised requests".to_owned(),
         Kind::ByteRate => "a rate of bytes".to_owned(),
         Kind::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join(", or "),
-        Kind::Table(section) | Kind::Named(section) => format!("a table, see `[{}]`", section.title),
+        Kind::Table(section) | Kind::Named(section) | Kind::List(section) | Kind::Open(section) => {
+            format!("a table, see `[{}]`", section.title)
+        }
+        Kind::File => "a path".to_owned(),
+        Kind::Chosen(choice) | Kind::NamedChoices(choice) => {
+            format!("the name of a {} or a table, see `[{}]`", choice.what, choice.title)
+        }
     }
 }
 
@@ -152,13 +191,24 @@ fn commands() -> Result<String, String> {
     };
     let main = help(&["--help"])?;
     let mut text = format!("{MADE}# Commands\n\n```text\n{main}```\n");
-    let listed = main.lines().skip_while(|line| *line != "Commands:").skip(1);
-    // A verb is indented by two; what is further in continues its description.
-    let verbs = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
-    for verb in verbs.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help") {
-        let _ = write!(text, "\n## sluice {verb}\n\n```text\n{}```\n", help(&[verb, "--help"])?);
+    for verb in subcommands(&main) {
+        let page = help(&[&verb, "--help"])?;
+        let _ = write!(text, "\n## sluice {verb}\n\n```text\n{page}```\n");
+        for inner in subcommands(&page) {
+            let page = help(&[&verb, &inner, "--help"])?;
+            let _ = write!(text, "\n### sluice {verb} {inner}\n\n```text\n{page}```\n");
+        }
     }
     Ok(text)
+}
+
+/// The verbs that a help lists.
+fn subcommands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    // A verb is indented by two; what is further in continues its description.
+    let verbs = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let names = verbs.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help");
+    names.map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -32,33 +32,46 @@ impl DeviceDraft {
         if backend == Backend::Direct && reader.node("path").is_none() {
             reader.missing("path", "");
         }
-        let depth = reader.small("depth").unwrap_or(32);
-        let reference = read_reference(reader);
-        let cost = read_cost(reader, reference);
-        let capacity = reader.iops("capacity");
-        if let Some(stated) = capacity {
-            check_size(reader, stated, reference, &cost);
-        }
-        let rotational = reader.bool("rotational");
-        let facts = Facts { depth, rotational: rotational.unwrap_or(false), reference };
-        let (scheduler, params) = read_scheduler(reader, &facts);
+        let device = read_belief(name, reader);
         let device = Device {
-            name: name.to_owned(),
             path: reader.path("path"),
             backend,
-            scheduler,
-            params,
-            depth,
-            capacity: Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") },
-            reference,
-            rotational,
-            merging: reader.bool("merging").unwrap_or(scheduler.merging),
             admission: reader.word("admission") != Some("off"),
-            window: read_window(reader, depth),
-            cost,
+            window: read_window(reader, device.depth),
             delay: read_delay(reader),
+            ..device
         };
         DeviceDraft { device, path_at: reader.at("path"), broken: reader.report.errors() > before }
+    }
+}
+
+/// Its scheduler, and what that is told of it; without what is behind it.
+pub(crate) fn read_belief(name: &str, reader: &Reader<'_>) -> Device {
+    let depth = reader.small("depth").unwrap_or(32);
+    let reference = read_reference(reader);
+    let cost = read_cost(reader, reference);
+    let capacity = reader.iops("capacity");
+    if let Some(stated) = capacity {
+        check_size(reader, stated, reference, &cost);
+    }
+    let rotational = reader.bool("rotational");
+    let facts = Facts { depth, rotational: rotational.unwrap_or(false), reference };
+    let (scheduler, params) = read_scheduler(reader, &facts);
+    Device {
+        name: name.to_owned(),
+        path: None,
+        backend: Backend::Null,
+        scheduler,
+        params,
+        depth,
+        capacity: Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") },
+        reference,
+        rotational,
+        merging: reader.bool("merging").unwrap_or(scheduler.merging),
+        admission: true,
+        window: window_of(depth),
+        cost,
+        delay: None,
     }
 }
 
@@ -102,13 +115,16 @@ fn read_cost(reader: &Reader<'_>, reference: Bytes) -> CostModel {
 }
 
 fn read_window(reader: &Reader<'_>, depth: u32) -> Window {
-    let requests = depth.saturating_mul(4).clamp(64, WINDOW_REQUESTS_MAX as u32);
-    let window = Window { requests, bytes: Bytes::mib(32).0 };
+    let window = window_of(depth);
     let Some(table) = reader.table("window") else { return window };
     Window {
         requests: table.small("requests").unwrap_or(window.requests),
         bytes: table.size("bytes").map_or(window.bytes, |size| size.0),
     }
+}
+
+fn window_of(depth: u32) -> Window {
+    Window { requests: depth.saturating_mul(4).clamp(64, WINDOW_REQUESTS_MAX as u32), bytes: Bytes::mib(32).0 }
 }
 
 fn read_delay(reader: &Reader<'_>) -> Option<Delay> {
@@ -149,7 +165,8 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
     }
 }
 
-fn read_scheduler(reader: &Reader<'_>, facts: &Facts) -> (&'static Descriptor, ParamTable) {
+/// A scheduler by its name, and its parameters.
+pub(crate) fn read_scheduler(reader: &Reader<'_>, facts: &Facts) -> (&'static Descriptor, ParamTable) {
     let name = match reader.node("scheduler") {
         Some(_) => reader.text("scheduler"),
         None => Some("mclock"),
@@ -224,13 +241,13 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
     params
 }
 
-fn param_of(value: &Value) -> Option<Param> {
+pub(crate) fn param_of(value: &Value) -> Option<Param> {
     match value {
         Value::Text(text) => Some(Param::Text(text.clone())),
         Value::Integer(number) => i64::try_from(*number).ok().map(Param::Integer),
         // What is not a number does not equal itself, and a reload would never see that nothing has changed.
         Value::Float(number) => number.is_finite().then_some(Param::Float(*number)),
         Value::Bool(value) => Some(Param::Bool(*value)),
-        Value::Date | Value::List | Value::Table(_) => None,
+        Value::Date | Value::List(_) | Value::Table(_) => None,
     }
 }

@@ -54,7 +54,8 @@ pub(crate) fn read_text(name: &str, text: String, sources: &mut Sources, report:
     }
 }
 
-fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
+/// The tree of one file.
+pub(crate) fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
     let name = path.display().to_string();
     let bytes = match read_bounded(path) {
         Ok(bytes) => bytes,

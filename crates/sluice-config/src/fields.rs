@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 
+use sluice_sched::params::Parameter;
 use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
 
 /// A table of the host file.
@@ -70,6 +71,44 @@ pub enum Kind {
     Table(&'static Section),
     /// Tables of its own, each with a name.
     Named(&'static Section),
+    /// A list of tables.
+    List(&'static Section),
+    /// A table in which keys beside the listed ones are names of other keys of the file, with lists of values.
+    Open(&'static Section),
+    /// A file, from the folder in which this one is.
+    File,
+    /// One of many by its name, or a table with its `type` and its parameters.
+    Chosen(&'static Choice),
+    /// Tables with a `type` and its parameters, each with a name.
+    NamedChoices(&'static Choice),
+}
+
+/// Things of which one is chosen by its name, and that have parameters.
+pub struct Choice {
+    /// How a table of one reads, for example `device.NAME.model`.
+    pub title: &'static str,
+    /// What they are, for example `model`.
+    pub what: &'static str,
+    /// What they are for.
+    pub doc: &'static str,
+    /// All of them.
+    pub options: fn() -> Vec<Choosable>,
+}
+
+/// One that can be chosen.
+pub struct Choosable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub summary: &'static str,
+    /// What can be changed.
+    pub parameters: Vec<&'static Parameter>,
+}
+
+impl core::fmt::Debug for Choice {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.title)
+    }
 }
 
 impl Section {
@@ -86,22 +125,22 @@ impl Section {
 }
 
 impl Key {
-    const fn new(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Self {
         Key { name, kind, default: None, example, doc }
     }
 
-    const fn default(self, default: &'static str) -> Self {
+    pub(crate) const fn default(self, default: &'static str) -> Self {
         Key { default: Some(default), ..self }
     }
 }
 
 const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// What a file offset can say.
 pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
-const HOUR: Duration = Duration::from_secs(3600);
-const MICROSECOND: Duration = Duration::from_micros(1);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// The file itself.
 pub static HOST: Section = Section {
@@ -121,79 +160,91 @@ pub static HOST: Section = Section {
 pub static DEVICE: Section = Section {
     title: "device.NAME",
     doc: "A disk that VMs share, with a scheduler in front of it",
-    groups: &[&[
-        Key::new(
-            "path",
-            Kind::Path,
-            "\"/dev/nvme0n1\"",
-            "The block device, or a file or folder on the disk that is meant",
-        ),
-        Key::new(
-            "backend",
-            Kind::Word(&["direct", "null"]),
-            "\"direct\"",
-            "direct: the disk; null: completes at once and stores nothing, for measurements",
-        )
-        .default("\"direct\""),
-        Key::new(
-            "scheduler",
-            Kind::Scheduler,
-            "\"mclock\"",
-            "Who decides which request goes next; its parameters stand in a table of its name",
-        )
-        .default("\"mclock\""),
-        Key::new("depth", Kind::Integer(1, 65_536), "32", "Requests that the device takes at once").default("32"),
-        Key::new(
-            "capacity",
-            Kind::Iops,
-            "\"40000 iops@8KiB\"",
-            "Requests that the device can be relied on to serve; mandatory where requests are reserved",
-        ),
-        Key::new(
-            "bandwidth",
-            Kind::ByteRate,
-            "\"2GiB/s\"",
-            "Bytes that the device can be relied on to transfer; mandatory where bytes are reserved",
-        ),
-        Key::new(
-            "reference_size",
-            Kind::Size(512, MIB),
-            "\"8KiB\"",
-            "The size that counts as one request in every rate; a power of two",
-        )
-        .default("\"8KiB\""),
-        Key::new("rotational", Kind::Bool, "false", "Whether near requests are much cheaper than far ones")
-            .default("as the disk says"),
-        Key::new(
-            "merging",
-            Kind::Bool,
-            "true",
-            "Whether requests of one volume that are neighbours on the device go to it as one",
-        )
-        .default("as the scheduler wants: elevators do, schedulers by tags do not"),
-        Key::new(
-            "admission",
-            Kind::Word(&["on", "off"]),
-            "\"on\"",
-            "off: reservations above the capacity are accepted, with a warning",
-        )
-        .default("\"on\""),
-        Key::new(
-            "window",
-            Kind::Table(&WINDOW),
-            "{ requests = 128, bytes = \"32MiB\" }",
-            "How much of one VM's work is taken in; the rest waits in its socket",
-        ),
-        Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "What a request costs, in normalised requests"),
-        Key::new(
+    groups: &[
+        &[
+            Key::new(
+                "path",
+                Kind::Path,
+                "\"/dev/nvme0n1\"",
+                "The block device, or a file or folder on the disk that is meant",
+            ),
+            Key::new(
+                "backend",
+                Kind::Word(&["direct", "null"]),
+                "\"direct\"",
+                "direct: the disk; null: completes at once and stores nothing, for measurements",
+            )
+            .default("\"direct\""),
+        ],
+        SCHEDULER_KEYS,
+        &[Key::new("rotational", Kind::Bool, "false", "Whether near requests are much cheaper than far ones")
+            .default("as the disk says")],
+        MERGING_KEYS,
+        &[
+            Key::new(
+                "admission",
+                Kind::Word(&["on", "off"]),
+                "\"on\"",
+                "off: reservations above the capacity are accepted, with a warning",
+            )
+            .default("\"on\""),
+            Key::new(
+                "window",
+                Kind::Table(&WINDOW),
+                "{ requests = 128, bytes = \"32MiB\" }",
+                "How much of one VM's work is taken in; the rest waits in its socket",
+            ),
+        ],
+        COST_KEYS,
+        &[Key::new(
             "delay",
             Kind::Table(&DELAY),
             "{ time = \"4ms\", parallel = 8 }",
             "Makes of any file a device of known capacity",
-        ),
-    ]],
+        )],
+    ],
     scheduler_tables: true,
 };
+
+/// What a device's scheduler is, and what it is told of the device.
+pub(crate) const SCHEDULER_KEYS: &[Key] = &[
+    Key::new(
+        "scheduler",
+        Kind::Scheduler,
+        "\"mclock\"",
+        "Who decides which request goes next; its parameters stand in a table of its name",
+    )
+    .default("\"mclock\""),
+    Key::new("depth", Kind::Integer(1, 65_536), "32", "Requests that the device takes at once").default("32"),
+    Key::new(
+        "capacity",
+        Kind::Iops,
+        "\"40000 iops@8KiB\"",
+        "Requests that the device can be relied on to serve; mandatory where requests are reserved",
+    ),
+    Key::new(
+        "bandwidth",
+        Kind::ByteRate,
+        "\"2GiB/s\"",
+        "Bytes that the device can be relied on to transfer; mandatory where bytes are reserved",
+    ),
+    Key::new(
+        "reference_size",
+        Kind::Size(512, MIB),
+        "\"8KiB\"",
+        "The size that counts as one request in every rate; a power of two",
+    )
+    .default("\"8KiB\""),
+];
+pub(crate) const MERGING_KEYS: &[Key] = &[Key::new(
+    "merging",
+    Kind::Bool,
+    "true",
+    "Whether requests of one volume that are neighbours on the device go to it as one",
+)
+.default("as the scheduler wants: elevators do, schedulers by tags do not")];
+pub(crate) const COST_KEYS: &[Key] =
+    &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "What a request costs, in normalised requests")];
 
 /// `window` of a device.
 pub static WINDOW: Section = Section {
@@ -269,7 +320,7 @@ pub static POLICY: Section = Section {
     scheduler_tables: false,
 };
 
-const POLICY_KEYS: &[Key] = &[
+pub(crate) const POLICY_KEYS: &[Key] = &[
     Key::new("reservation", RESERVATION_KIND, "\"2000 iops@8KiB\"", "What it always gets while it asks for it")
         .default("none"),
     Key::new("limit", LIMIT_KIND, "\"8000 iops@8KiB\"", "What it never exceeds").default("\"unlimited\""),

@@ -80,7 +80,7 @@ fn check(tree: &Table, report: Report, sources: &Sources) -> Result<Host, Diagno
 }
 
 fn read(tree: &Table, report: &Report) -> (Draft, DaemonSettings) {
-    let root = Reader::root(report, &fields::HOST, tree);
+    let root = Reader::root(report, "Host file", &fields::HOST, tree);
     let devices = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
     let devices: BTreeMap<String, DeviceDraft> =
         devices.iter().map(|(name, reader)| ((*name).to_owned(), DeviceDraft::read(name, reader))).collect();

@@ -32,6 +32,7 @@
 //! | what was changed since | [`changes`] |
 //! | one table | `reader`, `quantity`, `device`, `policy`, `vm`, `export` |
 //! | across tables | `checks` |
+//! | the scenario file, with the same words | [`scenario`] |
 //! | what comes out | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
 
@@ -48,6 +49,7 @@ mod nearest;
 mod policy;
 mod quantity;
 mod reader;
+pub mod scenario;
 mod schema;
 mod source;
 mod tree;
@@ -59,4 +61,5 @@ pub use model::{
     Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdSettings, Protocol, Vm, Volume, VolumeExport,
     Window,
 };
-pub use schema::schema;
+pub use scenario::{Loaded, Point, ScenarioFile, Sweep, load_scenario, parse_scenario};
+pub use schema::{scenario_schema, schema};

@@ -47,15 +47,9 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The table of a whole file.
-    pub(crate) fn root(report: &'a Report, section: &'static Section, table: &'a Table) -> Self {
-        let reader = Reader {
-            report,
-            whose: "Host file".into(),
-            place: Place::default(),
-            table,
-            section,
-            prefix: String::new(),
-        };
+    pub(crate) fn root(report: &'a Report, whose: &str, section: &'static Section, table: &'a Table) -> Self {
+        let reader =
+            Reader { report, whose: whose.into(), place: Place::default(), table, section, prefix: String::new() };
         reader.refuse_unknown();
         reader
     }
@@ -102,6 +96,45 @@ impl<'a> Reader<'a> {
         tables.collect()
     }
 
+    /// The tables in the list under `key`; at most `max`. `whose` names each by its number, from 1.
+    pub(crate) fn listed(&self, key: &str, max: usize, whose: impl Fn(usize) -> String) -> Vec<Reader<'a>> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        let (Value::List(items), Kind::List(section)) = (&node.value, &self.key(key).kind) else {
+            self.wrong_kind(key, node);
+            return Vec::new();
+        };
+        if items.len() > max {
+            let message = format!("{}: {} tables of '{key}' are too many", self.whose, items.len());
+            self.report.error(node.place, message, format!("at most {max} are accepted"));
+            return Vec::new();
+        }
+        let tables = items.iter().enumerate().filter_map(|(number, node)| {
+            let whose: Rc<str> = whose(number + 1).into();
+            let Value::Table(table) = &node.value else {
+                let message = format!("{whose} must be a table, not {}", node.value.words());
+                self.report.error(node.place, message, format!("write [[{key}]] above its keys"));
+                return None;
+            };
+            let reader = Reader { whose, place: node.place, table, section, prefix: String::new(), ..self.clone() };
+            reader.refuse_unknown();
+            Some(reader)
+        });
+        tables.collect()
+    }
+
+    /// The table under `key`, in which keys beside the listed ones may stand.
+    pub(crate) fn open(&self, key: &str) -> Option<(Reader<'a>, &'a Table)> {
+        let node = self.node(key)?;
+        let (Value::Table(table), Kind::Open(section)) = (&node.value, &self.key(key).kind) else {
+            self.wrong_kind(key, node);
+            return None;
+        };
+        Some((
+            Reader { table, section, prefix: format!("{}{key}.", self.prefix), place: node.place, ..self.clone() },
+            table,
+        ))
+    }
+
     /// The tables for the parameters of schedulers, by the scheduler's name.
     pub(crate) fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
         let table = self.table;
@@ -146,6 +179,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn wrong_kind(&self, key: &str, node: &Node) {
         let (known, name) = (self.key(key), format!("{}: {}{key}", self.whose, self.prefix));
         let hint = match known.example {
+            "" if matches!(known.kind, Kind::List(_)) => format!("write [[{}]] above the keys of each", known.name),
             "" => format!("write [{}] above its keys", known.name),
             example => format!("write for example {key} = {example}"),
         };
@@ -304,7 +338,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn check_name(&self, name: &str, place: Place, whose: &str) {
+    pub(crate) fn check_name(&self, name: &str, place: Place, whose: &str) {
         let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(fits) {
             let hint = format!("use letters, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them");
@@ -373,7 +407,11 @@ fn words(kind: &Kind) -> String {
         Kind::Iops => "a request rate with its unit".to_owned(),
         Kind::ByteRate => "a byte rate with its unit".to_owned(),
         Kind::Either(kinds) => kinds.iter().map(words).collect::<Vec<_>>().join(" or "),
-        Kind::Table(_) => "a table".to_owned(),
+        Kind::Table(_) | Kind::Open(_) => "a table".to_owned(),
+        Kind::List(_) => "a list of tables".to_owned(),
+        Kind::File => "a path".to_owned(),
+        Kind::Chosen(choice) => format!("the name of a {} or a table with its type", choice.what),
+        Kind::NamedChoices(choice) => format!("tables, [{}]", choice.title),
         Kind::Named(section) => format!("tables, [{}]", section.title),
     }
 }

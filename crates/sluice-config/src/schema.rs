@@ -1,10 +1,12 @@
-//! The host file as a JSON Schema, for editors: from the same list of keys that the reader works with.
+//! The host file and the scenario file as JSON Schemas, for editors: from the same lists of keys that the reader works with.
 
 use serde_json::{Map, Value, json};
+use sluice_sched::params::Parameter;
 use sluice_sched::scheduler::Medium;
 use sluice_sched::schedulers;
 
-use crate::fields::{HOST, Key, Kind, Section};
+use crate::fields::{Choice, Choosable, HOST, Key, Kind, Section};
+use crate::scenario::fields::SCENARIO;
 
 const NUMBER: &str = r"[0-9][0-9_ ]*(\.[0-9]{1,3})?";
 const PREFIX: &str = "([kKMGT]|[KMGT]i)?";
@@ -12,13 +14,42 @@ const PREFIX: &str = "([kKMGT]|[KMGT]i)?";
 /// The schema, draft 2020-12.
 #[must_use]
 pub fn schema() -> Value {
-    let mut schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Sluicegate host file",
-    });
+    root("Sluicegate host file", &HOST)
+}
+
+/// The schema of a scenario file, draft 2020-12.
+#[must_use]
+pub fn scenario_schema() -> Value {
+    root("Sluicegate scenario file", &SCENARIO)
+}
+
+fn root(title: &str, section: &Section) -> Value {
+    let mut schema = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "title": title });
     let root = schema.as_object_mut().expect("it is an object");
-    root.append(&mut object(&HOST));
+    root.append(&mut object(section));
     schema
+}
+
+/// A name alone, or a table with the type and its parameters.
+fn chosen(choice: &Choice) -> Value {
+    let mut any = vec![json!({ "type": "string" })];
+    any.extend(tables(choice));
+    json!({ "anyOf": any })
+}
+
+fn tables(choice: &Choice) -> Vec<Value> {
+    let table = |option: Choosable| {
+        let mut properties: Map<String, Value> = option.parameters.iter().copied().map(parameter).collect();
+        properties.insert("type".to_owned(), json!({ "const": option.name }));
+        json!({
+            "type": "object",
+            "description": option.summary,
+            "properties": properties,
+            "required": ["type"],
+            "additionalProperties": false,
+        })
+    };
+    (choice.options)().into_iter().map(table).collect()
 }
 
 fn object(section: &Section) -> Map<String, Value> {
@@ -58,19 +89,20 @@ fn literal(text: &str) -> Option<Value> {
 }
 
 fn parameters(scheduler: &sluice_sched::Descriptor) -> Value {
-    let one = |known: &sluice_sched::params::Parameter| {
-        let mut property = Map::new();
-        property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.kind)));
-        property.extend(literal(known.default).map(|default| ("default".to_owned(), default)));
-        (known.name.to_owned(), Value::Object(property))
-    };
-    let properties: Map<String, Value> = scheduler.parameters.iter().map(one).collect();
+    let properties: Map<String, Value> = scheduler.parameters.iter().map(parameter).collect();
     json!({
         "type": "object",
         "description": format!("Parameters of {}: {}", scheduler.name, scheduler.summary),
         "properties": properties,
         "additionalProperties": false,
     })
+}
+
+fn parameter(known: &Parameter) -> (String, Value) {
+    let mut property = Map::new();
+    property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.kind)));
+    property.extend(literal(known.default).map(|default| ("default".to_owned(), default)));
+    (known.name.to_owned(), Value::Object(property))
 }
 
 fn of_kind(kind: &Kind) -> Map<String, Value> {
@@ -90,7 +122,20 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Iops => quantity(&format!("{PREFIX} *iops( *@ *{NUMBER} *{PREFIX}B)?")),
         Kind::ByteRate => quantity(&format!("{PREFIX}B/s")),
         Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of_kind).collect::<Vec<_>>() }),
+        Kind::File => json!({ "type": "string", "minLength": 1 }),
         Kind::Table(section) => return object(section),
+        Kind::List(section) => json!({ "type": "array", "items": object(section) }),
+        Kind::Open(section) => {
+            let mut open = object(section);
+            open.insert("additionalProperties".to_owned(), json!({ "type": ["array", "object"] }));
+            return open;
+        }
+        Kind::Chosen(choice) => chosen(choice),
+        Kind::NamedChoices(choice) => json!({
+            "type": "object",
+            "propertyNames": { "pattern": "^[A-Za-z0-9_.-]{1,64}$" },
+            "additionalProperties": { "anyOf": tables(choice) },
+        }),
         Kind::Named(section) => json!({
             "type": "object",
             "propertyNames": { "pattern": "^[A-Za-z0-9_.-]{1,64}$" },

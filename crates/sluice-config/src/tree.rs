@@ -27,7 +27,7 @@ pub(crate) enum Value {
     Float(f64),
     Bool(bool),
     Date,
-    List,
+    List(Vec<Node>),
     Table(Table),
 }
 
@@ -46,8 +46,20 @@ impl Value {
             Value::Float(_) => "a decimal number",
             Value::Bool(_) => "true or false",
             Value::Date => "a date",
-            Value::List => "a list",
+            Value::List(_) => "a list",
             Value::Table(_) => "a table",
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Value::Text(text) => text.as_str().into(),
+            Value::Integer(number) => i64::try_from(*number).map_or_else(|_| number.to_string().into(), Into::into),
+            Value::Float(number) => (*number).into(),
+            Value::Bool(value) => (*value).into(),
+            Value::Date => "a date".into(),
+            Value::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Value::Table(table) => table.to_json(),
         }
     }
 }
@@ -73,6 +85,28 @@ impl Table {
         table.entries.remove(*last);
     }
 
+    /// Puts a node at `path`; tables on the way that are not there come with it. `false` if something else than a table is
+    /// in the way.
+    pub(crate) fn put(&mut self, path: &[&str], node: Node) -> bool {
+        let Some((last, above)) = path.split_last() else { return false };
+        let mut table = self;
+        for key in above {
+            let new = || Node { key: node.key, place: node.place, value: Value::Table(Table::default()) };
+            let Value::Table(inner) = &mut table.entries.entry((*key).to_owned()).or_insert_with(new).value else {
+                return false;
+            };
+            table = inner;
+        }
+        table.entries.insert((*last).to_owned(), node);
+        true
+    }
+
+    /// The same as JSON.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let entries = self.entries.iter().map(|(name, node)| (name.clone(), node.value.to_json()));
+        serde_json::Value::Object(entries.collect())
+    }
+
     /// Lays a later file over this one.
     pub(crate) fn merge(&mut self, later: Table) {
         for (name, node) in later.entries {
@@ -95,6 +129,10 @@ fn node(file: u32, text: &str, key: std::ops::Range<usize>, value: &Spanned<DeVa
             let place = if inline { Place::new(file, span) } else { key };
             (place, Value::Table(Table { inline, ..Table::from_toml(file, text, table) }))
         }
+        DeValue::Array(items) => {
+            let items = items.iter().map(|item| node(file, text, item.span(), item)).collect();
+            (Place::new(file, span), Value::List(items))
+        }
         scalar => (Place::new(file, span), from_scalar(scalar)),
     };
     Node { key, place, value }
@@ -110,7 +148,7 @@ fn from_scalar(value: &DeValue<'_>) -> Value {
         DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
         DeValue::Boolean(value) => Value::Bool(*value),
         DeValue::Datetime(_) => Value::Date,
-        DeValue::Array(_) | DeValue::Table(_) => Value::List,
+        DeValue::Array(_) | DeValue::Table(_) => unreachable!("they are no scalars"),
     }
 }
 

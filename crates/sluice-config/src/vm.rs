@@ -48,7 +48,7 @@ pub(crate) struct Known<'a> {
 
 impl VmDraft {
     pub(crate) fn read(name: &str, reader: &Reader<'_>, known: &Known<'_>) -> VmDraft {
-        let (part, has_own) = read_policy(reader, known);
+        let (part, has_own) = read_policy(reader, known.policies);
         let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
         let volumes = volumes.iter().map(|(volume, reader)| VolumeDraft::read(name, volume, reader, known)).collect();
         let allow_slow = reader.bool("allow_slow").unwrap_or(false);
@@ -79,7 +79,7 @@ impl VolumeDraft {
     fn read(vm: &str, name: &str, reader: &Reader<'_>, known: &Known<'_>) -> VolumeDraft {
         let before = reader.report.errors();
         let title = format!("{vm}/{name}");
-        let (part, has_own) = read_policy(reader, known);
+        let (part, has_own) = read_policy(reader, known.policies);
         let device = read_name(reader, "device", known.devices);
         if reader.node("device").is_none() {
             reader.missing("device", "");
@@ -107,11 +107,11 @@ impl VolumeDraft {
 }
 
 /// The named policy with what the table itself states over it, and whether it states anything itself.
-fn read_policy(reader: &Reader<'_>, known: &Known<'_>) -> (Part, bool) {
+pub(crate) fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (Part, bool) {
     let own = Part::read(reader);
     let has_own = own.broken || own.states_anything();
-    let named = read_name(reader, "policy", known.policies);
-    match named.and_then(|name| known.policies.get(name)) {
+    let named = read_name(reader, "policy", policies);
+    match named.and_then(|name| policies.get(name)) {
         Some(base) => (base.overlaid(own), has_own),
         // An unknown name is reported; what is missing then must not be reported again.
         None => (Part { broken: own.broken || reader.node("policy").is_some(), ..own }, has_own),
@@ -119,7 +119,7 @@ fn read_policy(reader: &Reader<'_>, known: &Known<'_>) -> (Part, bool) {
 }
 
 /// A name that must be one of `known`.
-fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
+pub(crate) fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
     let name = reader.text(key)?;
     if known.contains_key(name) || reader.report.is_incomplete() {
         return Some(name);

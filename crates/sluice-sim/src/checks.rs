@@ -59,6 +59,31 @@ pub enum Broken {
     },
 }
 
+impl Broken {
+    /// The names of all checks, of which each broken law has one.
+    pub const NAMES: [&'static str; 4] = ["conservation", "little", "device-busy", "timeline"];
+
+    /// Which of [`Broken::NAMES`] it is.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Broken::Conservation { .. } => Self::NAMES[0],
+            Broken::Little { .. } => Self::NAMES[1],
+            Broken::Busy { .. } => Self::NAMES[2],
+            Broken::Change { .. } => Self::NAMES[3],
+        }
+    }
+
+    /// The VM that it is about, if it is about one.
+    #[must_use]
+    pub fn vm(&self) -> Option<usize> {
+        match self {
+            Broken::Conservation { vm, .. } | Broken::Little { vm, .. } => Some(*vm),
+            Broken::Busy { .. } | Broken::Change { .. } => None,
+        }
+    }
+}
+
 /// Everything that is broken in a finished run.
 #[must_use]
 pub fn check(simulation: &Simulation) -> Vec<Broken> {

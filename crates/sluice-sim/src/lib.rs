@@ -18,6 +18,7 @@
 //! | the CPUs that guests and the driver domain share | [`cpu`] |
 //! | what VMs ask for | [`workloads`], [`traces`] |
 //! | what came out, and whether it can be true | [`record`], [`checks`] |
+//! | all of that by name: what a scenario states, and a run of it | [`scenario`] |
 #![forbid(unsafe_code)]
 
 pub mod checks;
@@ -26,5 +27,6 @@ pub mod devices;
 pub mod engine;
 pub mod random;
 pub mod record;
+pub mod scenario;
 pub mod traces;
 pub mod workloads;

@@ -7,6 +7,7 @@
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 //! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |
+//! | `sim`: what is made of a simulated run | `verbs/sim/`, `sim/` |
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ mod export;
 mod failure;
 mod output;
 mod plane;
+mod sim;
 mod verbs;
 
 use output::Format;

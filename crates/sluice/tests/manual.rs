@@ -17,15 +17,21 @@ fn every_command_is_in_the_manual_as_it_describes_itself() {
     let manual = std::fs::read_to_string(path).expect("the manual is there");
     let main = help(&["--help"]);
     assert!(manual.contains(&main), "run `cargo xtask manual`");
-    let listed = main.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let verbs: Vec<_> = listed
-        .filter(|line| !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|verb| *verb != "help")
-        .collect();
-    assert!(verbs.contains(&"serve") && verbs.contains(&"demo"), "{verbs:?}");
+    let verbs = subcommands(&main);
+    assert!(["serve", "demo", "sim"].iter().all(|known| verbs.iter().any(|verb| verb == known)), "{verbs:?}");
     for verb in verbs {
-        let page = format!("## sluice {verb}\n\n```text\n{}```\n", help(&[verb, "--help"]));
+        let own = help(&[&verb, "--help"]);
+        let page = format!("## sluice {verb}\n\n```text\n{own}```\n");
         assert!(manual.contains(&page), "{verb}: run `cargo xtask manual`");
+        for inner in subcommands(&own) {
+            let page = format!("### sluice {verb} {inner}\n\n```text\n{}```\n", help(&[&verb, &inner, "--help"]));
+            assert!(manual.contains(&page), "{verb} {inner}: run `cargo xtask manual`");
+        }
     }
+}
+
+fn subcommands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let verbs = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    verbs.filter(|verb| *verb != "help").map(str::to_owned).collect()
 }

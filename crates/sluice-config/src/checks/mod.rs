@@ -1,7 +1,7 @@
 //! What can only be seen across the tables: promises against devices, and things that two must not share.
 
 mod patience;
-mod promises;
+pub(crate) mod promises;
 mod sharing;
 
 use std::collections::BTreeMap;

@@ -56,7 +56,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
 }
 
 /// A policy that contradicts itself.
-fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
+pub(crate) fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
     let Some(error) = part.policy().check().err().filter(|_| !part.broken) else { return };
     let field = match error {
         PolicyError::NeverServed => Field::Weight,
@@ -82,7 +82,7 @@ fn split_advice(text: &str) -> (String, Option<String>) {
 }
 
 /// Rates that are normalised to another size than the device's.
-fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
+pub(crate) fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     for (key, of, stated, place) in part.stated_iops() {
         if let Some(size) = stated.size.filter(|size| *size != device.reference) {
@@ -94,7 +94,7 @@ fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
 }
 
 /// What the device's scheduler does not do; `inside`: for a volume inside its VM.
-fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
+pub(crate) fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     let policy = part.policy();
     let given = |field| {
@@ -200,21 +200,27 @@ fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
 /// Reservations that the device cannot keep, requests and bytes each.
 fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Report) {
     let uses = |vm: &&VmDraft| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
-    let vms: Vec<(&VmDraft, Policy)> =
-        draft.vms.iter().filter(|vm| !vm.part.broken).filter(uses).map(|vm| (vm, vm.policy())).collect();
+    let vms = draft.vms.iter().filter(uses).map(|vm| (vm.name.as_str(), &vm.part)).collect::<Vec<_>>();
+    check_admission(device, &vms, report);
+}
+
+/// The same of VMs by their names.
+pub(crate) fn check_admission(device: &DeviceDraft, parts: &[(&str, &Part)], report: &Report) {
+    let sound = parts.iter().filter(|(_, part)| !part.broken);
+    let vms: Vec<(&str, Policy)> = sound.map(|(name, part)| (*name, part.policy())).collect();
     let requests = |policy: &mut Policy| policy.reservation.bytes = None;
     let bytes = |policy: &mut Policy| policy.reservation.iops = None;
     for keep_one in [&requests as &dyn Fn(&mut Policy), &bytes] {
         let mut kept = vms.clone();
         kept.iter_mut().for_each(|(_, policy)| keep_one(policy));
-        let named = kept.iter().map(|(vm, policy)| (vm.name.as_str(), policy));
+        let named = kept.iter().map(|(vm, policy)| (*vm, policy));
         if let Err(error) = admission::admit(&device.device.capacity, named) {
-            refuse_admission(device, &error, &vms, report);
+            refuse_admission(device, &error, parts, report);
         }
     }
 }
 
-fn refuse_admission(device: &DeviceDraft, error: &AdmissionError, vms: &[(&VmDraft, Policy)], report: &Report) {
+fn refuse_admission(device: &DeviceDraft, error: &AdmissionError, parts: &[(&str, &Part)], report: &Report) {
     let device = &device.device;
     let (name, reference) = (&device.name, device.reference);
     let at_size = |rate: &str| if rate.ends_with("iops") { format!("{rate}@{reference}") } else { rate.to_owned() };
@@ -241,8 +247,8 @@ fn refuse_admission(device: &DeviceDraft, error: &AdmissionError, vms: &[(&VmDra
             (&short.vm, message, hint)
         }
     };
-    let vm = vms.iter().map(|(draft, _)| draft).find(|draft| draft.name == *vm);
-    let place = vm.and_then(|vm| vm.part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
+    let part = parts.iter().find(|(name, _)| name == vm).map(|(_, part)| part);
+    let place = part.and_then(|part| part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
     if device.admission {
         report.error(place, message, hint);
     } else {

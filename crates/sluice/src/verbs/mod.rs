@@ -17,6 +17,7 @@ mod schedulers;
 mod schema;
 mod serve;
 mod set;
+mod sim;
 
 /// What to do. What a verb says of itself is what is written above its arguments, in its own file.
 #[derive(Subcommand)]
@@ -32,6 +33,7 @@ pub(crate) enum Verb {
     Schedulers(schedulers::Schedulers),
     Demo(demo::Demo),
     Reproduce(reproduce::Reproduce),
+    Sim(sim::Sim),
     Completions(completions::Completions),
 }
 
@@ -55,6 +57,7 @@ impl Verb {
             Verb::Schedulers(verb) => verb.run(format),
             Verb::Demo(verb) => verb.run(format, quiet),
             Verb::Reproduce(verb) => verb.run(format, quiet),
+            Verb::Sim(verb) => verb.run(format, quiet),
             Verb::Completions(verb) => verb.run(),
         }
     }

@@ -1,17 +1,34 @@
-//! `sluice schema`
+//! `sluice schema [host|scenario]`
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::failure::Failure;
 use crate::output;
 
-/// Print the JSON Schema of the host file, for editors.
+/// Print the JSON Schema of the host file or of the scenario file, for editors.
 #[derive(Args)]
-pub(crate) struct Schema {}
+pub(crate) struct Schema {
+    /// Of which file.
+    #[arg(value_enum, default_value_t = Of::Host)]
+    of: Of,
+}
+
+/// The files that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Of {
+    /// What `sluice serve` reads.
+    Host,
+    /// What `sluice sim` reads.
+    Scenario,
+}
 
 impl Schema {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        output::line(&serde_json::to_string_pretty(&sluice_config::schema())?);
+        let schema = match self.of {
+            Of::Host => sluice_config::schema(),
+            Of::Scenario => sluice_config::scenario_schema(),
+        };
+        output::line(&serde_json::to_string_pretty(&schema)?);
         Ok(())
     }
 }

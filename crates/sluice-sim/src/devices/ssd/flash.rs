@@ -33,11 +33,38 @@ impl Geometry {
         self.channels * self.dies * self.planes
     }
 
+    /// Pages of all planes.
+    #[must_use]
+    pub fn physical_pages(&self) -> u64 {
+        u64::from(self.planes_in_all()) * u64::from(self.blocks) * u64::from(self.pages)
+    }
+
     /// Pages that the host sees.
     #[must_use]
     pub fn host_pages(&self) -> u64 {
-        let physical = u64::from(self.planes_in_all()) * u64::from(self.blocks) * u64::from(self.pages);
-        (physical as f64 / (1.0 + self.spare)) as u64
+        (self.physical_pages() as f64 / (1.0 + self.spare)) as u64
+    }
+
+    /// Whether a drive of this geometry does what drives do.
+    ///
+    /// # Errors
+    /// [`GeometryError`]: what is wrong with it.
+    pub fn check(&self) -> Result<(), GeometryError> {
+        let Geometry { blocks, pages, reserve, spare, .. } = *self;
+        if self.planes_in_all() == 0 || pages == 0 || pages > u32::from(u16::MAX) || blocks < 4 {
+            return Err(GeometryError::Empty);
+        }
+        if self.physical_pages() >= u64::from(NONE) {
+            return Err(GeometryError::TooLarge(self.physical_pages()));
+        }
+        let spare_part = spare / (1.0 + spare);
+        let (spare_blocks, kept) = (f64::from(blocks) * spare_part, reserve + 2);
+        if f64::from(kept) > spare_blocks * RESERVE_PART {
+            let wanted = (f64::from(kept) / RESERVE_PART / spare_part).ceil() as u32;
+            let spare_percent = spare * 100.0;
+            return Err(GeometryError::TooFewSpareBlocks { blocks, spare_percent, spare_blocks, kept, wanted });
+        }
+        Ok(())
     }
 }
 
@@ -111,21 +138,9 @@ pub(super) struct Flash {
 
 impl Flash {
     pub(super) fn new(geometry: Geometry) -> Result<Self, GeometryError> {
-        let Geometry { blocks, pages, reserve, spare, .. } = geometry;
-        if geometry.planes_in_all() == 0 || pages == 0 || pages > u32::from(u16::MAX) || blocks < 4 {
-            return Err(GeometryError::Empty);
-        }
-        let physical = u64::from(geometry.planes_in_all()) * u64::from(blocks) * u64::from(pages);
-        if physical >= u64::from(NONE) {
-            return Err(GeometryError::TooLarge(physical));
-        }
-        let spare_part = spare / (1.0 + spare);
-        let (spare_blocks, kept) = (f64::from(blocks) * spare_part, reserve + 2);
-        if f64::from(kept) > spare_blocks * RESERVE_PART {
-            let wanted = (f64::from(kept) / RESERVE_PART / spare_part).ceil() as u32;
-            let spare_percent = spare * 100.0;
-            return Err(GeometryError::TooFewSpareBlocks { blocks, spare_percent, spare_blocks, kept, wanted });
-        }
+        geometry.check()?;
+        let Geometry { blocks, pages, .. } = geometry;
+        let physical = geometry.physical_pages();
         let count = geometry.planes_in_all() * blocks;
         let planes = (0..geometry.planes_in_all()).map(|plane| {
             let mut free: Vec<u32> = (plane * blocks..(plane + 1) * blocks).rev().collect();

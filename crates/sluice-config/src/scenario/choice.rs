@@ -1,0 +1,129 @@
+//! One of many by its name, with its parameters: models and workloads.
+
+use std::path::Path;
+
+use sluice_sched::params::{ParamError, ParamTable, Parameter, Value as Param};
+
+use crate::device::param_of;
+use crate::fields::Choice;
+use crate::reader::{Reader, one_of};
+use crate::tree::{Node, Table, Value};
+
+/// How a parameter says that it names a file.
+const FILE: &str = "a file";
+
+/// The name that was chosen, where it stands, and what stands beside it.
+pub(super) struct Chosen<'a> {
+    pub(super) name: &'a str,
+    /// Where the name stands.
+    pub(super) named: &'a Node,
+    table: Option<&'a Table>,
+}
+
+/// A name, or a table with a `type`; nothing if it is neither, which is then reported.
+pub(super) fn chosen<'a>(title: &str, node: &'a Node, choice: &Choice, reader: &Reader<'_>) -> Option<Chosen<'a>> {
+    let names = || (choice.options)().into_iter().map(|option| option.name).collect::<Vec<_>>();
+    match &node.value {
+        Value::Text(name) => Some(Chosen { name, named: node, table: None }),
+        Value::Table(table) => match table.entries.get("type") {
+            Some(named @ Node { value: Value::Text(name), .. }) => Some(Chosen { name, named, table: Some(table) }),
+            Some(named) => {
+                let message = format!("{title}.type must be text, not {}", named.value.words());
+                reader.report.error(named.place, message, format!("write {}", one_of(names())));
+                None
+            }
+            None => {
+                let message = format!("{title}: type is missing");
+                reader.report.error(node.place, message, format!("add type = {}", one_of(names())));
+                None
+            }
+        },
+        other => {
+            let message = format!("{title} must be a name or a table with a type, not {}", other.words());
+            reader.report.error(node.place, message, format!("write for example {{ type = \"{}\" }}", names()[0]));
+            None
+        }
+    }
+}
+
+/// Reports that nothing of that name can be chosen.
+pub(super) fn unknown(title: &str, chosen: &Chosen<'_>, what: &str, names: &[&str], reader: &Reader<'_>) {
+    let hint = match reader.report.suggest(chosen.name, names.iter().copied()) {
+        Some(known) => format!("did you mean '{known}'?"),
+        None => format!("there are {}", names.join(", ")),
+    };
+    reader.report.error(chosen.named.place, format!("{title}: there is no {what} '{}'", chosen.name), hint);
+}
+
+/// The parameters of what was chosen; each that is wrong is reported at its place.
+pub(super) fn parameters(
+    title: &str,
+    chosen: &Chosen<'_>,
+    known: &[&'static Parameter],
+    accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
+    folder: &Path,
+    reader: &Reader<'_>,
+) -> ParamTable {
+    let title = format!("{title}: {}", chosen.name);
+    let mut params = ParamTable::new();
+    let entries = || chosen.table.iter().flat_map(|table| &table.entries).filter(|(name, _)| *name != "type");
+    let before = reader.report.errors();
+    for (name, node) in entries() {
+        let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
+            let names = || known.iter().map(|parameter| parameter.name);
+            let hint = match reader.report.suggest(name, names()) {
+                Some(known) => format!("did you mean '{known}'?"),
+                None => format!("it has {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            reader.report.error(node.key, format!("{title}: unknown parameter '{name}'"), hint);
+            continue;
+        };
+        match param_of(&node.value) {
+            Some(Param::Text(text)) if parameter.kind == FILE => {
+                let path = folder.join(text).display().to_string();
+                params.insert(name.clone(), Param::Text(path));
+            }
+            Some(value) => drop(params.insert(name.clone(), value)),
+            None => {
+                let message = format!("{title}.{name} cannot be {}", node.value.words());
+                reader.report.error(node.place, message, hint(parameter));
+            }
+        }
+    }
+    if reader.report.errors() == before
+        && let Err(error) = accept(&params)
+    {
+        let culprits: Vec<_> = entries().filter(|(name, _)| is_culprit(name, &params, accept)).collect();
+        for (name, node) in &culprits {
+            let alone =
+                ParamTable::from_iter(params.get_key_value(*name).map(|(name, value)| (name.clone(), value.clone())));
+            let error = accept(&alone).err().unwrap_or_else(|| error.clone());
+            let parameter = known.iter().find(|parameter| parameter.name == *name).expect("only known ones are kept");
+            reader.report.error(node.place, format!("{title}.{name}: {error}"), hint(parameter));
+        }
+        if culprits.is_empty() {
+            reader.report.error(
+                chosen.named.place,
+                format!("{title}: {error}"),
+                "change one of its parameters".to_owned(),
+            );
+        }
+    }
+    params
+}
+
+/// Whether a parameter is refused alone, and with each of the others: some need another beside them.
+fn is_culprit(name: &str, params: &ParamTable, accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>) -> bool {
+    let pair = |other: &String| {
+        let both = params.iter().filter(|(known, _)| *known == name || *known == other);
+        accept(&both.map(|(name, value)| (name.clone(), value.clone())).collect()).is_err()
+    };
+    params.keys().all(pair)
+}
+
+fn hint(parameter: &Parameter) -> String {
+    match parameter.default {
+        "none" => format!("it is {}", parameter.kind),
+        default => format!("it is {}; write for example {} = {default}", parameter.kind, parameter.name),
+    }
+}

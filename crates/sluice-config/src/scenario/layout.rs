@@ -1,0 +1,64 @@
+//! Where the volumes of a device's VMs lie: as stated, else side by side in the order of names.
+
+use sluice_sched::Bytes;
+use sluice_sim::scenario::Source;
+
+use super::vm::{Vm, setting};
+use crate::diagnostics::Report;
+
+/// Volumes and the parts of threads begin at whole pages.
+const PAGE: u64 = 4096;
+/// Smallest volume.
+const SIZE_MIN: u64 = 1 << 20;
+
+/// Offset and size of each VM's volume, in the order given; nothing for what does not fit, which is reported.
+pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<Option<(u64, u64)>> {
+    let stated: u64 = vms.iter().filter_map(|vm| vm.size).fold(0, u64::saturating_add);
+    let open = vms.iter().filter(|vm| vm.size.is_none()).count() as u64;
+    let share = span.saturating_sub(stated).checked_div(open).unwrap_or(0) / SIZE_MIN * SIZE_MIN;
+    let mut behind = 0;
+    let mut places = Vec::new();
+    for vm in vms {
+        let size = vm.size.unwrap_or(share);
+        let offset = vm.offset.unwrap_or(behind);
+        let end = offset.saturating_add(size);
+        if size < SIZE_MIN || end > span {
+            let (name, size, at) = (&vm.name, Bytes(size), Bytes(offset));
+            let message = format!(
+                "VM {name}: its volume of {size} at {at} does not fit device {device}, which has {}",
+                Bytes(span)
+            );
+            report.error(vm.size_at, message, "lower size or offset of its VMs, or enlarge the model".to_owned());
+            places.push(None);
+            continue;
+        }
+        behind = end;
+        places.push(Some((offset, size)));
+    }
+    places
+}
+
+/// Whether what a VM asks for fits its volume.
+pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
+    let Some((source, place)) = &vm.source else { return };
+    let room = size / u64::from(vm.threads) / PAGE * PAGE;
+    let threads = if vm.threads == 1 { String::new() } else { format!(" of each of its {} threads", vm.threads) };
+    match source {
+        Source::Workload(known, params) => {
+            if let Err(error) = known.build(params, setting(room)) {
+                let message = format!("VM {}: workload {}: {error}", vm.name, known.name());
+                report.error(*place, message, format!("the volume{threads} has {}", Bytes(room)));
+            }
+        }
+        Source::Trace(trace) if trace.scan.end > room && !trace.wrap => {
+            let message = format!(
+                "VM {}: the trace goes up to byte {}, and the volume{threads} has {}",
+                vm.name,
+                trace.scan.end,
+                Bytes(room)
+            );
+            report.error(*place, message, "enlarge the volume, or write wrap = true in the trace".to_owned());
+        }
+        Source::Trace(_) => {}
+    }
+}

@@ -1,0 +1,403 @@
+//! The scenario file: modelled devices, VMs and what they ask for, with the words of the host file.
+//!
+//! ```toml
+//! [sim]
+//! duration = "60s"
+//!
+//! [device.disk]
+//! model    = { type = "constant", rate = "1200 iops" }
+//! capacity = "1200 iops"
+//!
+//! [vm.db1]
+//! device      = "disk"
+//! reservation = "250 iops"
+//! workload    = { type = "closed", outstanding = 32 }
+//! ```
+//!
+//! What a file comes to is the simulator's own [`Scenario`]. A sweep is the same file with other values in their places,
+//! each combination checked like the file itself; all that is wrong is reported at once.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use sluice_sim::scenario::models::Derived;
+use sluice_sim::scenario::{Event, Planned, Scenario, Settings, Source, VmEvent};
+
+use crate::checks::promises::{check_admission, check_enforced, check_itself, check_sizes};
+use crate::diagnostics::{Diagnostic, Diagnostics, Report};
+use crate::dropins;
+use crate::policy::Part;
+use crate::reader::Reader;
+use crate::source::{Place, Sources};
+use crate::tree::{Node, Table, Value};
+
+mod choice;
+mod device;
+pub mod fields;
+mod identity;
+mod layout;
+mod sweep;
+mod timeline;
+mod trace;
+mod vm;
+
+use device::Device;
+use timeline::{Entry, What};
+use vm::{Tables, Vm};
+
+const DEVICES_MAX: usize = 256;
+const POLICIES_MAX: usize = 10_000;
+const VMS_MAX: usize = 10_000;
+const NAMES_MAX: usize = 1000;
+const CHANGES_MAX: usize = 100_000;
+/// Windows of one run's series.
+const WINDOWS_MAX: u128 = 1_000_000;
+
+/// A scenario file without errors.
+#[derive(Debug, Clone)]
+pub struct ScenarioFile {
+    /// The scenario as it is written.
+    pub base: Loaded,
+    /// Its sweep, if it has one.
+    pub sweep: Option<Sweep>,
+    /// What somebody should know.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// A scenario, and where it comes from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// What is to be run.
+    pub scenario: Scenario,
+    /// Its seed.
+    pub seed: u64,
+    /// What follows from each device's model.
+    pub derived: Vec<Derived>,
+    /// The file as JSON, with a sweep's values in their places.
+    pub echo: serde_json::Value,
+    /// The same for equal scenarios, whatever their seed, and another one for others.
+    pub identity: String,
+}
+
+/// Runs of a scenario with other values.
+#[derive(Debug, Clone)]
+pub struct Sweep {
+    /// Seeds of each point, counted from the scenario's own.
+    pub seeds: u32,
+    /// Each combination of values.
+    pub points: Vec<Point>,
+}
+
+/// One combination of values.
+#[derive(Debug, Clone)]
+pub struct Point {
+    /// Names of keys, and what they are here.
+    pub values: Vec<(String, serde_json::Value)>,
+    /// The scenario with those.
+    pub loaded: Loaded,
+}
+
+/// Reads the scenario file at `path`.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn load_scenario(path: &Path) -> Result<ScenarioFile, Diagnostics> {
+    let (mut sources, report) = (Sources::default(), Report::default());
+    let tree = dropins::read_file(path, &mut sources, &report);
+    check(&tree, path.parent().unwrap_or(Path::new("")), report, &sources)
+}
+
+/// Reads one text as a scenario file in `folder`; `name` is what findings call it.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn parse_scenario(name: &str, text: &str, folder: &Path) -> Result<ScenarioFile, Diagnostics> {
+    let (mut sources, report) = (Sources::default(), Report::default());
+    let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
+    check(&tree, folder, report, &sources)
+}
+
+fn check(tree: &Table, folder: &Path, report: Report, sources: &Sources) -> Result<ScenarioFile, Diagnostics> {
+    let scans = trace::Scans::default();
+    let base = read(tree, folder, &scans, &report);
+    let plan = sweep::read(&Reader::root(&report, "Scenario file", &fields::SCENARIO, tree), &fields::SWEEP);
+    let sweep = match (&base, plan) {
+        (Some(_), Some(plan)) => read_points(tree, folder, &scans, plan, &report),
+        _ => None,
+    };
+    let errors = report.errors();
+    let found = report.finish(sources);
+    match base {
+        Some(base) if errors == 0 => Ok(ScenarioFile { base, sweep, warnings: found.0 }),
+        _ => Err(found),
+    }
+}
+
+fn read_points(tree: &Table, folder: &Path, scans: &trace::Scans, plan: sweep::Plan, report: &Report) -> Option<Sweep> {
+    let mut points = Vec::new();
+    for settings in plan.points {
+        let mut tree = tree.clone();
+        for setting in &settings {
+            let path: Vec<&str> = setting.path.iter().map(String::as_str).collect();
+            if !tree.put(&path, setting.node.clone()) {
+                let name = setting.path.join(".");
+                let hint = "in the file there is a value in the way, and no table".to_owned();
+                report.error(setting.node.place, format!("[sweep]: {name} cannot be put into its place"), hint);
+                return None;
+            }
+        }
+        let values = settings.iter().map(|setting| (setting.path.join("."), setting.node.value.to_json())).collect();
+        points.push(Point { values, loaded: read(&tree, folder, scans, report)? });
+    }
+    Some(Sweep { seeds: plan.seeds, points })
+}
+
+/// The tables, each read.
+struct Draft {
+    settings: Settings,
+    seed: u64,
+    devices: BTreeMap<String, Device>,
+    vms: BTreeMap<String, Vm>,
+    timeline: Vec<Entry>,
+}
+
+/// One scenario; nothing if something in it is wrong.
+fn read(tree: &Table, folder: &Path, scans: &trace::Scans, report: &Report) -> Option<Loaded> {
+    let before = report.errors();
+    let root = Reader::root(report, "Scenario file", &fields::SCENARIO, tree);
+    let draft = read_tables(&root, folder, scans)?;
+    if report.is_incomplete() {
+        return None;
+    }
+    check_promises(&draft, report);
+    let loaded = assemble(&draft, report);
+    if report.errors() > before {
+        return None;
+    }
+    let (scenario, derived) = loaded?;
+    let echo = identity::echo(tree);
+    let identity = identity::identity(&echo, &scenario);
+    Some(Loaded { scenario, seed: draft.seed, derived, echo, identity })
+}
+
+fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option<Draft> {
+    let (settings, seed, admission) = read_sim(root)?;
+    let devices = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
+    let devices: BTreeMap<String, Device> = devices
+        .iter()
+        .map(|(name, reader)| ((*name).to_owned(), device::read(name, reader, folder, admission)))
+        .collect();
+    let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
+    let policies: BTreeMap<String, Part> =
+        policies.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
+    for (name, part) in &policies {
+        check_itself(&format!("Policy {name}"), part, Place::default(), root.report);
+    }
+    let traces = root.named("trace", NAMES_MAX, |name| format!("Trace {name}"));
+    let traces: BTreeMap<String, Reader<'_>> =
+        traces.into_iter().map(|(name, reader)| (name.to_owned(), reader)).collect();
+    let workloads = workloads(root);
+    let tables = Tables { devices: &devices, policies: &policies, workloads, traces: &traces, folder, scans };
+    // Those that nobody uses are looked at too.
+    traces.values().for_each(|reader| drop(trace::read(reader, folder, scans)));
+    for (name, node) in &tables.workloads {
+        vm::workload_of(&format!("Workload {name}"), node, root, &tables);
+    }
+    let readers = root.named("vm", VMS_MAX, |name| format!("VM {name}"));
+    let vms: BTreeMap<String, Vm> =
+        readers.iter().map(|(name, reader)| ((*name).to_owned(), vm::read(name, reader, &tables))).collect();
+    let names = timeline::Names { vms: &vms, devices: &devices, policies: &policies };
+    let entries = root.listed("timeline", CHANGES_MAX, |number| format!("[[timeline]] {number}"));
+    let mut timeline: Vec<Entry> = entries.iter().filter_map(|reader| timeline::read(reader, &names)).collect();
+    timeline.sort_by_key(|entry| entry.at);
+    if vms.is_empty() {
+        let hint = "add [device.disk] with a model and [vm.a] with a workload".to_owned();
+        root.report.error(root.place, "There is no VM in it", hint);
+    }
+    Some(Draft { settings, seed, devices, vms, timeline })
+}
+
+/// The tables of named workloads.
+fn workloads<'a>(root: &Reader<'a>) -> BTreeMap<String, &'a Node> {
+    let Some(node) = root.node("workload") else { return BTreeMap::new() };
+    let Value::Table(table) = &node.value else {
+        root.wrong_kind("workload", node);
+        return BTreeMap::new();
+    };
+    let named = table.entries.iter().map(|(name, node)| {
+        root.check_name(name, node.key, &format!("Workload {name}"));
+        (name.clone(), node)
+    });
+    named.collect()
+}
+
+fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
+    if root.node("sim").is_none() {
+        root.missing("sim", "");
+        root.report.error(root.place, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
+    }
+    let mut reader = root.table("sim")?;
+    reader.whose = "[sim]".into();
+    if reader.node("duration").is_none() {
+        reader.missing("duration", "");
+    }
+    let warm_up = reader.time("warm_up").unwrap_or_default();
+    let window = reader.time("window").unwrap_or(core::time::Duration::from_secs(1));
+    let (seed, admission) = (reader.integer("seed").unwrap_or(1), reader.word("admission") != Some("off"));
+    // What else is wrong with the file is said even where this is wrong.
+    let duration = reader.time("duration").unwrap_or(warm_up + window);
+    if warm_up >= duration {
+        reader.refuse("warm_up", "nothing is left to be measured", "it must be shorter than duration");
+    } else if (duration - warm_up).as_nanos() / window.as_nanos() > WINDOWS_MAX {
+        reader.refuse("window", format!("there are more than {WINDOWS_MAX} windows"), "write a longer one");
+    }
+    Some((Settings { duration, warm_up, window }, seed, admission))
+}
+
+fn check_promises(draft: &Draft, report: &Report) {
+    let mut parts: BTreeMap<&str, Part> = draft.vms.iter().map(|(name, vm)| (name.as_str(), vm.part.clone())).collect();
+    for vm in draft.vms.values() {
+        if vm.has_own {
+            check_itself(&format!("VM {}", vm.name), &vm.part, vm.place, report);
+        }
+        check_part(vm, &vm.part, draft, report);
+    }
+    for name in draft.devices.keys() {
+        check_device(name, &parts, draft, report);
+    }
+    for entry in &draft.timeline {
+        let What::Vm(name, timeline::VmChange::Policy(part, _)) = &entry.what else { continue };
+        let (vm, now) = (&draft.vms[name], in_force(&parts[name.as_str()], &entry.what));
+        check_itself(&format!("VM {name}, changed"), &now, entry.place, report);
+        check_part(vm, part, draft, report);
+        parts.insert(name, now);
+        if let Some(device) = &vm.device {
+            check_device(device, &parts, draft, report);
+        }
+    }
+}
+
+/// The policy of a VM after a change.
+fn in_force(before: &Part, what: &What) -> Part {
+    match what {
+        What::Vm(_, timeline::VmChange::Policy(part, true)) => (**part).clone(),
+        What::Vm(_, timeline::VmChange::Policy(part, false)) => before.overlaid((**part).clone()),
+        _ => before.clone(),
+    }
+}
+
+fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
+    let device = vm.device.as_ref().and_then(|name| draft.devices.get(name));
+    if let Some(device) = device.filter(|device| !device.draft.broken && !part.broken) {
+        check_sizes(part, &device.draft, report);
+        check_enforced(part, false, &device.draft, report);
+    }
+}
+
+fn check_device(name: &str, parts: &BTreeMap<&str, Part>, draft: &Draft, report: &Report) {
+    let Some(device) = draft.devices.get(name).filter(|device| !device.draft.broken) else { return };
+    let here = draft.vms.values().filter(|vm| vm.device.as_deref() == Some(name));
+    let here: Vec<(&str, &Part)> = here.map(|vm| (vm.name.as_str(), &parts[vm.name.as_str()])).collect();
+    check_admission(&device.draft, &here, report);
+}
+
+/// The scenario, as far as nothing in it is wrong.
+fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> {
+    let mut devices = Vec::new();
+    let mut places: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, device) in &draft.devices {
+        let (device, derived) = device.device.clone()?;
+        let vms: Vec<&Vm> = draft.vms.values().filter(|vm| vm.device.as_ref() == Some(name)).collect();
+        check_guests(name, &vms, report);
+        for (vm, place) in vms.iter().zip(layout::lay(name, derived.span, &vms, report)) {
+            let place = place?;
+            layout::check_fit(vm, place.1, report);
+            places.insert(&vm.name, place);
+        }
+        devices.push((device, derived));
+    }
+    let number = |name: &str| draft.devices.keys().position(|known| known == name);
+    let mut vms = Vec::new();
+    for vm in draft.vms.values() {
+        let ((source, _), (offset, size)) = (vm.source.clone()?, *places.get(vm.name.as_str())?);
+        vms.push(sluice_sim::scenario::Vm {
+            name: vm.name.clone(),
+            device: number(vm.device.as_deref()?)?,
+            placement: vm.placement,
+            policy: vm.part.policy(),
+            source,
+            threads: vm.threads,
+            guest: vm.guest.clone(),
+            offset,
+            size,
+            direct: vm.direct,
+            held_back: is_held_back(&vm.name, &draft.timeline),
+        });
+    }
+    let (devices, derived) = devices.into_iter().unzip();
+    Some((Scenario { settings: draft.settings, devices, vms, timeline: plan(draft) }, derived))
+}
+
+/// Whether the first that happens to a VM is that it starts: then it is not there before.
+fn is_held_back(name: &str, timeline: &[Entry]) -> bool {
+    let first = timeline.iter().find_map(|entry| match &entry.what {
+        What::Vm(vm, timeline::VmChange::Event(event)) if vm == name => Some(*event),
+        _ => None,
+    });
+    first == Some(VmEvent::Start)
+}
+
+fn check_guests(device: &str, vms: &[&Vm], report: &Report) {
+    let with = vms.iter().find(|vm| vm.guest.is_some());
+    let without = vms.iter().find(|vm| vm.guest.is_none());
+    if let (Some(with), Some(without)) = (with, without) {
+        let message =
+            format!("VM {}: guest is missing; VM {} of the same device {device} has one", without.name, with.name);
+        let place = if without.guest_at == Place::default() { without.place } else { without.guest_at };
+        report.error(place, message, "add guest = { scheduler = \"noop\", ring = \"xen\" }".to_owned());
+    }
+}
+
+fn plan(draft: &Draft) -> Vec<Planned> {
+    let mut parts: BTreeMap<&str, Part> = draft.vms.iter().map(|(name, vm)| (name.as_str(), vm.part.clone())).collect();
+    let number =
+        |keys: Vec<&String>, name: &str| keys.iter().position(|known| *known == name).expect("it was looked up");
+    let planned = draft.timeline.iter().map(|entry| {
+        let event = match &entry.what {
+            What::Vm(name, change) => {
+                let event = match change {
+                    timeline::VmChange::Event(event) => *event,
+                    timeline::VmChange::Policy(..) => {
+                        let part = parts.get_mut(name.as_str()).expect("it was looked up");
+                        *part = in_force(part, &entry.what);
+                        VmEvent::Policy(part.policy())
+                    }
+                };
+                Event::Vm(number(draft.vms.keys().collect(), name), event)
+            }
+            What::Device(name, node, event) => {
+                Event::Device(number(draft.devices.keys().collect(), name), *node, *event)
+            }
+        };
+        Planned { at: entry.at, event }
+    });
+    planned.collect()
+}
+
+impl Loaded {
+    /// Sum of the reservations of a device's VMs, in normalised requests per second.
+    #[must_use]
+    pub fn reserved(&self, device: usize) -> f64 {
+        let here = self.scenario.vms.iter().filter(|vm| vm.device == device);
+        here.filter_map(|vm| vm.policy.reservation.iops).map(sluice_sched::Iops::as_f64).sum::<f64>() + 0.0
+    }
+
+    /// Whether a VM replays a trace.
+    #[must_use]
+    pub fn trace(&self, vm: usize) -> Option<&sluice_sim::scenario::trace::Trace> {
+        match &self.scenario.vms[vm].source {
+            Source::Trace(trace) => Some(trace),
+            Source::Workload(..) => None,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `[sweep]`: runs of the same scenario with other values.
+//!
+//! A key of the sweep is the name of a key of the file (`vm.a.weight`, quoted or not); its value is a list. Each value is
+//! put in its place and the scenario is checked anew, so what is wrong with a value is reported where it stands in the list.
+
+use crate::fields::Section;
+use crate::reader::Reader;
+use crate::tree::{Node, Table, Value};
+
+/// Combinations of one sweep.
+const POINTS_MAX: usize = 10_000;
+/// Levels of a key's name.
+const LEVELS_MAX: usize = 8;
+
+/// What is swept.
+pub(super) struct Plan {
+    pub(super) seeds: u32,
+    /// Each with the values that it puts in their places.
+    pub(super) points: Vec<Vec<Setting>>,
+}
+
+/// A value in its place.
+#[derive(Clone)]
+pub(super) struct Setting {
+    pub(super) path: Vec<String>,
+    pub(super) node: Node,
+}
+
+struct Axis {
+    path: Vec<String>,
+    values: Vec<Node>,
+}
+
+/// The sweep of a file; nothing without one.
+pub(super) fn read(root: &Reader<'_>, section: &'static Section) -> Option<Plan> {
+    let (mut reader, table) = root.open("sweep")?;
+    reader.whose = "[sweep]".into();
+    let before = reader.report.errors();
+    let seeds = reader.small("seeds").unwrap_or(10);
+    let zip = reader.word("mode") == Some("zip");
+    let mut axes = Vec::new();
+    let listed = |name: &str| section.key(name).is_some();
+    for (name, node) in table.entries.iter().filter(|(name, _)| !listed(name)) {
+        let path: Vec<String> = name.split('.').map(str::to_owned).collect();
+        collect(&reader, path, node, &mut axes);
+    }
+    if reader.report.errors() > before {
+        return None;
+    }
+    let points = if zip { zipped(&reader, &axes)? } else { product(&reader, &axes)? };
+    Some(Plan { seeds, points })
+}
+
+fn collect(reader: &Reader<'_>, path: Vec<String>, node: &Node, axes: &mut Vec<Axis>) {
+    let name = path.join(".");
+    match &node.value {
+        Value::Table(table) if path.len() < LEVELS_MAX => collect_table(reader, &path, table, axes),
+        Value::List(values) if values.is_empty() => {
+            let hint = "write at least one value, or take the key out";
+            reader.report.error(node.place, format!("[sweep]: {name} has no values"), hint.to_owned());
+        }
+        Value::List(_) if !["device", "policy", "workload", "trace", "vm", "sim"].contains(&path[0].as_str()) => {
+            let hint = "name a key of the file, for example vm.db1.weight or device.disk.depth";
+            reader.report.error(node.key, format!("[sweep]: {name} is no key that can be swept"), hint.to_owned());
+        }
+        Value::List(values) => axes.push(Axis { path, values: values.clone() }),
+        other => {
+            let message = format!("[sweep]: {name} must be a list of values, not {}", other.words());
+            reader.report.error(node.place, message, format!("write {name} = [100, 200, 400]"));
+        }
+    }
+}
+
+fn collect_table(reader: &Reader<'_>, path: &[String], table: &Table, axes: &mut Vec<Axis>) {
+    for (name, node) in &table.entries {
+        let path = path.iter().cloned().chain(name.split('.').map(str::to_owned)).collect();
+        collect(reader, path, node, axes);
+    }
+}
+
+fn zipped(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
+    let count = axes.first().map_or(1, |axis| axis.values.len());
+    if let Some(other) = axes.iter().find(|axis| axis.values.len() != count) {
+        let (first, other_count) = (axes[0].path.join("."), other.values.len());
+        let what = format!("{first} has {count} values and {} has {other_count}", other.path.join("."));
+        reader.refuse("mode", what, "give all lists the same length, or write mode = \"product\"");
+        return None;
+    }
+    Some((0..count).map(|at| axes.iter().map(|axis| setting(axis, at)).collect()).collect())
+}
+
+fn product(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
+    let count = axes.iter().try_fold(1usize, |count, axis| count.checked_mul(axis.values.len()));
+    let Some(count) = count.filter(|count| *count <= POINTS_MAX) else {
+        let hint = "shorten a list, or write mode = \"zip\"";
+        reader.refuse("mode", format!("there are more than {POINTS_MAX} combinations"), hint);
+        return None;
+    };
+    let point = |number: usize| {
+        let mut left = number;
+        let mut settings: Vec<Setting> = axes
+            .iter()
+            .rev()
+            .map(|axis| {
+                let at = left % axis.values.len();
+                left /= axis.values.len();
+                setting(axis, at)
+            })
+            .collect();
+        settings.reverse();
+        settings
+    };
+    Some((0..count).map(point).collect())
+}
+
+fn setting(axis: &Axis, at: usize) -> Setting {
+    // What is wrong with a value is said at the value.
+    let node = Node { key: axis.values[at].place, ..axis.values[at].clone() };
+    Setting { path: axis.path.clone(), node }
+}

@@ -1,0 +1,109 @@
+//! `[[timeline]]`: what happens at stated times.
+
+use std::collections::BTreeMap;
+
+use sluice_sched::Instant;
+use sluice_sim::devices::pace::Pace;
+use sluice_sim::scenario::{DeviceEvent, VmEvent};
+
+use super::device::Device;
+use super::vm::Vm;
+use crate::policy::Part;
+use crate::reader::Reader;
+use crate::source::Place;
+use crate::vm::read_name;
+
+/// One entry.
+pub(super) struct Entry {
+    pub(super) at: Instant,
+    pub(super) place: Place,
+    pub(super) what: What,
+}
+
+/// To whom, and what.
+pub(super) enum What {
+    Vm(String, VmChange),
+    Device(String, Option<u32>, DeviceEvent),
+}
+
+/// What happens to a VM.
+pub(super) enum VmChange {
+    Event(VmEvent),
+    /// What the entry states of a policy, and whether that stands on a named one.
+    Policy(Box<Part>, bool),
+}
+
+/// Who may be named.
+pub(super) struct Names<'a> {
+    pub(super) vms: &'a BTreeMap<String, Vm>,
+    pub(super) devices: &'a BTreeMap<String, Device>,
+    pub(super) policies: &'a BTreeMap<String, Part>,
+}
+
+/// Reads one; nothing if something in it is wrong.
+pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
+    let before = reader.report.errors();
+    for key in ["at", "change"].into_iter().filter(|key| reader.node(key).is_none()) {
+        reader.missing(key, "");
+    }
+    let (at, change, times) = (reader.time("at"), reader.word("change"), reader.decimal("times"));
+    let own = Part::read(reader);
+    let base = read_name(reader, "policy", names.policies).and_then(|name| names.policies.get(name));
+    let change = change?;
+    if change != "policy" && (own.states_anything() || base.is_some()) {
+        let hint = "write change = \"policy\" in an entry of its own";
+        reader.refuse("change", format!("a policy stands beside \"{change}\""), hint);
+    }
+    match (change == "slow", reader.node("times").is_some()) {
+        (true, false) => reader.missing("times", ": so many times as long requests take then"),
+        (false, true) => reader.refuse("times", "it belongs to change \"slow\" alone", "take it out"),
+        _ => {}
+    }
+    let what = match change {
+        "start" => of_vm(reader, names, VmChange::Event(VmEvent::Start)),
+        "idle" => of_vm(reader, names, VmChange::Event(VmEvent::Idle)),
+        "stop" => of_vm(reader, names, VmChange::Event(VmEvent::Stop)),
+        "policy" => {
+            if !own.states_anything() && reader.node("policy").is_none() {
+                reader.refuse("change", "no policy stands beside it", "add policy = or keys of one, like weight = 200");
+            }
+            let based = base.is_some();
+            let part = base.map_or_else(|| own.clone(), |base| base.overlaid(own.clone()));
+            of_vm(reader, names, VmChange::Policy(Box::new(part), based))
+        }
+        "slow" => of_device(reader, names, DeviceEvent::Pace(Pace::Slower(times.unwrap_or(1.0)))),
+        "stall" => of_device(reader, names, DeviceEvent::Pace(Pace::Stalled)),
+        "recover" => of_device(reader, names, DeviceEvent::Pace(Pace::NORMAL)),
+        "fail" => of_device(reader, names, DeviceEvent::Fail),
+        _ => of_device(reader, names, DeviceEvent::Return),
+    };
+    let at = Instant::from_nanos(at?.as_nanos() as u64);
+    let entry = Entry { at, place: reader.place, what: what? };
+    (reader.report.errors() == before).then_some(entry)
+}
+
+fn of_vm(reader: &Reader<'_>, names: &Names<'_>, change: VmChange) -> Option<What> {
+    for key in ["device", "node"].into_iter().filter(|key| reader.node(key).is_some()) {
+        reader.refuse(key, "this change is one of a VM", format!("take {key} out, or write another change"));
+    }
+    if reader.node("vm").is_none() {
+        reader.missing("vm", ": this change is one of a VM");
+    }
+    Some(What::Vm(read_name(reader, "vm", names.vms)?.to_owned(), change))
+}
+
+fn of_device(reader: &Reader<'_>, names: &Names<'_>, event: DeviceEvent) -> Option<What> {
+    if reader.node("vm").is_some() {
+        reader.refuse("vm", "this change is one of a device", "take vm out, or write another change");
+    }
+    if reader.node("device").is_none() {
+        reader.missing("device", ": this change is one of a device");
+    }
+    let device = read_name(reader, "device", names.devices)?;
+    let (node, nodes) = (reader.small("node"), names.devices[device].nodes);
+    if let Some(node) = node.filter(|node| *node >= nodes) {
+        let hint = format!("device {device} has {nodes}, from 0 to {}", nodes - 1);
+        reader.refuse("node", format!("there is no node {node}"), hint);
+    }
+    Some(What::Device(device.to_owned(), node, event))
+}

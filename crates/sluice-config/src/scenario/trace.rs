@@ -1,0 +1,70 @@
+//! `[trace.NAME]`: which file, and what is in it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use sluice_sim::scenario::trace::{FORMATS, Scan, Trace};
+use sluice_sim::traces::Format;
+use sluice_sim::workloads::Pace;
+
+use crate::reader::Reader;
+
+/// What is in each file that was looked at, or why it cannot be read: a sweep looks at the same often.
+#[derive(Debug, Default)]
+pub(super) struct Scans(RefCell<BTreeMap<Looked, Result<Scan, String>>>);
+
+/// File, format and stream.
+type Looked = (PathBuf, String, Option<u32>);
+
+impl Scans {
+    fn of(&self, file: &Path, word: &str, format: Format, stream: Option<u32>) -> Result<Scan, String> {
+        let read = || Scan::read(file, format, stream).map_err(|error| text(&error));
+        let key = (file.to_owned(), word.to_owned(), stream);
+        self.0.borrow_mut().entry(key).or_insert_with(read).clone()
+    }
+}
+
+/// An error with its cause.
+fn text(error: &dyn std::error::Error) -> String {
+    // The causes of these errors are in their texts already.
+    error.to_string()
+}
+
+/// Reads one; nothing if something in it is wrong.
+pub(super) fn read(reader: &Reader<'_>, folder: &Path, scans: &Scans) -> Option<Trace> {
+    for key in ["file", "format"].into_iter().filter(|key| reader.node(key).is_none()) {
+        reader.missing(key, "");
+    }
+    let (stream, wrap) = (reader.small("stream"), reader.bool("wrap").unwrap_or(false));
+    let pace = read_pace(reader);
+    let (file, word) = (folder.join(reader.text("file")?), reader.word("format")?);
+    let (_, format) = FORMATS.iter().find(|(name, _)| *name == word)?;
+    match scans.of(&file, word, *format, stream) {
+        Ok(scan) if scan.rows > 0 => Some(Trace { file, format: *format, pace: pace?, stream, wrap, scan }),
+        Ok(_) => {
+            let hint = "take another file, or another stream of it";
+            reader.refuse("file", "there is no request in it", hint);
+            None
+        }
+        Err(error) => {
+            reader.refuse("file", format!("{}: {error}", file.display()), "correct file or format");
+            None
+        }
+    }
+}
+
+fn read_pace(reader: &Reader<'_>) -> Option<Pace> {
+    let (scale, outstanding) = (reader.decimal("scale"), reader.small("outstanding"));
+    let closed = reader.word("pace") == Some("closed");
+    let (other, needs) = if closed { ("scale", "open") } else { ("outstanding", "closed") };
+    if reader.node(other).is_some() {
+        reader.refuse(
+            other,
+            format!("it is for pace \"{needs}\" alone"),
+            format!("take it out, or write pace = \"{needs}\""),
+        );
+        return None;
+    }
+    Some(if closed { Pace::Closed(outstanding.unwrap_or(1)) } else { Pace::Open(scale.unwrap_or(1.0)) })
+}

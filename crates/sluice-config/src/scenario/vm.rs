@@ -1,0 +1,175 @@
+//! `[vm.NAME]` of a scenario: whom it is promised something, what it asks for, and where.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use sluice_sched::Instant;
+use sluice_sched::params::ParamTable;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::stack::Ring;
+use sluice_sim::random::stream;
+use sluice_sim::scenario::workloads::{self, Known, Setting};
+use sluice_sim::scenario::{Guest, Placement, Source};
+
+use super::choice::{chosen, parameters, unknown};
+use super::device::Device;
+use super::fields::WORKLOAD;
+use super::trace::Scans;
+use crate::device::read_scheduler;
+use crate::policy::Part;
+use crate::reader::Reader;
+use crate::source::Place;
+use crate::tree::{Node, Value};
+use crate::vm::{read_name, read_policy};
+
+/// A VM as it is written; where its volume lies is not known yet.
+pub(super) struct Vm {
+    pub(super) name: String,
+    pub(super) place: Place,
+    pub(super) part: Part,
+    pub(super) has_own: bool,
+    pub(super) device: Option<String>,
+    pub(super) source: Option<(Source, Place)>,
+    pub(super) threads: u32,
+    pub(super) placement: Placement,
+    pub(super) guest: Option<Guest>,
+    pub(super) guest_at: Place,
+    pub(super) offset: Option<u64>,
+    pub(super) size: Option<u64>,
+    pub(super) size_at: Place,
+    pub(super) direct: bool,
+}
+
+/// The tables that VMs refer to by name.
+pub(super) struct Tables<'a> {
+    pub(super) devices: &'a BTreeMap<String, Device>,
+    pub(super) policies: &'a BTreeMap<String, Part>,
+    pub(super) workloads: BTreeMap<String, &'a Node>,
+    pub(super) traces: &'a BTreeMap<String, Reader<'a>>,
+    pub(super) folder: &'a Path,
+    pub(super) scans: &'a Scans,
+}
+
+pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
+    let (part, has_own) = read_policy(reader, tables.policies);
+    if reader.node("device").is_none() {
+        reader.missing("device", "");
+    }
+    let device = read_name(reader, "device", tables.devices);
+    let known = device.and_then(|device| tables.devices.get(device));
+    let guest = reader.table("guest").map(|table| read_guest(&table, known));
+    Vm {
+        name: name.to_owned(),
+        place: reader.place,
+        part,
+        has_own,
+        device: device.map(str::to_owned),
+        source: read_source(reader, tables).map(|source| (source, reader.at(source_key(reader)))),
+        threads: reader.small("threads").unwrap_or(1),
+        placement: read_placement(reader, known, guest.is_some()),
+        guest,
+        guest_at: reader.at("guest"),
+        offset: reader.size("offset").map(|size| size.0),
+        size: reader.size("size").map(|size| size.0 / 4096 * 4096),
+        size_at: reader.at("size"),
+        direct: reader.word("cache") != Some("buffered"),
+    }
+}
+
+fn read_guest(reader: &Reader<'_>, device: Option<&Device>) -> Guest {
+    let ring = if reader.word("ring") == Some("xen") { Ring::XEN } else { Ring::VIRTIO };
+    let host = device.map(|device| device.draft.device.facts(false)).unwrap_or_default();
+    let facts = Facts { depth: ring.slots, ..host };
+    let (scheduler, params) = match reader.node("scheduler") {
+        Some(_) => read_scheduler(reader, &facts),
+        None => (&sluice_sched::schedulers::noop::DESCRIPTOR, ParamTable::new()),
+    };
+    Guest { scheduler, params, facts, ring }
+}
+
+fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool) -> Placement {
+    let nodes = device.map_or(1, |device| device.nodes);
+    let default = if nodes == 1 { Placement::Node(0) } else { Placement::Uniform };
+    let placement = match reader.node("placement").map(|node| &node.value) {
+        None => default,
+        Some(Value::Text(word)) if word == "uniform" => default,
+        Some(Value::Text(word)) if word == "round-robin" && nodes == 1 => default,
+        Some(Value::Text(word)) if word == "round-robin" => Placement::RoundRobin,
+        Some(Value::Integer(node)) if (0..i128::from(nodes)).contains(node) => Placement::Node(*node as u32),
+        Some(Value::Integer(node)) => {
+            let hint = format!("its device has {nodes}, from 0 to {}", nodes - 1);
+            reader.refuse("placement", format!("there is no node {node}"), hint);
+            default
+        }
+        Some(_) => {
+            reader.refuse("placement", "it is no placement", "write \"uniform\", \"round-robin\" or a node's number");
+            default
+        }
+    };
+    if has_guest && !matches!(placement, Placement::Node(_)) {
+        reader.refuse("placement", "a VM with a guest's scheduler uses one node", "write placement = 0");
+    }
+    placement
+}
+
+fn read_source(reader: &Reader<'_>, tables: &Tables<'_>) -> Option<Source> {
+    match (reader.node("workload"), reader.node("trace")) {
+        (None, None) => {
+            reader.missing("workload", ", or trace");
+            None
+        }
+        (Some(_), Some(_)) => {
+            reader.refuse("trace", "the VM has a workload too", "keep one of them; two VMs may use one device");
+            None
+        }
+        (Some(node), None) => read_workload(reader, node, tables),
+        (None, Some(_)) => {
+            let name = read_name(reader, "trace", tables.traces)?;
+            super::trace::read(tables.traces.get(name)?, tables.folder, tables.scans).map(Source::Trace)
+        }
+    }
+}
+
+/// The key under which it says what it asks for.
+fn source_key(reader: &Reader<'_>) -> &'static str {
+    if reader.node("workload").is_some() { "workload" } else { "trace" }
+}
+
+fn read_workload(reader: &Reader<'_>, node: &Node, tables: &Tables<'_>) -> Option<Source> {
+    if let Value::Text(name) = &node.value
+        && tables.workloads.contains_key(name)
+    {
+        let node = tables.workloads[name];
+        return workload_of(&format!("Workload {name}"), node, reader, tables)
+            .map(|(known, params)| Source::Workload(known, params));
+    }
+    let title = format!("{}: workload", reader.whose);
+    workload_of(&title, node, reader, tables).map(|(known, params)| Source::Workload(known, params))
+}
+
+/// A workload with its parameters, wherever it is written.
+pub(super) fn workload_of(
+    title: &str,
+    node: &Node,
+    reader: &Reader<'_>,
+    tables: &Tables<'_>,
+) -> Option<(Known, ParamTable)> {
+    let chosen = chosen(title, node, &WORKLOAD, reader)?;
+    let Some(known) = workloads::find(chosen.name) else {
+        let named = tables.workloads.keys().map(String::as_str).filter(|_| matches!(node.value, Value::Text(_)));
+        let names: Vec<&str> = named.chain(workloads::all().map(|known| known.name())).collect();
+        unknown(title, &chosen, "workload", &names, reader);
+        return None;
+    };
+    let before = reader.report.errors();
+    let parameters_: Vec<_> = known.parameters().iter().collect();
+    // Whether it fits the volume is seen when that is known.
+    let accept = |params: &ParamTable| known.build(params, setting(u64::MAX >> 1)).map(drop);
+    let params = parameters(title, &chosen, &parameters_, &accept, tables.folder, reader);
+    (reader.report.errors() == before).then_some((known, params))
+}
+
+/// A thread with a volume of so many bytes.
+pub(super) fn setting(volume: u64) -> Setting {
+    Setting { volume, start: Instant::ZERO, random: stream(0, "check") }
+}

@@ -1,0 +1,273 @@
+//! Scenario files: what they come to, what is said of wrong ones, and that the schema knows what the reader knows.
+
+use std::path::{Path, PathBuf};
+
+use sluice_config::{ScenarioFile, load_scenario, parse_scenario, scenario_schema};
+use sluice_sched::Iops;
+use sluice_sim::scenario::{Event, Placement, Source, VmEvent};
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+fn scenarios() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+    let mut all: Vec<PathBuf> = entries.filter(|path| name(path).starts_with("scenario-")).collect();
+    all.sort();
+    assert!(all.len() >= 6, "{all:?}");
+    all
+}
+
+fn read(text: &str) -> ScenarioFile {
+    parse_scenario("s.toml", text, &examples()).unwrap_or_else(|found| panic!("{found}"))
+}
+
+fn refused(text: &str) -> String {
+    parse_scenario("s.toml", text, &examples()).unwrap_err().to_string()
+}
+
+/// A scenario without errors, to which a case adds one or in which it replaces a line.
+const GOOD: &str = r#"[sim]
+duration = "10s"
+[device.d]
+model = { type = "constant", rate = "1000 iops" }
+capacity = "1000 iops"
+nodes = 2
+[workload.w]
+type = "closed"
+outstanding = 8
+[vm.a]
+device = "d"
+workload = "w"
+reservation = "300 iops"
+"#;
+
+#[test]
+fn every_example_is_read_without_a_warning() {
+    for path in scenarios() {
+        let file = load_scenario(&path).unwrap_or_else(|found| panic!("{found}"));
+        assert_eq!(file.warnings, [], "{}", path.display());
+    }
+}
+
+#[test]
+fn the_timeline_is_read_as_it_says() {
+    let file = load_scenario(&examples().join("scenario-timeline.toml")).unwrap();
+    let scenario = &file.base.scenario;
+    let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["first", "second", "third"]);
+    assert_eq!(scenario.vms.iter().map(|vm| vm.held_back).collect::<Vec<_>>(), [false, true, true]);
+    let Event::Vm(1, VmEvent::Policy(policy)) = &scenario.timeline[2].event else {
+        panic!("{:?}", scenario.timeline[2])
+    };
+    assert_eq!(policy.limit.iops, Some(Iops::per_second(300)));
+    assert_eq!(scenario.timeline[2].at.as_nanos(), 60_000_000_000);
+    // Volumes lie side by side.
+    assert!(scenario.vms.windows(2).all(|pair| pair[0].offset + pair[0].size == pair[1].offset));
+}
+
+#[test]
+fn a_trace_is_looked_at() {
+    let file = load_scenario(&examples().join("scenario-trace.toml")).unwrap();
+    let trace = file.base.trace(0).expect("the database replays one");
+    assert_eq!((trace.scan.rows, trace.scan.end > 200 << 30), (2000, true));
+    assert!(matches!(file.base.scenario.vms[1].source, Source::Workload(..)));
+}
+
+#[test]
+fn placements_are_read_as_they_say() {
+    let placed = |line: &str| read(&format!("{GOOD}{line}\n")).base.scenario.vms[0].placement;
+    assert_eq!(placed(""), Placement::Uniform);
+    assert_eq!(placed("placement = \"round-robin\""), Placement::RoundRobin);
+    assert_eq!(placed("placement = 1"), Placement::Node(1));
+    assert!(refused(&format!("{GOOD}placement = 2\n")).contains("there is no node 2"));
+}
+
+#[test]
+fn a_sweep_puts_values_in_their_places() {
+    let text = format!("{GOOD}[sweep]\nvm.a.weight = [1, 2]\n\"device.d.depth\" = [4, 8, 16]\nseeds = 3\n");
+    let sweep = read(&text).sweep.unwrap();
+    assert_eq!((sweep.seeds, sweep.points.len()), (3, 6));
+    let last = &sweep.points[5];
+    assert_eq!(last.values[0].0, "device.d.depth");
+    assert_eq!(last.loaded.scenario.devices[0].gate.depth, 16);
+    assert_eq!(last.loaded.scenario.vms[0].policy.weight.unwrap().as_f64(), 2.0);
+    let identities: std::collections::BTreeSet<&str> =
+        sweep.points.iter().map(|point| point.loaded.identity.as_str()).collect();
+    assert_eq!(identities.len(), 6);
+    let zip = text.replace("seeds = 3", "mode = \"zip\"").replace("[4, 8, 16]", "[4, 8]");
+    assert_eq!(read(&zip).sweep.unwrap().points.len(), 2);
+    let message = refused(&text.replace("seeds = 3", "mode = \"zip\""));
+    assert!(message.contains("device.d.depth has 3 values and vm.a.weight has 2"), "{message}");
+}
+
+#[test]
+fn the_seed_is_no_part_of_what_a_scenario_is() {
+    let (one, two) = (read(GOOD), read(&GOOD.replace("duration", "seed = 7\nduration")));
+    assert_eq!(one.base.identity, two.base.identity);
+    assert_ne!(one.base.identity, read(&GOOD.replace("300 iops", "301 iops")).base.identity);
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let text = GOOD
+        .replace("outstanding = 8", "outstandin = 8")
+        .replace("rate = \"1000 iops\"", "rate = \"1000\"")
+        .replace("workload = \"w\"", "workload = \"x\"\nsize = \"10\"")
+        .replace("duration = \"10s\"", "duration = 10")
+        + "[sweep]\nvm.a.weight = [1, 0]\nspeed = [1]\n[[timeline]]\nat = \"1s\"\nchange = \"slow\"\ndevice = \"d\"\n";
+    assert_eq!(
+        refused(&text),
+        r#"error: [sim]: sim.duration is a bare number, 10, without a unit
+ --> s.toml:2:12
+  |
+2 | duration = 10
+  |            ^^
+  = hint: write for example duration = "60s"
+
+error: Device d: model: constant.rate: '1000' has no unit; write for example "1000 iops"
+ --> s.toml:4:37
+  |
+4 | model = { type = "constant", rate = "1000" }
+  |                                     ^^^^^^
+  = hint: it is a rate of requests, up to 1,000,000,000 iops; write for example rate = "1000 iops"
+
+error: Workload w: closed: unknown parameter 'outstandin'
+ --> s.toml:9:1
+  |
+9 | outstandin = 8
+  | ^^^^^^^^^^
+  = hint: did you mean 'outstanding'?
+
+error: VM a: workload: there is no workload 'x'
+  --> s.toml:12:12
+   |
+12 | workload = "x"
+   |            ^^^
+   = hint: did you mean 'w'?
+
+error: VM a: size: '10' has no unit
+  --> s.toml:13:8
+   |
+13 | size = "10"
+   |        ^^^^
+   = hint: write for example "10 B"
+
+error: [sweep]: speed is no key that can be swept
+  --> s.toml:17:1
+   |
+17 | speed = [1]
+   | ^^^^^
+   = hint: name a key of the file, for example vm.db1.weight or device.disk.depth
+
+error: [[timeline]] 1: times is missing: so many times as long requests take then
+  --> s.toml:18:1
+   |
+18 | [[timeline]]
+   | ^^^^^^^^^^^^
+   = hint: add times = 4.0
+
+7 errors"#
+    );
+}
+
+#[test]
+fn a_value_of_a_sweep_is_refused_where_it_stands() {
+    assert_eq!(
+        refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"1300 iops\"]\n")),
+        "error: Device d: VM a asks for 1300 iops@8KiB, reserved already 0 iops@8KiB by 0 VMs, together 1300 iops@8KiB; \
+         the capacity is 1000 iops@8KiB: short by 300 iops@8KiB
+  --> s.toml:15:33
+   |
+15 | vm.a.reservation = [\"300 iops\", \"1300 iops\"]
+   |                                 ^^^^^^^^^^^
+   = hint: lower it to 1000 iops@8KiB at most, or place the VM on another device
+
+1 error"
+    );
+}
+
+#[test]
+fn what_belongs_together_is_checked() {
+    let with = |more: &str| format!("{GOOD}{more}");
+    let other = "[vm.b]\ndevice = \"d\"\nworkload = \"w\"\n";
+    let change = |more: &str| with(&format!("[[timeline]]\nat = \"1s\"\n{more}"));
+    let model = |text: &str| GOOD.replace("type = \"constant\", rate = \"1000 iops\"", text);
+    let cases = [
+        (GOOD.replace("duration = \"10s\"", "duration = \"1s\"\nwarm_up = \"1s\""), "nothing is left to be measured"),
+        (model("type = \"constnat\""), "did you mean 'constant'?"),
+        (GOOD.replace("type = \"closed\"", "tpye = \"closed\""), "Workload w: type is missing"),
+        (with("guest = { ring = \"xen\" }\n"), "a VM with a guest's scheduler uses one node"),
+        (with(&format!("placement = 0\nguest = {{ ring = \"xen\" }}\n{other}")), "VM b: guest is missing"),
+        (with("size = \"2TiB\"\n"), "does not fit device d, which has 1TiB"),
+        (with("size = \"1MiB\"\n").replace("outstanding = 8", "size = \"2MiB\""), "the volume has 1MiB"),
+        (with("trace = \"t\"\n"), "the VM has a workload too"),
+        (GOOD.replace("workload = \"w\"\n", ""), "workload is missing, or trace"),
+        (with("latency = { p99 = \"5ms\" }\n"), "latency is not enforced by mclock"),
+        (with("[trace.t]\nfile = \"none\"\nformat = \"spc\"\n"), "No such file or directory"),
+        (with("[trace.t]\nfile = \"traces/tpcc.trace\"\nformat = \"spc\"\n"), "expected ASU,LBA,bytes,R|W,seconds"),
+        (change("vm = \"a\"\nchange = \"stall\"\n"), "this change is one of a device"),
+        (change("vm = \"a\"\nchange = \"policy\"\n"), "no policy stands beside it"),
+        (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"2000 iops\"\n"), "short by 1000 iops@8KiB"),
+        (change("device = \"d\"\nnode = 2\nchange = \"fail\"\n"), "device d has 2, from 0 to 1"),
+        (model("type = \"ssd\", blocks = 128"), "ssd.blocks"),
+        (model("type = \"hdd\", seek_file = \"x\""), "seek_file needs cylinders"),
+        (with("[sweep]\nvm.a.device.x = [1]\n"), "[sweep]: vm.a.device.x cannot be put into its place"),
+        ("[device.d\n".to_owned(), "Not TOML"),
+        (String::new(), "There is no [sim]"),
+    ];
+    for (text, expected) in cases {
+        let message = refused(&text);
+        assert!(message.contains(expected), "{expected}\n{message}");
+    }
+}
+
+#[test]
+fn the_schema_knows_every_key_of_the_examples() {
+    let schema = scenario_schema();
+    for path in scenarios() {
+        let table: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        let mut unknown = Vec::new();
+        find_unknown(&schema, &toml::Value::Table(table), "", &mut unknown);
+        assert_eq!(unknown, [""; 0], "{}", path.display());
+    }
+    let wrong: toml::Table = "[vm.a]\nworklod = 1\n[vm.a.guest]\nrign = 2\n[sim]\nwarm = 1\n".parse().unwrap();
+    let mut unknown = Vec::new();
+    find_unknown(&schema, &toml::Value::Table(wrong), "", &mut unknown);
+    assert_eq!(unknown, [".sim.warm", ".vm.a.guest.rign", ".vm.a.worklod"]);
+}
+
+/// The keys of a value that the schema does not have.
+fn find_unknown(schema: &serde_json::Value, value: &toml::Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        toml::Value::Table(table) => {
+            let any = schema.get("anyOf").and_then(serde_json::Value::as_array);
+            let options: Vec<_> = any.map_or(vec![schema], |any| any.iter().collect());
+            let of_type = |one: &&serde_json::Value| {
+                one["type"] == "object"
+                    && table
+                        .get("type")
+                        .is_none_or(|name| one["properties"]["type"]["const"] == *name.as_str().unwrap())
+            };
+            let schema = options.iter().copied().find(of_type).unwrap_or(schema);
+            for (key, value) in table {
+                let path = format!("{path}.{key}");
+                let open = schema.get("additionalProperties").filter(|open| open.is_object());
+                match schema["properties"].get(key).or(open) {
+                    // What a sweep names is any key.
+                    None if path.starts_with(".sweep.") => {}
+                    None => found.push(path),
+                    Some(known) => find_unknown(known, value, &path, found),
+                }
+            }
+        }
+        toml::Value::Array(items) => {
+            items
+                .iter()
+                .filter(|_| schema.get("items").is_some())
+                .for_each(|item| find_unknown(&schema["items"], item, path, found));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,46 @@
+//! What a rented disk of a cloud does.
+
+use serde::Deserialize;
+use sluice_sched::params::{ParamError, ParamTable};
+use sluice_sched::{Bytes, Iops};
+
+use super::{Derived, ModelKind, parameter, parse, within};
+use crate::devices::bucket::TokenBucket;
+
+pub(super) const KINDS: &[ModelKind] = &[ModelKind {
+    name: "token-bucket",
+    summary: "Requests are over at once while there are tokens, then at a rate: a rented disk",
+    parameters: &[&[
+        parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"3000 iops\"", "Tokens per second"),
+        parameter("burst", "1 to 1,000,000,000", "3000", "Tokens at most"),
+        parameter("size", "a size", "\"1TiB\"", "Bytes of the device, among which VMs have theirs"),
+    ]],
+    derive,
+    build: |table, _| {
+        derive(table)?;
+        let bucket: Bucket = parse(table)?;
+        Ok(Box::new(TokenBucket::new(bucket.rate, bucket.burst)))
+    },
+}];
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Bucket {
+    rate: Iops,
+    burst: u32,
+    size: Bytes,
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Bucket { rate: Iops::per_second(3000), burst: 3000, size: Bytes(1 << 40) }
+    }
+}
+
+fn derive(table: &ParamTable) -> Result<Derived, ParamError> {
+    let bucket: Bucket = parse(table)?;
+    within("rate", bucket.rate.as_f64(), 0.001, 1e9)?;
+    within("burst", bucket.burst, 1, 1_000_000_000)?;
+    let most = (bucket.rate.as_f64(), "any requests, once its tokens are used up");
+    Ok(Derived { span: bucket.size.0, most, facts: Vec::new() })
+}

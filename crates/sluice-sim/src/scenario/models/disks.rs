@@ -1,0 +1,242 @@
+//! Hard disks, alone and in arrays.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::{ByteRate, Bytes};
+
+use super::{Derived, ModelKind, Setting, parameter, parse, within};
+use crate::devices::Model;
+use crate::devices::array::{Array, Layout};
+use crate::devices::hdd::{Hdd, HddSpec, SeekCurve};
+
+/// A data sheet.
+type Sheet = fn() -> HddSpec;
+
+/// Data sheets, by name.
+const DRIVES: &[(&str, Sheet)] = &[
+    ("sata-7200-1tb", HddSpec::sata_7200_1tb),
+    ("fc-15k-146gb", HddSpec::fc_15k_146gb),
+    ("sas-15k-450gb", HddSpec::sas_15k_450gb),
+];
+
+const OF_DRIVE: &str = "none";
+
+const DRIVE: &[Parameter] = &[
+    parameter(
+        "drive",
+        "\"sata-7200-1tb\", \"fc-15k-146gb\" or \"sas-15k-450gb\"",
+        "\"sata-7200-1tb\"",
+        "The data sheet; what is stated beside replaces a number of it",
+    ),
+    parameter("capacity", "a size", OF_DRIVE, "Bytes of one disk"),
+    parameter("rpm", "1,000 to 30,000", OF_DRIVE, "Turns per minute"),
+    parameter("seek_track", "a time", OF_DRIVE, "To the next track"),
+    parameter("seek_average", "a time", OF_DRIVE, "Mean over all pairs of bytes"),
+    parameter("seek_full", "a time", OF_DRIVE, "From end to end"),
+    parameter("seek_knee", "0.01 to 0.99", OF_DRIVE, "Where the curve becomes a line, as a part of the stroke"),
+    parameter("seek_file", "a file", "none", "A measured curve: lines of cylinders, milliseconds; needs cylinders"),
+    parameter("cylinders", "2 to 10,000,000", "none", "Of the disk whose curve is measured"),
+    parameter("outer_rate", "a rate of bytes", OF_DRIVE, "Media rate of the outermost zone"),
+    parameter("inner_rate", "a rate of bytes", OF_DRIVE, "Media rate of the innermost zone"),
+    parameter("overhead", "a time", OF_DRIVE, "What each command costs beside"),
+    parameter("bus", "a rate of bytes", OF_DRIVE, "Rate of the interface"),
+    parameter("queue", "1 to 256", "1", "Commands that a disk holds and sorts itself; 1: first come, first served"),
+    parameter("segments", "0 to 1024", "16", "Cache segments for reading ahead; 0: none"),
+    parameter("segment_size", "a size", "\"1MiB\"", "Bytes of each"),
+    parameter("write_cache", "a size", "\"0B\"", "Writes that a disk takes before they are on the platter; 0B: none"),
+];
+
+const ARRAY: &[Parameter] = &[
+    parameter("disks", "1 to 256; 3 or more for raid5", "10", "How many"),
+    parameter("stripe", "a size from 512B to 1GiB", "\"64KiB\"", "Bytes on one disk before the next"),
+    parameter("cache", "a size", "\"0B\"", "Writes that the controller takes before the disks do; 0B: none"),
+    parameter("cache_latency", "a time", "\"100us\"", "How long a write into that takes"),
+];
+
+pub(super) const KINDS: &[ModelKind] = &[
+    ModelKind {
+        name: "hdd",
+        summary: "A hard disk: seek, rotation, zones, read-ahead, a queue of its own",
+        parameters: &[DRIVE],
+        derive: |table| Ok(derive(&read(table)?, 1, 0)),
+        build: |table, _| Ok(Box::new(Hdd::new(read(table)?))),
+    },
+    ModelKind {
+        name: "raid0",
+        summary: "Hard disks in stripes",
+        parameters: &[ARRAY, DRIVE],
+        derive: |table| derive_array(table, Layout::Raid0),
+        build: |table, setting| build_array(table, Layout::Raid0, setting),
+    },
+    ModelKind {
+        name: "raid5",
+        summary: "Hard disks in stripes with a parity that rotates; a small write is two reads and two writes",
+        parameters: &[ARRAY, DRIVE],
+        derive: |table| derive_array(table, Layout::Raid5),
+        build: |table, setting| build_array(table, Layout::Raid5, setting),
+    },
+];
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct Drive {
+    drive: Option<String>,
+    capacity: Option<Bytes>,
+    rpm: Option<u32>,
+    #[serde(with = "params::optional_duration")]
+    seek_track: Option<Duration>,
+    #[serde(with = "params::optional_duration")]
+    seek_average: Option<Duration>,
+    #[serde(with = "params::optional_duration")]
+    seek_full: Option<Duration>,
+    seek_knee: Option<f64>,
+    seek_file: Option<PathBuf>,
+    cylinders: Option<u32>,
+    outer_rate: Option<ByteRate>,
+    inner_rate: Option<ByteRate>,
+    #[serde(with = "params::optional_duration")]
+    overhead: Option<Duration>,
+    bus: Option<ByteRate>,
+    queue: Option<u32>,
+    segments: Option<u32>,
+    segment_size: Option<Bytes>,
+    write_cache: Bytes,
+}
+
+fn read(table: &ParamTable) -> Result<HddSpec, ParamError> {
+    let stated: Drive = parse(table)?;
+    let name = stated.drive.as_deref().unwrap_or(DRIVES[0].0);
+    let Some((_, sheet)) = DRIVES.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<&str> = DRIVES.iter().map(|(name, _)| *name).collect();
+        return Err(ParamError(format!("drive '{name}' is not known; there are {}", known.join(", "))));
+    };
+    let sheet = sheet();
+    let rate = |stated: Option<ByteRate>, sheet: f64| stated.map_or(sheet, |rate| rate.bytes_per_second() as f64);
+    let spec = HddSpec {
+        capacity: within("capacity in bytes", stated.capacity.map_or(sheet.capacity, |size| size.0), 1 << 20, 1 << 50)?,
+        rpm: within("rpm", stated.rpm.unwrap_or(sheet.rpm), 1000, 30_000)?,
+        seek: seek(&stated, &sheet.seek)?,
+        rates: (rate(stated.outer_rate, sheet.rates.0), rate(stated.inner_rate, sheet.rates.1)),
+        overhead: stated.overhead.unwrap_or(sheet.overhead),
+        bus: rate(stated.bus, sheet.bus),
+        queue: within("queue", stated.queue.unwrap_or(sheet.queue), 1, 256)?,
+        segments: within("segments", stated.segments.unwrap_or(sheet.segments), 0, 1024)?,
+        segment_bytes: stated.segment_size.map_or(sheet.segment_bytes, |size| size.0.max(4096)),
+        write_cache: within("write_cache in bytes", stated.write_cache.0, 0, 1 << 40)?,
+    };
+    match spec.rates.0 >= spec.rates.1 {
+        true => Ok(spec),
+        false => {
+            Err(ParamError("inner_rate is above outer_rate; the outer zone of a disk is the faster one".to_owned()))
+        }
+    }
+}
+
+fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
+    if let Some(file) = &stated.seek_file {
+        let cylinders = stated
+            .cylinders
+            .ok_or_else(|| ParamError("seek_file needs cylinders: its distances are counted in them".to_owned()))?;
+        return seek_table(file, within("cylinders", cylinders, 2, 10_000_000)?);
+    }
+    let SeekCurve::Formula { track, average, full, knee, scale } = *sheet else { return Ok(sheet.clone()) };
+    let seconds = |stated: Option<Duration>, sheet: f64| stated.map_or(sheet, |time| time.as_secs_f64());
+    let (track, average) = (seconds(stated.seek_track, track), seconds(stated.seek_average, average));
+    let full = seconds(stated.seek_full, full);
+    if !(track < average && average < full) {
+        let message = "seek_track, seek_average and seek_full must be ascending";
+        return Err(ParamError(format!("{message}: they are {track} s, {average} s and {full} s")));
+    }
+    let knee = match stated.seek_knee {
+        Some(knee) => within("seek_knee", knee, 0.01, 0.99)?,
+        None => knee,
+    };
+    Ok(SeekCurve::Formula { track, average, full, knee, scale })
+}
+
+/// A curve in DiskSim's form: a heading, then `cylinders, milliseconds`.
+fn seek_table(file: &Path, cylinders: u32) -> Result<SeekCurve, ParamError> {
+    let wrong = |what: String| ParamError(format!("seek_file {}: {what}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains(',')) {
+        let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
+        let (Some(Ok(distance)), Some(Ok(millis))) = (fields.next(), fields.next()) else {
+            return Err(wrong(format!("line {} is not 'cylinders, milliseconds'", number + 1)));
+        };
+        let point = (distance / f64::from(cylinders), millis * 1e-3);
+        let rises = points.last().is_none_or(|last| last.0 < point.0);
+        if !rises || !(0.0..=1.0).contains(&point.0) || !(0.0..=1.0).contains(&point.1) {
+            return Err(wrong(format!(
+                "line {}: distances must ascend up to {cylinders} cylinders, and times be below 1000 ms",
+                number + 1
+            )));
+        }
+        points.push(point);
+    }
+    if points.len() < 2 { Err(wrong("it has fewer than two points".to_owned())) } else { Ok(SeekCurve::Table(points)) }
+}
+
+/// Seconds that a disk needs for a small request anywhere, alone.
+fn alone(spec: &HddSpec) -> f64 {
+    let seek = match &spec.seek {
+        SeekCurve::Formula { average, .. } => *average,
+        // The mean distance of two places is a third of the stroke.
+        table @ SeekCurve::Table(_) => table.time(1.0 / 3.0),
+    };
+    let transfer = 4096.0 / ((spec.rates.0 + spec.rates.1) / 2.0);
+    spec.overhead.as_secs_f64() + seek + 30.0 / f64::from(spec.rpm) + transfer
+}
+
+fn derive(spec: &HddSpec, disks: u64, parities: u64) -> Derived {
+    let one = 1.0 / alone(spec);
+    let mut facts = vec![
+        ("random reads of 4KiB, one at a time", format!("{one:.0} iops")),
+        ("sequential, outside", format!("{:.0} MB/s", spec.rates.0 * (disks - parities) as f64 / 1e6)),
+    ];
+    if disks > 1 {
+        facts.push(("disks", disks.to_string()));
+    }
+    let most = (one * disks as f64, "random reads of 4KiB without sorting; sorted or sequential ones are faster");
+    Derived { span: spec.capacity * (disks - parities), most, facts }
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Disks {
+    disks: u32,
+    stripe: Bytes,
+    cache: Bytes,
+    #[serde(with = "params::duration")]
+    cache_latency: Duration,
+}
+
+impl Default for Disks {
+    fn default() -> Self {
+        Disks { disks: 10, stripe: Bytes::kib(64), cache: Bytes(0), cache_latency: Duration::from_micros(100) }
+    }
+}
+
+fn read_array(table: &ParamTable, layout: Layout) -> Result<(Disks, HddSpec), ParamError> {
+    let (own, drive): (ParamTable, ParamTable) =
+        table.clone().into_iter().partition(|(name, _)| ARRAY.iter().any(|known| known.name == name));
+    let own: Disks = parse(&own)?;
+    within("disks", own.disks, if layout == Layout::Raid5 { 3 } else { 1 }, 256)?;
+    within("stripe in bytes", own.stripe.0, 512, 1 << 30)?;
+    within("cache in bytes", own.cache.0, 0, 1 << 40)?;
+    Ok((own, read(&drive)?))
+}
+
+fn derive_array(table: &ParamTable, layout: Layout) -> Result<Derived, ParamError> {
+    let (own, drive) = read_array(table, layout)?;
+    Ok(derive(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)))
+}
+
+fn build_array(table: &ParamTable, layout: Layout, _: &Setting) -> Result<Box<dyn Model>, ParamError> {
+    let (own, drive) = read_array(table, layout)?;
+    let array = Array::new(layout, own.disks as usize, own.stripe.0, &drive);
+    Ok(Box::new(if own.cache.0 > 0 { array.with_cache(own.cache.0, own.cache_latency) } else { array }))
+}

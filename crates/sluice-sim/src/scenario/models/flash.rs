@@ -1,0 +1,182 @@
+//! Flash drives, new and used.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::{ByteRate, Bytes};
+
+use super::{Derived, ModelKind, Setting, parameter, parse, within};
+use crate::devices::Model;
+use crate::devices::ssd::{Geometry, Ssd, SsdSpec};
+use crate::random::stream;
+
+/// Pages of a drive: what the map's memory of some GiB holds.
+const PAGES_MAX: u64 = 200_000_000;
+
+pub(super) const KINDS: &[ModelKind] = &[ModelKind {
+    name: "ssd",
+    summary: "A flash drive with a page-mapped translation layer that cleans up behind itself",
+    parameters: &[&[
+        parameter("channels", "1 to 64", "8", "Channels"),
+        parameter("dies", "1 to 64", "1", "Dies of a channel"),
+        parameter("planes", "1 to 64", "1", "Planes of a die"),
+        parameter("blocks", "4 or more", "1024", "Blocks of a plane"),
+        parameter("pages", "1 to 65535", "128", "Pages of a block"),
+        parameter("page_size", "a size from 512B to 64KiB", "\"8KiB\"", "Bytes of a page"),
+        parameter("spare", "0.01 to 2", "0.07", "Spare area, as a part of what the host sees"),
+        parameter("reserve", "1 to 1024", "3", "Free blocks of a plane below which it cleans up"),
+        parameter("read", "a time", "\"75us\"", "To read a page into its plane's register"),
+        parameter("program", "a time", "\"750us\"", "To program a page"),
+        parameter("erase", "a time", "\"3.8ms\"", "To erase a block"),
+        parameter("channel_rate", "a rate of bytes", "\"333MB/s\"", "Of each channel"),
+        parameter("bus", "a rate of bytes", "\"550MB/s\"", "Of the interface"),
+        parameter("overhead", "a time", "\"15us\"", "What each command costs beside"),
+        parameter("buffer", "a size", "\"0B\"", "Takes writes before the flash does; 0B: none"),
+        parameter(
+            "state",
+            "\"clean\" or \"aged\"",
+            "\"clean\"",
+            "clean: nothing has been written; aged: everything, and then pages at random",
+        ),
+        parameter("aged_by", "0 to 100", "2.0", "Capacities written at random to age it"),
+    ]],
+    derive: |table| read(table)?.derive(),
+    build: |table, setting| read(table)?.build(setting),
+}];
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Clean,
+    Aged,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Drive {
+    channels: u32,
+    dies: u32,
+    planes: u32,
+    blocks: u32,
+    pages: u32,
+    page_size: Bytes,
+    spare: f64,
+    reserve: u32,
+    #[serde(with = "params::duration")]
+    read: Duration,
+    #[serde(with = "params::duration")]
+    program: Duration,
+    #[serde(with = "params::duration")]
+    erase: Duration,
+    channel_rate: ByteRate,
+    bus: ByteRate,
+    #[serde(with = "params::duration")]
+    overhead: Duration,
+    buffer: Bytes,
+    state: State,
+    aged_by: f64,
+}
+
+impl Default for Drive {
+    fn default() -> Self {
+        Drive {
+            channels: 8,
+            dies: 1,
+            planes: 1,
+            blocks: 1024,
+            pages: 128,
+            page_size: Bytes::kib(8),
+            spare: 0.07,
+            reserve: 3,
+            read: Duration::from_micros(75),
+            program: Duration::from_micros(750),
+            erase: Duration::from_micros(3800),
+            channel_rate: ByteRate::per_second(333_000_000),
+            bus: ByteRate::per_second(550_000_000),
+            overhead: Duration::from_micros(15),
+            buffer: Bytes(0),
+            state: State::Clean,
+            aged_by: 2.0,
+        }
+    }
+}
+
+fn read(table: &ParamTable) -> Result<Drive, ParamError> {
+    let drive: Drive = parse(table)?;
+    for (name, value) in [("channels", drive.channels), ("dies", drive.dies), ("planes", drive.planes)] {
+        within(name, value, 1, 64)?;
+    }
+    within("blocks", drive.blocks, 4, 1 << 24)?;
+    within("pages", drive.pages, 1, 65_535)?;
+    within("page_size in bytes", drive.page_size.0, 512, 65_536)?;
+    within("spare", drive.spare, 0.01, 2.0)?;
+    within("reserve", drive.reserve, 1, 1024)?;
+    within("aged_by", drive.aged_by, 0.0, 100.0)?;
+    let geometry = drive.geometry();
+    let physical = u64::from(geometry.planes_in_all()) * u64::from(drive.blocks) * u64::from(drive.pages);
+    if physical > PAGES_MAX {
+        return Err(ParamError(format!("{physical} pages are too many to simulate; at most {PAGES_MAX} are accepted")));
+    }
+    geometry.check().map_err(|error| ParamError(error.to_string()))?;
+    Ok(drive)
+}
+
+impl Drive {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            channels: self.channels,
+            dies: self.dies,
+            planes: self.planes,
+            blocks: self.blocks,
+            pages: self.pages,
+            page_bytes: self.page_size.0 as u32,
+            spare: self.spare,
+            reserve: self.reserve,
+        }
+    }
+
+    fn derive(&self) -> Result<Derived, ParamError> {
+        let geometry = self.geometry();
+        let planes = f64::from(geometry.planes_in_all());
+        let transfer = self.page_size.0 as f64 / self.channel_rate.bytes_per_second() as f64;
+        let read = planes / self.read.as_secs_f64();
+        let channels = f64::from(self.channels) / transfer;
+        let bus = self.bus.bytes_per_second() as f64 / self.page_size.0 as f64;
+        let most = read.min(channels).min(bus);
+        let clean = (planes / self.program.as_secs_f64()).min(channels).min(bus);
+        let amplification = (1.0 + self.spare) / (2.0 * self.spare);
+        // The cost of a page as the model's page says it.
+        let used = self.program.as_secs_f64()
+            + (amplification - 1.0) * (self.read + self.program).as_secs_f64()
+            + amplification * self.erase.as_secs_f64() / f64::from(self.pages);
+        let spare_blocks = f64::from(self.blocks) * self.spare / (1.0 + self.spare);
+        let facts = vec![
+            ("random writes of one page, clean", format!("{clean:.0} iops")),
+            ("random writes of one page, aged", format!("about {:.0} iops", planes / used)),
+            ("write amplification, aged", format!("about {amplification:.1}")),
+            ("spare blocks of a plane", format!("{spare_blocks:.0}, of which {} are kept free", self.reserve)),
+            ("state", if self.state == State::Aged { "aged" } else { "clean" }.to_owned()),
+        ];
+        let span = geometry.host_pages() * self.page_size.0;
+        Ok(Derived { span, most: (most, "reads of one page"), facts })
+    }
+
+    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+        let spec = SsdSpec {
+            geometry: self.geometry(),
+            read: self.read,
+            program: self.program,
+            erase: self.erase,
+            channel: self.channel_rate.bytes_per_second() as f64,
+            bus: self.bus.bytes_per_second() as f64,
+            overhead: self.overhead,
+            buffer: self.buffer.0,
+        };
+        let mut ssd = Ssd::new(spec).map_err(|error| ParamError(error.to_string()))?;
+        if self.state == State::Aged {
+            ssd.age(self.aged_by, &mut stream(setting.seed, &format!("{} age", setting.name)));
+        }
+        Ok(Box::new(ssd))
+    }
+}

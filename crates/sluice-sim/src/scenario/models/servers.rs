@@ -1,0 +1,118 @@
+//! Servers of a stated speed, and the simplest of them, a constant rate.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError};
+use sluice_sched::{Bytes, Iops};
+
+use super::{Derived, ModelKind, Setting, parameter, parse, within};
+use crate::devices::Model;
+use crate::devices::servers::{Servers, ServiceTime};
+use crate::random::stream;
+
+const SIZE: &str = "Bytes of the device, among which VMs have theirs";
+
+pub(super) const KINDS: &[ModelKind] = &[
+    ModelKind {
+        name: "constant",
+        summary: "A constant rate, whatever is asked for",
+        parameters: &[&[
+            parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"1000 iops\"", "Requests per second"),
+            parameter("servers", "1 to 65536", "1", "Requests served side by side, each so many times as long"),
+            parameter("size", "a size", "\"1TiB\"", SIZE),
+        ]],
+        derive: |table| parse::<Constant>(table)?.derive(),
+        build: |table, setting| parse::<Constant>(table)?.build(setting),
+    },
+    ModelKind {
+        name: "servers",
+        summary: "Servers with one line before them, as in queueing theory",
+        parameters: &[&[
+            parameter("servers", "1 to 65536", "1", "How many"),
+            parameter("time", "a time", "\"1ms\"", "How long a request takes, on average"),
+            parameter(
+                "distribution",
+                "\"fixed\", \"exponential\" or \"uniform\"",
+                "\"exponential\"",
+                "Of that time; uniform: from 0 to twice the mean",
+            ),
+            parameter("size", "a size", "\"1TiB\"", SIZE),
+        ]],
+        derive: |table| parse::<Line>(table)?.derive(),
+        build: |table, setting| parse::<Line>(table)?.build(setting),
+    },
+];
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Constant {
+    rate: Iops,
+    servers: u32,
+    size: Bytes,
+}
+
+impl Default for Constant {
+    fn default() -> Self {
+        Constant { rate: Iops::per_second(1000), servers: 1, size: Bytes(1 << 40) }
+    }
+}
+
+impl Constant {
+    fn derive(&self) -> Result<Derived, ParamError> {
+        within("servers", self.servers, 1, 65_536)?;
+        within("rate", self.rate.as_f64(), 0.001, 1e9)?;
+        Ok(Derived { span: self.size.0, most: (self.rate.as_f64(), "any requests"), facts: Vec::new() })
+    }
+
+    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+        self.derive()?;
+        let nanos = u128::from(self.servers) * 1_000_000_000_000 / u128::from(self.rate.milli());
+        let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).max(1));
+        Ok(Box::new(Servers::new(self.servers, ServiceTime::Fixed(time), stream(setting.seed, &setting.name))))
+    }
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Distribution {
+    Fixed,
+    Exponential,
+    Uniform,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Line {
+    servers: u32,
+    #[serde(with = "params::duration")]
+    time: Duration,
+    distribution: Distribution,
+    size: Bytes,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        let time = Duration::from_millis(1);
+        Line { servers: 1, time, distribution: Distribution::Exponential, size: Bytes(1 << 40) }
+    }
+}
+
+impl Line {
+    fn derive(&self) -> Result<Derived, ParamError> {
+        within("servers", self.servers, 1, 65_536)?;
+        within("time in seconds", self.time.as_secs_f64(), 1e-9, 60.0)?;
+        let most = f64::from(self.servers) / self.time.as_secs_f64();
+        Ok(Derived { span: self.size.0, most: (most, "any requests"), facts: Vec::new() })
+    }
+
+    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+        self.derive()?;
+        let time = match self.distribution {
+            Distribution::Fixed => ServiceTime::Fixed(self.time),
+            Distribution::Exponential => ServiceTime::Exponential(self.time),
+            Distribution::Uniform => ServiceTime::Uniform(Duration::ZERO, self.time * 2),
+        };
+        Ok(Box::new(Servers::new(self.servers, time, stream(setting.seed, &setting.name))))
+    }
+}

@@ -1,0 +1,82 @@
+//! A run: the same scenario and seed give the same outcome, bit by bit.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::rc::Rc;
+
+use sluice_sched::Instant;
+
+use super::outcome::{Outcome, collect};
+use super::{Scenario, assemble};
+use crate::engine::Over;
+use crate::traces::TraceError;
+
+/// How often a run says how far it is.
+const STEPS: u32 = 200;
+
+/// Why there is no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Something cannot be made as the scenario says.
+    #[error("{of}: {why}")]
+    Cannot {
+        /// A device, a VM or a file.
+        of: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A trace ended early.
+    #[error("A trace cannot be read on")]
+    Trace(#[from] TraceError),
+    /// Who watched wants no more.
+    #[error("The run was given up")]
+    GivenUp,
+}
+
+impl RunError {
+    pub(super) fn of(of: &dyn Display, why: impl Display) -> Self {
+        RunError::Cannot { of: of.to_string(), why: why.to_string() }
+    }
+}
+
+/// Who is told of requests that are over.
+pub type Requests = Rc<RefCell<dyn FnMut(&Over)>>;
+
+/// Who is told of what happens.
+#[derive(Default)]
+pub struct Watch<'a> {
+    /// Of every request that is over, device by device; its VM has the number that it has in the scenario.
+    pub requests: Option<Requests>,
+    /// Of the part of the run that is over, from 0 to 1; whether to go on.
+    pub progress: Option<&'a mut dyn FnMut(f64) -> bool>,
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// [`RunError`]. A law that is broken is none: it is in the outcome.
+pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outcome, RunError> {
+    let mut parts = Vec::new();
+    let devices = scenario.devices.len();
+    for number in 0..devices {
+        let mut part = assemble::part(scenario, number, seed)?;
+        if let Some(requests) = watch.requests.clone() {
+            let vms = part.vms.clone();
+            let tell = move |over: &Over| (requests.borrow_mut())(&Over { vm: vms[over.vm], ..*over });
+            part.simulation.observe(Box::new(tell));
+        }
+        for step in 1..=STEPS {
+            let end = scenario.settings.duration.as_nanos() * u128::from(step) / u128::from(STEPS);
+            part.simulation.run_until(Instant::from_nanos(end as u64));
+            let done = (number as f64 + f64::from(step) / f64::from(STEPS)) / devices as f64;
+            if watch.progress.as_mut().is_some_and(|progress| !progress(done)) {
+                return Err(RunError::GivenUp);
+            }
+        }
+        if let Some(trouble) = part.trouble.take() {
+            return Err(trouble.into());
+        }
+        parts.push(part);
+    }
+    Ok(collect(scenario, seed, &parts))
+}

@@ -1,0 +1,128 @@
+//! A recorded load: which file, of which format, and how it is asked again.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use sluice_sched::Kind;
+
+use crate::traces::{self, Format, Row, TimeUnit, TraceError};
+use crate::workloads::{Pace, Replay};
+
+/// Formats by name.
+pub const FORMATS: &[(&str, Format)] = &[
+    ("spc", Format::Spc),
+    ("msr", Format::Msr),
+    ("systor", Format::Systor),
+    ("alibaba", Format::Alibaba),
+    ("tencent", Format::Tencent),
+    ("etw", Format::Etw),
+    ("disksim", Format::DiskSim(TimeUnit::Milliseconds)),
+    ("disksim-ns", Format::DiskSim(TimeUnit::Nanoseconds)),
+    ("disksim-validate", Format::DiskSimValidate),
+    ("fio", Format::Fio),
+    ("blkparse", Format::Blkparse),
+    ("blktrace", Format::Blktrace),
+    ("vscsi", Format::Vscsi),
+    // Ids are sectors in most.
+    ("oracle-general", Format::OracleGeneral(512)),
+];
+
+/// A trace, and what is done with it.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// Where it is.
+    pub file: PathBuf,
+    /// What it is.
+    pub format: Format,
+    /// When its requests are asked.
+    pub pace: Pace,
+    /// Which of its streams; nothing: all.
+    pub stream: Option<u32>,
+    /// What lies beyond the volume is asked modulo its length.
+    pub wrap: bool,
+    /// What is in it.
+    pub scan: Scan,
+}
+
+/// What is in a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scan {
+    /// Requests.
+    pub rows: u64,
+    /// Of them, reads.
+    pub reads: u64,
+    /// Bytes of all.
+    pub bytes: u64,
+    /// Where the last byte lies.
+    pub end: u64,
+    /// From the first to the last, in nanoseconds.
+    pub span: u64,
+    /// Depends on all of it: another trace has another one.
+    pub digest: u64,
+}
+
+fn rows(
+    file: &Path,
+    format: Format,
+    stream: Option<u32>,
+) -> io::Result<impl Iterator<Item = Result<Row, TraceError>> + use<>> {
+    let rows = traces::read(format, BufReader::new(File::open(file)?));
+    Ok(rows.filter(move |row| match (row, stream) {
+        (Ok(row), Some(stream)) => row.stream == stream,
+        _ => true,
+    }))
+}
+
+impl Scan {
+    /// Reads all of a trace.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or a row of it is none.
+    pub fn read(file: &Path, format: Format, stream: Option<u32>) -> Result<Scan, TraceError> {
+        let rows = rows(file, format, stream).map_err(|source| TraceError::Io { row: 0, source })?;
+        let (mut scan, mut first) = (Scan { digest: 0xcbf2_9ce4_8422_2325, ..Scan::default() }, None);
+        for row in rows {
+            let row = row?;
+            let first = *first.get_or_insert(row.at);
+            scan.rows += 1;
+            scan.reads += u64::from(row.kind == Kind::Read);
+            scan.bytes += u64::from(row.length);
+            scan.end = scan.end.max(row.offset.saturating_add(u64::from(row.length)));
+            scan.span = scan.span.max(row.at.saturating_sub(first));
+            for number in [row.at, row.offset, u64::from(row.length), row.kind as u64] {
+                scan.digest = (scan.digest ^ number).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        Ok(scan)
+    }
+}
+
+/// Why a trace ended early.
+pub(super) type Trouble = Rc<RefCell<Option<TraceError>>>;
+
+impl Trace {
+    /// The workload of a thread with a volume of so many bytes. What goes wrong while it is read is left in `trouble`.
+    pub(super) fn replay(
+        &self,
+        volume: u64,
+        trouble: Trouble,
+    ) -> io::Result<Replay<impl Iterator<Item = Row> + use<>>> {
+        let wrap = self.wrap;
+        let rows = rows(&self.file, self.format, self.stream)?.map_while(move |row| match row {
+            Ok(row) if wrap => {
+                let room = volume.saturating_sub(u64::from(row.length)).max(1);
+                let offset = if row.offset < room { row.offset } else { row.offset % room / 512 * 512 };
+                Some(Row { offset, ..row })
+            }
+            Ok(row) => Some(row),
+            Err(error) => {
+                *trouble.borrow_mut() = Some(error);
+                None
+            }
+        });
+        Ok(Replay::new(rows, self.pace, sluice_sched::Instant::ZERO))
+    }
+}

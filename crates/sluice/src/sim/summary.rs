@@ -1,0 +1,188 @@
+//! What a run is printed as: a stable object for programs, a table for people.
+
+use serde::Serialize;
+use sluice_sim::scenario::{Outcome, VmOutcome};
+
+use crate::output;
+
+/// Of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// One run. Names carry units; what may come later comes behind.
+#[derive(Serialize)]
+pub(crate) struct Summary<'a> {
+    version: &'static str,
+    seed: u64,
+    duration_s: f64,
+    vms: Vec<Vm<'a>>,
+    series: Vec<Moment<'a>>,
+    checks: Vec<Check<'a>>,
+    warm_up_s: f64,
+    devices: Vec<Device<'a>>,
+}
+
+#[derive(Serialize)]
+struct Vm<'a> {
+    vm: &'a str,
+    completed: u64,
+    iops: f64,
+    bytes_per_second: f64,
+    latency_us: Latency,
+    dispatched: Dispatched,
+    arrived_in_all: u64,
+    outstanding: u64,
+    cancelled: u64,
+    retried: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_s: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Latency {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+    p90: f64,
+    p95: f64,
+    #[serde(rename = "p99.9")]
+    p99_9: f64,
+}
+
+#[derive(Serialize)]
+struct Dispatched {
+    reservation: u64,
+    weight: u64,
+}
+
+/// What a VM got in one window, which begins at `t_s`.
+#[derive(Serialize)]
+struct Moment<'a> {
+    t_s: f64,
+    vm: &'a str,
+    iops: f64,
+    bytes_per_second: f64,
+    latency_us_mean: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Check<'a> {
+    check: &'a str,
+    ok: bool,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    broken: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Device<'a> {
+    device: &'a str,
+    node: usize,
+    busy_ratio: f64,
+}
+
+impl<'a> Summary<'a> {
+    /// Of an outcome.
+    pub(crate) fn of(outcome: &'a Outcome) -> Self {
+        Summary {
+            version: VERSION,
+            seed: outcome.seed,
+            duration_s: outcome.duration.as_secs_f64(),
+            vms: outcome.vms.iter().map(vm).collect(),
+            series: outcome.vms.iter().flat_map(|vm| series(outcome, vm)).collect(),
+            checks: outcome
+                .checks
+                .iter()
+                .map(|check| Check { check: check.name, ok: check.broken.is_empty(), broken: &check.broken })
+                .collect(),
+            warm_up_s: outcome.warm_up.as_secs_f64(),
+            devices: outcome
+                .devices
+                .iter()
+                .map(|device| Device { device: &device.name, node: device.node, busy_ratio: device.busy })
+                .collect(),
+        }
+    }
+}
+
+fn micros(time: std::time::Duration) -> f64 {
+    time.as_nanos() as f64 / 1000.0
+}
+
+fn vm(vm: &VmOutcome) -> Vm<'_> {
+    let at = |percent| micros(vm.percentile(percent));
+    Vm {
+        vm: &vm.name,
+        completed: vm.completed,
+        iops: vm.iops,
+        bytes_per_second: vm.bytes_per_second,
+        latency_us: Latency {
+            mean: micros(vm.mean),
+            p50: at(50.0),
+            p99: at(99.0),
+            p90: at(90.0),
+            p95: at(95.0),
+            p99_9: at(99.9),
+        },
+        dispatched: Dispatched { reservation: vm.dispatched.0, weight: vm.dispatched.1 },
+        arrived_in_all: vm.arrived,
+        outstanding: vm.outstanding,
+        cancelled: vm.cancelled,
+        retried: vm.retried,
+        ended_s: vm.ended.map(|at| at.as_secs_f64()),
+    }
+}
+
+fn series<'a>(outcome: &'a Outcome, vm: &'a VmOutcome) -> impl Iterator<Item = Moment<'a>> {
+    vm.series.iter().enumerate().map(|(index, window)| {
+        let seconds = outcome.window_seconds(index);
+        let mean = (window.completed > 0).then(|| window.latency as f64 / window.completed as f64 / 1000.0);
+        Moment {
+            t_s: outcome.window_start(index),
+            vm: &vm.name,
+            iops: window.completed as f64 / seconds,
+            bytes_per_second: window.bytes as f64 / seconds,
+            latency_us_mean: mean,
+        }
+    })
+}
+
+/// The same for people.
+pub(crate) fn table(outcome: &Outcome) -> String {
+    let header = ["VM", "IOPS", "MB/S", "MEAN", "P50", "P99", "BY RESERVATION", "BY WEIGHT"];
+    let mut table = output::table(&header);
+    for vm in &outcome.vms {
+        let by = |count: u64| match vm.dispatched.0 + vm.dispatched.1 {
+            0 => "-".to_owned(),
+            all => format!("{:.0} %", count as f64 * 100.0 / all as f64),
+        };
+        table.add_row([
+            vm.name.clone(),
+            format!("{:.1}", vm.iops),
+            format!("{:.1}", vm.bytes_per_second / 1e6),
+            show(vm.mean),
+            show(vm.percentile(50.0)),
+            show(vm.percentile(99.0)),
+            by(vm.dispatched.0),
+            by(vm.dispatched.1),
+        ]);
+    }
+    let busy = outcome.devices.iter().map(|device| {
+        let nodes = outcome.devices.iter().filter(|other| other.name == device.name).count();
+        let node = if nodes > 1 { format!(" node {}", device.node) } else { String::new() };
+        format!("device {}{node} {:.0} % busy", device.name, device.busy * 100.0)
+    });
+    let measured = outcome.measured.as_secs_f64();
+    let checks = if outcome.broken().next().is_none() { "all checks hold" } else { "a check does NOT hold" };
+    let busy: Vec<String> = busy.collect();
+    format!("{table}\n\nMeasured {measured} s, seed {}; {}; {checks}", outcome.seed, busy.join(", "))
+}
+
+/// A latency in the unit in which it is easy to read.
+pub(crate) fn show(time: std::time::Duration) -> String {
+    let micros = micros(time);
+    match micros {
+        0.0 => "-".to_owned(),
+        _ if micros < 1000.0 => format!("{micros:.1} us"),
+        _ if micros < 1e6 => format!("{:.2} ms", micros / 1e3),
+        _ => format!("{:.2} s", micros / 1e6),
+    }
+}

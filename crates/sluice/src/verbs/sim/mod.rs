@@ -1,0 +1,43 @@
+//! `sluice sim`: what a scenario file says, run in virtual time.
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+use crate::output::Format;
+
+mod check;
+mod run;
+
+/// Simulate a scenario: modelled devices, VMs and what they ask for, in virtual time.
+///
+/// The schedulers are those of the daemon. The same file and seed give the same numbers, everywhere.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Sim {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Check(check::Check),
+    Run(run::Run),
+}
+
+impl Sim {
+    pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
+        match self.verb {
+            Verb::Check(verb) => verb.run(format),
+            Verb::Run(verb) => verb.run(format, quiet),
+        }
+    }
+}
+
+/// Reads a scenario file and says its warnings.
+fn load(file: &std::path::Path) -> Result<sluice_config::ScenarioFile, Failure> {
+    let scenario = sluice_config::load_scenario(file).map_err(Failure::Config)?;
+    for warning in &scenario.warnings {
+        anstream::eprintln!("{warning}");
+    }
+    Ok(scenario)
+}
