@@ -19,6 +19,7 @@
 //! | what VMs ask for | [`workloads`], [`traces`] |
 //! | what came out, and whether it can be true | [`record`], [`checks`] |
 //! | all of that by name: what a scenario states, and a run of it | [`scenario`] |
+//! | means of many runs | [`statistics`] |
 #![forbid(unsafe_code)]
 
 pub mod checks;
@@ -28,5 +29,6 @@ pub mod engine;
 pub mod random;
 pub mod record;
 pub mod scenario;
+pub mod statistics;
 pub mod traces;
 pub mod workloads;
