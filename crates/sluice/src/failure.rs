@@ -24,6 +24,16 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What happened, in one line.
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            Failure::Config(diagnostics) => diagnostics.to_string(),
+            Failure::Run(error) => chain(&*error),
+            Failure::No => "it ran, and its answer is no".to_owned(),
+            Failure::NotFound(text) | Failure::Refused(text) | Failure::Unreachable(text) => text,
+        }
+    }
+
     /// Says on standard error what happened; on standard output too if that is to be JSON.
     pub(crate) fn report(self, format: Format) -> ExitCode {
         match self {

@@ -122,3 +122,191 @@ fn a_scenario_that_promises_too_much_is_refused_unless_admission_is_off() {
     assert_eq!(run.code(), Some(0), "{}", run.stderr);
     assert!(run.stderr.contains("warning: ") && run.stderr.contains("short by 100 iops@8KiB"), "{}", run.stderr);
 }
+
+fn in_folder(place: &Place, arguments: &[&str]) -> Ended {
+    run(sluice().current_dir(place.folder()).args(["sim"]).args(arguments))
+}
+
+fn text(place: &Place, name: &str) -> String {
+    std::fs::read_to_string(place.file(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Every file under a folder with its bytes, in order.
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(files(&path)),
+            false => all.push((path.clone(), std::fs::read(&path).unwrap())),
+        }
+    }
+    all.sort();
+    all
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let name = |(path, _): &(PathBuf, Vec<u8>)| path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+    files(folder).iter().map(name).collect()
+}
+
+#[test]
+fn a_run_leaves_its_results_and_they_repeat() {
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    let first = in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "requests", "-o", "json"]);
+    let printed = json_of(&first);
+    let expected = ["latencies.csv", "report.html", "requests.csv", "results.json", "series.csv"];
+    assert_eq!(names(&place.file("out")), expected);
+    let results: Value = serde_json::from_str(&text(&place, "out/results.json")).unwrap();
+    assert_eq!(results["result"], printed);
+    assert_eq!(results["scenario"]["vm"]["a"]["reservation"], "400 iops");
+    assert_eq!(results["parameters"]["devices"][0]["model"]["parameters"]["servers"], 1);
+    assert_eq!(results["parameters"]["vms"][1]["asks"]["parameters"]["outstanding"], 4);
+    let before = files(&place.file("out"));
+    // Earlier results are replaced, by the same bytes.
+    in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "requests"]).ok();
+    assert!(files(&place.file("out")) == before);
+    let html = text(&place, "out/report.html");
+    assert!(html.contains("<svg") && !html.contains("<script") && !html.contains("<link"), "{html}");
+    let requests = text(&place, "out/requests.csv");
+    assert_eq!(
+        requests.lines().next(),
+        Some("vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns")
+    );
+    let vms = printed["vms"].as_array().unwrap();
+    let over: u64 =
+        vms.iter().map(|vm| vm["arrived_in_all"].as_u64().unwrap() - vm["outstanding"].as_u64().unwrap()).sum();
+    assert_eq!(requests.lines().count() as u64 - 1, over);
+    assert_eq!(text(&place, "out/series.csv").lines().count(), 1 + 2 * 3);
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_not_replaced() {
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    std::fs::create_dir(place.file("out")).unwrap();
+    place.write("out/thesis.txt", "two years of work");
+    let refused = in_folder(&place, &["run", "s.toml", "--out", "out"]);
+    assert_eq!(refused.code(), Some(4), "{}", refused.stderr);
+    assert_eq!(text(&place, "out/thesis.txt"), "two years of work");
+}
+
+#[test]
+fn logs_are_those_of_fio() {
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "fio"]).ok();
+    for (log, last_of) in [("out/a_lat.1.log", None), ("out/a_iops.1.log", Some(4000)), ("out/a_bw.1.log", Some(4000))]
+    {
+        let lines: Vec<Vec<u64>> = text(&place, log)
+            .lines()
+            .map(|line| {
+                line.split(", ").map(|field| field.parse().unwrap_or_else(|_| panic!("{log}: {line}"))).collect()
+            })
+            .collect();
+        assert!(lines.iter().all(|fields| fields.len() == 7 && fields[2] == 0), "{log}");
+        assert!(lines.windows(2).all(|pair| pair[0][0] <= pair[1][0]), "{log}");
+        if let Some(last) = last_of {
+            assert_eq!((lines.len(), lines[3][0]), (4, last), "{log}");
+        }
+    }
+    let sum = |log: &str| {
+        text(&place, log).lines().map(|line| line.split(", ").nth(1).unwrap().parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let requests = text(&place, "out/a_lat.1.log").lines().count() as u64;
+    assert_eq!(sum("out/a_iops.1.log"), requests);
+    assert_eq!(sum("out/a_bw.1.log"), requests * 8);
+}
+
+const SWEEP: &str = "[sweep]\nvm.b.weight = [100, 200, 300]\ndevice.d.depth = [1, 8]\nseeds = 3\n";
+
+#[test]
+fn a_sweep_does_not_depend_on_its_threads_nor_on_what_was_done_before() {
+    let place = Place::new();
+    place.write("s.toml", format!("{SMALL}{SWEEP}").replace("weight = 300\n", ""));
+    let one = in_folder(&place, &["sweep", "s.toml", "--out", "one", "--threads", "1"]).ok();
+    let many = in_folder(&place, &["sweep", "s.toml", "--out", "many", "--threads", "7"]).ok();
+    assert_eq!(one.replace("one/", ""), many.replace("many/", ""));
+    let relative = |name: &str| {
+        let folder = place.file(name);
+        files(&folder)
+            .into_iter()
+            .map(|(path, bytes)| (path.strip_prefix(&folder).unwrap().to_owned(), bytes))
+            .collect::<Vec<_>>()
+    };
+    let whole = relative("one");
+    assert!(whole == relative("many"));
+    assert_eq!(whole.iter().filter(|(path, _)| path.starts_with("runs")).count(), 18);
+    let sweep: Value = serde_json::from_str(&text(&place, "one/sweep.json")).unwrap();
+    let point = &sweep["points"][0];
+    assert_eq!(point["values"]["device.d.depth"], 1);
+    assert_eq!(point["vms"][0]["iops"]["runs"], 3);
+    assert!(point["vms"][0]["iops"]["half_interval_95"].as_f64() > Some(0.0), "{point}");
+    assert_eq!(text(&place, "one/sweep.csv").lines().count(), 1 + 6 * 2);
+    // A run that is gone is done again, one that is there is not.
+    let runs = place.file("one/runs");
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(&runs).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    std::fs::remove_file(&entries[0]).unwrap();
+    let marked = std::fs::read_to_string(&entries[1]).unwrap() + " ";
+    std::fs::write(&entries[1], &marked).unwrap();
+    in_folder(&place, &["sweep", "s.toml", "--out", "one"]).ok();
+    assert_eq!(std::fs::read_to_string(&entries[1]).unwrap(), marked, "it was not repeated");
+    std::fs::write(&entries[1], marked.trim_end()).unwrap();
+    assert!(whole == relative("one"));
+    // The report can be made again from what is there.
+    std::fs::remove_file(place.file("one/report.html")).unwrap();
+    in_folder(&place, &["report", "one"]).ok();
+    assert!(whole == relative("one"));
+}
+
+#[test]
+fn a_sweep_that_is_killed_goes_on_where_it_was() {
+    let place = Place::new();
+    let text_ = format!("{SMALL}[sweep]\nvm.b.weight = [100, 200]\nseeds = 20\n").replace("weight = 300\n", "");
+    place.write("s.toml", text_.replace("\"4s\"", "\"40s\""));
+    let mut command = sluice();
+    command.current_dir(place.folder()).args(["sim", "sweep", "s.toml", "--out", "out", "--threads", "1"]);
+    command.args(["--progress", "json"]).stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    // It says when a tenth is done: then some runs are there, and most are not.
+    let said: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(said["done"].as_f64() < Some(0.5), "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!place.file("out/sweep.json").exists() && !place.file("out/report.html").exists());
+    assert_eq!(in_folder(&place, &["report", "out"]).code(), Some(3), "nothing is finished there");
+    let runs = |name: &str| {
+        let finished = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+        let mut runs: Vec<PathBuf> =
+            std::fs::read_dir(place.file(name)).unwrap().map(|entry| entry.unwrap().path()).filter(finished).collect();
+        runs.sort();
+        runs
+    };
+    let before: Vec<(PathBuf, std::time::SystemTime)> =
+        runs("out/runs").into_iter().map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap())).collect();
+    assert!(!before.is_empty() && before.len() < 40, "{}", before.len());
+    in_folder(&place, &["sweep", "s.toml", "--out", "out"]).ok();
+    assert_eq!(runs("out/runs").len(), 40);
+    for (path, modified) in before {
+        assert_eq!(path.metadata().unwrap().modified().unwrap(), modified, "{} was repeated", path.display());
+    }
+    in_folder(&place, &["sweep", "s.toml", "--out", "whole"]).ok();
+    assert_eq!(text(&place, "out/sweep.json"), text(&place, "whole/sweep.json"));
+}
+
+#[test]
+fn progress_is_said_in_tenths() {
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    let ended = in_folder(&place, &["run", "s.toml", "--progress", "json"]);
+    let done: Vec<f64> = ended
+        .stderr
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["done"].as_f64().unwrap())
+        .collect();
+    assert_eq!(done.len(), 10, "{}", ended.stderr);
+    assert!(done.windows(2).all(|pair| pair[0] < pair[1]) && done[9] == 1.0, "{done:?}");
+}

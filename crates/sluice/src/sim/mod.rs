@@ -1,3 +1,9 @@
-//! What is made of a run: what is printed, and what is written into a folder.
+//! What is made of runs: what is printed, what is written into a folder, and what a sweep of them comes to.
 
+pub(crate) mod folder;
+pub(crate) mod logs;
+pub(crate) mod progress;
+pub(crate) mod report;
+pub(crate) mod results;
 pub(crate) mod summary;
+pub(crate) mod sweep;

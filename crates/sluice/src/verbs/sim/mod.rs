@@ -6,7 +6,9 @@ use crate::failure::Failure;
 use crate::output::Format;
 
 mod check;
+mod report;
 mod run;
+mod sweep;
 
 /// Simulate a scenario: modelled devices, VMs and what they ask for, in virtual time.
 ///
@@ -22,6 +24,8 @@ pub(crate) struct Sim {
 enum Verb {
     Check(check::Check),
     Run(run::Run),
+    Sweep(sweep::Sweep),
+    Report(report::Report),
 }
 
 impl Sim {
@@ -29,6 +33,8 @@ impl Sim {
         match self.verb {
             Verb::Check(verb) => verb.run(format),
             Verb::Run(verb) => verb.run(format, quiet),
+            Verb::Sweep(verb) => verb.run(format, quiet),
+            Verb::Report(verb) => verb.run(format),
         }
     }
 }

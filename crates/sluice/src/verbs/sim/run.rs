@@ -7,6 +7,10 @@ use sluice_sim::scenario::{Outcome, Watch, run};
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
+use crate::sim::folder::Folder;
+use crate::sim::logs::{Log, Writing};
+use crate::sim::progress::{Progress, Style};
+use crate::sim::results;
 use crate::sim::summary::{Summary, table};
 
 /// Run a scenario once, and say what each VM got.
@@ -20,13 +24,39 @@ pub(crate) struct Run {
     /// Where all random numbers start, instead of the file's.
     #[arg(long)]
     seed: Option<u64>,
+    /// A folder for results.json, series.csv, latencies.csv and report.html; earlier results there are replaced.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What is written of every request into that folder, warm-up and all.
+    #[arg(long, value_name = "WHAT", value_enum, requires = "out")]
+    log: Option<Log>,
+    /// How it is said how far it is, on standard error.
+    #[arg(long, value_enum, default_value_t = Style::Auto)]
+    progress: Style,
 }
 
 impl Run {
-    pub(crate) fn run(self, format: Format, _quiet: bool) -> Result<(), Failure> {
+    pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
         let file = super::load(&self.file)?;
         let seed = self.seed.unwrap_or(file.base.seed);
-        let outcome = run(&file.base.scenario, seed, Watch::default())?;
+        let folder = self.out.as_ref().map(|out| Folder::new(out, results::RESULTS)).transpose()?;
+        let log = match (&folder, self.log) {
+            (Some(folder), Some(log)) => Some(Writing::new(log, folder.path(), &file.base)?),
+            _ => None,
+        };
+        let mut progress = Progress::new("run", self.progress, quiet);
+        let mut show = |done| {
+            progress.show(done);
+            true
+        };
+        let watch = Watch { requests: log.as_ref().map(Writing::watcher), progress: Some(&mut show) };
+        let outcome = run(&file.base.scenario, seed, watch)?;
+        progress.end();
+        log.map_or(Ok(()), Writing::finish)?;
+        if let Some(folder) = folder {
+            results::write(&folder, &file.base, &outcome)?;
+            folder.finish()?;
+        }
         match format {
             Format::Json => output::json(&Summary::of(&outcome)),
             Format::Table => output::line(&table(&outcome)),
@@ -36,7 +66,7 @@ impl Run {
 }
 
 /// An error if a law is broken.
-pub(super) fn broken(outcome: &Outcome) -> Result<(), Failure> {
+fn broken(outcome: &Outcome) -> Result<(), Failure> {
     let broken: Vec<String> = outcome.broken().map(|(check, what)| format!("{check}: {what}")).collect();
     for what in &broken {
         anstream::eprintln!("error: The run breaks a law that every run keeps: {what}");

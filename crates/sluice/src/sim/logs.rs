@@ -1,0 +1,163 @@
+//! A line for every request: as CSV, or as fio writes its logs.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::rc::Rc;
+
+use clap::ValueEnum;
+use sluice_config::Loaded;
+use sluice_sched::Kind;
+use sluice_sim::engine::Over;
+use sluice_sim::scenario::Requests;
+
+use super::folder::cannot;
+use crate::failure::Failure;
+
+/// What is written of every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Log {
+    /// requests.csv: whose, where, what, and when it came and was over.
+    Requests,
+    /// fio's bandwidth, rate and latency logs, three files for each VM, for the tools that draw them.
+    Fio,
+}
+
+/// A log that is being written. What cannot be written is said at the end.
+pub(crate) struct Writing {
+    writer: Rc<RefCell<Writer>>,
+}
+
+enum Writer {
+    Requests { file: BufWriter<File>, names: Vec<String>, failed: Option<io::Error> },
+    Fio { vms: Vec<FioLogs>, failed: Option<io::Error> },
+}
+
+/// fio's logs of one VM: time in ms, value, direction, block size, offset, priority, time of issue in ns.
+struct FioLogs {
+    bandwidth: BufWriter<File>,
+    rate: BufWriter<File>,
+    latency: BufWriter<File>,
+    window: u64,
+    /// The window that is filling, and its requests and bytes by direction.
+    filling: u64,
+    counts: [(u64, u64); 3],
+}
+
+impl Writing {
+    /// Into files in `folder`.
+    pub(crate) fn new(log: Log, folder: &Path, loaded: &Loaded) -> Result<Self, Failure> {
+        let create = |name: &str| {
+            let path = folder.join(name);
+            File::create(&path).map(BufWriter::new).map_err(|error| cannot("write", &path, &error))
+        };
+        let vms = &loaded.scenario.vms;
+        let writer = match log {
+            Log::Requests => {
+                let mut file = create("requests.csv")?;
+                writeln!(file, "vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns")?;
+                Writer::Requests { file, names: vms.iter().map(|vm| vm.name.clone()).collect(), failed: None }
+            }
+            Log::Fio => {
+                let logs = |vm: &sluice_sim::scenario::Vm| {
+                    Ok(FioLogs {
+                        bandwidth: create(&format!("{}_bw.1.log", vm.name))?,
+                        rate: create(&format!("{}_iops.1.log", vm.name))?,
+                        latency: create(&format!("{}_lat.1.log", vm.name))?,
+                        window: loaded.scenario.settings.window.as_nanos() as u64,
+                        filling: 0,
+                        counts: [(0, 0); 3],
+                    })
+                };
+                Writer::Fio { vms: vms.iter().map(logs).collect::<Result<_, Failure>>()?, failed: None }
+            }
+        };
+        Ok(Writing { writer: Rc::new(RefCell::new(writer)) })
+    }
+
+    /// Whom a run tells of its requests.
+    pub(crate) fn watcher(&self) -> Requests {
+        let writer = Rc::clone(&self.writer);
+        Rc::new(RefCell::new(move |over: &Over| writer.borrow_mut().over(over)))
+    }
+
+    /// Everything has been told.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        match &mut *self.writer.borrow_mut() {
+            Writer::Requests { file, failed, .. } => {
+                failed.take().map_or(Ok(()), Err)?;
+                file.flush()?;
+            }
+            Writer::Fio { vms, failed } => {
+                failed.take().map_or(Ok(()), Err)?;
+                for logs in vms {
+                    logs.close_window()?;
+                    [&mut logs.bandwidth, &mut logs.rate, &mut logs.latency].into_iter().try_for_each(Write::flush)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writer {
+    fn over(&mut self, over: &Over) {
+        let (written, failed) = match self {
+            Writer::Requests { file, names, failed } => (row(file, &names[over.vm], over), failed),
+            Writer::Fio { vms, failed } => (vms[over.vm].over(over), failed),
+        };
+        if let Err(error) = written {
+            failed.get_or_insert(error);
+        }
+    }
+}
+
+fn row(file: &mut impl Write, vm: &str, over: &Over) -> io::Result<()> {
+    let Over { thread, node, offset, length, arrived, completed, .. } = over;
+    let operation = match over.kind {
+        Kind::Read => "read",
+        Kind::Write => "write",
+        Kind::Flush => "flush",
+        Kind::Discard => "discard",
+        Kind::WriteZeroes => "write-zeroes",
+    };
+    let (arrived, completed) = (arrived.as_nanos(), completed.as_nanos());
+    writeln!(file, "{vm},{thread},{node},{operation},{offset},{length},{arrived},{completed}")
+}
+
+impl FioLogs {
+    fn over(&mut self, over: &Over) -> io::Result<()> {
+        let direction = match over.kind {
+            Kind::Read => 0,
+            Kind::Write | Kind::WriteZeroes => 1,
+            Kind::Discard => 2,
+            // Its logs have no flushes.
+            Kind::Flush => return Ok(()),
+        };
+        let (at, issued) = (over.completed.as_nanos(), over.arrived.as_nanos());
+        while at / self.window > self.filling {
+            self.close_window()?;
+            self.filling += 1;
+        }
+        let (requests, bytes) = &mut self.counts[direction];
+        (*requests, *bytes) = (*requests + 1, *bytes + u64::from(over.length));
+        let latency = at - issued;
+        let (millis, length, offset) = (at / 1_000_000, over.length, over.offset);
+        writeln!(self.latency, "{millis}, {latency}, {direction}, {length}, {offset}, 0, {issued}")
+    }
+
+    /// The rates of the window that is over, at its end: in KiB per second, and in requests per second.
+    fn close_window(&mut self) -> io::Result<()> {
+        let millis = (self.filling + 1) * self.window / 1_000_000;
+        for (direction, (requests, bytes)) in std::mem::take(&mut self.counts).into_iter().enumerate() {
+            if requests > 0 {
+                let per_second = |count: u64| u128::from(count) * 1_000_000_000 / u128::from(self.window);
+                let (rate, bandwidth) = (per_second(requests), per_second(bytes) / 1024);
+                writeln!(self.bandwidth, "{millis}, {bandwidth}, {direction}, 0, 0, 0, 0")?;
+                writeln!(self.rate, "{millis}, {rate}, {direction}, 0, 0, 0, 0")?;
+            }
+        }
+        Ok(())
+    }
+}

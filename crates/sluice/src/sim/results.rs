@@ -1,0 +1,125 @@
+//! The files of one run: `results.json`, `series.csv`, `latencies.csv`, `report.html`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use sluice_config::Loaded;
+use sluice_sched::params::{ParamTable, Parameter, Value as Param};
+use sluice_sim::scenario::{Outcome, Source, written};
+
+use super::folder::Folder;
+use super::report;
+use super::summary::{Summary, VERSION};
+use crate::failure::Failure;
+
+/// The file that finished results of a run have.
+pub(crate) const RESULTS: &str = "results.json";
+
+/// Writes everything but logs.
+pub(crate) fn write(folder: &Folder, loaded: &Loaded, outcome: &Outcome) -> Result<(), Failure> {
+    let results = results(loaded, outcome);
+    folder.write("series.csv", &series(outcome))?;
+    folder.write("latencies.csv", &latencies(outcome))?;
+    folder.write("report.html", &report::of_run(&results))?;
+    folder.write(RESULTS, &(serde_json::to_string_pretty(&results)? + "\n"))
+}
+
+fn results(loaded: &Loaded, outcome: &Outcome) -> Value {
+    let histogram = |vm: &sluice_sim::scenario::VmOutcome| {
+        let steps = vm.latencies.iter().map(|(nanos, count)| json!([*nanos as f64 / 1000.0, count]));
+        json!({ "vm": vm.name, "latency_us_up_to_and_count": steps.collect::<Vec<_>>() })
+    };
+    json!({
+        "format": 1,
+        "version": VERSION,
+        "seed": outcome.seed,
+        "scenario": loaded.echo,
+        "parameters": parameters(loaded),
+        "result": Summary::of(outcome),
+        "histograms": outcome.vms.iter().map(histogram).collect::<Vec<_>>(),
+    })
+}
+
+/// What every model, scheduler and workload ran with, stated or not.
+fn parameters(loaded: &Loaded) -> Value {
+    let scenario = &loaded.scenario;
+    let devices: Vec<Value> = scenario
+        .devices
+        .iter()
+        .map(|device| {
+            let model = with_defaults(device.model.parameters(), &device.model_params);
+            json!({
+                "device": device.name,
+                "model": { "type": device.model.name, "parameters": model },
+                "scheduler": {
+                    "name": device.scheduler.name,
+                    "parameters": with_defaults(device.scheduler.parameters.iter(), &device.params),
+                },
+                "depth": device.gate.depth,
+                "merging": device.gate.merging,
+                "queue": device.gate.queue_max,
+                "reference_size_bytes": device.facts.reference.0,
+                "rotational": device.facts.rotational,
+            })
+        })
+        .collect();
+    let vms: Vec<Value> = scenario
+        .vms
+        .iter()
+        .map(|vm| {
+            let asks = match &vm.source {
+                Source::Workload(known, params) => {
+                    json!({ "type": known.name(), "parameters": with_defaults(known.parameters().iter(), params) })
+                }
+                Source::Trace(trace) => json!({
+                    "trace": trace.file.file_name().map(|name| name.to_string_lossy()),
+                    "requests": trace.scan.rows,
+                    "digest": format!("{:016x}", trace.scan.digest),
+                }),
+            };
+            json!({ "vm": vm.name, "offset_bytes": vm.offset, "size_bytes": vm.size, "asks": asks })
+        })
+        .collect();
+    json!({ "devices": devices, "vms": vms })
+}
+
+fn with_defaults(known: impl Iterator<Item = &'static Parameter>, stated: &ParamTable) -> Value {
+    let value = |param: &Param| match param {
+        Param::Bool(value) => json!(value),
+        Param::Integer(value) => json!(value),
+        Param::Float(value) => json!(value),
+        Param::Text(value) => json!(value),
+    };
+    let entries = known.filter_map(|parameter| {
+        let param = stated.get(parameter.name).cloned();
+        let param = param.or_else(|| (parameter.default != "none").then(|| written(parameter.default)))?;
+        Some((parameter.name.to_owned(), value(&param)))
+    });
+    Value::Object(entries.collect())
+}
+
+/// One row for each VM and window.
+fn series(outcome: &Outcome) -> String {
+    let mut text = String::from("t_s,vm,iops,bytes_per_second,latency_us_mean\n");
+    for vm in &outcome.vms {
+        for (index, window) in vm.series.iter().enumerate() {
+            let (start, seconds) = (outcome.window_start(index), outcome.window_seconds(index));
+            let (iops, bytes) = (window.completed as f64 / seconds, window.bytes as f64 / seconds);
+            let latency = window.latency as f64 / 1000.0 / window.completed.max(1) as f64;
+            let latency = if window.completed == 0 { String::new() } else { latency.to_string() };
+            let _ = writeln!(text, "{start},{},{iops},{bytes},{latency}", vm.name);
+        }
+    }
+    text
+}
+
+/// One row for each VM and step of its histogram.
+fn latencies(outcome: &Outcome) -> String {
+    let mut text = String::from("vm,latency_us_up_to,count\n");
+    for vm in &outcome.vms {
+        for (nanos, count) in &vm.latencies {
+            let _ = writeln!(text, "{},{},{count}", vm.name, *nanos as f64 / 1000.0);
+        }
+    }
+    text
+}

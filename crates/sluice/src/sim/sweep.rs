@@ -1,0 +1,268 @@
+//! A sweep: every point of a scenario with every seed, side by side on the machine's cores.
+//!
+//! Each run is a file of its own in `runs`, named by a hash of the scenario, the seed and the version; a run that is there is
+//! not repeated. So who is interrupted goes on where it was. The results are put together from those files in the order of
+//! the points, so they depend neither on how many threads there were nor on what was done before.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sluice_config::{Loaded, Point, ScenarioFile};
+use sluice_sim::scenario::{Outcome, Watch, run};
+use sluice_sim::statistics::Mean;
+
+use super::folder::{cannot, write_whole};
+use super::progress::Progress;
+use super::report;
+use super::summary::VERSION;
+use crate::failure::Failure;
+
+/// The file that a finished sweep has.
+pub(crate) const SWEEP: &str = "sweep.json";
+/// A number of a run.
+type Measure = fn(&VmRun) -> f64;
+
+/// What is compared: its name, and how it is read from a run.
+const MEASURES: [(&str, Measure); 5] = [
+    ("iops", |vm| vm.iops),
+    ("bytes_per_second", |vm| vm.bytes_per_second),
+    ("latency_us_mean", |vm| vm.latency_us_mean),
+    ("latency_us_p50", |vm| vm.latency_us_p50),
+    ("latency_us_p99", |vm| vm.latency_us_p99),
+];
+
+/// What is kept of one run.
+#[derive(Debug, Serialize, Deserialize)]
+struct Run {
+    version: String,
+    seed: u64,
+    vms: Vec<VmRun>,
+    /// Laws that it breaks.
+    broken: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct VmRun {
+    vm: String,
+    completed: u64,
+    iops: f64,
+    bytes_per_second: f64,
+    latency_us_mean: f64,
+    latency_us_p50: f64,
+    latency_us_p99: f64,
+}
+
+/// What is to be done.
+pub(crate) struct Plan<'a> {
+    file: &'a ScenarioFile,
+    points: Vec<Point>,
+    seeds: u32,
+    folder: PathBuf,
+}
+
+/// One run of it.
+struct Task<'a> {
+    loaded: &'a Loaded,
+    seed: u64,
+    path: PathBuf,
+}
+
+/// What came of a task.
+type Told = Result<(), String>;
+
+impl<'a> Plan<'a> {
+    /// Of a file's sweep; without one, the scenario as it is with ten seeds.
+    pub(crate) fn new(file: &'a ScenarioFile, folder: &Path) -> Self {
+        let alone = || vec![Point { values: Vec::new(), loaded: file.base.clone() }];
+        let (points, seeds) = match &file.sweep {
+            Some(sweep) => (sweep.points.clone(), sweep.seeds),
+            None => (alone(), 10),
+        };
+        Plan { file, points, seeds, folder: folder.to_owned() }
+    }
+
+    fn tasks(&self) -> Vec<Task<'_>> {
+        let runs = self.folder.join("runs");
+        let mut tasks = Vec::new();
+        for point in &self.points {
+            let hash = hash(&format!("{VERSION}\n{}", point.loaded.identity));
+            for number in 0..u64::from(self.seeds) {
+                let seed = self.file.base.seed + number;
+                tasks.push(Task { loaded: &point.loaded, seed, path: runs.join(format!("{hash:032x}-{seed}.json")) });
+            }
+        }
+        tasks
+    }
+
+    /// Does what is not done yet, on so many threads, and puts the results together.
+    pub(crate) fn perform(&self, threads: usize, progress: &mut Progress) -> Result<Value, Failure> {
+        let runs = self.folder.join("runs");
+        fs::create_dir_all(&runs).map_err(|error| cannot("make", &runs, &error))?;
+        // From now on nothing looks finished that is not.
+        let finished = self.folder.join(SWEEP);
+        match fs::remove_file(&finished) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(cannot("replace", &finished, &error));
+            }
+            _ => {}
+        }
+        let tasks = self.tasks();
+        let open: Vec<&Task<'_>> = tasks.iter().filter(|task| read(&task.path, task.seed).is_none()).collect();
+        tracing::debug!(runs = tasks.len(), done = tasks.len() - open.len(), "sweep begins");
+        work(&open, threads.min(open.len()).max(1), tasks.len(), progress)?;
+        let sweep = self.results(&tasks)?;
+        write_whole(&self.folder.join("sweep.csv"), &csv(&sweep))?;
+        write_whole(&self.folder.join("report.html"), &report::of_sweep(&sweep))?;
+        write_whole(&finished, &(serde_json::to_string_pretty(&sweep)? + "\n"))?;
+        Ok(sweep)
+    }
+
+    fn results(&self, tasks: &[Task<'_>]) -> Result<Value, Failure> {
+        let mut points = Vec::new();
+        for (point, tasks) in self.points.iter().zip(tasks.chunks(self.seeds as usize)) {
+            let read = |task: &Task<'_>| {
+                read(&task.path, task.seed).ok_or_else(|| format!("{} is gone or has changed", task.path.display()))
+            };
+            let runs = tasks.iter().map(read).collect::<Result<Vec<Run>, String>>();
+            let runs = runs.map_err(|text| Failure::Run(text.into()))?;
+            let broken: Vec<&String> = runs.iter().flat_map(|run| &run.broken).collect();
+            points.push(json!({
+                "values": point.values.iter().cloned().collect::<serde_json::Map<_, _>>(),
+                "vms": (0..runs[0].vms.len()).map(|vm| means(&runs, vm)).collect::<Vec<_>>(),
+                "broken": broken,
+            }));
+        }
+        Ok(json!({
+            "format": 1,
+            "version": VERSION,
+            "first_seed": self.file.base.seed,
+            "seeds": self.seeds,
+            "scenario": self.file.base.echo,
+            "points": points,
+        }))
+    }
+}
+
+fn means(runs: &[Run], vm: usize) -> Value {
+    let mut means = serde_json::Map::new();
+    means.insert("vm".to_owned(), json!(runs[0].vms[vm].vm));
+    for (name, measure) in MEASURES {
+        let values: Vec<f64> = runs.iter().map(|run| measure(&run.vms[vm])).collect();
+        let mean = Mean::of(&values).expect("a point has one run or more");
+        means.insert(name.to_owned(), json!({ "mean": mean.mean, "half_interval_95": mean.half, "runs": mean.runs }));
+    }
+    Value::Object(means)
+}
+
+/// Does tasks on threads; ends early when one fails.
+fn work(open: &[&Task<'_>], threads: usize, all: usize, progress: &mut Progress) -> Result<(), Failure> {
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (tell, told) = channel::<Told>();
+    let done_before = all - open.len();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (tell, next, stop) = (tell.clone(), &next, &stop);
+            scope.spawn(move || worker(open, next, stop, &tell));
+        }
+        drop(tell);
+        for (number, outcome) in told.iter().enumerate() {
+            if let Err(text) = outcome {
+                stop.store(true, Ordering::Relaxed);
+                return Err(Failure::Run(text.into()));
+            }
+            progress.show((done_before + number + 1) as f64 / all as f64);
+        }
+        Ok(())
+    })
+}
+
+fn worker(open: &[&Task<'_>], next: &AtomicUsize, stop: &AtomicBool, tell: &Sender<Told>) {
+    while let Some(task) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let mut go_on = |_| !stop.load(Ordering::Relaxed);
+        let watch = Watch { progress: Some(&mut go_on), ..Watch::default() };
+        let outcome = run(&task.loaded.scenario, task.seed, watch).map_err(|error| crate::failure::chain(&error));
+        let kept = outcome.and_then(|outcome| keep(task, &outcome));
+        if tell.send(kept).is_err() || stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+fn keep(task: &Task<'_>, outcome: &Outcome) -> Told {
+    let micros = |time: std::time::Duration| time.as_nanos() as f64 / 1000.0;
+    let vms = outcome.vms.iter().map(|vm| VmRun {
+        vm: vm.name.clone(),
+        completed: vm.completed,
+        iops: vm.iops,
+        bytes_per_second: vm.bytes_per_second,
+        latency_us_mean: micros(vm.mean),
+        latency_us_p50: micros(vm.percentile(50.0)),
+        latency_us_p99: micros(vm.percentile(99.0)),
+    });
+    let broken = outcome.broken().map(|(check, what)| format!("seed {}: {check}: {what}", outcome.seed));
+    let run = Run { version: VERSION.to_owned(), seed: outcome.seed, vms: vms.collect(), broken: broken.collect() };
+    let text = serde_json::to_string(&run).expect("our own types have string keys");
+    write_whole(&task.path, &text).map_err(Failure::into_text)
+}
+
+/// A run that is there and whole.
+fn read(path: &Path, seed: u64) -> Option<Run> {
+    let run: Run = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    (run.version == VERSION && run.seed == seed).then_some(run)
+}
+
+/// FNV-1a of 128 bits: names of files, the same on every machine.
+fn hash(text: &str) -> u128 {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    text.bytes()
+        .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+}
+
+/// One row for each point and VM.
+fn csv(sweep: &Value) -> String {
+    let points = sweep["points"].as_array().map_or(&[][..], Vec::as_slice);
+    let keys: Vec<&String> =
+        points.first().and_then(|point| point["values"].as_object()).map_or(Vec::new(), |map| map.keys().collect());
+    let mut header: Vec<String> = keys.iter().map(|key| (*key).clone()).collect();
+    header.push("vm".to_owned());
+    for (name, _) in MEASURES {
+        header.extend([name.to_owned(), format!("{name}_half_interval_95")]);
+    }
+    let mut text = header.join(",") + "\n";
+    for point in points {
+        for vm in point["vms"].as_array().into_iter().flatten() {
+            let mut cells: Vec<String> = keys.iter().map(|key| cell(&point["values"][key.as_str()])).collect();
+            cells.push(cell(&vm["vm"]));
+            for (name, _) in MEASURES {
+                cells.extend([cell(&vm[name]["mean"]), cell(&vm[name]["half_interval_95"])]);
+            }
+            text.push_str(&(cells.join(",") + "\n"));
+        }
+    }
+    text
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        // A table has commas of its own.
+        other @ (Value::Array(_) | Value::Object(_)) => format!("\"{}\"", other.to_string().replace('"', "\"\"")),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        assert_eq!(hash(""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(hash("a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+}

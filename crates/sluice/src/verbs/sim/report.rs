@@ -1,0 +1,47 @@
+//! `sluice sim report DIR`
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::{self, Format};
+use crate::sim::folder::{cannot, write_whole};
+use crate::sim::{report, results, sweep};
+
+/// Write the report of finished results anew.
+#[derive(Args)]
+pub(crate) struct Report {
+    /// The folder of a run or of a sweep.
+    dir: PathBuf,
+}
+
+impl Report {
+    pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        let (run, swept) = (self.dir.join(results::RESULTS), self.dir.join(sweep::SWEEP));
+        let html = match (run.exists(), swept.exists()) {
+            (true, _) => report::of_run(&read(&run)?),
+            (false, true) => report::of_sweep(&read(&swept)?),
+            (false, false) => {
+                let (dir, run, swept) = (self.dir.display(), results::RESULTS, sweep::SWEEP);
+                return Err(Failure::NotFound(format!(
+                    "{dir} has neither {run} nor {swept}: nothing is finished there"
+                )));
+            }
+        };
+        let path = self.dir.join("report.html");
+        write_whole(&path, &html)?;
+        match format {
+            Format::Json => output::json(&json!({ "ok": true, "report": path })),
+            Format::Table => output::line(&path.display().to_string()),
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Value, Failure> {
+    let text = std::fs::read(path).map_err(|error| cannot("read", path, &error))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Failure::Run(format!("{} is damaged: {error}", path.display()).into()))
+}
