@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = &[
     ("mclock-array", include_str!("../devices/mclock-array.toml")),
     ("mclock-raid5", include_str!("../devices/mclock-raid5.toml")),
     ("mclock-node", include_str!("../devices/mclock-node.toml")),
+    ("flubber-sata", include_str!("../devices/flubber-sata.toml")),
     ("two-tier-sas", include_str!("../devices/two-tier-sas.toml")),
 ];
 

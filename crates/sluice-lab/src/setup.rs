@@ -61,6 +61,20 @@ impl Host {
         self
     }
 
+    /// With so many requests at the device at once.
+    #[must_use]
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.settings.depth = depth;
+        self
+    }
+
+    /// Reads and writes above this are split.
+    #[must_use]
+    pub fn transfer(mut self, most: Bytes) -> Self {
+        self.settings.transfer_max = most;
+        self
+    }
+
     /// The device is known to be cheaper for neighbouring requests.
     #[must_use]
     pub fn rotational(mut self) -> Self {

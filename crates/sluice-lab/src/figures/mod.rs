@@ -2,12 +2,22 @@
 
 use crate::figure::{Figure, Paper};
 
+mod flubber;
 mod mclock;
 mod two_tier;
 
 /// Every table and figure, in the order of the papers.
-pub const ALL: &[&Figure] =
-    &[&mclock::allocation::FIGURE, &mclock::limits::FIGURE, &two_tier::loss::FIGURE, &two_tier::pairs::FIGURE];
+pub const ALL: &[&Figure] = &[
+    &mclock::allocation::FIGURE,
+    &mclock::limits::FIGURE,
+    &flubber::objectives::FIGURE,
+    &flubber::credits::FIGURE,
+    &flubber::schedulers::FIGURE,
+    &flubber::backup::FIGURE,
+    &flubber::latency::FIGURE,
+    &two_tier::loss::FIGURE,
+    &two_tier::pairs::FIGURE,
+];
 
 /// What a word on the command line means: a figure, a row, a paper, or everything.
 #[must_use]

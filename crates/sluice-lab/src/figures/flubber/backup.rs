@@ -1,0 +1,171 @@
+//! Fig. 4 and Table IV: a backup in the host beside both VMs.
+
+use sluice_report::{Chart, Line, Table};
+
+use crate::band::Setting;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+
+use super::guests::{self, Assumed, Backup, Contender, Outcome, compete};
+use super::schedulers::charts;
+
+/// Response times of the paper in seconds: sequential VM, random VM, backup; in the order of [`contenders`].
+const PAPER: [Option<[f64; 3]>; 5] = [
+    Some([138.639, 105.838, 368.627]),
+    Some([330.55, 84.05, 583.464]),
+    Some([117.955, 77.496, 399.129]),
+    Some([117.955, 77.496, 399.129]),
+    None,
+];
+const PRIORITIES: usize = 0;
+const EDF: usize = 1;
+const MODES: [usize; 2] = [2, 3];
+
+const BEST: &str = "both VMs are done first under Flubber; then the sequential one under CFQ with priorities and EDF with credits, the \
+                    random one under EDF with credits and CFQ with priorities";
+const SLOWER: &str = "the backup takes at most 15 % longer under Flubber than under CFQ with priorities";
+const TWICE: &str = "the sequential VM takes at least twice as long under EDF with credits as under Flubber";
+
+const fn shape(id: &'static str, must: &'static str, paper: &'static str, note: &'static str) -> RowSpec {
+    RowSpec { id, class: Class::Shape, must, paper, note }
+}
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "flubber-backup",
+    paper: Paper::Flubber,
+    label: "Fig. 4, Table IV",
+    title: "Throughput, latency and response time while the host makes a backup",
+    setup: "The VMs of Fig. 3, and a copy of an image of 12 GB in the host, which lies behind theirs. Assumed of the copy: read \
+            with a read-ahead of 128 KiB, written by the page cache in bursts of 8 MiB (requests of at most 512 KiB), to the \
+            same disk, which has no write cache. Background work for Flubber and EDF with credits, best effort for CFQ.",
+    device: guests::DEVICE,
+    rows: &[
+        shape(
+            "F3a",
+            BEST,
+            "118, 139, 331 s; 77, 84, 106 s",
+            "Mode \"paper\". CFQ's real-time class serves the random VM as if it were alone: it always has eight requests \
+             waiting, and neither the other VM nor the backup gets anything. In the paper the backup hurts it all the same; \
+             what let it through is not stated. In the sweep a queue of 31 in the drive does (102 s), a cache of writes alone \
+             does not.",
+        ),
+        shape("F3b", SLOWER, "399 against 369 s: 8.3 %", "Mode \"paper\"."),
+        shape(
+            "F3c",
+            TWICE,
+            "331 s, 2.8 times 118 s",
+            "Mode \"paper\". Under EDF the backup has a deadline among the others' and costs both VMs alike. The paper's random \
+             VM pays only a third of what its sequential one does.",
+        ),
+        RowSpec {
+            id: "F3d",
+            class: Class::Hardware,
+            must: "response times of both VMs and the backup: CFQ with priorities; EDF with credits; Flubber",
+            paper: "139/106/369; 331/84/583; 118/77/399 s",
+            note: "Flubber in mode \"paper\". Where the copy goes is not said; the other destination is in the sweep.",
+        },
+        shape("F3e", BEST, "118, 139, 331 s; 77, 84, 106 s", "Mode \"product\": as F3a."),
+        shape("F3f", SLOWER, "399 against 369 s: 8.3 %", "Mode \"product\"."),
+        shape("F3g", TWICE, "331 s, 2.8 times 118 s", "Mode \"product\": as F3c."),
+    ],
+    run: measure,
+};
+
+fn contenders() -> [Contender; 5] {
+    [guests::cfq(true), guests::edf(32), guests::flubber_paper(32), guests::flubber_product(32), guests::cfq(false)]
+}
+
+fn run_all(target: Backup, assumed: &Assumed, setting: &Setting) -> Result<[Outcome; 5], LabError> {
+    let all: Result<Vec<Outcome>, LabError> =
+        contenders().iter().map(|contender| compete(contender, Some(target), assumed, setting)).collect();
+    Ok(all?.try_into().expect("one for each"))
+}
+
+fn seconds(outcome: &Outcome) -> [f64; 3] {
+    [outcome.vms[0].seconds, outcome.vms[1].seconds, outcome.backup.expect("there was one")]
+}
+
+fn slashed(outcome: &Outcome) -> String {
+    seconds(outcome).map(|seconds| format!("{seconds:.0}")).join("/")
+}
+
+fn judge(finding: &mut Finding, ids: [&str; 3], outcomes: &[Outcome; 5], flubber: usize) {
+    let of = |which: usize| seconds(&outcomes[which]);
+    let (priorities, edf, flubber) = (of(PRIORITIES), of(EDF), of(flubber));
+    let orders = [[flubber[0], priorities[0], edf[0]], [flubber[1], edf[1], priorities[1]]];
+    let text = orders.map(|order| order.map(|seconds| format!("{seconds:.0}")).join(", "));
+    let holds = orders.iter().all(|order| order.windows(2).all(|pair| pair[0] < pair[1]));
+    finding.judge(ids[0], holds, format!("{} s", text.join("; ")));
+    let longer = flubber[2] / priorities[2] - 1.0;
+    let text = format!("{:.0} against {:.0} s: {:.1} %", flubber[2], priorities[2], 100.0 * longer);
+    finding.judge(ids[1], longer <= 0.15, text);
+    let times = edf[0] / flubber[0];
+    finding.judge(ids[2], times >= 2.0, format!("{:.0} s, {times:.1} times {:.0} s", edf[0], flubber[0]));
+}
+
+fn table(outcomes: &[Outcome; 5]) -> Table {
+    let columns = [
+        "scheduler",
+        "Seq VM [s]",
+        "Rnd VM [s]",
+        "backup [s]",
+        "Seq IOPS",
+        "Rnd IOPS",
+        "Seq delay [ms]",
+        "Rnd delay [ms]",
+    ];
+    let mut table = Table::new("Response times: here (paper); IOPS and delays while both VMs work", &columns);
+    for ((contender, outcome), paper) in contenders().iter().zip(outcomes).zip(PAPER) {
+        let times = seconds(outcome).into_iter().enumerate();
+        let times = times.map(|(what, here)| match paper {
+            Some(paper) => format!("{here:.1} ({:.1})", paper[what]),
+            None => format!("{here:.1}"),
+        });
+        let rest = [outcome.vms[0].iops, outcome.vms[1].iops, outcome.vms[0].delay, outcome.vms[1].delay];
+        let cells = std::iter::once(contender.name.to_owned()).chain(times);
+        table.row(cells.chain(rest.map(|value| format!("{value:.1}"))));
+    }
+    table
+}
+
+fn sweep(setting: &Setting) -> Result<Table, LabError> {
+    let names = contenders().map(|contender| contender.name);
+    let columns: Vec<&str> = std::iter::once("assumed").chain(names).collect();
+    let mut table = Table::new("Seq/Rnd/backup response times [s] under other assumptions", &columns);
+    let one = Assumed::NOMINAL;
+    let runs = [
+        ("the copy goes elsewhere", Backup::Elsewhere, one),
+        ("page cache answers 20 %", Backup::Same, Assumed { cached: 0.2, ..one }),
+        ("page cache answers 50 %", Backup::Same, Assumed { cached: 0.5, ..one }),
+        ("the host merges, up to 512 KiB", Backup::Same, Assumed { merging: true, ..one }),
+        ("the drive caches 16 MiB of writes", Backup::Same, Assumed { write_cache: 16 << 20, ..one }),
+        ("4 commands at the drive, sorted", Backup::Same, Assumed { depth: 4, ..one }),
+        ("31 commands at the drive, sorted", Backup::Same, Assumed { depth: 31, ..one }),
+        ("31 commands and a cache of writes", Backup::Same, Assumed { depth: 31, write_cache: 16 << 20, ..one }),
+    ];
+    for (name, target, assumed) in runs {
+        let outcomes = run_all(target, &assumed, setting)?;
+        table.row(std::iter::once(name.to_owned()).chain(outcomes.iter().map(slashed)));
+    }
+    Ok(table)
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let mut finding = Finding::default();
+    let outcomes = run_all(Backup::Same, &Assumed::NOMINAL, setting)?;
+    judge(&mut finding, ["F3a", "F3b", "F3c"], &outcomes, MODES[0]);
+    judge(&mut finding, ["F3e", "F3f", "F3g"], &outcomes, MODES[1]);
+    finding.show("F3d", format!("{} s", outcomes[..3].iter().map(slashed).collect::<Vec<_>>().join("; ")));
+    finding.tables.push(table(&outcomes));
+    if setting.is_nominal() {
+        finding.tables.push(sweep(setting)?);
+    }
+    let named: Vec<_> = contenders().iter().map(|contender| contender.name).zip(&outcomes).take(4).collect();
+    finding.charts = charts(&named);
+    let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    let bars = ["Seq VM", "Rnd VM", "backup"].into_iter().enumerate();
+    let bars = bars.map(|(what, name)| {
+        Line::bars(name, &named.iter().map(|(_, outcome)| seconds(outcome)[what]).collect::<Vec<_>>())
+    });
+    finding.charts.push(Chart::bars("Response times with a backup", "s", &names, bars.collect()));
+    Ok(finding)
+}

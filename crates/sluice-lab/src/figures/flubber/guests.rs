@@ -1,0 +1,322 @@
+//! The two VMs of the paper, and the host's backup.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::policy::{LatencyTarget, PriorityClass};
+use sluice_sched::stack::{Guest, Ring, Stack};
+use sluice_sched::{Bytes, Instant, Kind, Policy};
+use sluice_sim::checks::check;
+use sluice_sim::engine::{Simulation, Thread};
+use sluice_sim::random::Stream;
+use sluice_sim::workloads::{Ask, Program, Step, Threads, Workload, recipes};
+
+use crate::band::Setting;
+use crate::device::{DeviceFile, ModelFile};
+use crate::figure::LabError;
+use crate::setup::{Host, at, refused};
+
+/// The device of all figures.
+pub(super) const DEVICE: &str = "flubber-sata";
+/// Required block requests per second and latency in milliseconds, by VM: Table I.
+pub(super) const SLO: [(u64, u64); 2] = [(1000, 80), (120, 60)];
+/// The largest request of Linux 2.6.18.
+const TRANSFER_MAX: Bytes = Bytes::kib(512);
+/// Names of the VMs.
+pub(super) const VMS: [&str; 2] = ["Seq VM", "Rnd VM"];
+/// What all figures assume of the guests.
+pub(super) const GUESTS: &str = "Two VMs on a SATA disk of 1 TB, one request at a time: 16 threads read 2 GiB of 128 files in order, 8 threads read \
+     10,000 blocks of 16 KiB anywhere in 128 files of 1 GiB. Noop in the guests, a ring of 32 requests of at most 44 KiB. \
+     Assumed: the sequential VM's read-ahead makes block requests of 38 KiB, one for each thread (both follow from the \
+     paper's own numbers: 2 GiB in 54.16 s at 1015 requests per second, and throughput times delay is 16); the page cache \
+     answers 36 % of the random reads; no time to think; images of 12 GB lie side by side; the host merges nothing.";
+
+/// What is assumed of the guests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Assumed {
+    /// Part of the random reads that the page cache answers.
+    pub(super) cached: f64,
+    /// Bytes of a sequential block request, before the ring splits it.
+    pub(super) block: u64,
+    /// From the start of one image to that of the next.
+    pub(super) apart: u64,
+    /// Whether the host joins neighbouring requests of a VM.
+    pub(super) merging: bool,
+    /// Requests at the drive, which sorts them.
+    pub(super) depth: u32,
+    /// Bytes of the drive's cache of writes.
+    pub(super) write_cache: u64,
+}
+
+impl Assumed {
+    /// What the rows are judged with.
+    pub(super) const NOMINAL: Assumed =
+        Assumed { cached: 0.36, block: 38 << 10, apart: 12_000_000_000, merging: false, depth: 1, write_cache: 0 };
+}
+
+/// What the host does beside the VMs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backup {
+    /// The copy goes to the same disk.
+    Same,
+    /// It goes elsewhere.
+    Elsewhere,
+}
+
+/// A scheduler of the paper.
+#[derive(Debug, Clone)]
+pub(super) struct Contender {
+    /// In tables.
+    pub(super) name: &'static str,
+    pub(super) host: Host,
+    /// Whether the random VM has real-time priority.
+    pub(super) real_time: bool,
+}
+
+/// Flubber as published.
+pub(super) fn flubber_paper(beta: i64) -> Contender {
+    let host = Host::new("flubber", 1).rotational().text("mode", "paper").number("beta", beta);
+    Contender { name: "Flubber, paper", host, real_time: false }
+}
+
+/// Flubber as it serves real VMs.
+pub(super) fn flubber_product(beta: i64) -> Contender {
+    let host = Host::new("flubber", 1).rotational().number("beta", beta);
+    Contender { name: "Flubber, product", host, real_time: false }
+}
+
+/// The scheduler of Linux 2.6.18 with all VMs alike, or the random VM before the other.
+pub(super) fn cfq(real_time: bool) -> Contender {
+    let name = if real_time { "CFQ, RT/BE" } else { "CFQ" };
+    Contender { name, host: Host::new("cfq", 1).rotational().text("mode", "2.6.18"), real_time }
+}
+
+/// The earliest deadline first behind the same credits.
+pub(super) fn edf(beta: i64) -> Contender {
+    Contender {
+        name: "EDF with credits",
+        host: Host::new("edf-credit", 1).rotational().number("beta", beta),
+        real_time: false,
+    }
+}
+
+/// Every scheduler that is compared, at the paper's interval factor.
+pub(super) fn contenders() -> [Contender; 5] {
+    [cfq(false), cfq(true), edf(32), flubber_paper(32), flubber_product(32)]
+}
+
+/// What a VM got while both worked, in windows of a second.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Got {
+    /// Block requests per second.
+    pub(super) iops: f64,
+    /// The most in a second.
+    pub(super) iops_max: f64,
+    /// Mean delay in milliseconds.
+    pub(super) delay: f64,
+    /// The largest mean delay of a second.
+    pub(super) delay_max: f64,
+    /// Of the seconds, the part whose mean delay is within the target.
+    pub(super) in_time: f64,
+    /// When it had done everything, in seconds.
+    pub(super) seconds: f64,
+    /// Block requests per second, and mean delay, in every second.
+    pub(super) series: [Vec<(f64, f64)>; 2],
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    /// The sequential VM and the random one.
+    pub(super) vms: [Got; 2],
+    /// When the backup was over.
+    pub(super) backup: Option<f64>,
+    /// Part of the time until both VMs were done in which the disk did nothing.
+    pub(super) idle: f64,
+}
+
+fn policy(vm: usize, real_time: bool) -> Policy {
+    let (iops, latency) = SLO[vm];
+    let target = LatencyTarget { p99: Duration::from_millis(latency), reads_only: false };
+    let priority_class = if real_time { PriorityClass::RealTime } else { PriorityClass::BestEffort };
+    Policy { latency: Some(target), priority_class, ..Policy::default() }.reserving(iops)
+}
+
+fn workload(vm: usize, assumed: &Assumed, setting: &Setting) -> Result<Box<dyn Workload>, LabError> {
+    let start = Instant::ZERO;
+    let recipe = recipes::Setting { volume: assumed.apart.max(4 << 30), start, random: setting.stream(VMS[vm]) };
+    let mut table = ParamTable::new();
+    if vm == 0 {
+        let per_file = (16 << 20) / assumed.block;
+        table.insert("block".into(), Value::Text(format!("{}B", assumed.block)));
+        table.insert("events".into(), Value::Integer(128 * per_file as i64));
+    } else {
+        table.insert("cached".into(), Value::Float(assumed.cached));
+    }
+    recipes::build(["sysbench-seqrd", "sysbench-rndrd"][vm], recipe, &table).map_err(refused)
+}
+
+/// Both VMs, and perhaps a backup, until all is done.
+pub(super) fn compete(
+    contender: &Contender,
+    backup: Option<Backup>,
+    assumed: &Assumed,
+    setting: &Setting,
+) -> Result<Outcome, LabError> {
+    let host = contender.host.clone().depth(assumed.depth).transfer(TRANSFER_MAX);
+    let host = if assumed.merging { host.merging(TRANSFER_MAX) } else { host };
+    let mut device = DeviceFile::load(DEVICE)?;
+    if let ModelFile::Drives { drive, .. } = &mut device.model {
+        (drive.queue, drive.write_cache_bytes) = (assumed.depth, assumed.write_cache);
+    }
+    let model = device.model(setting);
+    let mut simulation = Simulation::new(Stack::new(host.gate()?), model, Duration::ZERO, Duration::from_secs(1));
+    for vm in 0..2 {
+        let policy = policy(vm, vm == 1 && contender.real_time);
+        let vm = simulation.add_guest(0, policy, guest(Ring::XEN)?).map_err(refused)?;
+        let thread = Thread::new(workload(vm, assumed, setting)?).at(vm as u64 * assumed.apart);
+        simulation.add_thread(vm, thread).map_err(refused)?;
+    }
+    if let Some(target) = backup {
+        add_backup(&mut simulation, contender, target, assumed, setting)?;
+    }
+    let idle = run(&mut simulation);
+    if let Some(broken) = check(&simulation).into_iter().next() {
+        return Err(LabError::Broken(contender.name.to_owned(), broken));
+    }
+    let ended = |vm| simulation.ended(vm).map_or(3600.0, |at| at.as_nanos() as f64 * 1e-9);
+    let both = ended(0).min(ended(1)).floor() as usize;
+    let vms = std::array::from_fn(|vm| got(&simulation, vm, both, ended(vm)));
+    Ok(Outcome { vms, backup: backup.map(|_| ended(2)), idle })
+}
+
+/// Goes on until everything is done, or has failed to be; the part of the time in which the disk was idle though a VM
+/// had not done everything.
+fn run(simulation: &mut Simulation) -> f64 {
+    let mut second = 0;
+    while second < 3600 && (simulation.ended(0).is_none() || simulation.ended(1).is_none()) {
+        second += 1;
+        simulation.run_until(at(second));
+    }
+    let worked = simulation.device().busy_nanos() as f64 * 1e-9;
+    let over = [0, 1].map(|vm| simulation.ended(vm).map_or(3600.0, |at| at.as_nanos() as f64 * 1e-9));
+    simulation.run_until(at(3600));
+    1.0 - (worked / over[0].max(over[1])).min(1.0)
+}
+
+/// Noop, which joins neighbours that wait for a place in the ring.
+fn guest(ring: Ring) -> Result<Guest, LabError> {
+    Host::new("noop", ring.slots).merging(ring.transfer_max).guest(ring)
+}
+
+fn got(simulation: &Simulation, vm: usize, both: usize, seconds: f64) -> Got {
+    let series = simulation.record(vm).series();
+    let delay = |index: usize| {
+        let window = series.get(index).copied().unwrap_or_default();
+        window.latency as f64 / 1e6 / window.completed.max(1) as f64
+    };
+    let rate = |index: usize| series.get(index).map_or(0.0, |window| window.completed as f64);
+    // What both do in the first second, with an arm that comes from elsewhere, is not counted.
+    let seconds_of_both = 1..both.max(2);
+    let count = seconds_of_both.len() as f64;
+    let windows = || seconds_of_both.clone().filter_map(|index| series.get(index));
+    let completed: u64 = windows().map(|window| window.completed).sum();
+    let latency: u64 = windows().map(|window| window.latency).sum();
+    let target = SLO[vm].1 as f64;
+    let in_time = seconds_of_both.clone().filter(|second| rate(*second) > 0.0 && delay(*second) <= target).count();
+    let all = |value: &dyn Fn(usize) -> f64| (0..series.len()).map(|second| (second as f64, value(second))).collect();
+    Got {
+        iops: completed as f64 / count,
+        iops_max: seconds_of_both.clone().map(rate).fold(0.0, f64::max),
+        delay: latency as f64 / 1e6 / completed.max(1) as f64,
+        delay_max: seconds_of_both.clone().map(delay).fold(0.0, f64::max),
+        in_time: in_time as f64 / count,
+        seconds,
+        series: [all(&rate), all(&delay)],
+    }
+}
+
+/// A copy of an image of 12 GB by the host: read in order with the kernel's read-ahead, written in bursts by its page cache.
+struct Copy {
+    left: u64,
+    cursor: u64,
+    target: Option<u64>,
+}
+
+impl Copy {
+    const IMAGE: u64 = 12_000_000_000;
+    /// Linux's read-ahead.
+    const READ: u32 = 128 << 10;
+    /// What the page cache writes at once.
+    const BURST: u32 = 8 << 20;
+}
+
+impl Program for Copy {
+    fn refill(&mut self, _thread: u32, _random: &mut Stream, steps: &mut VecDeque<Step>) {
+        let burst = self.left.min(u64::from(Copy::BURST)) as u32 / 4096 * 4096;
+        self.left -= u64::from(burst);
+        let mut read = 0;
+        while read < burst {
+            let length = Copy::READ.min(burst - read);
+            steps.push_back(Step::Ask(Ask { kind: Kind::Read, offset: self.cursor + u64::from(read), length }));
+            read += length;
+        }
+        if let (Some(target), true) = (self.target, burst > 0) {
+            steps.push_back(Step::Ask(Ask { kind: Kind::Write, offset: target + self.cursor, length: burst }));
+        }
+        self.cursor += u64::from(burst);
+    }
+}
+
+fn add_backup(
+    simulation: &mut Simulation,
+    contender: &Contender,
+    target: Backup,
+    assumed: &Assumed,
+    setting: &Setting,
+) -> Result<(), LabError> {
+    let mut policy = Policy::default();
+    // CFQ knows no background queue; the paper's text excludes its idle class.
+    if contender.host.scheduler != "cfq" {
+        policy.class = sluice_sched::policy::Class::Background;
+    }
+    // The host's page cache and its block layer instead of a ring.
+    let ring = Ring { slots: 128, transfer_max: TRANSFER_MAX };
+    let vm = simulation.add_guest(0, policy, guest(ring)?).map_err(refused)?;
+    let target = (target == Backup::Same).then_some(assumed.apart);
+    let program = Copy { left: Copy::IMAGE, cursor: 0, target };
+    let threads = Threads::new(1, program, Instant::ZERO, setting.stream("backup"));
+    let thread = Thread::new(Box::new(threads)).at(2 * assumed.apart);
+    simulation.add_thread(vm, thread).map_err(refused)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_reads_all_and_writes_all_behind_it_in_bursts() {
+        let mut copy = Copy { left: Copy::IMAGE, cursor: 0, target: Some(Assumed::NOMINAL.apart) };
+        let (mut steps, mut random) = (VecDeque::new(), Setting::NOMINAL.stream("copy"));
+        let (mut read, mut written) = (0, 0);
+        loop {
+            copy.refill(0, &mut random, &mut steps);
+            if steps.is_empty() {
+                break;
+            }
+            for step in steps.drain(..) {
+                let Step::Ask(ask) = step else { panic!("a copy does not think") };
+                let (at, most, done) = match ask.kind {
+                    Kind::Read => (0, Copy::READ, &mut read),
+                    _ => (Assumed::NOMINAL.apart, Copy::BURST, &mut written),
+                };
+                assert!(ask.offset == at + *done && ask.length <= most, "{ask:?}");
+                *done += u64::from(ask.length);
+            }
+            assert_eq!(read, written, "a burst is what has been read since the last one");
+        }
+        assert!(Copy::IMAGE - read < 4096, "{read}");
+    }
+}
