@@ -17,6 +17,7 @@ pub const ALL: &[&Figure] = &[
     &flubber::latency::FIGURE,
     &two_tier::loss::FIGURE,
     &two_tier::pairs::FIGURE,
+    &two_tier::credit::FIGURE,
 ];
 
 /// What a word on the command line means: a figure, a row, a paper, or everything.

@@ -9,6 +9,7 @@ use crate::figure::LabError;
 use crate::setup::Host;
 use crate::tiers;
 
+pub(super) mod credit;
 pub(super) mod loss;
 pub(super) mod pairs;
 
