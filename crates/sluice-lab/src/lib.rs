@@ -14,6 +14,7 @@
 //! numbers and not judged.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod band;
 pub mod device;
 pub mod figure;

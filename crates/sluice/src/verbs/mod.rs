@@ -5,6 +5,7 @@ use clap::Subcommand;
 use crate::failure::Failure;
 use crate::output::Format;
 
+mod advise;
 mod attach;
 mod check;
 mod completions;
@@ -34,6 +35,7 @@ pub(crate) enum Verb {
     Demo(demo::Demo),
     Reproduce(reproduce::Reproduce),
     Sim(sim::Sim),
+    Advise(advise::Advise),
     Completions(completions::Completions),
 }
 
@@ -58,6 +60,7 @@ impl Verb {
             Verb::Demo(verb) => verb.run(format, quiet),
             Verb::Reproduce(verb) => verb.run(format, quiet),
             Verb::Sim(verb) => verb.run(format, quiet),
+            Verb::Advise(verb) => verb.run(format, quiet),
             Verb::Completions(verb) => verb.run(),
         }
     }

@@ -1,0 +1,326 @@
+//! From what was measured to what to choose, and how sure that is.
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+use sluice_sched::Descriptor;
+use sluice_sched::policy::Field;
+use sluice_sim::statistics::Mean;
+
+use super::{Got, Pair};
+
+/// Differences below this part do not matter, however sure they are.
+const MATTERS: f64 = 0.01;
+/// In a guest, the earlier the better among those that cannot be told apart.
+const IN_GUEST: [&str; 2] = ["noop", "deadline"];
+/// On the host of one VM.
+const FOR_ONE: [&str; 2] = ["deadline", "noop"];
+/// On the host of several: what keeps them apart.
+const FOR_SEVERAL: [&str; 3] = ["mclock", "sfqd", "cfq"];
+
+/// What counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Requests per second, the more the better.
+    Throughput,
+    /// The 99th percentile of latency, the less the better.
+    P99,
+}
+
+/// How a pair compares with the best one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sureness {
+    /// It has the best mean.
+    Best,
+    /// It cannot be told from the best: the interval of the difference contains zero, or the difference is below 1 %.
+    Same,
+    /// It is behind, with 95 % confidence.
+    Behind,
+}
+
+/// A pair with what is known of it.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// In the guest.
+    pub guest: &'static str,
+    /// On the host.
+    pub host: &'static str,
+    /// Requests per second.
+    pub iops: Mean,
+    /// Bytes per second.
+    pub bytes: Mean,
+    /// The 99th percentile of latency, in milliseconds.
+    pub p99_ms: Mean,
+    /// How far it is behind the best one in what counts, in percent of that one, run by run.
+    pub behind: Mean,
+    /// Whether that is known.
+    pub sureness: Sureness,
+    /// Why it is not advised, whatever it gets.
+    pub never: Option<&'static str>,
+}
+
+/// What to choose.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The best first.
+    pub pairs: Vec<Verdict>,
+    /// Which of them to take.
+    pub chosen: usize,
+    /// What was counted.
+    pub by: By,
+}
+
+impl Answer {
+    /// Whether the measurements alone leave nothing to choose: every other pair is behind.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.pairs.iter().filter(|pair| pair.sureness != Sureness::Behind).count() == 1
+    }
+
+    /// Pairs that cannot be told from the best one.
+    pub fn not_told_apart(&self) -> impl Iterator<Item = &Verdict> {
+        self.pairs.iter().filter(|pair| pair.sureness != Sureness::Behind)
+    }
+
+    /// In sentences: what to choose, why, and how sure that is.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let (chosen, best) = (&self.pairs[self.chosen], &self.pairs[0]);
+        let mut said = vec![format!("Choose {} in the guest and {} on the host.", chosen.guest, chosen.host)];
+        let (mut same, mut others) = (0, 0);
+        self.pairs.iter().for_each(|pair| match pair.sureness {
+            Sureness::Behind => others += 1,
+            _ => same += 1,
+        });
+        said.push(match (self.is_alone(), best.behind.half) {
+            (_, None) => "One run of each pair says nothing of how sure that is; use more runs.".to_owned(),
+            (true, _) => {
+                format!("It is the best of {} pairs; each other one is behind with 95 % confidence.", others + 1)
+            }
+            (false, _) => format!("The {same} best of {} pairs cannot be told apart.", same + others),
+        });
+        if best.behind.half.is_some() {
+            said.extend(self.indifferent(|pair| pair.guest, chosen.host, |pair| pair.host, "guest"));
+            said.extend(self.indifferent(|pair| pair.host, chosen.guest, |pair| pair.guest, "host"));
+        }
+        if let Some(why) = best.never {
+            let behind = chosen.behind.mean;
+            let text = format!("{} above {} gets {behind:.0} % more but is not advised: {why}.", best.guest, best.host);
+            said.extend((chosen.sureness == Sureness::Behind).then_some(text));
+        }
+        said
+    }
+
+    /// Says so if the choice at one level makes no difference beside what was chosen at the other.
+    fn indifferent(
+        &self,
+        here: fn(&Verdict) -> &'static str,
+        at_other: &str,
+        other: fn(&Verdict) -> &'static str,
+        level: &str,
+    ) -> Option<String> {
+        let beside: Vec<_> = self.pairs.iter().filter(|pair| other(pair) == at_other).collect();
+        let same = beside.iter().filter(|pair| pair.sureness != Sureness::Behind).count();
+        (same == beside.len() && same > 1).then(|| {
+            let names: Vec<_> = beside.iter().map(|pair| here(pair)).collect();
+            format!("The {level}'s choice among {} makes no difference that can be told.", names.join(", "))
+        })
+    }
+}
+
+/// Ranks pairs, and takes of those that are not behind the one that the rule of thumb has first: in the guest noop or
+/// deadline; on the host deadline for one VM, what keeps them apart for several; anticipatory never in a guest.
+// rule: two-tier.advice
+///
+/// # Panics
+/// If there is no pair, or a pair without a run.
+#[must_use]
+pub fn choose(mut pairs: Vec<Pair>, vms: u32, by: By) -> Answer {
+    pairs.sort_by(|a, b| compare(a, b, by));
+    let best = pairs[0].runs.clone();
+    let verdicts: Vec<_> =
+        pairs.iter().enumerate().map(|(number, pair)| verdict(pair, number == 0, &best, vms, by)).collect();
+    // Only if everything is ruled out does one of those have to do.
+    let any = verdicts.iter().any(|pair| pair.never.is_none());
+    let may = |pair: &Verdict| pair.never.is_none() || !any;
+    let first = verdicts.iter().position(may).expect("there is a pair");
+    // What cannot be told from the best that may be taken.
+    let runs = pairs[first].runs.clone();
+    let chosen = (first..pairs.len())
+        .filter(|number| may(&verdicts[*number]) && !is_behind(&behind(&pairs[*number].runs, &runs, by)))
+        .min_by_key(|number| preference(&verdicts[*number], vms))
+        .unwrap_or(first);
+    Answer { pairs: verdicts, chosen, by }
+}
+
+fn value(got: &Got, by: By) -> f64 {
+    match by {
+        By::Throughput => got.iops,
+        By::P99 => got.p99_ms,
+    }
+}
+
+fn mean(runs: &[Got], of: impl Fn(&Got) -> f64) -> Mean {
+    Mean::of(&runs.iter().map(of).collect::<Vec<_>>()).expect("a pair has runs")
+}
+
+/// The better one first; equal ones by name, so that the order repeats.
+fn compare(a: &Pair, b: &Pair, by: By) -> Ordering {
+    let of = |pair: &Pair, by| mean(&pair.runs, |got| value(got, by)).mean;
+    let throughput = of(b, By::Throughput).total_cmp(&of(a, By::Throughput));
+    let p99 = of(a, By::P99).total_cmp(&of(b, By::P99));
+    let (first, second) = if by == By::P99 { (p99, throughput) } else { (throughput, p99) };
+    first.then(second).then_with(|| (a.guest.name, a.host.name).cmp(&(b.guest.name, b.host.name)))
+}
+
+/// How far runs are behind those with the same seeds, in percent.
+fn behind(runs: &[Got], best: &[Got], by: By) -> Mean {
+    let sign = if by == By::Throughput { 1.0 } else { -1.0 };
+    let differences = best.iter().zip(runs).map(|(best, got)| {
+        let (best, got) = (value(best, by), value(got, by));
+        // Not minus zero, which people would see.
+        100.0 * sign * (best - got) / best.max(f64::MIN_POSITIVE) + 0.0
+    });
+    Mean::of(&differences.collect::<Vec<_>>()).expect("a pair has runs")
+}
+
+fn is_behind(behind: &Mean) -> bool {
+    behind.mean > 100.0 * MATTERS && behind.half.is_none_or(|half| behind.mean > half)
+}
+
+fn verdict(pair: &Pair, is_best: bool, best: &[Got], vms: u32, by: By) -> Verdict {
+    let behind = behind(&pair.runs, best, by);
+    let sureness = match is_behind(&behind) {
+        _ if is_best => Sureness::Best,
+        true => Sureness::Behind,
+        false => Sureness::Same,
+    };
+    Verdict {
+        guest: pair.guest.name,
+        host: pair.host.name,
+        iops: mean(&pair.runs, |got| got.iops),
+        bytes: mean(&pair.runs, |got| got.bytes),
+        p99_ms: mean(&pair.runs, |got| got.p99_ms),
+        behind,
+        sureness,
+        never: never(pair.guest, pair.host, vms),
+    }
+}
+
+/// Why a pair is not advised.
+fn never(guest: &Descriptor, host: &Descriptor, vms: u32) -> Option<&'static str> {
+    let keeps_apart = host.enforces(Field::Weight);
+    match () {
+        () if guest.name == "anticipatory" => Some(
+            "anticipatory takes the host's delays for its threads' pauses, and keeps the disk idle for one of them",
+        ),
+        () if vms > 1 && !keeps_apart => Some("that host keeps no VM from taking what is another's"),
+        () => None,
+    }
+}
+
+/// The place in the rule of thumb.
+fn preference(pair: &Verdict, vms: u32) -> (usize, usize) {
+    let place = |names: &[&str], name: &str| names.iter().position(|known| *known == name).unwrap_or(names.len());
+    let hosts: &[&str] = if vms == 1 { &FOR_ONE } else { &FOR_SEVERAL };
+    (place(&IN_GUEST, pair.guest), place(hosts, pair.host))
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_sched::schedulers;
+
+    use super::*;
+
+    /// A pair whose runs got so many requests per second.
+    fn pair(guest: &str, host: &str, iops: [f64; 4]) -> Pair {
+        let [guest, host] = [guest, host].map(|name| schedulers::find(name).expect("a scheduler's name"));
+        let got = |iops| Got { iops, bytes: iops * 4096.0, p99_ms: 1e4 / iops };
+        Pair { guest, host, runs: iops.map(got).to_vec() }
+    }
+
+    fn names(answer: &Answer) -> (&str, &str) {
+        (answer.pairs[answer.chosen].guest, answer.pairs[answer.chosen].host)
+    }
+
+    // rule: two-tier.advice
+    #[test]
+    fn among_equals_the_rule_of_thumb_chooses() {
+        // Seeds differ by much more than pairs do; run by run the pairs are the same, or not.
+        let fast = [900.0, 1100.0, 950.0, 1050.0];
+        let slow = fast.map(|iops| iops * 0.9);
+        let pairs = || {
+            vec![
+                pair("cfq", "deadline", slow),
+                pair("noop", "cfq", fast),
+                pair("noop", "mclock", fast),
+                pair("noop", "deadline", fast),
+                pair("deadline", "noop", fast),
+            ]
+        };
+        let alone = choose(pairs(), 1, By::Throughput);
+        assert_eq!(names(&alone), ("noop", "deadline"));
+        assert_eq!(alone.not_told_apart().count(), 4);
+        assert!(!alone.is_alone());
+        assert_eq!(alone.pairs.last().map(|last| (last.guest, last.sureness)), Some(("cfq", Sureness::Behind)));
+        assert_eq!(names(&choose(pairs(), 3, By::Throughput)), ("noop", "mclock"), "several are kept apart");
+        let said = alone.sentences().join(" ");
+        assert!(said.contains("The 4 best of 5 pairs cannot be told apart"), "{said}");
+        assert!(said.contains("host's choice among cfq, deadline, mclock makes no difference"), "{said}");
+    }
+
+    // rule: two-tier.advice
+    #[test]
+    fn anticipatory_is_never_advised_in_a_guest_and_what_that_costs_is_said() {
+        let answer = choose(
+            vec![
+                pair("anticipatory", "noop", [100.0, 101.0, 99.0, 100.0]),
+                pair("cfq", "noop", [80.0, 80.0, 79.0, 81.0]),
+            ],
+            1,
+            By::Throughput,
+        );
+        assert_eq!(names(&answer), ("cfq", "noop"));
+        let said = answer.sentences().join(" ");
+        assert!(said.contains("anticipatory above noop gets 20 % more but is not advised"), "{said}");
+    }
+
+    #[test]
+    fn a_difference_that_one_seed_makes_is_none() {
+        let answer = choose(
+            vec![
+                pair("noop", "noop", [100.0, 100.0, 100.0, 100.0]),
+                pair("deadline", "noop", [100.0, 100.0, 60.0, 100.0]),
+                pair("cfq", "noop", [90.0, 91.0, 89.0, 90.0]),
+            ],
+            1,
+            By::Throughput,
+        );
+        let sureness = |guest| answer.pairs.iter().find(|pair| pair.guest == guest).map(|pair| pair.sureness);
+        assert_eq!(sureness("noop"), Some(Sureness::Best));
+        assert_eq!(sureness("deadline"), Some(Sureness::Same), "10 % behind on average, 32 % more or less");
+        assert_eq!(sureness("cfq"), Some(Sureness::Behind), "10 % behind on average, 1.3 % more or less");
+    }
+
+    #[test]
+    fn by_latency_the_order_may_be_another() {
+        let with = |guest, p99_ms| {
+            let mut pair = pair(guest, "noop", [100.0; 4]);
+            pair.runs.iter_mut().for_each(|got| got.p99_ms = p99_ms);
+            pair
+        };
+        let answer = choose(vec![with("noop", 30.0), with("cfq", 10.0)], 1, By::P99);
+        assert_eq!(names(&answer), ("cfq", "noop"));
+        assert_eq!(answer.pairs[1].behind.mean, 200.0);
+    }
+
+    #[test]
+    fn one_run_is_not_sure_of_anything() {
+        let mut one = [pair("noop", "noop", [100.0; 4]), pair("cfq", "noop", [50.0; 4])];
+        one.iter_mut().for_each(|pair| pair.runs.truncate(1));
+        let said = choose(one.into(), 1, By::Throughput).sentences().join(" ");
+        assert!(said.contains("use more runs"), "{said}");
+    }
+}

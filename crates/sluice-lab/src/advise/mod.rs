@@ -1,0 +1,277 @@
+//! Which scheduler to use in the guest and which on the host, for a load on a device: measured, not guessed.
+//!
+//! Every pair runs with the same seeds, so that two pairs can be compared run by run: what one seed makes harder it makes
+//! harder for both. A pair is behind the best one if the 95 % interval of its difference says so; pairs of which it does not
+//! cannot be told apart, and among these a rule of thumb chooses ([`choose`]).
+//!
+//! Example: eight threads that read anywhere on a disk, one VM. Noop and deadline in the guest get 900 reads a second above
+//! any host, cfq 400: choose noop in the guest; what the host has cannot be told apart, so take deadline there.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sluice_sched::params::ParamTable;
+use sluice_sched::stack::{Ring, Stack};
+use sluice_sched::{Bytes, Descriptor, Instant, Policy};
+use sluice_sim::devices::Model;
+use sluice_sim::devices::toll::Toll;
+use sluice_sim::engine::{Simulation, Thread};
+use sluice_sim::random::stream;
+use sluice_sim::scenario::models::{self, ModelKind};
+use sluice_sim::scenario::workloads;
+use sluice_sim::traces::{self, Format};
+use sluice_sim::traces::{Beyond, Failure, Select};
+use sluice_sim::workloads::{Pace, Replay, Workload};
+
+use crate::figure::LabError;
+use crate::setup::{Host, refused};
+
+mod choose;
+
+pub use choose::{Answer, By, Sureness, Verdict, choose};
+
+/// Not measured: schedulers learn how long threads think.
+const WARM: Duration = Duration::from_secs(1);
+
+/// What a thread of a VM does.
+#[derive(Debug, Clone)]
+pub enum Load {
+    /// A workload by name.
+    Named(workloads::Known, ParamTable),
+    /// A recorded load; its requests go to the threads as these become free. Each run has its own part of it.
+    Trace {
+        /// Where it is.
+        file: PathBuf,
+        /// What it is.
+        format: Format,
+        /// Requests in it.
+        rows: u64,
+    },
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// What each VM does.
+    pub load: Load,
+    /// On what.
+    pub device: (&'static ModelKind, ParamTable),
+    /// Requests that the device takes at once.
+    pub depth: u32,
+    /// Schedulers in the guest.
+    pub guests: Vec<&'static Descriptor>,
+    /// Schedulers on the host.
+    pub hosts: Vec<&'static Descriptor>,
+    /// How many VMs do so, with equal rights.
+    pub vms: u32,
+    /// Threads of each, with one request outstanding each unless the workload says otherwise.
+    pub threads: u32,
+    /// Between a guest and the host.
+    pub ring: Ring,
+    /// What virtualisation costs each request.
+    pub request_cost: Duration,
+    /// Runs of each pair, with seeds from `seed` on.
+    pub runs: u32,
+    /// The first seed.
+    pub seed: u64,
+    /// Of each run, in virtual time, at most; the first second is not measured.
+    pub duration: Duration,
+    /// What counts.
+    pub by: By,
+}
+
+/// One run of a pair.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Got {
+    /// Requests per second, all VMs together.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bytes: f64,
+    /// The 99th percentile of latency of the VM that has the worst, in milliseconds.
+    pub p99_ms: f64,
+}
+
+/// All runs of a pair.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// In the guest.
+    pub guest: &'static Descriptor,
+    /// On the host.
+    pub host: &'static Descriptor,
+    /// By seed.
+    pub runs: Vec<Got>,
+}
+
+/// Runs every pair with every seed, on so many processors, and chooses. `progress` is told how many runs are over, of how many.
+///
+/// # Errors
+/// A parameter that cannot be, a trace that cannot be read or is too short, or a run that broke a law.
+pub fn advise(question: &Question, jobs: usize, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Answer, LabError> {
+    let pairs: Vec<_> =
+        question.guests.iter().flat_map(|guest| question.hosts.iter().map(move |host| (*guest, *host))).collect();
+    let all: Vec<_> = pairs.iter().flat_map(|pair| (0..question.runs).map(move |run| (*pair, run))).collect();
+    let (next, over) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results = Mutex::new(vec![None; all.len()]);
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, all.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(((guest, host), run)) = all.get(number) else { break };
+                    match measure(question, guest, host, *run) {
+                        Ok(got) => results.lock().expect("no run panics while it holds it")[number] = Some(got),
+                        Err(error) => {
+                            // The first of them in the order of runs is told, and no new run begins.
+                            let mut failed = failed.lock().expect("no run panics while it holds it");
+                            if failed.as_ref().is_none_or(|(before, _)| number < *before) {
+                                *failed = Some((number, error));
+                            }
+                            next.store(all.len(), Ordering::Relaxed);
+                        }
+                    }
+                    progress(over.fetch_add(1, Ordering::Relaxed) + 1, all.len());
+                }
+            });
+        }
+    });
+    if let Some((_, error)) = failed.into_inner().expect("all runs are over") {
+        return Err(error);
+    }
+    let results = results.into_inner().expect("all runs are over");
+    let runs = results.chunks(question.runs as usize);
+    let pairs = pairs.into_iter().zip(runs).map(|((guest, host), runs)| Pair {
+        guest,
+        host,
+        runs: runs.iter().map(|got| got.expect("every run has a result")).collect(),
+    });
+    Ok(choose(pairs.collect(), question.vms, question.by))
+}
+
+/// Elevators of Linux in a guest: each of its threads is one process.
+fn in_guest(descriptor: &'static Descriptor, question: &Question) -> Host {
+    let host = on_host(descriptor, question);
+    if descriptor.name == "cfq" { host.text("mode", "2.6.32") } else { host }
+}
+
+fn on_host(descriptor: &'static Descriptor, question: &Question) -> Host {
+    let mut host = Host::new(descriptor.name, question.depth);
+    if is_rotational(question.device.0) {
+        host = host.rotational();
+    }
+    if descriptor.merging { host.merging(Bytes::kib(256)) } else { host }
+}
+
+/// Whether its neighbouring requests cost less.
+fn is_rotational(kind: &ModelKind) -> bool {
+    ["hdd", "raid0", "raid5"].contains(&kind.name)
+}
+
+/// One run of one pair.
+fn measure(
+    question: &Question,
+    guest: &'static Descriptor,
+    host: &'static Descriptor,
+    run: u32,
+) -> Result<Got, LabError> {
+    let what = format!("{} in the guest above {}", guest.name, host.name);
+    let seed = question.seed + u64::from(run);
+    let (kind, params) = &question.device;
+    let device = format!("Device model {}", kind.name);
+    let wrong = |error| LabError::Refused(format!("{device}: {error}"));
+    let span = kind.derive(params).map_err(wrong)?.span / u64::from(question.vms);
+    let setting = models::Setting { seed, name: "device".to_owned() };
+    let model: Box<dyn Model> = kind.build(params, &setting).map_err(wrong)?;
+    let model = match question.request_cost {
+        Duration::ZERO => model,
+        each => Box::new(Toll::new(model, each)),
+    };
+    let front = Stack::new(on_host(host, question).gate()?);
+    let mut simulation = Simulation::new(front, model, WARM, Duration::from_secs(1));
+    let mut failures = Vec::new();
+    for vm in 0..question.vms {
+        let inside = in_guest(guest, question).guest(question.ring)?;
+        let member = simulation.add_guest(0, Policy::default(), inside).map_err(refused)?;
+        for workload in load(question, seed, (vm, run), span, &mut failures)? {
+            let thread = Thread::new(workload).at(u64::from(vm) * span).synchronous();
+            simulation.add_thread(member, thread).map_err(refused)?;
+        }
+    }
+    simulation.run_until(Instant::ZERO + question.duration);
+    if let Some(error) = failures.iter().find_map(Failure::take) {
+        return Err(LabError::Refused(format!("The trace: {error}")));
+    }
+    if let Some(broken) = sluice_sim::checks::check(&simulation).into_iter().next() {
+        return Err(LabError::Broken(what, broken));
+    }
+    got(&simulation, question, &what)
+}
+
+/// The threads of one VM.
+fn load(
+    question: &Question,
+    seed: u64,
+    (vm, run): (u32, u32),
+    volume: u64,
+    failures: &mut Vec<Failure>,
+) -> Result<Vec<Box<dyn Workload>>, LabError> {
+    match &question.load {
+        Load::Named(known, params) => (0..question.threads)
+            .map(|thread| {
+                let random = stream(seed, &format!("{vm}/{thread}"));
+                let setting = workloads::Setting { volume, start: Instant::ZERO, random };
+                let built = known.build(&one_thread(*known, params), setting);
+                built.map_err(|error| LabError::Refused(format!("Workload {}: {error}", known.name())))
+            })
+            .collect(),
+        Load::Trace { file, format, rows } => {
+            let opened = File::open(file).map_err(|error| LabError::Refused(format!("{}: {error}", file.display())))?;
+            let rows_of_trace = Select::new(traces::read(*format, BufReader::new(opened)), None, volume, Beyond::Wrap);
+            failures.push(rows_of_trace.failure());
+            let part = (rows / u64::from(question.runs)).max(1) as usize;
+            // Threads take turns at one reader.
+            let shared = Rc::new(RefCell::new(rows_of_trace.skip(run as usize * part).take(part)));
+            let thread = |_| {
+                let shared = Rc::clone(&shared);
+                let own = std::iter::from_fn(move || shared.borrow_mut().next());
+                Box::new(Replay::new(own, Pace::Closed(1), Instant::ZERO)) as Box<dyn Workload>
+            };
+            Ok((0..question.threads).map(thread).collect())
+        }
+    }
+}
+
+/// Of a recipe with threads of its own one is taken for each thread of the guest, unless something else is stated: schedulers
+/// in a guest know threads.
+fn one_thread(known: workloads::Known, stated: &ParamTable) -> ParamTable {
+    let mut params = stated.clone();
+    for name in ["threads", "outstanding"] {
+        if known.parameters().iter().any(|parameter| parameter.name == name) {
+            params.entry(name.to_owned()).or_insert(sluice_sched::params::Value::Integer(1));
+        }
+    }
+    params
+}
+
+fn got(simulation: &Simulation, question: &Question, what: &str) -> Result<Got, LabError> {
+    let mut got = Got { iops: 0.0, bytes: 0.0, p99_ms: 0.0 };
+    for vm in 0..question.vms as usize {
+        let record = simulation.record(vm);
+        let end = simulation.ended(vm).unwrap_or(simulation.now());
+        let seconds = end.nanos_since(simulation.warm()) as f64 * 1e-9;
+        if record.measured == 0 {
+            let why = "nothing was over after the first second, which is not measured; let it run longer, or give it more to do";
+            return Err(LabError::Refused(format!("{what}: {why}")));
+        }
+        got.iops += record.measured as f64 / seconds;
+        got.bytes += record.bytes as f64 / seconds;
+        got.p99_ms = got.p99_ms.max(record.percentile(99.0).as_secs_f64() * 1e3);
+    }
+    Ok(got)
+}

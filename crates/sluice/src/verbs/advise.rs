@@ -1,0 +1,249 @@
+//! `sluice advise WORKLOAD --device MODEL`
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value as Json, json};
+use sluice_lab::advise::{self, Answer, By, Load, Question, Sureness, Verdict};
+use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::scheduler::Medium;
+use sluice_sched::stack::Ring;
+use sluice_sched::units::parse_duration;
+use sluice_sched::{Descriptor, schedulers};
+use sluice_sim::scenario::trace::{FORMATS, Scan};
+use sluice_sim::scenario::{models, workloads};
+use sluice_sim::statistics::Mean;
+
+use crate::failure::Failure;
+use crate::output::{self, Format};
+use crate::sim::progress::{Progress, Style};
+
+/// Say which scheduler to use in the guest and which on the host, for a load on a device.
+///
+/// Every pair of schedulers is simulated with the same seeds and ranked, with 95 % intervals (Student's t). Pairs that cannot
+/// be told from the best one are named, and among them a rule of thumb chooses: noop or deadline in the guest; deadline on
+/// the host of one VM; mclock, sfqd or cfq on that of several, which keep VMs apart; anticipatory never in a guest.
+#[derive(Args)]
+pub(crate) struct Advise {
+    /// What each thread of the guest does: a workload by name, with parameters if they are to be others
+    /// (ffsb-random-read,file_size=1GiB). An unknown name lists what there is.
+    #[arg(required_unless_present = "trace", conflicts_with = "trace")]
+    workload: Option<String>,
+    /// A trace in place of a workload: its requests go to the threads as these become free, a part of it to each run.
+    #[arg(long, value_name = "FILE", requires = "trace_format")]
+    trace: Option<PathBuf>,
+    /// The trace's format: spc, msr, alibaba, blktrace, ...
+    #[arg(long, value_name = "FORMAT", requires = "trace")]
+    trace_format: Option<String>,
+    /// The device, a model by name with parameters if they are to be others (hdd, raid5,disks=6, ssd).
+    #[arg(long, value_name = "MODEL")]
+    device: String,
+    /// Requests that the device takes at once.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    depth: u32,
+    /// Schedulers in the guest.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "noop,deadline,anticipatory,cfq")]
+    guest: Vec<String>,
+    /// Schedulers on the host.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "noop,deadline,anticipatory,cfq,mclock,sfqd"
+    )]
+    host: Vec<String>,
+    /// VMs that all do so, with equal rights.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    vms: u32,
+    /// Threads of each VM, each with one request outstanding unless the workload says otherwise.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// What is between a guest and the host.
+    #[arg(long, value_enum, default_value_t = RingKind::Virtio)]
+    ring: RingKind,
+    /// What virtualisation costs each request, one request after the other.
+    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = parse_duration)]
+    request_cost: Duration,
+    /// What counts.
+    #[arg(long, value_enum, default_value_t = Counts::Throughput)]
+    by: Counts,
+    /// Runs of each pair, each with a seed of its own.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long a run is at most, in virtual time; its first second is not measured.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Runs at once, instead of as many as there are cores.
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// How it is said how far it is, on standard error.
+    #[arg(long, value_enum, default_value_t = Style::Auto)]
+    progress: Style,
+}
+
+/// What is between a guest and the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RingKind {
+    /// 256 requests of at most 1016 KiB.
+    Virtio,
+    /// 32 requests of at most 44 KiB.
+    Xen,
+}
+
+/// What counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Counts {
+    /// Requests per second.
+    Throughput,
+    /// The 99th percentile of latency.
+    P99,
+}
+
+impl Advise {
+    pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
+        let question = self.question()?;
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let jobs = self.jobs.map_or_else(cores, NonZeroUsize::get);
+        let progress = Mutex::new(Progress::new("advise", self.progress, quiet));
+        let answer = advise::advise(&question, jobs, &|over, of| {
+            progress.lock().expect("no run panics while it holds it").show(over as f64 / of as f64);
+        })?;
+        progress.into_inner().expect("all runs are over").end();
+        match format {
+            Format::Json => output::json(&as_json(&question, &answer)),
+            Format::Table => print(&question, &answer),
+        }
+        Ok(())
+    }
+
+    fn question(&self) -> Result<Question, Failure> {
+        if self.duration <= Duration::from_secs(1) {
+            return Err(Failure::Refused("--duration must be more than 1s: the first second is not measured".into()));
+        }
+        let (name, params) = with_params(&self.device)?;
+        let model =
+            models::find(name).ok_or_else(|| unknown("device model", name, models::all().map(|model| model.name)))?;
+        Ok(Question {
+            load: self.load()?,
+            device: (model, params),
+            depth: self.depth,
+            guests: named(&self.guest)?,
+            hosts: named(&self.host)?,
+            vms: self.vms,
+            threads: self.threads,
+            ring: if self.ring == RingKind::Xen { Ring::XEN } else { Ring::VIRTIO },
+            request_cost: self.request_cost,
+            runs: self.runs,
+            seed: self.seed,
+            duration: self.duration,
+            by: if self.by == Counts::P99 { By::P99 } else { By::Throughput },
+        })
+    }
+
+    fn load(&self) -> Result<Load, Failure> {
+        let Some(file) = &self.trace else {
+            let stated = self.workload.as_deref().expect("clap requires one of the two");
+            let (name, params) = with_params(stated)?;
+            let known = workloads::find(name)
+                .ok_or_else(|| unknown("workload", name, workloads::all().map(|known| known.name())))?;
+            return Ok(Load::Named(known, params));
+        };
+        let name = self.trace_format.as_deref().expect("clap requires it beside a trace");
+        let found = FORMATS.iter().find(|(known, _)| *known == name);
+        let (_, format) = found.ok_or_else(|| unknown("trace format", name, FORMATS.iter().map(|(name, _)| *name)))?;
+        let scan = Scan::read(file, *format, None).map_err(|error| {
+            Failure::Refused(format!("{} is not a trace of format {name}: {error}", file.display()))
+        })?;
+        if scan.rows < u64::from(self.runs) {
+            let few =
+                format!("{} has {} requests, less than one for each of {} runs", file.display(), scan.rows, self.runs);
+            return Err(Failure::Refused(format!("{few}; use fewer runs")));
+        }
+        Ok(Load::Trace { file: file.clone(), format: *format, rows: scan.rows })
+    }
+}
+
+/// `NAME,PARAM=VALUE,...`
+fn with_params(stated: &str) -> Result<(&str, ParamTable), Failure> {
+    let mut parts = stated.split(',');
+    let name = parts.next().unwrap_or_default();
+    let mut params = ParamTable::new();
+    for part in parts {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(Failure::Refused(format!(
+                "'{part}' of '{stated}' is no parameter; write NAME,PARAM=VALUE,..."
+            )));
+        };
+        params.insert(key.trim().to_owned(), written(value.trim()));
+    }
+    Ok((name, params))
+}
+
+/// A value as it is meant: a number or a truth value if it can be one.
+fn written(text: &str) -> Value {
+    let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    number.or_else(|_| text.parse().map(Value::Bool)).unwrap_or_else(|_| Value::Text(text.to_owned()))
+}
+
+fn named(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
+    let known = || schedulers::for_medium(Medium::Disk);
+    let find = |name: &String| {
+        let found = known().find(|descriptor| descriptor.name == name);
+        found.ok_or_else(|| unknown("scheduler of disks", name, known().map(|descriptor| descriptor.name)))
+    };
+    names.iter().map(find).collect()
+}
+
+fn unknown(what: &str, name: &str, known: impl Iterator<Item = &'static str>) -> Failure {
+    let known: Vec<_> = known.collect();
+    Failure::NotFound(format!("No {what} is called '{name}'; there are: {}", known.join(", ")))
+}
+
+fn word(sureness: Sureness) -> &'static str {
+    match sureness {
+        Sureness::Best => "best",
+        Sureness::Same => "cannot be told from the best",
+        Sureness::Behind => "behind",
+    }
+}
+
+fn print(question: &Question, answer: &Answer) {
+    let with = |mean: &Mean, digits: usize| match mean.half {
+        Some(half) => format!("{:.digits$} ± {half:.digits$}", mean.mean),
+        None => format!("{:.digits$}", mean.mean),
+    };
+    let mut table = output::table(&["", "GUEST", "HOST", "IOPS", "MB/s", "P99 [ms]", "BEHIND [%]", ""]);
+    for (number, pair) in answer.pairs.iter().enumerate() {
+        let mark = if number == answer.chosen { "*" } else { "" };
+        let cells = [with(&pair.iops, 0), format!("{:.1}", pair.bytes.mean / 1e6), with(&pair.p99_ms, 2)];
+        let behind = if pair.sureness == Sureness::Best { String::new() } else { with(&pair.behind, 1) };
+        let names = [mark.to_owned(), pair.guest.to_owned(), pair.host.to_owned()];
+        table.add_row(names.into_iter().chain(cells).chain([behind, word(pair.sureness).to_owned()]));
+    }
+    output::line(&table.to_string());
+    let by = if answer.by == By::P99 { "p99 latency" } else { "throughput" };
+    output::line(&format!(
+        "\nBy {by}; {} runs of each; means with 95 % intervals, differences run by run",
+        question.runs
+    ));
+    output::line(&format!("\n{}", answer.sentences().join("\n")));
+}
+
+fn as_json(question: &Question, answer: &Answer) -> Json {
+    let mean = |mean: &Mean| json!({ "mean": mean.mean, "half_interval_95": mean.half });
+    let pair = |pair: &Verdict| {
+        json!({ "guest": pair.guest, "host": pair.host, "iops": mean(&pair.iops), "bytes_per_second": mean(&pair.bytes),
+            "latency_p99_ms": mean(&pair.p99_ms), "behind_percent": mean(&pair.behind), "sureness": pair.sureness,
+            "never": pair.never })
+    };
+    let chosen = &answer.pairs[answer.chosen];
+    json!({ "choose": { "guest": chosen.guest, "host": chosen.host }, "by": answer.by, "runs": question.runs,
+        "seed": question.seed, "told_apart": answer.is_alone(),
+        "sentences": answer.sentences(), "pairs": answer.pairs.iter().map(pair).collect::<Vec<_>>() })
+}

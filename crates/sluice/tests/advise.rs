@@ -1,0 +1,89 @@
+//! `sluice advise`: what it says, that it repeats, and that wrong questions are refused with what to change.
+
+use std::path::Path;
+
+use common::{Ended, run, sluice};
+use serde_json::Value;
+
+mod common;
+
+/// Few pairs, and short runs.
+const SMALL: [&str; 8] = ["--guest", "noop,cfq", "--host", "noop,mclock", "--duration", "3s", "--runs", "3"];
+
+fn advise(arguments: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json", "advise"]).args(arguments))
+}
+
+fn json_of(ended: &Ended) -> Value {
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stdout))
+}
+
+// rule: two-tier.advice
+#[test]
+fn on_a_disk_that_sorts_the_guest_is_advised_not_to_wait_and_the_host_makes_no_difference() {
+    let question = ["ffsb-random-read", "--device", "hdd,queue=32", "--ring", "xen"];
+    let first = advise(&[&question[..], &SMALL].concat());
+    let answer = json_of(&first);
+    assert_eq!((answer["choose"]["guest"].as_str(), answer["told_apart"].as_bool()), (Some("noop"), Some(false)));
+    let pairs = answer["pairs"].as_array().unwrap();
+    let sureness: Vec<_> = pairs.iter().map(|pair| (pair["guest"].as_str().unwrap(), &pair["sureness"])).collect();
+    assert_eq!(sureness.len(), 4);
+    assert!(sureness.iter().all(|(guest, sureness)| (*guest == "cfq") == (*sureness == "behind")), "{sureness:?}");
+    assert!(pairs.iter().all(|pair| pair["iops"]["half_interval_95"].as_f64() > Some(0.0)), "{pairs:?}");
+    let said = answer["sentences"].to_string();
+    assert!(said.contains("The host's choice among mclock, noop makes no difference"), "{said}");
+    // The same however many runs go side by side.
+    let again = advise(&[&question[..], &SMALL, &["--jobs", "3"]].concat());
+    assert_eq!(first.stdout, again.stdout);
+    // Between several VMs, one that keeps them apart.
+    let several = json_of(&advise(&[&question[..], &SMALL, &["--vms", "3", "--threads", "2"]].concat()));
+    assert_eq!(several["choose"]["host"].as_str(), Some("mclock"), "{several}");
+}
+
+#[test]
+fn people_are_told_in_a_table_and_in_sentences() {
+    let ended = run(sluice().args(["advise", "closed,size=4KiB", "--device", "hdd,drive=sas-15k-450gb"]).args(SMALL));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    for what in ["GUEST", "P99 [ms]", "95 % intervals", "Choose ", "cannot be told from the best"] {
+        assert!(ended.stdout.contains(what), "{what} in {}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_trace_is_replayed_in_parts() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces/tpcc.trace");
+    let trace = trace.to_str().unwrap();
+    let arguments = ["--trace", trace, "--trace-format", "disksim-ns", "--device", "hdd,queue=32", "--by", "p99"];
+    let answer = json_of(&advise(&[&arguments[..], &SMALL].concat()));
+    assert_eq!(answer["by"].as_str(), Some("p99"));
+    let p99 = |pair: &Value| pair["latency_p99_ms"]["mean"].as_f64().unwrap();
+    let pairs = answer["pairs"].as_array().unwrap();
+    assert!(pairs.windows(2).all(|two| p99(&two[0]) <= p99(&two[1])), "{pairs:?}");
+}
+
+#[test]
+fn what_does_not_exist_is_refused_with_what_does() {
+    let cases: [(&[&str], &str); 9] = [
+        (&["ffsb", "--device", "hdd"], "No workload is called 'ffsb'; there are: closed"),
+        (&["closed", "--device", "floppy"], "No device model is called 'floppy'; there are: "),
+        (
+            &["closed", "--device", "hdd", "--guest", "bfq"],
+            "No scheduler of disks is called 'bfq'; there are: anticipatory",
+        ),
+        (&["closed", "--device", "hdd", "--host", "netback"], "No scheduler of disks is called 'netback'"),
+        (
+            &["--trace", "x", "--trace-format", "pcap", "--device", "hdd"],
+            "No trace format is called 'pcap'; there are: spc",
+        ),
+        (&["--trace", "/none", "--trace-format", "spc", "--device", "hdd"], "/none is not a trace of format spc"),
+        (&["closed,speed", "--device", "hdd"], "'speed' of 'closed,speed' is no parameter"),
+        (&["closed,speed=1", "--device", "hdd"], "Workload closed: "),
+        (&["closed", "--device", "hdd", "--duration", "1s"], "--duration must be more than 1s"),
+    ];
+    for (arguments, what) in cases {
+        let ended = advise(arguments);
+        assert_ne!(ended.code(), Some(0), "{arguments:?}");
+        assert!(ended.stderr.contains(what), "{arguments:?}: {}", ended.stderr);
+    }
+}
