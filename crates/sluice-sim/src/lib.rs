@@ -26,6 +26,7 @@ pub mod checks;
 pub mod cpu;
 pub mod devices;
 pub mod engine;
+mod named;
 pub mod random;
 pub mod record;
 pub mod scenario;

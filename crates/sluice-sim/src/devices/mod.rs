@@ -9,9 +9,11 @@ use sluice_sched::{Instant, Kind};
 pub mod array;
 pub mod bucket;
 pub mod hdd;
+pub mod linear;
 pub mod link;
 pub mod pace;
 pub mod servers;
+pub mod sets;
 pub mod ssd;
 pub mod toll;
 

@@ -8,18 +8,21 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::path::Path;
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
 use sluice_sched::{Instant, Kind};
 
 use super::{Job, Model, nanos};
-use crate::random::Stream;
+use crate::random::{Stream, stream};
 
 pub mod flash;
+mod snapshot;
 
 use flash::Flash;
 pub use flash::{Geometry, GeometryError};
+pub use snapshot::{Ageing, SnapshotError, path_in};
 
 /// A drive as its data sheet describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +93,24 @@ impl Ssd {
             self.flash.write(random.below(pages));
         }
         self.flash.forget_counts();
+    }
+
+    /// Brings it into a used state, which a file in `folder` keeps for the next time. What could not be read or written is
+    /// said, and the state is made then.
+    ///
+    /// # Panics
+    /// If something has been written to it before.
+    pub fn age_from(&mut self, folder: &Path, ageing: Ageing) -> Option<SnapshotError> {
+        assert_eq!(self.sequence, 0, "a drive is aged before it is used");
+        let path = path_in(folder, &self.spec.geometry, &ageing);
+        let refused = match snapshot::load(&path, &mut self.flash, &ageing) {
+            Ok(Some(())) => return None,
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        self.age(ageing.times, &mut stream(ageing.seed, "age"));
+        let unwritten = snapshot::save(&path, &self.flash, &ageing).err();
+        refused.or(unwritten)
     }
 
     /// Pages written to the flash for each that the host wrote, since it was new or aged; 1 if none was.

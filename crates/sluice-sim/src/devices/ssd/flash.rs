@@ -1,7 +1,7 @@
 //! Which page lies where: the map, the blocks, and the collection of what is not valid any more. No time passes here.
 
 /// Nothing is there.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 /// Part of the spare blocks that may be in use by the collector itself: more would be an artefact of a small model.
 const RESERVE_PART: f64 = 0.10;
 
@@ -108,12 +108,12 @@ pub(super) struct Written {
 
 /// Blocks of one plane that are full, by how many of their pages are valid: lists in one array.
 #[derive(Debug)]
-struct Plane {
-    free: Vec<u32>,
+pub(super) struct Plane {
+    pub(super) free: Vec<u32>,
     /// Takes the host's pages, and those that are moved.
-    open: [u32; 2],
+    pub(super) open: [u32; 2],
     /// For each count of valid pages the first block that has it.
-    heads: Vec<u32>,
+    pub(super) heads: Vec<u32>,
 }
 
 /// The flash of a drive.
@@ -121,17 +121,17 @@ struct Plane {
 pub(super) struct Flash {
     geometry: Geometry,
     /// Physical page of a host page.
-    map: Vec<u32>,
+    pub(super) map: Vec<u32>,
     /// Host page of a physical page.
-    back: Vec<u32>,
-    valid: Vec<u16>,
+    pub(super) back: Vec<u32>,
+    pub(super) valid: Vec<u16>,
     /// Pages of a block that have been written.
-    filled: Vec<u16>,
+    pub(super) filled: Vec<u16>,
     /// Neighbours in the list of blocks with as many valid pages; of full blocks that are not open any more.
-    next: Vec<u32>,
+    pub(super) next: Vec<u32>,
     previous: Vec<u32>,
-    planes: Vec<Plane>,
-    turn: usize,
+    pub(super) planes: Vec<Plane>,
+    pub(super) turn: usize,
     host_writes: u64,
     flash_writes: u64,
 }
@@ -160,6 +160,10 @@ impl Flash {
             host_writes: 0,
             flash_writes: 0,
         })
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
     /// Pages that the host sees.
@@ -254,7 +258,7 @@ impl Flash {
         (copied, erased)
     }
 
-    fn link(&mut self, block: u32) {
+    pub(super) fn link(&mut self, block: u32) {
         let plane = self.plane_of_block(block);
         let head = &mut self.planes[plane].heads[usize::from(self.valid[block as usize])];
         let after = std::mem::replace(head, block);

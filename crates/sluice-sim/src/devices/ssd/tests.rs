@@ -106,3 +106,109 @@ fn reads_wait_for_the_plane_that_cleans_up() {
     }
     assert!(read(&mut ssd, 300_000) > 10 * quiet, "behind what the writes left to do");
 }
+
+/// A small drive, and a folder for its state.
+fn small() -> (SsdSpec, tempfile::TempDir) {
+    let mut small = spec(0.28);
+    (small.geometry.blocks, small.geometry.pages) = (256, 32);
+    (small, tempfile::tempdir().unwrap())
+}
+
+const AGEING: Ageing = Ageing { seed: 7, times: 2.0 };
+
+/// What a drive does from here on: when each of many writes and reads is over.
+fn behaviour(ssd: &mut Ssd) -> Vec<u64> {
+    let mut random = stream(5, "behaviour");
+    let pages = ssd.flash.pages();
+    let job = |kind, random: &mut Stream| Job { slot: Slot(0), kind, offset: random.below(pages) * 8192, length: 8192 };
+    let once = |number: u32| {
+        let kind = if number.is_multiple_of(3) { Kind::Read } else { Kind::Write };
+        ssd.submit(Instant::ZERO, job(kind, &mut random));
+        let at = ssd.next().unwrap();
+        ssd.take(at).unwrap();
+        at.as_nanos()
+    };
+    (0..20_000).map(once).collect()
+}
+
+#[test]
+fn a_state_from_a_file_goes_on_as_the_drive_would_have() {
+    let (spec, folder) = small();
+    let mut aged = Ssd::new(spec.clone()).unwrap();
+    assert!(aged.age_from(folder.path(), AGEING).is_none());
+    let mut loaded = Ssd::new(spec).unwrap();
+    loaded.flash.write(0);
+    loaded = Ssd::new(loaded.spec).unwrap();
+    assert!(loaded.age_from(folder.path(), AGEING).is_none());
+    assert!(loaded.is_consistent());
+    assert_eq!(behaviour(&mut loaded), behaviour(&mut aged));
+    assert_eq!(loaded.write_amplification(), aged.write_amplification());
+    assert!(aged.is_consistent());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_broken_or_foreign_state_is_said_and_made_anew() {
+    let (spec, folder) = small();
+    let age = |spec: &SsdSpec, ageing| {
+        let mut ssd = Ssd::new(spec.clone()).unwrap();
+        let said = ssd.age_from(folder.path(), ageing).map(|error| error.to_string());
+        assert!(ssd.is_consistent());
+        (said, behaviour(&mut ssd))
+    };
+    let path = path_in(folder.path(), &spec.geometry, &AGEING);
+    let (said, fresh) = age(&spec, AGEING);
+    assert_eq!(said, None);
+    let good = std::fs::read(&path).unwrap();
+    let changed = |at: usize, by: u8| {
+        let mut bytes = good.clone();
+        bytes[at] ^= by;
+        bytes
+    };
+    let longer = [&good[..], &[0; 1 << 20]].concat();
+    let cases = [
+        (changed(good.len() / 2, 1), "is broken: its checksum is another"),
+        (changed(13, 1), "is the state of another drive, seed or way of ageing"),
+        (good[..good.len() - 5].to_vec(), "is broken: its checksum is another"),
+        (good[..5].to_vec(), "is broken: it is cut off"),
+        (longer, "is broken: it is longer than such a state can be"),
+    ];
+    for (bytes, expected) in cases {
+        std::fs::write(&path, bytes).unwrap();
+        let (said, rebuilt) = age(&spec, AGEING);
+        assert!(said.as_ref().is_some_and(|said| said.ends_with(expected)), "{said:?}");
+        assert_eq!(rebuilt, fresh);
+        assert_eq!(std::fs::read(&path).unwrap(), good, "it was written anew");
+    }
+    // Another seed has a file of its own.
+    assert_eq!(age(&spec, Ageing { seed: 8, ..AGEING }).0, None);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    let gone = Ssd::new(spec).unwrap().age_from(&folder.path().join("none"), AGEING).unwrap().to_string();
+    assert!(gone.starts_with("Cannot use "), "{gone}");
+}
+
+#[test]
+fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
+    let (spec, folder) = small();
+    let path = path_in(folder.path(), &spec.geometry, &AGEING);
+    Ssd::new(spec.clone()).unwrap().age_from(folder.path(), AGEING);
+    let good = std::fs::read(&path).unwrap();
+    let (map, pages) = (16, spec.geometry.host_pages() as usize);
+    for (number, value, expected) in [
+        (15, 99, "a plane that there is not"),
+        (map, 1 << 30, "a page that there is not"),
+        (map + 1, u32::from_le_bytes(good[4 * map..4 * map + 4].try_into().unwrap()), "two pages in one place"),
+        (map + pages, 1 << 20, "blocks that do not make up a plane"),
+        (map + pages + 4, 1 << 20, "blocks that do not make up a plane"),
+    ] {
+        let mut bytes = good.clone();
+        bytes[4 * number..4 * number + 4].copy_from_slice(&u32::to_le_bytes(value));
+        bytes.truncate(bytes.len() - 8);
+        bytes.extend(snapshot::checksum(&bytes).to_le_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        let mut ssd = Ssd::new(spec.clone()).unwrap();
+        let said = ssd.age_from(folder.path(), AGEING).unwrap().to_string();
+        assert!(said.ends_with(expected), "{number}: {said}");
+        assert!(ssd.is_consistent());
+    }
+}

@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use serde::de::DeserializeOwned;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value};
+use sluice_sched::params::{ParamError, ParamTable, Parameter};
 use sluice_sched::{Instant, Kind};
 
 use super::{Ask, Step, Workload};
+use crate::named::{parameter, parse, with_defaults};
 use crate::random::Stream;
 
 mod backup;
@@ -97,32 +97,8 @@ pub fn build(name: &str, setting: Setting, overrides: &ParamTable) -> Result<Box
         let known: Vec<&str> = all().map(|recipe| recipe.name).collect();
         return Err(RecipeError::Unknown { name: name.to_owned(), known: known.join(", ") });
     };
-    let mut table = recipe.defaults();
-    table.extend(overrides.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let table = with_defaults(recipe.parameters, overrides);
     (recipe.build)(setting, &table).map_err(|source| RecipeError::Parameter { recipe: recipe.name, source })
-}
-
-impl Recipe {
-    fn defaults(&self) -> ParamTable {
-        self.parameters.iter().map(|parameter| (parameter.name.to_owned(), written(parameter.default))).collect()
-    }
-}
-
-/// A value as a scenario writes it.
-fn written(text: &str) -> Value {
-    if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
-        return Value::Text(text.to_owned());
-    }
-    let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
-    number.unwrap_or_else(|_| Value::Bool(text == "true"))
-}
-
-fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
-    params::parse(table)
-}
-
-const fn parameter(name: &'static str, kind: &'static str, default: &'static str, help: &'static str) -> Parameter {
-    Parameter { name, kind, default, help }
 }
 
 /// Refuses a part that is none.

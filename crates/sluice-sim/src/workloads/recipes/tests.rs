@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use sluice_sched::params::Value;
+
 use super::*;
 use crate::random::stream;
 

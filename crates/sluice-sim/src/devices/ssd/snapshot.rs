@@ -1,0 +1,225 @@
+//! The state of an aged drive in a file: filling a drive and overwriting it twice takes longer than most simulations.
+//!
+//! A file is for one geometry, one seed and one recipe of ageing, all of which stand in its head; it ends with a checksum.
+//! What does not fit, or is not whole, is refused with a reason, and the state is made anew and written over it. All that is
+//! read is checked against the geometry before it is used, so that no file can make a map that points nowhere.
+//!
+//! Layout, in numbers of four bytes, the lowest byte first: magic and version, the key, next plane, the map; for each plane its
+//! two open blocks with how far they are filled, its free blocks in their order, and its full ones in the order in which they
+//! are collected; at the end eight bytes of checksum.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::flash::{Flash, Geometry, NONE};
+
+/// `SLSD`, and the version of the layout behind it.
+const MAGIC: u32 = 0x4453_4c53;
+const VERSION: u32 = 1;
+
+/// How a drive was aged: filled in order, then so many times its capacity in random pages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ageing {
+    /// Of the random pages.
+    pub seed: u64,
+    /// Times the capacity; 0: filled and no more.
+    pub times: f64,
+}
+
+/// Why a file is not the state that is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// It cannot be read or written.
+    #[error("Cannot use {path}: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Of another drive, seed, recipe or version.
+    #[error("{0} is the state of another drive, seed or way of ageing")]
+    Foreign(PathBuf),
+    /// Cut off, or changed.
+    #[error("{path} is broken: {what}")]
+    Broken {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// Where a state of this kind is kept in a folder.
+#[must_use]
+pub fn path_in(folder: &Path, geometry: &Geometry, ageing: &Ageing) -> PathBuf {
+    let mut key = Vec::new();
+    head(geometry, ageing).into_iter().for_each(|number| key.extend(number.to_le_bytes()));
+    folder.join(format!("ssd-{:016x}.state", checksum(&key)))
+}
+
+fn head(geometry: &Geometry, ageing: &Ageing) -> [u32; 15] {
+    let Geometry { channels, dies, planes, blocks, pages, page_bytes, spare, reserve } = *geometry;
+    let [spare, times] = [spare, ageing.times].map(f64::to_bits);
+    let halves = |number: u64| [number as u32, (number >> 32) as u32];
+    let ([s0, s1], [t0, t1], [r0, r1]) = (halves(spare), halves(times), halves(ageing.seed));
+    [MAGIC, VERSION, channels, dies, planes, blocks, pages, page_bytes, reserve, s0, s1, t0, t1, r0, r1]
+}
+
+/// Eight bytes over all before them.
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    words.fold(bytes.len() as u64, mix)
+}
+
+/// Writes a state: beside its place first, then to it, so that nobody finds half of one.
+pub(super) fn save(path: &Path, flash: &Flash, ageing: &Ageing) -> Result<(), SnapshotError> {
+    let mut bytes = Vec::new();
+    let mut put = |number: u32| bytes.extend(number.to_le_bytes());
+    head(&flash.geometry(), ageing).into_iter().for_each(&mut put);
+    flash.numbers(&mut put);
+    bytes.extend(checksum(&bytes).to_le_bytes());
+    let failed = |source| SnapshotError::Io { path: path.to_owned(), source };
+    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path)).map_err(|source| {
+        let _ = fs::remove_file(&beside);
+        failed(source)
+    })
+}
+
+/// Reads a state; nothing if there is no such file.
+pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Option<()>, SnapshotError> {
+    let failed = |source| SnapshotError::Io { path: path.to_owned(), source };
+    let broken = |what| SnapshotError::Broken { path: path.to_owned(), what };
+    let expected = head(&flash.geometry(), ageing);
+    // A file that cannot be it is not read into memory.
+    let most = 4 * (expected.len() as u64 + flash.numbers_max()) + 8;
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(failed(source)),
+        Ok(metadata) if metadata.len() > most => return Err(broken("it is longer than such a state can be")),
+        Ok(_) => {}
+    }
+    let bytes = fs::read(path).map_err(failed)?;
+    let Some((content, sum)) = bytes.split_last_chunk::<8>() else { return Err(broken("it is cut off")) };
+    let mut numbers = content.chunks_exact(4).map(|chunk| u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]));
+    if expected.into_iter().any(|number| numbers.next() != Some(number)) {
+        return Err(SnapshotError::Foreign(path.to_owned()));
+    }
+    if checksum(content) != u64::from_le_bytes(*sum) {
+        return Err(broken("its checksum is another"));
+    }
+    flash.restore(&mut numbers).map_err(broken)?;
+    if numbers.next().is_some() {
+        return Err(broken("something stands behind its end"));
+    }
+    Ok(Some(()))
+}
+
+impl Flash {
+    /// How many numbers a state has at most.
+    fn numbers_max(&self) -> u64 {
+        let blocks = u64::from(self.geometry().planes_in_all()) * u64::from(self.geometry().blocks);
+        1 + self.pages() + blocks + 6 * u64::from(self.geometry().planes_in_all())
+    }
+
+    /// All that is not derived from something else.
+    fn numbers(&self, put: &mut impl FnMut(u32)) {
+        put(self.turn as u32);
+        self.map.iter().for_each(|physical| put(*physical));
+        for plane in &self.planes {
+            plane.open.iter().for_each(|block| {
+                put(*block);
+                put(u32::from(self.filled[*block as usize]));
+            });
+            put(plane.free.len() as u32);
+            plane.free.iter().for_each(|block| put(*block));
+            for head in &plane.heads {
+                let mut block = *head;
+                while block != NONE {
+                    put(block);
+                    block = self.next[block as usize];
+                }
+            }
+        }
+    }
+
+    /// Takes all that over; what is wrong with it, if something is. The drive is new afterwards then.
+    fn restore(&mut self, numbers: &mut impl Iterator<Item = u32>) -> Result<(), &'static str> {
+        let restored = self.try_restore(numbers);
+        if restored.is_err() {
+            *self = Flash::new(self.geometry()).expect("it was one before");
+        }
+        restored
+    }
+
+    fn try_restore(&mut self, numbers: &mut impl Iterator<Item = u32>) -> Result<(), &'static str> {
+        const CUT: &str = "it is cut off";
+        let geometry = self.geometry();
+        let pages = geometry.pages;
+        self.turn = numbers.next().ok_or(CUT)? as usize;
+        if self.turn >= self.planes.len() {
+            return Err("a plane that there is not");
+        }
+        for page in 0..self.map.len() {
+            let physical = numbers.next().ok_or(CUT)?;
+            self.map[page] = physical;
+            if physical == NONE {
+                continue;
+            }
+            let back = self.back.get_mut(physical as usize).ok_or("a page that there is not")?;
+            if *back != NONE {
+                return Err("two pages in one place");
+            }
+            *back = page as u32;
+            self.valid[(physical / pages) as usize] += 1;
+        }
+        for plane in 0..self.planes.len() {
+            self.restore_plane(plane, numbers).ok_or("blocks that do not make up a plane")?;
+        }
+        Ok(())
+    }
+
+    /// Each block of a plane is open, free or full, and none is two of them.
+    fn restore_plane(&mut self, plane: usize, numbers: &mut impl Iterator<Item = u32>) -> Option<()> {
+        let Geometry { blocks, pages, .. } = self.geometry();
+        let first = plane as u32 * blocks;
+        let mut seen = vec![false; blocks as usize];
+        let mut block = |numbers: &mut dyn Iterator<Item = u32>| {
+            let block = numbers.next()?;
+            let seen = seen.get_mut(block.checked_sub(first)? as usize)?;
+            (!std::mem::replace(seen, true)).then_some(block)
+        };
+        for which in 0..2 {
+            let open = block(numbers)?;
+            let filled = numbers.next().filter(|filled| *filled <= pages)?;
+            // Pages behind what is filled are empty.
+            let behind = &self.back[(open * pages + filled) as usize..((open + 1) * pages) as usize];
+            if behind.iter().any(|page| *page != NONE) {
+                return None;
+            }
+            self.filled[open as usize] = filled as u16;
+            self.planes[plane].open[which] = open;
+        }
+        let free = numbers.next().filter(|free| *free <= blocks)?;
+        let free: Vec<u32> = (0..free).map(|_| block(numbers)).collect::<Option<_>>()?;
+        if free.iter().any(|block| self.valid[*block as usize] > 0) {
+            return None;
+        }
+        let full = (0..blocks - 2 - free.len() as u32).map(|_| block(numbers)).collect::<Option<Vec<u32>>>()?;
+        self.planes[plane].free = free;
+        // A block comes to the front of its list.
+        for block in full.into_iter().rev() {
+            self.filled[block as usize] = pages as u16;
+            self.link(block);
+        }
+        Some(())
+    }
+}

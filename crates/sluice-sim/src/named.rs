@@ -1,0 +1,50 @@
+//! What recipes and device sets have in common: parameters whose documentation holds their defaults.
+
+use serde::de::DeserializeOwned;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value};
+
+/// One parameter; its default is written as a scenario would write it.
+pub(crate) const fn parameter(
+    name: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Parameter {
+    Parameter { name, kind, default, help }
+}
+
+/// The defaults, and `overrides` in their place. A name that does not exist stays, for [`parse`] to refuse.
+pub(crate) fn with_defaults(parameters: &[Parameter], overrides: &ParamTable) -> ParamTable {
+    let defaults = parameters.iter().map(|parameter| (parameter.name.to_owned(), written(parameter.default)));
+    defaults.chain(overrides.iter().map(|(name, value)| (name.clone(), value.clone()))).collect()
+}
+
+/// Reads a table in which everything stands.
+pub(crate) fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
+    params::parse(table)
+}
+
+/// A value as a scenario writes it.
+fn written(text: &str) -> Value {
+    if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        return Value::Text(text.to_owned());
+    }
+    let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    number.unwrap_or_else(|_| Value::Bool(text == "true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_read_as_they_are_written() {
+        let parameters =
+            [parameter("a", "", "\"4KiB\"", ""), parameter("b", "", "0.5", ""), parameter("c", "", "7", "")];
+        let overrides = [("c".to_owned(), Value::Integer(8)), ("d".to_owned(), Value::Bool(true))];
+        let table = with_defaults(&parameters, &overrides.into());
+        let values: Vec<Value> = table.into_values().collect();
+        let text = Value::Text("4KiB".to_owned());
+        assert_eq!(values, [text, Value::Float(0.5), Value::Integer(8), Value::Bool(true)]);
+    }
+}
