@@ -17,7 +17,7 @@ use super::stats::Samples;
 use harness::{Harness, QUEUED};
 
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+pub(super) static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Owners, and the most nanoseconds per request that are promised.
 const SIZES: &[(u32, Option<f64>)] =
@@ -150,7 +150,7 @@ impl Subject {
 }
 
 /// Bytes that are allocated more than when `region` began.
-fn grown(region: &Region<'_, System>) -> f64 {
+pub(super) fn grown(region: &Region<'_, System>) -> f64 {
     let change = region.change();
     change.bytes_allocated as f64 - change.bytes_deallocated as f64
 }

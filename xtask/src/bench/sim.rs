@@ -1,11 +1,13 @@
 //! `cargo xtask bench sim`: how fast the simulator is, with the scheduler in the loop, on one core.
 //!
 //! CPU time of the thread, and requests that were completed in it. Before it is measured each simulation runs for a
-//! quarter of the requests; noop beside mClock shows what the scheduler costs of it.
+//! quarter of the requests; noop beside mClock shows what the scheduler costs of it. Memory is what the allocator was asked
+//! for: by an SSD of 400 GB for each of its pages, and by a simulation for each of its VMs at the end of its rounds.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use sluice_sched::params::Value;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
@@ -14,14 +16,22 @@ use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::hdd::{Hdd, HddSpec};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::devices::sets;
 use sluice_sim::devices::ssd::{Geometry, Ssd, SsdSpec};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
 use sluice_sim::workloads::{Address, Closed, Mix};
+use stats_alloc::Region;
 
+use super::core::{ALLOCATOR, grown};
 use super::report::{Bound, Cell, Report, Table};
 use super::stats::Samples;
 
+/// Memory that a flash drive may take: for each page of its flash, and beside.
+const PAGE_BYTES: f64 = 10.0;
+const DRIVE_BYTES: f64 = (64 << 20) as f64;
+/// How many times as much a request may cost among 10,000 VMs as among ten.
+const MANY_VMS: f64 = 3.0;
 /// Requests outstanding at the device.
 const DEPTH: u32 = 32;
 
@@ -135,13 +145,30 @@ fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
     done as f64 / (cpu() - begin)
 }
 
+/// What an SSD of 400 GB takes for each page of its flash, and beside those that it may.
+fn flash_memory(report: &mut Report) -> Result<(), String> {
+    let overrides = [("aged".to_owned(), Value::Bool(false))].into();
+    let region = Region::new(ALLOCATOR);
+    let device = sets::build("ssd-sata-400-consumer", &sets::Setting::default(), &overrides);
+    let device = device.map_err(|error| error.to_string())?;
+    let bytes = grown(&region);
+    let pages = device.capacity as f64 / 8192.0 * 1.07;
+    let mut table = Table::new("Memory of an SSD of 400 GB", &["pages of flash", "bytes", "B per page"]);
+    table.row(vec![Cell::Number(pages, 0), Cell::Number(bytes, 0), Cell::Number(bytes / pages, 2)]);
+    report.table(table);
+    report.target("B of an SSD, 10 for each page and 64 MiB", Bound::AtMost(PAGE_BYTES * pages + DRIVE_BYTES), bytes);
+    Ok(())
+}
+
 pub(super) fn run(quick: bool) -> Result<Report, String> {
     let (rounds, requests) = if quick { (1, 50_000) } else { (5, 2_000_000) };
     let mut report = Report::new("sim");
-    let columns = &["simulation", "mclock", "noop", "mclock [ns per request]", "mclock / noop"];
+    let columns = &["simulation", "mclock", "noop", "mclock [ns per request]", "mclock / noop", "B per VM, both"];
     let mut table = Table::new("Requests per second of CPU time", columns);
+    let mut medians = Vec::new();
     for case in CASES {
         let (mut rates, mut plain) = (Samples::default(), Samples::default());
+        let region = Region::new(ALLOCATOR);
         let mut subjects = [build(case, "mclock")?, build(case, "noop")?];
         for simulation in &mut subjects {
             measure(simulation, requests / 4);
@@ -162,12 +189,18 @@ pub(super) fn run(quick: bool) -> Result<Report, String> {
             Cell::spread(&plain, 0),
             Cell::Number(1e9 / rates.median(), 0),
             Cell::spread(&rates.ratio(&plain), 2),
+            Cell::Number(grown(&region) / f64::from(2 * case.vms), 0),
         ]);
+        medians.push(rates.median());
         if let Some(wanted) = case.wanted {
             report.target(format!("requests/s, {}", case.name), Bound::AtLeast(wanted), rates.median());
         }
     }
     report.table(table);
+    // The first two cases differ in their VMs alone.
+    report.target("cost of a request, 10,000 VMs / 10", Bound::AtMost(MANY_VMS), medians[0] / medians[1]);
+    flash_memory(&mut report)?;
+    report.note("B per VM: with the device, which is what counts in cases of few");
     report.note(format!("{rounds} rounds of {requests} requests each, mclock and noop in turns; depth {DEPTH}"));
     Ok(report)
 }
