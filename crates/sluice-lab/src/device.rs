@@ -17,6 +17,7 @@ use crate::figure::LabError;
 const FILES: &[(&str, &str)] = &[
     ("mclock-array", include_str!("../devices/mclock-array.toml")),
     ("mclock-raid5", include_str!("../devices/mclock-raid5.toml")),
+    ("mclock-oltp", include_str!("../devices/mclock-oltp.toml")),
     ("mclock-node", include_str!("../devices/mclock-node.toml")),
     ("flubber-sata", include_str!("../devices/flubber-sata.toml")),
     ("two-tier-sas", include_str!("../devices/two-tier-sas.toml")),
@@ -171,6 +172,17 @@ impl DeviceFile {
                 let layout = if *layout == LayoutFile::Raid5 { Layout::Raid5 } else { Layout::Raid0 };
                 Box::new(Array::new(layout, *count, *unit_bytes, &drive.spec(setting)))
             }
+        }
+    }
+
+    /// One of its drives, alone.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn drive(&self, setting: &Setting) -> Result<Box<dyn Model>, LabError> {
+        match &self.model {
+            ModelFile::Drives { drive, .. } => Ok(Box::new(Hdd::new(drive.spec(setting)))),
+            ModelFile::Constant { .. } => Err(LabError::Device(self.title.clone(), "it has no drives".into())),
         }
     }
 

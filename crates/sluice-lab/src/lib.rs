@@ -21,6 +21,7 @@ pub mod figure;
 pub mod figures;
 pub mod report;
 pub mod run;
+pub mod scene;
 pub mod setup;
 pub mod tiers;
 

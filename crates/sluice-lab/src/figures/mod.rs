@@ -9,7 +9,15 @@ mod two_tier;
 /// Every table and figure, in the order of the papers.
 pub const ALL: &[&Figure] = &[
     &mclock::allocation::FIGURE,
+    &mclock::interference::FIGURE,
     &mclock::limits::FIGURE,
+    &mclock::reservations::FIGURE,
+    &mclock::mixed::FIGURE,
+    &mclock::latency::FIGURE,
+    &mclock::idle_credit::FIGURE,
+    &mclock::oltp::FIGURE,
+    &mclock::batching::FIGURE,
+    &mclock::dilution::FIGURE,
     &flubber::objectives::FIGURE,
     &flubber::credits::FIGURE,
     &flubber::schedulers::FIGURE,

@@ -1,0 +1,63 @@
+//! Fig. 1: what a database loses when others come.
+
+use sluice_report::Table;
+use sluice_sched::Instant;
+use sluice_sched::params::ParamTable;
+use sluice_sim::workloads::{Workload, recipes};
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::scene::{Actor, Scene, stream_of};
+use crate::setup::{Host, closed, mean_rate, policy, random_reads, refused};
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mclock-dilution",
+    paper: Paper::Mclock,
+    label: "Fig. 1",
+    title: "Orders of a DVDStore VM before and after four other VMs start",
+    setup: "Ten disks as RAID-0, 32 requests at the array, equal weights (SFQ(D)); a VM with a DVDStore-like load: orders of a fixed number \
+            of requests each, which is assumed. After 60 s four VMs come that keep 8 random reads of 16 KiB outstanding each; the paper \
+            does not describe them. mClock with a reservation of what it had before stands beside it.",
+    device: "mclock-array",
+    rows: &[RowSpec {
+        id: "M13",
+        class: Class::Hardware,
+        must: "orders fall when four VMs start",
+        paper: "from 500 to 275 orders per second: 45 % less",
+        note: "How much depends on what the four do, which the paper does not say.",
+    }],
+    run: measure,
+};
+
+fn play(host: &Host, reservation: u64, setting: &Setting) -> Result<[f64; 2], LabError> {
+    let device = DeviceFile::load(FIGURE.device)?;
+    let (_, span) = device.place(0);
+    let store = |volume| {
+        let setting = recipes::Setting { volume, start: Instant::ZERO, random: stream_of(setting, "store") };
+        recipes::build("dvdstore-like", setting, &ParamTable::new())
+    };
+    store(span).map_err(refused)?;
+    let database = |span| -> Box<dyn Workload> { store(span).expect("it could be made before, of the same size") };
+    let others =
+        ["VM2", "VM3", "VM4", "VM5"].map(|vm| move |span| closed(8, random_reads(16 << 10, span), setting, vm));
+    let mut actors = vec![Actor { policy: policy(reservation, 0, 100), start: 0, make: &database }];
+    actors.extend(others.iter().map(|make| Actor { policy: policy(0, 0, 100), start: 60, make }));
+    let scene = Scene { actors, changes: Vec::new(), span, seconds: 120 };
+    let run = scene.play(host.gate()?, device.model(setting), host.scheduler)?;
+    Ok([mean_rate(&run, 0, 10, 60), mean_rate(&run, 0, 70, 120)])
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let shares = play(&Host::new("sfqd", 32), 0, setting)?;
+    let reserved = play(&Host::new("mclock", 32), shares[0] as u64, setting)?;
+    let mut table = Table::new("Requests per second of the database", &["scheduler", "alone", "with four others"]);
+    for (name, [alone, with]) in [("SFQ(D)", shares), ("mClock, reservation of what it had alone", reserved)] {
+        table.row([name.to_owned(), format!("{alone:.0}"), format!("{with:.0}")]);
+    }
+    let mut finding = Finding::default();
+    let less = |[alone, with]: [f64; 2]| 100.0 * (1.0 - with / alone);
+    finding.show("M13", format!("{:.0} % less; {:.0} % with a reservation", less(shares), less(reserved)));
+    finding.tables.push(table);
+    Ok(finding)
+}

@@ -1,0 +1,117 @@
+//! Fig. 4: a limit on a migration gives latency back to others.
+
+use std::time::Duration;
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sched::Instant;
+use sluice_sim::engine::{Change, Simulation};
+use sluice_sim::workloads::{Address, Mix, Open, Pattern, Workload};
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::scene::{Actor, Scene, stream_of};
+use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, rates, slashed, within};
+
+/// In this order.
+const VMS: [&str; 3] = ["RD", "OLTP", "DM"];
+/// When DM is limited, in seconds.
+const LIMITED: u64 = 140;
+/// What is measured before and after, in seconds.
+const PARTS: [(usize, usize); 2] = [(60, 140), (160, 240)];
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mclock-interference",
+    paper: Paper::Mclock,
+    label: "Fig. 4",
+    title: "Latency with proportional shares alone, and with a limit of 300 IOPS on DM",
+    setup: "Ten disks as RAID-5, 32 requests at the array. RD: 32 random 4 KiB requests every 250 ms, 75 % reads; OLTP: 8 KiB random, \
+            75 % reads, 16 outstanding; DM: 32 KiB sequential reads, 32 outstanding. Weights 2:2:1, no reservations; DM is limited \
+            to 300 IOPS from 140 s on. The array's write cache is off; that of the paper's array is not described.",
+    device: "mclock-raid5",
+    rows: &[
+        RowSpec {
+            id: "M2a",
+            class: Class::Shape,
+            must: "before the limit DM gets more than its fifth of the requests, and OLTP less than its two fifths",
+            paper: "DM more, OLTP less than its share",
+            note: "",
+        },
+        RowSpec {
+            id: "M2b",
+            class: Class::Shape,
+            must: "with the limit OLTP's throughput 1.7 to 2.5 times, its latency 1.7 to 2.5 times lower, RD's throughput within 2 %",
+            paper: "throughput doubled, latency halved, RD unchanged",
+            note: "",
+        },
+        RowSpec {
+            id: "M2c",
+            class: Class::Hardware,
+            must: "OLTP's latency before and after",
+            paper: "36 and 16 ms",
+            note: "",
+        },
+    ],
+    run: measure,
+};
+
+fn mixed(length: u32, range: u64) -> Mix {
+    Mix { reads: 0.75, length, address: Address::random(0, range) }
+}
+
+fn play(host: &Host, limited: bool, setting: &Setting) -> Result<Simulation, LabError> {
+    let device = DeviceFile::load(FIGURE.device)?;
+    let rd = |span| -> Box<dyn Workload> {
+        let pattern = Pattern::Bursts(32, Duration::from_millis(250));
+        Box::new(Open::new(pattern, mixed(4096, span), Instant::ZERO, stream_of(setting, "RD")))
+    };
+    let oltp = |span| closed(16, mixed(8192, span), setting, "OLTP");
+    let dm = |span| {
+        let mix = Mix { reads: 1.0, length: 32 << 10, address: Address::sequential(0, span) };
+        closed(32, mix, setting, "DM")
+    };
+    let scene = Scene {
+        actors: vec![
+            Actor { policy: policy(0, 0, 200), start: 0, make: &rd },
+            Actor { policy: policy(0, 0, 200), start: 0, make: &oltp },
+            Actor { policy: policy(0, 0, 100), start: 0, make: &dm },
+        ],
+        changes: if limited { vec![(LIMITED, Change::Policy(2, policy(0, 300, 100)))] } else { Vec::new() },
+        span: device.place(0).1,
+        seconds: PARTS[1].1 as u64,
+    };
+    scene.play(host.gate()?, device.model(setting), host.scheduler)
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let hosts = [
+        ("mClock, product", Host::new("mclock", 32), true),
+        ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), true),
+        ("SFQ(D), no limit", Host::new("sfqd", 32), false),
+    ];
+    let columns = ["scheduler", "60 to 140 s [IOPS]", "[ms]", "160 to 240 s [IOPS]", "[ms]"];
+    let mut table = Table::new("RD/OLTP/DM", &columns);
+    let mut finding = Finding::default();
+    for (index, (name, host, limited)) in hosts.iter().enumerate() {
+        let simulation = play(host, *limited, setting)?;
+        let rate = PARTS.map(|(from, to)| [0, 1, 2].map(|vm| mean_rate(&simulation, vm, from, to)));
+        let latency = PARTS.map(|(from, to)| [0, 1, 2].map(|vm| mean_latency_ms(&simulation, vm, from, to)));
+        let cells = [0, 1].map(|part| [slashed(&rate[part]), slashed(&latency[part])]);
+        table.row(std::iter::once((*name).to_owned()).chain(cells.concat()));
+        if index > 0 {
+            continue;
+        }
+        let total: f64 = rate[0].iter().sum();
+        let (dm, oltp) = (rate[0][2] / total, rate[0][1] / total);
+        finding.judge("M2a", dm > 0.2 && oltp < 0.4, format!("DM {:.0} %, OLTP {:.0} %", 100.0 * dm, 100.0 * oltp));
+        let (faster, sooner) = (rate[1][1] / rate[0][1], latency[0][1] / latency[1][1]);
+        let kept = rate[1][0] / rate[0][0];
+        let holds = (1.7..=2.5).contains(&faster) && (1.7..=2.5).contains(&sooner) && within(kept, 1.0, 0.02);
+        finding.judge("M2b", holds, format!("throughput x {faster:.2}, latency / {sooner:.2}, RD x {kept:.3}"));
+        finding.show("M2c", format!("{:.0} and {:.0} ms", latency[0][1], latency[1][1]));
+        let lines = VMS.iter().enumerate().map(|(vm, name)| Line::new(*name, rates(&simulation, vm))).collect();
+        finding.charts.push(Chart::lines("Throughput, DM limited from 140 s on", "time [s]", "IOPS", lines));
+    }
+    finding.tables.push(table);
+    Ok(finding)
+}

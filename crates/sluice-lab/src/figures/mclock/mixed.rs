@@ -1,0 +1,97 @@
+//! Fig. 7: limits, reservations and shares among requests of different sizes.
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sim::engine::Simulation;
+use sluice_sim::workloads::{Address, Mix};
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::scene::{Actor, Scene};
+use crate::setup::{Host, closed, mean_rate, policy, rates, slashed, within};
+
+/// A VM: its name, bytes of a request, part of reads, part of random places, reservation, limit, weight.
+struct Vm(&'static str, u32, f64, f64, u64, u64, u32);
+
+const VMS: [Vm; 4] = [
+    Vm("VM1", 4 << 10, 0.75, 1.0, 0, 0, 200),
+    Vm("VM2", 8 << 10, 0.90, 1.0, 0, 700, 200),
+    Vm("VM3", 32 << 10, 0.75, 1.0, 0, 0, 100),
+    Vm("VM4", 8 << 10, 0.50, 1.0, 250, 0, 100),
+];
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mclock-mixed",
+    paper: Paper::Mclock,
+    label: "Fig. 7, Table 3",
+    title: "Four VMs with requests of different sizes",
+    setup: "Ten disks as RAID-0, 32 requests at the array; each VM keeps 32 requests outstanding. Table 3 of the paper is missing from \
+            its text; these are our own workloads. VM1: 4 KiB, 75 % reads, all random, weight 2; VM2: 8 KiB, 90 % reads, all random, \
+            weight 2, limit 700 IOPS; VM3: 32 KiB, 75 % reads, all random, weight 1; VM4: 8 KiB, 50 % reads, all random, weight 1, \
+            reservation 250 IOPS. One more VM starts each minute. Requests count 1 whatever their size, as in the figure.",
+    device: "mclock-array",
+    rows: &[
+        RowSpec {
+            id: "M5a",
+            class: Class::Exact,
+            must: "with mClock, in both modes, VM2 at most 700 IOPS while two VMs work, VM4 at least 250 when it has come, 5 % more or less",
+            paper: "VM2 at most 700, VM4 at least 250 (SFQ about 190)",
+            note: "",
+        },
+        RowSpec {
+            id: "M5b",
+            class: Class::Exact,
+            must: "with mClock VM1 gets twice what VM3 gets, within 5 %",
+            paper: "VM1 twice VM3",
+            note: "",
+        },
+        RowSpec {
+            id: "M5c",
+            class: Class::Hardware,
+            must: "what SFQ(D) gives VM4",
+            paper: "about 190 IOPS",
+            note: "With sizes of our own.",
+        },
+    ],
+    run: measure,
+};
+
+fn play(host: &Host, promised: bool, setting: &Setting) -> Result<Simulation, LabError> {
+    let device = DeviceFile::load(FIGURE.device)?;
+    let makes = VMS.map(|Vm(name, length, reads, random, ..)| {
+        move |span| closed(32, Mix { reads, length, address: Address::mixed(0, span, random) }, setting, name)
+    });
+    let actors =
+        VMS.iter().zip(&makes).enumerate().map(|(number, (Vm(_, _, _, _, reservation, limit, weight), make))| {
+            let policy = if promised { policy(*reservation, *limit, *weight) } else { policy(0, 0, *weight) };
+            Actor { policy, start: 60 * number as u64, make }
+        });
+    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: device.place(0).1, seconds: 240 };
+    scene.play(host.gate()?, device.model(setting), host.scheduler)
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let runs = [
+        ("mClock, product", play(&Host::new("mclock", 32), true, setting)?),
+        ("mClock, paper", play(&Host::new("mclock", 32).text("mode", "paper"), true, setting)?),
+        ("SFQ(D)", play(&Host::new("sfqd", 32), false, setting)?),
+    ];
+    let mut finding = Finding::default();
+    let columns = ["scheduler", "VM1/VM2, 70 to 120 s", "VM1/VM2/VM3/VM4, 190 to 240 s"];
+    let mut table = Table::new("Throughput [IOPS]", &columns);
+    let early = |run: &Simulation| [0, 1].map(|vm| mean_rate(run, vm, 70, 120));
+    let late = |run: &Simulation| [0, 1, 2, 3].map(|vm| mean_rate(run, vm, 190, 240));
+    for (name, run) in &runs {
+        table.row([(*name).to_owned(), slashed(&early(run)), slashed(&late(run))]);
+    }
+    let kept = runs[..2].iter().all(|(_, run)| early(run)[1] <= 735.0 && late(run)[3] >= 237.5);
+    let measured = format!("VM2 {:.0}, VM4 {:.0} IOPS", early(&runs[0].1)[1], late(&runs[0].1)[3]);
+    finding.judge("M5a", kept, measured);
+    let ratio = late(&runs[0].1)[0] / late(&runs[0].1)[2];
+    finding.judge("M5b", within(ratio, 2.0, 0.05), format!("{ratio:.3} times"));
+    finding.show("M5c", format!("{:.0} IOPS", late(&runs[2].1)[3]));
+    finding.tables.push(table);
+    let lines = VMS.iter().enumerate().map(|(vm, Vm(name, ..))| Line::new(*name, rates(&runs[0].1, vm))).collect();
+    finding.charts.push(Chart::lines("mClock", "time [s]", "IOPS", lines));
+    Ok(finding)
+}

@@ -1,0 +1,120 @@
+//! Fig. 6: reservations hold as VMs come and the array gets slower.
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sim::engine::Simulation;
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::scene::{Actor, Scene};
+use crate::setup::{Host, closed, mean_rate, policy, random_reads, rates, run, slashed, within};
+
+/// Reservations and weights; one more VM each minute.
+const VMS: [(&str, u64, u32); 5] = [("VM1", 300, 1), ("VM2", 250, 1), ("VM3", 0, 2), ("VM4", 0, 2), ("VM5", 0, 2)];
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mclock-reservations",
+    paper: Paper::Mclock,
+    label: "Fig. 6",
+    title: "Five VMs with reservations, SFQ(D) and mClock",
+    setup: "Ten disks as RAID-0, 32 requests at the array. Weights 1:1:2:2:2, reservations 300/250/0/0/0 IOPS; each VM keeps 32 \
+            random reads of 16 KiB outstanding, and one more starts each minute.",
+    device: "mclock-array",
+    rows: &[
+        RowSpec {
+            id: "M4a",
+            class: Class::Exact,
+            must: "with mClock, in both modes, VM1 is dispatched 300 and VM2 250 requests in every second from 5 s after its start, \
+                   2 % less at the least",
+            paper: "300 and 250 IOPS",
+            note: "",
+        },
+        RowSpec {
+            id: "M4b",
+            class: Class::Shape,
+            must: "with SFQ(D) the five VMs stand as 1:1:2:2:2, each within 5 %; with mClock the three without reservation within 5 % of \
+                   each other",
+            paper: "160/160/320/320/320 IOPS",
+            note: "",
+        },
+        RowSpec {
+            id: "M4c",
+            class: Class::Shape,
+            must: "the array's throughput falls by 10 to 35 % from one VM to five",
+            paper: "from 1600 to 1280 IOPS: 20 %",
+            note: "",
+        },
+        RowSpec {
+            id: "M4d",
+            class: Class::Hardware,
+            must: "what each gets with SFQ(D) at the end",
+            paper: "160/160/320/320/320 IOPS",
+            note: "",
+        },
+    ],
+    run: measure,
+};
+
+/// A run, and what VM1 and VM2 were dispatched at the least in any second from 5 s after their start.
+fn play(host: &Host, reserved: bool, setting: &Setting) -> Result<(Simulation, [u64; 2]), LabError> {
+    let device = DeviceFile::load(FIGURE.device)?;
+    let makes = VMS.map(|(name, ..)| move |span| closed(32, random_reads(16 << 10, span), setting, name));
+    let actors = VMS.iter().zip(&makes).enumerate().map(|(number, ((_, reservation, weight), make))| Actor {
+        policy: policy(if reserved { *reservation } else { 0 }, 0, *weight),
+        start: 60 * number as u64,
+        make,
+    });
+    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: device.place(0).1, seconds: 300 };
+    let mut simulation = scene.set_up(host.gate()?, device.model(setting))?;
+    let (mut least, mut before) = ([u64::MAX; 2], [0; 2]);
+    for second in 1..=scene.seconds {
+        run(&mut simulation, second, host.scheduler)?;
+        for vm in 0..2 {
+            let so_far = simulation.account(vm).dispatched.iter().sum();
+            if second > 5 + 60 * vm as u64 {
+                least[vm] = least[vm].min(so_far - before[vm]);
+            }
+            before[vm] = so_far;
+        }
+    }
+    Ok((simulation, least))
+}
+
+/// What each VM got in the last fifty seconds.
+fn last(simulation: &Simulation) -> [f64; 5] {
+    std::array::from_fn(|vm| mean_rate(simulation, vm, 250, 300))
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let (sfq, _) = play(&Host::new("sfqd", 32), false, setting)?;
+    let (product, least_product) = play(&Host::new("mclock", 32), true, setting)?;
+    let (paper, least_paper) = play(&Host::new("mclock", 32).text("mode", "paper"), true, setting)?;
+    let mut finding = Finding::default();
+    let least = [least_product, least_paper];
+    let kept = least.iter().all(|[one, two]| *one >= 294 && *two >= 245);
+    let words: Vec<String> = least.iter().map(|[one, two]| format!("{one} and {two}")).collect();
+    finding.judge("M4a", kept, format!("least in any second: {} IOPS (product; paper)", words.join("; ")));
+    let (shares, mine) = (last(&sfq), last(&product));
+    let unit = shares.iter().sum::<f64>() / 8.0;
+    let proportional = shares.iter().zip(VMS).all(|(got, (_, _, weight))| within(*got, unit * f64::from(weight), 0.05));
+    let equal = mine[2..].iter().all(|got| within(*got, mine[2..].iter().sum::<f64>() / 3.0, 0.05));
+    finding.judge("M4b", proportional && equal, format!("{}; mClock {} IOPS", slashed(&shares), slashed(&mine)));
+    let (first, end) = (mean_rate(&product, 0, 10, 60), mine.iter().sum::<f64>());
+    let fall = 1.0 - end / first;
+    finding.judge(
+        "M4c",
+        (0.10..=0.35).contains(&fall),
+        format!("from {first:.0} to {end:.0} IOPS: {:.0} %", 100.0 * fall),
+    );
+    finding.show("M4d", format!("{} IOPS", slashed(&shares)));
+    let columns = ["scheduler", "VM1/VM2/VM3/VM4/VM5, 250 to 300 s"];
+    let mut table = Table::new("Throughput [IOPS]", &columns);
+    table.row(["SFQ(D)".to_owned(), slashed(&shares)]).row(["mClock, product".to_owned(), slashed(&mine)]);
+    table.row(["mClock, paper".to_owned(), slashed(&last(&paper))]);
+    finding.tables.push(table);
+    for (title, simulation) in [("SFQ(D)", &sfq), ("mClock", &product)] {
+        let lines = VMS.iter().enumerate().map(|(vm, (name, ..))| Line::new(*name, rates(simulation, vm))).collect();
+        finding.charts.push(Chart::lines(title, "time [s]", "IOPS", lines));
+    }
+    Ok(finding)
+}
