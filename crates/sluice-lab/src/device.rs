@@ -65,9 +65,11 @@ pub struct Choice {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ModelFile {
-    /// A constant rate, one request at a time.
-    Constant {
-        /// Requests per second.
+    /// Several servers alike, each with exponential service times.
+    Servers {
+        /// How many.
+        count: u32,
+        /// Requests per second of all.
         iops: f64,
     },
     /// One or several drives of a kind.
@@ -81,6 +83,9 @@ pub enum ModelFile {
         /// Bytes of a stripe's unit.
         #[serde(default = "stripe")]
         unit_bytes: u64,
+        /// Bytes of the controller's cache of writes; 0: none.
+        #[serde(default)]
+        cache_bytes: u64,
         /// One of them.
         drive: DriveFile,
     },
@@ -166,11 +171,17 @@ impl DeviceFile {
     #[must_use]
     pub fn model(&self, setting: &Setting) -> Box<dyn Model> {
         match &self.model {
-            ModelFile::Constant { iops } => constant(iops * setting.factor("iops")),
+            ModelFile::Servers { count, iops } => {
+                let mean = f64::from(*count) / (iops * setting.factor("iops"));
+                let time = ServiceTime::Exponential(Duration::from_secs_f64(mean));
+                Box::new(Servers::new(*count, time, setting.stream("service")))
+            }
             ModelFile::Drives { layout: LayoutFile::Single, drive, .. } => Box::new(Hdd::new(drive.spec(setting))),
-            ModelFile::Drives { layout, count, unit_bytes, drive } => {
+            ModelFile::Drives { layout, count, unit_bytes, cache_bytes, drive } => {
                 let layout = if *layout == LayoutFile::Raid5 { Layout::Raid5 } else { Layout::Raid0 };
-                Box::new(Array::new(layout, *count, *unit_bytes, &drive.spec(setting)))
+                let array = Array::new(layout, *count, *unit_bytes, &drive.spec(setting));
+                let overhead = Duration::from_secs_f64(drive.overhead_us * 1e-6 * setting.factor("overhead"));
+                Box::new(array.with_cache(*cache_bytes, overhead))
             }
         }
     }
@@ -182,7 +193,7 @@ impl DeviceFile {
     pub fn drive(&self, setting: &Setting) -> Result<Box<dyn Model>, LabError> {
         match &self.model {
             ModelFile::Drives { drive, .. } => Ok(Box::new(Hdd::new(drive.spec(setting)))),
-            ModelFile::Constant { .. } => Err(LabError::Device(self.title.clone(), "it has no drives".into())),
+            ModelFile::Servers { .. } => Err(LabError::Device(self.title.clone(), "it has no drives".into())),
         }
     }
 
@@ -197,7 +208,7 @@ impl DeviceFile {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.model {
-            ModelFile::Constant { .. } => 1 << 40,
+            ModelFile::Servers { .. } => 1 << 40,
             ModelFile::Drives { layout, count, drive, .. } => {
                 let data = if *layout == LayoutFile::Raid5 { count - 1 } else { *count };
                 drive.capacity_bytes * data as u64

@@ -55,12 +55,15 @@ struct Level {
     tat_bytes: Tag,
     share: Tag,
     held_until: Option<Tag>,
+    /// Its client tells of other servers, and when it was served here last.
+    told: bool,
+    served: Option<Tag>,
 }
 
 impl Level {
     fn new(policy: Policy, now: Tag, v: Tag) -> Self {
         let (tat, tat_bytes, share) = (LONG_AGO, LONG_AGO, v - credit(&policy));
-        Level { policy, due: now, due_bytes: now, tat, tat_bytes, share, held_until: None }
+        Level { policy, due: now, due_bytes: now, tat, tat_bytes, share, held_until: None, told: false, served: None }
     }
 
     /// 8.4: "where an owner has both, the later tag counts".
@@ -89,7 +92,11 @@ impl Level {
     }
 
     /// 8.6: rho and delta count other servers alone.
-    fn count_elsewhere(&mut self, request: &Request) {
+    fn count_elsewhere(&mut self, now: Tag, request: &Request) {
+        if request.rho == 0 && request.delta == 0 {
+            return;
+        }
+        self.told = true;
         let (rho, delta) = (Tag::from(request.rho), Tag::from(request.delta));
         if let Some(rate) = self.policy.reservation.iops {
             self.due += requests_at(rate, rho * ONE);
@@ -97,14 +104,27 @@ impl Level {
         if let Some(rate) = self.policy.reservation.bytes {
             self.due_bytes += bytes_at(rate, rho * moved_bytes(request));
         }
+        // What it got elsewhere beyond its reservation makes up for what is overdue here, up to now.
+        let beyond = (delta - rho).max(0);
+        if let Some(rate) = self.policy.reservation.iops {
+            self.due = self.due.max((self.due + requests_at(rate, beyond * ONE)).min(now));
+        }
+        if let Some(rate) = self.policy.reservation.bytes {
+            self.due_bytes =
+                self.due_bytes.max((self.due_bytes + bytes_at(rate, beyond * moved_bytes(request))).min(now));
+        }
         if let Some(weight) = self.policy.weight {
             self.share += share_of(weight, delta * ONE);
         }
     }
 
-    /// 8.4: R is floored when an owner becomes backlogged, P to v - sigma/w.
+    /// 8.4: R is floored when an owner becomes backlogged, P to v - sigma/w; not that of a client of several servers that was
+    /// served within a second.
     fn activate(&mut self, now: Tag, v: Tag) {
         self.floor_due(now);
+        if self.told && self.served.is_some_and(|served| now - served < 16 * 1_000_000_000) {
+            return;
+        }
         self.share = self.share.max(v - credit(&self.policy));
     }
 
@@ -131,6 +151,7 @@ impl Level {
     fn charge(&mut self, now: Tag, request: &Request, reserved: bool, v: Tag) {
         let raw = Tag::from(request.cost.raw());
         let delta = Tag::from(request.delta);
+        self.served = Some(now);
         if reserved {
             if let Some(rate) = self.policy.reservation.iops {
                 self.due += requests_at(rate, raw);
@@ -140,7 +161,7 @@ impl Level {
             }
         }
         if let Some(weight) = self.policy.weight {
-            let cap = if reserved { self.share.max(v + share_of(weight, 16 * raw)) } else { Tag::MAX };
+            let cap = if reserved && !self.told { self.share.max(v + share_of(weight, 16 * raw)) } else { Tag::MAX };
             self.share = (self.share + share_of(weight, raw)).min(cap);
         }
         if let Some(rate) = self.policy.limit.iops {
@@ -200,6 +221,7 @@ struct Oracle {
     queue: Vec<Request>,
     in_flight: u64,
     v: Tag,
+    told: bool,
     batch: Option<Batch>,
 }
 
@@ -218,6 +240,7 @@ impl Oracle {
             queue: Vec::new(),
             in_flight: 0,
             v: 0,
+            told: false,
             batch: None,
         }
     }
@@ -333,8 +356,8 @@ impl Oracle {
         level.charge(now, &request, inner_reserved, inner_v);
         // 8.4: tagged when it becomes the head.
         if let Some(next) = next {
-            level.count_elsewhere(&next);
-            vm.level.count_elsewhere(&next);
+            level.count_elsewhere(now, &next);
+            vm.level.count_elsewhere(now, &next);
         }
         vm.v = inner_v;
         self.v = v;
@@ -352,9 +375,9 @@ impl Oracle {
         Instant::from_nanos(u64::try_from((next + 15) / 16).unwrap())
     }
 
-    /// 8.4: virtual time is reset when the whole gate is idle.
+    /// 8.4: virtual time is reset when the whole gate is idle, but where clients tell of other servers.
     fn reset_if_idle(&mut self) {
-        if self.queue.is_empty() && self.in_flight == 0 {
+        if !self.told && self.queue.is_empty() && self.in_flight == 0 {
             self.v = 0;
             for (_, vm) in &mut self.vms {
                 vm.level.share = LONG_AGO;
@@ -369,13 +392,14 @@ impl Scheduler for Oracle {
         let vm_wakes = self.head(request.owner, None).is_none();
         let volume_wakes = self.head(request.owner, Some(request.volume)).is_none();
         self.queue.push(request);
+        self.told |= request.delta > 0;
         let v = self.v;
         let vm = self.vm(request.owner);
         if volume_wakes {
             let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == request.volume).expect("a known volume").1;
-            level.count_elsewhere(&request);
+            level.count_elsewhere(now, &request);
             level.activate(now, vm.v);
-            vm.level.count_elsewhere(&request);
+            vm.level.count_elsewhere(now, &request);
         }
         if vm_wakes {
             vm.level.activate(now, v);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sluice_sched::gate::{Finished, Outcome, OwnerAccount};
 use sluice_sched::stack::{Guest, StackError};
+use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Policy, VolumeId};
 
 use crate::devices::Model;
@@ -195,6 +196,11 @@ impl Simulation {
         }
         self.pump();
         Ok(())
+    }
+
+    /// From now on a VM's gateway counts what completes at each node and says it to the others: dmClock.
+    pub fn track(&mut self, vm: usize, form: Form) {
+        self.vms[vm].tracker = Some(Tracker::new(form));
     }
 
     /// `observer` is told of every request that is over.
@@ -409,7 +415,7 @@ impl Simulation {
             offset: open.offset,
             length: open.length,
             token,
-            elsewhere: None,
+            elsewhere: vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, node as u32)),
         };
         let taken = self.nodes[node].insert(self.now, owner, &arrival).is_ok();
         if !taken {
@@ -443,6 +449,10 @@ impl Simulation {
         }
         self.open.remove(over.token);
         let vm = &mut self.vms[index];
+        if let Some(tracker) = &mut vm.tracker {
+            let cost = self.nodes[node].host().settings().cost.cost(open.kind, open.length);
+            tracker.completed(node as u32, over.phase, cost);
+        }
         vm.record.complete(self.now, open.arrived, open.length);
         vm.runners[thread].thread.workload.completed(self.now);
         self.longest = self.longest.max(self.now.nanos_since(open.arrived));

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use sluice_sched::tracker::Tracker;
 use sluice_sched::{Instant, OwnerId, VolumeId};
 
 use crate::random::Stream;
@@ -74,6 +75,8 @@ pub(super) struct Vm {
     /// Who it is at each node that it uses.
     pub(super) owners: Vec<Option<(OwnerId, VolumeId)>>,
     pub(super) placement: Placement,
+    /// What it got where, if its gateway says so to the nodes: dmClock.
+    pub(super) tracker: Option<Tracker>,
     pub(super) runners: Vec<Runner>,
     /// Requests that no node takes now; they stand where a guest's driver would hold them.
     pub(super) held: VecDeque<u32>,
@@ -90,6 +93,7 @@ impl Vm {
             record,
             owners: Vec::new(),
             placement,
+            tracker: None,
             runners: Vec::new(),
             held: VecDeque::new(),
             state: State::Active,

@@ -3,6 +3,7 @@
 pub(super) mod allocation;
 pub(super) mod batching;
 pub(super) mod dilution;
+pub(super) mod distributed;
 pub(super) mod idle_credit;
 pub(super) mod interference;
 pub(super) mod latency;

@@ -10,10 +10,13 @@ use crate::cost::Cost;
 use crate::policy::Policy;
 use crate::request::{Kind, Phase, Request};
 use crate::scheduler::Facts;
-use crate::tag::{ShareTag, Spacing, Tag};
+use crate::tag::{ShareTag, Spacing, TAGS_PER_NANO, Tag};
 
 /// How far a request served for its reservation may push the share tag beyond virtual time, in such requests.
 const SHARE_DEBT_MAX: u64 = 16;
+
+/// A client of several servers that had nothing here for less than this was not idle: one second.
+const PAUSE: Tag = TAGS_PER_NANO * 1_000_000_000;
 
 /// Tags and spacings of one level.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +36,10 @@ pub struct Account {
     share: Spacing,
     idle_credit: u64,
     share_tag: ShareTag,
+    /// When it was served here last.
+    served: Option<Tag>,
+    /// Its client tells what was served at other servers.
+    told: bool,
 }
 
 impl Account {
@@ -136,7 +143,7 @@ impl Account {
     /// \[mclock\] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
     /// cost is added, so that a single server gives the same spacing as no dmClock at all.
     // rule: mclock.product-counts
-    pub fn count_elsewhere(&mut self, request: &Request) {
+    pub fn count_elsewhere(&mut self, due_now: Tag, request: &Request) {
         if request.rho == 0 && request.delta == 0 {
             return;
         }
@@ -144,6 +151,14 @@ impl Account {
         self.due_requests = self.due_requests.saturating_add(self.reserve_requests.of(rho << Cost::SHIFT));
         self.due_bytes = self.due_bytes.saturating_add(self.reserve_bytes.of(rho.saturating_mul(payload(request))));
         let delta = u64::from(request.delta);
+        self.told = true;
+        // What it got elsewhere beyond its reservation makes up for what it did not get here, and is no debt: otherwise a VM that has
+        // long had its minimum elsewhere would take here from one that can be served nowhere else.
+        // rule: mclock.product-counts
+        let beyond = delta.saturating_sub(rho);
+        let caught_up = |due: Tag, step: Tag| due.max(due.saturating_add(step).min(due_now));
+        self.due_requests = caught_up(self.due_requests, self.reserve_requests.of(beyond << Cost::SHIFT));
+        self.due_bytes = caught_up(self.due_bytes, self.reserve_bytes.of(beyond.saturating_mul(payload(request))));
         self.share_tag = self.share_tag.saturating_add(self.share.of(delta << Cost::SHIFT));
     }
 
@@ -153,8 +168,13 @@ impl Account {
     /// flatten as soon as one of them, as a number, exceeds its VM's IOPS; the reservation is floored here alone and not
     /// at every arrival, else an over-committed device divides equally instead of in proportion.
     // rule: mclock.over-commitment, mclock.virtual-time
-    pub fn activate(&mut self, due_now: Tag, virtual_time: ShareTag) {
+    ///
+    /// A client of several servers has often nothing at one of them for a moment, and goes on where it was.
+    pub fn activate(&mut self, now: Tag, due_now: Tag, virtual_time: ShareTag) {
         self.floor_due(due_now);
+        if self.told && self.served.is_some_and(|served| now.saturating_sub(served) < PAUSE) {
+            return;
+        }
         self.share_tag = self.share_tag.max(virtual_time.saturating_sub(self.idle_credit));
     }
 
@@ -174,6 +194,7 @@ impl Account {
     // rule: mclock.charge-after
     pub fn charge(&mut self, now: Tag, request: &Request, phase: Phase, virtual_time: ShareTag) {
         let cost = u64::from(request.cost.raw());
+        self.served = Some(now);
         let step = self.share.of(cost);
         let advanced = self.share_tag.saturating_add(step);
         if phase == Phase::Reservation {
@@ -184,7 +205,8 @@ impl Account {
             // Capped, else a VM served by its reservation for a minute would be out of the shares for as long.
             // rule: mclock.debt-cap
             let cap = virtual_time.saturating_add(step.saturating_mul(SHARE_DEBT_MAX));
-            self.share_tag = advanced.min(cap.max(self.share_tag));
+            // At one of several servers the tag stands for what all of them gave, and jumps with what is told.
+            self.share_tag = if self.told { advanced } else { advanced.min(cap.max(self.share_tag)) };
         } else {
             self.share_tag = advanced;
         }

@@ -12,6 +12,7 @@ use crate::request::{Completion, Flags, OwnerId, Phase, Request, RequestId, Wait
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
 use crate::tag::{Spacing, TAGS_PER_NANO};
 use crate::time::Instant;
+use crate::tracker::CLIENT_IDLE;
 
 use super::Params;
 
@@ -37,6 +38,8 @@ struct Owner {
     /// Of the request before the head.
     previous: Tags,
     offset: Tag,
+    /// When its dmClock client's last request came.
+    told: Option<Instant>,
 }
 
 /// The scheduler.
@@ -238,7 +241,15 @@ impl Scheduler for Paper {
         self.queued += 1;
         let state = self.owner_mut(owner);
         let wakes = state.queue.is_empty();
-        let activates = wakes && state.in_flight == 0;
+        // A client of several servers often has nothing at one of them for a moment; what it got elsewhere meanwhile, which its
+        // next request tells, would count twice if it then stood behind who is furthest behind here.
+        // rule: mclock.forget
+        let known = state.told.is_some_and(|told| now.since(told) < CLIENT_IDLE);
+        let activates = wakes && state.in_flight == 0 && !known;
+        // More than 1 since its last request: others served it too. With one server alone it is 1, and all is as without a client.
+        if request.flags.contains(Flags::TRACKED) && (request.delta > 1 || state.told.is_some()) {
+            state.told = Some(now);
+        }
         state.queue.push_back(request);
         if activates {
             self.activate(now, owner.index());
@@ -300,7 +311,7 @@ impl Scheduler for Paper {
                 let previous = Tags { reservation: None, limit: None, share: None };
                 let queue = VecDeque::new();
                 self.owners[owner.index()] =
-                    Some(Owner { policy, queue, in_flight: 0, tags: None, previous, offset: 0 });
+                    Some(Owner { policy, queue, in_flight: 0, tags: None, previous, offset: 0, told: None });
             }
             Change::SetOwner { owner, policy } => {
                 let state = self.owner_mut(owner);

@@ -59,6 +59,8 @@ pub struct Product {
     shift: Tag,
     virtual_time: ShareTag,
     generation: u32,
+    /// A client has told what was served elsewhere.
+    told: bool,
     in_flight: u64,
     batch: Option<Batch>,
     batched: Instant,
@@ -83,6 +85,7 @@ impl Product {
             shift: 0,
             virtual_time: VIRTUAL_START,
             generation: 0,
+            told: false,
             in_flight: 0,
             batch: None,
             batched: Instant::ZERO,
@@ -314,14 +317,14 @@ impl Product {
             }
             account.charge(now, &request, inner, state.inner_time);
             if let Some(next) = next {
-                account.count_elsewhere(next);
+                account.count_elsewhere(now, next);
             }
             if state.inner_time > VIRTUAL_MAX {
                 state.rebase_volumes();
             }
         }
         if let Some(next) = next {
-            state.account.count_elsewhere(next);
+            state.account.count_elsewhere(now.saturating_sub(self.shift), next);
         }
         state.queued -= 1;
         request.phase = phase;
@@ -356,7 +359,12 @@ impl Product {
     }
 
     /// The whole gate is idle: share tags start anew, at once for all of them.
+    ///
+    /// Not where clients tell of other servers: what a VM got there still counts here when this one was idle for a moment.
     fn start_anew(&mut self) {
+        if self.told {
+            return;
+        }
         self.generation = self.generation.wrapping_add(1);
         self.virtual_time = VIRTUAL_START;
     }
@@ -408,6 +416,7 @@ impl Product {
 impl Scheduler for Product {
     fn insert(&mut self, now: Instant, request: Request) {
         let tag = self.clock.tag(now);
+        self.told |= request.delta > 0;
         let (shift, virtual_time, generation) = (self.shift, self.virtual_time, self.generation);
         let state = self.owners[request.owner.index()].as_mut().expect("the gate adds an owner before it uses it");
         let index = state.volume_index(request.volume);
@@ -419,16 +428,16 @@ impl Scheduler for Product {
             return;
         }
         if let Some(account) = &mut volume.account {
-            account.count_elsewhere(&request);
-            account.activate(tag, state.inner_time);
+            account.count_elsewhere(tag, &request);
+            account.activate(tag, tag, state.inner_time);
         }
         if state.generation != generation {
             state.generation = generation;
             state.account.reset_share();
         }
-        state.account.count_elsewhere(&request);
+        state.account.count_elsewhere(tag.saturating_sub(shift), &request);
         if state.queued == 1 {
-            state.account.activate(tag.saturating_sub(shift), virtual_time);
+            state.account.activate(tag, tag.saturating_sub(shift), virtual_time);
         }
         self.stand_in_line(request.owner.0, tag);
     }

@@ -1,0 +1,278 @@
+//! Fig. 9 and 10: dmClock. Several storage nodes, each with a gate of its own, and clients that tell each node what they got
+//! at the others.
+
+use std::time::Duration;
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sched::Policy;
+use sluice_sched::tracker::Form;
+use sluice_sim::engine::{Change, Placement, Simulation, Thread};
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed, within};
+
+/// Requests that a node works on at once: its threads.
+const THREADS: u32 = 16;
+/// Requests that a client has outstanding.
+const OUTSTANDING: u32 = 64;
+
+/// A client.
+struct Client {
+    policy: Policy,
+    /// It uses this node alone.
+    pinned: Option<usize>,
+    /// When it starts, in seconds.
+    start: u64,
+}
+
+/// Storage nodes, clients, and whether they tell nodes of each other.
+struct Cluster<'a> {
+    nodes: usize,
+    clients: &'a [Client],
+    /// Nothing: nodes know nothing of each other.
+    form: Option<Form>,
+    host: Host,
+    seconds: u64,
+}
+
+impl Cluster<'_> {
+    fn play(&self, setting: &Setting) -> Result<Simulation, LabError> {
+        let device = DeviceFile::load("mclock-node")?;
+        let window = Duration::from_secs(1);
+        let mut simulation = Simulation::new(self.host.gate()?, device.model(setting), Duration::ZERO, window);
+        for _ in 1..self.nodes {
+            simulation.add_node(self.host.gate()?, device.model(setting));
+        }
+        for (number, client) in self.clients.iter().enumerate() {
+            let name = format!("c{}", number + 1);
+            let placement = match client.pinned {
+                Some(node) => Placement::Pinned(node),
+                None => Placement::Uniform(setting.stream(&format!("placement/{name}"))),
+            };
+            let vm = simulation.add_vm_at(placement, client.policy).map_err(refused)?;
+            let workload = closed(OUTSTANDING, random_reads(8192, 1 << 30), setting, &name);
+            simulation.add_thread(vm, Thread::new(workload)).map_err(refused)?;
+            if let Some(form) = self.form {
+                simulation.track(vm, form);
+            }
+            if client.start > 0 {
+                simulation.hold_back(vm);
+                simulation.plan_change(at(client.start), Change::Start(vm));
+            }
+        }
+        run(&mut simulation, self.seconds, self.host.scheduler)?;
+        Ok(simulation)
+    }
+}
+
+/// The two forms of the algorithm with their gates.
+fn modes() -> [(&'static str, Option<Form>, Host); 2] {
+    let paper = Host::new("mclock", THREADS).text("mode", "paper");
+    [("product", Some(Form::Product), Host::new("mclock", THREADS)), ("paper", Some(Form::Paper), paper)]
+}
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mclock-distributed",
+    paper: Paper::Mclock,
+    label: "Fig. 9",
+    title: "dmClock on three nodes: weights 1:4:6, without and with reservations",
+    setup: "Three nodes of about 1500 IOPS with 16 threads each; three clients with 64 random reads of 8 KiB outstanding, each sent to one of \
+            the nodes at random. Weights 100:400:600, no limits; (a) no reservations, (b) reservations of 800, 1000 and 100 IOPS. \
+            Beside it the same gates without what clients tell, and SFQ(D).",
+    device: "mclock-node",
+    rows: &[
+        RowSpec {
+            id: "M9a",
+            class: Class::Exact,
+            must: "(a) throughputs as 1:4:6, each within 3 %, in both modes",
+            paper: "in proportion to the weights",
+            note: "",
+        },
+        RowSpec {
+            id: "M9b",
+            class: Class::Exact,
+            must: "(b) c1 gets at least 98 % of 800 IOPS, and c2:c3 is 2:3 within 5 %, in both modes",
+            paper: "800; about 1750 and 2700 IOPS",
+            note: "",
+        },
+        RowSpec {
+            id: "M9c",
+            class: Class::Hardware,
+            must: "throughput of each client in (b)",
+            paper: "800/1750/2700 IOPS",
+            note: "The paper's own numbers add up to 5250 IOPS, three times 1750 and not three times the 1500 that it states for a node.",
+        },
+    ],
+    run: measure,
+};
+
+fn three(reservations: [u64; 3]) -> [Client; 3] {
+    let weights = [100, 400, 600];
+    std::array::from_fn(|vm| Client { policy: policy(reservations[vm], 0, weights[vm]), pinned: None, start: 0 })
+}
+
+/// What each client gets between 10 and 60 s.
+fn shares(clients: &[Client; 3], form: Option<Form>, host: Host, setting: &Setting) -> Result<[f64; 3], LabError> {
+    let simulation = Cluster { nodes: 3, clients, form, host, seconds: 60 }.play(setting)?;
+    Ok(std::array::from_fn(|vm| mean_rate(&simulation, vm, 10, 60)))
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let (plain, reserved) = (three([0; 3]), three([800, 1000, 100]));
+    let mut table = Table::new("c1/c2/c3 [IOPS]", &["scheduler", "(a) no reservations", "(b) 800, 1000, 100"]);
+    let (mut proportional, mut kept, mut first) = (true, true, None);
+    for (name, form, host) in modes() {
+        let (a, b) = (shares(&plain, form, host.clone(), setting)?, shares(&reserved, form, host, setting)?);
+        table.row([format!("dmClock, {name}"), slashed(&a), slashed(&b)]);
+        let unit = a.iter().sum::<f64>() / 11.0;
+        proportional &= [1.0, 4.0, 6.0].iter().zip(a).all(|(weight, got)| within(got, unit * weight, 0.03));
+        kept &= b[0] >= 784.0 && within(b[2] / b[1], 1.5, 0.05);
+        first.get_or_insert((a, b));
+    }
+    for (name, host, clients) in [
+        ("mClock at each node, nothing told", Host::new("mclock", THREADS), &reserved),
+        ("SFQ(D) at each node", Host::new("sfqd", THREADS), &three([0; 3])),
+    ] {
+        let a = shares(&plain, None, host.clone(), setting)?;
+        table.row([name.to_owned(), slashed(&a), slashed(&shares(clients, None, host, setting)?)]);
+    }
+    let (a, b) = first.expect("there are two modes");
+    let mut finding = Finding::default();
+    finding.judge("M9a", proportional, format!("{} IOPS", slashed(&a)));
+    finding.judge("M9b", kept, format!("{} IOPS, c3/c2 {:.2}", slashed(&b), b[2] / b[1]));
+    finding.show("M9c", format!("{} IOPS", slashed(&b)));
+    finding.tables.push(table);
+    let bars = vec![
+        Line::bars("no reservations", &a),
+        Line::bars("reservations", &b),
+        Line::bars("paper, (b)", &[800.0, 1750.0, 2700.0]),
+    ];
+    finding.charts.push(Chart::bars("Throughput, mode \"product\"", "IOPS", &["c1", "c2", "c3"], bars));
+    Ok(finding)
+}
+
+pub(in crate::figures) const SKEWED: Figure = Figure {
+    id: "mclock-skewed",
+    paper: Paper::Mclock,
+    label: "Fig. 10",
+    title: "dmClock on two nodes, one client on the first alone",
+    setup: "Two nodes as in Fig. 9; c1 uses the first alone, c2 starts after 40 s and sends each request to one of the two at random; \
+            weights 100:400, reservations 800 and 1000 IOPS, 64 outstanding each. Beside it SFQ(D) at each node.",
+    device: "mclock-node",
+    rows: &[
+        RowSpec {
+            id: "M10a",
+            class: Class::Shape,
+            must: "c1 within 5 % of 800 IOPS once c2 is there, in both modes",
+            paper: "close to 800 IOPS, where a proportional scheduler would have given about 440",
+            note: "",
+        },
+        RowSpec {
+            id: "M10b",
+            class: Class::Shape,
+            must: "c2 within 10 % of twice what c1 leaves of the first node: its requests pile up there, and the second node idles",
+            paper: "around 1400 IOPS",
+            note: "",
+        },
+    ],
+    run: measure_skewed,
+};
+
+fn measure_skewed(setting: &Setting) -> Result<Finding, LabError> {
+    let clients = |reservations: [u64; 2]| {
+        [
+            Client { policy: policy(reservations[0], 0, 100), pinned: Some(0), start: 0 },
+            Client { policy: policy(reservations[1], 0, 400), pinned: None, start: 40 },
+        ]
+    };
+    let mut table = Table::new("c1/c2 [IOPS]", &["scheduler", "c1 alone, 10 to 40 s", "both, 50 to 110 s"]);
+    let (mut finding, mut first, mut all) = (Finding::default(), None, Vec::new());
+    let (reserved, plain) = (clients([800, 1000]), clients([0, 0]));
+    let hosts = modes().into_iter().map(|(name, form, host)| (format!("dmClock, {name}"), form, host, &reserved));
+    let sfq = ("SFQ(D) at each node".to_owned(), None, Host::new("sfqd", THREADS), &plain);
+    for (name, form, host, clients) in hosts.chain([sfq]) {
+        let simulation = Cluster { nodes: 2, clients, form, host, seconds: 110 }.play(setting)?;
+        let alone = mean_rate(&simulation, 0, 10, 40);
+        let both = [0, 1].map(|vm| mean_rate(&simulation, vm, 50, 110));
+        table.row([name, slashed(&[alone]), slashed(&both)]);
+        if form.is_some() {
+            all.push((alone, both));
+        }
+        first.get_or_insert(simulation);
+    }
+    let kept = all.iter().all(|(_, both)| within(both[0], 800.0, 0.05));
+    let piled = all.iter().all(|(alone, both)| within(both[1], 2.0 * (alone - both[0]), 0.10));
+    finding.judge("M10a", kept, format!("{:.0} IOPS", all[0].1[0]));
+    let left = 2.0 * (all[0].0 - all[0].1[0]);
+    finding.judge("M10b", piled, format!("{:.0} IOPS; twice what is left: {left:.0}", all[0].1[1]));
+    finding.tables.push(table);
+    let simulation = first.expect("there are two modes");
+    let lines = ["c1", "c2"].iter().enumerate().map(|(vm, name)| Line::new(*name, rates(&simulation, vm))).collect();
+    finding.charts.push(Chart::lines("dmClock", "time [s]", "IOPS", lines));
+    Ok(finding)
+}
+
+pub(in crate::figures) const TOLD: Figure = Figure {
+    id: "mclock-told",
+    paper: Paper::Mclock,
+    label: "Section 3.2",
+    title: "How wrong what clients tell can make an allocation",
+    setup: "One client with a reservation of 900 IOPS and no weight, so that it gets its reservation and nothing else, one request \
+            at a time at each of 1, 2, 3 and 5 nodes of about 1500 IOPS; what it was dispatched in all, each second.",
+    device: "mclock-node",
+    rows: &[RowSpec {
+        id: "M11",
+        class: Class::Exact,
+        must: "in no span of whole seconds from 1 s on does what was dispatched differ from 900 a second by more than one request for \
+               each other server and one at either end",
+        paper: "inaccurate by up to 1 request at each of the other servers",
+        note: "",
+    }],
+    run: measure_told,
+};
+
+fn measure_told(setting: &Setting) -> Result<Finding, LabError> {
+    const RESERVATION: u64 = 900;
+    let mut table =
+        Table::new("Furthest from 900 IOPS in any span [requests]", &["nodes", "product", "paper", "allowed"]);
+    let (mut holds, mut words) = (true, Vec::new());
+    for nodes in [1, 2, 3, 5] {
+        let mut cells = vec![nodes.to_string()];
+        for (_, form, host) in modes() {
+            let off = furthest(nodes, form.expect("clients tell"), &host, RESERVATION, setting)?;
+            holds &= off <= (nodes - 1 + 2) as f64;
+            cells.push(format!("{off:.0}"));
+            words.push(format!("{off:.0}"));
+        }
+        cells.push((nodes - 1 + 2).to_string());
+        table.row(cells);
+    }
+    let mut finding = Finding::default();
+    finding.judge("M11", holds, format!("{} requests (1, 2, 3, 5 nodes; product and paper)", words.join(", ")));
+    finding.tables.push(table);
+    Ok(finding)
+}
+
+/// How far what was dispatched ever is from `reservation` a second, over any span of whole seconds.
+fn furthest(nodes: usize, form: Form, host: &Host, reservation: u64, setting: &Setting) -> Result<f64, LabError> {
+    let device = DeviceFile::load("mclock-node")?;
+    let mut simulation = Simulation::new(host.gate()?, device.model(setting), Duration::ZERO, Duration::from_secs(1));
+    for _ in 1..nodes {
+        simulation.add_node(host.gate()?, device.model(setting));
+    }
+    let policy = Policy { weight: None, ..policy(reservation, 0, 1) };
+    let vm = simulation.add_vm_at(Placement::RoundRobin(0), policy).map_err(refused)?;
+    let workload = closed(OUTSTANDING, random_reads(8192, 1 << 30), setting, "c1");
+    simulation.add_thread(vm, Thread::new(workload)).map_err(refused)?;
+    simulation.track(vm, form);
+    let mut ahead: Vec<f64> = Vec::new();
+    for second in 1..=60 {
+        run(&mut simulation, second, "dmClock")?;
+        let got: u64 = simulation.dispatched(vm).iter().sum();
+        ahead.push(got as f64 - (reservation * second) as f64);
+    }
+    let (least, most) = ahead.iter().fold((f64::MAX, f64::MIN), |(least, most), off| (least.min(*off), most.max(*off)));
+    Ok(most - least)
+}
