@@ -8,6 +8,7 @@ use serde::Deserialize;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::hdd::{Hdd, HddSpec, SeekCurve};
+use sluice_sim::devices::link::{Link, LinkParams};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 
 use crate::band::Setting;
@@ -20,6 +21,7 @@ const FILES: &[(&str, &str)] = &[
     ("mclock-oltp", include_str!("../devices/mclock-oltp.toml")),
     ("mclock-node", include_str!("../devices/mclock-node.toml")),
     ("flubber-sata", include_str!("../devices/flubber-sata.toml")),
+    ("netback-link", include_str!("../devices/netback-link.toml")),
     ("two-tier-sas", include_str!("../devices/two-tier-sas.toml")),
 ];
 
@@ -89,6 +91,8 @@ pub enum ModelFile {
         /// One of them.
         drive: DriveFile,
     },
+    /// A network link behind a driver domain.
+    Link(LinkFile),
 }
 
 /// How drives are put together.
@@ -156,6 +160,55 @@ impl DriveFile {
     }
 }
 
+/// A link, and what stands before it.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkFile {
+    /// What the wire carries.
+    pub bits_per_second: u64,
+    /// Frames in the interface's queue.
+    pub queue: u32,
+    /// Tick of the driver domain's clock, in microseconds.
+    pub tick_us: u64,
+    /// What a packet costs a guest, in microseconds of CPU.
+    pub guest_us: f64,
+    /// What a packet costs the driver domain, in microseconds of CPU.
+    pub packet_us: f64,
+    /// How many times as much a disk request costs it.
+    pub request_per_packet: f64,
+    /// What a disk request takes at the disk, in microseconds.
+    pub disk_us: f64,
+    /// Frames of one flow on their way, at most.
+    pub buffer: u32,
+    /// How far the distances of a flow's datagrams vary, as a part of their mean.
+    pub jitter: f64,
+}
+
+impl LinkFile {
+    /// The same at a point of the band. The link's rate is known and stays.
+    #[must_use]
+    pub fn at(&self, setting: &Setting) -> LinkFile {
+        let scaled = |value: f64, name: &str| value * setting.factor(name);
+        LinkFile {
+            bits_per_second: self.bits_per_second,
+            queue: scaled(f64::from(self.queue), "queue").round() as u32,
+            tick_us: scaled(self.tick_us as f64, "tick").round() as u64,
+            guest_us: scaled(self.guest_us, "guest"),
+            packet_us: scaled(self.packet_us, "packet"),
+            request_per_packet: scaled(self.request_per_packet, "request per packet"),
+            disk_us: scaled(self.disk_us, "disk"),
+            buffer: scaled(f64::from(self.buffer), "buffer").round() as u32,
+            jitter: scaled(self.jitter, "jitter"),
+        }
+    }
+
+    /// The wire with its queue.
+    #[must_use]
+    pub fn params(&self) -> LinkParams {
+        LinkParams { bits_per_second: self.bits_per_second, queue: self.queue, ..LinkParams::FAST_ETHERNET }
+    }
+}
+
 impl DeviceFile {
     /// The file of that name.
     ///
@@ -171,6 +224,7 @@ impl DeviceFile {
     #[must_use]
     pub fn model(&self, setting: &Setting) -> Box<dyn Model> {
         match &self.model {
+            ModelFile::Link(link) => Box::new(Link::new(link.at(setting).params())),
             ModelFile::Servers { count, iops } => {
                 let mean = f64::from(*count) / (iops * setting.factor("iops"));
                 let time = ServiceTime::Exponential(Duration::from_secs_f64(mean));
@@ -193,7 +247,18 @@ impl DeviceFile {
     pub fn drive(&self, setting: &Setting) -> Result<Box<dyn Model>, LabError> {
         match &self.model {
             ModelFile::Drives { drive, .. } => Ok(Box::new(Hdd::new(drive.spec(setting)))),
-            ModelFile::Servers { .. } => Err(LabError::Device(self.title.clone(), "it has no drives".into())),
+            _ => Err(LabError::Device(self.title.clone(), "it has no drives".into())),
+        }
+    }
+
+    /// The link with what stands before it, at a point of the band.
+    ///
+    /// # Errors
+    /// If it is no link.
+    pub fn link(&self, setting: &Setting) -> Result<LinkFile, LabError> {
+        match &self.model {
+            ModelFile::Link(link) => Ok(link.at(setting)),
+            _ => Err(LabError::Device(self.title.clone(), "it is no link".into())),
         }
     }
 
@@ -204,11 +269,12 @@ impl DeviceFile {
         (vm * span % self.bytes().max(1), span)
     }
 
-    /// Bytes that it offers.
+    /// Bytes that it offers; a link has none.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.model {
             ModelFile::Servers { .. } => 1 << 40,
+            ModelFile::Link(_) => 0,
             ModelFile::Drives { layout, count, drive, .. } => {
                 let data = if *layout == LayoutFile::Raid5 { count - 1 } else { *count };
                 drive.capacity_bytes * data as u64
@@ -239,9 +305,21 @@ mod tests {
         for (name, _) in FILES {
             let file = DeviceFile::load(name).unwrap();
             assert!(!file.facts.is_empty() && !file.choices.is_empty(), "{name}");
-            assert!(file.bytes() > 1 << 30, "{name}");
+            let link = matches!(file.model, ModelFile::Link(_));
+            assert!(link || file.bytes() > 1 << 30, "{name}");
             assert!(file.model(&Setting::NOMINAL).next().is_none(), "{name} is idle at first");
         }
         assert!(DeviceFile::load("none").is_err());
+    }
+
+    #[test]
+    fn a_links_rate_is_known_and_the_rest_is_varied() {
+        assert!(DeviceFile::load("two-tier-sas").unwrap().link(&Setting::NOMINAL).is_err());
+        let file = DeviceFile::load("netback-link").unwrap();
+        let links: Vec<_> = Setting::band().map(|setting| file.link(&setting).unwrap()).collect();
+        assert!(links.iter().all(|link| link.bits_per_second == 100_000_000));
+        assert_eq!((links[0].queue, links[0].tick_us), (1000, 4000));
+        let queues: std::collections::BTreeSet<_> = links.iter().map(|link| link.queue).collect();
+        assert!(queues.len() == 21 && queues.iter().all(|queue| (700..=1300).contains(queue)), "{queues:?}");
     }
 }

@@ -4,6 +4,7 @@ use crate::figure::{Figure, Paper};
 
 mod flubber;
 mod mclock;
+mod netback;
 mod two_tier;
 
 /// Every table and figure, in the order of the papers.
@@ -26,6 +27,13 @@ pub const ALL: &[&Figure] = &[
     &flubber::schedulers::FIGURE,
     &flubber::backup::FIGURE,
     &flubber::latency::FIGURE,
+    &netback::rates::FIGURE,
+    &netback::two_rates::FIGURE,
+    &netback::unlimited::FIGURE,
+    &netback::activity::FIGURE,
+    &netback::disk::FIGURE,
+    &netback::priorities::FIGURE,
+    &netback::minimum::FIGURE,
     &two_tier::loss::FIGURE,
     &two_tier::pairs::FIGURE,
     &two_tier::credit::FIGURE,

@@ -1,0 +1,93 @@
+//! Fig. 7: one VM sends over more connections than the other.
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sched::{Instant, Policy};
+
+use super::{Backend, Bench, DEVICE, Guests, at_most, link};
+use crate::band::Setting;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::setup::slashed;
+
+/// Seconds that are simulated, of which the first is not measured.
+const SECONDS: usize = 8;
+/// How far above a ratio counts as above it.
+const MORE: f64 = 1.05;
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "netback-activity",
+    paper: Paper::Netback,
+    label: "Fig. 7",
+    title: "Bandwidth division with one overactive VM",
+    setup: "Two guests on a CPU each, without maximum rates; the first sends one flow of datagrams at 100 Mb/s, the second two and \
+            then three of them.",
+    device: DEVICE,
+    rows: &[
+        RowSpec {
+            id: "N4a",
+            class: Class::Shape,
+            must: "VM2's throughput above VM1's by 5 % or more; with two flows at most twice it and with three at most three times it, by 5 %, \
+                   and more with three than with two",
+            paper: "the more abusive domain achieves the better throughput, 2x and 3x more active",
+            note: "The mechanism is the interface's queue: first in, first out, dropping its tail, it gives each VM as much as \
+                   it has sent into it. Where no packet is taken from a ring without room downstream, turns are equal: table \
+                   \"VM1/VM2\".",
+        },
+        RowSpec {
+            id: "N4b",
+            class: Class::Hardware,
+            must: "VM2's throughput above VM1's with one, two and three flows",
+            paper: "in the figure alone",
+            note: "A guest's own CPU bounds what it can send.",
+        },
+    ],
+    run: measure,
+};
+
+/// What both get, and what they get over time.
+fn divide(
+    backend: Backend,
+    flows: usize,
+    policy: Policy,
+    setting: &Setting,
+) -> Result<([f64; 2], Vec<Line>), LabError> {
+    let mut bench = Bench::new(backend, link(setting)?, Guests::Apart, &[policy; 2], setting)?;
+    bench.flow(0, Instant::ZERO, "VM1")?;
+    for flow in 0..flows {
+        bench.flow(1, Instant::ZERO, &format!("VM2, flow {flow}"))?;
+    }
+    bench.run(SECONDS as u64, backend.name())?;
+    let lines = (0..2).map(|vm| Line::new(format!("VM{}", vm + 1), bench.points(vm, SECONDS))).collect();
+    Ok(([0, 1].map(|vm| bench.mean(vm, 1, SECONDS)), lines))
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let mut finding = Finding::default();
+    let mut times = Vec::new();
+    let mut cells = vec![Backend::Netback.name().to_owned()];
+    for flows in 1..=3 {
+        let (got, lines) = divide(Backend::Netback, flows, Policy::default(), setting)?;
+        times.push(got[1] / got[0]);
+        cells.push(slashed(&got));
+        if flows > 1 && setting.is_nominal() {
+            let title = format!("VM2 {flows}x more active");
+            finding.charts.push(Chart::lines(&title, "time [s]", "Mb/s of data", lines));
+        }
+    }
+    let (two, three) = (times[1], times[2]);
+    let holds = (MORE..=2.0 * MORE).contains(&two) && three > two && three <= 3.0 * MORE;
+    finding.judge("N4a", holds, format!("x {two:.2} with two flows, x {three:.2} with three"));
+    finding.show("N4b", format!("x {:.2}, x {two:.2}, x {three:.2}", times[0]));
+    let mut table = Table::new("VM1/VM2 [Mb/s of data]", &["back end", "one flow", "two flows", "three flows"]);
+    table.row(cells);
+    let limited = [(Backend::Netback, at_most(40), "netback, 40 Mb/s each")];
+    let fair = Backend::ALL[1..].iter().map(|backend| (*backend, Policy::default(), backend.name()));
+    for (backend, policy, name) in limited.into_iter().chain(fair).filter(|_| setting.is_nominal()) {
+        let mut cells = vec![name.to_owned()];
+        for flows in 1..=3 {
+            cells.push(slashed(&divide(backend, flows, policy, setting)?.0));
+        }
+        table.row(cells);
+    }
+    finding.tables.push(table);
+    Ok(finding)
+}

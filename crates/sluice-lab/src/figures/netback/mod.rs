@@ -1,0 +1,246 @@
+//! Performance isolation of virtual NICs in Xen: guests that send through a driver domain to a link of 100 Mb/s.
+//!
+//! Nothing here is unfair by a dice: seeds move the beginnings of flows and vary their distances alike for all. What
+//! differs between guests comes from windows, queues, weights and CPUs.
+
+use std::time::Duration;
+
+use sluice_sched::{ByteRate, Instant, Limit, Policy, Reservation};
+use sluice_sim::cpu::credit1::Params;
+use sluice_sim::cpu::{Class, Host as Processors, VcpuId};
+use sluice_sim::devices::link::{Link, LinkParams, OverWhen};
+use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::engine::{Placement, Simulation, Thread};
+use sluice_sim::workloads::datagrams::frames_of;
+use sluice_sim::workloads::{DatagramParams, Datagrams};
+
+use crate::band::Setting;
+use crate::device::{DeviceFile, LinkFile};
+use crate::figure::LabError;
+use crate::setup::{self, Host, at, closed, random_reads, refused};
+
+pub(super) mod activity;
+pub(super) mod disk;
+pub(super) mod minimum;
+pub(super) mod priorities;
+pub(super) mod rates;
+pub(super) mod two_rates;
+pub(super) mod unlimited;
+
+/// The device of all of them.
+const DEVICE: &str = "netback-link";
+/// What a datagram of one full frame carries.
+const PAYLOAD: u32 = 1472;
+
+/// Who takes packets from the guests' rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    /// Xen's: credits and turns of one packet; what it has taken is dropped where the interface's queue is full.
+    Netback,
+    /// Turns of one packet, and none is taken that has no room downstream.
+    RoundRobin,
+    /// The paper's proposal: turns by weight, and none is taken that has no room downstream. In packets, as the paper has it.
+    Packets,
+    /// The same in bytes.
+    Bytes,
+}
+
+impl Backend {
+    const ALL: [Backend; 4] = [Backend::Netback, Backend::RoundRobin, Backend::Packets, Backend::Bytes];
+
+    fn name(self) -> &'static str {
+        match self {
+            Backend::Netback => "netback",
+            Backend::RoundRobin => "round robin that waits for room",
+            Backend::Packets => "WRR in packets",
+            Backend::Bytes => "WRR in bytes",
+        }
+    }
+
+    fn host(self, link: &LinkFile) -> Host {
+        let tick = format!("{}us", link.tick_us);
+        let weighted = Host::new("wrr", 16).text("tick", &tick);
+        match self {
+            Backend::Netback => Host::new("netback", 256).text("tick", &tick),
+            Backend::RoundRobin => weighted.text("unit", "packets").text("prioritize", "off"),
+            Backend::Packets => weighted.text("unit", "packets"),
+            Backend::Bytes => weighted.text("unit", "bytes"),
+        }
+    }
+
+    fn params(self, link: &LinkFile) -> LinkParams {
+        // Netback hands a copy to the bridge, and that is the end of it; the others learn when the wire has it.
+        let over_when = if self == Backend::Netback { OverWhen::Queued } else { OverWhen::Sent };
+        LinkParams { over_when, ..link.params() }
+    }
+}
+
+/// Where the guests' virtual CPUs run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guests {
+    /// On one CPU.
+    Together,
+    /// On one CPU, and they loop until the next datagram is due instead of sleeping.
+    Looping,
+    /// On one each.
+    Apart,
+}
+
+/// The testbed: a link, a driver domain on a CPU of its own, and guests.
+struct Bench {
+    simulation: Simulation,
+    link: LinkFile,
+    setting: Setting,
+    /// What a datagram carries.
+    payload: u32,
+}
+
+/// The device at a point of the band.
+fn link(setting: &Setting) -> Result<LinkFile, LabError> {
+    DeviceFile::load(DEVICE)?.link(setting)
+}
+
+/// Four CPUs; the driver domain is on the first, guests on those named.
+fn processors(guests: &[u32]) -> (Processors<sluice_sim::engine::Task>, VcpuId, Vec<VcpuId>) {
+    let mut host = Processors::new(Params::XEN_4_0, 4);
+    let mut vcpu = |cpu: u32| {
+        let domain = host.add_domain(256, 0);
+        host.add_vcpu(domain, 1 << cpu)
+    };
+    let driver = vcpu(0);
+    let guests = guests.iter().map(|cpu| vcpu(*cpu)).collect();
+    (host, driver, guests)
+}
+
+fn micros(us: f64) -> Duration {
+    Duration::from_secs_f64(us * 1e-6)
+}
+
+impl Bench {
+    /// Guests with these policies, and no flows yet.
+    fn new(
+        backend: Backend,
+        link: LinkFile,
+        guests: Guests,
+        policies: &[Policy],
+        setting: &Setting,
+    ) -> Result<Self, LabError> {
+        let model = Box::new(Link::new(backend.params(&link)));
+        let mut simulation =
+            Simulation::new(backend.host(&link).gate()?, model, Duration::ZERO, Duration::from_secs(1));
+        let cpu = |guest: u32| if guests == Guests::Apart { 1 + guest % 3 } else { 1 };
+        let cpus: Vec<_> = (0..policies.len() as u32).map(cpu).collect();
+        let (mut host, driver, vcpus) = processors(&cpus);
+        if guests == Guests::Looping {
+            vcpus.iter().for_each(|vcpu| host.set_busy(Instant::ZERO, *vcpu, true));
+        }
+        simulation.set_cpus(host);
+        simulation.backend_on(0, driver, Class::Net, micros(link.packet_us));
+        for (policy, vcpu) in policies.iter().zip(vcpus) {
+            let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).map_err(refused)?;
+            simulation.guest_on(vm, vcpu, micros(link.guest_us));
+        }
+        Ok(Bench { simulation, link, setting: *setting, payload: PAYLOAD })
+    }
+
+    /// A guest that sends, and one that reads from a disk behind the same driver domain, each on a CPU of its own; the latter
+    /// is held back.
+    fn with_disk(backend: Backend, link: LinkFile, setting: &Setting) -> Result<Self, LabError> {
+        let model = Box::new(Link::new(backend.params(&link)));
+        let mut simulation =
+            Simulation::new(backend.host(&link).gate()?, model, Duration::ZERO, Duration::from_secs(1));
+        let disk = Servers::new(1, ServiceTime::Fixed(micros(link.disk_us)), setting.stream("disk"));
+        let disk = simulation.add_node(Host::new("noop", 32).gate()?, Box::new(disk));
+        let (host, driver, vcpus) = processors(&[1, 2]);
+        simulation.set_cpus(host);
+        simulation.backend_on(0, driver, Class::Net, micros(link.packet_us));
+        simulation.backend_on(disk, driver, Class::Block, micros(link.packet_us * link.request_per_packet));
+        for (node, vcpu) in [0, disk].into_iter().zip(vcpus) {
+            let vm = simulation.add_vm_at(Placement::Pinned(node), Policy::default()).map_err(refused)?;
+            simulation.guest_on(vm, vcpu, micros(link.guest_us));
+        }
+        let load = closed(32, random_reads(4096, 1 << 30), setting, "fio");
+        simulation.add_thread(1, Thread::new(load)).map_err(refused)?;
+        simulation.hold_back(1);
+        Ok(Bench { simulation, link, setting: *setting, payload: PAYLOAD })
+    }
+
+    /// With datagrams that carry so much.
+    fn payload(mut self, payload: u32) -> Self {
+        self.payload = payload;
+        self
+    }
+
+    /// A flow of a VM at the full speed of the link, from `start` on; its random numbers are those of `name`.
+    fn flow(&mut self, vm: usize, start: Instant, name: &str) -> Result<(), LabError> {
+        self.flow_at(vm, self.link.bits_per_second, start, name)
+    }
+
+    /// A flow that offers so many bits per second of data.
+    fn flow_at(&mut self, vm: usize, bits_per_second: u64, start: Instant, name: &str) -> Result<(), LabError> {
+        let LinkFile { buffer, jitter, .. } = self.link;
+        let params = DatagramParams { payload: self.payload, bits_per_second, jitter, buffer };
+        let flow = Datagrams::new(params, start, self.setting.stream(name));
+        self.simulation.add_thread(vm, Thread::new(Box::new(flow))).map_err(refused)?;
+        Ok(())
+    }
+
+    fn run(&mut self, seconds: u64, what: &str) -> Result<(), LabError> {
+        setup::run(&mut self.simulation, seconds, what)
+    }
+
+    /// What of the frames is data, where none of a datagram's fragments is lost.
+    fn data(&self) -> f64 {
+        f64::from(self.payload) / frames_of(self.payload).iter().sum::<u32>() as f64
+    }
+
+    /// What the full link carries, in Mb/s of data.
+    fn full(&self) -> f64 {
+        let params = self.link.params();
+        let time: Duration = frames_of(self.payload).iter().map(|frame| params.time(*frame)).sum();
+        f64::from(self.payload) * 8e-6 / time.as_secs_f64()
+    }
+
+    /// Mb/s of data that a VM got in each second from `from` to `to`.
+    fn rates(&self, vm: usize, from: usize, to: usize) -> Vec<f64> {
+        let series = self.simulation.record(vm).series();
+        let bytes = |second: usize| series.get(second).map_or(0, |window| window.bytes);
+        (from..to).map(|second| bytes(second) as f64 * 8e-6 * self.data()).collect()
+    }
+
+    fn mean(&self, vm: usize, from: usize, to: usize) -> f64 {
+        self.rates(vm, from, to).iter().sum::<f64>() / (to - from) as f64
+    }
+
+    /// Over time, for a chart.
+    fn points(&self, vm: usize, to: usize) -> Vec<(f64, f64)> {
+        timed(&self.rates(vm, 0, to))
+    }
+
+    /// Frames of a VM that found the interface's queue full.
+    fn dropped(&self, vm: usize) -> u64 {
+        self.simulation.record(vm).dropped
+    }
+}
+
+/// One value per second.
+fn timed(values: &[f64]) -> Vec<(f64, f64)> {
+    values.iter().enumerate().map(|(second, value)| (second as f64, *value)).collect()
+}
+
+/// Least and most.
+fn range(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(*value), most.max(*value)))
+}
+
+/// A maximum rate, in Mb/s of frames, as the toolstack has it.
+fn at_most(megabits: u64) -> Policy {
+    let bytes = Some(ByteRate::per_second(megabits * 125_000));
+    Policy { limit: Limit { iops: None, bytes }, ..Policy::default() }
+}
+
+/// A minimum rate, in Mb/s of frames.
+fn at_least(megabits: u64) -> Policy {
+    let bytes = Some(ByteRate::per_second(megabits * 125_000));
+    Policy { reservation: Reservation { iops: None, bytes }, ..Policy::default() }
+}

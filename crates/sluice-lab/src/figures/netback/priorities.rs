@@ -1,0 +1,130 @@
+//! Fig. 9: weighted round robin, with weights that change every second.
+
+use sluice_report::{Chart, Line, Table};
+use sluice_sched::Policy;
+use sluice_sim::engine::Change;
+
+use super::{Backend, Bench, DEVICE, Guests, at, link};
+use crate::band::Setting;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+
+/// The largest weight.
+const MOST: u32 = 30;
+/// How far a VM's part of the link may be off, as a part of the link.
+const TOLERANCE: f64 = 0.02;
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "netback-priorities",
+    paper: Paper::Netback,
+    label: "Fig. 9",
+    title: "Results of the improved scheduler for changing priorities of each VM",
+    setup: "Two guests on one CPU send datagrams of 1472 bytes at 100 Mb/s each through the paper's weighted round robin, which takes \
+            no packet that has no room downstream. Weights change every second: 30:1, 29:1, ... 1:1, 1:2, ... 1:30. Each \
+            second is looked at whole, the change included. For inactivity: weights 30:1, the first stops from 3 s to 6 s.",
+    device: DEVICE,
+    rows: &[
+        RowSpec {
+            id: "N6a",
+            class: Class::Exact,
+            must: "in each second from the change on each VM has w/(sum of w) of the link's 95.7 Mb/s, within 2 % of the link, counted in \
+                   packets and in bytes",
+            paper: "bandwidth follows priorities from 30/1 to 1/30",
+            note: "",
+        },
+        RowSpec {
+            id: "N6b",
+            class: Class::Exact,
+            must: "the one that goes on has 98 % of the link or more while the other is inactive, and its 1/31 within 2 % of the link \
+                   before and after",
+            paper: "a NIC is inactive after a period without traffic, and bandwidth is shared among active ones",
+            note: "",
+        },
+    ],
+    run: measure,
+};
+
+/// The weights, second by second.
+fn steps() -> Vec<[u32; 2]> {
+    (1..=MOST).rev().map(|weight| [weight, 1]).chain((2..=MOST).map(|weight| [1, weight])).collect()
+}
+
+fn bench(backend: Backend, setting: &Setting) -> Result<Bench, LabError> {
+    let policies = [MOST, 1].map(Policy::weighted);
+    let mut bench = Bench::new(backend, link(setting)?, Guests::Together, &policies, setting)?;
+    for vm in 0..2 {
+        bench.flow(vm, at(0), &format!("VM{}", vm + 1))?;
+    }
+    Ok(bench)
+}
+
+/// A run with changing weights.
+fn changing(backend: Backend, setting: &Setting) -> Result<Bench, LabError> {
+    let mut bench = bench(backend, setting)?;
+    let steps = steps();
+    for (second, weights) in steps.iter().enumerate().skip(1) {
+        for (vm, weight) in weights.iter().enumerate() {
+            let change = Change::Policy(vm, Policy::weighted(*weight));
+            bench.simulation.plan_change(at(second as u64), change);
+        }
+    }
+    bench.run(steps.len() as u64, backend.name())?;
+    Ok(bench)
+}
+
+/// How far from its due part any VM is in any second, as a part of the link.
+fn furthest(bench: &Bench) -> f64 {
+    let steps = steps();
+    let off = |vm: usize| {
+        let got = bench.rates(vm, 0, steps.len());
+        let due = steps.iter().map(move |weights| f64::from(weights[vm]) / f64::from(weights[0] + weights[1]));
+        got.into_iter().zip(due).map(|(got, due)| (got / bench.full() - due).abs()).fold(0.0, f64::max)
+    };
+    off(0).max(off(1))
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let mut finding = Finding::default();
+    let columns = ["back end", "30:1", "15:1", "1:1", "1:15", "1:30", "furthest off [% of the link]", "frames lost"];
+    let mut table = Table::new(
+        "VM1/VM2 by weights [Mb/s of data]; netback's frames count when they have a place in the queue",
+        &columns,
+    );
+    let (steps, mut worst) = (steps(), 0.0f64);
+    for backend in [Backend::Packets, Backend::Bytes, Backend::RoundRobin, Backend::Netback] {
+        let run = changing(backend, setting)?;
+        let off = furthest(&run);
+        let mut cells = vec![backend.name().to_owned()];
+        for weights in [[30, 1], [15, 1], [1, 1], [1, 15], [1, 30]] {
+            let second = steps.iter().position(|step| *step == weights).expect("it is one of the steps");
+            let got = [0, 1].map(|vm| run.mean(vm, second, second + 1));
+            cells.push(format!("{:.1}/{:.1}", got[0], got[1]));
+        }
+        let lost = run.dropped(0) + run.dropped(1);
+        table.row(cells.into_iter().chain([format!("{:.1}", 100.0 * off), lost.to_string()]));
+        if matches!(backend, Backend::Packets | Backend::Bytes) {
+            worst = worst.max(off);
+        }
+        if backend == Backend::Packets {
+            let lines = (0..2).map(|vm| Line::new(format!("VM{}", vm + 1), run.points(vm, steps.len()))).collect();
+            finding.charts.push(Chart::lines(backend.name(), "time [s]", "Mb/s of data", lines));
+        }
+    }
+    finding.judge("N6a", worst <= TOLERANCE, format!("furthest off: {:.2} % of the link", 100.0 * worst));
+    finding.tables.push(table);
+    inactivity(&mut finding, setting)?;
+    Ok(finding)
+}
+
+fn inactivity(finding: &mut Finding, setting: &Setting) -> Result<(), LabError> {
+    let mut run = bench(Backend::Packets, setting)?;
+    run.simulation.plan_change(at(3), Change::Idle(0));
+    run.simulation.plan_change(at(6), Change::Start(0));
+    run.run(9, "inactivity")?;
+    // The first sends what it still has after it was stopped, so its second is not looked at.
+    let [before, alone, after] = [(0, 3), (4, 6), (7, 9)].map(|(from, to)| run.mean(1, from, to) / run.full());
+    let due = 1.0 / f64::from(MOST + 1);
+    let shared = [before, after].iter().all(|part| (part - due).abs() <= TOLERANCE);
+    let percents = [before, alone, after].map(|part| format!("{:.1}", 100.0 * part));
+    finding.judge("N6b", shared && alone >= 0.98, format!("{} % of the link", percents.join(", ")));
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Fig. 5: two VMs with different maximum rates.
+
+use sluice_report::Table;
+
+use super::rates::Repeated;
+use super::{Backend, DEVICE, PAYLOAD, at_most};
+use crate::band::Setting;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+
+/// Maximum rates in Mb/s.
+const RATES: [u64; 2] = [30, 40];
+const REPETITIONS: usize = 10;
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "netback-two-rates",
+    paper: Paper::Netback,
+    label: "Fig. 5",
+    title: "Throughput per VM for different values of rate: 30 and 40 Mb/s",
+    setup: "As Fig. 4, with a maximum rate of 30 Mb/s for the first VM and of 40 Mb/s for the second.",
+    device: DEVICE,
+    rows: &[
+        RowSpec {
+            id: "N2a",
+            class: Class::Shape,
+            must: "both are perturbed alike: each mean is between 0.90 and 1.00 of its rate, these parts within 0.02 of each other, \
+                   and the wider interval, as a part of its rate, is not more than twice the other",
+            paper: "the isolation problem remains, but both VMs affect each other similarly",
+            note: "Alike, because neither affects the other at all: see N1c.",
+        },
+        RowSpec {
+            id: "N2b",
+            class: Class::Hardware,
+            must: "what the second VM's beginning changes for the first",
+            paper: "an isolation problem; no number",
+            note: "",
+        },
+    ],
+    run: measure,
+};
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let mut finding = Finding::default();
+    let columns = ["back end", "VM1", "VM2", "of the rates", "0.95 intervals +-", "VM1 changes by"];
+    let mut table = Table::new("30 and 40 Mb/s [Mb/s of data]", &columns);
+    let policies = RATES.map(at_most);
+    // The first of them is the paper's.
+    let backends = if setting.is_nominal() { &[Backend::Netback, Backend::Bytes][..] } else { &[Backend::Netback] };
+    for backend in backends {
+        let got = Repeated::run(*backend, policies, PAYLOAD, REPETITIONS, "rates 30 and 40", setting)?;
+        let parts = [0, 1].map(|vm| got.both(vm) / RATES[vm] as f64);
+        let halves = [0, 1].map(|vm| got.half(vm) / RATES[vm] as f64);
+        let change = format!("{:+.2} %", 100.0 * got.change());
+        table.row([
+            backend.name().to_owned(),
+            format!("{:.2}", got.both(0)),
+            format!("{:.2}", got.both(1)),
+            format!("{:.3}, {:.3}", parts[0], parts[1]),
+            format!("{:.2}, {:.2}", got.half(0), got.half(1)),
+            change.clone(),
+        ]);
+        if *backend != Backend::Netback {
+            continue;
+        }
+        let near = parts.iter().all(|part| (0.90..=1.0).contains(part)) && (parts[0] - parts[1]).abs() <= 0.02;
+        let (least, most) = super::range(&halves);
+        let measured = format!(
+            "{:.3} and {:.3} of the rates, intervals +- {:.1} % and {:.1} % of them",
+            parts[0],
+            parts[1],
+            100.0 * halves[0],
+            100.0 * halves[1]
+        );
+        finding.judge("N2a", near && most <= 2.0 * least, measured);
+        finding.show("N2b", change);
+        finding.charts.push(got.chart("rate = 30 Mb/s and 40 Mb/s"));
+    }
+    finding.tables.push(table);
+    Ok(finding)
+}
