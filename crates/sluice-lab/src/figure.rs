@@ -5,7 +5,7 @@ use sluice_report::{Chart, Table};
 
 use crate::band::Setting;
 
-/// The five papers.
+/// The five papers, and what is no paper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paper {
@@ -19,11 +19,14 @@ pub enum Paper {
     Netback,
     /// Two-tier disk scheduling in Xen.
     TwoTier,
+    /// Mechanisms of all of them, each off and on.
+    Ablations,
 }
 
 impl Paper {
     /// Every one.
-    pub const ALL: [Paper; 5] = [Paper::Mclock, Paper::Flubber, Paper::Mcfq, Paper::Netback, Paper::TwoTier];
+    pub const ALL: [Paper; 6] =
+        [Paper::Mclock, Paper::Flubber, Paper::Mcfq, Paper::Netback, Paper::TwoTier, Paper::Ablations];
 
     /// What it is called where it is read.
     #[must_use]
@@ -34,6 +37,7 @@ impl Paper {
             Paper::Mcfq => "MCFQ: a proportional-share I/O scheduler above CFQ",
             Paper::Netback => "On the performance isolation across virtual network adapters in Xen",
             Paper::TwoTier => "Two-tier disk scheduling in Xen",
+            Paper::Ablations => "Mechanisms of the papers, each off and on",
         }
     }
 
@@ -46,6 +50,7 @@ impl Paper {
             Paper::Mcfq => "mcfq",
             Paper::Netback => "netback",
             Paper::TwoTier => "two-tier",
+            Paper::Ablations => "ablations",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::figure::{Figure, Paper};
 
+mod ablations;
 mod flubber;
 mod mclock;
 mod netback;
@@ -37,6 +38,7 @@ pub const ALL: &[&Figure] = &[
     &two_tier::loss::FIGURE,
     &two_tier::pairs::FIGURE,
     &two_tier::credit::FIGURE,
+    &ablations::FIGURE,
 ];
 
 /// What a word on the command line means: a figure, a row, a paper, or everything.

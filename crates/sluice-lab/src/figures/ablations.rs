@@ -1,0 +1,224 @@
+//! Each mechanism off and on: what it buys on its own.
+
+use std::time::Duration;
+
+use sluice_report::Table;
+use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::policy::{Class as Kind, LatencyTarget};
+use sluice_sched::{Bytes, CostModel, Instant, Policy};
+use sluice_sim::devices::Model;
+use sluice_sim::engine::{Placement, Simulation, Thread};
+use sluice_sim::scenario::models;
+use sluice_sim::workloads::{Address, Mix, Open, Pattern, Workload};
+
+use crate::band::Setting;
+use crate::device::DeviceFile;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, refused, run};
+
+/// Seconds before it is measured, and until it ends.
+const SECONDS: (usize, usize) = (5, 35);
+/// Where each VM's disk begins, and how long it is.
+const SPAN: u64 = 16_000_000_000;
+
+macro_rules! row {
+    ($id:literal, $must:literal) => {
+        RowSpec { id: $id, class: Class::Hardware, must: $must, paper: "not measured apart", note: "" }
+    };
+}
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mechanisms",
+    paper: Paper::Ablations,
+    label: "Mechanisms",
+    title: "Each mechanism off and on",
+    setup: "One mechanism is switched off and on, with nothing else changed. mClock as in its product mode with 32 requests at an \
+            array of ten disks; Flubber with one request at a disk of 15,000 turns; slices on a flash drive of 8 GiB \
+            on which everything has been written three times. Devices are stated ones; a disk of another kind gives other numbers.",
+    device: "mclock-array",
+    rows: &[
+        row!("A1", "idle credit of mClock, 1 to 64: latency of a VM that comes in bursts beside a steady one"),
+        row!("A2", "size normalisation of mClock: small requests for each large one, of two equal VMs"),
+        row!("A3", "batching of mClock, 1 to 8: requests of two VMs that read in order, on one disk"),
+        row!("A4", "batch and delay of Flubber: requests of a VM that reads in order beside one that reads anywhere"),
+        row!("A5", "background queue of Flubber: latency of a VM beside a backup that is its equal, or background"),
+        row!("A6", "slices corrected by bandwidth (MoTS), 8 requests at the SSD: furthest from the weights 10:7:4:1"),
+        row!("A7", "the same with 32 requests at the SSD, where slices overlap and the correction does harm"),
+    ],
+    run: measure,
+};
+
+/// A VM's policy and what it does with a disk of that length.
+type Actor<'a> = (Policy, &'a dyn Fn(u64) -> Box<dyn Workload>);
+
+fn play(host: &Host, model: Box<dyn Model>, span: u64, actors: &[Actor<'_>]) -> Result<Simulation, LabError> {
+    let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
+    for (number, (policy, make)) in actors.iter().enumerate() {
+        let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).map_err(refused)?;
+        let thread = Thread::new(make(span)).at(number as u64 * span).synchronous();
+        simulation.add_thread(vm, thread).map_err(refused)?;
+    }
+    run(&mut simulation, SECONDS.1 as u64, host.scheduler)?;
+    Ok(simulation)
+}
+
+fn rate(simulation: &Simulation, vm: usize) -> f64 {
+    mean_rate(simulation, vm, SECONDS.0, SECONDS.1)
+}
+
+fn latency(simulation: &Simulation, vm: usize) -> f64 {
+    mean_latency_ms(simulation, vm, SECONDS.0, SECONDS.1)
+}
+
+/// Megabytes per second.
+fn megabytes(simulation: &Simulation, vm: usize) -> f64 {
+    let windows = simulation.record(vm).series().iter().take(SECONDS.1).skip(SECONDS.0);
+    windows.map(|window| window.bytes).sum::<u64>() as f64 / 1e6 / (SECONDS.1 - SECONDS.0) as f64
+}
+
+fn array(setting: &Setting) -> Result<Box<dyn Model>, LabError> {
+    Ok(DeviceFile::load("mclock-array")?.model(setting))
+}
+
+fn disk(setting: &Setting) -> Result<Box<dyn Model>, LabError> {
+    Ok(DeviceFile::load("two-tier-sas")?.model(setting))
+}
+
+fn in_order(outstanding: u32, length: u32, name: &str, span: u64, setting: &Setting) -> Box<dyn Workload> {
+    closed(outstanding, Mix { reads: 1.0, length, address: Address::sequential(0, span) }, setting, name)
+}
+
+/// Milliseconds of a bursty VM.
+fn idle_credit(credit: u32, setting: &Setting) -> Result<f64, LabError> {
+    let bursty = |span| -> Box<dyn Workload> {
+        let pattern = Pattern::Bursts(128, Duration::from_millis(400));
+        let mix = Mix { reads: 1.0, length: 4096, address: Address::mixed(0, span, 0.8) };
+        Box::new(Open::new(pattern, mix, Instant::ZERO, setting.stream("bursty")))
+    };
+    let steady = |span| closed(32, random_reads(16 << 10, span), setting, "steady");
+    let policy = Policy { idle_credit: credit, ..policy(0, 0, 100) };
+    let host = Host::new("mclock", 32);
+    Ok(latency(&play(&host, array(setting)?, SPAN, &[(policy, &bursty), (policy, &steady)])?, 0))
+}
+
+/// Small requests for each large one, of two equal VMs.
+fn normalisation(cost: CostModel, setting: &Setting) -> Result<f64, LabError> {
+    let [small, large] = [4 << 10, 256 << 10]
+        .map(|length| move |span| closed(32, random_reads(length, span), setting, &format!("{length}")));
+    let host = Host::new("mclock", 32).cost(cost);
+    let all = play(&host, array(setting)?, SPAN, &[(policy(0, 0, 100), &small), (policy(0, 0, 100), &large)])?;
+    Ok(rate(&all, 0) / rate(&all, 1))
+}
+
+/// Requests per second of two VMs that read in order.
+fn batching(most: i64, setting: &Setting) -> Result<f64, LabError> {
+    let [one, two] = ["one", "two"].map(|name| move |span| in_order(16, 16 << 10, name, span, setting));
+    let host = Host::new("mclock", 1).rotational().number("batch", most);
+    let all = play(&host, disk(setting)?, SPAN, &[(policy(0, 0, 100), &one), (policy(0, 0, 100), &two)])?;
+    Ok(rate(&all, 0) + rate(&all, 1))
+}
+
+/// Flubber's policy: a bandwidth and a target.
+fn promised(iops: u64, millis: u64, class: Kind) -> Policy {
+    let latency = Some(LatencyTarget { p99: Duration::from_millis(millis), reads_only: false });
+    Policy { latency, class, ..policy(iops, 0, 100) }
+}
+
+/// Requests per second of a VM that reads in order, beside one that reads anywhere.
+fn batch_and_delay(on: bool, setting: &Setting) -> Result<f64, LabError> {
+    let ordered = |span| in_order(16, 16 << 10, "in order", span, setting);
+    let anywhere = |span| closed(8, random_reads(16 << 10, span), setting, "anywhere");
+    let host = Host::new("flubber", 1).rotational();
+    let host = if on { host } else { host.number("beta", 1).text("max_wait", "0ms") };
+    let actors: [Actor<'_>; 2] =
+        [(promised(1000, 80, Kind::Foreground), &ordered), (promised(120, 60, Kind::Foreground), &anywhere)];
+    Ok(rate(&play(&host, disk(setting)?, SPAN, &actors)?, 0))
+}
+
+/// Milliseconds of a VM beside a backup.
+fn background(class: Kind, setting: &Setting) -> Result<f64, LabError> {
+    let anywhere = |span| closed(8, random_reads(16 << 10, span), setting, "anywhere");
+    let backup = |span| in_order(4, 44 << 10, "backup", span, setting);
+    let host = Host::new("flubber", 1).rotational();
+    let actors: [Actor<'_>; 2] =
+        [(promised(100, 80, Kind::Foreground), &anywhere), (promised(100, 80, class), &backup)];
+    Ok(latency(&play(&host, disk(setting)?, SPAN, &actors)?, 0))
+}
+
+/// The furthest that a VM's part of the bandwidth is from its part of the weights, in percent of the latter.
+fn time_slices(scheduler: &'static str, depth: u32, setting: &Setting) -> Result<f64, LabError> {
+    let weights = [10, 7, 4, 1];
+    let kind = models::find("ssd").expect("there is such a model");
+    let params: ParamTable = [("state".to_owned(), Value::Text("aged".to_owned()))].into();
+    let of_run = models::Setting { seed: setting.seed(), name: "device".to_owned() };
+    let span = kind.derive(&params).map_err(refused)?.span / 4;
+    let model = kind.build(&params, &of_run).map_err(refused)?;
+    let mixed = |span| {
+        let mix = Mix { reads: 0.5, length: 16 << 10, address: Address::random(0, span) };
+        closed(64, mix, setting, "mixed")
+    };
+    let actors: Vec<Actor<'_>> =
+        weights.iter().map(|weight| (policy(0, 0, weight * 100), &mixed as &dyn Fn(u64) -> _)).collect();
+    let host = Host::new(scheduler, depth).merging(Bytes::kib(256));
+    let all = play(&host, model, span, &actors)?;
+    let got: Vec<f64> = (0..4).map(|vm| megabytes(&all, vm)).collect();
+    let (sum, due) = (got.iter().sum::<f64>(), f64::from(weights.iter().sum::<u32>()));
+    let off = got.iter().zip(weights).map(|(got, weight)| 100.0 * (got / sum / (f64::from(weight) / due) - 1.0).abs());
+    Ok(off.fold(0.0, f64::max))
+}
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let equal = CostModel::per_request();
+    let rows = [
+        ("A1", "idle credit 64", "latency of the bursty VM [ms]", idle_credit(1, setting)?, idle_credit(64, setting)?),
+        (
+            "A2",
+            "size normalisation",
+            "requests of 4 KiB for each of 256 KiB",
+            normalisation(equal, setting)?,
+            normalisation(CostModel::paper(), setting)?,
+        ),
+        ("A3", "batches of 8", "requests of both [IOPS]", batching(1, setting)?, batching(8, setting)?),
+        (
+            "A4",
+            "batch and delay",
+            "requests in order [IOPS]",
+            batch_and_delay(false, setting)?,
+            batch_and_delay(true, setting)?,
+        ),
+        (
+            "A5",
+            "background queue",
+            "latency beside a backup [ms]",
+            background(Kind::Foreground, setting)?,
+            background(Kind::Background, setting)?,
+        ),
+        (
+            "A6",
+            "MoTS, 8 at the SSD",
+            "furthest from the weights [%]",
+            time_slices("cfq", 8, setting)?,
+            time_slices("mcfq", 8, setting)?,
+        ),
+        (
+            "A7",
+            "MoTS, 32 at the SSD",
+            "furthest from the weights [%]",
+            time_slices("cfq", 32, setting)?,
+            time_slices("mcfq", 32, setting)?,
+        ),
+    ];
+    let mut finding = Finding::default();
+    let mut table = Table::new("Mechanisms", &["row", "mechanism", "metric", "off", "on", "change"]);
+    for (id, mechanism, metric, off, on) in rows {
+        let change = format!("{:+.0} %", 100.0 * (on / off - 1.0));
+        finding.show(id, format!("{metric}: {off:.2} off, {on:.2} on ({change})"));
+        table.row([id, mechanism, metric].map(str::to_owned).into_iter().chain([
+            format!("{off:.2}"),
+            format!("{on:.2}"),
+            change,
+        ]));
+    }
+    finding.tables.push(table);
+    Ok(finding)
+}
