@@ -212,6 +212,9 @@ fn what_belongs_together_is_checked() {
         (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"2000 iops\"\n"), "short by 1000 iops@8KiB"),
         (change("device = \"d\"\nnode = 2\nchange = \"fail\"\n"), "device d has 2, from 0 to 1"),
         (model("type = \"ssd\", blocks = 128"), "ssd.blocks"),
+        (model("type = \"fc-15k-146gb\""), "did you mean 'fc-15k-146'?"),
+        (model("type = \"fc-15k-146\", rpm = 1"), "fc-15k-146.rpm: rpm is 1; it must be from 1000"),
+        (model("type = \"linear\", line = \"rbps=1\""), "linear.line: io.cost.model without rseqiops"),
         (model("type = \"hdd\", seek_file = \"x\""), "seek_file needs cylinders"),
         (with("[sweep]\nvm.a.device.x = [1]\n"), "[sweep]: vm.a.device.x cannot be put into its place"),
         ("[device.d\n".to_owned(), "Not TOML"),
@@ -221,6 +224,21 @@ fn what_belongs_together_is_checked() {
         let message = refused(&text);
         assert!(message.contains(expected), "{expected}\n{message}");
     }
+}
+
+#[test]
+fn devices_are_named_and_their_numbers_replaced() {
+    let model = |text: &str| GOOD.replace("{ type = \"constant\", rate = \"1000 iops\" }", text);
+    let size = |text: &str| read(&model(text)).base.scenario.vms[0].size;
+    // An aged drive of 400 GB is not made for that, which would take seconds.
+    let whole = size("\"ssd-sata-400-consumer\"");
+    assert_eq!(whole / 1_000_000_000, 400);
+    let part = size("{ type = \"ssd-sata-400-consumer\", channels = 4 }");
+    assert!(part.abs_diff(whole / 2) <= 1 << 20, "{part}");
+    // A volume is whole MiB.
+    assert_eq!(size("\"raid5-6x-fc-15k-146\"") >> 20, (5 * 146_000_000_000) >> 20);
+    let line = "8:16 ctrl=user model=linear rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6";
+    assert_eq!(size(&format!("{{ type = \"linear\", line = \"{line}\", size = \"1GiB\" }}")), 1 << 30);
 }
 
 #[test]

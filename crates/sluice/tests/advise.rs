@@ -43,7 +43,7 @@ fn on_a_disk_that_sorts_the_guest_is_advised_not_to_wait_and_the_host_makes_no_d
 
 #[test]
 fn people_are_told_in_a_table_and_in_sentences() {
-    let ended = run(sluice().args(["advise", "closed,size=4KiB", "--device", "hdd,drive=sas-15k-450gb"]).args(SMALL));
+    let ended = run(sluice().args(["advise", "closed,size=4KiB", "--device", "sas-15k-450"]).args(SMALL));
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     for what in ["GUEST", "P99 [ms]", "95 % intervals", "Choose ", "cannot be told from the best"] {
         assert!(ended.stdout.contains(what), "{what} in {}", ended.stdout);

@@ -147,7 +147,7 @@ fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
 
 /// What an SSD of 400 GB takes for each page of its flash, and beside those that it may.
 fn flash_memory(report: &mut Report) -> Result<(), String> {
-    let overrides = [("aged".to_owned(), Value::Bool(false))].into();
+    let overrides = [("state".to_owned(), Value::Text("clean".to_owned()))].into();
     let region = Region::new(ALLOCATOR);
     let device = sets::build("ssd-sata-400-consumer", &sets::Setting::default(), &overrides);
     let device = device.map_err(|error| error.to_string())?;

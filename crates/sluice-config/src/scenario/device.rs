@@ -53,7 +53,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
     Device { draft: DeviceDraft { device: belief, path_at: reader.place, broken }, device, nodes }
 }
 
-type Model = (&'static models::ModelKind, sluice_sched::params::ParamTable, Derived);
+type Model = (models::Known, sluice_sched::params::ParamTable, Derived);
 
 fn read_model(reader: &Reader<'_>, folder: &Path) -> Option<Model> {
     let Some(node) = reader.node("model") else {
@@ -63,11 +63,11 @@ fn read_model(reader: &Reader<'_>, folder: &Path) -> Option<Model> {
     let title = format!("{}: model", reader.whose);
     let chosen = chosen(&title, node, &MODEL, reader)?;
     let Some(kind) = models::find(chosen.name) else {
-        let names: Vec<&str> = models::all().map(|kind| kind.name).collect();
+        let names: Vec<&str> = models::all().map(|known| known.name()).collect();
         unknown(&title, &chosen, "model", &names, reader);
         return None;
     };
-    let known: Vec<_> = kind.parameters().collect();
+    let known = kind.parameters();
     let before = reader.report.errors();
     let accept = |params: &_| kind.derive(params).map(drop);
     let params = parameters(&title, &chosen, &known, &accept, folder, reader);

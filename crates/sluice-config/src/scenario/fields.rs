@@ -100,10 +100,10 @@ pub static MODEL: Choice = Choice {
 };
 
 fn model_options() -> Vec<Choosable> {
-    let option = |kind: &'static models::ModelKind| Choosable {
-        name: kind.name,
-        summary: kind.summary,
-        parameters: kind.parameters().collect(),
+    let option = |known: models::Known| Choosable {
+        name: known.name(),
+        summary: known.summary(),
+        parameters: known.parameters(),
     };
     models::all().map(option).collect()
 }

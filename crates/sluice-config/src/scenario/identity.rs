@@ -28,7 +28,7 @@ pub(super) fn identity(echo: &Value, scenario: &Scenario) -> String {
         }
     }
     for device in &scenario.devices {
-        for parameter in device.model.parameters().filter(|parameter| parameter.kind == "a file") {
+        for parameter in device.model.parameters().into_iter().filter(|parameter| parameter.kind == "a file") {
             if let Some(Param::Text(path)) = device.model_params.get(parameter.name) {
                 text.push_str(&format!("\n{} {:?}", device.name, std::fs::read(path).ok()));
             }

@@ -23,7 +23,7 @@ use sluice_sim::devices::Model;
 use sluice_sim::devices::toll::Toll;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::stream;
-use sluice_sim::scenario::models::{self, ModelKind};
+use sluice_sim::scenario::models::{self, Known};
 use sluice_sim::scenario::workloads;
 use sluice_sim::traces::{self, Format};
 use sluice_sim::traces::{Beyond, Failure, Select};
@@ -61,7 +61,7 @@ pub struct Question {
     /// What each VM does.
     pub load: Load,
     /// On what.
-    pub device: (&'static ModelKind, ParamTable),
+    pub device: (Known, ParamTable),
     /// Requests that the device takes at once.
     pub depth: u32,
     /// Schedulers in the guest.
@@ -162,15 +162,12 @@ fn in_guest(descriptor: &'static Descriptor, question: &Question) -> Host {
 
 fn on_host(descriptor: &'static Descriptor, question: &Question) -> Host {
     let mut host = Host::new(descriptor.name, question.depth);
-    if is_rotational(question.device.0) {
+    let (device, params) = &question.device;
+    // One that cannot be is refused when it is made.
+    if device.derive(params).is_ok_and(|derived| derived.rotational) {
         host = host.rotational();
     }
     if descriptor.merging { host.merging(Bytes::kib(256)) } else { host }
-}
-
-/// Whether its neighbouring requests cost less.
-fn is_rotational(kind: &ModelKind) -> bool {
-    ["hdd", "raid0", "raid5"].contains(&kind.name)
 }
 
 /// One run of one pair.
@@ -182,12 +179,12 @@ fn measure(
 ) -> Result<Got, LabError> {
     let what = format!("{} in the guest above {}", guest.name, host.name);
     let seed = question.seed + u64::from(run);
-    let (kind, params) = &question.device;
-    let device = format!("Device model {}", kind.name);
+    let (known, params) = &question.device;
+    let device = format!("Device model {}", known.name());
     let wrong = |error| LabError::Refused(format!("{device}: {error}"));
-    let span = kind.derive(params).map_err(wrong)?.span / u64::from(question.vms);
+    let span = known.derive(params).map_err(wrong)?.span / u64::from(question.vms);
     let setting = models::Setting { seed, name: "device".to_owned() };
-    let model: Box<dyn Model> = kind.build(params, &setting).map_err(wrong)?;
+    let model: Box<dyn Model> = known.build(params, &setting).map_err(wrong)?;
     let model = match question.request_cost {
         Duration::ZERO => model,
         each => Box::new(Toll::new(model, each)),

@@ -8,14 +8,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use sluice_sched::Bytes;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
-use sluice_sched::units::{ByteRate, Iops};
+use sluice_sched::units::ByteRate;
 
 use super::Model;
 use super::array::{Array, Layout};
-use super::bucket::TokenBucket;
+use super::derived::{Derived, check_geometry};
 use super::hdd::{Hdd, HddSpec, SeekCurve};
-use super::linear::{Coefficients, Linear};
-use super::servers::{Servers, ServiceTime};
 use super::ssd::{Ageing, Geometry, Ssd, SsdSpec};
 use crate::named::{parameter, parse, with_defaults};
 use crate::random::stream;
@@ -30,7 +28,26 @@ pub struct DeviceSet {
     pub source: &'static str,
     /// What can be changed; the defaults are written as a scenario would write them.
     pub parameters: &'static [Parameter],
+    derive: fn(&ParamTable) -> Result<Derived, ParamError>,
     build: fn(&Setting, &ParamTable) -> Result<Device, ParamError>,
+}
+
+impl DeviceSet {
+    /// What follows from its parameters with these in place of defaults; no drive is made for that.
+    ///
+    /// # Errors
+    /// No such parameter, or a drive that cannot be.
+    pub fn derive(&self, overrides: &ParamTable) -> Result<Derived, ParamError> {
+        (self.derive)(&with_defaults(self.parameters, overrides))
+    }
+
+    /// Makes it; `overrides` replaces defaults.
+    ///
+    /// # Errors
+    /// As [`DeviceSet::derive`].
+    pub fn build(&self, setting: &Setting, overrides: &ParamTable) -> Result<Device, ParamError> {
+        (self.build)(setting, &with_defaults(self.parameters, overrides))
+    }
 }
 
 /// What a device needs beside its parameters.
@@ -83,8 +100,7 @@ pub fn build(name: &str, setting: &Setting, overrides: &ParamTable) -> Result<De
         let known: Vec<&str> = DEVICES.iter().map(|set| set.name).collect();
         return Err(DeviceError::Unknown { name: name.to_owned(), known: known.join(", ") });
     };
-    let table = with_defaults(set.parameters, overrides);
-    (set.build)(setting, &table).map_err(|source| DeviceError::Parameter { set: set.name, source })
+    set.build(setting, overrides).map_err(|source| DeviceError::Parameter { set: set.name, source })
 }
 
 /// Every set.
@@ -94,6 +110,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "a SATA disk of 1 TB, about 2010: 78 random reads of 4 KiB per second, one at a time",
         source: "rates and average seek as in data sheets and reviews of its class; ends of the seek curve [A]",
         parameters: &SATA,
+        derive: derive_disk,
         build: disk,
     },
     DeviceSet {
@@ -101,6 +118,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "a Fibre Channel disk of 146 GB: 178 random reads of 4 KiB per second, one at a time",
         source: "[mclock] 3 says 200 to 250 IOPS of such disks; numbers typical of the class [A]",
         parameters: &FC,
+        derive: derive_disk,
         build: disk,
     },
     DeviceSet {
@@ -108,6 +126,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "a SAS disk of 450 GB: 181 random reads of 4 KiB per second, one at a time",
         source: "numbers typical of the class [A]",
         parameters: &SAS,
+        derive: derive_disk,
         build: disk,
     },
     DeviceSet {
@@ -115,6 +134,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "stripes over ten disks of 146 GB: 1,470 to 2,060 random reads of 16 KiB per second, 32 at a time",
         source: "[mclock] 5.1: ten disks, about 1,600 IOPS",
         parameters: &array(FC, "\"raid0\"", "10"),
+        derive: derive_raid,
         build: raid,
     },
     DeviceSet {
@@ -122,6 +142,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "stripes with parity over ten disks of 146 GB",
         source: "[mclock] 5.1: RAID-5 of ten disks",
         parameters: &array(FC, "\"raid5\"", "10"),
+        derive: derive_raid,
         build: raid,
     },
     DeviceSet {
@@ -129,6 +150,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "stripes with parity over six disks of 146 GB: a node of dmClock's experiments",
         source: "[mclock] 5.2: RAID-5 of six disks, about 1,500 IOPS",
         parameters: &array(FC, "\"raid5\"", "6"),
+        derive: derive_raid,
         build: raid,
     },
     DeviceSet {
@@ -136,6 +158,7 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "stripes over four SATA disks of 1 TB",
         source: "as its disks",
         parameters: &array(SATA, "\"raid0\"", "4"),
+        derive: derive_raid,
         build: raid,
     },
     DeviceSet {
@@ -143,47 +166,10 @@ pub const DEVICES: &[DeviceSet] = &[
         summary: "a SATA SSD of 400 GB with 7 % spare area, two bits per cell, aged",
         source: "times, channels and pages are MQSim's defaults; spare area as in reviews of consumer drives",
         parameters: SSD,
+        derive: derive_flash,
         build: flash,
     },
-    DeviceSet {
-        name: "linear-hdd",
-        summary: "iocost's linear model with the kernel's defaults for a hard disk",
-        source: "Linux, iocost defaults HDD",
-        parameters: &linear(["174019176", "41708", "370", "178075866", "42705", "378"]),
-        build: modelled,
-    },
-    DeviceSet {
-        name: "linear-ssd",
-        summary: "iocost's linear model with the kernel's defaults for an SSD",
-        source: "Linux, iocost defaults SSD_DFL",
-        parameters: &linear(["488636629", "8932", "8518", "427891549", "28755", "21940"]),
-        build: modelled,
-    },
-    DeviceSet {
-        name: "constant-rate",
-        summary: "every request takes the same time: the device of arithmetic",
-        source: "as the delay of a device in the host file",
-        parameters: &[
-            parameter("time", "a time", "\"1ms\"", "Of each request"),
-            parameter("servers", "requests, 1 to 65536", "1", "How many at a time"),
-            CAPACITY,
-        ],
-        build: constant,
-    },
-    DeviceSet {
-        name: "token-bucket",
-        summary: "a rented disk: at once while there are tokens, then at its rate",
-        source: "as clouds describe such disks; numbers [A]",
-        parameters: &[
-            parameter("rate", "a request rate", "\"3000 iops\"", "Tokens per second, one for a request"),
-            parameter("burst", "requests, 1 to 1000000000", "3000", "Tokens at most; full at first"),
-            CAPACITY,
-        ],
-        build: bucket,
-    },
 ];
-
-const CAPACITY: Parameter = parameter("capacity", "a size", "\"1TiB\"", "Of the device");
 
 const SATA: [Parameter; 14] = drive(
     ["\"1TB\"", "7200", "\"800us\"", "\"8500us\"", "\"18ms\""],
@@ -211,7 +197,7 @@ const fn drive(place: [&'static str; 5], rates: [&'static str; 4]) -> [Parameter
         parameter("outer_rate", "a byte rate", outer, "Of the medium, outermost"),
         parameter("inner_rate", "a byte rate", inner, "Innermost"),
         parameter("overhead", "a time", overhead, "[A] Of each command"),
-        parameter("bus_rate", "a byte rate", bus, "Of the interface"),
+        parameter("bus", "a byte rate", bus, "Of the interface"),
         parameter("queue", "commands, 1 to 256", "1", "That it holds and sorts"),
         parameter("segments", "0 to 1024", "16", "[A] Of its cache; 0: neither cache nor read-ahead"),
         parameter("segment_size", "a size", "\"1MiB\"", "[A] Of each"),
@@ -225,7 +211,7 @@ const fn drive(place: [&'static str; 5], rates: [&'static str; 4]) -> [Parameter
 }
 
 /// Names of what an array has beside its drives.
-const ARRAY: [&str; 5] = ["disks", "layout", "stripe", "controller_cache", "controller_latency"];
+const ARRAY: [&str; 5] = ["disks", "layout", "stripe", "cache", "cache_latency"];
 
 const fn array(drive: [Parameter; 14], layout: &'static str, disks: &'static str) -> [Parameter; 19] {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = drive;
@@ -246,37 +232,24 @@ const SSD: &[Parameter] = &[
     parameter("planes", "1 to 256", "2", "Of a die"),
     parameter("blocks", "4 to 1000000", "3189", "Of a plane; 3189 make 400 GB"),
     parameter("pages", "1 to 65535", "256", "Of a block"),
-    parameter("page", "a size", "\"8KiB\"", "What is read and programmed at once"),
+    parameter("page_size", "a size", "\"8KiB\"", "What is read and programmed at once"),
     parameter("spare", "a part", "0.07", "Spare area, of what the host sees"),
     parameter("reserve", "blocks, 1 to 1000", "3", "[A] Free blocks of a plane below which it cleans up"),
     parameter("read", "a time", "\"75us\"", "Of a page"),
     parameter("program", "a time", "\"750us\"", "Of a page"),
     parameter("erase", "a time", "\"3800us\"", "Of a block"),
     parameter("channel_rate", "a byte rate", "\"333MB/s\"", "Of each"),
-    parameter("bus_rate", "a byte rate", "\"550MB/s\"", "Of the interface"),
+    parameter("bus", "a byte rate", "\"550MB/s\"", "Of the interface"),
     parameter("overhead", "a time", "\"10us\"", "[A] Of each command"),
     parameter("buffer", "a size", "\"32MiB\"", "[A] Writes that it takes before the flash does; 0B: none"),
     parameter(
-        "aged",
-        "true or false",
-        "true",
-        "Filled and overwritten before it begins; else nothing was ever written",
+        "state",
+        "\"clean\" or \"aged\"",
+        "\"aged\"",
+        "aged: filled and overwritten before it begins; clean: nothing was ever written",
     ),
-    parameter("overwritten", "times, 0 to 100", "2", "Its capacity in random pages, if it is aged"),
+    parameter("aged_by", "times, 0 to 100", "2", "Its capacity in random pages, if it is aged"),
 ];
-
-const fn linear(numbers: [&'static str; 6]) -> [Parameter; 7] {
-    let [a, b, c, d, e, f] = numbers;
-    [
-        parameter("rbps", "bytes per second", a, "Read in order"),
-        parameter("rseqiops", "requests per second", b, "Reads of 4 KiB in order"),
-        parameter("rrandiops", "requests per second", c, "Anywhere"),
-        parameter("wbps", "bytes per second", d, "Written in order"),
-        parameter("wseqiops", "requests per second", e, "Writes of 4 KiB in order"),
-        parameter("wrandiops", "requests per second", f, "Anywhere"),
-        CAPACITY,
-    ]
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -294,7 +267,7 @@ struct Drive {
     inner_rate: ByteRate,
     #[serde(with = "params::duration")]
     overhead: Duration,
-    bus_rate: ByteRate,
+    bus: ByteRate,
     queue: u32,
     segments: u32,
     segment_size: Bytes,
@@ -339,7 +312,7 @@ fn spec(table: &ParamTable) -> Result<HddSpec, ParamError> {
         },
         rates: (rate(drive.outer_rate), rate(drive.inner_rate)),
         overhead: drive.overhead,
-        bus: rate(drive.bus_rate),
+        bus: rate(drive.bus),
         queue: drive.queue,
         segments: drive.segments,
         segment_bytes: drive.segment_size.0,
@@ -349,6 +322,10 @@ fn spec(table: &ParamTable) -> Result<HddSpec, ParamError> {
 
 fn device(model: impl Model + 'static, capacity: u64) -> Device {
     Device { model: Box::new(model), capacity, notice: None }
+}
+
+fn derive_disk(table: &ParamTable) -> Result<Derived, ParamError> {
+    Ok(Derived::of_disks(&spec(table)?, 1, 0))
 }
 
 fn disk(_setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
@@ -370,27 +347,51 @@ struct Raid {
     disks: u32,
     layout: Spread,
     stripe: Bytes,
-    controller_cache: Bytes,
+    cache: Bytes,
     #[serde(with = "params::duration")]
-    controller_latency: Duration,
+    cache_latency: Duration,
 }
 
-fn raid(_setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
+fn read_raid(table: &ParamTable) -> Result<(Raid, HddSpec), ParamError> {
     let (array, drive): (ParamTable, ParamTable) =
         table.clone().into_iter().partition(|(name, _)| ARRAY.contains(&name.as_str()));
     let (raid, spec): (Raid, HddSpec) = (parse(&array)?, spec(&drive)?);
-    let (layout, least) = match raid.layout {
-        Spread::Raid0 => (Layout::Raid0, 1),
-        Spread::Raid5 => (Layout::Raid5, 3),
+    let least = match raid.layout {
+        Spread::Raid0 => 1,
+        Spread::Raid5 => 3,
     };
     params::within("disks", raid.disks, least, 1024, "disks")?;
     if !raid.stripe.0.is_multiple_of(512) || raid.stripe.0 == 0 || raid.stripe.0 > 1 << 30 {
         return wrong("stripe must be a multiple of 512 B, up to 1 GiB");
     }
-    let holding = u64::from(if layout == Layout::Raid5 { raid.disks - 1 } else { raid.disks });
+    Ok((raid, spec))
+}
+
+fn derived_of(raid: &Raid, spec: &HddSpec) -> Derived {
+    Derived::of_disks(spec, u64::from(raid.disks), u64::from(matches!(raid.layout, Spread::Raid5)))
+}
+
+fn derive_raid(table: &ParamTable) -> Result<Derived, ParamError> {
+    let (raid, spec) = read_raid(table)?;
+    Ok(derived_of(&raid, &spec))
+}
+
+fn raid(_setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
+    let (raid, spec) = read_raid(table)?;
+    let layout = match raid.layout {
+        Spread::Raid0 => Layout::Raid0,
+        Spread::Raid5 => Layout::Raid5,
+    };
     let model = Array::new(layout, raid.disks as usize, raid.stripe.0, &spec);
-    let model = model.with_cache(raid.controller_cache.0, raid.controller_latency);
-    Ok(device(model, spec.capacity * holding))
+    let model = model.with_cache(raid.cache.0, raid.cache_latency);
+    Ok(device(model, derived_of(&raid, &spec).span))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Clean,
+    Aged,
 }
 
 #[derive(Deserialize)]
@@ -401,7 +402,7 @@ struct FlashDrive {
     planes: u32,
     blocks: u32,
     pages: u32,
-    page: Bytes,
+    page_size: Bytes,
     spare: f64,
     reserve: u32,
     #[serde(with = "params::duration")]
@@ -411,26 +412,26 @@ struct FlashDrive {
     #[serde(with = "params::duration")]
     erase: Duration,
     channel_rate: ByteRate,
-    bus_rate: ByteRate,
+    bus: ByteRate,
     #[serde(with = "params::duration")]
     overhead: Duration,
     buffer: Bytes,
-    aged: bool,
-    overwritten: f64,
+    state: State,
+    aged_by: f64,
 }
 
-fn flash(setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
+fn read_flash(table: &ParamTable) -> Result<(FlashDrive, SsdSpec), ParamError> {
     let drive: FlashDrive = parse(table)?;
     let parts = [("channels", drive.channels), ("dies", drive.dies), ("planes", drive.planes)];
     parts.into_iter().try_for_each(|(name, count)| params::within(name, count, 1, 256, "of them"))?;
     params::within("blocks", drive.blocks, 4, 1_000_000, "blocks")?;
     params::within("pages", drive.pages, 1, 65_535, "pages")?;
     params::within("reserve", drive.reserve, 1, 1000, "blocks")?;
-    if !(512..=1 << 20).contains(&drive.page.0) || !drive.page.0.is_multiple_of(512) {
-        return wrong("page must be a multiple of 512 B, up to 1 MiB");
+    if !(512..=1 << 20).contains(&drive.page_size.0) || !drive.page_size.0.is_multiple_of(512) {
+        return wrong("page_size must be a multiple of 512 B, up to 1 MiB");
     }
-    if !(0.001..=10.0).contains(&drive.spare) || !(0.0..=100.0).contains(&drive.overwritten) {
-        return wrong("spare must be from 0.001 to 10 of what the host sees, and overwritten from 0 to 100 times");
+    if !(0.001..=10.0).contains(&drive.spare) || !(0.0..=100.0).contains(&drive.aged_by) {
+        return wrong("spare must be from 0.001 to 10 of what the host sees, and aged_by from 0 to 100 times");
     }
     let geometry = Geometry {
         channels: drive.channels,
@@ -438,82 +439,43 @@ fn flash(setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
         planes: drive.planes,
         blocks: drive.blocks,
         pages: drive.pages,
-        page_bytes: drive.page.0 as u32,
+        page_bytes: drive.page_size.0 as u32,
         spare: drive.spare,
         reserve: drive.reserve,
     };
-    let mut ssd = Ssd::new(SsdSpec {
+    check_geometry(&geometry)?;
+    let spec = SsdSpec {
         geometry,
         read: drive.read,
         program: drive.program,
         erase: drive.erase,
         channel: rate(drive.channel_rate),
-        bus: rate(drive.bus_rate),
+        bus: rate(drive.bus),
         overhead: drive.overhead,
         buffer: drive.buffer.0,
-    })
-    .map_err(|error| ParamError(error.to_string()))?;
-    let ageing = Ageing { seed: setting.seed, times: drive.overwritten };
+    };
+    Ok((drive, spec))
+}
+
+fn derive_flash(table: &ParamTable) -> Result<Derived, ParamError> {
+    let (drive, spec) = read_flash(table)?;
+    Ok(Derived::of_flash(&spec, drive.state == State::Aged))
+}
+
+fn flash(setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
+    let (drive, spec) = read_flash(table)?;
+    let capacity = spec.geometry.host_pages() * drive.page_size.0;
+    let mut ssd = Ssd::new(spec).map_err(|error| ParamError(error.to_string()))?;
+    let ageing = Ageing { seed: setting.seed, times: drive.aged_by };
     let notice = match &setting.states {
-        _ if !drive.aged => None,
+        _ if drive.state == State::Clean => None,
         Some(folder) => ssd.age_from(folder, ageing).map(|error| format!("{error}; the drive was aged anew")),
         None => {
             ssd.age(ageing.times, &mut stream(ageing.seed, "age"));
             None
         }
     };
-    let capacity = geometry.host_pages() * drive.page.0;
     Ok(Device { model: Box::new(ssd), capacity, notice })
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Modelled {
-    rbps: u64,
-    rseqiops: u64,
-    rrandiops: u64,
-    wbps: u64,
-    wseqiops: u64,
-    wrandiops: u64,
-    capacity: Bytes,
-}
-
-fn modelled(_setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
-    let Modelled { rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops, capacity } = parse(table)?;
-    let coefficients = Coefficients { rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops };
-    // What a line could not say a table cannot either.
-    let coefficients = coefficients.to_string().parse().map_err(|error| ParamError(format!("{error}")))?;
-    Ok(device(Linear::new(&coefficients), capacity.0))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Constant {
-    #[serde(with = "params::duration")]
-    time: Duration,
-    servers: u32,
-    capacity: Bytes,
-}
-
-fn constant(setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
-    let Constant { time, servers, capacity } = parse(table)?;
-    params::within("servers", servers, 1, 65_536, "requests")?;
-    let random = stream(setting.seed, "constant-rate");
-    Ok(device(Servers::new(servers, ServiceTime::Fixed(time), random), capacity.0))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Bucket {
-    rate: Iops,
-    burst: u32,
-    capacity: Bytes,
-}
-
-fn bucket(_setting: &Setting, table: &ParamTable) -> Result<Device, ParamError> {
-    let Bucket { rate, burst, capacity } = parse(table)?;
-    params::within("burst", burst, 1, 1_000_000_000, "requests")?;
-    Ok(device(TokenBucket::new(rate, burst), capacity.0))
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub struct Device {
     /// Its name.
     pub name: String,
     /// What it does.
-    pub model: &'static models::ModelKind,
+    pub model: models::Known,
     /// The model's parameters; it accepts them.
     pub model_params: ParamTable,
     /// How many of it there are, each with a gate of its own.

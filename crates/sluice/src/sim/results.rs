@@ -47,10 +47,10 @@ fn parameters(loaded: &Loaded) -> Value {
         .devices
         .iter()
         .map(|device| {
-            let model = with_defaults(device.model.parameters(), &device.model_params);
+            let model = with_defaults(device.model.parameters().into_iter(), &device.model_params);
             json!({
                 "device": device.name,
-                "model": { "type": device.model.name, "parameters": model },
+                "model": { "type": device.model.name(), "parameters": model },
                 "scheduler": {
                     "name": device.scheduler.name,
                     "parameters": with_defaults(device.scheduler.parameters.iter(), &device.params),

@@ -128,7 +128,7 @@ impl Advise {
         }
         let (name, params) = with_params(&self.device)?;
         let model =
-            models::find(name).ok_or_else(|| unknown("device model", name, models::all().map(|model| model.name)))?;
+            models::find(name).ok_or_else(|| unknown("device model", name, models::all().map(|known| known.name())))?;
         Ok(Question {
             load: self.load()?,
             device: (model, params),

@@ -42,5 +42,5 @@ fn derive(table: &ParamTable) -> Result<Derived, ParamError> {
     within("rate", bucket.rate.as_f64(), 0.001, 1e9)?;
     within("burst", bucket.burst, 1, 1_000_000_000)?;
     let most = (bucket.rate.as_f64(), "any requests, once its tokens are used up");
-    Ok(Derived { span: bucket.size.0, most, facts: Vec::new() })
+    Ok(Derived { span: bucket.size.0, most, facts: Vec::new(), rotational: false })
 }

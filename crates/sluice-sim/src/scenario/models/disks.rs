@@ -18,8 +18,8 @@ type Sheet = fn() -> HddSpec;
 /// Data sheets, by name.
 const DRIVES: &[(&str, Sheet)] = &[
     ("sata-7200-1tb", HddSpec::sata_7200_1tb),
-    ("fc-15k-146gb", HddSpec::fc_15k_146gb),
-    ("sas-15k-450gb", HddSpec::sas_15k_450gb),
+    ("fc-15k-146", HddSpec::fc_15k_146gb),
+    ("sas-15k-450", HddSpec::sas_15k_450gb),
 ];
 
 const OF_DRIVE: &str = "none";
@@ -27,7 +27,7 @@ const OF_DRIVE: &str = "none";
 const DRIVE: &[Parameter] = &[
     parameter(
         "drive",
-        "\"sata-7200-1tb\", \"fc-15k-146gb\" or \"sas-15k-450gb\"",
+        "\"sata-7200-1tb\", \"fc-15k-146\" or \"sas-15k-450\"",
         "\"sata-7200-1tb\"",
         "The data sheet; what is stated beside replaces a number of it",
     ),
@@ -61,7 +61,7 @@ pub(super) const KINDS: &[ModelKind] = &[
         name: "hdd",
         summary: "A hard disk: seek, rotation, zones, read-ahead, a queue of its own",
         parameters: &[DRIVE],
-        derive: |table| Ok(derive(&read(table)?, 1, 0)),
+        derive: |table| Ok(Derived::of_disks(&read(table)?, 1, 0)),
         build: |table, _| Ok(Box::new(Hdd::new(read(table)?))),
     },
     ModelKind {
@@ -180,30 +180,6 @@ fn seek_table(file: &Path, cylinders: u32) -> Result<SeekCurve, ParamError> {
     if points.len() < 2 { Err(wrong("it has fewer than two points".to_owned())) } else { Ok(SeekCurve::Table(points)) }
 }
 
-/// Seconds that a disk needs for a small request anywhere, alone.
-fn alone(spec: &HddSpec) -> f64 {
-    let seek = match &spec.seek {
-        SeekCurve::Formula { average, .. } => *average,
-        // The mean distance of two places is a third of the stroke.
-        table @ SeekCurve::Table(_) => table.time(1.0 / 3.0),
-    };
-    let transfer = 4096.0 / ((spec.rates.0 + spec.rates.1) / 2.0);
-    spec.overhead.as_secs_f64() + seek + 30.0 / f64::from(spec.rpm) + transfer
-}
-
-fn derive(spec: &HddSpec, disks: u64, parities: u64) -> Derived {
-    let one = 1.0 / alone(spec);
-    let mut facts = vec![
-        ("random reads of 4KiB, one at a time", format!("{one:.0} iops")),
-        ("sequential, outside", format!("{:.0} MB/s", spec.rates.0 * (disks - parities) as f64 / 1e6)),
-    ];
-    if disks > 1 {
-        facts.push(("disks", disks.to_string()));
-    }
-    let most = (one * disks as f64, "random reads of 4KiB without sorting; sorted or sequential ones are faster");
-    Derived { span: spec.capacity * (disks - parities), most, facts }
-}
-
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Disks {
@@ -232,7 +208,7 @@ fn read_array(table: &ParamTable, layout: Layout) -> Result<(Disks, HddSpec), Pa
 
 fn derive_array(table: &ParamTable, layout: Layout) -> Result<Derived, ParamError> {
     let (own, drive) = read_array(table, layout)?;
-    Ok(derive(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)))
+    Ok(Derived::of_disks(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)))
 }
 
 fn build_array(table: &ParamTable, layout: Layout, _: &Setting) -> Result<Box<dyn Model>, ParamError> {

@@ -8,11 +8,9 @@ use sluice_sched::{ByteRate, Bytes};
 
 use super::{Derived, ModelKind, Setting, parameter, parse, within};
 use crate::devices::Model;
+use crate::devices::derived::check_geometry;
 use crate::devices::ssd::{Geometry, Ssd, SsdSpec};
 use crate::random::stream;
-
-/// Pages of a drive: what the map's memory of some GiB holds.
-const PAGES_MAX: u64 = 200_000_000;
 
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "ssd",
@@ -41,7 +39,7 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
         ),
         parameter("aged_by", "0 to 100", "2.0", "Capacities written at random to age it"),
     ]],
-    derive: |table| read(table)?.derive(),
+    derive: |table| read(table).map(|drive| Derived::of_flash(&drive.spec(), drive.state == State::Aged)),
     build: |table, setting| read(table)?.build(setting),
 }];
 
@@ -113,12 +111,7 @@ fn read(table: &ParamTable) -> Result<Drive, ParamError> {
     within("spare", drive.spare, 0.01, 2.0)?;
     within("reserve", drive.reserve, 1, 1024)?;
     within("aged_by", drive.aged_by, 0.0, 100.0)?;
-    let geometry = drive.geometry();
-    let physical = u64::from(geometry.planes_in_all()) * u64::from(drive.blocks) * u64::from(drive.pages);
-    if physical > PAGES_MAX {
-        return Err(ParamError(format!("{physical} pages are too many to simulate; at most {PAGES_MAX} are accepted")));
-    }
-    geometry.check().map_err(|error| ParamError(error.to_string()))?;
+    check_geometry(&drive.geometry())?;
     Ok(drive)
 }
 
@@ -136,34 +129,8 @@ impl Drive {
         }
     }
 
-    fn derive(&self) -> Result<Derived, ParamError> {
-        let geometry = self.geometry();
-        let planes = f64::from(geometry.planes_in_all());
-        let transfer = self.page_size.0 as f64 / self.channel_rate.bytes_per_second() as f64;
-        let read = planes / self.read.as_secs_f64();
-        let channels = f64::from(self.channels) / transfer;
-        let bus = self.bus.bytes_per_second() as f64 / self.page_size.0 as f64;
-        let most = read.min(channels).min(bus);
-        let clean = (planes / self.program.as_secs_f64()).min(channels).min(bus);
-        let amplification = (1.0 + self.spare) / (2.0 * self.spare);
-        // The cost of a page as the model's page says it.
-        let used = self.program.as_secs_f64()
-            + (amplification - 1.0) * (self.read + self.program).as_secs_f64()
-            + amplification * self.erase.as_secs_f64() / f64::from(self.pages);
-        let spare_blocks = f64::from(self.blocks) * self.spare / (1.0 + self.spare);
-        let facts = vec![
-            ("random writes of one page, clean", format!("{clean:.0} iops")),
-            ("random writes of one page, aged", format!("about {:.0} iops", planes / used)),
-            ("write amplification, aged", format!("about {amplification:.1}")),
-            ("spare blocks of a plane", format!("{spare_blocks:.0}, of which {} are kept free", self.reserve)),
-            ("state", if self.state == State::Aged { "aged" } else { "clean" }.to_owned()),
-        ];
-        let span = geometry.host_pages() * self.page_size.0;
-        Ok(Derived { span, most: (most, "reads of one page"), facts })
-    }
-
-    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
-        let spec = SsdSpec {
+    fn spec(&self) -> SsdSpec {
+        SsdSpec {
             geometry: self.geometry(),
             read: self.read,
             program: self.program,
@@ -172,8 +139,11 @@ impl Drive {
             bus: self.bus.bytes_per_second() as f64,
             overhead: self.overhead,
             buffer: self.buffer.0,
-        };
-        let mut ssd = Ssd::new(spec).map_err(|error| ParamError(error.to_string()))?;
+        }
+    }
+
+    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+        let mut ssd = Ssd::new(self.spec()).map_err(|error| ParamError(error.to_string()))?;
         if self.state == State::Aged {
             ssd.age(self.aged_by, &mut stream(setting.seed, &format!("{} age", setting.name)));
         }

@@ -62,7 +62,12 @@ impl Constant {
     fn derive(&self) -> Result<Derived, ParamError> {
         within("servers", self.servers, 1, 65_536)?;
         within("rate", self.rate.as_f64(), 0.001, 1e9)?;
-        Ok(Derived { span: self.size.0, most: (self.rate.as_f64(), "any requests"), facts: Vec::new() })
+        Ok(Derived {
+            span: self.size.0,
+            most: (self.rate.as_f64(), "any requests"),
+            facts: Vec::new(),
+            rotational: false,
+        })
     }
 
     fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
@@ -103,7 +108,7 @@ impl Line {
         within("servers", self.servers, 1, 65_536)?;
         within("time in seconds", self.time.as_secs_f64(), 1e-9, 60.0)?;
         let most = f64::from(self.servers) / self.time.as_secs_f64();
-        Ok(Derived { span: self.size.0, most: (most, "any requests"), facts: Vec::new() })
+        Ok(Derived { span: self.size.0, most: (most, "any requests"), facts: Vec::new(), rotational: false })
     }
 
     fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {

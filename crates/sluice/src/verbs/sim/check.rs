@@ -55,7 +55,7 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
         derived.facts.iter().map(|(what, value)| ((*what).to_owned(), json!(value))).collect();
     json!({
         "device": device.name,
-        "model": device.model.name,
+        "model": device.model.name(),
         "nodes": device.nodes,
         "scheduler": device.scheduler.name,
         "depth": device.gate.depth,
@@ -107,7 +107,9 @@ fn print_table(file: &ScenarioFile) {
         let nodes = if device.nodes == 1 { String::new() } else { format!(", {} nodes of", device.nodes) };
         output::line(&format!(
             "Device {}:{nodes} {}, scheduler {}",
-            device.name, device.model.name, device.scheduler.name
+            device.name,
+            device.model.name(),
+            device.scheduler.name
         ));
         output::line(&format!("  size                  {}", Bytes(derived.span)));
         output::line(&format!("  expected maximum      {:.0} iops: {}", derived.most.0, derived.most.1));

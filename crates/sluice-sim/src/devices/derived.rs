@@ -1,0 +1,87 @@
+//! What follows from a device's parameters, without making it.
+
+use std::time::Duration;
+
+use sluice_sched::params::ParamError;
+
+use super::hdd::{HddSpec, SeekCurve};
+use super::ssd::{Geometry, SsdSpec};
+
+/// Pages of a flash drive: what the map's memory of some GiB holds.
+const PAGES_MAX: u64 = 200_000_000;
+
+/// What follows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Derived {
+    /// Bytes that it has.
+    pub span: u64,
+    /// Requests per second that it does at most, and of what kind those are.
+    pub most: (f64, &'static str),
+    /// What else there is to know: what, and how much of it.
+    pub facts: Vec<(&'static str, String)>,
+    /// Whether its neighbouring requests cost much less.
+    pub rotational: bool,
+}
+
+impl Derived {
+    /// Of so many disks side by side, as many of which hold parity.
+    pub(crate) fn of_disks(spec: &HddSpec, disks: u64, parities: u64) -> Self {
+        let one = 1.0 / alone(spec);
+        let mut facts = vec![
+            ("random reads of 4KiB, one at a time", format!("{one:.0} iops")),
+            ("sequential, outside", format!("{:.0} MB/s", spec.rates.0 * (disks - parities) as f64 / 1e6)),
+        ];
+        if disks > 1 {
+            facts.push(("disks", disks.to_string()));
+        }
+        let most = (one * disks as f64, "random reads of 4KiB without sorting; sorted or sequential ones are faster");
+        Derived { span: spec.capacity * (disks - parities), most, facts, rotational: true }
+    }
+
+    /// Of a flash drive, whose first state is stated beside.
+    pub(crate) fn of_flash(spec: &SsdSpec, aged: bool) -> Self {
+        let Geometry { pages, page_bytes, blocks, spare, reserve, channels, .. } = spec.geometry;
+        let planes = f64::from(spec.geometry.planes_in_all());
+        let seconds = |time: Duration| time.as_secs_f64();
+        let read = planes / seconds(spec.read);
+        let channels = f64::from(channels) * spec.channel / f64::from(page_bytes);
+        let bus = spec.bus / f64::from(page_bytes);
+        let most = read.min(channels).min(bus);
+        let clean = (planes / seconds(spec.program)).min(channels).min(bus);
+        let amplification = (1.0 + spare) / (2.0 * spare);
+        // The cost of a page as the model's page says it.
+        let used = seconds(spec.program)
+            + (amplification - 1.0) * seconds(spec.read + spec.program)
+            + amplification * seconds(spec.erase) / f64::from(pages);
+        let spare_blocks = f64::from(blocks) * spare / (1.0 + spare);
+        let facts = vec![
+            ("random writes of one page, clean", format!("{clean:.0} iops")),
+            ("random writes of one page, aged", format!("about {:.0} iops", planes / used)),
+            ("write amplification, aged", format!("about {amplification:.1}")),
+            ("spare blocks of a plane", format!("{spare_blocks:.0}, of which {reserve} are kept free")),
+            ("state", if aged { "aged" } else { "clean" }.to_owned()),
+        ];
+        let span = spec.geometry.host_pages() * u64::from(page_bytes);
+        Derived { span, most: (most, "reads of one page"), facts, rotational: false }
+    }
+}
+
+/// Refuses a geometry that cannot be, or that no memory holds.
+pub(crate) fn check_geometry(geometry: &Geometry) -> Result<(), ParamError> {
+    let physical = u64::from(geometry.planes_in_all()) * u64::from(geometry.blocks) * u64::from(geometry.pages);
+    if physical > PAGES_MAX {
+        return Err(ParamError(format!("{physical} pages are too many to simulate; at most {PAGES_MAX} are accepted")));
+    }
+    geometry.check().map_err(|error| ParamError(error.to_string()))
+}
+
+/// Seconds that a disk needs for a small request anywhere, alone.
+fn alone(spec: &HddSpec) -> f64 {
+    let seek = match &spec.seek {
+        SeekCurve::Formula { average, .. } => *average,
+        // The mean distance of two places is a third of the stroke.
+        table @ SeekCurve::Table(_) => table.time(1.0 / 3.0),
+    };
+    let transfer = 4096.0 / ((spec.rates.0 + spec.rates.1) / 2.0);
+    spec.overhead.as_secs_f64() + seek + 30.0 / f64::from(spec.rpm) + transfer
+}
