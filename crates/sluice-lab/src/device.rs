@@ -10,6 +10,7 @@ use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::hdd::{Hdd, HddSpec, SeekCurve};
 use sluice_sim::devices::link::{Link, LinkParams};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::devices::ssd::{Geometry, Ssd, SsdSpec};
 
 use crate::band::Setting;
 use crate::figure::LabError;
@@ -22,6 +23,7 @@ const FILES: &[(&str, &str)] = &[
     ("mclock-node", include_str!("../devices/mclock-node.toml")),
     ("flubber-sata", include_str!("../devices/flubber-sata.toml")),
     ("netback-link", include_str!("../devices/netback-link.toml")),
+    ("mcfq-ssd", include_str!("../devices/mcfq-ssd.toml")),
     ("two-tier-sas", include_str!("../devices/two-tier-sas.toml")),
 ];
 
@@ -93,6 +95,85 @@ pub enum ModelFile {
     },
     /// A network link behind a driver domain.
     Link(LinkFile),
+    /// A flash drive.
+    Ssd(SsdFile),
+}
+
+/// A flash drive with a page-mapped translation layer.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SsdFile {
+    /// Channels, dies of a channel, planes of a die, blocks of a plane, pages of a block.
+    pub geometry: [u32; 5],
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Spare area, as a part of what the host sees.
+    pub spare: f64,
+    /// Free blocks of a plane below which it collects.
+    pub reserve: u32,
+    /// To read a page, to program one and to erase a block, in microseconds.
+    pub times_us: [f64; 3],
+    /// Of a channel, in bytes per second.
+    pub channel: f64,
+    /// Of the interface, in bytes per second.
+    pub bus: f64,
+    /// Of each command, in microseconds.
+    pub overhead_us: f64,
+    /// Bytes of a buffer that takes writes before the flash does; 0: none.
+    pub buffer_bytes: u64,
+    /// Of a drive that has been used: how often its capacity was written in random pages after it had been filled in order.
+    pub aged_times: f64,
+}
+
+impl SsdFile {
+    fn spec(&self, setting: &Setting) -> SsdSpec {
+        let [channels, dies, planes, blocks, pages] = self.geometry;
+        let micros = |name: &str, us: f64| Duration::from_secs_f64(us * 1e-6 * setting.factor(name));
+        let [read, program, erase] = self.times_us;
+        SsdSpec {
+            geometry: Geometry {
+                channels,
+                dies,
+                planes,
+                blocks,
+                pages,
+                page_bytes: self.page_bytes,
+                spare: self.spare * setting.factor("spare"),
+                reserve: self.reserve,
+            },
+            read: micros("page read", read),
+            program: micros("page program", program),
+            erase: micros("block erase", erase),
+            channel: self.channel * setting.factor("channel"),
+            bus: self.bus,
+            overhead: micros("overhead", self.overhead_us),
+            buffer: self.buffer_bytes,
+        }
+    }
+
+    /// A drive on which nothing has been written.
+    ///
+    /// # Errors
+    /// If collecting garbage would be an artefact of its geometry.
+    pub fn clean(&self, setting: &Setting) -> Result<Ssd, LabError> {
+        Ssd::new(self.spec(setting)).map_err(|error| LabError::Refused(error.to_string()))
+    }
+
+    /// A drive that has been used.
+    ///
+    /// # Errors
+    /// As [`SsdFile::clean`].
+    pub fn aged(&self, setting: &Setting) -> Result<Ssd, LabError> {
+        let mut drive = self.clean(setting)?;
+        drive.age(self.aged_times, &mut setting.stream("age"));
+        Ok(drive)
+    }
+
+    /// Bytes that the host sees.
+    fn bytes(&self) -> u64 {
+        let geometry = self.spec(&Setting::NOMINAL).geometry;
+        geometry.host_pages() * u64::from(geometry.page_bytes)
+    }
 }
 
 /// How drives are put together.
@@ -237,6 +318,7 @@ impl DeviceFile {
                 let overhead = Duration::from_secs_f64(drive.overhead_us * 1e-6 * setting.factor("overhead"));
                 Box::new(array.with_cache(*cache_bytes, overhead))
             }
+            ModelFile::Ssd(drive) => Box::new(drive.clean(setting).expect("a test makes one of every file")),
         }
     }
 
@@ -279,6 +361,7 @@ impl DeviceFile {
                 let data = if *layout == LayoutFile::Raid5 { count - 1 } else { *count };
                 drive.capacity_bytes * data as u64
             }
+            ModelFile::Ssd(drive) => drive.bytes(),
         }
     }
 }
@@ -321,5 +404,13 @@ mod tests {
         assert_eq!((links[0].queue, links[0].tick_us), (1000, 4000));
         let queues: std::collections::BTreeSet<_> = links.iter().map(|link| link.queue).collect();
         assert!(queues.len() == 21 && queues.iter().all(|queue| (700..=1300).contains(queue)), "{queues:?}");
+    }
+
+    #[test]
+    fn every_point_of_the_band_has_a_flash_drive_that_does_not_fake_collection() {
+        let ModelFile::Ssd(drive) = DeviceFile::load("mcfq-ssd").unwrap().model else { panic!("it is an SSD") };
+        for setting in Setting::band() {
+            assert!(drive.clean(&setting).is_ok(), "point {}", setting.number());
+        }
     }
 }

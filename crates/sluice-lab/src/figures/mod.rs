@@ -4,6 +4,7 @@ use crate::figure::{Figure, Paper};
 
 mod ablations;
 mod flubber;
+mod mcfq;
 mod mclock;
 mod netback;
 mod two_tier;
@@ -28,6 +29,9 @@ pub const ALL: &[&Figure] = &[
     &flubber::schedulers::FIGURE,
     &flubber::backup::FIGURE,
     &flubber::latency::FIGURE,
+    &mcfq::aged::FIGURE,
+    &mcfq::windows::FIGURE,
+    &mcfq::workloads::FIGURE,
     &netback::rates::FIGURE,
     &netback::two_rates::FIGURE,
     &netback::unlimited::FIGURE,

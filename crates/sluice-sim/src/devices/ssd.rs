@@ -46,7 +46,7 @@ pub struct SsdSpec {
 }
 
 /// The drive.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ssd {
     spec: SsdSpec,
     flash: Flash,

@@ -107,7 +107,7 @@ pub(super) struct Written {
 }
 
 /// Blocks of one plane that are full, by how many of their pages are valid: lists in one array.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Plane {
     pub(super) free: Vec<u32>,
     /// Takes the host's pages, and those that are moved.
@@ -117,7 +117,7 @@ pub(super) struct Plane {
 }
 
 /// The flash of a drive.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Flash {
     geometry: Geometry,
     /// Physical page of a host page.

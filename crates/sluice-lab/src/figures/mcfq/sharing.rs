@@ -1,0 +1,137 @@
+//! Four VMs of the paper's weights on its drive.
+
+use std::time::Duration;
+
+use sluice_sim::devices::ssd::Ssd;
+use sluice_sim::engine::{Placement, Simulation, Thread};
+use sluice_sim::workloads::{Address, Mix, Workload};
+
+use crate::band::Setting;
+use crate::device::{DeviceFile, ModelFile};
+use crate::figure::LabError;
+use crate::setup::{Host, closed, policy, refused, run};
+
+/// The device of all figures.
+pub(super) const DEVICE: &str = "mcfq-ssd";
+/// Table 2.
+pub(super) const WEIGHTS: [u32; 4] = [10, 7, 4, 1];
+/// Their names.
+pub(super) const VMS: [&str; 4] = ["VM1", "VM2", "VM3", "VM4"];
+/// Of the write test: requests outstanding in each VM, and their length.
+pub(super) const WRITES: (u32, u32) = (16, 64 << 10);
+/// Commands at the drive: what SATA has.
+const DEPTH: u32 = 31;
+
+/// CFQ with groups.
+pub(super) fn cfq() -> Host {
+    Host::new("cfq", DEPTH)
+}
+
+/// CFQ with the manager of time slices.
+pub(super) fn mcfq(mode: &str, window: i64) -> Host {
+    Host::new("mcfq", DEPTH).text("mode", mode).number("window", window)
+}
+
+/// The drive, clean and aged.
+pub(super) struct Drives {
+    pub(super) clean: Ssd,
+    pub(super) aged: Ssd,
+    pub(super) bytes: u64,
+}
+
+impl Drives {
+    pub(super) fn new(setting: &Setting) -> Result<Drives, LabError> {
+        let file = DeviceFile::load(DEVICE)?;
+        let ModelFile::Ssd(drive) = &file.model else {
+            return Err(LabError::Device(DEVICE.into(), "it must be an SSD".into()));
+        };
+        // A point of the band may have less room than the nominal one.
+        let bytes = file.bytes() / 100 * 95;
+        Ok(Drives { clean: drive.clean(setting)?, aged: drive.aged(setting)?, bytes })
+    }
+
+    /// Bytes of one VM's volume.
+    pub(super) fn volume(&self) -> u64 {
+        self.bytes / WEIGHTS.len() as u64 / 4096 * 4096
+    }
+}
+
+/// Bytes per second that each VM got in each second.
+pub(super) struct Shares {
+    seconds: Vec<[f64; 4]>,
+}
+
+impl Shares {
+    /// Bandwidth in multiples of the last VM's, on average.
+    pub(super) fn ratios(&self) -> [f64; 4] {
+        let sums: [f64; 4] = std::array::from_fn(|vm| self.seconds.iter().map(|second| second[vm]).sum());
+        sums.map(|sum| sum / sums[3].max(1.0))
+    }
+
+    /// The sum over the other VMs of how far these are from the weights, as parts of the weights.
+    pub(super) fn error(&self) -> f64 {
+        error(&self.ratios())
+    }
+
+    /// How far the VMs' parts of a second's bandwidth are from those by weight, together; the mean over the seconds.
+    pub(super) fn noise(&self) -> f64 {
+        let all: f64 = WEIGHTS.iter().map(|weight| f64::from(*weight)).sum();
+        let off = |second: &[f64; 4]| -> f64 {
+            let sum = second.iter().sum::<f64>().max(1.0);
+            second.iter().zip(WEIGHTS).map(|(got, weight)| (got / sum - f64::from(weight) / all).abs()).sum()
+        };
+        self.seconds.iter().map(off).sum::<f64>() / self.seconds.len().max(1) as f64
+    }
+
+    /// Megabytes per second of a VM over time.
+    pub(super) fn series(&self, vm: usize) -> Vec<(f64, f64)> {
+        self.seconds.iter().enumerate().map(|(at, second)| (at as f64, second[vm] / 1e6)).collect()
+    }
+
+    /// Megabytes per second of all.
+    pub(super) fn rate(&self) -> f64 {
+        self.seconds.iter().flatten().sum::<f64>() / 1e6 / self.seconds.len().max(1) as f64
+    }
+
+    /// As in Table 1.
+    pub(super) fn text(&self) -> String {
+        self.ratios().map(|ratio| format!("{ratio:.1}")).join(":")
+    }
+}
+
+fn error(ratios: &[f64; 4]) -> f64 {
+    (0..3).map(|vm| (ratios[vm] / f64::from(WEIGHTS[vm]) * f64::from(WEIGHTS[3]) - 1.0).abs()).sum()
+}
+
+/// The write test: 16 random writes of 64 KiB outstanding in each VM, unless it is swept.
+pub(super) fn writes(
+    outstanding: u32,
+    length: u32,
+    volume: u64,
+    setting: &Setting,
+) -> impl FnMut(usize) -> Result<Box<dyn Workload>, LabError> {
+    let mix = Mix { reads: 0.0, length, address: Address::random(0, volume) };
+    let setting = *setting;
+    move |vm| Ok(closed(outstanding, mix.clone(), &setting, VMS[vm]))
+}
+
+/// Every VM with a workload that `make` gives it, from second `from` to `to`.
+pub(super) fn share(
+    host: &Host,
+    drive: &Ssd,
+    volume: u64,
+    (from, to): (usize, usize),
+    mut make: impl FnMut(usize) -> Result<Box<dyn Workload>, LabError>,
+) -> Result<Shares, LabError> {
+    let model = Box::new(drive.clone());
+    let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
+    for (vm, weight) in WEIGHTS.into_iter().enumerate() {
+        let added = simulation.add_vm_at(Placement::Pinned(0), policy(0, 0, weight)).map_err(refused)?;
+        let thread = Thread::new(make(vm)?).at(vm as u64 * volume).synchronous();
+        simulation.add_thread(added, thread).map_err(refused)?;
+    }
+    run(&mut simulation, to as u64, host.scheduler)?;
+    let got = |vm: usize, second: usize| simulation.record(vm).series().get(second).map_or(0, |window| window.bytes);
+    let seconds = (from..to).map(|second| std::array::from_fn(|vm| got(vm, second) as f64)).collect();
+    Ok(Shares { seconds })
+}

@@ -1,0 +1,123 @@
+//! Table 1: the window over which MoTS looks at bandwidth.
+
+use sluice_report::{Chart, Line, Table};
+
+use crate::band::Setting;
+use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+
+use super::sharing::{self, DEVICE, Drives, Shares, VMS, WRITES, share, writes};
+
+/// The windows of the table in seconds, with what the paper measured.
+const WINDOWS: [(i64, &str); 3] = [(5, "8.3:7.3:4.4:1"), (10, "10.3:7.6:4.4:1"), (20, "10.8:8.2:4.7:1")];
+/// Seconds that are measured: after two of the longest windows.
+const SECONDS: (usize, usize) = (40, 100);
+const MODES: [&str; 2] = ["paper", "window"];
+
+const NEAREST: &str =
+    "of windows of 5, 10 and 20 s the one of 10 s comes nearest to 10:7:4:1 (least sum of relative errors)";
+const REDUCES: &str = "at a window of 10 s the error is smaller than under plain CFQ";
+
+const fn shape(id: &'static str, must: &'static str, paper: &'static str, note: &'static str) -> RowSpec {
+    RowSpec { id, class: Class::Shape, must, paper, note }
+}
+
+pub(in crate::figures) const FIGURE: Figure = Figure {
+    id: "mcfq-windows",
+    paper: Paper::Mcfq,
+    label: "Table 1",
+    title: "Bandwidth per window of MoTS",
+    setup: "The four VMs and the aged drive of Fig. 2, with 16 random writes of 64 KiB outstanding in each [assumed]; measured from \
+            40 to 100 s. Mode \"paper\" corrects every second and averages twice, as the listing reads; mode \"window\" \
+            corrects once a window; mode \"base\" every second from the base slice.",
+    device: DEVICE,
+    rows: &[
+        shape(
+            "C2a",
+            NEAREST,
+            "errors 0.31, 0.22, 0.43",
+            "Mode \"paper\". A correction every second by what is averaged over a window, twice, comes too late and goes \
+             too far: it swings for windows of 3 s and more. Which window happens to end nearest is chance: see its errors \
+             by second, which are above plain CFQ's at every window.",
+        ),
+        shape(
+            "C2b",
+            REDUCES,
+            "smaller (CFQ's curve cannot be read)",
+            "Mode \"paper\": as C2a. Mode \"window\" does it: C2e.",
+        ),
+        RowSpec {
+            id: "C2c",
+            class: Class::Hardware,
+            must: "the ratios at windows of 5; 10; 20 s, mode \"paper\"",
+            paper: "8.3:7.3:4.4:1; 10.3:7.6:4.4:1; 10.8:8.2:4.7:1",
+            note: "Modes \"window\" and \"base\" are in the table.",
+        },
+        shape(
+            "C2d",
+            NEAREST,
+            "errors 0.31, 0.22, 0.43",
+            "Mode \"window\". It holds at the nominal point and in 14 of the 21; at four of the others 5 s comes nearer, at three \
+             20 s. All three correct (C2e); in a minute of measurement they are closer to each other than noise.",
+        ),
+        shape(
+            "C2e",
+            REDUCES,
+            "smaller (CFQ's curve cannot be read)",
+            "Mode \"window\". Where it fails plain CFQ is within 0.25.",
+        ),
+    ],
+    run: measure,
+};
+
+fn measure(setting: &Setting) -> Result<Finding, LabError> {
+    let drives = Drives::new(setting)?;
+    let volume = drives.volume();
+    let run = |host| share(&host, &drives.aged, volume, SECONDS, writes(WRITES.0, WRITES.1, volume, setting));
+    let columns = [
+        "scheduler",
+        "window [s]",
+        "VM1:VM2:VM3:VM4",
+        "paper",
+        "error of the ratio",
+        "error of the parts, by second",
+        "MB/s",
+    ];
+    let mut table = Table::new("Bandwidth in multiples of VM4's; 10:7:4:1 is due", &columns);
+    let mut row = |name: &str, window: &str, paper: &str, shares: &Shares| {
+        let numbers = [shares.error(), shares.noise()].map(|number| format!("{number:.2}"));
+        let rate = format!("{:.0}", shares.rate());
+        let cells = [name.to_owned(), window.to_owned(), shares.text(), paper.to_owned()];
+        table.row(cells.into_iter().chain(numbers).chain([rate]));
+    };
+    let plain = run(sharing::cfq())?;
+    row("CFQ", "", "", &plain);
+    let mut finding = Finding::default();
+    let modes = if setting.is_nominal() { &["paper", "window", "base"][..] } else { &MODES };
+    for mode in modes {
+        let mut all = Vec::new();
+        for (window, paper) in WINDOWS {
+            let shares = run(sharing::mcfq(mode, window))?;
+            row(&format!("MCFQ, {mode}"), &window.to_string(), paper, &shares);
+            all.push(shares);
+        }
+        if let Some(judged) = MODES.iter().position(|known| known == mode) {
+            judge(&mut finding, [["C2a", "C2b"], ["C2d", "C2e"]][judged], &plain, &all);
+        }
+        if *mode == "paper" {
+            finding.show("C2c", all.iter().map(Shares::text).collect::<Vec<_>>().join("; "));
+        }
+        let lines = VMS.iter().enumerate().map(|(vm, name)| Line::new(*name, all[1].series(vm))).collect();
+        let title = format!("MCFQ, mode {mode}, a window of 10 s");
+        finding.charts.push(Chart::lines(&title, "time after the first 40 s [s]", "MB/s", lines));
+    }
+    finding.tables.push(table);
+    Ok(finding)
+}
+
+fn judge(finding: &mut Finding, ids: [&str; 2], plain: &Shares, all: &[Shares]) {
+    let errors: Vec<f64> = all.iter().map(Shares::error).collect();
+    let text = errors.iter().map(|error| format!("{error:.2}")).collect::<Vec<_>>().join(", ");
+    finding.judge(ids[0], errors[1] < errors[0].min(errors[2]), format!("errors {text}"));
+    let measured = format!("{:.2}, under CFQ {:.2}", errors[1], plain.error());
+    finding.judge(ids[1], errors[1] < plain.error(), measured);
+}
