@@ -85,6 +85,10 @@ impl Model for Servers {
         self.busy
     }
 
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.serving.iter().map(|(ends, _)| ends.nanos_since(now)).sum()
+    }
+
     fn servers(&self) -> u32 {
         self.count
     }
