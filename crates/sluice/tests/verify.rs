@@ -34,7 +34,7 @@ fn host(place: &Place, scheduler: &str, address: &str) -> String {
 
 #[test]
 fn data_survive_every_scheduler_over_a_unix_socket() {
-    for scheduler in schedulers() {
+    for scheduler in schedulers(|scheduler| scheduler["medium"] == "disk") {
         let place = Place::new();
         let daemon = Daemon::serve(&place, &host(&place, &scheduler, &free_address()));
         let report = fio::run(&place, "unix", &verifying_jobs(&place.uri("a", "v")));
@@ -49,7 +49,7 @@ fn data_survive_every_scheduler_over_a_unix_socket() {
 
 #[test]
 fn data_survive_every_scheduler_over_tcp_and_beside_another_vm() {
-    for scheduler in schedulers() {
+    for scheduler in schedulers(|scheduler| scheduler["medium"] == "disk") {
         let (place, address) = (Place::new(), free_address());
         let daemon = Daemon::serve(&place, &host(&place, &scheduler, &address));
         let neighbour = fio::fio(&place, "neighbour", &verifying_jobs(&place.uri("b", "v")));

@@ -419,13 +419,15 @@ pub(crate) fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// The names of all schedulers that this daemon has.
-pub(crate) fn schedulers() -> Vec<String> {
+/// The names of those schedulers of this daemon of whose description `wanted` is true.
+pub(crate) fn schedulers(wanted: impl Fn(&Value) -> bool) -> Vec<String> {
     let listed = run(sluice().args(["schedulers", "-o", "json"])).ok();
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let all = listed["schedulers"].as_array().unwrap();
-    assert!(!all.is_empty());
-    all.iter().map(|scheduler| scheduler["name"].as_str().unwrap().to_owned()).collect()
+    let names = all.iter().filter(|scheduler| wanted(scheduler));
+    let names: Vec<_> = names.map(|scheduler| scheduler["name"].as_str().unwrap().to_owned()).collect();
+    assert!(!names.is_empty());
+    names
 }
 
 /// Bytes without a pattern that would hide a wrong offset.
