@@ -12,10 +12,10 @@ use crate::sim::progress::{Progress, Style};
 use crate::sim::report::{mean, values};
 use crate::sim::sweep::Plan;
 
-/// Run a scenario with every combination of values in its [sweep] and with several seeds, and compare.
+/// Run a scenario with every combination of values in its sweep table and with several seeds, and compare.
 ///
 /// Runs go side by side on all cores; the results do not depend on how many. What is finished is kept in the folder and
-/// not repeated, so a sweep that was interrupted goes on where it was. Without a [sweep] the scenario runs with ten seeds.
+/// not repeated, so a sweep that was interrupted goes on where it was. Without a sweep table the scenario runs with ten seeds.
 #[derive(Args)]
 pub(crate) struct Sweep {
     /// The scenario file.
