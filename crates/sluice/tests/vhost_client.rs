@@ -176,9 +176,8 @@ fn a_back_end_that_died_is_found_again() {
 }
 
 #[test]
-fn rules_can_be_broken() {
+fn a_chain_can_be_endless() {
     let (_place, _running, mut client) = set_up(&options());
-    // A chain that never ends.
     let queue = client.queue(0);
     let address = queue.memory().guest(queue.data(0));
     let round = |next| ring::Descriptor { address, len: 16, flags: NEXT | WRITE, next };
@@ -186,9 +185,16 @@ fn rules_can_be_broken() {
     queue.ring().write_descriptor(2, round(1));
     queue.push_head(1);
     queue.publish().unwrap();
-    // A message that does not exist, which this back end answers by leaving.
+    // This back end answers it by leaving.
+    until("it leaves", || client.session().unwrap().features().is_err());
+}
+
+#[test]
+fn a_message_can_be_one_that_does_not_exist() {
+    let (_place, _running, mut client) = set_up(&options());
     let link = client.session().unwrap().link();
     link.send(9999, 0, &[1, 2, 3], &[]).unwrap();
+    // This back end answers it by leaving.
     let answer = client.session().unwrap().answer(FrontendReq::GET_FEATURES);
     assert!(matches!(answer, Err(ClientError::Closed)), "{answer:?}");
 }
