@@ -35,10 +35,11 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         RowSpec {
             id: "M3b",
             class: Class::Shape,
-            must: "VM1 gets what the limits leave of the capacity: the sum of all lies between the device's capacity with as many \
-                   VMs unlimited and that with VM1 alone, 5 % more or less",
+            must: "VM1 within 5 % of the capacity of what the limits leave: all of it, then 400 less, then 900 less",
             paper: "1600; 1200/400; 700/400/500",
-            note: "",
+            note: "The array's throughput falls as VMs come, since their disks lie apart (as in Fig. 6, and SFQ(D) in the table has the same \
+                   totals); the paper's Fig. 5 has 1600 to the end. What is missing is missing of the capacity, not of VM1's right: the \
+                   sum of all is never below that of SFQ(D).",
         },
         RowSpec {
             id: "M3c",
@@ -100,13 +101,12 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         short |= got < 0.99 * limit && got < 0.95 * share;
     }
     finding.judge("M3a", most <= 1.01 && !short, format!("{least:.3} to {most:.3} of the limits"));
-    let total = |run: &Run, part: usize| run.parts[part].iter().sum::<f64>();
-    // Fewer changes from one VM's place to another's are more requests: a device of disks has no single capacity.
-    let left = |part| (0.95 * total(&runs[2], part)..1.05 * total(&runs[2], 0)).contains(&total(&runs[0], part));
-    let kept = (0..3).all(left);
+    let capacity = runs[0].parts[0][0];
+    let left = [capacity, capacity - 400.0, capacity - 900.0];
+    let kept = left.iter().enumerate().all(|(part, left)| (runs[0].parts[part][0] - left).abs() <= 0.05 * capacity);
     let parts: Vec<String> = runs[0].parts.iter().enumerate().map(|(vms, part)| slashed(&part[..=vms])).collect();
     finding.judge("M3b", kept, format!("{} IOPS", parts.join("; ")));
-    finding.show("M3c", format!("{:.0} IOPS", runs[0].parts[0][0]));
+    finding.show("M3c", format!("{capacity:.0} IOPS"));
     finding.tables.push(table);
     let series = runs.swap_remove(0).series;
     finding.charts.push(Chart::lines("Throughput, mClock", "time [s]", "IOPS", series));

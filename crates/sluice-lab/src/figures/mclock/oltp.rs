@@ -32,10 +32,12 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         RowSpec {
             id: "M8a",
             class: Class::Exact,
-            must: "with mClock, in both modes, both OLTP VMs are dispatched at least 98 % of 500 IOPS over the seconds after Iometer has come in \
-                   which they always have requests waiting, wherever the device gives 5 % more than the 1000 that are reserved",
+            must: "with mClock, in both modes, both OLTP VMs get at least 98 % of 500 IOPS while Iometer works",
             paper: "both at least 500 IOPS",
-            note: "",
+            note: "The recipe's readers and writers wait for each other and often leave nothing waiting at the host, and what is not asked for is \
+                   not reserved: what each was dispatched in the worst of the seconds in which it always had requests waiting stands \
+                   beside the mean. And the device, fitted to the total that the paper's numbers imply, gives hardly more than the 1000 \
+                   that are reserved.",
         },
         RowSpec {
             id: "M8b",
@@ -51,20 +53,12 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             paper: "lower with mClock",
             note: "",
         },
-        RowSpec {
-            id: "M8d",
-            class: Class::Hardware,
-            must: "mean IOPS of the two with mClock while Iometer works",
-            paper: "both at least 500 IOPS",
-            note: "The recipe's readers and writers wait for each other and often leave nothing waiting at the host (M8a says in how many seconds \
-                   they did not); what is not asked for is not reserved.",
-        },
     ],
     run: measure,
 };
 
-/// A run, and of each OLTP VM while Iometer works: the seconds in which it always had requests waiting, and what it was
-/// dispatched in them.
+/// A run, and of each OLTP VM while Iometer works: the seconds in which it always had requests waiting, and the least that it
+/// was dispatched in one of them.
 fn play(host: &Host, reserved: bool, setting: &Setting) -> Result<(Simulation, [(u64, u64); 2]), LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let (_, span) = device.place(0);
@@ -87,7 +81,7 @@ fn play(host: &Host, reserved: bool, setting: &Setting) -> Result<(Simulation, [
     let scene = Scene { actors: actors.collect(), changes: Vec::new(), span, seconds: PARTS[1].1 as u64 };
     let mut simulation = scene.set_up(host.gate()?, device.model(setting))?;
     run(&mut simulation, PARTS[1].0 as u64, host.scheduler)?;
-    let mut backlogged = [(0, 0); 2];
+    let mut backlogged = [(0, u64::MAX); 2];
     for second in PARTS[1].0 as u64..PARTS[1].1 as u64 {
         let (before, mut always) = ([0, 1].map(|vm| dispatched(&simulation, vm)), [true; 2]);
         for part in 1..=500 {
@@ -96,7 +90,7 @@ fn play(host: &Host, reserved: bool, setting: &Setting) -> Result<(Simulation, [
         }
         for vm in (0..2).filter(|vm| always[*vm]) {
             let got = dispatched(&simulation, vm) - before[vm];
-            backlogged[vm] = (backlogged[vm].0 + 1, backlogged[vm].1 + got);
+            backlogged[vm] = (backlogged[vm].0 + 1, backlogged[vm].1.min(got));
         }
     }
     run(&mut simulation, PARTS[1].1 as u64, host.scheduler)?;
@@ -123,18 +117,18 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     }
     let mut finding = Finding::default();
     let backlogged = [of_product, of_paper].concat();
-    // Elsewhere these reservations would not be admitted.
-    let admitted = runs[..2].iter().all(|(_, run)| rate(run, 1).iter().sum::<f64>() >= 1050.0);
-    let kept = !admitted || backlogged.iter().all(|(seconds, got)| *got >= 490 * seconds);
-    let words: Vec<_> =
-        backlogged.iter().map(|(seconds, got)| format!("{} in {seconds} s", got / seconds.max(&1))).collect();
+    let kept = runs[..2].iter().all(|(_, run)| rate(run, 1)[..2].iter().all(|got| *got >= 490.0));
+    let words: Vec<_> = backlogged.iter().map(|(seconds, least)| format!("{least} in {seconds} s")).collect();
     let mean = slashed(&rate(&runs[0].1, 1)[..2]);
-    finding.judge("M8a", kept, format!("mean {mean} IOPS; while backlogged: {} (product, paper)", words.join(", ")));
+    finding.judge(
+        "M8a",
+        kept,
+        format!("mean {mean} IOPS; least while backlogged: {} (product, paper)", words.join(", ")),
+    );
     let without = rate(&runs[2].1, 1)[1];
     finding.judge("M8b", without < 350.0, format!("{without:.0} IOPS"));
     let (before, after) = (latency(&runs[2].1, 1)[1], latency(&runs[0].1, 1)[1]);
     finding.show("M8c", format!("{before:.0} ms without, {after:.0} ms with"));
-    finding.show("M8d", format!("{} IOPS", slashed(&rate(&runs[0].1, 1)[..2])));
     finding.tables.push(table);
     for (name, simulation) in [&runs[0], &runs[2]] {
         let lines = VMS.iter().enumerate().map(|(vm, (name, ..))| Line::new(*name, rates(simulation, vm))).collect();

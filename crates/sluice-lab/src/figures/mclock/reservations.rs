@@ -7,7 +7,7 @@ use crate::band::Setting;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::scene::{Actor, Scene};
-use crate::setup::{Host, closed, mean_rate, policy, random_reads, rates, run, slashed, within};
+use crate::setup::{Host, closed, least_rate, mean_rate, policy, random_reads, rates, run, slashed, within};
 
 /// Reservations and weights; one more VM each minute.
 const VMS: [(&str, u64, u32); 5] = [("VM1", 300, 1), ("VM2", 250, 1), ("VM3", 0, 2), ("VM4", 0, 2), ("VM5", 0, 2)];
@@ -28,6 +28,14 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
                    2 % less at the least",
             paper: "300 and 250 IOPS",
             note: "",
+        },
+        RowSpec {
+            id: "M4e",
+            class: Class::Exact,
+            must: "as M4a, of what was completed in each second",
+            paper: "300 and 250 IOPS",
+            note: "Requests are dispatched in time (M4a). How many are completed in a second depends on how long the array takes for each: \
+                   where it is slower than its file says, that shifts more than 2 % of them from one second into the next.",
         },
         RowSpec {
             id: "M4b",
@@ -94,6 +102,10 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let kept = least.iter().all(|[one, two]| *one >= 294 && *two >= 245);
     let words: Vec<String> = least.iter().map(|[one, two]| format!("{one} and {two}")).collect();
     finding.judge("M4a", kept, format!("least in any second: {} IOPS (product; paper)", words.join("; ")));
+    let completed = [&product, &paper].map(|run| [least_rate(run, 0, 5, 300), least_rate(run, 1, 65, 300)]);
+    let words: Vec<String> = completed.iter().map(|[one, two]| format!("{one} and {two}")).collect();
+    let kept = completed.iter().all(|[one, two]| *one >= 294 && *two >= 245);
+    finding.judge("M4e", kept, format!("least in any second: {} IOPS (product; paper)", words.join("; ")));
     let (shares, mine) = (last(&sfq), last(&product));
     let unit = shares.iter().sum::<f64>() / 8.0;
     let proportional = shares.iter().zip(VMS).all(|(got, (_, _, weight))| within(*got, unit * f64::from(weight), 0.05));
