@@ -47,7 +47,7 @@ impl Loop {
                         volume.policy = policy;
                     }
                 }
-                self.crowded.push(index);
+                self.crowded.push_back(index);
                 Ok(())
             }
             Edit::RemoveVm { vm } => self.remove_vm(now, &vm),

@@ -78,7 +78,7 @@ impl Loop {
         state.outstanding -= 1;
         state.outstanding_bytes -= held;
         if !state.waiting.is_empty() {
-            self.crowded.push(vm);
+            self.crowded.push_back(vm);
         }
         match origin {
             Origin::Nbd { connection: index, .. } => {
@@ -106,16 +106,15 @@ impl Loop {
         }
         self.vms[vm].waiting.push_back(client);
         if self.vms[vm].has_room() {
-            self.crowded.push(vm);
+            self.crowded.push_back(vm);
         }
     }
 
-    /// Serves the clients of a VM that wait for room in its window.
+    /// Serves the clients of a VM that wait for room in its window, each once: who stands in line again because his turn was
+    /// over has another one in the next round.
     pub(super) fn serve_waiting(&mut self, now: Instant, vm: u32) {
-        while let Some(state) = self.vms.get_mut(vm) {
-            if !state.has_room() {
-                return;
-            }
+        for _ in 0..self.vms.get(vm).map_or(0, |state| state.waiting.len()) {
+            let Some(state) = self.vms.get_mut(vm).filter(|state| state.has_room()) else { return };
             let Some(client) = state.waiting.pop_front() else { return };
             let budget = if state.waiting.is_empty() { u32::MAX } else { TURN_MAX };
             match client {

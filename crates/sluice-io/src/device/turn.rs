@@ -23,6 +23,10 @@ use crate::device::work::{Backend, Origin, VolumeStore};
 use crate::device::{Message, Tag, tag, untag};
 use crate::ring::Event;
 
+/// Rounds of one turn in which what ends at once makes room for more. A guest whose requests all do, and who never stops,
+/// must not keep the others waiting.
+const ROUNDS_MAX: u32 = 16;
+
 /// A VM as the loop knows it.
 pub(super) struct Vm {
     pub(super) name: String,
@@ -77,7 +81,7 @@ pub(super) struct Loop {
     pub(super) chain: Chain,
     pub(super) spin: Spin,
     /// VMs with clients in line that may have room again.
-    pub(super) crowded: Vec<u32>,
+    pub(super) crowded: VecDeque<u32>,
     /// Volumes that a client has left, which may have requests waiting that nobody wants any more.
     pub(super) left: Vec<u32>,
     /// Connections with something to send.
@@ -110,7 +114,7 @@ impl Loop {
             ended_queues: Vec::new(),
             chain: Chain::default(),
             spin: Spin::default(),
-            crowded: Vec::new(),
+            crowded: VecDeque::new(),
             left: Vec::new(),
             talkers: Vec::new(),
             retiring: Vec::new(),
@@ -162,7 +166,7 @@ impl Loop {
     fn patience(&mut self, now: Instant) -> Option<Duration> {
         // Who only has sockets sleeps: meanwhile its clients send more at once.
         let may_spin = !self.hot.is_empty() || self.gate.in_flight() > 0;
-        if may_spin && self.spin.goes_on(now) || !self.let_hot_queues_rest(now) {
+        if !self.is_settled() || may_spin && self.spin.goes_on(now) || !self.let_hot_queues_rest(now) {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::delay::Delay::next);
@@ -200,23 +204,29 @@ impl Loop {
         Ok(())
     }
 
-    /// Tells the gate what is over, lets it dispatch, and takes what now finds room, until nothing moves.
+    /// Tells the gate what is over, lets it dispatch, and takes what now finds room, until nothing moves or the next turn has
+    /// to go on.
     fn settle(&mut self, now: Instant) {
-        loop {
+        for _ in 0..ROUNDS_MAX {
             while let Some(slot) = self.backend.over.pop() {
                 self.slot_over(now, slot);
             }
             while let Some(volume) = self.left.pop() {
                 self.cancel_unwanted(now, volume);
             }
-            while let Some(vm) = self.crowded.pop() {
+            for _ in 0..self.crowded.len() {
+                let vm = self.crowded.pop_front().expect("so many are there");
                 self.serve_waiting(now, vm);
             }
             self.wake = self.gate.pump(now, &mut self.backend);
-            if self.backend.over.is_empty() && self.crowded.is_empty() && self.left.is_empty() {
+            if self.is_settled() {
                 return;
             }
         }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.backend.over.is_empty() && self.crowded.is_empty() && self.left.is_empty()
     }
 
     fn slot_over(&mut self, now: Instant, slot: Slot) {

@@ -7,7 +7,8 @@ use libc::iovec;
 use crate::device::vhost::chain::Piece;
 use crate::vhost::memory::Memory;
 
-/// Pieces of guest memory, in the order of the bytes of a request. They stay mapped for as long as this lives.
+/// Pieces of guest memory, in the order of the bytes of a request; none, if it has no data. The memory table that the
+/// request came with stays mapped for as long as this lives.
 pub(in crate::device) struct GuestData {
     pieces: Pieces,
     _memory: Arc<Memory>,

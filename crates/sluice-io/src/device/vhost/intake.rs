@@ -7,7 +7,7 @@ use sluice_sched::{Instant, Kind};
 
 use crate::device::requests::Client;
 use crate::device::turn::{Ending, Loop};
-use crate::device::vhost::chain::Chain;
+use crate::device::vhost::chain::{Chain, Piece};
 use crate::device::vhost::request::{self, Asked, ID_LEN, Parsed, Status};
 use crate::device::vhost::{GuestData, VirtQueue};
 use crate::device::work::{Io, Origin, VolumeStore};
@@ -100,11 +100,16 @@ impl Loop {
         }
     }
 
-    /// Takes up to `budget` requests of a queue, as far as its VM has room; whether there was any.
+    /// Takes up to `budget` requests of a queue, as far as its VM has room; whether there was any. The next turn goes on
+    /// behind as many as the queue has entries: a guest may fill it as fast as it is emptied.
     pub(in crate::device) fn take_chains(&mut self, now: Instant, index: u32, mut budget: u32) -> bool {
         let mut found = false;
         let mut chain = std::mem::take(&mut self.chain);
-        loop {
+        for left in (0..=self.queues[index].size()).rev() {
+            if left == 0 {
+                self.heat(index);
+                break;
+            }
             let queue = &mut self.queues[index];
             if !queue.takes() || self.ending != Ending::No {
                 break;
@@ -179,12 +184,12 @@ impl Loop {
     }
 
     /// Where the data of a transfer are: in the guest, and on their way in a buffer of ours if the disk wants them aligned
-    /// and they are not.
+    /// and they are not. A request without data has its status byte there, so it too keeps the memory that it came with.
     fn attach_data(&mut self, token: u32, kind: Kind, chain: &Chain, memory: Arc<crate::vhost::memory::Memory>) {
-        let pieces = match kind {
+        let pieces: &[Piece] = match kind {
             Kind::Read => &chain.writable,
             Kind::Write => &chain.readable,
-            Kind::Flush | Kind::Discard | Kind::WriteZeroes => return,
+            Kind::Flush | Kind::Discard | Kind::WriteZeroes => &[],
         };
         let guest = GuestData::new(pieces, memory);
         let io = &mut self.backend.ios[token];

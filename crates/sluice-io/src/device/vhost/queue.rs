@@ -120,6 +120,11 @@ impl VirtQueue {
         self.recovered.len() as u16
     }
 
+    /// Entries.
+    pub(super) fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
     /// Goes on in another memory table; `false`: its rings do not lie in it.
     pub(super) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
         let Some(table) = find_rings(&self.queue, &memory) else { return false };

@@ -39,7 +39,7 @@ impl Loop {
             libc::EOPNOTSUPP => Status::Unsupported,
             _ => Status::IoError,
         };
-        // SAFETY: the byte lies in guest memory, which the queue keeps mapped for as long as this request is outstanding.
+        // SAFETY: the byte lies in guest memory, which the request keeps mapped; one that is refused ends where it was taken.
         unsafe { status.write_volatile(code as u8) };
         let returned = queue.give_back(head, written);
         self.callers.push(index);
@@ -56,10 +56,10 @@ impl Loop {
             let Some(queue) = self.queues.get_mut(index) else { continue };
             if (queue.returned || queue.call_anyway) && !queue.closed {
                 queue.returned = false;
-                if queue.wants_call() && !queue.calling {
-                    self.call(index);
-                } else if queue.calling {
-                    queue.call_again = true;
+                match (queue.wants_call(), queue.calling) {
+                    (true, false) => self.call(index),
+                    (true, true) => queue.call_again = true,
+                    (false, _) => {}
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -28,6 +29,10 @@ const MEMORY: usize = 16 << 20;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
+
+/// Kinds of requests: one without data, and one that nobody knows.
+const FLUSH: u32 = 4;
+const UNKNOWN: u32 = 77;
 
 struct Bench {
     device: Device,
@@ -59,8 +64,11 @@ fn bench(policy: Policy, store: Store, size_bytes: u64, requests: u32) -> Bench 
     let vm = "vm".to_owned();
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let memory = Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap());
-    Bench { device, runtime, memory }
+    Bench { device, runtime, memory: memory() }
+}
+
+fn memory() -> Arc<Memory> {
+    Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap())
 }
 
 fn null(requests: u32) -> Bench {
@@ -443,6 +451,80 @@ fn a_vmm_that_has_gone_gives_everything_back() {
     let index: u16 = guest.memory.read_obj(GuestAddress(USED + 2)).unwrap();
     assert_eq!(index, 1, "nothing is written to the memory of a VM that has gone");
     assert_eq!(Arc::strong_count(&bench.memory), 2, "the bench's and the guest's");
+}
+
+/// Its status byte lies there, though it has no data.
+#[test]
+fn a_flush_keeps_the_memory_that_it_came_with() {
+    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
+    let mut slow = policy;
+    slow.limit.iops = Some(Iops::from_milli(10));
+    slow.burst = Some(1);
+    let mut bench = bench(slow, Store::Null, 1 << 30, 64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    assert_eq!(guest.ask(1, FLUSH, 0, 0), (0, 1));
+    let head = guest.request(2, FLUSH, 0, 0);
+    guest.offer(head);
+    guest.kick();
+    while bench.outstanding() == 0 {
+        std::thread::yield_now();
+    }
+    let mut rings = vec![0; (USED + 0x1000 - TABLE) as usize];
+    guest.memory.read_slice(&mut rings, GuestAddress(TABLE)).unwrap();
+    guest.memory = memory();
+    guest.memory.write_slice(&rings, GuestAddress(TABLE)).unwrap();
+    let before = Arc::downgrade(&std::mem::replace(&mut bench.memory, Arc::clone(&guest.memory)));
+    bench.runtime.block_on(session.set_memory(Arc::clone(&bench.memory))).unwrap();
+    assert!(before.upgrade().is_some(), "it is written to when the flush is over");
+    let vm = "vm".to_owned();
+    bench.device.edit(vec![Edit::SetPolicies { vm, policy, window, volumes: Vec::new() }]).unwrap();
+    assert_eq!(guest.next_used(), (head, 1));
+    bench.runtime.block_on(session.close());
+    assert!(before.upgrade().is_none(), "and let go then");
+}
+
+/// Requests that end at once make room for the next ones in the same turn. A guest that fills its ring as fast as it is
+/// emptied gets its part of a turn, and no more.
+#[test]
+fn a_guest_that_never_stops_asking_leaves_the_others_their_turns() {
+    let bench = null(64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    let head = guest.request(1, UNKNOWN, 0, 0);
+    (0..ENTRIES).for_each(|_| guest.offer(head));
+    let memory = &guest.memory;
+    let stopped = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !stopped.load(Ordering::Relaxed) {
+                let used: u16 = memory.load(GuestAddress(USED + 2), Ordering::Acquire).unwrap();
+                let filled = used.wrapping_add(ENTRIES);
+                memory.store(filled, GuestAddress(AVAILABLE + 2), Ordering::Release).unwrap();
+            }
+        });
+        let _stop = Stop(&stopped);
+        // Both counted: the requests that were refused, and the turns of the loop.
+        let mut before = (0, 0);
+        while before.0 < 20_000 {
+            guest.kick();
+            let snapshot = bench.device.snapshot().unwrap();
+            let now = (snapshot.vms[0].refused, snapshot.turns);
+            let (refused, turns) = (now.0 - before.0, now.1 - before.1 + 1);
+            assert!(refused <= turns * 2 * u64::from(ENTRIES), "{refused} requests in {turns} turns");
+            before = now;
+        }
+    });
+    assert_eq!(bench.faults(), 0);
+}
+
+/// Set when it is dropped: by a failed assertion as well.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
