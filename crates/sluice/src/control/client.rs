@@ -45,7 +45,9 @@ impl Daemon {
         text.push('\n');
         stream.write_all(text.as_bytes())?;
         let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
+        if BufReader::new(stream).read_line(&mut line)? == 0 {
+            return Err(std::io::Error::other("it ended before it answered"));
+        }
         serde_json::from_str(&line).map_err(std::io::Error::other)
     }
 }

@@ -9,12 +9,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::{Code, Reply, Request};
 
 /// Longest request, in bytes.
 const REQUEST_MAX: u64 = 1 << 20;
-/// How long somebody may take to say what he wants.
+/// How long somebody may take to say what he wants, and to take the reply. For his turn he waits as long as it takes: what he
+/// has asked for is done, and he must not hear of a failure meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that wait for their turn.
 const WAITING_MAX: usize = 16;
@@ -53,8 +55,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
             Ok((stream, _)) => {
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = tokio::time::timeout(PATIENCE, converse(stream, sender)).await.unwrap_or(Ok(()))
-                    {
+                    if let Err(error) = converse(stream, sender).await {
                         tracing::debug!(%error, "Control client left");
                     }
                 });
@@ -70,7 +71,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
 async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line).await?;
+    timeout(PATIENCE, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
     let reply = match serde_json::from_str(&line) {
         Err(error) => Reply::failed(Code::Invalid, format!("This is not a request: {error}")),
         Ok(request) => {
@@ -82,5 +83,37 @@ async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result
     };
     let mut text = serde_json::to_string(&reply).map_err(io::Error::other)?;
     text.push('\n');
-    write.write_all(text.as_bytes()).await
+    timeout(PATIENCE, write.write_all(text.as_bytes())).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_his_turn_is_answered_however_long_it_takes() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (sender, mut asked) = mpsc::channel(1);
+        let served = tokio::spawn(converse(theirs, sender));
+        ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
+        let (request, reply) = asked.recv().await.unwrap();
+        assert_eq!(request, Request::Detach { target: "a".to_owned() });
+        tokio::time::advance(PATIENCE * 10).await;
+        let done = Reply { ok: true, code: None, error: None, before: Value::Null, after: Value::Null };
+        reply.send(done.clone()).unwrap();
+        let mut said = String::new();
+        ours.read_to_string(&mut said).await.unwrap();
+        assert_eq!(serde_json::from_str::<Reply>(&said).unwrap(), done);
+        served.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_not_waited_for() {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let before = tokio::time::Instant::now();
+        assert!(converse(theirs, mpsc::channel(1).0).await.is_err());
+        assert!(before.elapsed() >= PATIENCE);
+    }
 }
