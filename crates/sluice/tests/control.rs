@@ -116,6 +116,17 @@ fn volumes_come_grow_and_go_beside_a_client_at_work() {
 }
 
 #[test]
+fn a_vm_without_clients_is_detached_and_nobody_else_notices() {
+    let place = Place::new();
+    let second = place.volume("b", "v", &place.image("b.img", MIB), "");
+    let daemon = Daemon::serve(&place, &(host(&place) + &second));
+    let mut at_work = open(&place, "a", "v");
+    json(ask(&place, &["detach", "b"]));
+    assert_eq!(at_work.read(0, 4096).unwrap().len(), 4096);
+    assert_eq!(daemon.accounts().device()["restarts"], 0);
+}
+
+#[test]
 fn a_volume_comes_back_while_its_last_requests_are_at_the_device() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 8\n";

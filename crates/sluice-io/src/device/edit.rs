@@ -135,9 +135,7 @@ impl Loop {
         let mut finished = Vec::new();
         let removed = self.gate.remove_owner(now, owner, &mut finished);
         finished.into_iter().for_each(|over| self.finish(over));
-        if self.volumes_of(index).is_empty() {
-            self.vms.remove(index);
-        }
+        self.remove_left_vm(index);
         removed.map_err(|cause| refused(name, cause))
     }
 
@@ -177,8 +175,13 @@ impl Loop {
         if let VolumeStore::File { file, .. } = volume.store {
             self.backend.files.close(file);
         }
-        if self.vms.get(volume.vm).is_some_and(|vm| vm.gone) && self.volumes_of(volume.vm).is_empty() {
-            self.vms.remove(volume.vm);
+        self.remove_left_vm(volume.vm);
+    }
+
+    /// Forgets a VM that has been removed, with its last volume: at once, if no client has it.
+    fn remove_left_vm(&mut self, index: u32) {
+        if self.vms.get(index).is_some_and(|vm| vm.gone) && self.volumes_of(index).is_empty() {
+            self.vms.remove(index);
         }
     }
 

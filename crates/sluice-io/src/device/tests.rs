@@ -113,6 +113,29 @@ fn store(path: &std::path::Path) -> Store {
 }
 
 #[test]
+fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
+    let device = device(None);
+    let window = Window { requests: 64, bytes: 32 << 20 };
+    for volumes in 0..3 {
+        let vm = format!("vm{volumes}");
+        let mut edits = vec![Edit::AddVm { vm: vm.clone(), policy: Policy::default(), window }];
+        edits.extend((0..volumes).map(|number| {
+            let (name, policy) = (format!("disk{number}"), Policy::default());
+            let volume = Box::new(VolumeSpec { name, policy, store: Store::Null, export: export(1 << 20) });
+            Edit::AddVolume { vm: vm.clone(), volume }
+        }));
+        device.edit(edits).unwrap();
+        device.edit(vec![Edit::RemoveVm { vm }]).unwrap();
+    }
+    add(&device, Policy::default(), Store::Null, 1 << 30);
+    let client = connect(&device, 1 << 30);
+    device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
+    assert!(ends(client));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.vms.len(), snapshot.restarts), (0, 0));
+}
+
+#[test]
 fn a_null_device_reads_zeroes_and_takes_writes() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 30);
