@@ -191,7 +191,7 @@ fn a_chain_can_be_endless() {
 
 #[test]
 fn a_message_can_be_one_that_does_not_exist() {
-    let (_place, _running, mut client) = set_up(&options());
+    let (_place, _running, client) = set_up(&options());
     let link = client.session().unwrap().link();
     link.send(9999, 0, &[1, 2, 3], &[]).unwrap();
     // This back end answers it by leaving.
