@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sluice_config::{ScenarioFile, load_scenario, parse_scenario, scenario_schema};
 use sluice_sched::Iops;
+use sluice_sched::tracker::Form;
 use sluice_sim::scenario::{Event, Placement, Source, VmEvent};
 
 fn examples() -> PathBuf {
@@ -82,6 +83,30 @@ fn placements_are_read_as_they_say() {
     assert_eq!(placed("placement = \"round-robin\""), Placement::RoundRobin);
     assert_eq!(placed("placement = 1"), Placement::Node(1));
     assert!(refused(&format!("{GOOD}placement = 2\n")).contains("there is no node 2"));
+}
+
+#[test]
+fn policies_hold_across_nodes_or_at_each() {
+    let telling = |nodes: &str| {
+        let text = GOOD.replace("reservation = \"300 iops\"\n", "").replace("nodes = 2", nodes);
+        read(&text).base.scenario.devices[0].telling
+    };
+    assert_eq!(telling("nodes = 2"), Some(Form::Product));
+    assert_eq!(telling("nodes = 2\nmclock.mode = \"paper\""), Some(Form::Paper));
+    assert_eq!(telling("nodes = 2\npolicies_hold = \"at-each-node\""), None);
+    assert_eq!(telling("nodes = 2\nscheduler = \"sfqd\""), None);
+    assert_eq!(telling("nodes = 1\npolicies_hold = \"across-nodes\""), None);
+    // What two nodes can keep together is admitted where it holds together, and what each can where it holds at each.
+    let reserving = |more: &str, placements: [&str; 2]| {
+        let [a, b] = placements.map(|placement| format!("placement = {placement}\n"));
+        let b = format!("[vm.b]\ndevice = \"d\"\nworkload = \"w\"\nreservation = \"900 iops\"\n{b}");
+        let text = GOOD.replace("300 iops", "900 iops").replace("nodes = 2", &format!("nodes = 2\n{more}")) + &a + &b;
+        parse_scenario("s.toml", &text, &examples()).is_ok()
+    };
+    assert!(reserving("", ["\"uniform\"", "\"uniform\""]));
+    assert!(reserving("", ["0", "1"]) && !reserving("", ["0", "0"]));
+    let each = "policies_hold = \"at-each-node\"";
+    assert!(!reserving(each, ["\"uniform\"", "1"]) && reserving(each, ["0", "1"]));
 }
 
 #[test]
@@ -175,14 +200,14 @@ error: [[timeline]] 1: times is missing: so many times as long requests take the
 #[test]
 fn a_value_of_a_sweep_is_refused_where_it_stands() {
     assert_eq!(
-        refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"1300 iops\"]\n")),
-        "error: Device d: VM a asks for 1300 iops@8KiB, reserved already 0 iops@8KiB by 0 VMs, together 1300 iops@8KiB; \
-         the capacity is 1000 iops@8KiB: short by 300 iops@8KiB
+        refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"2300 iops\"]\n")),
+        "error: Device d: VM a asks for 2300 iops@8KiB, reserved already 0 iops@8KiB by 0 VMs, together 2300 iops@8KiB; \
+         the capacity of its 2 nodes is 2000 iops@8KiB: short by 300 iops@8KiB
   --> s.toml:15:33
    |
-15 | vm.a.reservation = [\"300 iops\", \"1300 iops\"]
+15 | vm.a.reservation = [\"300 iops\", \"2300 iops\"]
    |                                 ^^^^^^^^^^^
-   = hint: lower it to 1000 iops@8KiB at most, or place the VM on another device
+   = hint: lower it to 2000 iops@8KiB at most, or place the VM on another device
 
 1 error"
     );
@@ -200,6 +225,12 @@ fn what_belongs_together_is_checked() {
         (GOOD.replace("type = \"closed\"", "tpye = \"closed\""), "Workload w: type is missing"),
         (with("guest = { ring = \"xen\" }\n"), "a VM with a guest's scheduler uses one node"),
         (with(&format!("placement = 0\nguest = {{ ring = \"xen\" }}\n{other}")), "VM b: guest is missing"),
+        (with("placement = 1\n").replace("300 iops", "1300 iops"), "the capacity of its node 1 is 1000 iops@8KiB"),
+        (GOOD.replace("nodes = 2", "nodes = 2\npolicies_hold = \"together\""), "write \"across-nodes\" or"),
+        (
+            GOOD.replace("nodes = 2", "nodes = 2\nscheduler = \"sfqd\"\npolicies_hold = \"across-nodes\""),
+            "sfqd does not listen to what VMs got at other nodes",
+        ),
         (with("size = \"2TiB\"\n"), "does not fit device d, which has 1TiB"),
         (with("size = \"1MiB\"\n").replace("outstanding = 8", "size = \"2MiB\""), "the volume has 1MiB"),
         (with("trace = \"t\"\n"), "the VM has a workload too"),
@@ -209,7 +240,7 @@ fn what_belongs_together_is_checked() {
         (with("[trace.t]\nfile = \"traces/tpcc.trace\"\nformat = \"spc\"\n"), "expected ASU,LBA,bytes,R|W,seconds"),
         (change("vm = \"a\"\nchange = \"stall\"\n"), "this change is one of a device"),
         (change("vm = \"a\"\nchange = \"policy\"\n"), "no policy stands beside it"),
-        (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"2000 iops\"\n"), "short by 1000 iops@8KiB"),
+        (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"3000 iops\"\n"), "short by 1000 iops@8KiB"),
         (change("device = \"d\"\nnode = 2\nchange = \"fail\"\n"), "device d has 2, from 0 to 1"),
         (model("type = \"ssd\", blocks = 128"), "ssd.blocks"),
         (model("type = \"fc-15k-146gb\""), "did you mean 'fc-15k-146'?"),

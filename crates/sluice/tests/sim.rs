@@ -82,6 +82,46 @@ fn the_division_of_the_paper_comes_out() {
 }
 
 #[test]
+fn weights_hold_across_nodes_when_vms_tell_them_and_only_then() {
+    let place = Place::new();
+    let text = std::fs::read_to_string(examples().join("scenario-dmclock.toml")).unwrap();
+    let (placed, alone) = ("placement = 0\n", "policies_hold = \"at-each-node\"");
+    assert!(text.contains(placed) && text.contains("policies_hold = \"across-nodes\""));
+    let over_c1 = |text: &str| {
+        let file = place.write("s.toml", text);
+        let result = json_of(&run(sluice().args(["sim", "run", "-o", "json"]).arg(file)));
+        let iops = |vm: usize| result["vms"][vm]["iops"].as_f64().unwrap();
+        [iops(1) / iops(0), iops(2) / iops(0)]
+    };
+    let near = |[c2, c3]: [f64; 2], wanted: [f64; 2]| {
+        (c2 / wanted[0] - 1.0).abs() <= 0.03 && (c3 / wanted[1] - 1.0).abs() <= 0.03
+    };
+    let untold = text.replace("policies_hold = \"across-nodes\"", alone);
+    // Requests of all go to any node: what holds at each holds in all.
+    assert!(near(over_c1(&text.replace(placed, "")), [4.0, 6.0]));
+    assert!(near(over_c1(&untold.replace(placed, "")), [4.0, 6.0]));
+    // Those of one go to a single node, where the others get a third of what they get in all.
+    let (told, untold) = (over_c1(&text), over_c1(&untold));
+    assert!(near(told, [4.0, 6.0]), "{told:?}");
+    assert!(near(untold, [12.0, 18.0]), "{untold:?}");
+}
+
+#[test]
+fn a_limit_holds_across_nodes() {
+    let place = Place::new();
+    let file = |holds: &str| {
+        let text = SMALL.replace("[vm.a]", &format!("nodes = 3\npolicies_hold = \"{holds}\"\n[vm.a]"));
+        place.write("s.toml", text.replace("weight = 300", "limit = \"90 iops\"\nburst = 1"))
+    };
+    let b = |holds: &str| {
+        let result = json_of(&run(sluice().args(["sim", "run", "-o", "json"]).arg(file(holds))));
+        result["vms"][1]["iops"].as_f64().unwrap()
+    };
+    let (across, each) = (b("across-nodes"), b("at-each-node"));
+    assert!((85.0..=92.0).contains(&across) && (255.0..=276.0).contains(&each), "{across} and {each}");
+}
+
+#[test]
 fn every_example_runs_and_repeats() {
     let entries = std::fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let scenarios: Vec<String> = entries.filter(|name| name.starts_with("scenario-")).collect();

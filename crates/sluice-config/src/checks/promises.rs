@@ -1,6 +1,6 @@
 //! Can what is promised be given: policies against themselves, against the schedulers, and against the capacities.
 
-use sluice_sched::admission::{self, AdmissionError};
+use sluice_sched::admission::{self, AdmissionError, Capacity};
 use sluice_sched::policy::{Field, PolicyError};
 use sluice_sched::scheduler::Medium;
 use sluice_sched::schedulers;
@@ -201,26 +201,42 @@ fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
 fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Report) {
     let uses = |vm: &&VmDraft| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
     let vms = draft.vms.iter().filter(uses).map(|vm| (vm.name.as_str(), &vm.part)).collect::<Vec<_>>();
-    check_admission(device, &vms, report);
+    check_admission(device, &Room { capacity: device.device.capacity, of: String::new() }, &vms, report);
 }
 
-/// The same of VMs by their names.
-pub(crate) fn check_admission(device: &DeviceDraft, parts: &[(&str, &Part)], report: &Report) {
+/// What reservations have to fit into.
+pub(crate) struct Room {
+    pub(crate) capacity: Capacity,
+    /// Of which nodes of the device, if not of the only one: " of its 3 nodes".
+    pub(crate) of: String,
+}
+
+/// The same of VMs by their names: whether they fit.
+pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
     let sound = parts.iter().filter(|(_, part)| !part.broken);
     let vms: Vec<(&str, Policy)> = sound.map(|(name, part)| (*name, part.policy())).collect();
     let requests = |policy: &mut Policy| policy.reservation.bytes = None;
     let bytes = |policy: &mut Policy| policy.reservation.iops = None;
+    let mut fit = true;
     for keep_one in [&requests as &dyn Fn(&mut Policy), &bytes] {
         let mut kept = vms.clone();
         kept.iter_mut().for_each(|(_, policy)| keep_one(policy));
         let named = kept.iter().map(|(vm, policy)| (*vm, policy));
-        if let Err(error) = admission::admit(&device.device.capacity, named) {
-            refuse_admission(device, &error, parts, report);
+        if let Err(error) = admission::admit(&room.capacity, named) {
+            refuse_admission(device, &room.of, &error, parts, report);
+            fit = false;
         }
     }
+    fit
 }
 
-fn refuse_admission(device: &DeviceDraft, error: &AdmissionError, parts: &[(&str, &Part)], report: &Report) {
+fn refuse_admission(
+    device: &DeviceDraft,
+    of: &str,
+    error: &AdmissionError,
+    parts: &[(&str, &Part)],
+    report: &Report,
+) {
     let device = &device.device;
     let (name, reference) = (&device.name, device.reference);
     let at_size = |rate: &str| if rate.ends_with("iops") { format!("{rate}@{reference}") } else { rate.to_owned() };
@@ -234,7 +250,7 @@ fn refuse_admission(device: &DeviceDraft, error: &AdmissionError, parts: &[(&str
         AdmissionError::Over(short) => {
             let others = if short.others == 1 { "1 VM".to_owned() } else { format!("{} VMs", short.others) };
             let message = format!(
-                "Device {name}: VM {} asks for {}, reserved already {} by {others}, together {}; the capacity is {}: \
+                "Device {name}: VM {} asks for {}, reserved already {} by {others}, together {}; the capacity{of} is {}: \
                  short by {}",
                 short.vm,
                 at_size(&short.asked),

@@ -2,12 +2,17 @@
 
 use std::path::Path;
 
-use sluice_sched::{Bytes, GateSettings};
+use sluice_sched::admission::Capacity;
+use sluice_sched::params::Value;
+use sluice_sched::schedulers::mclock;
+use sluice_sched::tracker::Form;
+use sluice_sched::{ByteRate, Bytes, GateSettings, Iops};
 use sluice_sim::scenario::models::{self, Derived};
 use sluice_sim::scenario::{self as sim};
 
 use super::choice::{chosen, parameters, unknown};
-use super::fields::MODEL;
+use super::fields::{ACROSS_NODES, MODEL};
+use crate::checks::promises::Room;
 use crate::device::{DeviceDraft, read_belief};
 use crate::reader::Reader;
 
@@ -20,11 +25,36 @@ pub(super) struct Device {
     pub(super) nodes: u32,
 }
 
+impl Device {
+    /// Whether policies hold across its nodes.
+    pub(super) fn tells(&self) -> bool {
+        self.device.as_ref().is_some_and(|(device, _)| device.telling.is_some())
+    }
+
+    /// What all its nodes can be relied on to do.
+    pub(super) fn room(&self) -> Room {
+        let Capacity { iops, bytes } = self.draft.device.capacity;
+        let nodes = u64::from(self.nodes);
+        let capacity = Capacity {
+            iops: iops.map(|iops| Iops::from_milli(iops.milli().saturating_mul(nodes))),
+            bytes: bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second().saturating_mul(nodes))),
+        };
+        Room { capacity, of: format!(" of its {nodes} nodes") }
+    }
+
+    /// What one of them can.
+    pub(super) fn room_of(&self, node: u32) -> Room {
+        let of = if self.nodes == 1 { String::new() } else { format!(" of its node {node}") };
+        Room { capacity: self.draft.device.capacity, of }
+    }
+}
+
 pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bool) -> Device {
     let before = reader.report.errors();
     let mut belief = read_belief(name, reader);
     belief.admission = admission;
     let nodes = reader.small("nodes").unwrap_or(1);
+    let telling = read_telling(reader, &belief, nodes);
     let queue_max = reader.small("queue").unwrap_or(65_536);
     let model = read_model(reader, folder);
     let broken = reader.report.errors() > before;
@@ -42,6 +72,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
             model,
             model_params,
             nodes,
+            telling,
             scheduler: belief.scheduler,
             params: belief.params.clone(),
             facts: belief.facts(false),
@@ -51,6 +82,21 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
         (device, derived)
     });
     Device { draft: DeviceDraft { device: belief, path_at: reader.place, broken }, device, nodes }
+}
+
+/// What VMs tell its nodes of each other; nothing: each node is alone.
+// rule: mclock.client-counts
+fn read_telling(reader: &Reader<'_>, belief: &crate::model::Device, nodes: u32) -> Option<Form> {
+    let stated = reader.word("policies_hold");
+    let listens = belief.scheduler.name == mclock::DESCRIPTOR.name;
+    if stated == Some(ACROSS_NODES) && !listens {
+        let name = belief.scheduler.name;
+        let what = format!("its scheduler {name} does not listen to what VMs got at other nodes");
+        reader.refuse("policies_hold", what, "write policies_hold = \"at-each-node\", or scheduler = \"mclock\"");
+    }
+    let across = nodes > 1 && listens && stated.is_none_or(|word| word == ACROSS_NODES);
+    let paper = belief.params.get("mode") == Some(&Value::Text("paper".to_owned()));
+    across.then_some(if paper { Form::Paper } else { Form::Product })
 }
 
 type Model = (models::Known, sluice_sched::params::ParamTable, Derived);

@@ -9,6 +9,10 @@ use crate::fields::{
     SCHEDULER_KEYS, Section,
 };
 
+/// A word of `policies_hold`.
+pub(super) const ACROSS_NODES: &str = "across-nodes";
+/// The other.
+const AT_EACH_NODE: &str = "at-each-node";
 /// Nodes of one device.
 pub(crate) const NODES_MAX: u64 = 64;
 /// Threads of one VM.
@@ -72,6 +76,14 @@ pub static DEVICE: Section = Section {
             ),
             Key::new("nodes", Kind::Integer(1, NODES_MAX), "3", "How many of it there are, each with a scheduler")
                 .default("1"),
+            Key::new(
+                "policies_hold",
+                Kind::Word(&[ACROSS_NODES, AT_EACH_NODE]),
+                "\"across-nodes\"",
+                "across-nodes: a VM's policy is for what it gets at all nodes together, since its requests tell each node \
+                 what the VM got at the others (dmClock); at-each-node: each divides what comes to it as if it were alone",
+            )
+            .default("across-nodes where the scheduler is mclock, else at-each-node"),
         ],
         SCHEDULER_KEYS,
         MERGING_KEYS,

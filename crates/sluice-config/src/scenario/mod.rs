@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use sluice_sim::scenario::models::Derived;
-use sluice_sim::scenario::{Event, Planned, Scenario, Settings, Source, VmEvent};
+use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 
-use crate::checks::promises::{check_admission, check_enforced, check_itself, check_sizes};
+use crate::checks::promises::{Room, check_admission, check_enforced, check_itself, check_sizes};
 use crate::diagnostics::{Diagnostic, Diagnostics, Report};
 use crate::dropins;
 use crate::policy::Part;
@@ -296,9 +296,21 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
 
 fn check_device(name: &str, parts: &BTreeMap<&str, Part>, draft: &Draft, report: &Report) {
     let Some(device) = draft.devices.get(name).filter(|device| !device.draft.broken) else { return };
-    let here = draft.vms.values().filter(|vm| vm.device.as_deref() == Some(name));
-    let here: Vec<(&str, &Part)> = here.map(|vm| (vm.name.as_str(), &parts[vm.name.as_str()])).collect();
-    check_admission(&device.draft, &here, report);
+    let here = || draft.vms.values().filter(|vm| vm.device.as_deref() == Some(name));
+    let of = |vm: &Vm| parts.get_key_value(vm.name.as_str()).map(|(name, part)| (*name, part));
+    let fits = |room: &Room, counts: &dyn Fn(&Vm) -> bool| {
+        let parts: Vec<(&str, &Part)> = here().filter(|vm| counts(vm)).filter_map(of).collect();
+        check_admission(&device.draft, room, &parts, report)
+    };
+    let mut fit = !device.tells() || fits(&device.room(), &|_| true);
+    for node in 0..device.nodes {
+        // Where policies hold across nodes, a node has to keep alone what can go nowhere else.
+        let counts = |vm: &Vm| match vm.placement {
+            Placement::Node(number) => number == node,
+            Placement::Uniform | Placement::RoundRobin => !device.tells(),
+        };
+        fit = fit && fits(&device.room_of(node), &counts);
+    }
 }
 
 /// The scenario, as far as nothing in it is wrong.

@@ -38,6 +38,9 @@ pub(super) fn part(scenario: &Scenario, number: usize, seed: u64) -> Result<Part
     plan(scenario, number, &mut part);
     for index in 0..part.vms.len() {
         add_vm(&scenario.vms[part.vms[index]], seed, &mut part)?;
+        if let Some(form) = device.telling {
+            part.simulation.track(index, form);
+        }
     }
     Ok(part)
 }

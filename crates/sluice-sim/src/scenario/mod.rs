@@ -17,6 +17,7 @@ use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::stack::Ring;
+use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
 
 use crate::devices::pace::Pace;
@@ -66,6 +67,9 @@ pub struct Device {
     pub model_params: ParamTable,
     /// How many of it there are, each with a gate of its own.
     pub nodes: u32,
+    /// Policies hold across the nodes, because VMs tell each node in this form what they got at the others; nothing: they
+    /// hold at each node.
+    pub telling: Option<Form>,
     /// Who decides.
     pub scheduler: &'static Descriptor,
     /// The scheduler's parameters; it accepts them.
@@ -87,7 +91,7 @@ pub struct Vm {
     pub device: usize,
     /// Which of the device's nodes.
     pub placement: Placement,
-    /// What it is promised and held to, at each node.
+    /// What it is promised and held to, across the nodes or at each.
     pub policy: Policy,
     /// What each of its threads asks for.
     pub source: Source,

@@ -55,6 +55,8 @@ fn parameters(loaded: &Loaded) -> Value {
                     "name": device.scheduler.name,
                     "parameters": with_defaults(device.scheduler.parameters.iter(), &device.params),
                 },
+                "nodes": device.nodes,
+                "policies_hold": if device.telling.is_some() { "across-nodes" } else { "at-each-node" },
                 "depth": device.gate.depth,
                 "merging": device.gate.merging,
                 "queue": device.gate.queue_max,

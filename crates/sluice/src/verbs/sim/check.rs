@@ -57,6 +57,7 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
         "device": device.name,
         "model": device.model.name(),
         "nodes": device.nodes,
+        "policies_hold": if device.telling.is_some() { "across-nodes" } else { "at-each-node" },
         "scheduler": device.scheduler.name,
         "depth": device.gate.depth,
         "size_bytes": derived.span,
@@ -121,9 +122,10 @@ fn print_table(file: &ScenarioFile) {
         let each = if device.nodes == 1 { "" } else { ", each node" };
         output::line(&format!("  capacity, as stated   {capacity}{each}"));
         output::line(&format!(
-            "  reserved              {} iops@{}{each}",
+            "  reserved              {} iops@{}{}",
             loaded.reserved(number),
-            device.facts.reference
+            device.facts.reference,
+            if device.telling.is_some() { ", all nodes together" } else { each }
         ));
         output::line("");
     }
