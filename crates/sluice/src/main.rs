@@ -7,6 +7,7 @@
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 //! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |
+//! | whose results are kept: which program this is | `program.rs` |
 //! | `sim`: what is made of a simulated run | `verbs/sim/`, `sim/` |
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod export;
 mod failure;
 mod output;
 mod plane;
+mod program;
 mod sim;
 mod verbs;
 

@@ -350,3 +350,50 @@ fn progress_is_said_in_tenths() {
     assert_eq!(done.len(), 10, "{}", ended.stderr);
     assert!(done.windows(2).all(|pair| pair[0] < pair[1]) && done[9] == 1.0, "{done:?}");
 }
+
+#[test]
+fn what_another_program_has_finished_is_done_anew() {
+    let place = Place::new();
+    place.write("s.toml", format!("{SMALL}[sweep]\nvm.b.weight = [100]\nseeds = 1\n").replace("weight = 300\n", ""));
+    let swept = |program: &Path| {
+        let mut command = std::process::Command::new(program);
+        run(command.current_dir(place.folder()).args(["sim", "sweep", "s.toml", "--out", "out"])).ok();
+        names(&place.file("out/runs"))
+    };
+    let this = PathBuf::from(sluice().get_program());
+    let first = swept(&this);
+    assert_eq!((first.len(), swept(&this)), (1, first.clone()));
+    // Bytes behind its end do not change what a program does.
+    let other = place.file("sluice");
+    std::fs::copy(&this, &other).unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(&other).unwrap();
+    std::io::Write::write_all(&mut file, b"changed").unwrap();
+    drop(file);
+    let both = swept(&other);
+    assert_eq!((both.len(), both.contains(&first[0])), (2, true));
+    let [one, two] = [&both[0], &both[1]].map(|name| text(&place, &format!("out/runs/{name}")));
+    let result = |text: &str| serde_json::from_str::<Value>(text).unwrap()["vms"].clone();
+    assert_eq!(result(&one), result(&two));
+}
+
+#[test]
+fn what_was_left_unfinished_is_removed_unless_somebody_works_on_it() {
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    let folder = |name: &str| {
+        std::fs::create_dir_all(place.file(name)).unwrap();
+        place.write(&format!("{name}/series.csv"), "half");
+    };
+    [".unfinished-out-1", ".unfinished-out-2", ".unfinished-other-3", "unfinished-out-4"].into_iter().for_each(folder);
+    let held = std::fs::File::open(place.file(".unfinished-out-2")).unwrap();
+    held.lock().unwrap();
+    in_folder(&place, &["run", "s.toml", "--out", "out"]).ok();
+    let there = |name: &str| place.file(name).exists();
+    assert!(!there(".unfinished-out-1") && there(".unfinished-out-2"));
+    assert!(there(".unfinished-other-3") && there("unfinished-out-4"), "they are of others");
+    std::fs::create_dir_all(place.file("swept/runs")).unwrap();
+    place.write("swept/runs/.unfinished-5", "half");
+    place.write("swept/.unfinished-6", "half");
+    in_folder(&place, &["sweep", "s.toml", "--out", "swept"]).ok();
+    assert!(names(&place.file("swept")).iter().all(|name| !name.contains(".unfinished")));
+}

@@ -1,14 +1,19 @@
 //! Where results are written: whole or not at all.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
+/// How names of what is not finished begin.
+pub(crate) const UNFINISHED: &str = ".unfinished-";
+
 /// A folder in the making. It gets its name when everything is in it; before, whoever looks finds nothing under that name.
 pub(crate) struct Folder {
     making: tempfile::TempDir,
+    /// As long as it is open, nobody takes the folder for one that was left over.
+    _held: Option<File>,
     name: PathBuf,
     /// The file that only finished results have.
     mark: &'static str,
@@ -25,11 +30,15 @@ impl Folder {
         }
         let above = above(name);
         fs::create_dir_all(&above).map_err(|error| cannot("make", &above, &error))?;
+        let prefix = prefix(name);
+        remove_left_over(&above, &prefix);
         let making = tempfile::Builder::new()
-            .prefix(".unfinished-")
+            .prefix(&prefix)
             .tempdir_in(&above)
             .map_err(|error| cannot("write into", &above, &error))?;
-        Ok(Folder { making, name: name.to_owned(), mark })
+        // Where there are no locks, nobody gets one, and what is left over stays.
+        let held = hold(making.path()).ok();
+        Ok(Folder { making, _held: held, name: name.to_owned(), mark })
     }
 
     /// Where to write meanwhile.
@@ -48,7 +57,7 @@ impl Folder {
         assert!(self.path().join(self.mark).exists(), "finished results are marked");
         if self.name.exists() {
             // Two renames: who is killed between them leaves no folder of that name, and never half of one.
-            let old = tempfile::Builder::new().prefix(".old-").tempdir_in(above(&self.name))?;
+            let old = tempfile::Builder::new().prefix(&prefix(&self.name)).tempdir_in(above(&self.name))?;
             fs::rename(&self.name, old.path().join("results"))
                 .map_err(|error| cannot("replace", &self.name, &error))?;
         }
@@ -58,11 +67,37 @@ impl Folder {
     }
 }
 
+/// How the names of all begin that is made on the way to a folder.
+fn prefix(of: &Path) -> String {
+    format!("{UNFINISHED}{}-", of.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Removes what a program that was killed has left in a folder under names that begin so. What somebody still works on
+/// stays: who works holds a lock, and who is killed holds none.
+pub(crate) fn remove_left_over(folder: &Path, prefix: &str) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let path = entry.path();
+        if hold(&path).is_ok() {
+            // What cannot be removed is in nobody's way.
+            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        }
+    }
+}
+
+/// Takes the lock of a file or folder in the making.
+fn hold(path: &Path) -> std::io::Result<File> {
+    let file = File::open(path)?;
+    file.try_lock()?;
+    Ok(file)
+}
+
 /// Writes a file so that it is there whole or not at all.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     let above = above(path);
-    let mut file = tempfile::NamedTempFile::with_prefix_in(".unfinished-", &above)
+    let mut file = tempfile::NamedTempFile::with_prefix_in(UNFINISHED, &above)
         .map_err(|error| cannot("write into", &above, &error))?;
+    let _held = file.as_file().try_lock();
     file.write_all(text.as_bytes())?;
     readable(file.path())?;
     file.persist(path).map_err(|error| cannot("write", path, &error.error))?;

@@ -1,7 +1,7 @@
 //! A sweep: every point of a scenario with every seed, side by side on the machine's cores.
 //!
-//! Each run is a file of its own in `runs`, named by a hash of the scenario, the seed and the version; a run that is there is
-//! not repeated. So who is interrupted goes on where it was. The results are put together from those files in the order of
+//! Each run is a file of its own in `runs`, named by a hash of the scenario and the program, and by the seed; a run that is
+//! there is not repeated. So who is interrupted goes on where it was. The results are put together from those files in the order of
 //! the points, so they depend neither on how many threads there were nor on what was done before.
 
 use std::fs;
@@ -15,11 +15,12 @@ use sluice_config::{Loaded, Point, ScenarioFile};
 use sluice_sim::scenario::{Outcome, Watch, run};
 use sluice_sim::statistics::Mean;
 
-use super::folder::{cannot, write_whole};
+use super::folder::{UNFINISHED, cannot, remove_left_over, write_whole};
 use super::progress::Progress;
 use super::report;
 use super::summary::VERSION;
 use crate::failure::Failure;
+use crate::program;
 
 /// The file that a finished sweep has.
 pub(crate) const SWEEP: &str = "sweep.json";
@@ -38,7 +39,8 @@ const MEASURES: [(&str, Measure); 5] = [
 /// What is kept of one run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
-    version: String,
+    /// The program that made it.
+    program: String,
     seed: u64,
     vms: Vec<VmRun>,
     /// Laws that it breaks.
@@ -62,13 +64,23 @@ pub(crate) struct Plan<'a> {
     points: Vec<Point>,
     seeds: u32,
     folder: PathBuf,
+    program: String,
 }
 
 /// One run of it.
 struct Task<'a> {
+    program: &'a str,
     loaded: &'a Loaded,
     seed: u64,
     path: PathBuf,
+}
+
+impl Task<'_> {
+    /// Its run, if that is there and whole.
+    fn read(&self) -> Option<Run> {
+        let run: Run = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
+        (run.program == self.program && run.seed == self.seed).then_some(run)
+    }
 }
 
 /// What came of a task.
@@ -76,23 +88,27 @@ type Told = Result<(), String>;
 
 impl<'a> Plan<'a> {
     /// Of a file's sweep; without one, the scenario as it is with ten seeds.
-    pub(crate) fn new(file: &'a ScenarioFile, folder: &Path) -> Self {
+    ///
+    /// # Errors
+    /// This program cannot be read, whose results are kept.
+    pub(crate) fn new(file: &'a ScenarioFile, folder: &Path) -> Result<Self, Failure> {
         let alone = || vec![Point { values: Vec::new(), loaded: file.base.clone() }];
         let (points, seeds) = match &file.sweep {
             Some(sweep) => (sweep.points.clone(), sweep.seeds),
             None => (alone(), 10),
         };
-        Plan { file, points, seeds, folder: folder.to_owned() }
+        Ok(Plan { file, points, seeds, folder: folder.to_owned(), program: program::hash()? })
     }
 
     fn tasks(&self) -> Vec<Task<'_>> {
         let runs = self.folder.join("runs");
         let mut tasks = Vec::new();
         for point in &self.points {
-            let hash = hash(&format!("{VERSION}\n{}", point.loaded.identity));
+            let hash = hash(&format!("{}\n{}", self.program, point.loaded.identity));
             for number in 0..u64::from(self.seeds) {
                 let seed = self.file.base.seed + number;
-                tasks.push(Task { loaded: &point.loaded, seed, path: runs.join(format!("{hash:032x}-{seed}.json")) });
+                let path = runs.join(format!("{hash:032x}-{seed}.json"));
+                tasks.push(Task { program: &self.program, loaded: &point.loaded, seed, path });
             }
         }
         tasks
@@ -102,6 +118,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn perform(&self, threads: usize, progress: &mut Progress) -> Result<Value, Failure> {
         let runs = self.folder.join("runs");
         fs::create_dir_all(&runs).map_err(|error| cannot("make", &runs, &error))?;
+        [&runs, &self.folder].into_iter().for_each(|folder| remove_left_over(folder, UNFINISHED));
         // From now on nothing looks finished that is not.
         let finished = self.folder.join(SWEEP);
         match fs::remove_file(&finished) {
@@ -111,7 +128,7 @@ impl<'a> Plan<'a> {
             _ => {}
         }
         let tasks = self.tasks();
-        let open: Vec<&Task<'_>> = tasks.iter().filter(|task| read(&task.path, task.seed).is_none()).collect();
+        let open: Vec<&Task<'_>> = tasks.iter().filter(|task| task.read().is_none()).collect();
         tracing::debug!(runs = tasks.len(), done = tasks.len() - open.len(), "sweep begins");
         work(&open, threads.min(open.len()).max(1), tasks.len(), progress)?;
         let sweep = self.results(&tasks)?;
@@ -125,7 +142,7 @@ impl<'a> Plan<'a> {
         let mut points = Vec::new();
         for (point, tasks) in self.points.iter().zip(tasks.chunks(self.seeds as usize)) {
             let read = |task: &Task<'_>| {
-                read(&task.path, task.seed).ok_or_else(|| format!("{} is gone or has changed", task.path.display()))
+                task.read().ok_or_else(|| format!("{} is gone or has changed", task.path.display()))
             };
             let runs = tasks.iter().map(read).collect::<Result<Vec<Run>, String>>();
             let runs = runs.map_err(|text| Failure::Run(text.into()))?;
@@ -204,15 +221,10 @@ fn keep(task: &Task<'_>, outcome: &Outcome) -> Told {
         latency_us_p99: micros(vm.percentile(99.0)),
     });
     let broken = outcome.broken().map(|(check, what)| format!("seed {}: {check}: {what}", outcome.seed));
-    let run = Run { version: VERSION.to_owned(), seed: outcome.seed, vms: vms.collect(), broken: broken.collect() };
+    let (program, seed) = (task.program.to_owned(), outcome.seed);
+    let run = Run { program, seed, vms: vms.collect(), broken: broken.collect() };
     let text = serde_json::to_string(&run).expect("our own types have string keys");
     write_whole(&task.path, &text).map_err(Failure::into_text)
-}
-
-/// A run that is there and whole.
-fn read(path: &Path, seed: u64) -> Option<Run> {
-    let run: Run = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    (run.version == VERSION && run.seed == seed).then_some(run)
 }
 
 /// FNV-1a of 128 bits: names of files, the same on every machine.

@@ -1,7 +1,5 @@
 //! `sluice reproduce [ID...|PAPER|all]`
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::Hasher;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,6 +13,7 @@ use sluice_lab::{figures, report, run};
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
+use crate::program;
 
 /// Run the papers' tables and figures on modelled devices and say row by row what came out.
 ///
@@ -98,9 +97,7 @@ fn keep(out: &Path, fresh: bool) -> Result<(PathBuf, String), Failure> {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
-    let mut hash = DefaultHasher::new();
-    hash.write(&std::fs::read(std::env::current_exe()?)?);
-    Ok((folder, format!("{:016x}", hash.finish())))
+    Ok((folder, program::hash()?))
 }
 
 fn write(out: &Path, all: &[Reproduced<'_>]) -> Result<(), Failure> {

@@ -39,7 +39,7 @@ impl Sweep {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = self.threads.map_or_else(cores, NonZeroUsize::get);
         let mut progress = Progress::new("sweep", self.progress, quiet);
-        let sweep = Plan::new(&file, &out).perform(threads, &mut progress)?;
+        let sweep = Plan::new(&file, &out)?.perform(threads, &mut progress)?;
         progress.end();
         match format {
             Format::Json => output::json(&sweep),
