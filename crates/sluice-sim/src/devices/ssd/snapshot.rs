@@ -2,14 +2,15 @@
 //!
 //! A file is for one geometry, one seed and one recipe of ageing, all of which stand in its head; it ends with a checksum.
 //! What does not fit, or is not whole, is refused with a reason, and the state is made anew and written over it. All that is
-//! read is checked against the geometry before it is used, so that no file can make a map that points nowhere.
+//! read is checked against the geometry before it is used, so that no file can make a map that points nowhere. Numbers are
+//! written and read one by one: beside the drive itself a file takes no memory.
 //!
 //! Layout, in numbers of four bytes, the lowest byte first: magic and version, the key, next plane, the map; for each plane its
 //! two open blocks with how far they are filled, its free blocks in their order, and its full ones in the order in which they
 //! are collected; at the end eight bytes of checksum.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::flash::{Flash, Geometry, NONE};
@@ -55,9 +56,7 @@ pub enum SnapshotError {
 /// Where a state of this kind is kept in a folder.
 #[must_use]
 pub fn path_in(folder: &Path, geometry: &Geometry, ageing: &Ageing) -> PathBuf {
-    let mut key = Vec::new();
-    head(geometry, ageing).into_iter().for_each(|number| key.extend(number.to_le_bytes()));
-    folder.join(format!("ssd-{:016x}.state", checksum(&key)))
+    folder.join(format!("ssd-{:016x}.state", checksum(&head(geometry, ageing))))
 }
 
 fn head(geometry: &Geometry, ageing: &Ageing) -> [u32; 15] {
@@ -68,59 +67,147 @@ fn head(geometry: &Geometry, ageing: &Ageing) -> [u32; 15] {
     [MAGIC, VERSION, channels, dies, planes, blocks, pages, page_bytes, reserve, s0, s1, t0, t1, r0, r1]
 }
 
-/// Eight bytes over all before them.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    words.fold(bytes.len() as u64, mix)
+/// Eight bytes over all before them, in steps of eight; at its end what is left, filled up with zeros.
+struct Checksum {
+    sum: u64,
+    /// The number before, of a step that is not whole yet.
+    half: Option<u32>,
+}
+
+impl Checksum {
+    /// Over so many bytes that will come.
+    fn of(bytes: u64) -> Self {
+        Checksum { sum: bytes, half: None }
+    }
+
+    fn add(&mut self, number: u32) {
+        match self.half.take() {
+            Some(low) => self.mix(u64::from(low) | u64::from(number) << 32),
+            None => self.half = Some(number),
+        }
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.sum = (self.sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn end(mut self) -> u64 {
+        if let Some(low) = self.half.take() {
+            self.mix(u64::from(low));
+        }
+        self.sum
+    }
+}
+
+/// That of these numbers.
+pub(super) fn checksum(numbers: &[u32]) -> u64 {
+    let mut sum = Checksum::of(4 * numbers.len() as u64);
+    numbers.iter().for_each(|number| sum.add(*number));
+    sum.end()
 }
 
 /// Writes a state: beside its place first, then to it, so that nobody finds half of one.
 pub(super) fn save(path: &Path, flash: &Flash, ageing: &Ageing) -> Result<(), SnapshotError> {
-    let mut bytes = Vec::new();
-    let mut put = |number: u32| bytes.extend(number.to_le_bytes());
-    head(&flash.geometry(), ageing).into_iter().for_each(&mut put);
-    flash.numbers(&mut put);
-    bytes.extend(checksum(&bytes).to_le_bytes());
-    let failed = |source| SnapshotError::Io { path: path.to_owned(), source };
     let beside = path.with_extension(format!("{}.new", std::process::id()));
-    fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path)).map_err(|source| {
+    write(&beside, flash, ageing).and_then(|()| fs::rename(&beside, path)).map_err(|source| {
         let _ = fs::remove_file(&beside);
-        failed(source)
+        SnapshotError::Io { path: path.to_owned(), source }
     })
 }
 
-/// Reads a state; nothing if there is no such file.
+fn write(path: &Path, flash: &Flash, ageing: &Ageing) -> io::Result<()> {
+    let head = head(&flash.geometry(), ageing);
+    let mut count = head.len() as u64;
+    flash.numbers(&mut |_| count += 1);
+    let (mut file, mut sum) = (BufWriter::new(File::create(path)?), Checksum::of(4 * count));
+    let mut written = Ok(());
+    let mut put = |number: u32| {
+        sum.add(number);
+        if written.is_ok() {
+            written = file.write_all(&number.to_le_bytes());
+        }
+    };
+    head.into_iter().for_each(&mut put);
+    flash.numbers(&mut put);
+    written?;
+    file.write_all(&sum.end().to_le_bytes())?;
+    file.flush()
+}
+
+/// Reads a state; nothing if there is no such file. The drive is new afterwards if the file is not it.
 pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Option<()>, SnapshotError> {
     let failed = |source| SnapshotError::Io { path: path.to_owned(), source };
     let broken = |what| SnapshotError::Broken { path: path.to_owned(), what };
     let expected = head(&flash.geometry(), ageing);
-    // A file that cannot be it is not read into memory.
-    let most = 4 * (expected.len() as u64 + flash.numbers_max()) + 8;
-    match fs::metadata(path) {
+    let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(failed(source)),
-        Ok(metadata) if metadata.len() > most => return Err(broken("it is longer than such a state can be")),
-        Ok(_) => {}
+        opened => opened.map_err(failed)?,
+    };
+    let length = file.metadata().map_err(failed)?.len();
+    if length > 4 * (expected.len() as u64 + flash.numbers_max()) + 8 {
+        return Err(broken("it is longer than such a state can be"));
     }
-    let bytes = fs::read(path).map_err(failed)?;
-    let Some((content, sum)) = bytes.split_last_chunk::<8>() else { return Err(broken("it is cut off")) };
-    let mut numbers = content.chunks_exact(4).map(|chunk| u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]));
+    let Some(content) = length.checked_sub(8).filter(|content| content.is_multiple_of(4)) else {
+        return Err(broken("it is cut off"));
+    };
+    // Once for the checksum, and once more for what it says.
+    let mut numbers = Numbers::of(&mut file, content);
     if expected.into_iter().any(|number| numbers.next() != Some(number)) {
-        return Err(SnapshotError::Foreign(path.to_owned()));
+        return Err(numbers.error.map_or(SnapshotError::Foreign(path.to_owned()), failed));
     }
-    if checksum(content) != u64::from_le_bytes(*sum) {
+    if !numbers.add_up().map_err(failed)? {
         return Err(broken("its checksum is another"));
     }
-    flash.restore(&mut numbers).map_err(broken)?;
-    if numbers.next().is_some() {
-        return Err(broken("something stands behind its end"));
+    file.seek(SeekFrom::Start(4 * expected.len() as u64)).map_err(failed)?;
+    let mut numbers = Numbers::of(&mut file, content - 4 * expected.len() as u64);
+    let restored = flash.restore(&mut numbers).and_then(|()| match numbers.left {
+        0 => Ok(()),
+        _ => Err("something stands behind its end"),
+    });
+    if let Err(what) = restored {
+        *flash = Flash::new(flash.geometry()).expect("it was one before");
+        return Err(numbers.error.map_or(broken(what), failed));
     }
     Ok(Some(()))
+}
+
+/// The numbers of a file, one after the other; none behind an error.
+struct Numbers<'a> {
+    file: BufReader<&'a mut File>,
+    left: u64,
+    sum: Checksum,
+    error: Option<io::Error>,
+}
+
+impl<'a> Numbers<'a> {
+    /// From here on, so many bytes.
+    fn of(file: &'a mut File, bytes: u64) -> Self {
+        Numbers { file: BufReader::new(file), left: bytes / 4, sum: Checksum::of(bytes), error: None }
+    }
+
+    /// Whether all of them have the checksum that stands behind them.
+    fn add_up(mut self) -> io::Result<bool> {
+        self.by_ref().for_each(drop);
+        let mut sum = [0; 8];
+        self.error.map_or_else(|| self.file.read_exact(&mut sum), Err)?;
+        Ok(self.sum.end() == u64::from_le_bytes(sum))
+    }
+}
+
+impl Iterator for Numbers<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        self.left = self.left.checked_sub(1)?;
+        let mut bytes = [0; 4];
+        if let Err(error) = self.file.read_exact(&mut bytes) {
+            (self.left, self.error) = (0, Some(error));
+            return None;
+        }
+        let number = u32::from_le_bytes(bytes);
+        self.sum.add(number);
+        Some(number)
+    }
 }
 
 impl Flash {
@@ -151,16 +238,8 @@ impl Flash {
         }
     }
 
-    /// Takes all that over; what is wrong with it, if something is. The drive is new afterwards then.
+    /// Takes all that over, if it can be: what is wrong with it otherwise.
     fn restore(&mut self, numbers: &mut impl Iterator<Item = u32>) -> Result<(), &'static str> {
-        let restored = self.try_restore(numbers);
-        if restored.is_err() {
-            *self = Flash::new(self.geometry()).expect("it was one before");
-        }
-        restored
-    }
-
-    fn try_restore(&mut self, numbers: &mut impl Iterator<Item = u32>) -> Result<(), &'static str> {
         const CUT: &str = "it is cut off";
         let geometry = self.geometry();
         let pages = geometry.pages;
