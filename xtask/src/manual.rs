@@ -71,6 +71,11 @@ fn choice(text: &mut String, choice: &Choice) {
     let _ = write!(text, "\n## `[{}]`\n\n{}.\n", choice.title, choice.doc);
     for option in (choice.options)() {
         let _ = write!(text, "\n### `type = \"{}\"`\n\n{}.\n\n", option.name, option.summary);
+        if let Some((like, numbers)) = option.like {
+            let numbers: Vec<String> = numbers.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
+            let _ = writeln!(text, "It is `{like}` with {}; its other keys are those of that one.", numbers.join(", "));
+            continue;
+        }
         text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
         for parameter in option.parameters {
             let help = parameter.help.replace('|', "\\|");

@@ -95,6 +95,9 @@ pub struct Choice {
     pub options: fn() -> Vec<Choosable>,
 }
 
+/// One of a list, and names and values of parameters.
+pub type Like = (&'static str, &'static [(&'static str, &'static str)]);
+
 /// One that can be chosen.
 pub struct Choosable {
     /// Its name.
@@ -102,7 +105,9 @@ pub struct Choosable {
     /// What it is, in a line.
     pub summary: &'static str,
     /// What can be changed.
-    pub parameters: Vec<&'static Parameter>,
+    pub parameters: Vec<Parameter>,
+    /// Another one of the list that it is, and where its parameters have other defaults than that one's.
+    pub like: Option<Like>,
 }
 
 impl core::fmt::Debug for Choice {

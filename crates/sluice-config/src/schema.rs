@@ -39,7 +39,7 @@ fn chosen(choice: &Choice) -> Value {
 
 fn tables(choice: &Choice) -> Vec<Value> {
     let table = |option: Choosable| {
-        let mut properties: Map<String, Value> = option.parameters.iter().copied().map(parameter).collect();
+        let mut properties: Map<String, Value> = option.parameters.iter().map(parameter).collect();
         properties.insert("type".to_owned(), json!({ "const": option.name }));
         json!({
             "type": "object",

@@ -1,4 +1,4 @@
-//! What recipes and device sets have in common: parameters whose documentation holds their defaults.
+//! What models, workloads and recipes have in common: parameters whose documentation holds their defaults.
 
 use serde::de::DeserializeOwned;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value};
@@ -24,8 +24,9 @@ pub(crate) fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamE
     params::parse(table)
 }
 
-/// A value as a scenario writes it.
-fn written(text: &str) -> Value {
+/// A value as a scenario writes it: quoted text, a number, true or false.
+#[must_use]
+pub fn written(text: &str) -> Value {
     if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
         return Value::Text(text.to_owned());
     }

@@ -97,10 +97,9 @@ fn weights_hold_across_nodes_when_vms_tell_them_and_only_then() {
         (c2 / wanted[0] - 1.0).abs() <= 0.03 && (c3 / wanted[1] - 1.0).abs() <= 0.03
     };
     let untold = text.replace("policies_hold = \"across-nodes\"", alone);
-    // Requests of all go to any node: what holds at each holds in all.
-    assert!(near(over_c1(&text.replace(placed, "")), [4.0, 6.0]));
-    assert!(near(over_c1(&untold.replace(placed, "")), [4.0, 6.0]));
-    // Those of one go to a single node, where the others get a third of what they get in all.
+    let anywhere = over_c1(&text.replace(placed, ""));
+    assert!(near(anywhere, [4.0, 6.0]), "{anywhere:?}");
+    // Requests of one go to a single node, where the others get a third of what they get in all.
     let (told, untold) = (over_c1(&text), over_c1(&untold));
     assert!(near(told, [4.0, 6.0]), "{told:?}");
     assert!(near(untold, [12.0, 18.0]), "{untold:?}");
@@ -111,7 +110,8 @@ fn a_limit_holds_across_nodes() {
     let place = Place::new();
     let file = |holds: &str| {
         let text = SMALL.replace("[vm.a]", &format!("nodes = 3\npolicies_hold = \"{holds}\"\n[vm.a]"));
-        place.write("s.toml", text.replace("weight = 300", "limit = \"90 iops\"\nburst = 1"))
+        let many = text.replace("outstanding = 4", "outstanding = 64");
+        place.write("s.toml", many.replace("weight = 300", "limit = \"90 iops\"\nburst = 1"))
     };
     let b = |holds: &str| {
         let result = json_of(&run(sluice().args(["sim", "run", "-o", "json"]).arg(file(holds))));

@@ -16,10 +16,10 @@ use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::hdd::{Hdd, HddSpec};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
-use sluice_sim::devices::sets;
 use sluice_sim::devices::ssd::{Geometry, Ssd, SsdSpec};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
+use sluice_sim::scenario::models;
 use sluice_sim::workloads::{Address, Closed, Mix};
 use stats_alloc::Region;
 
@@ -149,10 +149,12 @@ fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
 fn flash_memory(report: &mut Report) -> Result<(), String> {
     let overrides = [("state".to_owned(), Value::Text("clean".to_owned()))].into();
     let region = Region::new(ALLOCATOR);
-    let device = sets::build("ssd-sata-400-consumer", &sets::Setting::default(), &overrides);
-    let device = device.map_err(|error| error.to_string())?;
+    let drive = models::find("ssd-sata-400-consumer").ok_or("No such device")?;
+    let span = drive.derive(&overrides).map_err(|error| error.to_string())?.span;
+    let device = drive.build(&overrides, &models::Setting::default()).map_err(|error| error.to_string())?;
     let bytes = grown(&region);
-    let pages = device.capacity as f64 / 8192.0 * 1.07;
+    drop(device);
+    let pages = span as f64 / 8192.0 * 1.07;
     let mut table = Table::new("Memory of an SSD of 400 GB", &["pages of flash", "bytes", "B per page"]);
     table.row(vec![Cell::Number(pages, 0), Cell::Number(bytes, 0), Cell::Number(bytes / pages, 2)]);
     report.table(table);

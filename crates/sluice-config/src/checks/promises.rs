@@ -230,13 +230,7 @@ pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str,
     fit
 }
 
-fn refuse_admission(
-    device: &DeviceDraft,
-    of: &str,
-    error: &AdmissionError,
-    parts: &[(&str, &Part)],
-    report: &Report,
-) {
+fn refuse_admission(device: &DeviceDraft, of: &str, error: &AdmissionError, parts: &[(&str, &Part)], report: &Report) {
     let device = &device.device;
     let (name, reference) = (&device.name, device.reference);
     let at_size = |rate: &str| if rate.ends_with("iops") { format!("{rate}@{reference}") } else { rate.to_owned() };

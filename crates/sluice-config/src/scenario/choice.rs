@@ -59,7 +59,7 @@ pub(super) fn unknown(title: &str, chosen: &Chosen<'_>, what: &str, names: &[&st
 pub(super) fn parameters(
     title: &str,
     chosen: &Chosen<'_>,
-    known: &[&'static Parameter],
+    known: &[Parameter],
     accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
     folder: &Path,
     reader: &Reader<'_>,

@@ -116,6 +116,10 @@ fn model_options() -> Vec<Choosable> {
         name: known.name(),
         summary: known.summary(),
         parameters: known.parameters(),
+        like: match known {
+            models::Known::Model(_) => None,
+            models::Known::Set(set) => Some((set.kind, set.numbers)),
+        },
     };
     models::all().map(option).collect()
 }
@@ -132,7 +136,8 @@ fn workload_options() -> Vec<Choosable> {
     let option = |known: workloads::Known| Choosable {
         name: known.name(),
         summary: known.summary(),
-        parameters: known.parameters().iter().collect(),
+        parameters: known.parameters().to_vec(),
+        like: None,
     };
     workloads::all().map(option).collect()
 }

@@ -162,10 +162,9 @@ pub(super) fn workload_of(
         return None;
     };
     let before = reader.report.errors();
-    let parameters_: Vec<_> = known.parameters().iter().collect();
     // Whether it fits the volume is seen when that is known.
     let accept = |params: &ParamTable| known.build(params, setting(u64::MAX >> 1)).map(drop);
-    let params = parameters(title, &chosen, &parameters_, &accept, tables.folder, reader);
+    let params = parameters(title, &chosen, known.parameters(), &accept, tables.folder, reader);
     (reader.report.errors() == before).then_some((known, params))
 }
 

@@ -15,14 +15,14 @@ use sluice_sched::gate::Slot;
 use sluice_sched::{Instant, Kind};
 
 use super::{Job, Model, nanos};
-use crate::random::{Stream, stream};
+use crate::random::Stream;
 
 pub mod flash;
 mod snapshot;
 
 use flash::Flash;
 pub use flash::{Geometry, GeometryError};
-pub use snapshot::{Ageing, SnapshotError, path_in};
+pub use snapshot::{Ageing, SnapshotError, States, path_in};
 
 /// A drive as its data sheet describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,16 +100,16 @@ impl Ssd {
     ///
     /// # Panics
     /// If something has been written to it before.
-    pub fn age_from(&mut self, folder: &Path, ageing: Ageing) -> Option<SnapshotError> {
+    pub fn age_from(&mut self, folder: &Path, ageing: &Ageing) -> Option<SnapshotError> {
         assert_eq!(self.sequence, 0, "a drive is aged before it is used");
-        let path = path_in(folder, &self.spec.geometry, &ageing);
-        let refused = match snapshot::load(&path, &mut self.flash, &ageing) {
+        let path = path_in(folder, &self.spec.geometry, ageing);
+        let refused = match snapshot::load(&path, &mut self.flash, ageing) {
             Ok(Some(())) => return None,
             Ok(None) => None,
             Err(error) => Some(error),
         };
-        self.age(ageing.times, &mut stream(ageing.seed, "age"));
-        let unwritten = snapshot::save(&path, &self.flash, &ageing).err();
+        self.age(ageing.times, &mut ageing.random.clone());
+        let unwritten = snapshot::save(&path, &self.flash, ageing).err();
         refused.or(unwritten)
     }
 

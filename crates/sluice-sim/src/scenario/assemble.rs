@@ -6,7 +6,7 @@ use sluice_sched::{Gate, Instant};
 
 use super::run::RunError;
 use super::trace::Trouble;
-use super::{Device, DeviceEvent, Event, Placement, Scenario, Source, Vm, VmEvent, models, workloads};
+use super::{Device, DeviceEvent, Event, Placement, Scenario, Source, States, Vm, VmEvent, models, workloads};
 use crate::engine::{self, Change, Front, Simulation, Thread};
 use crate::random::stream;
 use crate::workloads::Workload;
@@ -23,15 +23,15 @@ pub(super) struct Part {
 }
 
 /// The simulation of one device.
-pub(super) fn part(scenario: &Scenario, number: usize, seed: u64) -> Result<Part, RunError> {
+pub(super) fn part(scenario: &Scenario, number: usize, seed: u64, states: Option<&States>) -> Result<Part, RunError> {
     let device = &scenario.devices[number];
     let vms: Vec<usize> = (0..scenario.vms.len()).filter(|vm| scenario.vms[*vm].device == number).collect();
     let guests = vms.iter().any(|vm| scenario.vms[*vm].guest.is_some());
     let settings = &scenario.settings;
     let first = front(device, guests)?;
-    let mut simulation = Simulation::new(first, model(device, 0, seed)?, settings.warm_up, settings.window);
+    let mut simulation = Simulation::new(first, model(device, 0, seed, states)?, settings.warm_up, settings.window);
     for node in 1..device.nodes {
-        simulation.add_node(front(device, guests)?, model(device, node, seed)?);
+        simulation.add_node(front(device, guests)?, model(device, node, seed, states)?);
     }
     let mut part = Part { simulation, vms, trouble: Trouble::default() };
     // Before the VMs, so that what is planned for the start comes before their first requests.
@@ -54,9 +54,14 @@ fn front(device: &Device, guests: bool) -> Result<Front, RunError> {
     Ok(if guests { Stack::new(gate).into() } else { gate.into() })
 }
 
-fn model(device: &Device, node: u32, seed: u64) -> Result<Box<dyn crate::devices::Model>, RunError> {
+fn model(
+    device: &Device,
+    node: u32,
+    seed: u64,
+    states: Option<&States>,
+) -> Result<Box<dyn crate::devices::Model>, RunError> {
     let setting = models::Setting { seed, name: format!("device {} node {node}", device.name) };
-    device.model.build(&device.model_params, &setting).map_err(|error| RunError::of(&device.name, error))
+    device.model.build_from(&device.model_params, &setting, states).map_err(|error| RunError::of(&device.name, error))
 }
 
 fn plan(scenario: &Scenario, number: usize, part: &mut Part) {

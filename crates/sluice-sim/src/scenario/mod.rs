@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use sluice_sched::admission::Capacity;
-use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::stack::Ring;
 use sluice_sched::tracker::Form;
@@ -29,6 +29,8 @@ mod run;
 pub mod trace;
 pub mod workloads;
 
+pub use crate::devices::ssd::States;
+pub use crate::named::written;
 pub use outcome::{Check, DeviceOutcome, Outcome, VmOutcome};
 pub use run::{Requests, RunError, Watch, run};
 
@@ -182,14 +184,4 @@ pub enum DeviceEvent {
     Fail,
     /// It is back.
     Return,
-}
-
-/// A value as a scenario writes it: quoted text, a number, true or false.
-#[must_use]
-pub fn written(text: &str) -> Value {
-    if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
-        return Value::Text(text.to_owned());
-    }
-    let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
-    number.unwrap_or_else(|_| Value::Bool(text == "true"))
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use sluice_sched::Instant;
 
 use super::outcome::{Outcome, collect};
-use super::{Scenario, assemble};
+use super::{Scenario, States, assemble};
 use crate::engine::Over;
 use crate::traces::TraceError;
 
@@ -47,6 +47,8 @@ pub type Requests = Rc<RefCell<dyn FnMut(&Over)>>;
 pub struct Watch<'a> {
     /// Of every request that is over, device by device; its VM has the number that it has in the scenario.
     pub requests: Option<Requests>,
+    /// Where states of aged drives are kept; without it they are made each time.
+    pub states: Option<&'a States>,
     /// Of the part of the run that is over, from 0 to 1; whether to go on.
     pub progress: Option<&'a mut dyn FnMut(f64) -> bool>,
 }
@@ -59,7 +61,7 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outco
     let mut parts = Vec::new();
     let devices = scenario.devices.len();
     for number in 0..devices {
-        let mut part = assemble::part(scenario, number, seed)?;
+        let mut part = assemble::part(scenario, number, seed, watch.states)?;
         if let Some(requests) = watch.requests.clone() {
             let vms = part.vms.clone();
             let tell = move |over: &Over| (requests.borrow_mut())(&Over { vm: vms[over.vm], ..*over });

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use sluice_sim::scenario::States;
+
 use crate::failure::Failure;
 
 /// How names of what is not finished begin.
@@ -90,6 +92,20 @@ fn hold(path: &Path) -> std::io::Result<File> {
     let file = File::open(path)?;
     file.try_lock()?;
     Ok(file)
+}
+
+/// The folder for states of aged drives, made if it is not there.
+pub(crate) fn states(folder: PathBuf) -> Result<States, Failure> {
+    fs::create_dir_all(&folder).map_err(|error| cannot("make", &folder, &error))?;
+    remove_left_over(&folder, UNFINISHED);
+    Ok(States::new(folder))
+}
+
+/// Says which states could not be used or kept.
+pub(crate) fn say_refused(states: Option<&States>) {
+    for what in states.into_iter().flat_map(States::take_refused) {
+        anstream::eprintln!("warning: {what}");
+    }
 }
 
 /// Writes a file so that it is there whole or not at all.

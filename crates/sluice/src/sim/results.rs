@@ -47,13 +47,13 @@ fn parameters(loaded: &Loaded) -> Value {
         .devices
         .iter()
         .map(|device| {
-            let model = with_defaults(device.model.parameters().into_iter(), &device.model_params);
+            let model = with_defaults(&device.model.parameters(), &device.model_params);
             json!({
                 "device": device.name,
                 "model": { "type": device.model.name(), "parameters": model },
                 "scheduler": {
                     "name": device.scheduler.name,
-                    "parameters": with_defaults(device.scheduler.parameters.iter(), &device.params),
+                    "parameters": with_defaults(device.scheduler.parameters, &device.params),
                 },
                 "nodes": device.nodes,
                 "policies_hold": if device.telling.is_some() { "across-nodes" } else { "at-each-node" },
@@ -71,7 +71,7 @@ fn parameters(loaded: &Loaded) -> Value {
         .map(|vm| {
             let asks = match &vm.source {
                 Source::Workload(known, params) => {
-                    json!({ "type": known.name(), "parameters": with_defaults(known.parameters().iter(), params) })
+                    json!({ "type": known.name(), "parameters": with_defaults(known.parameters(), params) })
                 }
                 Source::Trace(trace) => json!({
                     "trace": trace.file.file_name().map(|name| name.to_string_lossy()),
@@ -85,14 +85,14 @@ fn parameters(loaded: &Loaded) -> Value {
     json!({ "devices": devices, "vms": vms })
 }
 
-fn with_defaults(known: impl Iterator<Item = &'static Parameter>, stated: &ParamTable) -> Value {
+fn with_defaults(known: &[Parameter], stated: &ParamTable) -> Value {
     let value = |param: &Param| match param {
         Param::Bool(value) => json!(value),
         Param::Integer(value) => json!(value),
         Param::Float(value) => json!(value),
         Param::Text(value) => json!(value),
     };
-    let entries = known.filter_map(|parameter| {
+    let entries = known.iter().filter_map(|parameter| {
         let param = stated.get(parameter.name).cloned();
         let param = param.or_else(|| (parameter.default != "none").then(|| written(parameter.default)))?;
         Some((parameter.name.to_owned(), value(&param)))

@@ -12,10 +12,10 @@ use std::sync::mpsc::{Sender, channel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sluice_config::{Loaded, Point, ScenarioFile};
-use sluice_sim::scenario::{Outcome, Watch, run};
+use sluice_sim::scenario::{Outcome, States, Watch, run};
 use sluice_sim::statistics::Mean;
 
-use super::folder::{UNFINISHED, cannot, remove_left_over, write_whole};
+use super::folder::{self, UNFINISHED, cannot, remove_left_over, say_refused, write_whole};
 use super::progress::Progress;
 use super::report;
 use super::summary::VERSION;
@@ -64,6 +64,7 @@ pub(crate) struct Plan<'a> {
     points: Vec<Point>,
     seeds: u32,
     folder: PathBuf,
+    states: Option<States>,
     program: String,
 }
 
@@ -91,13 +92,14 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// This program cannot be read, whose results are kept.
-    pub(crate) fn new(file: &'a ScenarioFile, folder: &Path) -> Result<Self, Failure> {
+    pub(crate) fn new(file: &'a ScenarioFile, folder: &Path, states: Option<PathBuf>) -> Result<Self, Failure> {
         let alone = || vec![Point { values: Vec::new(), loaded: file.base.clone() }];
         let (points, seeds) = match &file.sweep {
             Some(sweep) => (sweep.points.clone(), sweep.seeds),
             None => (alone(), 10),
         };
-        Ok(Plan { file, points, seeds, folder: folder.to_owned(), program: program::hash()? })
+        let states = states.map(folder::states).transpose()?;
+        Ok(Plan { file, points, seeds, folder: folder.to_owned(), states, program: program::hash()? })
     }
 
     fn tasks(&self) -> Vec<Task<'_>> {
@@ -130,7 +132,8 @@ impl<'a> Plan<'a> {
         let tasks = self.tasks();
         let open: Vec<&Task<'_>> = tasks.iter().filter(|task| task.read().is_none()).collect();
         tracing::debug!(runs = tasks.len(), done = tasks.len() - open.len(), "sweep begins");
-        work(&open, threads.min(open.len()).max(1), tasks.len(), progress)?;
+        work(&open, self.states.as_ref(), threads.min(open.len()).max(1), tasks.len(), progress)?;
+        say_refused(self.states.as_ref());
         let sweep = self.results(&tasks)?;
         write_whole(&self.folder.join("sweep.csv"), &csv(&sweep))?;
         write_whole(&self.folder.join("report.html"), &report::of_sweep(&sweep))?;
@@ -141,9 +144,8 @@ impl<'a> Plan<'a> {
     fn results(&self, tasks: &[Task<'_>]) -> Result<Value, Failure> {
         let mut points = Vec::new();
         for (point, tasks) in self.points.iter().zip(tasks.chunks(self.seeds as usize)) {
-            let read = |task: &Task<'_>| {
-                task.read().ok_or_else(|| format!("{} is gone or has changed", task.path.display()))
-            };
+            let read =
+                |task: &Task<'_>| task.read().ok_or_else(|| format!("{} is gone or has changed", task.path.display()));
             let runs = tasks.iter().map(read).collect::<Result<Vec<Run>, String>>();
             let runs = runs.map_err(|text| Failure::Run(text.into()))?;
             let broken: Vec<&String> = runs.iter().flat_map(|run| &run.broken).collect();
@@ -176,14 +178,20 @@ fn means(runs: &[Run], vm: usize) -> Value {
 }
 
 /// Does tasks on threads; ends early when one fails.
-fn work(open: &[&Task<'_>], threads: usize, all: usize, progress: &mut Progress) -> Result<(), Failure> {
+fn work(
+    open: &[&Task<'_>],
+    states: Option<&States>,
+    threads: usize,
+    all: usize,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (tell, told) = channel::<Told>();
     let done_before = all - open.len();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let (tell, next, stop) = (tell.clone(), &next, &stop);
-            scope.spawn(move || worker(open, next, stop, &tell));
+            scope.spawn(move || worker(open, states, next, stop, &tell));
         }
         drop(tell);
         for (number, outcome) in told.iter().enumerate() {
@@ -197,10 +205,10 @@ fn work(open: &[&Task<'_>], threads: usize, all: usize, progress: &mut Progress)
     })
 }
 
-fn worker(open: &[&Task<'_>], next: &AtomicUsize, stop: &AtomicBool, tell: &Sender<Told>) {
+fn worker(open: &[&Task<'_>], states: Option<&States>, next: &AtomicUsize, stop: &AtomicBool, tell: &Sender<Told>) {
     while let Some(task) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
         let mut go_on = |_| !stop.load(Ordering::Relaxed);
-        let watch = Watch { progress: Some(&mut go_on), ..Watch::default() };
+        let watch = Watch { states, progress: Some(&mut go_on), ..Watch::default() };
         let outcome = run(&task.loaded.scenario, task.seed, watch).map_err(|error| crate::failure::chain(&error));
         let kept = outcome.and_then(|outcome| keep(task, &outcome));
         if tell.send(kept).is_err() || stop.load(Ordering::Relaxed) {

@@ -1,6 +1,6 @@
 //! The state of an aged drive in a file: filling a drive and overwriting it twice takes longer than most simulations.
 //!
-//! A file is for one geometry, one seed and one recipe of ageing, all of which stand in its head; it ends with a checksum.
+//! A file is for one geometry, one stream of random numbers and one recipe of ageing, all of which stand in its head; it ends with a checksum.
 //! What does not fit, or is not whole, is refused with a reason, and the state is made anew and written over it. All that is
 //! read is checked against the geometry before it is used, so that no file can make a map that points nowhere. Numbers are
 //! written and read one by one: beside the drive itself a file takes no memory.
@@ -9,23 +9,67 @@
 //! two open blocks with how far they are filled, its free blocks in their order, and its full ones in the order in which they
 //! are collected; at the end eight bytes of checksum.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tempfile::NamedTempFile;
+
+use super::Ssd;
 use super::flash::{Flash, Geometry, NONE};
+use crate::random::Stream;
 
 /// `SLSD`, and the version of the layout behind it.
 const MAGIC: u32 = 0x4453_4c53;
 const VERSION: u32 = 1;
 
-/// How a drive was aged: filled in order, then so many times its capacity in random pages.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// How a drive is aged: filled in order, then so many times its capacity in random pages.
+#[derive(Debug, Clone)]
 pub struct Ageing {
-    /// Of the random pages.
-    pub seed: u64,
+    /// Where the random pages come from.
+    pub random: Stream,
     /// Times the capacity; 0: filled and no more.
     pub times: f64,
+}
+
+impl Ageing {
+    /// Another one for another stream.
+    fn key(&self) -> u64 {
+        self.random.clone().below(u64::MAX)
+    }
+}
+
+/// A folder in which states of aged drives are kept, for as many runs at once as there are.
+#[derive(Debug)]
+pub struct States {
+    folder: PathBuf,
+    refused: Mutex<Vec<String>>,
+}
+
+impl States {
+    /// In this folder, which is there.
+    #[must_use]
+    pub fn new(folder: PathBuf) -> Self {
+        States { folder, refused: Mutex::default() }
+    }
+
+    /// Ages a drive, or takes what is kept.
+    pub(crate) fn age(&self, ssd: &mut Ssd, ageing: &Ageing) {
+        if let Some(error) = ssd.age_from(&self.folder, ageing) {
+            self.refused().push(format!("{error}; the drive was aged anew"));
+        }
+    }
+
+    /// What could not be read or written, since this was asked last.
+    #[must_use]
+    pub fn take_refused(&self) -> Vec<String> {
+        std::mem::take(&mut *self.refused())
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Vec<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a file is not the state that is asked for.
@@ -40,7 +84,7 @@ pub enum SnapshotError {
         #[source]
         source: io::Error,
     },
-    /// Of another drive, seed, recipe or version.
+    /// Of another drive, stream, recipe or version.
     #[error("{0} is the state of another drive, seed or way of ageing")]
     Foreign(PathBuf),
     /// Cut off, or changed.
@@ -63,7 +107,7 @@ fn head(geometry: &Geometry, ageing: &Ageing) -> [u32; 15] {
     let Geometry { channels, dies, planes, blocks, pages, page_bytes, spare, reserve } = *geometry;
     let [spare, times] = [spare, ageing.times].map(f64::to_bits);
     let halves = |number: u64| [number as u32, (number >> 32) as u32];
-    let ([s0, s1], [t0, t1], [r0, r1]) = (halves(spare), halves(times), halves(ageing.seed));
+    let ([s0, s1], [t0, t1], [r0, r1]) = (halves(spare), halves(times), halves(ageing.key()));
     [MAGIC, VERSION, channels, dies, planes, blocks, pages, page_bytes, reserve, s0, s1, t0, t1, r0, r1]
 }
 
@@ -108,18 +152,17 @@ pub(super) fn checksum(numbers: &[u32]) -> u64 {
 
 /// Writes a state: beside its place first, then to it, so that nobody finds half of one.
 pub(super) fn save(path: &Path, flash: &Flash, ageing: &Ageing) -> Result<(), SnapshotError> {
-    let beside = path.with_extension(format!("{}.new", std::process::id()));
-    write(&beside, flash, ageing).and_then(|()| fs::rename(&beside, path)).map_err(|source| {
-        let _ = fs::remove_file(&beside);
-        SnapshotError::Io { path: path.to_owned(), source }
-    })
+    write(path, flash, ageing).map_err(|source| SnapshotError::Io { path: path.to_owned(), source })
 }
 
 fn write(path: &Path, flash: &Flash, ageing: &Ageing) -> io::Result<()> {
+    let beside = NamedTempFile::with_prefix_in(".unfinished-", path.parent().unwrap_or(Path::new(".")))?;
+    // Who holds it is at work: what a killed one has left has no lock. Where there are no locks, it stays.
+    let _held = beside.as_file().try_lock();
     let head = head(&flash.geometry(), ageing);
     let mut count = head.len() as u64;
     flash.numbers(&mut |_| count += 1);
-    let (mut file, mut sum) = (BufWriter::new(File::create(path)?), Checksum::of(4 * count));
+    let (mut file, mut sum) = (BufWriter::new(beside.as_file()), Checksum::of(4 * count));
     let mut written = Ok(());
     let mut put = |number: u32| {
         sum.add(number);
@@ -131,7 +174,9 @@ fn write(path: &Path, flash: &Flash, ageing: &Ageing) -> io::Result<()> {
     flash.numbers(&mut put);
     written?;
     file.write_all(&sum.end().to_le_bytes())?;
-    file.flush()
+    file.flush()?;
+    drop(file);
+    beside.persist(path).map(drop).map_err(|error| error.error)
 }
 
 /// Reads a state; nothing if there is no such file. The drive is new afterwards if the file is not it.
@@ -160,10 +205,10 @@ pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Op
     }
     file.seek(SeekFrom::Start(4 * expected.len() as u64)).map_err(failed)?;
     let mut numbers = Numbers::of(&mut file, content - 4 * expected.len() as u64);
-    let restored = flash.restore(&mut numbers).and_then(|()| match numbers.left {
-        0 => Ok(()),
-        _ => Err("something stands behind its end"),
-    });
+    let restored = match flash.restore(&mut numbers) {
+        Ok(()) if numbers.left > 0 => Err("something stands behind its end"),
+        restored => restored,
+    };
     if let Err(what) = restored {
         *flash = Flash::new(flash.geometry()).expect("it was one before");
         return Err(numbers.error.map_or(broken(what), failed));

@@ -114,7 +114,9 @@ fn small() -> (SsdSpec, tempfile::TempDir) {
     (small, tempfile::tempdir().unwrap())
 }
 
-const AGEING: Ageing = Ageing { seed: 7, times: 2.0 };
+fn ageing(seed: u64) -> Ageing {
+    Ageing { random: stream(seed, "age"), times: 2.0 }
+}
 
 /// What a drive does from here on: when each of many writes and reads is over.
 fn behaviour(ssd: &mut Ssd) -> Vec<u64> {
@@ -135,11 +137,11 @@ fn behaviour(ssd: &mut Ssd) -> Vec<u64> {
 fn a_state_from_a_file_goes_on_as_the_drive_would_have() {
     let (spec, folder) = small();
     let mut aged = Ssd::new(spec.clone()).unwrap();
-    assert!(aged.age_from(folder.path(), AGEING).is_none());
+    assert!(aged.age_from(folder.path(), &ageing(7)).is_none());
     let mut loaded = Ssd::new(spec).unwrap();
     loaded.flash.write(0);
     loaded = Ssd::new(loaded.spec).unwrap();
-    assert!(loaded.age_from(folder.path(), AGEING).is_none());
+    assert!(loaded.age_from(folder.path(), &ageing(7)).is_none());
     assert!(loaded.is_consistent());
     assert_eq!(behaviour(&mut loaded), behaviour(&mut aged));
     assert_eq!(loaded.write_amplification(), aged.write_amplification());
@@ -150,14 +152,14 @@ fn a_state_from_a_file_goes_on_as_the_drive_would_have() {
 #[test]
 fn a_broken_or_foreign_state_is_said_and_made_anew() {
     let (spec, folder) = small();
-    let age = |spec: &SsdSpec, ageing| {
+    let age = |spec: &SsdSpec, seed| {
         let mut ssd = Ssd::new(spec.clone()).unwrap();
-        let said = ssd.age_from(folder.path(), ageing).map(|error| error.to_string());
+        let said = ssd.age_from(folder.path(), &ageing(seed)).map(|error| error.to_string());
         assert!(ssd.is_consistent());
         (said, behaviour(&mut ssd))
     };
-    let path = path_in(folder.path(), &spec.geometry, &AGEING);
-    let (said, fresh) = age(&spec, AGEING);
+    let path = path_in(folder.path(), &spec.geometry, &ageing(7));
+    let (said, fresh) = age(&spec, 7);
     assert_eq!(said, None);
     let good = std::fs::read(&path).unwrap();
     let changed = |at: usize, by: u8| {
@@ -176,23 +178,23 @@ fn a_broken_or_foreign_state_is_said_and_made_anew() {
     ];
     for (bytes, expected) in cases {
         std::fs::write(&path, bytes).unwrap();
-        let (said, rebuilt) = age(&spec, AGEING);
+        let (said, rebuilt) = age(&spec, 7);
         assert!(said.as_ref().is_some_and(|said| said.ends_with(expected)), "{said:?}");
         assert_eq!(rebuilt, fresh);
         assert_eq!(std::fs::read(&path).unwrap(), good, "it was written anew");
     }
     // Another seed has a file of its own.
-    assert_eq!(age(&spec, Ageing { seed: 8, ..AGEING }).0, None);
+    assert_eq!(age(&spec, 8).0, None);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
-    let gone = Ssd::new(spec).unwrap().age_from(&folder.path().join("none"), AGEING).unwrap().to_string();
+    let gone = Ssd::new(spec).unwrap().age_from(&folder.path().join("none"), &ageing(7)).unwrap().to_string();
     assert!(gone.starts_with("Cannot use "), "{gone}");
 }
 
 #[test]
 fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
     let (spec, folder) = small();
-    let path = path_in(folder.path(), &spec.geometry, &AGEING);
-    Ssd::new(spec.clone()).unwrap().age_from(folder.path(), AGEING);
+    let path = path_in(folder.path(), &spec.geometry, &ageing(7));
+    Ssd::new(spec.clone()).unwrap().age_from(folder.path(), &ageing(7));
     let good = std::fs::read(&path).unwrap();
     let (map, pages) = (16, spec.geometry.host_pages() as usize);
     for (number, value, expected) in [
@@ -205,11 +207,12 @@ fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
         let mut bytes = good.clone();
         bytes[4 * number..4 * number + 4].copy_from_slice(&u32::to_le_bytes(value));
         bytes.truncate(bytes.len() - 8);
-        let numbers: Vec<u32> = bytes.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())).collect();
+        let numbers: Vec<u32> =
+            bytes.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())).collect();
         bytes.extend(snapshot::checksum(&numbers).to_le_bytes());
         std::fs::write(&path, bytes).unwrap();
         let mut ssd = Ssd::new(spec.clone()).unwrap();
-        let said = ssd.age_from(folder.path(), AGEING).unwrap().to_string();
+        let said = ssd.age_from(folder.path(), &ageing(7)).unwrap().to_string();
         assert!(said.ends_with(expected), "{number}: {said}");
         assert!(ssd.is_consistent());
     }

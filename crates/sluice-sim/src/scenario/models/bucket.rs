@@ -16,7 +16,7 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
         parameter("size", "a size", "\"1TiB\"", "Bytes of the device, among which VMs have theirs"),
     ]],
     derive,
-    build: |table, _| {
+    build: |table, _, _| {
         derive(table)?;
         let bucket: Bucket = parse(table)?;
         Ok(Box::new(TokenBucket::new(bucket.rate, bucket.burst)))

@@ -51,7 +51,7 @@ const DRIVE: &[Parameter] = &[
 
 const ARRAY: &[Parameter] = &[
     parameter("disks", "1 to 256; 3 or more for raid5", "10", "How many"),
-    parameter("stripe", "a size from 512B to 1GiB", "\"64KiB\"", "Bytes on one disk before the next"),
+    parameter("stripe", "a multiple of 512B, up to 1GiB", "\"64KiB\"", "Bytes on one disk before the next"),
     parameter("cache", "a size", "\"0B\"", "Writes that the controller takes before the disks do; 0B: none"),
     parameter("cache_latency", "a time", "\"100us\"", "How long a write into that takes"),
 ];
@@ -62,21 +62,21 @@ pub(super) const KINDS: &[ModelKind] = &[
         summary: "A hard disk: seek, rotation, zones, read-ahead, a queue of its own",
         parameters: &[DRIVE],
         derive: |table| Ok(Derived::of_disks(&read(table)?, 1, 0)),
-        build: |table, _| Ok(Box::new(Hdd::new(read(table)?))),
+        build: |table, _, _| Ok(Box::new(Hdd::new(read(table)?))),
     },
     ModelKind {
         name: "raid0",
         summary: "Hard disks in stripes",
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid0),
-        build: |table, setting| build_array(table, Layout::Raid0, setting),
+        build: |table, setting, _| build_array(table, Layout::Raid0, setting),
     },
     ModelKind {
         name: "raid5",
         summary: "Hard disks in stripes with a parity that rotates; a small write is two reads and two writes",
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid5),
-        build: |table, setting| build_array(table, Layout::Raid5, setting),
+        build: |table, setting, _| build_array(table, Layout::Raid5, setting),
     },
 ];
 
@@ -201,7 +201,9 @@ fn read_array(table: &ParamTable, layout: Layout) -> Result<(Disks, HddSpec), Pa
         table.clone().into_iter().partition(|(name, _)| ARRAY.iter().any(|known| known.name == name));
     let own: Disks = parse(&own)?;
     within("disks", own.disks, if layout == Layout::Raid5 { 3 } else { 1 }, 256)?;
-    within("stripe in bytes", own.stripe.0, 512, 1 << 30)?;
+    if !own.stripe.0.is_multiple_of(512) || !(512..=1 << 30).contains(&own.stripe.0) {
+        return Err(ParamError(format!("stripe is {}; it must be a multiple of 512B, up to 1GiB", own.stripe)));
+    }
     within("cache in bytes", own.cache.0, 0, 1 << 40)?;
     Ok((own, read(&drive)?))
 }

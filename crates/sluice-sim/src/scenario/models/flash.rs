@@ -9,7 +9,7 @@ use sluice_sched::{ByteRate, Bytes};
 use super::{Derived, ModelKind, Setting, parameter, parse, within};
 use crate::devices::Model;
 use crate::devices::derived::check_geometry;
-use crate::devices::ssd::{Geometry, Ssd, SsdSpec};
+use crate::devices::ssd::{Ageing, Geometry, Ssd, SsdSpec, States};
 use crate::random::stream;
 
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
@@ -40,7 +40,7 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
         parameter("aged_by", "0 to 100", "2.0", "Capacities written at random to age it"),
     ]],
     derive: |table| read(table).map(|drive| Derived::of_flash(&drive.spec(), drive.state == State::Aged)),
-    build: |table, setting| read(table)?.build(setting),
+    build: |table, setting, states| read(table)?.build(setting, states),
 }];
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -142,10 +142,15 @@ impl Drive {
         }
     }
 
-    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+    fn build(&self, setting: &Setting, states: Option<&States>) -> Result<Box<dyn Model>, ParamError> {
         let mut ssd = Ssd::new(self.spec()).map_err(|error| ParamError(error.to_string()))?;
         if self.state == State::Aged {
-            ssd.age(self.aged_by, &mut stream(setting.seed, &format!("{} age", setting.name)));
+            let random = stream(setting.seed, &format!("{} age", setting.name));
+            let ageing = Ageing { random, times: self.aged_by };
+            match states {
+                Some(states) => states.age(&mut ssd, &ageing),
+                None => ssd.age(ageing.times, &mut ageing.random.clone()),
+            }
         }
         Ok(Box::new(ssd))
     }

@@ -29,7 +29,7 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
         parameter("size", "a size", "\"1TiB\"", "Bytes of the device, among which VMs have theirs"),
     ]],
     derive: |table| read(table).map(|(coefficients, size)| derive(&coefficients, size)),
-    build: |table, _| Ok(Box::new(Linear::new(&read(table)?.0))),
+    build: |table, _, _| Ok(Box::new(Linear::new(&read(table)?.0))),
 }];
 
 #[derive(Clone, Copy, Deserialize)]

@@ -1,11 +1,11 @@
 //! Devices by name, as a scenario states them: models that are a few numbers, one file for each kind, and device sets.
 
-use serde::de::DeserializeOwned;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{ParamError, ParamTable, Parameter};
 
 use crate::devices::Model;
-use crate::devices::sets::{self, DEVICES, DeviceSet};
-use crate::random::stream;
+use crate::devices::sets::{DEVICES, DeviceSet};
+use crate::devices::ssd::States;
+use crate::named::{parameter, parse};
 
 pub use crate::devices::derived::Derived;
 
@@ -27,13 +27,14 @@ pub struct ModelKind {
     /// What can be changed; the defaults are written as a scenario would write them.
     pub parameters: &'static [&'static [Parameter]],
     derive: fn(&ParamTable) -> Result<Derived, ParamError>,
-    build: fn(&ParamTable, &Setting) -> Built,
+    build: fn(&ParamTable, &Setting, Option<&States>) -> Built,
 }
 
-type Built = Result<Box<dyn Model>, ParamError>;
+/// A device, or what is wrong with its parameters.
+pub type Built = Result<Box<dyn Model>, ParamError>;
 
 /// What a model needs of the run for which it is made.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setting {
     /// The run's seed.
     pub seed: u64,
@@ -88,10 +89,10 @@ impl Known {
 
     /// Every parameter.
     #[must_use]
-    pub fn parameters(&self) -> Vec<&'static Parameter> {
+    pub fn parameters(&self) -> Vec<Parameter> {
         match self {
-            Known::Model(kind) => kind.parameters.iter().copied().flatten().collect(),
-            Known::Set(set) => set.parameters.iter().collect(),
+            Known::Model(kind) => kind.all().collect(),
+            Known::Set(set) => set.own(kind_of(set).all()),
         }
     }
 
@@ -102,7 +103,7 @@ impl Known {
     pub fn derive(&self, params: &ParamTable) -> Result<Derived, ParamError> {
         match self {
             Known::Model(kind) => (kind.derive)(params),
-            Known::Set(set) => set.derive(params),
+            Known::Set(set) => (kind_of(set).derive)(&set.with(params)),
         }
     }
 
@@ -111,23 +112,31 @@ impl Known {
     /// # Errors
     /// As [`Known::derive`].
     pub fn build(&self, params: &ParamTable, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+        self.build_from(params, setting, None)
+    }
+
+    /// A device, of which an aged state is kept there, if it has one.
+    ///
+    /// # Errors
+    /// As [`Known::derive`].
+    pub fn build_from(&self, params: &ParamTable, setting: &Setting, states: Option<&States>) -> Built {
         match self {
-            Known::Model(kind) => (kind.build)(params, setting),
-            Known::Set(set) => {
-                // Each node is random in its own way.
-                let seed = stream(setting.seed, &setting.name).below(u64::MAX);
-                Ok(set.build(&sets::Setting { seed, states: None }, params)?.model)
-            }
+            Known::Model(kind) => (kind.build)(params, setting, states),
+            Known::Set(set) => (kind_of(set).build)(&set.with(params), setting, states),
         }
     }
 }
 
-fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
-    params::parse(table)
+impl ModelKind {
+    fn all(&self) -> impl Iterator<Item = Parameter> + use<> {
+        self.parameters.iter().copied().flatten().copied()
+    }
 }
 
-const fn parameter(name: &'static str, kind: &'static str, default: &'static str, help: &'static str) -> Parameter {
-    Parameter { name, kind, default, help }
+/// The model that a set is.
+fn kind_of(set: &DeviceSet) -> &'static ModelKind {
+    let mut all = MODELS.iter().copied().flatten();
+    all.find(|kind| kind.name == set.kind).expect("a test makes every set")
 }
 
 /// Refuses what is out of range.
@@ -162,17 +171,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "{names:?}");
-        for (drive, disks) in [("sata-7200-1tb", 1), ("fc-15k-146", 1), ("sas-15k-450", 1), ("raid5-6x-fc-15k-146", 6)]
-        {
-            let set = find(drive).unwrap().derive(&ParamTable::new()).unwrap();
-            let name = drive.trim_start_matches("raid5-6x-");
-            let mut params = ParamTable::from([("drive".to_owned(), written(&format!("\"{name}\"")))]);
-            let kind = if disks > 1 { "raid5" } else { "hdd" };
-            if disks > 1 {
-                params.insert("disks".to_owned(), written("6"));
-            }
-            // The drive of a model and the set of the same name are the same.
-            assert_eq!(find(kind).unwrap().derive(&params).unwrap(), set, "{drive}");
-        }
     }
 }

@@ -23,7 +23,7 @@ pub(super) const KINDS: &[ModelKind] = &[
             parameter("size", "a size", "\"1TiB\"", SIZE),
         ]],
         derive: |table| parse::<Constant>(table)?.derive(),
-        build: |table, setting| parse::<Constant>(table)?.build(setting),
+        build: |table, setting, _| parse::<Constant>(table)?.build(setting),
     },
     ModelKind {
         name: "servers",
@@ -40,7 +40,7 @@ pub(super) const KINDS: &[ModelKind] = &[
             parameter("size", "a size", "\"1TiB\"", SIZE),
         ]],
         derive: |table| parse::<Line>(table)?.derive(),
-        build: |table, setting| parse::<Line>(table)?.build(setting),
+        build: |table, setting, _| parse::<Line>(table)?.build(setting),
     },
 ];
 

@@ -7,7 +7,7 @@ use sluice_sim::scenario::{Outcome, Watch, run};
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::sim::folder::Folder;
+use crate::sim::folder::{Folder, say_refused, states};
 use crate::sim::logs::{Log, Writing};
 use crate::sim::progress::{Progress, Style};
 use crate::sim::results;
@@ -30,6 +30,9 @@ pub(crate) struct Run {
     /// What is written of every request into that folder, warm-up and all.
     #[arg(long, value_name = "WHAT", value_enum, requires = "out")]
     log: Option<Log>,
+    /// A folder for states of aged flash drives: each is made once and then taken from there.
+    #[arg(long, value_name = "DIR")]
+    states: Option<PathBuf>,
     /// How it is said how far it is, on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
@@ -49,9 +52,12 @@ impl Run {
             progress.show(done);
             true
         };
-        let watch = Watch { requests: log.as_ref().map(Writing::watcher), progress: Some(&mut show) };
+        let states = self.states.map(states).transpose()?;
+        let requests = log.as_ref().map(Writing::watcher);
+        let watch = Watch { requests, states: states.as_ref(), progress: Some(&mut show) };
         let outcome = run(&file.base.scenario, seed, watch)?;
         progress.end();
+        say_refused(states.as_ref());
         log.map_or(Ok(()), Writing::finish)?;
         if let Some(folder) = folder {
             results::write(&folder, &file.base, &outcome)?;

@@ -23,6 +23,9 @@ pub(crate) struct Sweep {
     /// The folder for sweep.json, sweep.csv, report.html and the runs; by default FILE's name with .sweep, here.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// A folder for states of aged flash drives: each is made once and then taken from there.
+    #[arg(long, value_name = "DIR")]
+    states: Option<PathBuf>,
     /// Runs at once, instead of as many as there are cores.
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -39,7 +42,7 @@ impl Sweep {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = self.threads.map_or_else(cores, NonZeroUsize::get);
         let mut progress = Progress::new("sweep", self.progress, quiet);
-        let sweep = Plan::new(&file, &out)?.perform(threads, &mut progress)?;
+        let sweep = Plan::new(&file, &out, self.states)?.perform(threads, &mut progress)?;
         progress.end();
         match format {
             Format::Json => output::json(&sweep),
