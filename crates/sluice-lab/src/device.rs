@@ -9,6 +9,7 @@ use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::hdd::{Hdd, HddSpec, SeekCurve};
 use sluice_sim::devices::link::{Link, LinkParams};
+use sluice_sim::devices::read_ahead::ReadAhead;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::ssd::{Geometry, Ssd, SsdSpec};
 
@@ -90,6 +91,9 @@ pub enum ModelFile {
         /// Bytes of the controller's cache of writes; 0: none.
         #[serde(default)]
         cache_bytes: u64,
+        /// What the controller keeps ahead of a sequential stream, in bytes; 0: nothing.
+        #[serde(default)]
+        read_ahead_bytes: u64,
         /// One of them.
         drive: DriveFile,
     },
@@ -312,11 +316,15 @@ impl DeviceFile {
                 Box::new(Servers::new(*count, time, setting.stream("service")))
             }
             ModelFile::Drives { layout: LayoutFile::Single, drive, .. } => Box::new(Hdd::new(drive.spec(setting))),
-            ModelFile::Drives { layout, count, unit_bytes, cache_bytes, drive } => {
+            ModelFile::Drives { layout, count, unit_bytes, cache_bytes, read_ahead_bytes, drive } => {
                 let layout = if *layout == LayoutFile::Raid5 { Layout::Raid5 } else { Layout::Raid0 };
                 let array = Array::new(layout, *count, *unit_bytes, &drive.spec(setting));
                 let overhead = Duration::from_secs_f64(drive.overhead_us * 1e-6 * setting.factor("overhead"));
-                Box::new(array.with_cache(*cache_bytes, overhead))
+                let array = Box::new(array.with_cache(*cache_bytes, overhead));
+                match *read_ahead_bytes {
+                    0 => array,
+                    ahead => Box::new(ReadAhead::new(array, ahead, *unit_bytes, self.bytes(), overhead)),
+                }
             }
             ModelFile::Ssd(drive) => Box::new(drive.clean(setting).expect("a test makes one of every file")),
         }

@@ -47,6 +47,13 @@ impl Host {
         self
     }
 
+    /// With a parameter that is a switch.
+    #[must_use]
+    pub fn flag(mut self, name: &str, value: bool) -> Self {
+        self.parameters.insert(name.into(), Value::Bool(value));
+        self
+    }
+
     /// With this cost of requests.
     #[must_use]
     pub fn cost(mut self, cost: CostModel) -> Self {

@@ -209,6 +209,25 @@ fn who_becomes_active_starts_where_the_furthest_behind_is() {
     assert_eq!(desk.tags(secs(5), B).share_tag, tag(secs(5)));
 }
 
+// rule: mclock.activation
+#[test]
+fn without_tag_adjustment_who_ran_ahead_of_real_time_starves() {
+    let after_b_came = |adjusts: bool| {
+        let subject = paper().with("tag_adjustment", Value::Bool(adjusts));
+        let mut desk = Desk::new(&subject, of(10), of(10));
+        desk.ask(secs(1), A, 40);
+        for id in 0..20 {
+            assert_eq!(desk.look(secs(1)), Ok((id, Phase::Weight)));
+        }
+        desk.ask(secs(1), B, 20);
+        // A's requests are the first forty, B's come after.
+        let turns: Vec<bool> = (0..10).map(|_| desk.look(secs(1)).expect("somebody may go").0 < 40).collect();
+        turns.iter().filter(|is_a| **is_a).count()
+    };
+    assert_eq!(after_b_came(true), 5, "turns are equal");
+    assert_eq!(after_b_came(false), 0, "A waits until B has had as much");
+}
+
 // rule: mclock.batch, mclock.batch-limit
 #[test]
 fn neighbours_go_together_as_long_as_the_limit_lets_them() {

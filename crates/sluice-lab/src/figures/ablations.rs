@@ -7,13 +7,15 @@ use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::policy::{Class as Kind, LatencyTarget};
 use sluice_sched::{Bytes, CostModel, Instant, Policy};
 use sluice_sim::devices::Model;
+use sluice_sim::devices::link::{Link, LinkParams, OverWhen};
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::scenario::models;
-use sluice_sim::workloads::{Address, Mix, Open, Pattern, Workload};
+use sluice_sim::workloads::{Address, DatagramParams, Datagrams, Mix, Open, Pattern, Workload};
 
 use crate::band::Setting;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::scene::{self, Scene};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, refused, run};
 
 /// Seconds before it is measured, and until it ends.
@@ -44,6 +46,11 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         row!("A5", "background queue of Flubber: latency of a VM beside a backup that is its equal, or background"),
         row!("A6", "slices corrected by bandwidth (MoTS), 8 requests at the SSD: furthest from the weights 10:7:4:1"),
         row!("A7", "the same with 32 requests at the SSD, where slices overlap and the correction does harm"),
+        row!("A8", "tag adjustment of mClock, mode \"paper\": a VM beside an equal one that has come 15 s after it"),
+        row!(
+            "A9",
+            "inactivity delay of WRR, 0 to 10 ms, turns held: a NIC of weight 1 beside one of 30 that uses a fifth of the link"
+        ),
     ],
     run: measure,
 };
@@ -167,6 +174,33 @@ fn time_slices(scheduler: &'static str, depth: u32, setting: &Setting) -> Result
     Ok(off.fold(0.0, f64::max))
 }
 
+/// Requests per second of a VM after an equal one has come.
+fn tag_adjustment(on: bool, setting: &Setting) -> Result<f64, LabError> {
+    let makes = ["first", "second"].map(|name| move |span| closed(32, random_reads(16 << 10, span), setting, name));
+    let starts = [0, 15].into_iter().zip(&makes);
+    let actors = starts.map(|(start, make)| scene::Actor { policy: policy(0, 0, 100), start, make });
+    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: SPAN, seconds: SECONDS.1 as u64 };
+    let host = Host::new("mclock", 32).text("mode", "paper").flag("tag_adjustment", on);
+    Ok(mean_rate(&scene.play(host.gate()?, array(setting)?, host.scheduler)?, 0, 15, SECONDS.1))
+}
+
+/// Megabits per second of a light NIC beside a heavy one that is never idle for long and has little to send.
+fn inactivity_delay(delay: &str, setting: &Setting) -> Result<f64, LabError> {
+    let link = DeviceFile::load("netback-link")?.link(setting)?;
+    let model = Box::new(Link::new(LinkParams { over_when: OverWhen::Sent, ..link.params() }));
+    let host = Host::new("wrr", 16).text("unit", "packets").flag("hold", true).text("delay", delay);
+    let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
+    for (name, weight, part) in [("heavy", 30, 5), ("light", 1, 1)] {
+        let bits_per_second = link.bits_per_second / part;
+        let params = DatagramParams { payload: 1472, bits_per_second, jitter: link.jitter, buffer: link.buffer };
+        let vm = simulation.add_vm_at(Placement::Pinned(0), Policy::weighted(weight)).map_err(refused)?;
+        let flow = Datagrams::new(params, Instant::ZERO, setting.stream(name));
+        simulation.add_thread(vm, Thread::new(Box::new(flow))).map_err(refused)?;
+    }
+    run(&mut simulation, SECONDS.1 as u64, host.scheduler)?;
+    Ok(8.0 * megabytes(&simulation, 1))
+}
+
 fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let equal = CostModel::per_request();
     let rows = [
@@ -206,6 +240,20 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
             "furthest from the weights [%]",
             time_slices("cfq", 32, setting)?,
             time_slices("mcfq", 32, setting)?,
+        ),
+        (
+            "A8",
+            "tag adjustment",
+            "the first VM [IOPS]",
+            tag_adjustment(false, setting)?,
+            tag_adjustment(true, setting)?,
+        ),
+        (
+            "A9",
+            "inactivity delay",
+            "the light NIC [Mb/s]",
+            inactivity_delay("0ms", setting)?,
+            inactivity_delay("10ms", setting)?,
         ),
     ];
     let mut finding = Finding::default();

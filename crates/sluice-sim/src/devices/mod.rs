@@ -13,6 +13,7 @@ pub mod hdd;
 pub mod linear;
 pub mod link;
 pub mod pace;
+pub mod read_ahead;
 pub mod servers;
 pub mod sets;
 pub mod ssd;

@@ -62,6 +62,8 @@ pub struct Params {
     /// Most reservation time that is caught up after a stall; product mode alone.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
+    /// Whether a VM that becomes active starts beside the others' share tags; paper mode alone. \[mclock\] 3, "Tag Adjustment".
+    pub tag_adjustment: bool,
 }
 
 impl Default for Params {
@@ -71,6 +73,7 @@ impl Default for Params {
             batch: 0,
             batch_distance: Bytes::mib(4),
             reservation_catchup_max: Duration::from_secs(1),
+            tag_adjustment: true,
         }
     }
 }
@@ -141,6 +144,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "time with unit",
             default: "\"1s\"",
             help: "How much missed reservation is caught up after the device stalled; mode \"product\" alone",
+        },
+        Parameter {
+            name: "tag_adjustment",
+            kind: "true or false",
+            default: "true",
+            help: "Whether a VM that becomes active competes with the furthest behind; without, those whose tags have run ahead \
+                   of real time starve beside it; mode \"paper\" alone",
         },
     ],
     build,

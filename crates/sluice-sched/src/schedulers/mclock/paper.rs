@@ -47,6 +47,7 @@ struct Owner {
 pub struct Paper {
     batch_max: u32,
     batch_distance: u64,
+    tag_adjustment: bool,
     owners: Vec<Option<Owner>>,
     queued: u64,
     in_flight: u64,
@@ -145,6 +146,7 @@ impl Paper {
         Paper {
             batch_max: params.batch_on(facts),
             batch_distance: params.batch_distance.0,
+            tag_adjustment: params.tag_adjustment,
             owners: Vec::new(),
             queued: 0,
             in_flight: 0,
@@ -239,13 +241,14 @@ impl Scheduler for Paper {
     fn insert(&mut self, now: Instant, request: Request) {
         let owner = request.owner;
         self.queued += 1;
+        let adjusts = self.tag_adjustment;
         let state = self.owner_mut(owner);
         let wakes = state.queue.is_empty();
         // A client of several servers often has nothing at one of them for a moment; what it got elsewhere meanwhile, which its
         // next request tells, would count twice if it then stood behind who is furthest behind here.
         // rule: mclock.forget
         let known = state.told.is_some_and(|told| now.since(told) < CLIENT_IDLE);
-        let activates = wakes && state.in_flight == 0 && !known;
+        let activates = wakes && state.in_flight == 0 && !known && adjusts;
         // More than 1 since its last request: others served it too. With one server alone it is 1, and all is as without a client.
         if request.flags.contains(Flags::TRACKED) && (request.delta > 1 || state.told.is_some()) {
             state.told = Some(now);

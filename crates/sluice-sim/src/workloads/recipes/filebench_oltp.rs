@@ -1,8 +1,8 @@
 //! Filebench's oltp: many readers of a database, few writers that follow them, and a log.
 //!
 //! 200 readers read 2 KiB anywhere; after 1,000 reads a writer makes 100 synchronous writes of 2 KiB; after 3,200 the log
-//! takes one of 256 KiB; with 2,000 that no writer has followed yet readers wait. A synchronous write is a write and a
-//! flush. \[mclock\] 5.1.5 used a database of 10 GB and a log of 1 GB; the tool's own files are ten of 10 MiB, and 10 MiB.
+//! takes one of 256 KiB; with 2,000 that no writer has followed yet readers wait. A synchronous write is a write and, from a
+//! guest with barriers, a flush. \[mclock\] 5.1.5 used a database of 10 GB and a log of 1 GB; the tool's own files are ten of 10 MiB, and 10 MiB.
 //!
 //! Between two reads a reader turns a loop of 200,000 rounds, whose time depends on the guest's CPU: `think`. Left out: the
 //! bound of the log's semaphore, the names, the page cache beyond `cached`.
@@ -39,6 +39,12 @@ pub(super) const RECIPES: &[Recipe] = &[Recipe {
         parameter("log", "a size", "\"10MiB\"", "Behind it; begins anew at its end"),
         parameter("think", "a time", "\"1ms\"", "[A] Of a reader, between two reads"),
         parameter("cached", "a part", "0", "[A] Of the reads, what a guest's page cache answers"),
+        parameter(
+            "flush",
+            "true or false",
+            "true",
+            "Whether a flush follows each write; guests without barriers send none",
+        ),
         parameter("reads", "requests; 0: no end", "0", "After how many reads, cached ones too, the readers are over"),
     ],
     build,
@@ -56,6 +62,7 @@ struct Params {
     #[serde(with = "params::duration")]
     think: Duration,
     cached: f64,
+    flush: bool,
     reads: u64,
 }
 
@@ -81,6 +88,7 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
         writers: params.writers,
         think: params.think,
         cached: params.cached,
+        flush: params.flush,
         left: if params.reads == 0 { u64::MAX } else { params.reads },
         to_write: 0,
         to_log: 0,
@@ -102,6 +110,7 @@ struct Oltp {
     writers: u32,
     think: Duration,
     cached: f64,
+    flush: bool,
     left: u64,
     /// Reads that have woken no writer yet, and those that have not woken the log.
     to_write: u64,
@@ -132,7 +141,8 @@ impl Oltp {
             self.to_write -= READS_PER_WRITER;
             for _ in 0..WRITES {
                 let offset = random.below(self.places) * u64::from(self.size);
-                steps.extend([ask(Kind::Write, offset, self.size), flush()]);
+                steps.push_back(ask(Kind::Write, offset, self.size));
+                steps.extend(self.flush.then(flush));
             }
         } else if self.running > 0 {
             steps.push_back(Step::Park);
@@ -144,7 +154,8 @@ impl Oltp {
             self.to_log -= READS_PER_LOG;
             let offset = self.log_start + self.log_cursor * u64::from(self.log_size);
             self.log_cursor = (self.log_cursor + 1) % self.log_places;
-            steps.extend([ask(Kind::Write, offset, self.log_size), flush()]);
+            steps.push_back(ask(Kind::Write, offset, self.log_size));
+            steps.extend(self.flush.then(flush));
         } else if self.running > 0 {
             steps.push_back(Step::Park);
         }

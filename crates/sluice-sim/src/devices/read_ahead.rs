@@ -1,0 +1,314 @@
+//! A controller that reads ahead of sequential streams into its cache.
+//!
+//! The third read in a row that begins where the one before it ended makes a stream. From then on the controller reads whole
+//! stripe units, and keeps so many bytes ahead of the stream under way or in its cache; a read of the stream is over when all of its
+//! units are there. Everything else goes to the device as it is. A unit is dropped when the stream has passed it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use sluice_sched::gate::Slot;
+use sluice_sched::{Instant, Kind};
+
+use super::{Job, Model};
+
+/// Streams that are remembered; the one that was read longest ago is forgotten first.
+const STREAMS: usize = 32;
+/// Reads in a row that make a stream.
+const IN_A_ROW: u32 = 3;
+/// Slots of the device from here on are the controller's own reads; those of a gate are far below.
+const OWN: u32 = 1 << 31;
+
+/// Where a stream is expected to go on.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    next: u64,
+    in_a_row: u32,
+}
+
+/// A stripe unit in the cache.
+#[derive(Debug)]
+enum Unit {
+    /// It is being read for these, and kept unless nobody else wants it.
+    Coming { readers: Vec<Slot>, keep: bool },
+    /// It has been read.
+    There,
+}
+
+/// A device behind such a controller.
+pub struct ReadAhead {
+    device: Box<dyn Model>,
+    /// Bytes of a unit, and units of the device.
+    unit: u64,
+    units: u64,
+    /// Units that are kept ahead.
+    ahead: u64,
+    latency: Duration,
+    streams: VecDeque<Stream>,
+    cache: BTreeMap<u64, Unit>,
+    /// Which unit each of the controller's own reads brings, and what is free among them.
+    own: Vec<u64>,
+    free: Vec<u32>,
+    /// For how many units a read still waits.
+    waiting: BTreeMap<Slot, u32>,
+    /// Are over at their times, in this order.
+    over: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
+    sequence: u64,
+}
+
+impl ReadAhead {
+    /// Keeps `ahead` bytes ahead, in units of `unit` bytes, of a device of `size` bytes; a read from the cache takes `latency`.
+    ///
+    /// # Panics
+    /// If a unit has no bytes.
+    #[must_use]
+    pub fn new(device: Box<dyn Model>, ahead: u64, unit: u64, size: u64, latency: Duration) -> Self {
+        ReadAhead {
+            device,
+            unit,
+            units: size / unit,
+            ahead: ahead.div_ceil(unit),
+            latency,
+            streams: VecDeque::new(),
+            cache: BTreeMap::new(),
+            own: Vec::new(),
+            free: Vec::new(),
+            waiting: BTreeMap::new(),
+            over: BinaryHeap::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Whether a read goes on with a stream; remembers where the next one would begin.
+    fn follows(&mut self, offset: u64, length: u64) -> bool {
+        let known = self.streams.iter().position(|stream| stream.next == offset);
+        let before = known.and_then(|index| self.streams.remove(index)).map_or(0, |stream| stream.in_a_row);
+        if self.streams.len() == STREAMS
+            && let Some(Stream { next, in_a_row: IN_A_ROW.. }) = self.streams.pop_front()
+        {
+            let unit = next / self.unit;
+            (unit..unit + 1 + self.ahead).for_each(|unit| self.drop_unit(unit));
+        }
+        self.streams.push_back(Stream { next: offset + length, in_a_row: before + 1 });
+        before + 1 >= IN_A_ROW
+    }
+
+    /// Begins to read a unit, unless it is there or coming.
+    fn fetch(&mut self, now: Instant, unit: u64) {
+        if unit >= self.units || self.cache.contains_key(&unit) {
+            return;
+        }
+        self.cache.insert(unit, Unit::Coming { readers: Vec::new(), keep: true });
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.own.push(0);
+            self.own.len() as u32 - 1
+        });
+        self.own[index as usize] = unit;
+        let (offset, length) = (unit * self.unit, self.unit as u32);
+        self.device.submit(now, Job { slot: Slot(OWN + index), kind: Kind::Read, offset, length });
+    }
+
+    /// A read of a stream.
+    fn read(&mut self, now: Instant, job: Job) {
+        let end = job.offset + u64::from(job.length);
+        let (first, behind) = (job.offset / self.unit, end.div_ceil(self.unit));
+        (first..behind + self.ahead).for_each(|unit| self.fetch(now, unit));
+        let mut missing = 0;
+        for unit in first..behind {
+            if let Some(Unit::Coming { readers, .. }) = self.cache.get_mut(&unit) {
+                readers.push(job.slot);
+                missing += 1;
+            }
+        }
+        if missing == 0 {
+            self.finish(now, job.slot);
+        } else {
+            self.waiting.insert(job.slot, missing);
+        }
+        (first..end / self.unit).for_each(|unit| self.drop_unit(unit));
+    }
+
+    /// The stream has passed a unit, or is forgotten: what is there goes, what is coming when it has come.
+    fn drop_unit(&mut self, unit: u64) {
+        match self.cache.get_mut(&unit) {
+            Some(Unit::There) => drop(self.cache.remove(&unit)),
+            Some(Unit::Coming { keep, .. }) => *keep = false,
+            None => {}
+        }
+    }
+
+    fn finish(&mut self, now: Instant, slot: Slot) {
+        self.over.push(Reverse((now + self.latency, self.sequence, slot)));
+        self.sequence += 1;
+    }
+
+    /// A unit has been read.
+    fn arrived(&mut self, at: Instant, index: u32) {
+        let unit = self.own[index as usize];
+        self.free.push(index);
+        let Some(Unit::Coming { readers, keep }) = self.cache.remove(&unit) else {
+            unreachable!("a unit that is being read is in the cache as coming")
+        };
+        if keep {
+            self.cache.insert(unit, Unit::There);
+        }
+        for slot in readers {
+            let left = self.waiting.get_mut(&slot).expect("a reader of a coming unit waits");
+            *left -= 1;
+            if *left == 0 {
+                self.waiting.remove(&slot);
+                self.finish(at, slot);
+            }
+        }
+    }
+}
+
+impl Model for ReadAhead {
+    fn submit(&mut self, now: Instant, job: Job) {
+        let within = job.offset + u64::from(job.length) <= self.units * self.unit;
+        if job.kind == Kind::Read && within && self.follows(job.offset, u64::from(job.length)) {
+            self.read(now, job);
+        } else {
+            self.device.submit(now, job);
+        }
+    }
+
+    fn settle(&mut self, now: Instant) {
+        self.device.settle(now);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let over = self.over.peek().map(|Reverse((at, _, _))| *at);
+        self.device.next().into_iter().chain(over).min()
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Slot> {
+        loop {
+            if let Some(Reverse((at, _, slot))) = self.over.peek().copied()
+                && at <= now
+            {
+                self.over.pop();
+                return Some(slot);
+            }
+            let slot = self.device.take(now)?;
+            if slot.0 < OWN {
+                return Some(slot);
+            }
+            self.arrived(now, slot.0 - OWN);
+        }
+    }
+
+    fn take_dropped(&mut self) -> Option<Slot> {
+        self.device.take_dropped()
+    }
+
+    fn dropped(&self) -> u64 {
+        self.device.dropped()
+    }
+
+    fn busy_nanos(&self) -> u64 {
+        self.device.busy_nanos()
+    }
+
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.device.ahead_nanos(now)
+    }
+
+    fn servers(&self) -> u32 {
+        self.device.servers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::servers::{Servers, ServiceTime};
+    use crate::random::stream;
+
+    const UNIT: u64 = 64 << 10;
+
+    /// Four servers of 1 ms, 256 KiB ahead.
+    fn device() -> ReadAhead {
+        let time = ServiceTime::Fixed(Duration::from_millis(1));
+        let servers = Box::new(Servers::new(4, time, stream(0, "read ahead")));
+        ReadAhead::new(servers, 4 * UNIT, UNIT, 1 << 30, Duration::from_micros(100))
+    }
+
+    /// How long a read of 32 KiB takes, in microseconds, when it is the only one.
+    fn read(device: &mut ReadAhead, now: &mut u64, offset: u64) -> u64 {
+        let from = Instant::from_nanos(*now * 1000);
+        device.submit(from, Job { slot: Slot(7), kind: Kind::Read, offset, length: 32 << 10 });
+        device.settle(from);
+        loop {
+            let at = device.next().expect("a read is under way");
+            let taken = device.take(at);
+            device.settle(at);
+            if taken == Some(Slot(7)) {
+                let took = at.nanos_since(from) / 1000;
+                *now += took;
+                return took;
+            }
+        }
+    }
+
+    #[test]
+    fn the_third_in_a_row_makes_a_stream_which_then_finds_what_it_wants() {
+        let (mut device, mut now) = (device(), 0);
+        let took: Vec<u64> = (0..12).map(|read_of| read(&mut device, &mut now, read_of * (32 << 10))).collect();
+        assert_eq!(took[..3], [1000, 1000, 1100], "the third waits for its unit");
+        assert!(took[4..].iter().all(|took| *took <= 1100) && took[3] == 100, "{took:?}");
+        assert!(took.iter().filter(|took| **took == 100).count() >= 7, "{took:?}");
+        assert!(device.cache.len() <= 5, "{} units are kept", device.cache.len());
+    }
+
+    #[test]
+    fn what_is_no_stream_goes_to_the_device() {
+        let (mut device, mut now) = (device(), 0);
+        for offset in [0, 1 << 20, 5 << 20, 3 << 20, 1 << 25] {
+            assert_eq!(read(&mut device, &mut now, offset), 1000);
+        }
+        assert!(device.cache.is_empty());
+    }
+
+    #[test]
+    fn streams_have_their_own_places_and_are_forgotten_in_time() {
+        let (mut device, mut now) = (device(), 0);
+        let mut at =
+            |device: &mut ReadAhead, stream: u64, step: u64| read(device, &mut now, (stream << 24) + step * (32 << 10));
+        for step in 0..8 {
+            for stream in 0..4 {
+                at(&mut device, stream, step);
+            }
+        }
+        assert_eq!([0, 1, 2, 3].map(|stream| at(&mut device, stream, 8)), [100; 4]);
+        for stream in 4..4 + STREAMS as u64 {
+            at(&mut device, stream, 0);
+        }
+        while let Some(next) = device.next() {
+            assert_eq!(device.take(next), None);
+        }
+        assert!(device.cache.is_empty(), "{:?}", device.cache);
+    }
+
+    #[test]
+    fn many_at_once_are_all_over_and_nothing_is_read_behind_the_end() {
+        let (mut device, mut over) = (device(), [0; 16]);
+        let start = (1 << 30) - 16 * (32 << 10);
+        for slot in 0..16 {
+            let offset = start + u64::from(slot) * (32 << 10);
+            device.submit(Instant::ZERO, Job { slot: Slot(slot), kind: Kind::Read, offset, length: 32 << 10 });
+        }
+        device.settle(Instant::ZERO);
+        while let Some(at) = device.next() {
+            if let Some(slot) = device.take(at) {
+                over[slot.0 as usize] += 1;
+            }
+            device.settle(at);
+        }
+        assert_eq!(over, [1; 16]);
+        assert!(device.waiting.is_empty() && device.cache.is_empty(), "{:?}", device.cache);
+        // Two reads of half a unit, then seven whole units.
+        assert_eq!(device.busy_nanos(), 9_000_000);
+    }
+}
