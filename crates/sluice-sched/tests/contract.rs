@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::analysis::assert_close;
 use common::plan::{for_plans, for_plans_as_found, plan};
-use common::watched::{Waits, keep_contract, watch, watched};
+use common::watched::{Waits, keep_contract, watch, watch_in_any_order, watched};
 use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::policy::{Class, Field};
@@ -24,6 +24,40 @@ use sluice_sched::*;
 fn every_scheduler_keeps_the_contract() {
     for subject in subjects() {
         for_plans(100, plan(true), |plan| keep_contract(plan, || watched(&subject, plan)));
+    }
+}
+
+/// The same with background work, priorities and latency targets, and while they change.
+// rule: sfqd.work-conserving
+/// rule: gate.four-answers, gate.wait-completion, gate.spurious-timer, gate.depth
+#[test]
+fn every_scheduler_keeps_the_contract_whatever_the_classes() {
+    for subject in subjects() {
+        for_plans(60, plan(true), |plan| {
+            let plan = plan.flavoured();
+            keep_contract(&plan, || watched(&subject, &plan));
+        });
+    }
+}
+
+/// Without idling S5 has no exception but limits (MM13): with a free device and requests one goes.
+/// rule: anticipatory.antic-expire, cfq.idle-arm, flubber.f9
+#[test]
+fn mm13_without_idling_whoever_asks_is_served() {
+    let still = |subject: Subject| subject.text("tick", "0s").text("slice_idle", "0s").text("group_idle", "0s");
+    let cfq = |mode: &str| still(Subject::of("cfq").text("mode", mode));
+    let subjects = [
+        Subject::of("anticipatory").text("tick", "0s").text("antic_expire", "0s"),
+        cfq("group"),
+        cfq("2.6.32"),
+        cfq("2.6.18"),
+        still(Subject::of("mcfq")),
+        Subject::of("flubber").text("mode", "product").text("max_wait", "0s"),
+    ];
+    for subject in subjects {
+        for_plans(60, plan(true), |plan| {
+            keep_contract(plan, || watch_in_any_order(subject.build(&plan.facts()), Waits::Never, plan));
+        });
     }
 }
 
@@ -164,7 +198,7 @@ fn a_broken_scheduler_is_noticed() {
         (Flaw::WaitsInThePast, Waits::Paper, "S5: a wait lies in the future"),
         (Flaw::WaitsForNoReason, Waits::Never, "enforces no limit"),
         (Flaw::WaitsForNoReason, Waits::Paper, "S5: "),
-        (Flaw::WaitsForNoReason, Waits::UntilDue, "S5: waits 1s"),
+        (Flaw::WaitsForNoReason, Waits::UntilDue(71 * MILLI), "S5: waits 1s"),
         (Flaw::WaitsForNoReason, Waits::Idling(8 * MILLI), "S5: idles 1s"),
         (Flaw::WakesForNothing, Waits::Somehow, "S6: woken"),
         (Flaw::WaitsForACompletion, Waits::Never, "S6: waits for a completion that cannot come"),

@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::plan::{ChangePlan, Plan, VmPlan, for_plans, for_plans_as_found, plan};
+use common::plan::{for_plans, for_plans_as_found, plan};
 use common::twin::twin;
 use common::*;
 use sluice_sched::gate::GateSettings;
@@ -57,6 +57,11 @@ struct Passed {
     start: Instant,
     order: u64,
     background: bool,
+}
+
+/// A flush is nowhere on the disk, and a discard moves no head.
+fn moves_head(request: &Request) -> bool {
+    matches!(request.kind, Kind::Read | Kind::Write)
 }
 
 #[derive(Debug)]
@@ -170,7 +175,8 @@ impl Oracle {
         }
         let Some(end) = self.last_end else { return Ok((*head, true)) };
         let in_scope = |passed: &&Passed| self.kind == Which::Paper || !passed.background;
-        let next = self.passed.iter().filter(in_scope).filter(|passed| passed.request.offset == end);
+        let next = self.passed.iter().filter(in_scope).filter(|passed| moves_head(&passed.request));
+        let next = next.filter(|passed| passed.request.offset == end);
         if let Some(next) = next.min_by_key(|passed| passed.order) {
             return Ok((*next, false));
         }
@@ -187,7 +193,7 @@ impl Oracle {
 
 impl Scheduler for Oracle {
     fn insert(&mut self, now: Instant, request: Request) {
-        if self.vm(request.owner).is_background() {
+        if self.vm(request.owner).is_background() || request.flags.contains(Flags::BACKGROUND) {
             return self.pass(now, request, true);
         }
         if self.e2() {
@@ -219,7 +225,9 @@ impl Scheduler for Oracle {
         self.passed.retain(|passed| passed.order != chosen.order);
         let request = chosen.request;
         self.last_vm = Some(request.owner).filter(|_| as_head);
-        self.last_end = Some(request.offset + u64::from(request.length));
+        if moves_head(&request) {
+            self.last_end = Some(request.offset + u64::from(request.length));
+        }
         self.flying.push(request);
         Decision::Dispatch(request)
     }
@@ -269,33 +277,6 @@ impl Scheduler for Oracle {
     }
 }
 
-/// Targets of 10 to 200 ms, and now and then background work, from what the plan says of other things.
-fn flavour(policy: &mut Policy) {
-    let millis = match policy.weight.map_or(0, |weight| weight.hundredths()) {
-        0..=200 => 10,
-        201..=1000 => 60,
-        1001..=20_000 => 80,
-        _ => 200,
-    };
-    let p99 = Duration::from_millis(millis);
-    policy.latency = (policy.burst != Some(5)).then_some(LatencyTarget { p99, reads_only: false });
-    policy.class = if policy.idle_credit == 8 { Class::Background } else { Class::Foreground };
-}
-
-fn flavoured(plan: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    let each = |vm: &mut VmPlan| flavour(&mut vm.policy);
-    plan.vms.iter_mut().for_each(each);
-    for (_, change) in &mut plan.changes {
-        match change {
-            ChangePlan::SetOwner(_, policy) => flavour(policy),
-            ChangePlan::AddOwner(vm) => each(vm),
-            _ => {}
-        }
-    }
-    plan
-}
-
 fn subject(kind: Which, beta: u64) -> Subject {
     let subject = match kind {
         Which::Paper | Which::Printed => Subject::of("flubber").text("mode", "paper"),
@@ -312,7 +293,7 @@ fn the_fast_ones_decide_as_the_rules_say() {
     for kind in [Which::Paper, Which::Product, Which::Baseline] {
         for beta in [1, 4, 32] {
             for_plans(48, plan(true), |plan| {
-                let plan = flavoured(plan);
+                let plan = plan.flavoured();
                 let pair = twin(subject(kind, beta).build(&plan.facts()), Box::new(Oracle::new(kind, beta)));
                 let world = plan.run(pair, Instant::ZERO, |_| ());
                 assert!(!world.log.is_empty());
@@ -325,7 +306,7 @@ fn the_fast_ones_decide_as_the_rules_say() {
 #[should_panic(expected = "the fast one, then the oracle")]
 fn another_interval_factor_is_noticed() {
     for_plans_as_found(32, plan(true), |plan| {
-        let plan = flavoured(plan);
+        let plan = plan.flavoured();
         let pair = twin(subject(Which::Paper, 1).build(&plan.facts()), Box::new(Oracle::new(Which::Paper, 2)));
         drop(plan.run(pair, Instant::ZERO, |_| ()));
     });

@@ -126,7 +126,7 @@ impl StackWorld {
             if event == Some(next)
                 && let Some(Reverse((_, _, slot))) = self.ends.pop()
             {
-                self.device.finish(slot);
+                let _ = self.device.finish(slot);
                 self.stack.complete(self.now, slot, true, &mut self.ended);
             }
             self.answer();

@@ -39,6 +39,8 @@ pub struct Stub {
     waiting: Vec<(Slot, OwnerId, (u64, u64))>,
     head: u64,
     serving: Vec<Slot>,
+    /// By slot the place of its request in the log.
+    logged: Vec<usize>,
     rng: Pcg32,
 }
 
@@ -54,6 +56,7 @@ impl Stub {
             waiting: Vec::new(),
             head: 0,
             serving: Vec::new(),
+            logged: Vec::new(),
             rng: chance(11),
         }
     }
@@ -73,7 +76,10 @@ impl Stub {
         self.service = Service::Fixed(super::SECOND * self.servers as u64 / iops);
     }
 
-    fn take(&mut self, slot: Slot, owner: OwnerId, place: (u64, u64)) {
+    fn take(&mut self, slot: Slot, owner: OwnerId, place: (u64, u64), logged: usize) {
+        let slots = self.logged.len().max(slot.0 as usize + 1);
+        self.logged.resize(slots, 0);
+        self.logged[slot.0 as usize] = logged;
         self.waiting.push((slot, owner, place));
         self.held_max = self.held_max.max(self.waiting.len() + self.serving.len());
     }
@@ -103,8 +109,10 @@ impl Stub {
         ends
     }
 
-    pub fn finish(&mut self, slot: Slot) {
+    /// What was at this slot is served: its place in the log.
+    pub fn finish(&mut self, slot: Slot) -> usize {
         self.serving.retain(|serving| *serving != slot);
+        self.logged[slot.0 as usize]
     }
 }
 
@@ -118,6 +126,6 @@ impl Device for Taken<'_> {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         self.log.push(Record { at: now, source: submission.token, request: submission.request });
         let request = &submission.request;
-        self.stub.take(submission.slot, request.owner, (request.offset, request.end()));
+        self.stub.take(submission.slot, request.owner, (request.offset, request.end()), self.log.len() - 1);
     }
 }

@@ -86,6 +86,7 @@ pub struct Source {
     pub pattern: Pattern,
     pub places: Places,
     pub kind: Kind,
+    pub flags: Flags,
     /// Lengths, one after the other and round again.
     pub lengths: Vec<u32>,
     pub elsewhere: Option<Elsewhere>,
@@ -123,6 +124,8 @@ pub struct World {
     pub wakes: u64,
     pub sources: Vec<Source>,
     pub finished: Vec<Finished>,
+    /// What left the device when: its place in `log`.
+    pub done: Vec<(Instant, usize)>,
     pub wake: Option<Instant>,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     planned: u64,
@@ -139,6 +142,7 @@ impl World {
             wakes: 0,
             sources: Vec::new(),
             finished: Vec::new(),
+            done: Vec::new(),
             wake: None,
             events: BinaryHeap::new(),
             planned: 0,
@@ -235,7 +239,7 @@ impl World {
             owner: source.owner,
             volume: source.volume,
             kind: source.kind,
-            flags: Flags::NONE,
+            flags: source.flags,
             offset,
             length,
             token: index as u32,
@@ -331,7 +335,8 @@ impl World {
         if self.device.stalled_until > self.now {
             return self.plan(self.device.stalled_until, Event::Finish(slot));
         }
-        self.device.finish(slot);
+        let logged = self.device.finish(slot);
+        self.done.push((self.now, logged));
         let from = self.finished.len();
         self.gate.complete_all(self.now, slot, true, &mut self.finished);
         for place in from..self.finished.len() {
@@ -398,6 +403,7 @@ impl Source {
             pattern,
             places: Places::Random,
             kind: Kind::Read,
+            flags: Flags::NONE,
             lengths: vec![8192],
             elsewhere: None,
             on: false,
@@ -438,6 +444,11 @@ impl Source {
 
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
+        self
+    }
+
+    pub fn flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
         self
     }
 

@@ -3,15 +3,19 @@
 //! Everything lies on a grid of 1 ms. Costs are 1, 4, 16 or 64 exactly, and every rate is a product of powers of 2 and 5,
 //! so that tags are exact and an oracle can be held against them decision by decision.
 
+use std::time::Duration;
+
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use sluice_sched::gate::GateSettings;
+use sluice_sched::policy::{Class, PriorityClass};
 use sluice_sched::scheduler::{Facts, Scheduler};
 use sluice_sched::{
-    ByteRate, Bytes, CostModel, Instant, Iops, Limit, OwnerId, Policy, Reservation, Scope, VolumeId, Weight,
+    ByteRate, Bytes, CostModel, Flags, Instant, Iops, Kind, LatencyTarget, Limit, OwnerId, Policy, Reservation, Scope,
+    VolumeId, Weight,
 };
 
 use super::{MILLI, Order, Pattern, Places, Service, Source, Stub, World};
@@ -26,6 +30,8 @@ pub fn cost_model() -> CostModel {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub depth: u32,
+    /// Whether the scheduler is told of a device with a head that seeks.
+    pub rotational: bool,
     pub batch: u32,
     pub device: DevicePlan,
     pub vms: Vec<VmPlan>,
@@ -53,9 +59,13 @@ pub struct StreamPlan {
     pub volume: usize,
     pub traffic: Traffic,
     pub places: Places,
+    pub asks: Asks,
     pub lengths: Vec<u32>,
     pub elsewhere: Option<(u32, u32)>,
 }
+
+/// What a stream asks for.
+pub type Asks = (Kind, Flags);
 
 #[derive(Debug, Clone, Copy)]
 pub enum Traffic {
@@ -164,6 +174,7 @@ fn traffic() -> impl Strategy<Value = Traffic> {
         Traffic::Steady(Pattern::OnOff { outstanding, on: on * MILLI, off: off * MILLI })
     });
     prop_oneof![
+        1 => (0u64..13).prop_map(|think| Traffic::Steady(Pattern::Think(think * MILLI))),
         4 => (1u32..24).prop_map(|outstanding| Traffic::Steady(Pattern::Closed(outstanding))),
         2 => (1u64..40).prop_map(|every| Traffic::Steady(Pattern::Open(every * MILLI))),
         1 => on_off,
@@ -171,11 +182,25 @@ fn traffic() -> impl Strategy<Value = Traffic> {
     ]
 }
 
+/// Reads, and a good many writes, of which somebody waits for every other one.
+fn asks() -> impl Strategy<Value = Asks> {
+    prop_oneof![
+        5 => Just((Kind::Read, Flags::NONE)),
+        2 => Just((Kind::Write, Flags::NONE)),
+        2 => Just((Kind::Write, Flags::SYNC)),
+        1 => select(vec![(Kind::Flush, Flags::SYNC), (Kind::Discard, Flags::NONE), (Kind::Read, Flags::BACKGROUND)]),
+    ]
+}
+
 fn stream(volumes: usize) -> impl Strategy<Value = StreamPlan> {
     let places = select(vec![Places::Equal, Places::Contiguous, Places::Random]);
     let counted = option::weighted(0.2, (0u32..4, 0u32..6));
-    (0..volumes, traffic(), places, vec(select(LENGTHS.to_vec()), 1..4), counted).prop_map(
-        |(volume, traffic, places, lengths, elsewhere)| StreamPlan { volume, traffic, places, lengths, elsewhere },
+    let what = (places, asks());
+    (0..volumes, traffic(), what, vec(select(LENGTHS.to_vec()), 1..4), counted).prop_map(
+        |(volume, traffic, (places, asks), lengths, elsewhere)| {
+            let lengths = if asks.0 == Kind::Flush { vec![0] } else { lengths };
+            StreamPlan { volume, traffic, places, asks, lengths, elsewhere }
+        },
     )
 }
 
@@ -210,20 +235,70 @@ fn change(leaving: bool) -> impl Strategy<Value = ChangePlan> {
 pub fn plan(leaving: bool) -> impl Strategy<Value = Plan> {
     let depth = select(&[1u32, 2, 4, 8, 32][..]);
     let order = select(vec![Order::Fifo, Order::Lifo, Order::Random]);
-    let device = (select(&[1u32, 2, 4, 32][..]), order, prop::bool::weighted(0.15));
+    let device = (select(&[1u32, 2, 4, 32][..]), order, prop::bool::weighted(0.15), any::<bool>());
     let changes = vec((0u64..2500, change(leaving)), 0..8);
     (depth, select(&[1u32, 3, 8][..]), device, vec(vm(), 1..8), changes).prop_map(
-        |(depth, batch, (servers, order, one_slow), vms, mut changes)| {
+        |(depth, batch, (servers, order, one_slow, rotational), vms, mut changes)| {
             changes.sort_by_key(|(at, _)| *at);
             let device = DevicePlan { servers, order, one_slow };
-            Plan { depth, batch, device, vms, changes, millis: 2500 }
+            Plan { depth, rotational, batch, device, vms, changes, millis: 2500 }
         },
     )
 }
 
+/// Targets of 10 to 200 ms, now and then background work, and priorities, from what a policy says of other things.
+fn flavour(policy: &mut Policy) {
+    let hundredths = policy.weight.map_or(0, |weight| weight.hundredths());
+    let millis = match hundredths {
+        0..=200 => 10,
+        201..=1000 => 60,
+        1001..=20_000 => 80,
+        _ => 200,
+    };
+    let p99 = Duration::from_millis(millis);
+    policy.latency = (policy.burst != Some(5)).then_some(LatencyTarget { p99, reads_only: false });
+    policy.class = if policy.idle_credit == 8 { Class::Background } else { Class::Foreground };
+    policy.priority_class = match policy.burst {
+        Some(2) => PriorityClass::RealTime,
+        Some(20) => PriorityClass::Idle,
+        _ => PriorityClass::BestEffort,
+    };
+    policy.priority_level = (hundredths / 100 % 8) as u8;
+}
+
 impl Plan {
+    /// The plan with classes, priorities and latency targets.
+    pub fn flavoured(&self) -> Plan {
+        let mut plan = self.clone();
+        plan.policies().for_each(flavour);
+        plan
+    }
+
+    /// All policies of VMs that it speaks of.
+    fn policies(&mut self) -> impl Iterator<Item = &mut Policy> {
+        let changed = self.changes.iter_mut().filter_map(|(_, change)| match change {
+            ChangePlan::SetOwner(_, policy) => Some(policy),
+            ChangePlan::AddOwner(vm) => Some(&mut vm.policy),
+            _ => None,
+        });
+        self.vms.iter_mut().map(|vm| &mut vm.policy).chain(changed)
+    }
+
+    /// Whether any VM is, or becomes, background work or of the class that goes when nobody else asks.
+    pub fn has_idle(&self) -> bool {
+        let idle =
+            |policy: &mut Policy| policy.class == Class::Background || policy.priority_class == PriorityClass::Idle;
+        self.clone().policies().any(idle)
+    }
+
+    /// The longest latency target, in milliseconds.
+    pub fn latency_max(&self) -> u64 {
+        let millis = |policy: &mut Policy| policy.latency.map_or(0, |latency| latency.p99.as_millis() as u64);
+        self.clone().policies().map(millis).max().unwrap_or(0)
+    }
+
     pub fn facts(&self) -> Facts {
-        Facts { depth: self.depth, ..Facts::default() }
+        Facts { depth: self.depth, rotational: self.rotational, ..Facts::default() }
     }
 
     /// A gate with these VMs, at `start`.
@@ -270,8 +345,9 @@ fn add(world: &mut World, vm: &VmPlan) -> OwnerId {
             Traffic::Steady(pattern) => (pattern, 0),
             Traffic::Burst(requests) => (Pattern::Manual, requests),
         };
-        let mut source = Source::new(owner, volumes[stream.volume], pattern).places(stream.places);
-        source.lengths = stream.lengths.clone();
+        let (kind, flags) = stream.asks;
+        let mut source = Source::new(owner, volumes[stream.volume], pattern).places(stream.places).kind(kind);
+        (source.lengths, source.flags) = (stream.lengths.clone(), flags);
         if let Some((rho, delta)) = stream.elsewhere {
             source = source.elsewhere(rho.min(delta), delta);
         }

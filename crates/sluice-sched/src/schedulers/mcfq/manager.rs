@@ -110,8 +110,9 @@ impl Manager {
             outstanding: 0,
             since: Instant::ZERO,
             current: Sample::default(),
-            samples: VecDeque::new(),
-            corrections: VecDeque::new(),
+            // As long as they get, so that nothing grows while it works.
+            samples: VecDeque::with_capacity(self.window),
+            corrections: VecDeque::with_capacity(self.window),
             multiplier: ONE,
         });
     }
@@ -152,25 +153,26 @@ impl Manager {
     }
 
     /// The VM that all others are measured against: of those that worked the one of least weight, and of these the oldest.
+    /// When it came, its weight, and its bytes in so many samples.
     // rule: mcfq.roles, mcfq.t6
-    fn reference(&self) -> Option<(u64, u64, u64)> {
+    fn reference(&self) -> Option<(u64, u64, (u64, u64))> {
         let worked = self.vms.iter().flatten().filter(|vm| vm.worked(self.interval));
         let least = worked.min_by_key(|vm| (vm.weight, vm.came))?;
-        Some((least.came, least.weight, least.bytes() / least.samples.len() as u64))
+        Some((least.came, least.weight, (least.bytes(), least.samples.len() as u64)))
     }
 
     // rule: mcfq.ideal, mcfq.correction, mcfq.t1, mcfq.t3, mcfq.t5, mcfq.sign, mcfq.fixed-point, mcfq.scaling
     // rule: mcfq.converges, mcfq.limit-cycles, mcfq.base-half
     fn correct(&mut self) {
-        let Some((reference, weight, bandwidth)) = self.reference() else { return };
+        let Some((reference, weight, (bytes, samples))) = self.reference() else { return };
         let (mode, window, interval) = (self.mode, self.window, self.interval);
         for vm in self.vms.iter_mut().flatten() {
-            if vm.came == reference || !vm.worked(interval) || bandwidth == 0 {
+            if vm.came == reference || !vm.worked(interval) {
                 continue;
             }
-            let own = u128::from((vm.bytes() / vm.samples.len() as u64).max(1));
-            let ideal = u128::from(vm.weight) * u128::from(ONE);
-            let correction = ideal * u128::from(bandwidth) / (u128::from(weight.max(1)) * own);
+            // Nothing is rounded before the end, so that the unit of bandwidth is none of its business.
+            let ideal = u128::from(vm.weight) * u128::from(ONE) * u128::from(bytes) * vm.samples.len() as u128;
+            let correction = ideal / (u128::from(weight.max(1)) * u128::from(vm.bytes()) * u128::from(samples));
             let correction = u64::try_from(correction).unwrap_or(u64::MAX).clamp(ONE >> 12, ONE << 12);
             push(&mut vm.corrections, correction, window);
             let mean = vm.corrections.iter().sum::<u64>() / vm.corrections.len() as u64;
@@ -207,7 +209,7 @@ mod tests {
         natural: Vec<f64>,
         gain: f64,
         now: Instant,
-        scale: f64,
+        scale: u64,
     }
 
     impl Plant {
@@ -215,7 +217,7 @@ mod tests {
             let mut manager = Manager::new(&Params { mode, window, ..Params::default() });
             (0u32..).zip(weights).for_each(|(owner, weight)| manager.set(owner, *weight));
             let (weights, natural) = (weights.to_vec(), natural.to_vec());
-            Plant { manager, weights, natural, gain, now: Instant::ZERO, scale: 1e6 }
+            Plant { manager, weights, natural, gain, now: Instant::ZERO, scale: 1 }
         }
 
         fn multipliers(&self) -> Vec<f64> {
@@ -235,7 +237,7 @@ mod tests {
             (0u32..).zip(&bandwidth).for_each(|(owner, _)| self.manager.came(self.now, owner));
             self.now = self.now + Duration::from_secs(1);
             for (owner, bandwidth) in (0u32..).zip(bandwidth) {
-                self.manager.went(self.now, owner, (bandwidth * self.scale) as u64);
+                self.manager.went(self.now, owner, (bandwidth * 1e6) as u64 * self.scale);
             }
             self.manager.close(self.now);
             self.multipliers()
@@ -331,18 +333,18 @@ mod tests {
     #[test]
     fn the_scale_of_bandwidth_and_the_names_of_vms_do_not_matter() {
         for mode in MODES {
-            let run = |scale: f64, natural: &[f64]| {
+            let run = |scale: u64, natural: &[f64]| {
                 let mut plant = Plant::new(mode, 4, &[1000, 400, 400, 100], natural, 1.0);
                 plant.scale = scale;
                 plant.seconds(50)
             };
-            let before = run(1e6, &[0.7, 1.4, 0.9, 1.0]);
-            for (a, b) in before.iter().zip(&run(1e9, &[0.7, 1.4, 0.9, 1.0])) {
-                assert!(a.iter().zip(b).all(|(a, b)| (a / b - 1.0).abs() < 0.02), "{mode:?}: {a:?} {b:?}");
+            let before = run(1, &[0.7, 1.4, 0.9, 1.0]);
+            for scale in [2, 1000, 1 << 20] {
+                assert_eq!(run(scale, &[0.7, 1.4, 0.9, 1.0]), before, "{mode:?} x {scale}");
             }
-            for (a, b) in before.iter().zip(&run(1e6, &[0.7, 0.9, 1.4, 1.0])) {
-                assert!((a[1] / b[2] - 1.0).abs() < 1e-9 && (a[2] / b[1] - 1.0).abs() < 1e-9, "{mode:?}: {a:?} {b:?}");
-            }
+            let swapped = run(1, &[0.7, 0.9, 1.4, 1.0]);
+            let expected: Vec<Vec<f64>> = before.iter().map(|m| vec![m[0], m[2], m[1], m[3]]).collect();
+            assert_eq!(swapped, expected, "{mode:?}: two VMs of one weight change places");
         }
     }
 
