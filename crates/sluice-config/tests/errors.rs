@@ -422,6 +422,16 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             )],
         ),
     ]);
+    check(&[(
+        "source =",
+        "limit = \"2 iops\"\nsource =",
+        &[(
+            11,
+            "Volume a/v: its limit of requests needs 64 s for a full window of device d: its guest would take the disk for dead",
+        )],
+    )]);
+    let slow = GOOD.replace("source =", "limit = \"2 iops\"\nsource =");
+    parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
     let slow = GOOD.replace(weight, "limit = \"1 iops\"");
     parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
     parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap();
