@@ -254,7 +254,8 @@ pub(crate) const COST_KEYS: &[Key] =
 /// `window` of a device.
 pub static WINDOW: Section = Section {
     title: "device.NAME.window",
-    doc: "How much of one VM's work is taken in; the rest waits in its socket",
+    doc: "How much of one VM's work is taken in; the rest waits in its socket or its virtqueues. Of several volumes each may hold as \
+          much of it as it leaves free",
     groups: &[&[
         Key::new("requests", Kind::Integer(1, WINDOW_REQUESTS_MAX), "128", "Requests of one VM")
             .default("4 times the depth, at least 64"),

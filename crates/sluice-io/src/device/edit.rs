@@ -4,7 +4,7 @@ use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::device::nbd::Connection;
 use crate::device::spec::{Arrived, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
-use crate::device::turn::{Ending, Loop, Vm};
+use crate::device::turn::{Ending, Held, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
 use crate::nbd::export::Export;
 
@@ -24,8 +24,8 @@ impl Loop {
                     policy,
                     window,
                     gone: false,
-                    outstanding: 0,
-                    outstanding_bytes: 0,
+                    volumes: 0,
+                    outstanding: Held::default(),
                     waiting: Default::default(),
                     protocol_errors: 0,
                     refused: 0,
@@ -47,7 +47,7 @@ impl Loop {
                         volume.policy = policy;
                     }
                 }
-                self.crowded.push_back(index);
+                self.look_at_line(index);
                 Ok(())
             }
             Edit::RemoveVm { vm } => self.remove_vm(now, &vm),
@@ -105,11 +105,13 @@ impl Loop {
             store,
             connections: Vec::new(),
             sessions: Vec::new(),
+            outstanding: Held::default(),
             in_flight: 0,
             orphans: 0,
             leaving: false,
             mapped: now,
         });
+        self.vms[index].volumes += 1;
         Ok(())
     }
 
@@ -172,6 +174,8 @@ impl Loop {
             return;
         }
         let volume = self.backend.volumes.remove(index);
+        self.vms[volume.vm].volumes -= 1;
+        self.look_at_line(volume.vm);
         if let VolumeStore::File { file, .. } = volume.store {
             self.backend.files.close(file);
         }
@@ -221,7 +225,7 @@ impl Loop {
                 account: self.gate.account(vm.owner)?.clone(),
                 protocol_errors: vm.protocol_errors,
                 refused: vm.refused,
-                outstanding: vm.outstanding,
+                outstanding: vm.outstanding.requests,
             })
         });
         Snapshot {

@@ -29,10 +29,16 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 impl Loop {
     /// Enters a request into the table and the accounts of its VM's window.
     pub(super) fn open_io(&mut self, io: Io) -> u32 {
-        let vm = &mut self.vms[self.backend.volumes[io.volume].vm];
-        vm.outstanding += 1;
-        vm.outstanding_bytes += io.held;
+        let volume = &mut self.backend.volumes[io.volume];
+        volume.outstanding.add(io.held);
+        self.vms[volume.vm].outstanding.add(io.held);
         self.backend.ios.insert(io)
+    }
+
+    /// Whether there is room for one more request of a volume.
+    pub(super) fn has_room(&self, volume: u32) -> bool {
+        let volume = &self.backend.volumes[volume];
+        self.vms[volume.vm].has_room(volume.outstanding)
     }
 
     /// A request is complete: it arrives at the gate.
@@ -73,13 +79,11 @@ impl Loop {
             self.backend.pool.give(buffer);
         }
         self.backend.ios.clear(token);
-        let vm = self.backend.volumes[volume].vm;
-        let state = &mut self.vms[vm];
-        state.outstanding -= 1;
-        state.outstanding_bytes -= held;
-        if !state.waiting.is_empty() {
-            self.crowded.push_back(vm);
-        }
+        let volume = &mut self.backend.volumes[volume];
+        volume.outstanding.remove(held);
+        let vm = volume.vm;
+        self.vms[vm].outstanding.remove(held);
+        self.look_at_line(vm);
         match origin {
             Origin::Nbd { connection: index, .. } => {
                 let connection = &mut self.connections[index];
@@ -98,15 +102,23 @@ impl Loop {
         }
     }
 
-    /// A client's VM has no room: it stands in line.
-    pub(super) fn wait_for_room(&mut self, vm: u32, client: Client) {
+    /// The clients of a VM that wait for room may find some.
+    pub(super) fn look_at_line(&mut self, vm: u32) {
+        if !self.vms[vm].waiting.is_empty() && self.crowded.back() != Some(&vm) {
+            self.crowded.push_back(vm);
+        }
+    }
+
+    /// There is no room for a client, or it was its turn for long enough: it stands in line.
+    pub(super) fn wait_for_room(&mut self, volume: u32, client: Client) {
         match client {
             Client::Connection(index) => self.connections[index].waits = true,
             Client::Queue(index) => self.queues[index].waits = true,
         }
+        let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.push_back(client);
-        if self.vms[vm].has_room() {
-            self.crowded.push_back(vm);
+        if self.has_room(volume) {
+            self.look_at_line(vm);
         }
     }
 
@@ -114,7 +126,7 @@ impl Loop {
     /// over has another one in the next round.
     pub(super) fn serve_waiting(&mut self, now: Instant, vm: u32) {
         for _ in 0..self.vms.get(vm).map_or(0, |state| state.waiting.len()) {
-            let Some(state) = self.vms.get_mut(vm).filter(|state| state.has_room()) else { return };
+            let Some(state) = self.vms.get_mut(vm) else { return };
             let Some(client) = state.waiting.pop_front() else { return };
             let budget = if state.waiting.is_empty() { u32::MAX } else { TURN_MAX };
             match client {

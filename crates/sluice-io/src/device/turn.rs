@@ -35,8 +35,8 @@ pub(super) struct Vm {
     pub(super) window: Window,
     /// It has been removed; its last requests are still at the device.
     pub(super) gone: bool,
-    pub(super) outstanding: u32,
-    pub(super) outstanding_bytes: u64,
+    pub(super) volumes: u32,
+    pub(super) outstanding: Held,
     /// Clients whose next request finds no room.
     pub(super) waiting: VecDeque<Client>,
     pub(super) protocol_errors: u64,
@@ -44,8 +44,35 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    pub(super) fn has_room(&self) -> bool {
-        self.outstanding < self.window.requests && self.outstanding_bytes < self.window.bytes
+    /// Whether it has room in its window for one more request of a volume, which holds so much of it.
+    ///
+    /// Among several volumes one has room while it holds less than it leaves to all (Choudhury and Hahne, "Dynamic Queue
+    /// Length Thresholds for Shared-Memory Packet Switches", 1998): a volume that its own limit holds back takes half of the
+    /// window, two of them a third each, and the others find the rest. One that is alone may take all of it.
+    pub(super) fn has_room(&self, held: Held) -> bool {
+        let requests = self.window.requests.saturating_sub(self.outstanding.requests);
+        let bytes = self.window.bytes.saturating_sub(self.outstanding.bytes);
+        let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
+        requests > 0 && bytes > 0 && leaves_some
+    }
+}
+
+/// What is outstanding, from the frontend's table entry to its end there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) requests: u32,
+    pub(super) bytes: u64,
+}
+
+impl Held {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    pub(super) fn remove(&mut self, bytes: u64) {
+        self.requests -= 1;
+        self.bytes -= bytes;
     }
 }
 
@@ -397,5 +424,56 @@ impl Loop {
         self.vms[vm].waiting.retain(|waiting| *waiting != Client::Connection(index));
         self.backend.volumes[volume].connections.retain(|known| *known != index);
         self.remove_left_volume(volume);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(volumes: u32, window: u32) -> Vm {
+        Vm {
+            name: "vm".to_owned(),
+            owner: OwnerId(0),
+            policy: Policy::default(),
+            window: Window { requests: window, bytes: 1000 },
+            gone: false,
+            volumes,
+            outstanding: Held::default(),
+            waiting: VecDeque::new(),
+            protocol_errors: 0,
+            refused: 0,
+        }
+    }
+
+    /// Volumes that take what they may, one after another until none may; what each has then.
+    fn filled(volumes: usize, window: u32, bytes: u64) -> Vec<u32> {
+        let mut vm = vm(volumes as u32, window);
+        let mut held = vec![Held::default(); volumes];
+        while let Some(volume) =
+            (0..volumes).filter(|&volume| vm.has_room(held[volume])).min_by_key(|&v| held[v].requests)
+        {
+            held[volume].add(bytes);
+            vm.outstanding.add(bytes);
+        }
+        held.iter().map(|held| held.requests).collect()
+    }
+
+    #[test]
+    fn volumes_leave_as_much_of_the_window_as_each_has() {
+        for (volumes, window, each) in [(1, 64, 64), (2, 64, 22), (3, 64, 16), (7, 64, 8), (2, 1, 1)] {
+            assert_eq!(filled(volumes, window, 0)[0], each, "{volumes} volumes in {window}");
+        }
+        assert_eq!((filled(1, 64, 300), filled(2, 64, 250)), (vec![4], vec![2, 1]), "bytes");
+    }
+
+    #[test]
+    fn one_that_works_has_half() {
+        let mut vm = vm(5, 128);
+        while vm.has_room(vm.outstanding) {
+            vm.outstanding.add(0);
+        }
+        assert_eq!(vm.outstanding.requests, 64);
+        assert!(vm.has_room(Held::default()));
     }
 }

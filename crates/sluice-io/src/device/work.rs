@@ -20,6 +20,7 @@ use crate::device::merged::{Merged, PartOf, place_of};
 use crate::device::slow::Question;
 use crate::device::spec::{Store, VolumeSpec};
 use crate::device::table::Table;
+use crate::device::turn::Held;
 use crate::device::vhost::GuestData;
 use crate::device::{Tag, tag};
 use crate::nbd::export::Export;
@@ -101,6 +102,8 @@ pub(super) struct Volume {
     pub(super) connections: Vec<u32>,
     /// VMMs that have it.
     pub(super) sessions: Vec<u32>,
+    /// What it holds of its VM's window.
+    pub(super) outstanding: Held,
     /// Submissions at the device.
     pub(super) in_flight: u32,
     /// Those of them whose client has gone; new clients wait for them.

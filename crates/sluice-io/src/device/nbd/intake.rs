@@ -64,9 +64,9 @@ impl Loop {
                     if connection.finishing || connection.end - connection.start < RequestHeader::LEN {
                         break;
                     }
-                    let vm = self.backend.volumes[connection.volume].vm;
-                    if budget == 0 || !self.vms[vm].has_room() {
-                        return self.wait_for_room(vm, Client::Connection(index));
+                    let volume = connection.volume;
+                    if budget == 0 || !self.has_room(volume) {
+                        return self.wait_for_room(volume, Client::Connection(index));
                     }
                     budget -= 1;
                     self.take_header(now, index);

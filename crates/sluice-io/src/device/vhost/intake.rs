@@ -128,9 +128,8 @@ impl Loop {
             }
             found = true;
             let volume = self.sessions[self.queues[index].session].volume;
-            let vm = self.backend.volumes[volume].vm;
-            if budget == 0 || !self.vms[vm].has_room() {
-                self.wait_for_room(vm, Client::Queue(index));
+            if budget == 0 || !self.has_room(volume) {
+                self.wait_for_room(volume, Client::Queue(index));
                 break;
             }
             budget -= 1;

@@ -88,6 +88,13 @@ impl Bench {
         self.runtime.block_on(self.device.door().open("vm", "disk", Box::new(()))).unwrap()
     }
 
+    fn add_volume(&self, name: &str) {
+        let export = Export { size_bytes: 1 << 30, ..crate::nbd::export::sample(name) };
+        let (store, policy) = (Store::Null, Policy::default());
+        let volume = Box::new(VolumeSpec { name: name.to_owned(), policy, store, export });
+        self.device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
+    }
+
     fn start(&self, session: &Session) -> Guest {
         self.start_at(session, 0)
     }
@@ -427,6 +434,36 @@ fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
         guest.next_used();
     });
     assert_eq!(bench.outstanding(), 0);
+}
+
+/// The window is the VM's, and what one of its volumes may not have yet does not fill it.
+#[test]
+fn a_volume_that_its_limit_holds_back_leaves_room_for_others_of_its_vm() {
+    let mut bench = null(4);
+    bench.add_volume("other");
+    let mut slow = Policy::default();
+    slow.limit.iops = Some(Iops::from_milli(10));
+    slow.burst = Some(1);
+    let (policy, window) = (Policy::default(), Window { requests: 4, bytes: 32 << 20 });
+    let (vm, volumes) = ("vm".to_owned(), vec![("disk".to_owned(), slow)]);
+    bench.device.edit(vec![Edit::SetPolicies { vm, policy, window, volumes }]).unwrap();
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    for number in 0..5 {
+        let head = guest.request(number, 0, 0, 512);
+        guest.offer(head);
+    }
+    guest.kick();
+    guest.next_used();
+    while bench.outstanding() < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.outstanding(), 2, "half of the window, of four that wait");
+    let other = bench.runtime.block_on(bench.device.door().open("vm", "other", Box::new(()))).unwrap();
+    bench.memory = memory();
+    let mut neighbour = bench.start(&other);
+    (0..100).for_each(|_| assert_eq!(neighbour.ask(1, 0, 8, 4096), (0, 4097)));
+    assert_eq!(bench.outstanding(), 2);
 }
 
 #[test]
