@@ -67,7 +67,7 @@ pub struct Session {
 }
 
 impl Door {
-    /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more and `gone` is fulfilled.
+    /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more, and `seat` is dropped.
     pub async fn open(&self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Result<Session, SessionError> {
         let of = (vm.to_owned(), volume.to_owned());
         let (reply, answer) = oneshot::channel();
@@ -98,8 +98,9 @@ impl Session {
         }
     }
 
-    /// Takes nothing more from a queue. Answered when all that was taken is over: what was not dispatched leaves at once and
-    /// is taken again by who starts the queue next. Returns the next entry of the available ring to be taken.
+    /// Takes nothing more from a queue. Answered when all that was taken is over, at the device and before it: an index of the
+    /// ring is all that the VMM is told, so nothing can be left undone before it. A limit makes that as long as it takes for a
+    /// window, which the host file bounds. Returns the next entry of the available ring to be taken.
     pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
         let (reply, answer) = oneshot::channel();
         self.door.tell(SessionMessage::StopQueue { session: self.id, index, reply });
