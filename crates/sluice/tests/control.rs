@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use common::disk::Loop;
 use common::raw::{READ, Raw};
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::Value;
@@ -61,12 +62,14 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     assert_eq!(refused.code(), Some(1));
     let said = refused.failed();
     assert!(said.contains("the capacity is 1000 iops@8KiB: short by 1000 iops"), "{said}");
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 8] = [
         (&["set", "a", "wieght=3"], 1, "did you mean 'weight'?"),
         (&["set", "b", "weight=3"], 3, "There is no VM b; there are a"),
         (&["detach", "a/w"], 3, "VM a has no volume w; it has v"),
         (&["resize", "a", "5MiB"], 1, "name one of its volumes"),
         (&["resize", "a/v", "1MiB"], 4, "cannot be cut"),
+        (&["resize", "a/v", "8000000TiB"], 4, "a.img 8796093022208000000 bytes long: choose a size"),
+        (&["set", "a/v", "read_only=true"], 4, "detach it and attach it again"),
         (&["attach", "a/v", "device=disk"], 4, "a/v is there already"),
     ];
     for (verb, code, words) in cases {
@@ -169,6 +172,19 @@ fn a_file_grows_only_for_a_change_that_is_made() {
     assert_eq!(std::fs::metadata(place.file("a.img")).unwrap().len(), 4 * MIB);
     json(ask(&place, &["resize", "a/w", "3MiB"]));
     assert_eq!(std::fs::metadata(place.file("a.img")).unwrap().len(), 5 * MIB);
+}
+
+#[test]
+fn a_volume_on_a_block_device_grows_as_far_as_that_has_room() {
+    let place = Place::new();
+    let device = Loop::new(&place.image("disk.img", 4 * MIB));
+    let part = place.volume("b", "v", &device.path, "size = \"2MiB\"");
+    let _daemon = Daemon::serve(&place, &(host(&place) + &part));
+    let grown = json(ask(&place, &["resize", "b/v", "4MiB"]));
+    assert_eq!(grown["after"]["size_bytes"], 4 * MIB);
+    open(&place, "b", "v").write(3 * MIB, &noise(1, 4096)).unwrap();
+    let refused = ask(&place, &["resize", "b/v", "5MiB"]).failed();
+    assert!(refused.contains("5242880 bytes long"), "{refused}");
 }
 
 #[test]

@@ -122,6 +122,18 @@ pub enum SourceError {
         source: io::Error,
     },
 
+    /// A volume's file cannot be made longer, or as long as it was.
+    #[error("Cannot make {path} {length_bytes} bytes long: choose a size that its file system or device has room for")]
+    Length {
+        /// The volume's path.
+        path: PathBuf,
+        /// What it was to have.
+        length_bytes: u64,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+
     /// The physical disk under a path is not known, so the rule of one gate per disk cannot be kept.
     #[error("Cannot find the disk under {path}: check that /sys is mounted and shows this device")]
     Disk {
@@ -158,6 +170,7 @@ mod tests {
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },
+            SourceError::Length { path: path.clone(), length_bytes: 1 << 60, source: io() },
             SourceError::Disk { path, source: io() },
         ];
         for error in all {

@@ -140,20 +140,22 @@ impl Source {
         Ok(Self { path: path.clone(), range, waited, fd, ..*self })
     }
 
-    /// Makes a regular file long enough for the volume to have `length` bytes; a longer one stays as it is. Returns the
-    /// size that it had.
+    /// Makes a regular file long enough for the volume to have `length` bytes; a longer one stays as it is, and so does a
+    /// block device, which must be long enough. Returns the size that it had.
     ///
     /// # Errors
-    /// [`SourceError::Inspect`]: not a regular file that may be written, or the file system refuses.
+    /// [`SourceError::Length`]: too short and not a regular file that may be written, or the file system refuses.
+    /// [`SourceError::Inspect`].
     pub fn extend(&self, length: u64) -> Result<u64, SourceError> {
-        let failed = |errno: Errno| inspect(&self.path, "length", errno.into());
-        let before = rustix::fs::fstat(&self.fd).map_err(failed)?.st_size as u64;
+        let inspected = |error: io::Error| inspect(&self.path, "size", error);
+        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspected(errno.into()))?;
+        let before = size_of(self.fd.as_fd(), &stat, self.block_device).map_err(inspected)?;
         let end = self.range.offset.saturating_add(length);
         if end > before {
             if self.block_device || self.read_only {
-                return Err(failed(Errno::INVAL));
+                return Err(self.cannot_be_long(end, Errno::INVAL));
             }
-            rustix::fs::ftruncate(&self.fd, end).map_err(failed)?;
+            rustix::fs::ftruncate(&self.fd, end).map_err(|errno| self.cannot_be_long(end, errno))?;
         }
         Ok(before)
     }
@@ -161,9 +163,13 @@ impl Source {
     /// Gives a regular file the size that it had before [`Source::extend`].
     ///
     /// # Errors
-    /// [`SourceError::Inspect`]: the file system refuses.
+    /// [`SourceError::Length`]: the file system refuses.
     pub fn cut(&self, size_bytes: u64) -> Result<(), SourceError> {
-        rustix::fs::ftruncate(&self.fd, size_bytes).map_err(|errno| inspect(&self.path, "length", errno.into()))
+        rustix::fs::ftruncate(&self.fd, size_bytes).map_err(|errno| self.cannot_be_long(size_bytes, errno))
+    }
+
+    fn cannot_be_long(&self, length_bytes: u64, errno: Errno) -> SourceError {
+        SourceError::Length { path: self.path.clone(), length_bytes, source: errno.into() }
     }
 
     /// The path it was opened by.

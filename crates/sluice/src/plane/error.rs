@@ -64,7 +64,8 @@ pub(crate) enum PlaneError {
     /// Its bytes are being served in another way.
     #[error(
         "VM {vm}, volume {volume}: its bytes are served now as volume {old}, and what a volume is (source, range, name, \
-         VM, device, cache, read_only) cannot change while it is served; remove it, reload, and add it again"
+         VM, device, cache, read_only, type and queues of its export) cannot change while it is served; detach it and attach \
+         it again, or remove it, reload, and add it again"
     )]
     VolumeChanged {
         /// Whose.
