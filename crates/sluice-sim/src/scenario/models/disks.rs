@@ -11,6 +11,7 @@ use super::{Derived, ModelKind, Setting, parameter, parse, within};
 use crate::devices::Model;
 use crate::devices::array::{Array, Layout};
 use crate::devices::hdd::{Hdd, HddSpec, SeekCurve};
+use crate::devices::read_ahead::ReadAhead;
 
 /// A data sheet.
 type Sheet = fn() -> HddSpec;
@@ -53,7 +54,18 @@ const ARRAY: &[Parameter] = &[
     parameter("disks", "1 to 256; 3 or more for raid5", "10", "How many"),
     parameter("stripe", "a multiple of 512B, up to 1GiB", "\"64KiB\"", "Bytes on one disk before the next"),
     parameter("cache", "a size", "\"0B\"", "Writes that the controller takes before the disks do; 0B: none"),
-    parameter("cache_latency", "a time", "\"100us\"", "How long a write into that takes"),
+    parameter(
+        "cache_latency",
+        "a time",
+        "\"100us\"",
+        "How long a write into that takes, or a read of what was read ahead",
+    ),
+    parameter(
+        "read_ahead",
+        "a size, up to 1GiB",
+        "\"0B\"",
+        "What the controller keeps ahead of a sequential reader; 0B: nothing",
+    ),
 ];
 
 pub(super) const KINDS: &[ModelKind] = &[
@@ -188,11 +200,18 @@ struct Disks {
     cache: Bytes,
     #[serde(with = "params::duration")]
     cache_latency: Duration,
+    read_ahead: Bytes,
 }
 
 impl Default for Disks {
     fn default() -> Self {
-        Disks { disks: 10, stripe: Bytes::kib(64), cache: Bytes(0), cache_latency: Duration::from_micros(100) }
+        Disks {
+            disks: 10,
+            stripe: Bytes::kib(64),
+            cache: Bytes(0),
+            cache_latency: Duration::from_micros(100),
+            read_ahead: Bytes(0),
+        }
     }
 }
 
@@ -205,6 +224,7 @@ fn read_array(table: &ParamTable, layout: Layout) -> Result<(Disks, HddSpec), Pa
         return Err(ParamError(format!("stripe is {}; it must be a multiple of 512B, up to 1GiB", own.stripe)));
     }
     within("cache in bytes", own.cache.0, 0, 1 << 40)?;
+    within("read_ahead in bytes", own.read_ahead.0, 0, 1 << 30)?;
     Ok((own, read(&drive)?))
 }
 
@@ -216,5 +236,46 @@ fn derive_array(table: &ParamTable, layout: Layout) -> Result<Derived, ParamErro
 fn build_array(table: &ParamTable, layout: Layout, _: &Setting) -> Result<Box<dyn Model>, ParamError> {
     let (own, drive) = read_array(table, layout)?;
     let array = Array::new(layout, own.disks as usize, own.stripe.0, &drive);
-    Ok(Box::new(if own.cache.0 > 0 { array.with_cache(own.cache.0, own.cache_latency) } else { array }))
+    let array = Box::new(if own.cache.0 > 0 { array.with_cache(own.cache.0, own.cache_latency) } else { array });
+    let span = Derived::of_disks(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)).span;
+    Ok(match own.read_ahead.0 {
+        0 => array,
+        ahead => Box::new(ReadAhead::new(array, ahead, own.stripe.0, span, own.cache_latency)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_sched::gate::Slot;
+    use sluice_sched::params::Value;
+    use sluice_sched::{Instant, Kind};
+
+    use super::*;
+    use crate::devices::Job;
+
+    #[test]
+    fn a_controller_that_reads_ahead_serves_a_reader_sooner() {
+        let last_of_ten = |ahead: &str| {
+            let table = [("read_ahead".to_owned(), Value::Text(ahead.to_owned()))].into();
+            let setting = Setting { seed: 1, name: "array".to_owned() };
+            let mut model = build_array(&table, Layout::Raid5, &setting).unwrap();
+            let mut now = Instant::ZERO;
+            for read in 0..10 {
+                model.submit(now, Job { slot: Slot(0), kind: Kind::Read, offset: read * 65_536, length: 65_536 });
+                model.settle(now);
+                loop {
+                    now = model.next().expect("a read is under way").max(now);
+                    let over = model.take(now);
+                    model.settle(now);
+                    if over.is_some() {
+                        break;
+                    }
+                }
+            }
+            now
+        };
+        assert!(last_of_ten("1MiB").as_nanos() * 2 < last_of_ten("0B").as_nanos());
+        let table: ParamTable = [("read_ahead".to_owned(), Value::Text("2GiB".to_owned()))].into();
+        assert!(read_array(&table, Layout::Raid0).is_err());
+    }
 }
