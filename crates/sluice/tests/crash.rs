@@ -310,6 +310,41 @@ fn the_lock_on_a_file_is_held_until_the_writes_below_it_have_landed() {
     assert_landed(&std::fs::read(&image).unwrap(), &blocks);
 }
 
+/// A read on its way into a guest's memory must not come there when the guest has had its answer from the next daemon, and
+/// uses the place for something else. Readers lock beside each other, so their lock alone does not tell.
+#[test]
+fn reads_of_a_killed_daemon_are_over_before_the_next_one_answers_them() {
+    let place = Place::new();
+    let device = Loop::new(&place.write("disk.img", noise(7, MIB as usize)));
+    let host = place.device("") + &place.vhost_volume("a", "v", &device.path, "read_only = true");
+    let daemon = Daemon::serve(&place, &host);
+    let Some(group) = Throttle::reads("read", &device.path, 2) else {
+        eprintln!("this kernel cannot hold reads back: not checked");
+        return;
+    };
+    let mut client = place.vhost("a", "v", &options(64));
+    group.hold(daemon.pid());
+    let queue = client.queue(0);
+    let read = |slot: u16| Request::Read { offset: u64::from(slot) * 64 * KIB, len: 4096 };
+    (0..6).for_each(|slot| queue.submit(slot, read(slot)).unwrap());
+    queue.publish().unwrap();
+    assert_eq!(client.wait(0, 1).unwrap().len(), 1, "the first is through");
+    daemon.kill();
+    assert!(is_locked(&device.path), "the kernel has the others");
+    let daemon = Daemon::serve(&place, &host);
+    client.reconnect(&place.volume_socket("a", "v")).unwrap();
+    assert_eq!(client.wait(0, 5).unwrap().len(), 5);
+    let own = noise(9, 4096);
+    (0..6).for_each(|slot| client.queue(0).write_data(slot, &own));
+    drop(daemon);
+    until("nothing holds a lock", || !is_locked(&device.path));
+    for slot in 0..6 {
+        let mut bytes = vec![0; 4096];
+        client.queue(0).read_data(slot, &mut bytes);
+        assert!(bytes == own, "slot {slot} was overwritten");
+    }
+}
+
 /// A client that comes back writes anew what was not answered, and more.
 #[test]
 fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {

@@ -10,6 +10,10 @@
 //! volumes, other daemons, QEMU's image locks), not a `dd`, and not who opens the same block device through
 //! a second device node.
 //!
+//! Readers lock beside each other, so a new daemon would have its lock while reads of the dead one still write into the
+//! memory of a guest. So who reads also locks a byte that stands for its name, far beyond every volume, and whoever comes
+//! after it under that name asks for that byte first ([`read_as`]).
+//!
 //! The same holds for a descriptor that leaks into a child process: it keeps the lock as long as the child
 //! lives. Our descriptors are close-on-exec; between fork and exec the lock can still outlive its owner for
 //! a moment, so who reopens a volume right after closing it should use a bound above zero.
@@ -48,6 +52,45 @@ pub fn lock_within(
     let mut wanted = flock_of(range, write).map_err(failed)?;
     let taken = until(|| try_lock(fd, &mut wanted), wait, std::thread::sleep).map_err(failed)?;
     taken.ok_or_else(|| SourceError::Busy { path: path.to_path_buf(), range, holder: holder_of(fd, range, write) })
+}
+
+/// Locks the byte that stands for `reader` on this description, which reads `range`. Before that it waits at most `wait` in
+/// all until nobody else has it; `None` does not ask. Returns how long it waited.
+///
+/// # Errors
+/// As [`lock_within`].
+pub fn read_as(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    range: ByteRange,
+    reader: &str,
+    wait: Option<Duration>,
+) -> Result<Duration, SourceError> {
+    let failed = |source| SourceError::Lock { path: path.to_path_buf(), range, source };
+    let byte = ByteRange::new(byte_of(reader), 1);
+    let waited = match wait {
+        Some(wait) => until(|| is_free(fd, byte), wait, std::thread::sleep).map_err(failed)?,
+        None => Some(Duration::ZERO),
+    };
+    let busy = || SourceError::Busy { path: path.to_path_buf(), range, holder: holder_of(fd, byte, true) };
+    let waited = waited.ok_or_else(busy)?;
+    let mut wanted = flock_of(byte, false).map_err(failed)?;
+    if try_lock(fd, &mut wanted).map_err(failed)? { Ok(waited) } else { Err(busy()) }
+}
+
+/// FNV-1a of the name, so that every version of the daemon finds the same; from 2^62 bytes on there is no volume.
+fn byte_of(reader: &str) -> u64 {
+    let hash = reader
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    1 << 62 | hash >> 16
+}
+
+/// Whether no other description has a lock there. Who may only read can ask for that too.
+fn is_free(fd: BorrowedFd<'_>, byte: ByteRange) -> io::Result<bool> {
+    let mut asked = flock_of(byte, true)?;
+    fcntl_lock(fd, libc::F_OFD_GETLK, &mut asked)?;
+    Ok(asked.l_type == libc::F_UNLCK as libc::c_short)
 }
 
 /// Attempts, pauses, attempts again, until it worked or the pauses add up to `wait`. `None`: it never worked.
@@ -208,6 +251,23 @@ mod tests {
         let mut posix = flock_of(ByteRange::new(0, 1), true).unwrap();
         fcntl_lock(first.as_fd(), libc::F_SETLK, &mut posix).unwrap();
         assert_eq!(holder(lock(&second, 0, 4096, true, Duration::ZERO)), Holder::ThisProcess);
+    }
+
+    #[test]
+    fn a_reader_waits_for_its_predecessor_and_for_nobody_else() {
+        let image = image();
+        let reader = || File::open(image.path()).unwrap();
+        let read_as =
+            |file: &File, name: &str, wait| read_as(file.as_fd(), image.path(), ByteRange::new(0, 4096), name, wait);
+        let (first, second, other) = (reader(), reader(), reader());
+        read_as(&first, "a/v", Some(Duration::ZERO)).unwrap();
+        read_as(&other, "b/v", Some(Duration::ZERO)).unwrap();
+        let refused = read_as(&second, "a/v", Some(Duration::ZERO));
+        assert!(matches!(refused, Err(SourceError::Busy { .. })), "{refused:?}");
+        read_as(&second, "a/v", None).unwrap();
+        drop((first, second));
+        read_as(&reader(), "a/v", Some(LONG)).unwrap();
+        assert_eq!(byte_of(""), 1 << 62 | 0xcbf2_9ce4_8422_2325 >> 16);
     }
 
     #[test]

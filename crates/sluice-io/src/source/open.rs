@@ -172,6 +172,16 @@ impl Source {
         SourceError::Length { path: self.path.clone(), length_bytes, source: errno.into() }
     }
 
+    /// Says that `reader` reads here, on a volume that is opened for reading only. Waits at most `wait` for the last requests
+    /// of who did so under that name before, with whom the lock of a reader may be shared; `None` does not wait. Returns how
+    /// long it waited.
+    ///
+    /// # Errors
+    /// [`SourceError::Busy`], [`SourceError::Lock`].
+    pub fn read_as(&self, reader: &str, wait: Option<Duration>) -> Result<Duration, SourceError> {
+        lock::read_as(self.fd.as_fd(), &self.path, self.range, reader, wait)
+    }
+
     /// The path it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {

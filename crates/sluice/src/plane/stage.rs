@@ -141,7 +141,9 @@ fn open_volumes(
             let running = running.expect("a checked file names devices that it has");
             refuse_served(plane, vm, volume)?;
             let wait = if plane.devices.is_empty() { LOCK_WAIT } else { Duration::ZERO };
-            let store = open(vm, volume, running, wait)?;
+            // A volume that takes its own place is waited for where its VMM comes back.
+            let replaces = plane.served.contains_key(&(vm.clone(), name.clone()));
+            let store = open(vm, volume, running, wait, replaces)?;
             let rotational = host.devices[&volume.device].facts(running.rotational).rotational;
             let export = translate::export(vm, volume, &store, rotational);
             export.validate().map_err(|source| PlaneError::Export { vm: vm.clone(), volume: name.clone(), source })?;
@@ -167,7 +169,7 @@ fn refuse_served(plane: &Plane, vm: &str, volume: &Volume) -> Result<(), PlaneEr
     Ok(())
 }
 
-fn open(vm: &str, volume: &Volume, running: &Running, wait: Duration) -> Result<Store, PlaneError> {
+fn open(vm: &str, volume: &Volume, running: &Running, wait: Duration, replaces: bool) -> Result<Store, PlaneError> {
     let (Some(path), Some(disks)) = (&volume.source, &running.disks) else { return Ok(Store::Null) };
     let failed = |source| PlaneError::Volume { vm: vm.to_owned(), volume: volume.name.clone(), source };
     let spec = SourceSpec {
@@ -178,8 +180,13 @@ fn open(vm: &str, volume: &Volume, running: &Running, wait: Duration) -> Result<
         buffered: volume.buffered,
     };
     let source = Source::open_within(&spec, wait).map_err(failed)?;
-    if !source.waited().is_zero() {
-        let waited_ms = source.waited().as_millis();
+    let mut waited = source.waited();
+    if volume.read_only {
+        let left = (!replaces).then(|| wait.saturating_sub(waited));
+        waited += source.read_as(&format!("{vm}/{}", volume.name), left).map_err(failed)?;
+    }
+    if !waited.is_zero() {
+        let waited_ms = waited.as_millis();
         tracing::info!(vm, volume = volume.name, waited_ms, "Waited for the last requests of another daemon");
     }
     let found = source.disks().map_err(failed)?;
