@@ -358,6 +358,13 @@ fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {
     // What is held back lands in order: when the last one is there, so are those before it.
     let last = send_writes(&mut raw, 9).pop().unwrap();
     assert_eq!(raw.reply().unwrap().1, 0, "the first is through");
+    until("the daemon has all", || {
+        let accounts = daemon.accounts();
+        let completed = accounts.vm("a")["completed"]["write"].as_u64().unwrap();
+        completed + accounts.number("a", "outstanding") >= 9
+    });
+    // A turn later the kernel has them too.
+    daemon.accounts();
     daemon.kill();
     let daemon = Daemon::serve(&place, &host);
     let mut raw = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
