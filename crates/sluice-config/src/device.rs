@@ -32,7 +32,7 @@ impl DeviceDraft {
         if backend == Backend::Direct && reader.node("path").is_none() {
             reader.missing("path", "");
         }
-        let device = read_belief(name, reader);
+        let device = read_belief(name, reader, Some(Medium::Disk));
         let device = Device {
             path: reader.path("path"),
             backend,
@@ -45,8 +45,8 @@ impl DeviceDraft {
     }
 }
 
-/// Its scheduler, and what that is told of it; without what is behind it.
-pub(crate) fn read_belief(name: &str, reader: &Reader<'_>) -> Device {
+/// Its scheduler, and what that is told of it; without what is behind it, of which the kind may be known.
+pub(crate) fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium>) -> Device {
     let depth = reader.small("depth").unwrap_or(32);
     let reference = read_reference(reader);
     let cost = read_cost(reader, reference);
@@ -56,7 +56,7 @@ pub(crate) fn read_belief(name: &str, reader: &Reader<'_>) -> Device {
     }
     let rotational = reader.bool("rotational");
     let facts = Facts { depth, rotational: rotational.unwrap_or(false), reference };
-    let (scheduler, params) = read_scheduler(reader, &facts);
+    let (scheduler, params) = read_scheduler(reader, &facts, medium);
     Device {
         name: name.to_owned(),
         path: None,
@@ -165,17 +165,28 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
     }
 }
 
-/// A scheduler by its name, and its parameters.
-pub(crate) fn read_scheduler(reader: &Reader<'_>, facts: &Facts) -> (&'static Descriptor, ParamTable) {
+/// A scheduler by its name, and its parameters. It has to be one for such devices, if it is known what they are.
+pub(crate) fn read_scheduler(
+    reader: &Reader<'_>,
+    facts: &Facts,
+    medium: Option<Medium>,
+) -> (&'static Descriptor, ParamTable) {
+    let default =
+        if medium == Some(Medium::Network) { &schedulers::wrr::DESCRIPTOR } else { &schedulers::mclock::DESCRIPTOR };
     let name = match reader.node("scheduler") {
         Some(_) => reader.text("scheduler"),
-        None => Some("mclock"),
+        None => Some(default.name),
     };
     let found = name.and_then(schedulers::find);
-    let names = || schedulers::for_medium(Medium::Disk).map(|scheduler| scheduler.name);
-    let chosen = found.filter(|scheduler| scheduler.medium == Medium::Disk);
+    let suits = |scheduler: &Descriptor| medium.is_none_or(|medium| scheduler.medium == medium);
+    let names = || schedulers::ALL.iter().copied().filter(|scheduler| suits(scheduler)).map(|scheduler| scheduler.name);
+    let chosen = found.filter(|scheduler| suits(scheduler));
     if let (Some(found), None) = (found, chosen) {
-        let what = format!("{} schedules packets of network interfaces, and this device is a disk", found.name);
+        let what = match found.medium {
+            Medium::Network => "schedules packets of network interfaces, and this device is a disk",
+            Medium::Disk => "schedules requests to disks, and this device is a network link",
+        };
+        let what = format!("{} {what}", found.name);
         reader.refuse("scheduler", what, format!("write {}", one_of(names())));
     } else if let (Some(name), None) = (name, chosen) {
         let hint = match reader.report.suggest(name, names()) {
@@ -196,7 +207,7 @@ pub(crate) fn read_scheduler(reader: &Reader<'_>, facts: &Facts) -> (&'static De
             None => {}
         }
     }
-    (chosen.unwrap_or(&schedulers::mclock::DESCRIPTOR), chosen_params)
+    (chosen.unwrap_or(default), chosen_params)
 }
 
 /// The parameters of a scheduler, asked of the scheduler itself: one by one, so that each error has its place, and then

@@ -257,6 +257,43 @@ fn what_belongs_together_is_checked() {
     }
 }
 
+/// A link, a VM on it, and CPUs, to which a case adds one or in which it replaces a line.
+const LINK: &str = r#"[sim]
+duration = "10s"
+[host]
+cpus = 2
+[device.d]
+model = "link"
+[vm.a]
+device = "d"
+workload = "datagrams"
+"#;
+
+#[test]
+fn what_belongs_to_a_link_and_to_cpus_is_checked() {
+    assert_eq!(read(LINK).base.scenario.devices[0].scheduler.name, "wrr");
+    let with = |more: &str| format!("{LINK}{more}\n");
+    let cases = [
+        (LINK.replace("\"link\"", "\"constant\""), "datagrams is for network links, and its device is a disk"),
+        (LINK.replace("\"datagrams\"", "\"closed\""), "closed is for disks, and its device is a network link"),
+        (LINK.replace("\"link\"", "\"link\"\nscheduler = \"mclock\""), "mclock schedules requests to disks"),
+        (LINK.replace("\"link\"", "{ type = \"link\", rate = \"100MB/s\" }"), "'100MB/s' is no rate of bits"),
+        (LINK.replace("\"link\"", "\"link\"\nnodes = 2"), "devices of a host with CPUs have one node"),
+        (with("size = \"1GiB\""), "which has no volumes"),
+        (with("limit = \"100 iops\""), "its device is a network link, which counts no requests"),
+        (with("reservation = { bytes = \"5MB/s\" }"), "the device states no bandwidth"),
+        (with("latency = { p99 = \"5ms\" }"), "latency is not enforced by wrr"),
+        (with("vcpu = { cpu = 2 }"), "there is no CPU 2"),
+        (with("vcpu = { wrok = \"5us\" }"), "did you mean 'work'?"),
+        (with("vcpu = { cpu = 1 }").replace("[host]\ncpus = 2\n", ""), "there are no CPUs on which it could run"),
+        (LINK.replace("cpus = 2", "cpus = 2\ndriver = { cpu = \"first\" }"), "write a number from 0, or \"any\""),
+    ];
+    for (text, expected) in cases {
+        let message = refused(&text);
+        assert!(message.contains(expected), "{expected}\n{message}");
+    }
+}
+
 #[test]
 fn devices_are_named_and_their_numbers_replaced() {
     let model = |text: &str| GOOD.replace("{ type = \"constant\", rate = \"1000 iops\" }", text);

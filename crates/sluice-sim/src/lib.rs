@@ -32,4 +32,5 @@ pub mod record;
 pub mod scenario;
 pub mod statistics;
 pub mod traces;
+mod units;
 pub mod workloads;

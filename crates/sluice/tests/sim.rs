@@ -397,3 +397,70 @@ fn what_was_left_unfinished_is_removed_unless_somebody_works_on_it() {
     in_folder(&place, &["sweep", "s.toml", "--out", "swept"]).ok();
     assert!(names(&place.file("swept")).iter().all(|name| !name.contains(".unfinished")));
 }
+
+#[test]
+fn vms_share_a_link_and_keep_a_minimum() {
+    let result = json_of(&sim(&["run", "scenario-network.toml", "-o", "json"]));
+    let vm = |name: &str| result["vms"].as_array().unwrap().iter().find(|vm| vm["vm"] == name).unwrap().clone();
+    let rate = |name: &str| vm(name)["bytes_per_second"].as_f64().unwrap() / 1e6;
+    // 16 Mbit/s of 200 bytes each, in frames of 242 bytes.
+    assert!((rate("telephone") - 2.42).abs() < 0.05, "{}", rate("telephone"));
+    assert!((rate("shop") / rate("backup") - 3.0).abs() < 0.1, "{} and {}", rate("shop"), rate("backup"));
+    assert_eq!(vm("shop")["dropped"], 0, "wrr takes no frame that has no room");
+    assert_eq!(result.get("cpus"), None);
+    let check = sim(&["check", "scenario-network.toml"]).ok();
+    assert!(check.contains("95.71 Mbit/s") && check.contains("12.30 MB/s"), "{check}");
+}
+
+#[test]
+fn a_disk_takes_the_driver_domains_cpu_from_the_network() {
+    let result = json_of(&sim(&["run", "scenario-driver-domain.toml", "-o", "json"]));
+    let series = result["series"].as_array().unwrap().iter().filter(|moment| moment["vm"] == "sender");
+    let rates: Vec<f64> = series.map(|moment| moment["bytes_per_second"].as_f64().unwrap() * 8e-6).collect();
+    let mean = |from: usize, to: usize| rates[from..to].iter().sum::<f64>() / (to - from) as f64;
+    // Frames of 1514 bytes: what the wire carries, and one for each 20 us and 200 us of the driver domain.
+    let (full, in_turn) = (1514.0 * 8.0 / 123.04, 1514.0 * 8.0 / 220.0);
+    let [before, between, after] = [mean(5, 8), mean(10, 16), mean(22, 26)];
+    let near = |got: f64, wanted: f64| (got / wanted - 1.0).abs() < 0.02;
+    assert!(near(before, full) && near(between, in_turn) && near(after, full), "{before} {between} {after}");
+    let cpus: Vec<&str> = result["cpus"].as_array().unwrap().iter().map(|cpu| cpu["of"].as_str().unwrap()).collect();
+    assert_eq!(cpus, ["driver domain", "VM reader", "VM sender"]);
+}
+
+#[test]
+fn an_aged_drive_is_made_once() {
+    let place = Place::new();
+    place.write(
+        "s.toml",
+        SMALL.replace(
+            "type = \"servers\", time = \"1ms\", distribution = \"exponential\"",
+            "type = \"ssd\", state = \"aged\", blocks = 800, pages = 16",
+        ),
+    );
+    let out = |more: &[&str]| in_folder(&place, &[&["run", "s.toml", "-o", "json"], more].concat());
+    let (alone, made, read) = (out(&[]), out(&["--states", "kept"]), out(&["--states", "kept"]));
+    json_of(&alone);
+    assert_eq!((&made.stdout, &read.stdout), (&alone.stdout, &alone.stdout), "{}", made.stderr);
+    let kept = names(&place.file("kept"));
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let state = format!("kept/{}", kept[0]);
+    let whole = std::fs::read(place.file(&state)).unwrap();
+    std::fs::write(place.file(&state), &whole[..100]).unwrap();
+    let again = out(&["--states", "kept"]);
+    assert_eq!(again.stdout, alone.stdout);
+    assert!(again.stderr.contains("warning: ") && again.stderr.contains("the drive was aged anew"), "{}", again.stderr);
+    assert_eq!(std::fs::read(place.file(&state)).unwrap(), whole);
+    let refused = out(&["--states", "s.toml"]);
+    assert!(refused.code() != Some(0) && refused.stderr.contains("Cannot make s.toml"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_seed_that_is_none_is_refused_with_what_one_is() {
+    let place = Place::new();
+    let file = place.write("s.toml", SMALL);
+    for seed in ["x", "-1", "1.5", "9223372036854775808"] {
+        let refused = run(sluice().args(["sim", "run", "--seed", seed]).arg(&file));
+        assert_eq!(refused.code(), Some(2), "{seed}");
+        assert!(refused.stderr.contains("write a whole number from 0 to 9223372036854775807"), "{}", refused.stderr);
+    }
+}

@@ -2,7 +2,6 @@
 
 use sluice_sched::admission::{self, AdmissionError, Capacity};
 use sluice_sched::policy::{Field, PolicyError};
-use sluice_sched::scheduler::Medium;
 use sluice_sched::schedulers;
 use sluice_sched::{Bytes, Descriptor, Policy};
 
@@ -111,7 +110,7 @@ pub(crate) fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, re
              promise is given",
             device.name
         );
-        let able = schedulers::for_medium(Medium::Disk).filter(|scheduler| match inside {
+        let able = schedulers::for_medium(device.scheduler.medium).filter(|scheduler| match inside {
             true => scheduler.enforces_inside(field),
             false => scheduler.enforces(field),
         });

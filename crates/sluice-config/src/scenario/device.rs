@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::Value;
+use sluice_sched::scheduler::Medium;
 use sluice_sched::schedulers::mclock;
 use sluice_sched::tracker::Form;
 use sluice_sched::{ByteRate, Bytes, GateSettings, Iops};
@@ -23,6 +24,8 @@ pub(super) struct Device {
     /// Nothing if something in it is wrong.
     pub(super) device: Option<(sim::Device, Derived)>,
     pub(super) nodes: u32,
+    /// Of its model; nothing if that is wrong.
+    pub(super) medium: Option<Medium>,
 }
 
 impl Device {
@@ -51,12 +54,13 @@ impl Device {
 
 pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bool) -> Device {
     let before = reader.report.errors();
-    let mut belief = read_belief(name, reader);
+    let model = read_model(reader, folder);
+    let medium = model.as_ref().map(|(known, ..)| known.medium());
+    let mut belief = read_belief(name, reader, medium);
     belief.admission = admission;
     let nodes = reader.small("nodes").unwrap_or(1);
     let telling = read_telling(reader, &belief, nodes);
     let queue_max = reader.small("queue").unwrap_or(65_536);
-    let model = read_model(reader, folder);
     let broken = reader.report.errors() > before;
     let device = model.filter(|_| !broken).map(|(model, model_params, derived)| {
         let gate = GateSettings {
@@ -81,7 +85,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
         };
         (device, derived)
     });
-    Device { draft: DeviceDraft { device: belief, path_at: reader.place, broken }, device, nodes }
+    Device { draft: DeviceDraft { device: belief, path_at: reader.place, broken }, device, nodes, medium }
 }
 
 /// What VMs tell its nodes of each other; nothing: each node is alone.

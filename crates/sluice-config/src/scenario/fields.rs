@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use sluice_sim::scenario::{models, workloads};
+use sluice_sim::scenario::models;
+use sluice_sim::workloads::recipes::{self, Recipe};
 
 use crate::fields::{
     COST_KEYS, Choice, Choosable, Key, Kind, MERGING_KEYS, MICROSECOND, OFFSET_MAX, POLICY, POLICY_KEYS,
@@ -28,6 +29,7 @@ pub static SCENARIO: Section = Section {
     doc: "The scenario file: modelled devices, VMs and what they ask for, and what happens when",
     groups: &[&[
         Key::new("sim", Kind::Table(&SIM), "", "How long is simulated, and how it is measured"),
+        Key::new("host", Kind::Table(&HOST), "", "The CPUs on which VMs and a driver domain work for requests"),
         Key::new("device", Kind::Named(&DEVICE), "", "A modelled device with a scheduler in front of it"),
         Key::new("policy", Kind::Named(&POLICY), "", "What a VM is promised and held to, under a name"),
         Key::new("workload", Kind::NamedChoices(&WORKLOAD), "", "What a thread of a VM asks for, under a name"),
@@ -57,6 +59,80 @@ pub static SIM: Section = Section {
             "off: reservations above the capacity are accepted, with a warning",
         )
         .default("\"on\""),
+    ]],
+    scheduler_tables: false,
+};
+
+/// `[host]`
+pub static HOST: Section = Section {
+    title: "host",
+    doc: "The CPUs on which VMs and a driver domain work for requests, under Xen's credit scheduler; without it work takes \
+          no time",
+    groups: &[&[
+        Key::new("cpus", Kind::Integer(1, CPUS_MAX), "4", "How many").default("4"),
+        Key::new(
+            "credit",
+            Kind::Word(&["xen-3.3", "xen-4.0", "xen-4.1"]),
+            "\"xen-4.1\"",
+            "The version of the credit scheduler, each as in one of the papers",
+        )
+        .default("\"xen-4.1\""),
+        Key::new(
+            "driver",
+            Kind::Table(&DRIVER),
+            "{ cpu = 0, packet = \"20us\", request = \"200us\" }",
+            "The domain that has all devices, and works for each request before its device has it",
+        )
+        .default("none"),
+    ]],
+    scheduler_tables: false,
+};
+/// CPUs of a host: one bit each.
+const CPUS_MAX: u64 = 64;
+const CPU: Key = Key::new(
+    "cpu",
+    Kind::Either(&[Kind::Word(&["any"]), Kind::Integer(0, CPUS_MAX - 1)]),
+    "0",
+    "The CPU on which its virtual CPU runs, from 0, or any",
+)
+.default("\"any\"");
+const CPU_WEIGHT: Key =
+    Key::new("weight", Kind::Integer(1, 65_535), "256", "Of the domain, against others on its CPU").default("256");
+const CPU_CAP: Key = Key::new(
+    "cap",
+    Kind::Integer(0, 100),
+    "50",
+    "Of the domain, in percent of a CPU: it gets no more even where nobody else runs; 0: none",
+)
+.default("0");
+/// Work for one request.
+const WORK: Kind = Kind::Time(Duration::ZERO, Duration::from_secs(1));
+
+/// `driver` of the host.
+pub static DRIVER: Section = Section {
+    title: "host.driver",
+    doc: "The driver domain: one virtual CPU that works for packets and for requests to disks in turn",
+    groups: &[&[
+        CPU,
+        CPU_WEIGHT,
+        CPU_CAP,
+        Key::new("packet", WORK, "\"20us\"", "For each frame of a link").default("\"0s\""),
+        Key::new("request", WORK, "\"200us\"", "For each request to a disk").default("\"0s\""),
+    ]],
+    scheduler_tables: false,
+};
+
+/// `vcpu` of a VM.
+pub static VCPU: Section = Section {
+    title: "vm.NAME.vcpu",
+    doc: "The VM's virtual CPU",
+    groups: &[&[
+        CPU,
+        CPU_WEIGHT,
+        CPU_CAP,
+        Key::new("work", WORK, "\"5us\"", "For each request, before it is asked").default("\"0s\""),
+        Key::new("busy", Kind::Bool, "true", "It computes when it has nothing else to do, and never sleeps")
+            .default("false"),
     ]],
     scheduler_tables: false,
 };
@@ -133,13 +209,13 @@ pub static WORKLOAD: Choice = Choice {
 };
 
 fn workload_options() -> Vec<Choosable> {
-    let option = |known: workloads::Known| Choosable {
-        name: known.name(),
-        summary: known.summary(),
-        parameters: known.parameters().to_vec(),
+    let option = |known: &'static Recipe| Choosable {
+        name: known.name,
+        summary: known.summary,
+        parameters: known.parameters.to_vec(),
         like: None,
     };
-    workloads::all().map(option).collect()
+    recipes::all().map(option).collect()
 }
 
 /// `[trace.NAME]`
@@ -224,6 +300,13 @@ pub static VM: Section = Section {
                 "A scheduler of its own, above that of the device",
             )
             .default("none"),
+            Key::new(
+                "vcpu",
+                Kind::Table(&VCPU),
+                "{ cpu = 1, work = \"5us\" }",
+                "What its requests cost it on the CPUs of [host]",
+            )
+            .default("none: they cost it no time"),
         ],
         POLICY_KEYS,
     ],

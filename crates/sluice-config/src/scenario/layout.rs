@@ -46,7 +46,7 @@ pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
     match source {
         Source::Workload(known, params) => {
             if let Err(error) = known.build(params, setting(room)) {
-                let message = format!("VM {}: workload {}: {error}", vm.name, known.name());
+                let message = format!("VM {}: workload {}: {error}", vm.name, known.name);
                 report.error(*place, message, format!("the volume{threads} has {}", Bytes(room)));
             }
         }

@@ -20,6 +20,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sluice_sched::scheduler::Medium;
+use sluice_sim::scenario::cpus::Host;
 use sluice_sim::scenario::models::Derived;
 use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 
@@ -34,6 +36,7 @@ use crate::tree::{Node, Table, Value};
 mod choice;
 mod device;
 pub mod fields;
+mod host;
 mod identity;
 mod layout;
 mod sweep;
@@ -156,6 +159,7 @@ fn read_points(tree: &Table, folder: &Path, scans: &trace::Scans, plan: sweep::P
 struct Draft {
     settings: Settings,
     seed: u64,
+    host: Option<Host>,
     devices: BTreeMap<String, Device>,
     vms: BTreeMap<String, Vm>,
     timeline: Vec<Entry>,
@@ -182,11 +186,15 @@ fn read(tree: &Table, folder: &Path, scans: &trace::Scans, report: &Report) -> O
 
 fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option<Draft> {
     let (settings, seed, admission) = read_sim(root)?;
-    let devices = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
-    let devices: BTreeMap<String, Device> = devices
+    let host = host::read(root);
+    let devices_read = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
+    let devices: BTreeMap<String, Device> = devices_read
         .iter()
         .map(|(name, reader)| ((*name).to_owned(), device::read(name, reader, folder, admission)))
         .collect();
+    for (_, reader) in devices_read.iter().filter(|(name, _)| host.is_some() && devices[*name].nodes > 1) {
+        reader.refuse("nodes", "devices of a host with CPUs have one node", "take [host] or nodes out");
+    }
     let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
     let policies: BTreeMap<String, Part> =
         policies.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
@@ -197,7 +205,15 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     let traces: BTreeMap<String, Reader<'_>> =
         traces.into_iter().map(|(name, reader)| (name.to_owned(), reader)).collect();
     let workloads = workloads(root);
-    let tables = Tables { devices: &devices, policies: &policies, workloads, traces: &traces, folder, scans };
+    let tables = Tables {
+        host: host.as_ref(),
+        devices: &devices,
+        policies: &policies,
+        workloads,
+        traces: &traces,
+        folder,
+        scans,
+    };
     // Those that nobody uses are looked at too.
     traces.values().for_each(|reader| drop(trace::read(reader, folder, scans)));
     for (name, node) in &tables.workloads {
@@ -214,7 +230,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
         let hint = "add [device.disk] with a model and [vm.a] with a workload".to_owned();
         root.report.error(root.place, "There is no VM in it", hint);
     }
-    Some(Draft { settings, seed, devices, vms, timeline })
+    Some(Draft { settings, seed, host, devices, vms, timeline })
 }
 
 /// The tables of named workloads.
@@ -291,6 +307,17 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     if let Some(device) = device.filter(|device| !device.draft.broken && !part.broken) {
         check_sizes(part, &device.draft, report);
         check_enforced(part, false, &device.draft, report);
+        if device.medium == Some(Medium::Network) {
+            refuse_requests(part, report);
+        }
+    }
+}
+
+/// Schedulers of packets count bytes.
+fn refuse_requests(part: &Part, report: &Report) {
+    for (key, of, _, place) in part.stated_iops() {
+        let message = format!("{}: {key}: its device is a network link, which counts no requests", of.whose);
+        report.error(place, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
     }
 }
 
@@ -321,6 +348,11 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
         let (device, derived) = device.device.clone()?;
         let vms: Vec<&Vm> = draft.vms.values().filter(|vm| vm.device.as_ref() == Some(name)).collect();
         check_guests(name, &vms, report);
+        if draft.devices[name].medium == Some(Medium::Network) {
+            places.extend(vms.iter().map(|vm| (vm.name.as_str(), (0, 0))));
+            devices.push((device, derived));
+            continue;
+        }
         for (vm, place) in vms.iter().zip(layout::lay(name, derived.span, &vms, report)) {
             let place = place?;
             layout::check_fit(vm, place.1, report);
@@ -343,11 +375,13 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
             offset,
             size,
             direct: vm.direct,
+            work: vm.work,
             held_back: is_held_back(&vm.name, &draft.timeline),
         });
     }
     let (devices, derived) = devices.into_iter().unzip();
-    Some((Scenario { settings: draft.settings, devices, vms, timeline: plan(draft) }, derived))
+    let (settings, host, timeline) = (draft.settings, draft.host, plan(draft));
+    Some((Scenario { settings, host, devices, vms, timeline }, derived))
 }
 
 /// Whether the first that happens to a VM is that it starts: then it is not there before.

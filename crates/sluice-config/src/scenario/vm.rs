@@ -5,15 +5,17 @@ use std::path::Path;
 
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::stack::Ring;
 use sluice_sim::random::stream;
-use sluice_sim::scenario::workloads::{self, Known, Setting};
+use sluice_sim::scenario::cpus::{Host, Work};
 use sluice_sim::scenario::{Guest, Placement, Source};
+use sluice_sim::workloads::recipes::{self, Recipe, Setting};
 
 use super::choice::{chosen, parameters, unknown};
 use super::device::Device;
 use super::fields::WORKLOAD;
+use super::host::read_work;
 use super::trace::Scans;
 use crate::device::read_scheduler;
 use crate::policy::Part;
@@ -38,10 +40,12 @@ pub(super) struct Vm {
     pub(super) size: Option<u64>,
     pub(super) size_at: Place,
     pub(super) direct: bool,
+    pub(super) work: Option<Work>,
 }
 
 /// The tables that VMs refer to by name.
 pub(super) struct Tables<'a> {
+    pub(super) host: Option<&'a Host>,
     pub(super) devices: &'a BTreeMap<String, Device>,
     pub(super) policies: &'a BTreeMap<String, Part>,
     pub(super) workloads: BTreeMap<String, &'a Node>,
@@ -58,13 +62,19 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
     let device = read_name(reader, "device", tables.devices);
     let known = device.and_then(|device| tables.devices.get(device));
     let guest = reader.table("guest").map(|table| read_guest(&table, known));
+    let medium = known.and_then(|known| known.medium);
+    if medium == Some(Medium::Network) {
+        for key in ["trace", "guest", "offset", "size", "cache"].into_iter().filter(|key| reader.node(key).is_some()) {
+            reader.refuse(key, "its device is a network link, which has no volumes", format!("take {key} out"));
+        }
+    }
     Vm {
         name: name.to_owned(),
         place: reader.place,
         part,
         has_own,
         device: device.map(str::to_owned),
-        source: read_source(reader, tables).map(|source| (source, reader.at(source_key(reader)))),
+        source: read_source(reader, tables, medium).map(|source| (source, reader.at(source_key(reader)))),
         threads: reader.small("threads").unwrap_or(1),
         placement: read_placement(reader, known, guest.is_some()),
         guest,
@@ -73,6 +83,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
         size: reader.size("size").map(|size| size.0 / 4096 * 4096),
         size_at: reader.at("size"),
         direct: reader.word("cache") != Some("buffered"),
+        work: read_work(reader, tables.host),
     }
 }
 
@@ -81,7 +92,7 @@ fn read_guest(reader: &Reader<'_>, device: Option<&Device>) -> Guest {
     let host = device.map(|device| device.draft.device.facts(false)).unwrap_or_default();
     let facts = Facts { depth: ring.slots, ..host };
     let (scheduler, params) = match reader.node("scheduler") {
-        Some(_) => read_scheduler(reader, &facts),
+        Some(_) => read_scheduler(reader, &facts, Some(Medium::Disk)),
         None => (&sluice_sched::schedulers::noop::DESCRIPTOR, ParamTable::new()),
     };
     Guest { scheduler, params, facts, ring }
@@ -112,7 +123,7 @@ fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool)
     placement
 }
 
-fn read_source(reader: &Reader<'_>, tables: &Tables<'_>) -> Option<Source> {
+fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, medium: Option<Medium>) -> Option<Source> {
     match (reader.node("workload"), reader.node("trace")) {
         (None, None) => {
             reader.missing("workload", ", or trace");
@@ -122,7 +133,22 @@ fn read_source(reader: &Reader<'_>, tables: &Tables<'_>) -> Option<Source> {
             reader.refuse("trace", "the VM has a workload too", "keep one of them; two VMs may use one device");
             None
         }
-        (Some(node), None) => read_workload(reader, node, tables),
+        (Some(node), None) => {
+            let (known, params) = read_workload(reader, node, tables)?;
+            if let Some(medium) = medium.filter(|medium| *medium != known.medium()) {
+                let (what, other) = match medium {
+                    Medium::Network => ("disks, and its device is a network link", "\"datagrams\" or \"tcp\""),
+                    Medium::Disk => ("network links, and its device is a disk", "\"closed\""),
+                };
+                reader.refuse(
+                    "workload",
+                    format!("{} is for {what}", known.name),
+                    format!("write for example {other}"),
+                );
+                return None;
+            }
+            Some(Source::Workload(known, params))
+        }
         (None, Some(_)) => {
             let name = read_name(reader, "trace", tables.traces)?;
             super::trace::read(tables.traces.get(name)?, tables.folder, tables.scans).map(Source::Trace)
@@ -135,16 +161,15 @@ fn source_key(reader: &Reader<'_>) -> &'static str {
     if reader.node("workload").is_some() { "workload" } else { "trace" }
 }
 
-fn read_workload(reader: &Reader<'_>, node: &Node, tables: &Tables<'_>) -> Option<Source> {
+fn read_workload(reader: &Reader<'_>, node: &Node, tables: &Tables<'_>) -> Option<(&'static Recipe, ParamTable)> {
     if let Value::Text(name) = &node.value
         && tables.workloads.contains_key(name)
     {
         let node = tables.workloads[name];
-        return workload_of(&format!("Workload {name}"), node, reader, tables)
-            .map(|(known, params)| Source::Workload(known, params));
+        return workload_of(&format!("Workload {name}"), node, reader, tables);
     }
     let title = format!("{}: workload", reader.whose);
-    workload_of(&title, node, reader, tables).map(|(known, params)| Source::Workload(known, params))
+    workload_of(&title, node, reader, tables)
 }
 
 /// A workload with its parameters, wherever it is written.
@@ -153,18 +178,18 @@ pub(super) fn workload_of(
     node: &Node,
     reader: &Reader<'_>,
     tables: &Tables<'_>,
-) -> Option<(Known, ParamTable)> {
+) -> Option<(&'static Recipe, ParamTable)> {
     let chosen = chosen(title, node, &WORKLOAD, reader)?;
-    let Some(known) = workloads::find(chosen.name) else {
+    let Some(known) = recipes::find(chosen.name) else {
         let named = tables.workloads.keys().map(String::as_str).filter(|_| matches!(node.value, Value::Text(_)));
-        let names: Vec<&str> = named.chain(workloads::all().map(|known| known.name())).collect();
+        let names: Vec<&str> = named.chain(recipes::all().map(|known| known.name)).collect();
         unknown(title, &chosen, "workload", &names, reader);
         return None;
     };
     let before = reader.report.errors();
     // Whether it fits the volume is seen when that is known.
     let accept = |params: &ParamTable| known.build(params, setting(u64::MAX >> 1)).map(drop);
-    let params = parameters(title, &chosen, known.parameters(), &accept, tables.folder, reader);
+    let params = parameters(title, &chosen, known.parameters, &accept, tables.folder, reader);
     (reader.report.errors() == before).then_some((known, params))
 }
 

@@ -24,9 +24,9 @@ use sluice_sim::devices::toll::Toll;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::stream;
 use sluice_sim::scenario::models::{self, Known};
-use sluice_sim::scenario::workloads;
 use sluice_sim::traces::{self, Format};
 use sluice_sim::traces::{Beyond, Failure, Select};
+use sluice_sim::workloads::recipes::{self, Recipe};
 use sluice_sim::workloads::{Pace, Replay, Workload};
 
 use crate::figure::LabError;
@@ -43,7 +43,7 @@ const WARM: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub enum Load {
     /// A workload by name.
-    Named(workloads::Known, ParamTable),
+    Named(&'static Recipe, ParamTable),
     /// A recorded load; its requests go to the threads as these become free. Each run has its own part of it.
     Trace {
         /// Where it is.
@@ -222,9 +222,9 @@ fn load(
         Load::Named(known, params) => (0..question.threads)
             .map(|thread| {
                 let random = stream(seed, &format!("{vm}/{thread}"));
-                let setting = workloads::Setting { volume, start: Instant::ZERO, random };
-                let built = known.build(&one_thread(*known, params), setting);
-                built.map_err(|error| LabError::Refused(format!("Workload {}: {error}", known.name())))
+                let setting = recipes::Setting { volume, start: Instant::ZERO, random };
+                let built = known.build(&one_thread(known, params), setting);
+                built.map_err(|error| LabError::Refused(format!("Workload {}: {error}", known.name)))
             })
             .collect(),
         Load::Trace { file, format, rows } => {
@@ -246,10 +246,10 @@ fn load(
 
 /// Of a recipe with threads of its own one is taken for each thread of the guest, unless something else is stated: schedulers
 /// in a guest know threads.
-fn one_thread(known: workloads::Known, stated: &ParamTable) -> ParamTable {
+fn one_thread(known: &Recipe, stated: &ParamTable) -> ParamTable {
     let mut params = stated.clone();
     for name in ["threads", "outstanding"] {
-        if known.parameters().iter().any(|parameter| parameter.name == name) {
+        if known.parameters.iter().any(|parameter| parameter.name == name) {
             params.entry(name.to_owned()).or_insert(sluice_sched::params::Value::Integer(1));
         }
     }

@@ -1,4 +1,4 @@
-//! From a scenario to a simulation for each of its devices.
+//! From a scenario to a simulation for each of its devices, or for those that share CPUs.
 
 use sluice_sched::scheduler::Scheduler;
 use sluice_sched::stack::{self, Stack};
@@ -6,43 +6,80 @@ use sluice_sched::{Gate, Instant};
 
 use super::run::RunError;
 use super::trace::Trouble;
-use super::{Device, DeviceEvent, Event, Placement, Scenario, Source, States, Vm, VmEvent, models, workloads};
+use super::{Device, DeviceEvent, Event, Placement, Scenario, Source, States, Vm, VmEvent, cpus, models};
+use crate::cpu::VcpuId;
+use crate::devices::Model;
 use crate::engine::{self, Change, Front, Simulation, Thread};
 use crate::random::stream;
 use crate::workloads::Workload;
+use crate::workloads::recipes;
 
 /// Requests that one thread of a guest may have waiting.
 const GUEST_QUEUE_MAX: u32 = 65_536;
 
-/// One device with its VMs.
+/// Devices that share something, with their VMs.
 pub(super) struct Part {
     pub(super) simulation: Simulation,
+    /// Numbers in the scenario of its devices, and the first of each one's nodes.
+    pub(super) devices: Vec<(usize, usize)>,
     /// Numbers in the scenario of its VMs.
     pub(super) vms: Vec<usize>,
+    /// Who works on a virtual CPU.
+    pub(super) cpus: Vec<(String, VcpuId)>,
     pub(super) trouble: Trouble,
 }
 
-/// The simulation of one device.
-pub(super) fn part(scenario: &Scenario, number: usize, seed: u64, states: Option<&States>) -> Result<Part, RunError> {
-    let device = &scenario.devices[number];
-    let vms: Vec<usize> = (0..scenario.vms.len()).filter(|vm| scenario.vms[*vm].device == number).collect();
-    let guests = vms.iter().any(|vm| scenario.vms[*vm].guest.is_some());
-    let settings = &scenario.settings;
-    let first = front(device, guests)?;
-    let mut simulation = Simulation::new(first, model(device, 0, seed, states)?, settings.warm_up, settings.window);
-    for node in 1..device.nodes {
-        simulation.add_node(front(device, guests)?, model(device, node, seed, states)?);
+/// Which devices are simulated together: all that share CPUs, else each alone.
+pub(super) fn parts(scenario: &Scenario) -> Vec<Vec<usize>> {
+    let all = 0..scenario.devices.len();
+    if scenario.host.is_some() { vec![all.collect()] } else { all.map(|device| vec![device]).collect() }
+}
+
+/// The simulation of one of those.
+pub(super) fn part(
+    scenario: &Scenario,
+    devices: &[usize],
+    seed: u64,
+    states: Option<&States>,
+) -> Result<Part, RunError> {
+    let vms: Vec<usize> = (0..scenario.vms.len()).filter(|vm| devices.contains(&scenario.vms[*vm].device)).collect();
+    let (mut simulation, mut places) = (None, Vec::new());
+    for number in devices {
+        let device = &scenario.devices[*number];
+        let guests = scenario.vms.iter().any(|vm| vm.device == *number && vm.guest.is_some());
+        for node in 0..device.nodes {
+            let (front, model) = (front(device, guests)?, model(device, node, seed, states)?);
+            let at = add_node(&mut simulation, scenario, front, model);
+            if node == 0 {
+                places.push((*number, at));
+            }
+        }
     }
-    let mut part = Part { simulation, vms, trouble: Trouble::default() };
+    let simulation = simulation.expect("a part has a device, and that has a node");
+    let mut part = Part { simulation, devices: places, vms, cpus: Vec::new(), trouble: Trouble::default() };
+    let vcpus = cpus::install(scenario, &mut part);
     // Before the VMs, so that what is planned for the start comes before their first requests.
-    plan(scenario, number, &mut part);
-    for index in 0..part.vms.len() {
-        add_vm(&scenario.vms[part.vms[index]], seed, &mut part)?;
-        if let Some(form) = device.telling {
+    plan(scenario, &mut part);
+    for (index, vcpu) in vcpus.into_iter().enumerate() {
+        let vm = &scenario.vms[part.vms[index]];
+        add_vm(vm, vcpu, seed, &mut part)?;
+        if let Some(form) = scenario.devices[vm.device].telling {
             part.simulation.track(index, form);
         }
     }
     Ok(part)
+}
+
+/// The first node makes the simulation; the number of the new one.
+fn add_node(simulation: &mut Option<Simulation>, scenario: &Scenario, front: Front, model: Box<dyn Model>) -> usize {
+    let settings = &scenario.settings;
+    match simulation {
+        Some(simulation) => simulation.add_node(front, model),
+        None => {
+            *simulation = Some(Simulation::new(front, model, settings.warm_up, settings.window));
+            0
+        }
+    }
 }
 
 fn scheduler(device: &Device) -> Result<Box<dyn Scheduler>, RunError> {
@@ -54,18 +91,12 @@ fn front(device: &Device, guests: bool) -> Result<Front, RunError> {
     Ok(if guests { Stack::new(gate).into() } else { gate.into() })
 }
 
-fn model(
-    device: &Device,
-    node: u32,
-    seed: u64,
-    states: Option<&States>,
-) -> Result<Box<dyn crate::devices::Model>, RunError> {
+fn model(device: &Device, node: u32, seed: u64, states: Option<&States>) -> Result<Box<dyn Model>, RunError> {
     let setting = models::Setting { seed, name: format!("device {} node {node}", device.name) };
     device.model.build_from(&device.model_params, &setting, states).map_err(|error| RunError::of(&device.name, error))
 }
 
-fn plan(scenario: &Scenario, number: usize, part: &mut Part) {
-    let nodes = scenario.devices[number].nodes;
+fn plan(scenario: &Scenario, part: &mut Part) {
     for planned in &scenario.timeline {
         match &planned.event {
             Event::Vm(vm, event) => {
@@ -78,9 +109,12 @@ fn plan(scenario: &Scenario, number: usize, part: &mut Part) {
                 };
                 part.simulation.plan_change(planned.at, change);
             }
-            Event::Device(device, node, event) if *device == number => {
-                for node in node.map_or(0..nodes, |node| node..node + 1) {
-                    let node = node as usize;
+            Event::Device(device, node, event) => {
+                let Some((_, first)) = part.devices.iter().copied().find(|(known, _)| known == device) else {
+                    continue;
+                };
+                for node in node.map_or(0..scenario.devices[*device].nodes, |node| node..node + 1) {
+                    let node = first + node as usize;
                     let change = match event {
                         DeviceEvent::Pace(pace) => Change::Pace(node, *pace),
                         DeviceEvent::Fail => Change::Fail(node),
@@ -89,14 +123,14 @@ fn plan(scenario: &Scenario, number: usize, part: &mut Part) {
                     part.simulation.plan_change(planned.at, change);
                 }
             }
-            Event::Device(..) => {}
         }
     }
 }
 
-fn add_vm(vm: &Vm, seed: u64, part: &mut Part) -> Result<(), RunError> {
+fn add_vm(vm: &Vm, vcpu: Option<VcpuId>, seed: u64, part: &mut Part) -> Result<(), RunError> {
+    let first = part.devices.iter().find(|(device, _)| *device == vm.device).map_or(0, |(_, first)| *first);
     let placement = match vm.placement {
-        Placement::Node(node) => engine::Placement::Pinned(node as usize),
+        Placement::Node(node) => engine::Placement::Pinned(first + node as usize),
         Placement::Uniform => engine::Placement::Uniform(stream(seed, &format!("placement of {}", vm.name))),
         Placement::RoundRobin => engine::Placement::RoundRobin(0),
     };
@@ -106,12 +140,15 @@ fn add_vm(vm: &Vm, seed: u64, part: &mut Part) -> Result<(), RunError> {
             let built = (guest.scheduler.build)(&guest.facts, &guest.params).map_err(|error| refused(&error))?;
             let merging = guest.scheduler.merging;
             let guest = stack::Guest { scheduler: built, ring: guest.ring, merging, queue_max: GUEST_QUEUE_MAX };
-            part.simulation.add_guest(node as usize, vm.policy, guest).map_err(|error| refused(&error))?
+            part.simulation.add_guest(first + node as usize, vm.policy, guest).map_err(|error| refused(&error))?
         }
         _ => part.simulation.add_vm_at(placement, vm.policy).map_err(|error| refused(&error))?,
     };
     if vm.held_back {
         part.simulation.hold_back(number);
+    }
+    if let (Some(vcpu), Some(work)) = (vcpu, vm.work) {
+        part.simulation.guest_on(number, vcpu, work.each);
     }
     for thread in 0..vm.threads {
         let length = vm.size / u64::from(vm.threads) / 4096 * 4096;
@@ -127,7 +164,7 @@ fn workload(vm: &Vm, thread: u32, volume: u64, seed: u64, trouble: &Trouble) -> 
     match &vm.source {
         Source::Workload(known, params) => {
             let random = stream(seed, &format!("vm {} thread {thread}", vm.name));
-            let setting = workloads::Setting { volume, start: Instant::ZERO, random };
+            let setting = recipes::Setting { volume, start: Instant::ZERO, random };
             known.build(params, setting).map_err(|error| RunError::of(&vm.name, error))
         }
         Source::Trace(trace) => {

@@ -1,13 +1,14 @@
 //! A scenario: devices, VMs and what happens to them, all by name and number, and a run of it.
 //!
 //! The types here are what a scenario file comes to once it is checked; who has no file can make them. Each device has a
-//! simulation of its own, since nothing on one device can be seen on another.
+//! simulation of its own, since nothing on one device can be seen on another, unless they share CPUs.
 //!
 //! | part | where |
 //! |---|---|
 //! | device models by name | [`models`] |
-//! | workloads by name | [`workloads`] |
+//! | workloads by name | [`recipes`](crate::workloads::recipes) |
 //! | traces | [`trace`] |
+//! | CPUs of a host | [`cpus`] |
 //! | from a scenario to a simulation | `assemble` |
 //! | a run, and what came out | [`run()`] |
 
@@ -21,17 +22,18 @@ use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
 
 use crate::devices::pace::Pace;
+use crate::workloads::recipes::Recipe;
 
 mod assemble;
+pub mod cpus;
 pub mod models;
 pub mod outcome;
 mod run;
 pub mod trace;
-pub mod workloads;
 
 pub use crate::devices::ssd::States;
 pub use crate::named::written;
-pub use outcome::{Check, DeviceOutcome, Outcome, VmOutcome};
+pub use outcome::{Check, CpuOutcome, DeviceOutcome, Outcome, VmOutcome};
 pub use run::{Requests, RunError, Watch, run};
 
 /// A scenario without errors.
@@ -39,6 +41,8 @@ pub use run::{Requests, RunError, Watch, run};
 pub struct Scenario {
     /// How long, and how it is measured.
     pub settings: Settings,
+    /// The CPUs, if work takes time.
+    pub host: Option<cpus::Host>,
     /// In the order of their names.
     pub devices: Vec<Device>,
     /// In the order of their names.
@@ -107,6 +111,8 @@ pub struct Vm {
     pub size: u64,
     /// Its writes wait for the disk.
     pub direct: bool,
+    /// What its requests cost it, where there are CPUs; nothing: they cost it no time.
+    pub work: Option<cpus::Work>,
     /// It is not there before the timeline starts it.
     pub held_back: bool,
 }
@@ -126,7 +132,7 @@ pub enum Placement {
 #[derive(Debug, Clone)]
 pub enum Source {
     /// What a program does.
-    Workload(workloads::Known, ParamTable),
+    Workload(&'static Recipe, ParamTable),
     /// What was recorded.
     Trace(trace::Trace),
 }

@@ -7,6 +7,7 @@ use sluice_sched::Phase;
 use super::Scenario;
 use super::assemble::Part;
 use crate::checks::{self, Broken};
+use crate::cpu::VcpuId;
 use crate::record::{Record, Window};
 
 /// Of one run.
@@ -26,6 +27,8 @@ pub struct Outcome {
     pub vms: Vec<VmOutcome>,
     /// Every node of every device.
     pub devices: Vec<DeviceOutcome>,
+    /// Everybody who works on a virtual CPU.
+    pub cpus: Vec<CpuOutcome>,
     /// Whether it can be true.
     pub checks: Vec<Check>,
 }
@@ -49,6 +52,8 @@ pub struct VmOutcome {
     pub mean: Duration,
     /// Dispatched to meet its reservation, and by its weight, while it was measured.
     pub dispatched: (u64, u64),
+    /// Given up by its device: frames that found the queue of a link full.
+    pub dropped: u64,
     /// Left unserved when it stopped.
     pub cancelled: u64,
     /// Went to another node after theirs had failed.
@@ -72,6 +77,15 @@ pub struct DeviceOutcome {
     /// Which of its nodes.
     pub node: usize,
     /// Part of the run's time that it was busy, all its servers together.
+    pub busy: f64,
+}
+
+/// What a virtual CPU did.
+#[derive(Debug, Clone)]
+pub struct CpuOutcome {
+    /// Whose it is: the driver domain, or a VM.
+    pub of: String,
+    /// Part of the run's time that it ran.
     pub busy: f64,
 }
 
@@ -132,6 +146,7 @@ pub(super) fn collect(scenario: &Scenario, seed: u64, parts: &[Part]) -> Outcome
         window: settings.window,
         vms: vms.into_iter().map(|(_, vm)| vm).collect(),
         devices: devices(scenario, parts),
+        cpus: cpus(parts),
         checks: check(scenario, parts),
     }
 }
@@ -150,6 +165,7 @@ fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
         bytes_per_second: record.bytes as f64 / seconds,
         mean: record.mean(),
         dispatched: (dispatched[Phase::Reservation as usize], dispatched[Phase::Weight as usize]),
+        dropped: record.dropped,
         cancelled: record.cancelled,
         retried: record.retried,
         outstanding: record.outstanding(),
@@ -175,23 +191,35 @@ fn series(record: &Record, measured: Duration, window: Duration) -> Vec<Window> 
 }
 
 fn devices(scenario: &Scenario, parts: &[Part]) -> Vec<DeviceOutcome> {
-    let devices = scenario.devices.iter().zip(parts).flat_map(|(device, part)| {
-        (0..part.simulation.nodes()).map(move |node| {
+    let devices = parts.iter().flat_map(|part| part.devices.iter().map(move |device| (part, *device)));
+    let devices = devices.flat_map(|(part, (device, first))| {
+        (first..first + scenario.devices[device].nodes as usize).map(move |node| {
             let (model, end) = (part.simulation.device_of(node), part.simulation.now());
             let done = model.busy_nanos().saturating_sub(model.ahead_nanos(end));
             let most = end.as_nanos() as f64 * f64::from(model.servers());
-            DeviceOutcome { name: device.name.clone(), node, busy: (done as f64 / most).min(1.0) }
+            let name = scenario.devices[device].name.clone();
+            DeviceOutcome { name, node: node - first, busy: (done as f64 / most).min(1.0) }
         })
     });
     devices.collect()
 }
 
+fn cpus(parts: &[Part]) -> Vec<CpuOutcome> {
+    let of = |part: &Part, (of, vcpu): &(String, VcpuId)| {
+        let time = part.simulation.now().as_nanos() as f64;
+        CpuOutcome { of: of.clone(), busy: part.simulation.host().used_nanos(*vcpu) as f64 / time }
+    };
+    parts.iter().flat_map(|part| part.cpus.iter().map(move |cpu| of(part, cpu))).collect()
+}
+
 fn check(scenario: &Scenario, parts: &[Part]) -> Vec<Check> {
     let mut all = Broken::NAMES.map(|name| Check { name, broken: Vec::new() });
-    for (device, part) in scenario.devices.iter().zip(parts) {
+    for part in parts {
+        let names: Vec<&str> = part.devices.iter().map(|(device, _)| scenario.devices[*device].name.as_str()).collect();
+        let devices = if names.len() == 1 { "Device" } else { "Devices" };
         for broken in checks::check(&part.simulation) {
             let vm = broken.vm().map(|vm| format!(" (VM {vm} is {})", scenario.vms[part.vms[vm]].name));
-            let text = format!("Device {}: {broken}{}", device.name, vm.unwrap_or_default());
+            let text = format!("{devices} {}: {broken}{}", names.join(", "), vm.unwrap_or_default());
             let check = all.iter_mut().find(|check| check.name == broken.name()).expect("every law has a name");
             check.broken.push(text);
         }

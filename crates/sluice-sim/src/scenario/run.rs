@@ -59,9 +59,9 @@ pub struct Watch<'a> {
 /// [`RunError`]. A law that is broken is none: it is in the outcome.
 pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outcome, RunError> {
     let mut parts = Vec::new();
-    let devices = scenario.devices.len();
-    for number in 0..devices {
-        let mut part = assemble::part(scenario, number, seed, watch.states)?;
+    let together = assemble::parts(scenario);
+    for (number, devices) in together.iter().enumerate() {
+        let mut part = assemble::part(scenario, devices, seed, watch.states)?;
         if let Some(requests) = watch.requests.clone() {
             let vms = part.vms.clone();
             let tell = move |over: &Over| (requests.borrow_mut())(&Over { vm: vms[over.vm], ..*over });
@@ -70,7 +70,7 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outco
         for step in 1..=STEPS {
             let end = scenario.settings.duration.as_nanos() * u128::from(step) / u128::from(STEPS);
             part.simulation.run_until(Instant::from_nanos(end as u64));
-            let done = (number as f64 + f64::from(step) / f64::from(STEPS)) / devices as f64;
+            let done = (number as f64 + f64::from(step) / f64::from(STEPS)) / together.len() as f64;
             if watch.progress.as_mut().is_some_and(|progress| !progress(done)) {
                 return Err(RunError::GivenUp);
             }

@@ -71,7 +71,7 @@ fn parameters(loaded: &Loaded) -> Value {
         .map(|vm| {
             let asks = match &vm.source {
                 Source::Workload(known, params) => {
-                    json!({ "type": known.name(), "parameters": with_defaults(known.parameters(), params) })
+                    json!({ "type": known.name, "parameters": with_defaults(known.parameters, params) })
                 }
                 Source::Trace(trace) => json!({
                     "trace": trace.file.file_name().map(|name| name.to_string_lossy()),

@@ -19,6 +19,8 @@ pub(crate) struct Summary<'a> {
     checks: Vec<Check<'a>>,
     warm_up_s: f64,
     devices: Vec<Device<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cpus: Vec<Cpu<'a>>,
 }
 
 #[derive(Serialize)]
@@ -32,6 +34,7 @@ struct Vm<'a> {
     arrived_in_all: u64,
     outstanding: u64,
     cancelled: u64,
+    dropped: u64,
     retried: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_s: Option<f64>,
@@ -79,6 +82,13 @@ struct Device<'a> {
     busy_ratio: f64,
 }
 
+/// A virtual CPU.
+#[derive(Serialize)]
+struct Cpu<'a> {
+    of: &'a str,
+    busy_ratio: f64,
+}
+
 impl<'a> Summary<'a> {
     /// Of an outcome.
     pub(crate) fn of(outcome: &'a Outcome) -> Self {
@@ -99,6 +109,7 @@ impl<'a> Summary<'a> {
                 .iter()
                 .map(|device| Device { device: &device.name, node: device.node, busy_ratio: device.busy })
                 .collect(),
+            cpus: outcome.cpus.iter().map(|cpu| Cpu { of: &cpu.of, busy_ratio: cpu.busy }).collect(),
         }
     }
 }
@@ -126,6 +137,7 @@ fn vm(vm: &VmOutcome) -> Vm<'_> {
         arrived_in_all: vm.arrived,
         outstanding: vm.outstanding,
         cancelled: vm.cancelled,
+        dropped: vm.dropped,
         retried: vm.retried,
         ended_s: vm.ended.map(|at| at.as_secs_f64()),
     }
@@ -172,7 +184,10 @@ pub(crate) fn table(outcome: &Outcome) -> String {
     });
     let measured = outcome.measured.as_secs_f64();
     let checks = if outcome.broken().next().is_none() { "all checks hold" } else { "a check does NOT hold" };
-    let busy: Vec<String> = busy.collect();
+    let cpus = outcome.cpus.iter().map(|cpu| format!("{} on its CPU {:.0} %", cpu.of, cpu.busy * 100.0));
+    let dropped = outcome.vms.iter().filter(|vm| vm.dropped > 0);
+    let dropped = dropped.map(|vm| format!("{} of VM {} dropped", vm.dropped, vm.name));
+    let busy: Vec<String> = busy.chain(cpus).chain(dropped).collect();
     format!("{table}\n\nMeasured {measured} s, seed {}; {}; {checks}", outcome.seed, busy.join(", "))
 }
 

@@ -13,9 +13,10 @@ use sluice_sched::scheduler::Medium;
 use sluice_sched::stack::Ring;
 use sluice_sched::units::parse_duration;
 use sluice_sched::{Descriptor, schedulers};
+use sluice_sim::scenario::models;
 use sluice_sim::scenario::trace::{FORMATS, Scan};
-use sluice_sim::scenario::{models, workloads};
 use sluice_sim::statistics::Mean;
+use sluice_sim::workloads::recipes;
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -127,8 +128,9 @@ impl Advise {
             return Err(Failure::Refused("--duration must be more than 1s: the first second is not measured".into()));
         }
         let (name, params) = with_params(&self.device)?;
-        let model =
-            models::find(name).ok_or_else(|| unknown("device model", name, models::all().map(|known| known.name())))?;
+        let disks = || models::all().filter(|known| known.medium() == Medium::Disk);
+        let model = disks().find(|known| known.name() == name);
+        let model = model.ok_or_else(|| unknown("device model", name, disks().map(|known| known.name())))?;
         Ok(Question {
             load: self.load()?,
             device: (model, params),
@@ -150,8 +152,9 @@ impl Advise {
         let Some(file) = &self.trace else {
             let stated = self.workload.as_deref().expect("clap requires one of the two");
             let (name, params) = with_params(stated)?;
-            let known = workloads::find(name)
-                .ok_or_else(|| unknown("workload", name, workloads::all().map(|known| known.name())))?;
+            let of_disks = || recipes::all().filter(|known| known.medium() == Medium::Disk);
+            let known = of_disks().find(|known| known.name == name);
+            let known = known.ok_or_else(|| unknown("workload", name, of_disks().map(|known| known.name)))?;
             return Ok(Load::Named(known, params));
         };
         let name = self.trace_format.as_deref().expect("clap requires it beside a trace");

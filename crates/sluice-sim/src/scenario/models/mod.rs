@@ -1,6 +1,7 @@
 //! Devices by name, as a scenario states them: models that are a few numbers, one file for each kind, and device sets.
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter};
+use sluice_sched::scheduler::Medium;
 
 use crate::devices::Model;
 use crate::devices::sets::{DEVICES, DeviceSet};
@@ -13,10 +14,12 @@ mod bucket;
 mod disks;
 mod flash;
 mod linear;
+mod link;
 mod servers;
 
 /// Every model, by the file in which it is.
-pub const MODELS: &[&[ModelKind]] = &[servers::KINDS, bucket::KINDS, linear::KINDS, disks::KINDS, flash::KINDS];
+pub const MODELS: &[&[ModelKind]] =
+    &[servers::KINDS, bucket::KINDS, linear::KINDS, disks::KINDS, flash::KINDS, link::KINDS];
 
 /// What is known of a model beside what it does.
 pub struct ModelKind {
@@ -104,6 +107,15 @@ impl Known {
         match self {
             Known::Model(kind) => (kind.derive)(params),
             Known::Set(set) => (kind_of(set).derive)(&set.with(params)),
+        }
+    }
+
+    /// What kind of device it is.
+    #[must_use]
+    pub fn medium(&self) -> Medium {
+        match self {
+            Known::Model(kind) if link::KINDS.iter().any(|known| known.name == kind.name) => Medium::Network,
+            _ => Medium::Disk,
         }
     }
 

@@ -128,7 +128,7 @@ struct Burst {
     requests: u64,
 }
 
-fn mix(size: Bytes, reads: f64, random: f64, setting: &Setting) -> Result<Mix, ParamError> {
+pub(super) fn mix(size: Bytes, reads: f64, random: f64, setting: &Setting) -> Result<Mix, ParamError> {
     part("reads", reads)?;
     part("random", random)?;
     fits("One request's bytes", size.0, setting.volume)?;
@@ -141,7 +141,7 @@ fn limited(workload: impl Workload + 'static, requests: u64) -> Box<dyn Workload
     if requests == 0 { workload } else { Box::new(Limited::new(workload, requests)) }
 }
 
-fn outstanding(setting: Setting, table: &ParamTable) -> Built {
+pub(super) fn outstanding(setting: Setting, table: &ParamTable) -> Built {
     let Outstanding { size, reads, random, outstanding, think, requests } = parse(table)?;
     params::within("outstanding", outstanding, 1, 65_536, "requests")?;
     let mix = mix(size, reads, random, &setting)?;

@@ -1,4 +1,5 @@
-//! Recipes: the workloads of the papers and of known benchmarks, as requests at the block device.
+//! Recipes: workloads by name. Those that are a few numbers, those of the papers and of known benchmarks as requests at the
+//! block device, and what VMs send into a network.
 //!
 //! A recipe has a name, a source, and parameters of which each has a default; a scenario names the recipe and changes what
 //! it wants to change. What a source leaves open is marked with an A in brackets: an assumption, to be changed and swept.
@@ -8,6 +9,7 @@
 use std::collections::VecDeque;
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::{Instant, Kind};
 
 use super::{Ask, Step, Workload};
@@ -21,10 +23,13 @@ mod filebench_files;
 mod filebench_oltp;
 mod iometer;
 mod lookalike;
+mod network;
+mod plain;
 mod sysbench;
 
 /// Every recipe, by the file in which it is.
 pub const RECIPES: &[&[Recipe]] = &[
+    plain::RECIPES,
     sysbench::RECIPES,
     iometer::RECIPES,
     filebench_files::RECIPES,
@@ -33,6 +38,7 @@ pub const RECIPES: &[&[Recipe]] = &[
     dvdstore::RECIPES,
     backup::RECIPES,
     lookalike::RECIPES,
+    network::RECIPES,
 ];
 
 /// What is known of a recipe.
@@ -48,12 +54,36 @@ pub struct Recipe {
     build: fn(Setting, &ParamTable) -> Built,
 }
 
-type Built = Result<Box<dyn Workload>, ParamError>;
+/// A workload, or what is wrong with its parameters.
+pub type Built = Result<Box<dyn Workload>, ParamError>;
+
+impl core::fmt::Debug for Recipe {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Recipe {
+    /// What kind of device it is for.
+    #[must_use]
+    pub fn medium(&self) -> Medium {
+        let of_network = network::RECIPES.iter().any(|known| known.name == self.name);
+        if of_network { Medium::Network } else { Medium::Disk }
+    }
+
+    /// Makes the workload; `overrides` replaces defaults.
+    ///
+    /// # Errors
+    /// A parameter that does not exist, or has a value that cannot be, or does not fit the volume.
+    pub fn build(&self, overrides: &ParamTable, setting: Setting) -> Built {
+        (self.build)(setting, &with_defaults(self.parameters, overrides))
+    }
+}
 
 /// What a workload needs of the VM for which it is made.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// Length of the VM's volume, in bytes.
+    /// Length of the VM's volume, in bytes; what is sent into a network has none.
     pub volume: u64,
     /// When it begins.
     pub start: Instant,
@@ -88,17 +118,22 @@ pub fn all() -> impl Iterator<Item = &'static Recipe> {
     RECIPES.iter().copied().flatten()
 }
 
+/// The one of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Recipe> {
+    all().find(|recipe| recipe.name == name)
+}
+
 /// Makes the workload of this name; `overrides` replaces defaults.
 ///
 /// # Errors
 /// [`RecipeError`]: no such recipe or parameter, or the volume is too small for it.
 pub fn build(name: &str, setting: Setting, overrides: &ParamTable) -> Result<Box<dyn Workload>, RecipeError> {
-    let Some(recipe) = all().find(|recipe| recipe.name == name) else {
+    let Some(recipe) = find(name) else {
         let known: Vec<&str> = all().map(|recipe| recipe.name).collect();
         return Err(RecipeError::Unknown { name: name.to_owned(), known: known.join(", ") });
     };
-    let table = with_defaults(recipe.parameters, overrides);
-    (recipe.build)(setting, &table).map_err(|source| RecipeError::Parameter { recipe: recipe.name, source })
+    recipe.build(overrides, setting).map_err(|source| RecipeError::Parameter { recipe: recipe.name, source })
 }
 
 /// Refuses a part that is none.

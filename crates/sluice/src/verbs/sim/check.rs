@@ -92,7 +92,7 @@ fn vm_json(loaded: &Loaded, number: usize) -> Value {
 
 fn asks(loaded: &Loaded, number: usize) -> String {
     match &loaded.scenario.vms[number].source {
-        Source::Workload(known, _) => known.name().to_owned(),
+        Source::Workload(known, _) => known.name.to_owned(),
         Source::Trace(trace) => {
             let name = trace.file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
             format!("{name}: {} requests in {:.1} s", trace.scan.rows, trace.scan.span as f64 * 1e-9)
@@ -112,7 +112,9 @@ fn print_table(file: &ScenarioFile) {
             device.model.name(),
             device.scheduler.name
         ));
-        output::line(&format!("  size                  {}", Bytes(derived.span)));
+        if derived.span > 0 {
+            output::line(&format!("  size                  {}", Bytes(derived.span)));
+        }
         output::line(&format!("  expected maximum      {:.0} iops: {}", derived.most.0, derived.most.1));
         for (what, value) in &derived.facts {
             output::line(&format!("  {what:<21} {value}"));

@@ -1,0 +1,56 @@
+//! `[host]` and `vcpu` of a VM: who works for requests, and on which CPU.
+
+use sluice_sim::cpu::credit1::Params;
+use sluice_sim::scenario::cpus::{Driver, Host, Vcpu, Work};
+
+use crate::reader::Reader;
+use crate::tree::Value;
+
+/// The host's CPUs; nothing if work takes no time.
+pub(super) fn read(root: &Reader<'_>) -> Option<Host> {
+    let reader = root.table("host")?;
+    let cpus = reader.small("cpus").unwrap_or(4);
+    let credit = match reader.word("credit") {
+        Some("xen-3.3") => Params::XEN_3_3,
+        Some("xen-4.0") => Params::XEN_4_0,
+        _ => Params::XEN_4_1,
+    };
+    let driver = reader.table("driver").map(|reader| Driver {
+        on: read_vcpu(&reader, cpus),
+        packet: reader.time("packet").unwrap_or_default(),
+        request: reader.time("request").unwrap_or_default(),
+    });
+    Some(Host { cpus, credit, driver })
+}
+
+/// What a VM does on its virtual CPU.
+pub(super) fn read_work(vm: &Reader<'_>, host: Option<&Host>) -> Option<Work> {
+    let reader = vm.table("vcpu")?;
+    let Some(host) = host else {
+        vm.refuse("vcpu", "there are no CPUs on which it could run", "add [host] with cpus = 4");
+        return None;
+    };
+    Some(Work {
+        on: read_vcpu(&reader, host.cpus),
+        each: reader.time("work").unwrap_or_default(),
+        busy: reader.bool("busy").unwrap_or(false),
+    })
+}
+
+fn read_vcpu(reader: &Reader<'_>, cpus: u32) -> Vcpu {
+    let cpu = match reader.node("cpu").map(|node| &node.value) {
+        None => None,
+        Some(Value::Text(word)) if word == "any" => None,
+        Some(Value::Integer(cpu)) if (0..i128::from(cpus)).contains(cpu) => Some(*cpu as u32),
+        Some(Value::Integer(cpu)) => {
+            let hint = format!("[host] has {cpus}, from 0 to {}", cpus - 1);
+            reader.refuse("cpu", format!("there is no CPU {cpu}"), hint);
+            None
+        }
+        Some(_) => {
+            reader.refuse("cpu", "it is no CPU", "write a number from 0, or \"any\"");
+            None
+        }
+    };
+    Vcpu { cpu, weight: reader.small("weight").unwrap_or(256), cap: reader.small("cap").unwrap_or(0) }
+}

@@ -1,0 +1,99 @@
+//! The CPUs of a host: a driver domain works for each request before its device has it, and VMs before they ask.
+//!
+//! Whoever works does so on a virtual CPU, and Xen's credit scheduler decides which of them run. So all devices of a host
+//! with CPUs are simulated together.
+
+use std::time::Duration;
+
+use sluice_sched::Instant;
+use sluice_sched::scheduler::Medium;
+
+use super::Scenario;
+use super::assemble::Part;
+use crate::cpu::credit1::Params;
+use crate::cpu::{Class, Host as Processors, VcpuId};
+use crate::engine::Task;
+
+/// CPUs, and who works on them beside VMs.
+#[derive(Debug, Clone, Copy)]
+pub struct Host {
+    /// How many CPUs.
+    pub cpus: u32,
+    /// Which version of the credit scheduler.
+    pub credit: Params,
+    /// The driver domain, if it takes time.
+    pub driver: Option<Driver>,
+}
+
+/// A domain that has the devices, and works for each of their requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Driver {
+    /// On which virtual CPU.
+    pub on: Vcpu,
+    /// For a packet of a link.
+    pub packet: Duration,
+    /// For a request to a disk.
+    pub request: Duration,
+}
+
+/// The one virtual CPU of a domain.
+#[derive(Debug, Clone, Copy)]
+pub struct Vcpu {
+    /// The only CPU on which it may run; nothing: any.
+    pub cpu: Option<u32>,
+    /// Weight of the domain.
+    pub weight: u32,
+    /// Cap of the domain in percent of one CPU; 0: none.
+    pub cap: u32,
+}
+
+/// What a VM does on a virtual CPU.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// On which one.
+    pub on: Vcpu,
+    /// Before each of its requests.
+    pub each: Duration,
+    /// It computes when it has nothing else to do, and never sleeps.
+    pub busy: bool,
+}
+
+impl Vcpu {
+    fn add(&self, host: &mut Processors<Task>) -> VcpuId {
+        let domain = host.add_domain(self.weight, self.cap);
+        host.add_vcpu(domain, self.cpu.map_or(u64::MAX, |cpu| 1 << cpu))
+    }
+}
+
+/// Gives a part its CPUs: before the VMs, whose virtual CPUs it returns, in their order.
+pub(super) fn install(scenario: &Scenario, part: &mut Part) -> Vec<Option<VcpuId>> {
+    let Some(host) = scenario.host else { return vec![None; part.vms.len()] };
+    let mut processors = Processors::new(host.credit, host.cpus as usize);
+    let driver = host.driver.map(|driver| (driver, driver.on.add(&mut processors)));
+    part.cpus.extend(driver.map(|(_, vcpu)| ("driver domain".to_owned(), vcpu)));
+    let mut vcpus = Vec::new();
+    for vm in part.vms.iter().map(|vm| &scenario.vms[*vm]) {
+        let vcpu = vm.work.map(|work| {
+            let vcpu = work.on.add(&mut processors);
+            if work.busy {
+                processors.set_busy(Instant::ZERO, vcpu, true);
+            }
+            part.cpus.push((format!("VM {}", vm.name), vcpu));
+            vcpu
+        });
+        vcpus.push(vcpu);
+    }
+    part.simulation.set_cpus(processors);
+    if let Some((driver, vcpu)) = driver {
+        for (device, first) in &part.devices {
+            let (class, each) = match scenario.devices[*device].model.medium() {
+                Medium::Network => (Class::Net, driver.packet),
+                Medium::Disk => (Class::Block, driver.request),
+            };
+            for node in (0..scenario.devices[*device].nodes as usize).filter(|_| !each.is_zero()) {
+                part.simulation.backend_on(first + node, vcpu, class, each);
+            }
+        }
+    }
+    vcpus
+}

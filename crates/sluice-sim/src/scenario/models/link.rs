@@ -1,0 +1,74 @@
+//! Network links.
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable};
+
+use super::{Derived, ModelKind, parameter, parse};
+use crate::devices::link::{Link, LinkParams, OverWhen};
+use crate::units::BitRate;
+use crate::workloads::datagrams::frames_of;
+
+pub(super) const KINDS: &[ModelKind] = &[ModelKind {
+    name: "link",
+    summary: "A network link with a transmit queue: who comes to a full one is dropped",
+    parameters: &[&[
+        parameter("rate", "a rate of bits", "\"100Mbit/s\"", "What the wire carries"),
+        parameter("queue", "frames, 1 to 1000000", "1000", "That wait or are being sent, at most"),
+        parameter("overhead", "bytes, 0 to 1000", "24", "Of wire for each frame beside it: preamble, checksum, gap"),
+        parameter(
+            "over",
+            "\"sent\" or \"queued\"",
+            "\"sent\"",
+            "When its sender learns that a frame is over: when the wire has it, or as soon as it has a place, as behind a bridge",
+        ),
+    ]],
+    derive: |table| Ok(derive(&read(table)?)),
+    build: |table, _, _| Ok(Box::new(Link::new(read(table)?))),
+}];
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Over {
+    Sent,
+    Queued,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Wire {
+    rate: BitRate,
+    queue: u32,
+    overhead: u32,
+    over: Over,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        let LinkParams { bits_per_second, overhead, queue, .. } = LinkParams::FAST_ETHERNET;
+        Wire { rate: BitRate(bits_per_second), queue, overhead, over: Over::Sent }
+    }
+}
+
+fn read(table: &ParamTable) -> Result<LinkParams, ParamError> {
+    let Wire { rate, queue, overhead, over } = parse(table)?;
+    params::within("queue", queue, 1, 1_000_000, "frames")?;
+    params::within("overhead", overhead, 0, 1000, "bytes")?;
+    let over_when = match over {
+        Over::Sent => OverWhen::Sent,
+        Over::Queued => OverWhen::Queued,
+    };
+    Ok(LinkParams { bits_per_second: rate.0, overhead, queue, over_when })
+}
+
+fn derive(link: &LinkParams) -> Derived {
+    const PAYLOAD: u32 = 1472;
+    let frame = frames_of(PAYLOAD)[0];
+    let frames = 1.0 / link.time(frame).as_secs_f64();
+    let facts = vec![
+        ("rate of the wire", BitRate(link.bits_per_second).to_string()),
+        ("data, in full frames of UDP", format!("{:.2} Mbit/s", frames * f64::from(PAYLOAD) * 8e-6)),
+        ("frames, as policies count", format!("{:.2} MB/s", frames * f64::from(frame) * 1e-6)),
+        ("a full queue waits", format!("{:.1} ms", f64::from(link.queue) / frames * 1e3)),
+    ];
+    Derived { span: 0, most: (frames, "full frames of 1514 bytes"), facts, rotational: false }
+}

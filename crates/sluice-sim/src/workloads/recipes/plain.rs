@@ -1,0 +1,109 @@
+//! Workloads that are a few numbers: so many requests outstanding, or requests at a rate, whatever comes of those before.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::{Bytes, Iops};
+
+use super::iometer::{mix, outstanding};
+use super::{Built, Recipe, Setting, parameter, parse};
+use crate::workloads::{Open, Pattern};
+
+const SOURCE: &str = "none: what a scenario makes of it";
+
+pub(super) const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "closed",
+        summary: "So many requests outstanding, each followed by the next",
+        source: SOURCE,
+        parameters: &[
+            parameter("outstanding", "1 to 65536", "32", "How many"),
+            parameter("think", "a time", "\"0s\"", "Between a completion and the next request"),
+            parameter("requests", "requests; 0: no end", "0", "After how many it is over"),
+            SIZE,
+            READS,
+            RANDOM,
+        ],
+        build: outstanding,
+    },
+    rated(
+        "poisson",
+        "Requests independent of each other, at a mean rate, whether those before are over or not",
+        poisson,
+    ),
+    rated("periodic", "Requests at a fixed rate, whether those before are over or not", periodic),
+    Recipe {
+        name: "bursts",
+        summary: "So many requests at once, every so often",
+        source: SOURCE,
+        parameters: &[
+            parameter("requests", "1 to 65536", "128", "Of a burst"),
+            parameter("every", "a time", "\"400ms\"", "Between two bursts"),
+            SIZE,
+            READS,
+            RANDOM,
+        ],
+        build: bursts,
+    },
+];
+
+const SIZE: Parameter = parameter("size", "a size", "\"8KiB\"", "Of each request");
+const READS: Parameter = parameter("reads", "0 to 1", "1.0", "Of the requests, what reads; the others write");
+const RANDOM: Parameter =
+    parameter("random", "0 to 1", "1.0", "Of the requests, what lies anywhere; the others follow the one before");
+
+const RATED: [Parameter; 4] =
+    [parameter("rate", "a rate of requests", "\"500 iops\"", "Of each thread"), SIZE, READS, RANDOM];
+
+const fn rated(name: &'static str, summary: &'static str, build: fn(Setting, &ParamTable) -> Built) -> Recipe {
+    Recipe { name, summary, source: SOURCE, parameters: &RATED, build }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rated {
+    rate: Iops,
+    size: Bytes,
+    reads: f64,
+    random: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bursts {
+    requests: u32,
+    #[serde(with = "params::duration")]
+    every: Duration,
+    size: Bytes,
+    reads: f64,
+    random: f64,
+}
+
+fn poisson(setting: Setting, table: &ParamTable) -> Built {
+    open(setting, table, Pattern::Poisson)
+}
+
+fn periodic(setting: Setting, table: &ParamTable) -> Built {
+    open(setting, table, Pattern::Periodic)
+}
+
+fn open(setting: Setting, table: &ParamTable, pattern: fn(Duration) -> Pattern) -> Built {
+    let Rated { rate, size, reads, random } = parse(table)?;
+    if rate.as_f64() > 1e8 {
+        return Err(ParamError(format!("rate is {rate}; it must be at most 100000000 iops")));
+    }
+    let mix = mix(size, reads, random, &setting)?;
+    let distance = Duration::from_nanos(1_000_000_000_000 / rate.milli());
+    Ok(Box::new(Open::new(pattern(distance), mix, setting.start, setting.random)))
+}
+
+fn bursts(setting: Setting, table: &ParamTable) -> Built {
+    let Bursts { requests, every, size, reads, random } = parse(table)?;
+    params::within("requests", requests, 1, 65_536, "requests")?;
+    if every.is_zero() {
+        return Err(ParamError("every is 0s; bursts need a time between them".to_owned()));
+    }
+    let mix = mix(size, reads, random, &setting)?;
+    Ok(Box::new(Open::new(Pattern::Bursts(requests, every), mix, setting.start, setting.random)))
+}
