@@ -241,6 +241,7 @@ fn what_belongs_together_is_checked() {
         (change("vm = \"a\"\nchange = \"stall\"\n"), "this change is one of a device"),
         (change("vm = \"a\"\nchange = \"policy\"\n"), "no policy stands beside it"),
         (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"3000 iops\"\n"), "short by 1000 iops@8KiB"),
+        (change("vm = \"a\"\nchange = \"stop\"\n").replace("1s", "11s"), "the run ends before, at 10s"),
         (change("device = \"d\"\nnode = 2\nchange = \"fail\"\n"), "device d has 2, from 0 to 1"),
         (model("type = \"ssd\", blocks = 128"), "ssd.blocks"),
         (model("type = \"fc-15k-146gb\""), "did you mean 'fc-15k-146'?"),
@@ -292,6 +293,13 @@ fn what_belongs_to_a_link_and_to_cpus_is_checked() {
         let message = refused(&text);
         assert!(message.contains(expected), "{expected}\n{message}");
     }
+}
+
+#[test]
+fn of_a_file_that_cannot_be_read_nothing_else_is_said() {
+    let found = load_scenario(&examples().join("none.toml")).unwrap_err();
+    assert_eq!(found.0.len(), 1, "{found}");
+    assert!(found.0[0].message.starts_with("File cannot be read"), "{found}");
 }
 
 #[test]

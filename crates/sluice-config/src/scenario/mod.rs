@@ -222,7 +222,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     let readers = root.named("vm", VMS_MAX, |name| format!("VM {name}"));
     let vms: BTreeMap<String, Vm> =
         readers.iter().map(|(name, reader)| ((*name).to_owned(), vm::read(name, reader, &tables))).collect();
-    let names = timeline::Names { vms: &vms, devices: &devices, policies: &policies };
+    let names = timeline::Names { end: settings.duration, vms: &vms, devices: &devices, policies: &policies };
     let entries = root.listed("timeline", CHANGES_MAX, |number| format!("[[timeline]] {number}"));
     let mut timeline: Vec<Entry> = entries.iter().filter_map(|reader| timeline::read(reader, &names)).collect();
     timeline.sort_by_key(|entry| entry.at);
@@ -250,7 +250,9 @@ fn workloads<'a>(root: &Reader<'a>) -> BTreeMap<String, &'a Node> {
 fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
     if root.node("sim").is_none() {
         root.missing("sim", "");
-        root.report.error(root.place, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
+        if !root.report.is_incomplete() {
+            root.report.error(root.place, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
+        }
     }
     let mut reader = root.table("sim")?;
     reader.whose = "[sim]".into();

@@ -1,8 +1,10 @@
 //! `[[timeline]]`: what happens at stated times.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use sluice_sched::Instant;
+use sluice_sched::units::show_duration;
 use sluice_sim::devices::pace::Pace;
 use sluice_sim::scenario::{DeviceEvent, VmEvent};
 
@@ -35,6 +37,8 @@ pub(super) enum VmChange {
 
 /// Who may be named.
 pub(super) struct Names<'a> {
+    /// When the run ends: nothing happens after it.
+    pub(super) end: Duration,
     pub(super) vms: &'a BTreeMap<String, Vm>,
     pub(super) devices: &'a BTreeMap<String, Device>,
     pub(super) policies: &'a BTreeMap<String, Part>,
@@ -47,6 +51,10 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
         reader.missing(key, "");
     }
     let (at, change, times) = (reader.time("at"), reader.word("change"), reader.decimal("times"));
+    if at.is_some_and(|at| at > names.end) {
+        let end = show_duration(names.end);
+        reader.refuse("at", format!("the run ends before, at {end}"), "write an earlier time, or a longer duration");
+    }
     let own = Part::read(reader);
     let base = read_name(reader, "policy", names.policies).and_then(|name| names.policies.get(name));
     let change = change?;

@@ -22,7 +22,7 @@ pub(crate) struct Run {
     /// The scenario file.
     file: PathBuf,
     /// Where all random numbers start, instead of the file's.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true, value_parser = whole_number)]
     seed: Option<u64>,
     /// A folder for results.json, series.csv, latencies.csv and report.html; earlier results there are replaced.
     #[arg(long, value_name = "DIR")]
@@ -69,6 +69,12 @@ impl Run {
         }
         broken(&outcome)
     }
+}
+
+/// A seed, as a scenario file may state it.
+fn whole_number(text: &str) -> Result<u64, String> {
+    let seed = text.parse().ok().filter(|seed| *seed <= i64::MAX as u64);
+    seed.ok_or_else(|| format!("write a whole number from 0 to {}", i64::MAX))
 }
 
 /// An error if a law is broken.
