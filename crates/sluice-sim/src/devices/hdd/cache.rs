@@ -56,7 +56,9 @@ impl Cache {
     /// Whether one segment has all of it.
     pub(super) fn has(&self, offset: u64, length: u64) -> bool {
         let (start, end) = (offset as f64, (offset + length) as f64);
-        self.segments.iter().any(|segment| segment.start <= start && end <= segment.end)
+        // Most often none has, and to ask all of them without a branch is quicker.
+        let of_one = |segment: &Segment| (segment.start <= start) & (end <= segment.end);
+        self.segments.iter().fold(false, |has, segment| has | of_one(segment))
     }
 
     pub(super) fn find(&self, offset: u64, length: u64) -> Found {
