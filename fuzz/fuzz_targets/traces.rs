@@ -4,26 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use sluice_sched::Kind;
+use sluice_sim::scenario::trace::FORMATS;
 use sluice_sim::traces::write::{Target, write};
-use sluice_sim::traces::{Beyond, Format, Row, Select, TimeUnit, measured, read};
-
-/// The first byte says which.
-const FORMATS: [Format; 14] = [
-    Format::Spc,
-    Format::Msr,
-    Format::Systor,
-    Format::Alibaba,
-    Format::Tencent,
-    Format::Etw,
-    Format::DiskSim(TimeUnit::Milliseconds),
-    Format::DiskSim(TimeUnit::Nanoseconds),
-    Format::DiskSimValidate,
-    Format::Fio,
-    Format::Blkparse,
-    Format::Blktrace,
-    Format::Vscsi,
-    Format::OracleGeneral(512),
-];
+use sluice_sim::traces::{Beyond, Format, Row, Select, measured, read};
 
 /// Rows of reads and writes, in as many bytes of text as there are rows.
 fn again(target: Target, format: Format, rows: &[Row]) {
@@ -37,7 +20,7 @@ fn again(target: Target, format: Format, rows: &[Row]) {
 
 fuzz_target!(|data: &[u8]| {
     let [which, data @ ..] = data else { return };
-    let format = FORMATS[usize::from(*which) % FORMATS.len()];
+    let (_, format) = FORMATS[usize::from(*which) % FORMATS.len()];
     let mut items = read(format, data);
     let mut rows = Vec::new();
     while let Some(item) = items.next() {

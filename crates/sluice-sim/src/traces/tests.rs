@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::write::{Target, write};
 use super::*;
+use crate::scenario::trace::FORMATS;
 
 fn all(format: Format, text: &[u8]) -> Result<Vec<Row>, TraceError> {
     read(format, text).collect()
@@ -267,23 +268,6 @@ fn a_trace_names_a_bounded_number_of_devices() {
     assert!(error.starts_with("Row 65538: one more device than 65536"), "{error}");
 }
 
-const FORMATS: [Format; 14] = [
-    Format::DiskSimValidate,
-    Format::Vscsi,
-    Format::OracleGeneral(512),
-    Format::Spc,
-    Format::Msr,
-    Format::Systor,
-    Format::Alibaba,
-    Format::Tencent,
-    Format::Etw,
-    Format::DiskSim(TimeUnit::Milliseconds),
-    Format::DiskSim(TimeUnit::Nanoseconds),
-    Format::Fio,
-    Format::Blkparse,
-    Format::Blktrace,
-];
-
 proptest! {
     #[test]
     fn nothing_that_a_file_says_panics(
@@ -296,7 +280,7 @@ proptest! {
             Just("\n".to_owned()), Just("read".to_owned()), Just("wait".to_owned()), Just("DiskRead".to_owned()),
         ], 0..60),
     ) {
-        for format in FORMATS {
+        for (_, format) in FORMATS.iter().copied() {
             let _ = all(format, &bytes);
             for between in [",", " "] {
                 let text = fields.join(between);
