@@ -88,6 +88,10 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
                 subject.request_ns.median(),
             );
         }
+        if options.only.is_none() {
+            let what = format!("allocations, {owners} owners");
+            report.target(what, Bound::AtMost(0.0), subject.allocations as f64);
+        }
         if owners >= 10_000 && options.only.is_none() {
             report.target(format!("B per request, {owners} owners"), Bound::AtMost(BYTES_MAX), subject.request_bytes);
         }
@@ -121,6 +125,8 @@ fn add_other(
             let what = format!("ns per request, {name}, {owners} owners");
             report.target(what, Bound::AtMost(target), subject.request_ns.median());
         }
+        let what = format!("allocations, {name}, {owners} owners");
+        report.target(what, Bound::AtMost(0.0), subject.allocations as f64);
         add_rows(time, memory, owners, &[name], &[subject]);
     }
     Ok(())
@@ -134,7 +140,8 @@ impl Subject {
         let region = Region::new(ALLOCATOR);
         harness.fill();
         let request_bytes = grown(&region) / f64::from(owners * QUEUED);
-        harness.warm_up();
+        let mut since = Region::new(ALLOCATOR);
+        harness.warm_up(|| allocations(&std::mem::replace(&mut since, Region::new(ALLOCATOR))) > 0);
         let (request_ns, add_ns) = (Samples::default(), Samples::default());
         Ok(Subject { harness, request_ns, add_ns, owner_bytes, request_bytes, allocations: 0 })
     }
@@ -142,11 +149,16 @@ impl Subject {
     fn measure(&mut self, effort: Effort) {
         let region = Region::new(ALLOCATOR);
         let nanos = self.harness.run(effort.requests);
-        let change = region.change();
-        self.allocations += change.allocations + change.reallocations;
+        self.allocations += allocations(&region);
         self.request_ns.push(nanos / effort.requests as f64);
         self.add_ns.push(self.harness.add_owners(effort.added));
     }
+}
+
+/// How often anything was allocated since `region` began.
+fn allocations(region: &Region<'_, System>) -> usize {
+    let change = region.change();
+    change.allocations + change.reallocations
 }
 
 /// Bytes that are allocated more than when `region` began.

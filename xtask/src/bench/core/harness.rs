@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::gate::{Slot, Submission};
+use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Bytes, Iops, Weight};
 use sluice_sched::{
@@ -20,6 +21,8 @@ pub(super) const QUEUED: u32 = 32;
 const DEPTH: u32 = 32;
 const STEP_NS: u64 = 1_000;
 const LENGTHS_KIB: [u32; 8] = [4, 8, 16, 32, 64, 128, 256, 4];
+/// Bytes of a turn of weight 1 of wrr: the most that may be stated, a quarter of the largest request.
+const FRAME: i64 = 65_550;
 /// Normalised requests per second that the device completes, by the mean cost of [`LENGTHS_KIB`].
 const CAPACITY_MILLI: u64 = 1_180_000_000;
 
@@ -62,6 +65,12 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Its defaults; where turns are counted in bytes, turns for requests of this size, not for frames of Ethernet.
+fn parameters(scheduler: &str) -> ParamTable {
+    let frame = (scheduler == "wrr").then(|| ("frame".to_owned(), Value::Integer(FRAME)));
+    frame.into_iter().collect()
+}
+
 fn policy(index: u32, owners: u32) -> Policy {
     let equal = CAPACITY_MILLI / u64::from(owners);
     let (limit, burst) = if index.is_multiple_of(3) { (equal * 4 / 5, Some(2)) } else { (equal * 4, None) };
@@ -76,7 +85,7 @@ impl Harness {
     pub(super) fn new(scheduler: &str, owners: u32) -> Result<Harness, String> {
         let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
         let facts = Facts { depth: DEPTH, rotational: false, reference: Bytes::kib(8) };
-        let scheduler = (descriptor.build)(&facts, &Default::default()).map_err(|error| error.to_string())?;
+        let scheduler = (descriptor.build)(&facts, &parameters(scheduler)).map_err(|error| error.to_string())?;
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
         let mut harness = Harness { gate, device, owners: Vec::with_capacity(owners as usize), now: 0, random: 1 };
@@ -94,9 +103,15 @@ impl Harness {
         }
     }
 
-    /// Goes on until every owner has been served several times.
-    pub(super) fn warm_up(&mut self) {
-        let _ = self.run(100_000.max(self.owners.len() as u64 * 5));
+    /// Goes on until every owner has been served several times, and from there on until nothing grows any more (`grows`
+    /// says whether something did since it was asked last), for at most fifty times as long.
+    pub(super) fn warm_up(&mut self, mut grows: impl FnMut() -> bool) {
+        for _ in 0..50 {
+            let _ = self.run(100_000.max(self.owners.len() as u64 * 5));
+            if !grows() {
+                return;
+            }
+        }
     }
 
     /// Serves so many requests; returns the CPU time in nanoseconds.
