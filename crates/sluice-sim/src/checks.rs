@@ -49,6 +49,9 @@ pub enum Broken {
         /// What it can do at once.
         servers: u32,
     },
+    /// A drive cleaned up more or less than it wrote for it.
+    #[error("The flash drive's writes do not add up: {0}")]
+    Cleaning(String),
     /// A planned change did not happen.
     #[error("At {at} ns a planned change was refused: {why}")]
     Change {
@@ -61,7 +64,7 @@ pub enum Broken {
 
 impl Broken {
     /// The names of all checks, of which each broken law has one.
-    pub const NAMES: [&'static str; 4] = ["conservation", "little", "device-busy", "timeline"];
+    pub const NAMES: [&'static str; 5] = ["conservation", "little", "device-busy", "timeline", "flash-writes"];
 
     /// Which of [`Broken::NAMES`] it is.
     #[must_use]
@@ -71,6 +74,7 @@ impl Broken {
             Broken::Little { .. } => Self::NAMES[1],
             Broken::Busy { .. } => Self::NAMES[2],
             Broken::Change { .. } => Self::NAMES[3],
+            Broken::Cleaning(_) => Self::NAMES[4],
         }
     }
 
@@ -79,7 +83,7 @@ impl Broken {
     pub fn vm(&self) -> Option<usize> {
         match self {
             Broken::Conservation { vm, .. } | Broken::Little { vm, .. } => Some(*vm),
-            Broken::Busy { .. } | Broken::Change { .. } => None,
+            Broken::Busy { .. } | Broken::Cleaning(_) | Broken::Change { .. } => None,
         }
     }
 }
@@ -101,6 +105,8 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
         broken.extend(little(simulation, vm, end));
     }
     broken.extend((0..simulation.nodes()).filter_map(|node| busy(simulation, node, end)));
+    let cleaning = (0..simulation.nodes()).filter_map(|node| simulation.device_of(node).adds_up().err());
+    broken.extend(cleaning.map(Broken::Cleaning));
     let overused = simulation.cpus_overused();
     broken.extend(overused.map(|(busy, servers)| Broken::Busy { busy, time: end.as_nanos(), servers }));
     broken.extend(simulation.refused().iter().map(|(at, why)| Broken::Change { at: at.as_nanos(), why: why.clone() }));

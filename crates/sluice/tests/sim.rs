@@ -66,7 +66,7 @@ fn a_run_prints_what_it_promises() {
     }
     let checks = result["checks"].as_array().unwrap();
     let names: Vec<_> = checks.iter().map(|check| check["check"].as_str().unwrap()).collect();
-    assert_eq!(names, ["conservation", "little", "device-busy", "timeline"]);
+    assert_eq!(names, ["conservation", "little", "device-busy", "timeline", "flash-writes"]);
     assert!(checks.iter().all(|check| check["ok"] == true));
     let iops = |vm: usize| vms[vm]["iops"].as_f64().unwrap();
     assert!(iops(0) >= 392.0 && (950.0..1050.0).contains(&(iops(0) + iops(1))), "{} and {}", iops(0), iops(1));
@@ -410,6 +410,7 @@ fn vms_share_a_link_and_keep_a_minimum() {
     assert_eq!(result.get("cpus"), None);
     let check = sim(&["check", "scenario-network.toml"]).ok();
     assert!(check.contains("95.71 Mbit/s") && check.contains("12.30 MB/s"), "{check}");
+    assert!(check.contains("as stated   12.0 MB/s") && check.contains("reserved              2.5 MB/s"), "{check}");
 }
 
 #[test]

@@ -68,6 +68,14 @@ pub trait Model {
     /// How many things it can do at once.
     fn servers(&self) -> u32;
 
+    /// Whether what it wrote behind itself adds up.
+    ///
+    /// # Errors
+    /// What does not.
+    fn adds_up(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Its wrapper, if its pace can be changed.
     fn paced(&mut self) -> Option<&mut pace::Paced> {
         None

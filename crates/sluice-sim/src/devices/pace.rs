@@ -136,6 +136,10 @@ impl Model for Paced {
         self.inner.servers()
     }
 
+    fn adds_up(&self) -> Result<(), String> {
+        self.inner.adds_up()
+    }
+
     fn paced(&mut self) -> Option<&mut Paced> {
         Some(self)
     }

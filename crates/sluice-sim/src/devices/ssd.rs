@@ -235,6 +235,10 @@ impl Model for Ssd {
     fn servers(&self) -> u32 {
         self.spec.geometry.planes_in_all()
     }
+
+    fn adds_up(&self) -> Result<(), String> {
+        self.flash.adds_up()
+    }
 }
 
 #[cfg(test)]

@@ -76,6 +76,10 @@ impl Model for Toll {
     fn servers(&self) -> u32 {
         self.device.servers()
     }
+
+    fn adds_up(&self) -> Result<(), String> {
+        self.device.adds_up()
+    }
 }
 
 #[cfg(test)]

@@ -134,6 +134,8 @@ pub(super) struct Flash {
     pub(super) turn: usize,
     host_writes: u64,
     flash_writes: u64,
+    /// Pages that were copied to free their blocks.
+    copies: u64,
 }
 
 impl Flash {
@@ -159,6 +161,7 @@ impl Flash {
             turn: 0,
             host_writes: 0,
             flash_writes: 0,
+            copies: 0,
         })
     }
 
@@ -188,6 +191,7 @@ impl Flash {
         self.host_writes += 1;
         self.discard(page);
         let (copied, erased) = self.collect(plane);
+        self.copies += u64::from(copied);
         self.program(plane, 0, page as u32);
         Written { plane, copied, erased }
     }
@@ -218,7 +222,7 @@ impl Flash {
     }
 
     /// Puts a page into an open block of a plane: 0 the host's, 1 the collector's.
-    fn program(&mut self, plane: usize, which: usize, page: u32) {
+    pub(super) fn program(&mut self, plane: usize, which: usize, page: u32) {
         let mut block = self.planes[plane].open[which];
         if self.is_full(block) {
             let full = block;
@@ -282,11 +286,23 @@ impl Flash {
     }
 
     pub(super) fn forget_counts(&mut self) {
-        (self.host_writes, self.flash_writes) = (0, 0);
+        (self.host_writes, self.flash_writes, self.copies) = (0, 0, 0);
     }
 
     pub(super) fn write_amplification(&self) -> f64 {
         if self.host_writes == 0 { 1.0 } else { self.flash_writes as f64 / self.host_writes as f64 }
+    }
+
+    /// Whether what was written is what the host wrote and what was copied for it, and every page is where the map says.
+    pub(super) fn adds_up(&self) -> Result<(), String> {
+        let (host, copies, all) = (self.host_writes, self.copies, self.flash_writes);
+        if host + copies != all {
+            return Err(format!("{host} pages of the host and {copies} copies were written, and {all} in all"));
+        }
+        match self.is_consistent() {
+            true => Ok(()),
+            false => Err("its map and its pages do not fit each other".to_owned()),
+        }
     }
 
     pub(super) fn is_consistent(&self) -> bool {

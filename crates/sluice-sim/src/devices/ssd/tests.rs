@@ -217,3 +217,21 @@ fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
         assert!(ssd.is_consistent());
     }
 }
+
+#[test]
+fn writes_that_do_not_add_up_are_noticed() {
+    let (spec, _) = small();
+    let mut ssd = Ssd::new(spec).unwrap();
+    ssd.age(1.0, &mut stream(1, "age"));
+    behaviour(&mut ssd);
+    assert!(ssd.write_amplification() > 1.0);
+    assert_eq!(ssd.adds_up(), Ok(()));
+    let good = ssd.flash.clone();
+    // A page too many, as if one had been copied and not counted.
+    ssd.flash.program(0, 1, 0);
+    let said = ssd.adds_up().unwrap_err();
+    assert!(said.contains("pages of the host and") && said.ends_with("in all"), "{said}");
+    ssd.flash = good;
+    ssd.flash.map.swap(0, 1);
+    assert_eq!(ssd.adds_up(), Err("its map and its pages do not fit each other".to_owned()));
+}
