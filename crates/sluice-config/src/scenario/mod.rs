@@ -440,6 +440,14 @@ impl Loaded {
         here.filter_map(|vm| vm.policy.reservation.iops).map(sluice_sched::Iops::as_f64).sum::<f64>() + 0.0
     }
 
+    /// Sum of the reservations in bytes per second.
+    #[must_use]
+    pub fn reserved_bytes(&self, device: usize) -> f64 {
+        let here = self.scenario.vms.iter().filter(|vm| vm.device == device);
+        let rates = here.filter_map(|vm| vm.policy.reservation.bytes);
+        rates.map(|rate| rate.bytes_per_second() as f64).sum::<f64>() + 0.0
+    }
+
     /// Whether a VM replays a trace.
     #[must_use]
     pub fn trace(&self, vm: usize) -> Option<&sluice_sim::scenario::trace::Trace> {

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use sluice_config::{Loaded, ScenarioFile};
 use sluice_sched::units::show_duration;
-use sluice_sched::{Bytes, Iops};
+use sluice_sched::{ByteRate, Bytes, Iops};
 use sluice_sim::scenario::{Placement, Source};
 
 use crate::failure::Failure;
@@ -64,7 +64,9 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
         "expected_maximum_iops": derived.most.0,
         "expected_maximum_of": derived.most.1,
         "capacity_iops": device.capacity.iops.map(Iops::as_f64),
+        "bandwidth_bytes_per_second": device.capacity.bytes.map(ByteRate::bytes_per_second),
         "reserved_iops": loaded.reserved(number),
+        "reserved_bytes_per_second": loaded.reserved_bytes(number),
         "facts": facts,
     })
 }
@@ -100,37 +102,43 @@ fn asks(loaded: &Loaded, number: usize) -> String {
     }
 }
 
+fn print_device(loaded: &Loaded, number: usize) {
+    let device = &loaded.scenario.devices[number];
+    let derived = &loaded.derived[number];
+    let nodes = if device.nodes == 1 { String::new() } else { format!(", {} nodes of", device.nodes) };
+    output::line(&format!(
+        "Device {}:{nodes} {}, scheduler {}",
+        device.name,
+        device.model.name(),
+        device.scheduler.name
+    ));
+    if derived.span > 0 {
+        output::line(&format!("  size                  {}", Bytes(derived.span)));
+    }
+    output::line(&format!("  expected maximum      {:.0} iops: {}", derived.most.0, derived.most.1));
+    for (what, value) in &derived.facts {
+        output::line(&format!("  {what:<21} {value}"));
+    }
+    let each = if device.nodes == 1 { "" } else { ", each node" };
+    let in_all = if device.telling.is_some() { ", all nodes together" } else { each };
+    let size = device.facts.reference;
+    let show_bytes = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
+    let bandwidth = device.capacity.bytes.map(|rate| show_bytes(rate.bytes_per_second() as f64));
+    let requests = device.capacity.iops.map(|iops| format!("{iops}@{size}"));
+    let capacity: Vec<String> = requests.into_iter().chain(bandwidth).collect();
+    let capacity = if capacity.is_empty() { "not stated".to_owned() } else { capacity.join(", ") + each };
+    output::line(&format!("  capacity, as stated   {capacity}"));
+    let (iops, bytes) = (loaded.reserved(number), loaded.reserved_bytes(number));
+    let requests = (iops > 0.0 || bytes == 0.0).then(|| format!("{iops} iops@{size}"));
+    let reserved: Vec<String> = requests.into_iter().chain((bytes > 0.0).then(|| show_bytes(bytes))).collect();
+    output::line(&format!("  reserved              {}{in_all}", reserved.join(", ")));
+    output::line("");
+}
+
 fn print_table(file: &ScenarioFile) {
     let loaded = &file.base;
     let scenario = &loaded.scenario;
-    for (number, device) in scenario.devices.iter().enumerate() {
-        let derived = &loaded.derived[number];
-        let nodes = if device.nodes == 1 { String::new() } else { format!(", {} nodes of", device.nodes) };
-        output::line(&format!(
-            "Device {}:{nodes} {}, scheduler {}",
-            device.name,
-            device.model.name(),
-            device.scheduler.name
-        ));
-        if derived.span > 0 {
-            output::line(&format!("  size                  {}", Bytes(derived.span)));
-        }
-        output::line(&format!("  expected maximum      {:.0} iops: {}", derived.most.0, derived.most.1));
-        for (what, value) in &derived.facts {
-            output::line(&format!("  {what:<21} {value}"));
-        }
-        let capacity =
-            device.capacity.iops.map_or("not stated".to_owned(), |iops| format!("{iops}@{}", device.facts.reference));
-        let each = if device.nodes == 1 { "" } else { ", each node" };
-        output::line(&format!("  capacity, as stated   {capacity}{each}"));
-        output::line(&format!(
-            "  reserved              {} iops@{}{}",
-            loaded.reserved(number),
-            device.facts.reference,
-            if device.telling.is_some() { ", all nodes together" } else { each }
-        ));
-        output::line("");
-    }
+    (0..scenario.devices.len()).for_each(|number| print_device(loaded, number));
     let mut table = output::table(&["VM", "DEVICE", "NODE", "OFFSET", "SIZE", "THREADS", "ASKS"]);
     for (number, vm) in scenario.vms.iter().enumerate() {
         table.add_row([
