@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use sluice_sched::params::Value;
+use sluice_sched::policy::PriorityClass;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
 use sluice_sched::*;
 
@@ -229,6 +230,112 @@ fn q10_groups_differ_by_a_charge_of_each_after_every_turn() {
         }
         assert!(spent.iter().all(|millis| *millis > 0.0), "{spent:?}");
     }
+}
+
+// CFQ: classes.
+
+/// Looks at each dispatch whether somebody of a class that goes before waits.
+struct Classes {
+    inner: Box<dyn Scheduler>,
+    /// Whether real time goes before the others even while these have their turn.
+    preempts: bool,
+    classes: Vec<PriorityClass>,
+    queued: Vec<Request>,
+}
+
+impl Classes {
+    fn class(&self, request: &Request) -> PriorityClass {
+        self.classes[request.owner.index()]
+    }
+}
+
+impl Scheduler for Classes {
+    fn insert(&mut self, now: Instant, request: Request) {
+        self.queued.push(request);
+        self.inner.insert(now, request);
+    }
+
+    fn grow(&mut self, now: Instant, grown: Request) -> bool {
+        self.inner.grow(now, grown)
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        let decision = self.inner.dispatch(now);
+        if let Decision::Dispatch(request) = decision {
+            self.queued.retain(|queued| queued.id != request.id);
+            let class = self.class(&request);
+            let first = self.queued.iter().map(|waiting| self.class(waiting)).min();
+            let passed = first.filter(|first| *first < class);
+            let allowed = class == PriorityClass::BestEffort && !self.preempts;
+            assert!(passed.is_none() || allowed, "{request:?} of {class:?} goes while {passed:?} waits");
+        }
+        decision
+    }
+
+    fn complete(&mut self, now: Instant, completion: &Completion) {
+        self.inner.complete(now, completion);
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        if let Change::AddOwner { policy, .. } = change {
+            self.classes.push(policy.priority_class);
+        }
+        self.inner.configure(now, change)
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.inner.cancel(now, scope, removed);
+    }
+
+    fn inspect(&self, now: Instant) -> State {
+        self.inner.inspect(now)
+    }
+}
+
+/// Random VMs of all classes, each dispatch looked at.
+fn by_class(mode: &str, preempts: bool) {
+    let mut rng = chance(17);
+    for _ in 0..40 {
+        let depth = pick(&mut rng, &[1, 4, 32]);
+        let facts = Facts { depth, rotational: below(&mut rng, 2) == 0, ..Facts::default() };
+        let classes = Classes { inner: cfq(mode).build(&facts), preempts, classes: Vec::new(), queued: Vec::new() };
+        let device = Stub::new(pick(&mut rng, &[1, 4]), Order::Random, Service::Between(MILLI / 4, 6 * MILLI));
+        let settings = gate::GateSettings { depth, ..gate::GateSettings::default() };
+        let mut world = World::new(Box::new(classes), settings, device);
+        for number in 0..2 + below(&mut rng, 5) {
+            let all =
+                [PriorityClass::RealTime, PriorityClass::BestEffort, PriorityClass::BestEffort, PriorityClass::Idle];
+            let (priority_class, priority_level) = (pick(&mut rng, &all), below(&mut rng, 8) as u8);
+            let vm = world.vm(Policy { priority_class, priority_level, ..Policy::default() });
+            let kinds = [(Kind::Read, Flags::NONE), (Kind::Write, Flags::NONE), (Kind::Write, Flags::SYNC)];
+            for _ in 0..1 + below(&mut rng, 2) {
+                let (kind, flags) = pick(&mut rng, &kinds);
+                let on_off = Pattern::OnOff { outstanding: 9, on: 150 * MILLI, off: 400 * MILLI };
+                let patterns = [Pattern::Think(3 * MILLI), Pattern::Open(30 * MILLI), Pattern::Closed(3), on_off];
+                let source = Source::new(vm, VolumeId(0), pick(&mut rng, &patterns)).kind(kind).flags(flags);
+                let near = below(&mut rng, 2) == 0;
+                world.source(if near { source.within(0, 1 << 10) } else { source.in_order_from(number << 33) });
+            }
+        }
+        world.run_until(secs(4));
+        assert!(world.log.len() > 100, "{}", world.log.len());
+    }
+}
+
+/// The exceptions to Q17: without groups IDLE waits for everybody else, and everybody else for real time, which in the
+/// oldest variant lets a running slice end.
+/// rule: cfq.idle-class, cfq.a-rt-starves, cfq.tree-order, cfq.preempt
+#[test]
+fn q17_no_class_goes_before_one_above_it() {
+    by_class("2.6.32", true);
+    by_class("2.6.18", false);
+}
+
+/// rule: cfq.a-preempt
+#[test]
+#[should_panic(expected = "while Some(RealTime) waits")]
+fn in_the_oldest_variant_real_time_ends_no_running_slice() {
+    by_class("2.6.18", true);
 }
 
 // What they are bad at, on a disk: 0.25 ms for what follows the last request, 3.2 to 11.2 ms for anything else.
