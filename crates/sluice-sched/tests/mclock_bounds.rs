@@ -116,10 +116,10 @@ fn q5_the_published_limit_holds_from_the_start_of_the_backlog() {
 #[test]
 fn q8_each_vm_gets_its_allocation() {
     let mut rng = chance(88);
-    for _ in 0..40 {
+    for _ in 0..100 {
         let capacity = 500 + 100 * below(&mut rng, 40);
         let count = 2 + below(&mut rng, 7);
-        let depth = pick(&mut rng, &[2, 8, 32]);
+        let depth = pick(&mut rng, &[1, 2, 8, 32]);
         let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
         let facts = Facts { depth, ..Facts::default() };
         let mut world = World::new(product().build(&facts), settings, Stub::serial(SECOND / capacity));
@@ -131,6 +131,8 @@ fn q8_each_vm_gets_its_allocation() {
             let mut policy = Policy::weighted(weight);
             policy.reservation.iops = (reservation > 0).then(|| Iops::per_second(reservation));
             policy.limit.iops = (limit < u64::MAX).then(|| Iops::per_second(limit));
+            // By default as large as the depth: with 1 a limited VM falls short while reservations are due together.
+            policy.burst = (depth == 1).then_some(4);
             table.push((f64::from(weight), reservation as f64, limit as f64));
             vms.push(world.busy(policy, Pattern::Closed(64)));
         }
