@@ -12,6 +12,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::unix::AsyncFd;
@@ -25,7 +26,7 @@ use super::door::{Driver, QueueSpec, Session as Place, SessionError};
 use super::inflight::{Log, LogError};
 use super::memory::{MemoryError, Table};
 use super::ring::{Ring, RingError};
-use super::socket::{Socket, SocketError, try_send};
+use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
 use crate::device::Door;
 use crate::nbd::export::Export;
@@ -34,6 +35,9 @@ mod messages;
 
 /// Messages of one session that may be refused.
 pub const REFUSALS_MAX: u32 = 64;
+
+/// How often a VMM that waits for an answer is looked for.
+const GONE_EVERY: Duration = Duration::from_millis(50);
 
 /// What a socket offers.
 #[derive(Clone)]
@@ -234,7 +238,13 @@ impl Session {
                 received = self.socket.receive() => match received? {
                     None => return Ok(Over::Left),
                     Some(message) => {
-                        if let Some(over) = self.take(message).await? {
+                        let stream = Arc::clone(self.socket.stream());
+                        let over = tokio::select! {
+                            biased;
+                            over = self.take(message) => over?,
+                            () = gone(&stream) => Some(Over::Left),
+                        };
+                        if let Some(over) = over {
                             return Ok(over);
                         }
                         // Who never stops sending must not keep the others of this thread waiting.
@@ -430,6 +440,17 @@ impl Session {
 
     fn is_running(&self) -> bool {
         self.rings.iter().any(|ring| ring.running.is_some())
+    }
+}
+
+/// Ends when the VMM has gone, though nothing is read from it: a ring may take long to stop. Asked now and then, since what
+/// it has sent before it went looks like any other message.
+async fn gone(stream: &UnixStream) {
+    loop {
+        tokio::time::sleep(GONE_EVERY).await;
+        if hung_up(stream.as_fd()) {
+            return;
+        }
     }
 }
 

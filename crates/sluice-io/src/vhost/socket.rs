@@ -63,6 +63,12 @@ impl Socket {
         Socket { stream, bytes: Vec::new(), descriptors: Vec::new(), header: None, deadline: None }
     }
 
+    /// The connection itself.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<UnixStream> {
+        &self.stream
+    }
+
     /// The next message; `None`: the VMM has left. May be given up and called again.
     pub async fn receive(&mut self) -> Result<Option<Message>, SocketError> {
         loop {

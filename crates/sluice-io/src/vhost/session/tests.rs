@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use sluice_sched::scheduler::Facts;
-use sluice_sched::{GateSettings, Policy, schedulers};
+use sluice_sched::{GateSettings, Iops, Policy, schedulers};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use vhost::vhost_user::message::{
@@ -530,6 +530,29 @@ fn who_comes_back_waits_for_the_end_of_what_it_left_at_the_device() {
     vmm.features().unwrap();
     assert_eq!(in_flight(), 0);
     assert_eq!((bench.totals().sessions, bench.totals().turned_away), (2, 0));
+}
+
+/// What waits for its limit is not waited for when nobody wants the answer any more.
+#[test]
+fn a_vmm_that_goes_while_its_ring_stops_gives_everything_back() {
+    let bench = Bench::new();
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(10));
+    policy.burst = Some(1);
+    let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
+    bench.device.edit(vec![Edit::SetPolicies { vm, policy, window, volumes: Vec::new() }]).unwrap();
+    let mut client = bench.connect(&options());
+    for slot in 0..5 {
+        client.queue(0).submit(slot, Request::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    client.queue(0).publish().unwrap();
+    while bench.device.snapshot().unwrap().vms[0].outstanding != 4 {}
+    let stop = VhostUserVringState::new(0, 0);
+    client.session().unwrap().link().send(FrontendReq::GET_VRING_BASE as u32, 0, stop.as_slice(), &[]).unwrap();
+    drop(client);
+    bench.vmm().features().unwrap();
+    assert_eq!(bench.device.snapshot().unwrap().vms[0].outstanding, 0);
+    assert_eq!((bench.totals().sessions, bench.totals().faults), (2, 0));
 }
 
 #[test]
