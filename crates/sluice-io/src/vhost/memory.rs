@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::bitmap::{Bitmap, NewBitmap, WithBitmapSlice};
@@ -20,6 +21,10 @@ pub const REGIONS_MAX: usize = 256;
 /// Bytes of all regions of one VMM, so that none uses up the addresses of the process.
 pub const BYTES_MAX: u64 = 4 << 40;
 
+/// So many times both a VMM may have mapped: requests in flight keep the tables that they came with, and a VMM that changes
+/// its table with every request would have as many as it has requests.
+const TABLES_MAX: usize = 4;
+
 /// A memory table of a VMM, mapped. A request in flight holds the table that it came with, so nothing is unmapped under it.
 pub type Memory = GuestMemoryMmap<Mapped>;
 
@@ -27,6 +32,36 @@ pub type Memory = GuestMemoryMmap<Mapped>;
 #[derive(Debug, Default)]
 pub struct Mapped {
     _mapping: Option<Arc<Mapping>>,
+    _share: Option<Share>,
+}
+
+/// What a VMM has mapped, whichever table it is in.
+#[derive(Debug, Default)]
+struct Usage {
+    regions: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+/// One region of that.
+#[derive(Debug)]
+struct Share {
+    of: Arc<Usage>,
+    bytes: u64,
+}
+
+impl Share {
+    fn new(of: &Arc<Usage>, bytes: u64) -> Self {
+        of.regions.fetch_add(1, Ordering::Relaxed);
+        of.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Share { of: Arc::clone(of), bytes }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.regions.fetch_sub(1, Ordering::Relaxed);
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl WithBitmapSlice<'_> for Mapped {
@@ -67,6 +102,16 @@ pub enum MemoryError {
     /// More than [`BYTES_MAX`].
     #[error("{0} bytes of memory; there may be {BYTES_MAX}")]
     TooLarge(u64),
+    /// With what requests in flight keep, more than several times what there may be.
+    #[error(
+        "Requests in flight still keep {regions} memory regions of {bytes} bytes; wait for them before the next change"
+    )]
+    Kept {
+        /// Regions that are mapped.
+        regions: usize,
+        /// And their bytes.
+        bytes: u64,
+    },
     /// Empty, or its addresses wrap.
     #[error("Memory region at {guest:#x} has {len} bytes at {user:#x}: addresses wrap, or there are none")]
     Range {
@@ -104,12 +149,17 @@ struct Region {
 }
 
 impl Region {
-    fn map(wanted: &VhostUserMemoryRegion, file: &OwnedFd, bell: &Arc<OwnedFd>) -> Result<Self, MemoryError> {
+    fn map(
+        wanted: &VhostUserMemoryRegion,
+        file: &OwnedFd,
+        bell: &Arc<OwnedFd>,
+        usage: &Arc<Usage>,
+    ) -> Result<Self, MemoryError> {
         let (guest, user, len) = (wanted.guest_phys_addr, wanted.user_addr, wanted.memory_size);
         let failed = |source| MemoryError::Mapping { guest, source };
         let mapping = Mapping::new(file, wanted.mmap_offset, len, Some(Arc::clone(bell))).map_err(failed)?;
         let mapping = Arc::new(mapping);
-        let kept = Mapped { _mapping: Some(Arc::clone(&mapping)) };
+        let kept = Mapped { _mapping: Some(Arc::clone(&mapping)), _share: Some(Share::new(usage, len)) };
         let builder = MmapRegionBuilder::new_with_bitmap(mapping.len_bytes(), kept);
         let builder = builder.with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE).with_mmap_flags(libc::MAP_SHARED);
         // SAFETY: the pointer and the length are those of a mapping, which the region keeps.
@@ -127,13 +177,15 @@ pub struct Table {
     memory: Arc<Memory>,
     /// Rung when a page of it is found to be gone.
     bell: Arc<OwnedFd>,
+    /// Of all tables of this VMM.
+    usage: Arc<Usage>,
 }
 
 impl Table {
     /// No memory. `bell` is an eventfd that does not block.
     #[must_use]
     pub fn empty(bell: Arc<OwnedFd>) -> Self {
-        Table { regions: Vec::new(), memory: Arc::new(Memory::new()), bell }
+        Table { regions: Vec::new(), memory: Arc::new(Memory::new()), bell, usage: Arc::default() }
     }
 
     /// For who reads and writes it.
@@ -154,15 +206,18 @@ impl Table {
             return Err(MemoryError::Descriptors { regions: wanted.len(), descriptors: files.len() });
         }
         check(wanted.iter().map(Place::of).collect())?;
-        let regions = wanted.iter().zip(files).map(|(wanted, file)| Region::map(wanted, file, &self.bell));
+        self.check_usage(wanted)?;
+        let map = |(wanted, file)| Region::map(wanted, file, &self.bell, &self.usage);
+        let regions = wanted.iter().zip(files).map(map);
         Ok(self.made_of(regions.collect::<Result<_, _>>()?))
     }
 
     /// With one region more (`ADD_MEM_REG`).
     pub fn with(&self, wanted: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Table, MemoryError> {
         check(self.regions.iter().map(Place::at).chain([Place::of(wanted)]).collect())?;
+        self.check_usage(std::slice::from_ref(wanted))?;
         let mut regions = self.regions.clone();
-        regions.push(Region::map(wanted, file, &self.bell)?);
+        regions.push(Region::map(wanted, file, &self.bell, &self.usage)?);
         Ok(self.made_of(regions))
     }
 
@@ -191,6 +246,15 @@ impl Table {
         self.regions.iter().map(|region| region.mapping.faults()).sum()
     }
 
+    /// Whether so much more may be mapped beside what is.
+    fn check_usage(&self, wanted: &[VhostUserMemoryRegion]) -> Result<(), MemoryError> {
+        let regions = self.usage.regions.load(Ordering::Relaxed);
+        let bytes = self.usage.bytes.load(Ordering::Relaxed);
+        let more: u64 = wanted.iter().map(|wanted| wanted.memory_size).sum();
+        let fits = regions + wanted.len() <= TABLES_MAX * REGIONS_MAX && bytes + more <= TABLES_MAX as u64 * BYTES_MAX;
+        if fits { Ok(()) } else { Err(MemoryError::Kept { regions, bytes }) }
+    }
+
     fn made_of(&self, mut regions: Vec<Region>) -> Table {
         regions.sort_by_key(|region| region.guest);
         let memory = match regions.is_empty() {
@@ -198,7 +262,7 @@ impl Table {
             false => Memory::from_arc_regions(regions.iter().map(|region| Arc::clone(&region.region)).collect())
                 .expect("sorted, and checked for overlap"),
         };
-        Table { regions, memory: Arc::new(memory), bell: Arc::clone(&self.bell) }
+        Table { regions, memory: Arc::new(memory), bell: Arc::clone(&self.bell), usage: Arc::clone(&self.usage) }
     }
 }
 
@@ -267,6 +331,26 @@ mod tests {
     /// Guest address, size, user address, offset.
     fn region(guest: u64, len: u64, user: u64, offset: u64) -> VhostUserMemoryRegion {
         VhostUserMemoryRegion::new(guest, len, user, offset)
+    }
+
+    #[test]
+    fn tables_that_requests_keep_are_few() {
+        let file = memfd(REGIONS_MAX as u64 * PAGE);
+        let at = |number: u64| region(number * PAGE, PAGE, (1 << 40) + number * PAGE, number * PAGE);
+        let wanted: Vec<_> = (0..REGIONS_MAX as u64).map(at).collect();
+        let files = || (0..REGIONS_MAX).map(|_| file.try_clone().unwrap()).collect::<Vec<_>>();
+        let mut table = empty();
+        let mut kept = Vec::new();
+        for _ in 0..TABLES_MAX {
+            table = table.replaced(&wanted, &files()).unwrap();
+            kept.push(Arc::clone(table.memory()));
+        }
+        assert!(matches!(table.replaced(&wanted, &files()), Err(MemoryError::Kept { regions: 1024, .. })));
+        kept.remove(0);
+        table = table.replaced(&wanted, &files()).unwrap();
+        assert!(matches!(table.replaced(&wanted, &files()), Err(MemoryError::Kept { .. })));
+        kept.clear();
+        table.replaced(&wanted, &files()).unwrap();
     }
 
     #[test]
