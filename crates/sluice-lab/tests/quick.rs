@@ -26,4 +26,13 @@ fn every_row_comes_out_as_before() {
     let before = std::fs::read_to_string(&file).unwrap();
     let changed: Vec<_> = text.lines().filter(|line| !before.lines().any(|old| old == *line)).collect();
     assert!(text == before, "these rows are not as in {}: {changed:#?}", file.display());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/papers");
+    let shown = |row: &run::Row| {
+        let page = std::fs::read_to_string(folder.join(format!("{}.md", row.paper.name()))).unwrap_or_default();
+        let line = page.lines().find(|line| line.starts_with(&format!("| {} | ", row.id)));
+        line.is_some_and(|line| line.contains(&format!("| {} |", row.measured)))
+    };
+    let rows = all.iter().flat_map(|reproduced| &reproduced.rows);
+    let old: Vec<_> = rows.filter(|row| !shown(row)).map(|row| row.id).collect();
+    assert!(old.is_empty(), "`sluice reproduce all --docs docs/papers` writes what docs/papers says otherwise of {old:?}");
 }

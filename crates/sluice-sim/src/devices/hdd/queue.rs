@@ -81,6 +81,7 @@ impl Queue {
     pub(super) fn take(&mut self, now: f64, head: f64, motion: &Motion, cache: &Cache, writes: &Writes) -> Command {
         let scene = Scene { head, turned: motion.turned(now), motion, growing: cache.growing(), writes };
         let index = if self.len() == 1 { 0 } else { self.choose(&scene) };
+        debug_assert_eq!(index, self.first_of(0..self.len(), &scene).1, "full precision chooses otherwise");
         self.offset.swap_remove(index);
         for values in [&mut self.medium, &mut self.place, &mut self.angle, &mut self.aged, &mut self.begin] {
             values.swap_remove(index);

@@ -185,3 +185,50 @@ fn what_waits_to_be_written_is_read_from_there() {
     let now = Instant::from_nanos(write.as_nanos() as u64);
     assert!(one(&mut disk, now, Kind::Read, (1 << 39) + 4096, 4096) < Duration::from_micros(250));
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(300) })]
+
+    /// Which a drive compares itself, whenever assertions are compiled in: here where commands lie close, alike, in segments
+    /// that come and go, on any drive.
+    #[test]
+    fn a_choice_is_that_of_full_precision(
+        seed in 0u64..1 << 32,
+        queue in 2u32..80,
+        segments in 0u32..20,
+        (rpm, track, average, full) in (3_000u32..20_000, 0.1e-3..1e-3, 2e-3..9e-3, 10e-3..20e-3),
+        capacity in 1u64 << 24..1 << 42,
+        part in 0.000_01..1.0f64,
+        write_cache in proptest::prop_oneof![proptest::strategy::Just(0u64), proptest::strategy::Just(8 << 20)],
+    ) {
+        let seek = SeekCurve::formula(track, average, full);
+        let mut disk = Hdd::new(HddSpec {
+            rpm, seek, capacity, queue, segments, write_cache, ..HddSpec::sata_7200_1tb()
+        });
+        let mut random = stream(seed, "choices");
+        let pages = ((capacity as f64 * part) as u64 / 4096).max(64) - 32;
+        let mut before = 0;
+        let mut job = |slot| {
+            // Anywhere, behind the one before, near it, or at the same place.
+            let page = match random.below(4) {
+                0 => random.below(pages),
+                1 => (before + 1) % pages,
+                2 => (before + random.below(200)) % pages,
+                _ => before,
+            };
+            before = page;
+            let kind = if random.chance(0.8) { Kind::Read } else { Kind::Write };
+            Job { slot, kind, offset: page * 4096, length: 4096 * (1 + random.below(8) as u32) }
+        };
+        let mut now = Instant::ZERO;
+        (0..2 * queue).for_each(|slot| disk.submit(now, job(Slot(slot))));
+        disk.settle(now);
+        for _ in 0..600 {
+            now = disk.next().unwrap().max(now);
+            while let Some(slot) = disk.take(now) {
+                disk.submit(now, job(slot));
+            }
+            disk.settle(now);
+        }
+    }
+}
