@@ -4,10 +4,11 @@
 //! that a packet is taken only when there is room for it downstream, so the queue in which packets wait is the one that
 //! this scheduler orders, and none is lost on the way to the wire.
 //!
-//! Rules: at the beginning of its turn a NIC gets a quantum in proportion to its weight, the lightest one in the round one
-//! packet (or one frame's bytes). It sends while the quantum and its rate credits last. Who has no more packets forfeits
-//! the rest; who has no more credits leaves until its window ends, as in netback. A NIC that has sent less in its window
-//! than its minimum rate times the time since the window's beginning goes before all others, in a round of its own.
+//! Rules: at the beginning of its turn a NIC gets a quantum in proportion to its weight, the lightest one of those that
+//! were there when the round began one packet (or one frame's bytes). It sends while the quantum and its rate credits
+//! last. Who has no more packets forfeits the rest; who has no more credits leaves until its window ends, as in netback;
+//! who comes has its first turn in the next round. A NIC that has sent less in its window than its minimum rate times the
+//! time since the window's beginning goes before all others, in a round of its own.
 //!
 //! Parameters: see [`Params`].
 //!
@@ -46,8 +47,8 @@ mod minimum;
 
 use minimum::Minimum;
 
-/// A quantum and a deficit are in 1/65,536 of a packet or a byte.
-const FRACTION_BITS: u32 = 16;
+/// A quantum and a deficit are in 2^-40 of a packet or a byte: over the greatest weight, a packet is still thousands.
+const FRACTION_BITS: u32 = 40;
 /// The largest frame that may be stated: a segment of TCP offload.
 const FRAME_MAX: u32 = 65_550;
 
@@ -199,7 +200,9 @@ const ORDINARY: usize = 1;
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     listed: bool,
-    deficit: u64,
+    /// Number of the round in which it last had a turn, or joined.
+    round: u64,
+    deficit: u128,
 }
 
 /// One virtual NIC.
@@ -223,8 +226,12 @@ struct Round {
     line: VecDeque<u32>,
     /// The turn of the first has begun.
     open: bool,
-    /// By weight.
-    lightest: Tournament,
+    /// How many have begun.
+    number: u64,
+    /// What a turn is worth for each hundredth of a weight.
+    per_weight: u64,
+    /// All in the line, by weight.
+    weights: Tournament,
 }
 
 /// What a round comes to.
@@ -281,32 +288,42 @@ impl Wrr {
         }
     }
 
-    /// What a turn is worth, by the weight that holds now.
-    // rule: wrr.weights-at-turn, wrr.round
-    fn quantum(&self, round: usize, owner: u32) -> u64 {
-        let lightest = self.rounds[round].lightest.peek().map_or(1, |(weight, _, _)| weight.max(1));
-        let one = match self.params.unit {
-            Unit::Bytes => u128::from(self.params.frame) << FRACTION_BITS,
-            Unit::Packets => 1 << FRACTION_BITS,
-        };
-        let quantum = one * u128::from(self.vif(owner).weight) / u128::from(lightest);
-        u64::try_from(quantum).unwrap_or(u64::MAX)
-    }
-
-    fn cost(&self, request: &Request) -> u64 {
+    /// A packet, or the bytes of a frame.
+    fn one(&self) -> u64 {
         match self.params.unit {
-            Unit::Bytes => u64::from(request.length) << FRACTION_BITS,
+            Unit::Bytes => u64::from(self.params.frame) << FRACTION_BITS,
             Unit::Packets => 1 << FRACTION_BITS,
         }
     }
 
-    /// Puts a NIC at the end of a round, if it is not in it.
+    /// Sets what turns are worth from now on, by the lightest in the round.
+    // Rounded up, so that the lightest may send its packet, and once for all of them: each rounded by itself, shares would
+    // be off by as much in every round, without end.
+    fn measure(&mut self, round: usize) {
+        let lightest = self.rounds[round].weights.peek().map_or(1, |(weight, _, _)| weight.max(1));
+        self.rounds[round].per_weight = self.one().div_ceil(lightest);
+    }
+
+    /// What a turn is worth, by the weight that holds now.
+    // rule: wrr.weights-at-turn, wrr.round
+    fn quantum(&self, round: usize, owner: u32) -> u128 {
+        u128::from(self.rounds[round].per_weight) * u128::from(self.vif(owner).weight)
+    }
+
+    fn cost(&self, request: &Request) -> u128 {
+        match self.params.unit {
+            Unit::Bytes => u128::from(request.length) << FRACTION_BITS,
+            Unit::Packets => 1 << FRACTION_BITS,
+        }
+    }
+
+    /// Puts a NIC at the end of a round, if it is not in it: its first turn is in the next one.
     fn join(&mut self, round: usize, owner: u32) {
         let vif = self.vifs[owner as usize].as_mut().expect("who joins is known");
         if !vif.places[round].listed {
-            vif.places[round] = Place { listed: true, deficit: 0 };
+            vif.places[round] = Place { listed: true, round: self.rounds[round].number, deficit: 0 };
             self.rounds[round].line.push_back(owner);
-            self.rounds[round].lightest.set(owner, vif.weight, RequestId(0));
+            self.rounds[round].weights.set(owner, vif.weight, RequestId(0));
         }
     }
 
@@ -315,7 +332,7 @@ impl Wrr {
     fn leave(&mut self, round: usize) {
         let Some(owner) = self.rounds[round].line.pop_front() else { return };
         self.rounds[round].open = false;
-        self.rounds[round].lightest.remove(owner);
+        self.rounds[round].weights.remove(owner);
         self.vif_mut(owner).places[round] = Place::default();
     }
 
@@ -396,13 +413,22 @@ impl Wrr {
         Step::Nothing
     }
 
-    /// The turn of the first begins, if it has not.
+    /// The turn of the first begins, if it has not; and a round, if all who were there have had their turns.
+    // All turns of a round are measured by one weight. Would each be measured by the lightest NIC that is there when it
+    // begins, a light one that comes and goes would give long turns to one and short ones to another.
+    // rule: wrr.round, wrr.bound
     fn open(&mut self, round: usize, owner: u32) {
-        if !std::mem::replace(&mut self.rounds[round].open, true) {
-            let quantum = self.quantum(round, owner);
-            let place = &mut self.vif_mut(owner).places[round];
-            place.deficit = place.deficit.saturating_add(quantum);
+        if std::mem::replace(&mut self.rounds[round].open, true) {
+            return;
         }
+        if self.vif(owner).places[round].round == self.rounds[round].number {
+            self.rounds[round].number += 1;
+            self.measure(round);
+        }
+        let (number, quantum) = (self.rounds[round].number, self.quantum(round, owner));
+        let place = &mut self.vif_mut(owner).places[round];
+        place.round = number;
+        place.deficit = place.deficit.saturating_add(quantum);
     }
 
     fn pass_on(&mut self, round: usize) {
@@ -419,8 +445,7 @@ impl Wrr {
             return None;
         }
         self.open(round, owner);
-        let one = u64::from(if self.params.unit == Unit::Bytes { self.params.frame } else { 1 }) << FRACTION_BITS;
-        if self.vif(owner).places[round].deficit < one {
+        if self.vif(owner).places[round].deficit < u128::from(self.one()) {
             self.pass_on(round);
             return None;
         }

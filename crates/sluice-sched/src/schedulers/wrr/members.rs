@@ -31,11 +31,13 @@ impl Wrr {
         let vif = self.vif_mut(owner);
         vif.credits.set(now, policy.limit.bytes, &window);
         vif.minimum.set(now, policy.reservation.bytes);
-        vif.weight = weight;
+        let changed = std::mem::replace(&mut vif.weight, weight) != weight;
         let listed = vif.places.map(|place| place.listed);
         for round in [URGENT, ORDINARY] {
-            if listed[round] {
-                self.rounds[round].lightest.set(owner, weight, RequestId(0));
+            if listed[round] && changed {
+                self.rounds[round].weights.set(owner, weight, RequestId(0));
+                // By a weight that was far less and is no more, a turn would be far too long.
+                self.measure(round);
             }
         }
         self.timers.remove(owner);
@@ -51,7 +53,7 @@ impl Wrr {
                 round.open = false;
             }
             round.line.retain(|listed| *listed != owner.0);
-            round.lightest.remove(owner.0);
+            round.weights.remove(owner.0);
         }
         self.vifs[owner.index()] = None;
     }
