@@ -15,6 +15,8 @@ use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+/// What is built beside the defaults, so that it is checked too; the step `build` has the defaults.
+const FEATURES: &str = "--features=sluice/parquet";
 /// How long each fuzz target runs.
 const FUZZ_SECONDS: u32 = 5;
 
@@ -99,7 +101,9 @@ impl Test {
                 Tally::of_preparation(true)
             }
             Step::Fmt => check(cargo(&["fmt", "--all", "--check"]))?,
-            Step::Clippy => check(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?,
+            Step::Clippy => {
+                check(cargo(&["clippy", "--workspace", "--all-targets", FEATURES, "--", "-D", "warnings"]))?
+            }
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Papers => Tally::of_check(papers::check_citations()? == 0),
             Step::Build => {
@@ -107,7 +111,7 @@ impl Test {
                 Tally::of_preparation(succeeds(build)?)
             }
             Step::Tests => {
-                let tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
+                let tests = cargo(&["test", "--workspace", "--no-fail-fast", FEATURES]);
                 libtest::run(tests, &mut std::io::stdout())?
             }
             Step::Fuzz => {
@@ -115,7 +119,7 @@ impl Test {
                 Tally { passed: (targets - failed.len()) as u64, failed: failed.len() as u64 }
             }
             Step::Docs => {
-                let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+                let mut doc = cargo(&["doc", "--workspace", "--no-deps", FEATURES]);
                 doc.env("RUSTDOCFLAGS", "-D warnings");
                 check(doc)?
             }

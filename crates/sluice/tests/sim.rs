@@ -232,6 +232,39 @@ fn a_folder_of_somebody_else_is_not_replaced() {
     assert_eq!(text(&place, "out/thesis.txt"), "two years of work");
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn columns_hold_what_the_lines_hold() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    for log in ["requests", "parquet"] {
+        in_folder(&place, &["run", "s.toml", "--out", log, "--log", log]).ok();
+    }
+    let file = std::fs::File::open(place.file("parquet/requests.parquet")).unwrap();
+    let rows = SerializedFileReader::new(file).unwrap();
+    let columns = rows.metadata().file_metadata().schema_descr().columns().to_vec();
+    let mut lines = vec![columns.iter().map(|column| column.name().to_owned()).collect::<Vec<_>>().join(",")];
+    for row in rows.get_row_iter(None).unwrap() {
+        let row = row.unwrap();
+        let fields = row.get_column_iter().map(|(_, field)| field.to_string().replace('"', ""));
+        lines.push(fields.collect::<Vec<_>>().join(","));
+    }
+    assert!(lines.len() > 1000, "{}", lines.len());
+    assert_eq!(lines.join("\n") + "\n", text(&place, "requests/requests.csv"));
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn columns_need_a_program_that_was_built_for_them() {
+    let place = Place::new();
+    place.write("s.toml", SMALL);
+    let refused = in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "parquet"]);
+    assert!(refused.code() == Some(4) && refused.stderr.contains("--features parquet"), "{}", refused.stderr);
+    assert!(!place.file("out").exists());
+}
+
 #[test]
 fn logs_are_those_of_fio() {
     let place = Place::new();

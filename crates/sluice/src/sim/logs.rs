@@ -20,6 +20,8 @@ use crate::failure::Failure;
 pub(crate) enum Log {
     /// requests.csv: whose, where, what, and when it came and was over.
     Requests,
+    /// requests.parquet: the same in columns, by a program that was built with `--features parquet`.
+    Parquet,
     /// fio's bandwidth, rate and latency logs, three files for each VM, for the tools that draw them.
     Fio,
 }
@@ -30,8 +32,20 @@ pub(crate) struct Writing {
 }
 
 enum Writer {
-    Requests { file: BufWriter<File>, names: Vec<String>, failed: Option<io::Error> },
-    Fio { vms: Vec<FioLogs>, failed: Option<io::Error> },
+    Requests {
+        file: BufWriter<File>,
+        names: Vec<String>,
+        failed: Option<io::Error>,
+    },
+    #[cfg(feature = "parquet")]
+    Parquet {
+        file: super::columns::Columns,
+        failed: Option<io::Error>,
+    },
+    Fio {
+        vms: Vec<FioLogs>,
+        failed: Option<io::Error>,
+    },
 }
 
 /// fio's logs of one VM: time in ms, value, direction, block size, offset, priority, time of issue in ns.
@@ -58,6 +72,19 @@ impl Writing {
                 let mut file = create("requests.csv")?;
                 writeln!(file, "vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns")?;
                 Writer::Requests { file, names: vms.iter().map(|vm| vm.name.clone()).collect(), failed: None }
+            }
+            #[cfg(feature = "parquet")]
+            Log::Parquet => {
+                let path = folder.join("requests.parquet");
+                let opened = File::create(&path).map_err(|error| cannot("write", &path, &error))?;
+                let file = super::columns::Columns::new(opened, vms.iter().map(|vm| vm.name.as_str()));
+                Writer::Parquet { file: file.map_err(|error| cannot("write", &path, &error.into()))?, failed: None }
+            }
+            #[cfg(not(feature = "parquet"))]
+            Log::Parquet => {
+                let how = "requests.parquet needs a program built with `cargo build --release -p sluice --features parquet`; \
+                           `--log requests` writes the same as CSV";
+                return Err(Failure::Refused(how.to_owned()));
             }
             Log::Fio => {
                 let logs = |vm: &sluice_sim::scenario::Vm| {
@@ -89,6 +116,11 @@ impl Writing {
                 failed.take().map_or(Ok(()), Err)?;
                 file.flush()?;
             }
+            #[cfg(feature = "parquet")]
+            Writer::Parquet { file, failed } => {
+                failed.take().map_or(Ok(()), Err)?;
+                file.finish().map_err(io::Error::from)?;
+            }
             Writer::Fio { vms, failed } => {
                 failed.take().map_or(Ok(()), Err)?;
                 for logs in vms {
@@ -105,6 +137,8 @@ impl Writer {
     fn over(&mut self, over: &Over) {
         let (written, failed) = match self {
             Writer::Requests { file, names, failed } => (row(file, &names[over.vm], over), failed),
+            #[cfg(feature = "parquet")]
+            Writer::Parquet { file, failed } => (file.over(over).map_err(io::Error::from), failed),
             Writer::Fio { vms, failed } => (vms[over.vm].over(over), failed),
         };
         if let Err(error) = written {
@@ -113,15 +147,20 @@ impl Writer {
     }
 }
 
-fn row(file: &mut impl Write, vm: &str, over: &Over) -> io::Result<()> {
-    let Over { thread, node, offset, length, arrived, completed, .. } = over;
-    let operation = match over.kind {
+/// As it is called in a log.
+pub(super) fn operation(kind: Kind) -> &'static str {
+    match kind {
         Kind::Read => "read",
         Kind::Write => "write",
         Kind::Flush => "flush",
         Kind::Discard => "discard",
         Kind::WriteZeroes => "write-zeroes",
-    };
+    }
+}
+
+fn row(file: &mut impl Write, vm: &str, over: &Over) -> io::Result<()> {
+    let Over { thread, node, offset, length, arrived, completed, .. } = over;
+    let operation = operation(over.kind);
     let (arrived, completed) = (arrived.as_nanos(), completed.as_nanos());
     writeln!(file, "{vm},{thread},{node},{operation},{offset},{length},{arrived},{completed}")
 }
