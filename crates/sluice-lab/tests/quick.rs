@@ -34,5 +34,8 @@ fn every_row_comes_out_as_before() {
     };
     let rows = all.iter().flat_map(|reproduced| &reproduced.rows);
     let old: Vec<_> = rows.filter(|row| !shown(row)).map(|row| row.id).collect();
-    assert!(old.is_empty(), "`sluice reproduce all --docs docs/papers` writes what docs/papers says otherwise of {old:?}");
+    assert!(
+        old.is_empty(),
+        "`sluice reproduce all --docs docs/papers` writes what docs/papers says otherwise of {old:?}"
+    );
 }
