@@ -146,6 +146,24 @@ fn a_volume_comes_back_while_its_last_requests_are_at_the_device() {
 }
 
 #[test]
+fn a_file_brings_a_volume_back_while_its_last_requests_are_at_the_device() {
+    let place = Place::new();
+    let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 8\n";
+    let second = place.volume("b", "v", &place.image("b.img", MIB), "") + slow;
+    let all = host(&place) + &second;
+    let volume = place.volume("a", "v", &place.file("a.img"), "");
+    let without = all.replace(&volume, "");
+    assert_ne!(without, all);
+    let daemon = Daemon::serve(&place, &all);
+    let mut client = open(&place, "a", "v");
+    client.send(READ, 0, 0, 4096, &[]).unwrap();
+    until("the request is at the device", || daemon.accounts().device()["in_flight"] == 1);
+    daemon.accept(&without);
+    daemon.accept(&all);
+    assert_eq!(open(&place, "a", "v").read(0, 4096).unwrap().len(), 4096);
+}
+
+#[test]
 fn what_others_hold_is_refused_at_once() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));

@@ -20,7 +20,7 @@ pub(crate) struct State {
 }
 
 /// How long a volume waits for its bytes while the last requests of one that was detached hold them.
-const LEAVING_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LEAVING_MAX: Duration = Duration::from_secs(5);
 /// How long to wait before the next attempt.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 

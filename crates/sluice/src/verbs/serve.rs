@@ -13,11 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use sluice_config::changes::Changes;
 use tokio::sync::mpsc;
 
-use crate::control::apply::{Attempt, PAUSE, State};
+use crate::control::apply::{Attempt, LEAVING_MAX, PAUSE, State};
 use crate::control::server::{Asked, Server};
 use crate::failure::{Failure, chain};
 use crate::output::{self, Format};
-use crate::plane::{Plane, accounts};
+use crate::plane::{Plane, PlaneError, accounts};
 
 /// Serve the virtual disks of a host file.
 ///
@@ -56,14 +56,17 @@ impl Serve {
         say_ready(&plane, format);
         // A request that is tried again and again for a while; others wait for their turn meanwhile.
         let mut waiting: Option<Attempt> = None;
+        // Since when the file is tried to be applied again and again.
+        let mut reloading: Option<Instant> = None;
         loop {
             tokio::select! {
-                _ = reload.recv() => reload_file(&self.file, &mut plane, &mut state),
+                _ = reload.recv() => reloading = reload_file(&self.file, &mut plane, &mut state, Instant::now()),
                 Some(request) = asked.recv(), if waiting.is_none() => {
                     waiting = Attempt::new(request).carry_out(&mut plane, &mut state);
                 }
-                () = tokio::time::sleep(PAUSE), if waiting.is_some() => {
+                () = tokio::time::sleep(PAUSE), if waiting.is_some() || reloading.is_some() => {
                     waiting = waiting.take().and_then(|attempt| attempt.carry_out(&mut plane, &mut state));
+                    reloading = reloading.and_then(|since| reload_file(&self.file, &mut plane, &mut state, since));
                 }
                 _ = report.recv() => accounts::print(&plane.snapshots(), &plane.guest_sockets(), format),
                 _ = terminate.recv() => break,
@@ -96,20 +99,29 @@ fn listen(path: Option<&Path>) -> Result<(Option<Server>, mpsc::Receiver<Asked>)
     }
 }
 
-fn reload_file(file: &Path, plane: &mut Plane, state: &mut State) {
+/// Loads the file and applies it; comes back with `since` if that must be tried again after [`PAUSE`], because the last
+/// requests of volumes that have left still hold bytes.
+fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant) -> Option<Instant> {
     let (files, host) = match sluice_config::load_changed(file, &state.changes) {
         Ok(loaded) => loaded,
         Err(diagnostics) => {
             anstream::eprintln!("{diagnostics}");
             tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
-            return;
+            return None;
         }
     };
-    host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
-    if host.daemon.control != plane.host().daemon.control {
+    let warnings = host.warnings.clone();
+    let socket_moved = host.daemon.control != plane.host().daemon.control;
+    let leaving = plane.had_leaving();
+    let applied = plane.apply(host);
+    if applied.as_ref().is_err_and(PlaneError::is_busy) && leaving && since.elapsed() < LEAVING_MAX {
+        return Some(since);
+    }
+    warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
+    if socket_moved {
         tracing::warn!("The control socket stays where it is until the daemon is started anew");
     }
-    match plane.apply(host) {
+    match applied {
         Ok(changes) => {
             state.files = files;
             let kept = state.changes.len();
@@ -119,6 +131,7 @@ fn reload_file(file: &Path, plane: &mut Plane, state: &mut State) {
             tracing::error!(error = chain(&error), "File cannot be applied: everything stays as it was");
         }
     }
+    None
 }
 
 async fn drain(plane: Plane, format: Format) {
