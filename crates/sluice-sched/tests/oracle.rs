@@ -339,6 +339,10 @@ impl Oracle {
 
     fn take(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, reserved: bool) -> Request {
         let request = self.head(owner, Some(volume)).expect("chosen");
+        // Where clients tell of other servers a debt is counted from the first in line, if that is beyond virtual time.
+        let shares = self.in_line().into_iter().filter(|(_, vm, _)| vm.level.policy.weight.is_some());
+        let first = shares.map(|(_, vm, _)| vm.level.share).min().filter(|_| self.told && reserved);
+        let line = first.unwrap_or(self.v);
         self.queue.retain(|queued| queued.id != request.id);
         let next = self.head(owner, Some(volume));
         let mut v = self.v;
@@ -346,7 +350,7 @@ impl Oracle {
         if !reserved {
             v = v.max(vm.level.share);
         }
-        vm.level.charge(now, &request, reserved, v);
+        vm.level.charge(now, &request, reserved, v.max(line));
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);

@@ -180,3 +180,16 @@ fn with_one_server_all_is_decided_as_without_a_client_that_counts() {
     assert_eq!(counted.run(5), local.run(5));
     assert!(counted.log == local.log && counted.log.len() > 4_000, "{}", counted.log.len());
 }
+
+// rule: mclock.debt-cap
+#[test]
+fn a_vm_of_one_server_takes_nothing_that_is_left_over_from_a_vm_of_several_that_is_further_behind() {
+    // By weight the first VM is due 100 of the first server's 1000, by its reservation 400; the other one always waits there.
+    let vms = [(Policy::weighted(100).reserving(400), 10), (Policy::weighted(900).reserving(1000), 5)];
+    let mut cloud = Cloud::new(2, &vms, true);
+    cloud.run(2);
+    let before = cloud.log.len();
+    let rate = cloud.run(20)[0];
+    let left_over = cloud.log[before..].iter().filter(|(_, vm, phase, _)| *vm == 0 && *phase == Phase::Weight).count();
+    assert!((rate - 400.0).abs() <= 1.0 && left_over == 0, "{rate} of 400, {left_over} by weight");
+}

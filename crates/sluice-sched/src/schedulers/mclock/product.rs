@@ -220,6 +220,20 @@ impl Product {
         }
     }
 
+    /// Where the line for what is left over begins, if it may have left virtual time behind.
+    ///
+    /// At one of several servers a VM's share tag moves by what it got at all of them, and reservation service does not cap it.
+    /// One that uses this server alone is measured against those tags, not against virtual time, which stands still meanwhile:
+    /// else its own cap would put it before VMs that are further behind.
+    // rule: mclock.debt-cap
+    fn share_line(&mut self) -> ShareTag {
+        if !self.told {
+            return 0;
+        }
+        let first = self.first_by_share().and_then(|owner| self.owners[owner as usize].as_ref());
+        first.map_or(0, |state| state.account.share_tag())
+    }
+
     fn in_line(&self, owner: u32) -> Option<&Owner> {
         self.owners[owner as usize].as_ref().filter(|state| state.queued > 0 && state.held_until.is_none())
     }
@@ -298,13 +312,14 @@ impl Product {
     /// Takes the head of a volume and charges both levels once.
     // rule: mclock.charged-once
     fn take(&mut self, now: Tag, owner: u32, volume: usize, phase: Phase) -> Request {
+        let line = if phase == Phase::Reservation { self.share_line() } else { 0 };
         let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
         let chosen = &mut state.volumes[volume];
         let mut request = self.arena.pop(&mut chosen.fifo).expect("a chosen volume has a request");
         if phase == Phase::Weight {
             self.virtual_time = self.virtual_time.max(state.account.share_tag());
         }
-        state.account.charge(now, &request, phase, self.virtual_time);
+        state.account.charge(now, &request, phase, self.virtual_time.max(line));
         let next = self.arena.front(&chosen.fifo);
         if let Some(account) = &mut chosen.account {
             let inner = match account.due() {
