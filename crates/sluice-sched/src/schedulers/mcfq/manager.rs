@@ -59,11 +59,12 @@ impl Vm {
         self.samples.iter().map(|sample| sample.bytes).sum()
     }
 
-    /// Whether it asked for at least half of the time, and got something.
+    /// Whether it asked for at least half of the time, and got something; the time is as long as it has been looked at, and
+    /// no shorter than `least` samples.
     // rule: mcfq.t5
-    fn worked(&self, interval: u64) -> bool {
+    fn worked(&self, interval: u64, least: usize) -> bool {
         let busy: u64 = self.samples.iter().map(|sample| sample.busy).sum();
-        self.bytes() > 0 && 2 * busy >= interval * self.samples.len() as u64
+        self.bytes() > 0 && 2 * busy >= interval * self.samples.len().max(least) as u64
     }
 
     fn pause(&mut self, now: Instant) {
@@ -92,6 +93,12 @@ impl Manager {
 
     fn vm(&mut self, owner: u32) -> Option<&mut Vm> {
         self.vms.get_mut(owner as usize)?.as_mut()
+    }
+
+    /// Samples that a VM must have worked in half of. A correction that is applied once stands for a whole window; those of
+    /// every second begin with the first one.
+    fn least(&self) -> usize {
+        if self.mode == Mode::Window { self.window } else { 1 }
     }
 
     pub(super) fn set(&mut self, owner: u32, weight: u64) {
@@ -156,7 +163,7 @@ impl Manager {
     /// When it came, its weight, and its bytes in so many samples.
     // rule: mcfq.roles, mcfq.t6
     fn reference(&self) -> Option<(u64, u64, (u64, u64))> {
-        let worked = self.vms.iter().flatten().filter(|vm| vm.worked(self.interval));
+        let worked = self.vms.iter().flatten().filter(|vm| vm.worked(self.interval, self.least()));
         let least = worked.min_by_key(|vm| (vm.weight, vm.came))?;
         Some((least.came, least.weight, (least.bytes(), least.samples.len() as u64)))
     }
@@ -165,9 +172,9 @@ impl Manager {
     // rule: mcfq.converges, mcfq.limit-cycles, mcfq.base-half
     fn correct(&mut self) {
         let Some((reference, weight, (bytes, samples))) = self.reference() else { return };
-        let (mode, window, interval) = (self.mode, self.window, self.interval);
+        let (mode, window, interval, shortest) = (self.mode, self.window, self.interval, self.least());
         for vm in self.vms.iter_mut().flatten() {
-            if vm.came == reference || !vm.worked(interval) {
+            if vm.came == reference || !vm.worked(interval, shortest) {
                 continue;
             }
             // Nothing is rounded before the end, so that the unit of bandwidth is none of its business.
@@ -368,5 +375,25 @@ mod tests {
         let mut after = Vec::new();
         manager.multipliers(|_, multiplier| after.push(multiplier));
         assert_eq!(after, [ONE, 2 * ONE, ONE, ONE], "of two equals the older one is the reference");
+    }
+
+    /// rule: mcfq.t5
+    #[test]
+    fn who_came_late_in_a_window_is_not_corrected_by_its_last_moments() {
+        for (mode, corrected) in [(Mode::Window, false), (Mode::Paper, true), (Mode::Base, true)] {
+            let mut plant = Plant::new(mode, 10, &[400, 100], &[1.0, 1.0], 1.0);
+            plant.seconds(6);
+            plant.manager.set(2, 100);
+            (plant.weights, plant.natural) = (vec![400, 100, 100], vec![1.0, 1.0, 0.5]);
+            let after = plant.seconds(4).pop().unwrap();
+            assert_eq!((after[2] - 1.0).abs() > 0.1, corrected, "{mode:?}: {after:?}");
+            assert!((after[0] - 1.0).abs() < 0.001, "{mode:?}: {after:?}");
+        }
+        // The window in which it is there for half of the time is its first.
+        let mut plant = Plant::new(Mode::Window, 10, &[400, 100], &[1.0, 1.0], 1.0);
+        plant.seconds(5);
+        plant.manager.set(2, 100);
+        (plant.weights, plant.natural) = (vec![400, 100, 100], vec![1.0, 1.0, 0.5]);
+        assert!((plant.seconds(5).pop().unwrap()[2] - 2.0).abs() < 0.01);
     }
 }

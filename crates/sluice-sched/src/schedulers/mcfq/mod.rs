@@ -13,7 +13,8 @@
 //!
 //! Deviations: the published listing multiplies in every second by corrections that are averaged twice, which swings
 //! between its bounds for windows of 3 and more (mode `paper`); by default the correction of a window is applied once, at
-//! its end. Multipliers are kept within 0.1 and 10, and nobody is corrected who was idle.
+//! its end. Multipliers are kept within 0.1 and 10, and nobody is corrected who was idle, or not there, for more than half of
+//! the time.
 //!
 //! Source: \[mcfq\] MCFQ: time-slice manager (MoTS) on CFQ for virtual machines that share an SSD.
 
