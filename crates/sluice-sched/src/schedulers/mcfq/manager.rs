@@ -103,7 +103,9 @@ impl Manager {
 
     pub(super) fn set(&mut self, owner: u32, weight: u64) {
         if let Some(vm) = self.vm(owner) {
-            vm.weight = weight;
+            if std::mem::replace(&mut vm.weight, weight) != weight {
+                self.forget();
+            }
             return;
         }
         let index = owner as usize;
@@ -122,6 +124,17 @@ impl Manager {
             corrections: VecDeque::with_capacity(self.window),
             multiplier: ONE,
         });
+    }
+
+    /// What was seen under other weights says nothing of these: measured against them it would look like an error as large as
+    /// the change. A window begins.
+    fn forget(&mut self) {
+        self.closed = 0;
+        for vm in self.vms.iter_mut().flatten() {
+            vm.samples.clear();
+            vm.corrections.clear();
+            vm.current = Sample::default();
+        }
     }
 
     pub(super) fn remove(&mut self, owner: u32) {
@@ -395,5 +408,19 @@ mod tests {
         plant.manager.set(2, 100);
         (plant.weights, plant.natural) = (vec![400, 100, 100], vec![1.0, 1.0, 0.5]);
         assert!((plant.seconds(5).pop().unwrap()[2] - 2.0).abs() < 0.01);
+    }
+
+    /// rule: mcfq.fixed-point, mcfq.t5
+    #[test]
+    fn another_weight_is_not_taken_for_an_error_of_what_was_seen_before_it() {
+        for mode in MODES {
+            let mut plant = Plant::new(mode, 10, &[100, 100], &[1.0, 1.0], 1.0);
+            plant.seconds(18);
+            plant.manager.set(0, 1000);
+            plant.weights = vec![1000, 100];
+            for multipliers in plant.seconds(30) {
+                assert!(multipliers.iter().all(|m| (m - 1.0).abs() < 0.001), "{mode:?}: {multipliers:?}");
+            }
+        }
     }
 }

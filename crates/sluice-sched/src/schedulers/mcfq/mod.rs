@@ -14,7 +14,7 @@
 //! Deviations: the published listing multiplies in every second by corrections that are averaged twice, which swings
 //! between its bounds for windows of 3 and more (mode `paper`); by default the correction of a window is applied once, at
 //! its end. Multipliers are kept within 0.1 and 10, and nobody is corrected who was idle, or not there, for more than half of
-//! the time.
+//! the time. A window begins anew when a weight changes.
 //!
 //! Source: \[mcfq\] MCFQ: time-slice manager (MoTS) on CFQ for virtual machines that share an SSD.
 
@@ -188,6 +188,7 @@ impl Scheduler for Mcfq {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        self.sample(now);
         match change {
             Change::AddOwner { owner, policy } | Change::SetOwner { owner, policy } => {
                 let weight = policy.effective_weight().unwrap_or(Weight::MIN).hundredths();
@@ -200,6 +201,7 @@ impl Scheduler for Mcfq {
     }
 
     fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.sample(now);
         let from = removed.len();
         self.groups.cancel(now, scope, removed);
         removed[from..].iter().for_each(|request| self.manager.went(now, request.owner.0, 0));
