@@ -171,3 +171,87 @@ fn judge(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
         seed: Setting::NOMINAL.seed(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sluice_report::{Chart, Line};
+
+    use super::*;
+
+    const fn row(id: &'static str, class: Class) -> RowSpec {
+        RowSpec { id, class, must: "", paper: "", note: "" }
+    }
+
+    const ROWS: [RowSpec; 3] = [row("T1a", Class::Exact), row("T1b", Class::Shape), row("T1c", Class::Hardware)];
+
+    /// Holds at as many points as its name says; finds numbers that have no short text.
+    fn odd(setting: &Setting) -> Result<Finding, LabError> {
+        let points = |point: u32| (0..100).map(move |at| (f64::from(at), 1.0 / (f64::from(at + 3 * point) + 0.7)));
+        let mut finding = Finding::default();
+        finding.judge("T1a", true, "").judge("T1b", setting.number() < 19, "0.05").show("T1c", "");
+        let line = Line::new("line", points(setting.number()).collect());
+        finding.charts.push(Chart::lines("odd", "x", "y", vec![line]));
+        Ok(finding)
+    }
+
+    static FIGURE: Figure = Figure {
+        id: "odd",
+        paper: Paper::Ablations,
+        label: "",
+        title: "",
+        setup: "",
+        device: "",
+        rows: &ROWS,
+        run: odd,
+    };
+
+    fn plan(kept: Option<(PathBuf, String)>) -> Plan<'static> {
+        Plan { figures: vec![&FIGURE], quick: false, threads: 3, kept }
+    }
+
+    fn texts(plan: &Plan<'_>) -> Vec<String> {
+        let figures = run(plan, &|_, _, _| {}).unwrap();
+        figures.iter().map(|of| format!("{:?} {:?}", of.finding, of.rows)).collect()
+    }
+
+    #[test]
+    fn a_shape_holds_in_nine_of_ten_points_and_what_is_exact_in_all() {
+        let verdicts = |exact: u32, shape: u32| {
+            let findings: Vec<Finding> = Setting::band()
+                .map(|setting| {
+                    let mut finding = Finding::default();
+                    let number = setting.number();
+                    finding.judge("T1a", number < exact, "").judge("T1b", number < shape, "").show("T1c", "");
+                    finding
+                })
+                .collect();
+            ROWS.each_ref().map(|row| match row.id {
+                "T1a" => judge(&FIGURE, &ROWS[0], &findings).verdict,
+                "T1b" => judge(&FIGURE, &ROWS[1], &findings).verdict,
+                _ => judge(&FIGURE, &ROWS[2], &findings).verdict,
+            })
+        };
+        use Verdict::{Fail, Info, Pass};
+        assert_eq!(verdicts(21, 19), [Pass, Pass, Info], "19 of 21 are 90.5 %");
+        assert_eq!(verdicts(20, 18), [Fail, Fail, Info], "18 of 21 are 85.7 %");
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_found_to_the_last_bit_and_belongs_to_its_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = |program: &str| plan(Some((folder.path().to_owned(), program.to_owned())));
+        let found = texts(&plan(None));
+        assert_eq!(texts(&kept("one")), found, "written");
+        assert_eq!(texts(&kept("one")), found, "read again");
+        // Something else in the file of a point is taken for what was found by the same program, and by no other.
+        let file = folder.path().join("odd-00.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace("\"odd\"", "\"even\"")).unwrap();
+        assert_ne!(texts(&kept("one")), found);
+        assert_eq!(texts(&kept("two")), found);
+        assert_eq!(texts(&kept("two")), found);
+        // Half a file is none.
+        std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+        assert_eq!(texts(&kept("two")), found);
+    }
+}
