@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
+use sluice_report::Table;
 
 use crate::band::Setting;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
@@ -111,7 +112,10 @@ pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced
             findings.push(results.remove(&(number, setting)).expect("every job has a result")?);
         }
         let rows = figure.rows.iter().map(|row| judge(figure, row, &findings)).collect();
-        all.push(Reproduced { figure, rows, finding: findings.swap_remove(0) });
+        let elsewhere = elsewhere(figure, &findings);
+        let mut finding = findings.swap_remove(0);
+        finding.tables.extend(elsewhere);
+        all.push(Reproduced { figure, rows, finding });
     }
     Ok(all)
 }
@@ -139,6 +143,26 @@ fn kept(file: &Path, program: &str) -> Option<Finding> {
     let text = std::fs::read_to_string(file).ok()?;
     let (by, finding): (String, Finding) = serde_json::from_str(&text).ok()?;
     (by == program).then_some(finding)
+}
+
+/// The points of the band at which a row does not hold that holds at others, and what came out there: what notes say of them.
+fn elsewhere(figure: &Figure, findings: &[Finding]) -> Option<Table> {
+    let columns = ["row", "point", "seed", "measured"];
+    let mut table = Table::new("Points of the band where rows do not hold that hold elsewhere; 0 is nominal", &columns);
+    let mut any = false;
+    for row in figure.rows {
+        let judged = findings.iter().filter_map(|finding| finding.rows.iter().find(|judged| judged.id == row.id));
+        let points: Vec<_> = Setting::band().zip(judged).collect();
+        if points.iter().all(|(_, judged)| judged.holds != Some(true)) {
+            continue;
+        }
+        for (setting, judged) in points.iter().filter(|(_, judged)| judged.holds == Some(false)) {
+            any = true;
+            let [number, seed] = [setting.number().to_string(), setting.seed().to_string()];
+            table.row([row.id, &number, &seed, &judged.measured]);
+        }
+    }
+    any.then_some(table)
 }
 
 /// What becomes of a row, from what was found at its points, the nominal one first.
@@ -234,6 +258,19 @@ mod tests {
         use Verdict::{Fail, Info, Pass};
         assert_eq!(verdicts(21, 19), [Pass, Pass, Info], "19 of 21 are 90.5 %");
         assert_eq!(verdicts(20, 18), [Fail, Fail, Info], "18 of 21 are 85.7 %");
+    }
+
+    #[test]
+    fn what_came_out_where_a_shape_does_not_hold_is_shown() {
+        let figures = run(&plan(None), &|_, _, _| {}).unwrap();
+        let tables: Vec<_> = figures[0].finding.tables.iter().map(Table::markdown).collect();
+        assert_eq!(tables.len(), 1);
+        for line in ["| T1b | 19 | 9 | 0.05 |", "| T1b | 20 | 10 | 0.05 |"] {
+            assert!(tables[0].contains(line), "{line} in {}", tables[0]);
+        }
+        assert!(!tables[0].contains("T1a") && !tables[0].contains("T1c"), "{}", tables[0]);
+        let quick = run(&Plan { quick: true, ..plan(None) }, &|_, _, _| {}).unwrap();
+        assert!(quick[0].finding.tables.is_empty(), "there is no band");
     }
 
     #[test]
