@@ -23,7 +23,6 @@ pub mod report;
 pub mod run;
 pub mod scene;
 pub mod setup;
-pub mod tiers;
 
 pub use figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 pub use run::{Plan, Row, Verdict};

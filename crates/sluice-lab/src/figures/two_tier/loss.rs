@@ -8,12 +8,11 @@ use sluice_sched::stack::Ring;
 use sluice_sim::devices::toll::Toll;
 use sluice_sim::workloads::Workload;
 
-use super::{DEVICE, ELEVATORS, Kernel, PROFILES, elevator};
+use super::{DEVICE, ELEVATORS, Kernel, PROFILES, elevator, tiers};
 use crate::band::Setting;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::run;
-use crate::tiers;
 
 /// Part of the sequential reads that is lost: the middle of the paper's 50 to 55 %. The one number that is fitted.
 const SEQUENTIAL_READ_LOSS: f64 = 0.525;

@@ -7,11 +7,11 @@ use sluice_sim::workloads::Workload;
 use crate::band::Setting;
 use crate::figure::LabError;
 use crate::setup::Host;
-use crate::tiers;
 
 pub(super) mod credit;
 pub(super) mod loss;
 pub(super) mod pairs;
+mod tiers;
 
 /// The device of all of them.
 const DEVICE: &str = "two-tier-sas";

@@ -4,12 +4,11 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sched::stack::Ring;
 use sluice_sim::devices::Model;
 
-use super::{DEVICE, ELEVATORS, Kernel, PROFILES, Profile, elevator};
+use super::{DEVICE, ELEVATORS, Kernel, PROFILES, Profile, elevator, tiers};
 use crate::band::Setting;
 use crate::device::{DeviceFile, DriveFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, run, slashed};
-use crate::tiers;
 
 /// Threads of FFSB.
 const THREADS: u32 = 8;

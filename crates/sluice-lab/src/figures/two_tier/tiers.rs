@@ -1,6 +1,6 @@
 //! Two tiers: threads in a guest, the guest's scheduler, a ring, the host's scheduler, a device.
 //!
-//! The same runs answer what the paper on two tiers measured and what `sluice advise` is asked.
+//! A single VM is all that the paper has; `advise` builds its own of several.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::figure::LabError;
 use crate::setup::{Host, refused};
 
 /// The first second is not measured: schedulers learn how long threads think.
-pub const WARM: Duration = Duration::from_secs(1);
+pub(super) const WARM: Duration = Duration::from_secs(1);
 
 /// A VM with direct I/O, alone on a device, with a scheduler in the guest and one on the host.
 ///
 /// # Errors
 /// What a scheduler says of its parameters or the gates of the ring.
-pub fn virtual_machine(
+pub(super) fn virtual_machine(
     guest: &Host,
     host: &Host,
     ring: Ring,
@@ -39,7 +39,7 @@ pub fn virtual_machine(
 ///
 /// # Errors
 /// What the scheduler says of its parameters.
-pub fn real_machine(
+pub(super) fn real_machine(
     host: &Host,
     model: Box<dyn Model>,
     threads: Vec<Box<dyn Workload>>,
@@ -63,7 +63,7 @@ fn add(simulation: &mut Simulation, vm: usize, threads: Vec<Box<dyn Workload>>) 
 ///
 /// # Errors
 /// What the recipe says of its parameters.
-pub fn threads(
+pub(super) fn threads(
     recipe: &str,
     overrides: &ParamTable,
     count: u32,
