@@ -72,6 +72,13 @@ pub struct Answer {
     pub by: By,
 }
 
+impl Verdict {
+    /// Both of it, for a sentence.
+    fn name(&self) -> String {
+        format!("{} above {}", self.guest, self.host)
+    }
+}
+
 impl Answer {
     /// Whether the measurements alone leave nothing to choose: every other pair is behind.
     #[must_use]
@@ -97,7 +104,8 @@ impl Answer {
         said.push(match (self.is_alone(), best.behind.half) {
             (_, None) => "One run of each pair says nothing of how sure that is; use more runs.".to_owned(),
             (true, _) => {
-                format!("It is the best of {} pairs; each other one is behind with 95 % confidence.", others + 1)
+                let best = if self.chosen == 0 { "It".to_owned() } else { best.name() };
+                format!("{best} is the best of {} pairs; each other one is behind with 95 % confidence.", others + 1)
             }
             (false, _) => format!("The {same} best of {} pairs cannot be told apart.", same + others),
         });
@@ -106,8 +114,11 @@ impl Answer {
             said.extend(self.indifferent(|pair| pair.host, chosen.guest, |pair| pair.guest, "host"));
         }
         if let Some(why) = best.never {
-            let behind = chosen.behind.mean;
-            let text = format!("{} above {} gets {behind:.0} % more but is not advised: {why}.", best.guest, best.host);
+            let behind = match self.by {
+                By::Throughput => format!("gets {:.0} % less", chosen.behind.mean),
+                By::P99 => format!("takes {:.0} % longer", chosen.behind.mean),
+            };
+            let text = format!("{} {behind} than {}, which is not advised: {why}.", chosen.name(), best.name());
             said.extend((chosen.sureness == Sureness::Behind).then_some(text));
         }
         said
@@ -284,7 +295,14 @@ mod tests {
         );
         assert_eq!(names(&answer), ("cfq", "noop"));
         let said = answer.sentences().join(" ");
-        assert!(said.contains("anticipatory above noop gets 20 % more but is not advised"), "{said}");
+        let what = "anticipatory above noop is the best of 2 pairs; each other one is behind with 95 % confidence. cfq \
+                    above noop gets 20 % less than anticipatory above noop, which is not advised";
+        assert!(said.contains(what), "{said}");
+        // By latency it is a longer one.
+        let mut pairs = [pair("anticipatory", "noop", [100.0; 4]), pair("cfq", "noop", [80.0; 4])];
+        pairs.iter_mut().for_each(|pair| pair.runs.iter_mut().for_each(|got| got.p99_ms = 1000.0 / got.iops));
+        let said = choose(pairs.into(), 1, By::P99).sentences().join(" ");
+        assert!(said.contains("cfq above noop takes 25 % longer than anticipatory above noop"), "{said}");
     }
 
     #[test]
