@@ -34,7 +34,8 @@ pub enum By {
 pub enum Sureness {
     /// It has the best mean.
     Best,
-    /// It cannot be told from the best: the interval of the difference contains zero, or the difference is below 1 %.
+    /// It cannot be told from the best: the interval of the difference contains zero, or the difference is below 1 %, or
+    /// there is one run, and no interval.
     Same,
     /// It is behind, with 95 % confidence.
     Behind,
@@ -83,7 +84,7 @@ impl Answer {
     /// Whether the measurements alone leave nothing to choose: every other pair is behind.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.pairs.iter().filter(|pair| pair.sureness != Sureness::Behind).count() == 1
+        self.not_told_apart().count() == 1
     }
 
     /// Pairs that cannot be told from the best one.
@@ -197,13 +198,15 @@ fn behind(runs: &[Got], best: &[Got], by: By) -> Mean {
     Mean::of(&differences.collect::<Vec<_>>()).expect("a pair has runs")
 }
 
+/// Whether it is behind as far as is known: of one run the difference is all that there is.
 fn is_behind(behind: &Mean) -> bool {
     behind.mean > 100.0 * MATTERS && behind.half.is_none_or(|half| behind.mean > half)
 }
 
 fn verdict(pair: &Pair, is_best: bool, best: &[Got], vms: u32, by: By) -> Verdict {
     let behind = behind(&pair.runs, best, by);
-    let sureness = match is_behind(&behind) {
+    // A single run has no interval, and is sure of nothing.
+    let sureness = match behind.half.is_some() && is_behind(&behind) {
         _ if is_best => Sureness::Best,
         true => Sureness::Behind,
         false => Sureness::Same,
@@ -338,7 +341,11 @@ mod tests {
     fn one_run_is_not_sure_of_anything() {
         let mut one = [pair("noop", "noop", [100.0; 4]), pair("cfq", "noop", [50.0; 4])];
         one.iter_mut().for_each(|pair| pair.runs.truncate(1));
-        let said = choose(one.into(), 1, By::Throughput).sentences().join(" ");
+        let answer = choose(one.into(), 1, By::Throughput);
+        let said = answer.sentences().join(" ");
         assert!(said.contains("use more runs"), "{said}");
+        assert!(!answer.is_alone(), "nothing is told apart");
+        assert_eq!(answer.pairs.last().map(|pair| (pair.guest, pair.sureness)), Some(("cfq", Sureness::Same)));
+        assert_eq!(names(&answer), ("noop", "noop"), "what got twice as much is chosen all the same");
     }
 }
