@@ -34,7 +34,7 @@ impl Paper {
         match self {
             Paper::Mclock => "mClock: handling throughput variability for hypervisor I/O scheduling (OSDI 2010)",
             Paper::Flubber => "Flubber: two-level disk scheduling in virtualized environments",
-            Paper::Mcfq => "MCFQ: a proportional-share I/O scheduler above CFQ",
+            Paper::Mcfq => "MCFQ: slices of CFQ corrected by bandwidth, for virtual machines that share an SSD",
             Paper::Netback => "On the performance isolation across virtual network adapters in Xen",
             Paper::TwoTier => "Two-tier disk scheduling in Xen",
             Paper::Ablations => "Mechanisms of the papers, each off and on",

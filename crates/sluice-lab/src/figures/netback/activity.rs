@@ -19,7 +19,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     label: "Fig. 7",
     title: "Bandwidth division with one overactive VM",
     setup: "Two guests on a CPU each, without maximum rates; the first sends one flow of datagrams at 100 Mb/s, the second two and \
-            then three of them.",
+            then three of them. Eight seconds, of which the first is not looked at.",
     device: DEVICE,
     rows: &[
         RowSpec {

@@ -19,14 +19,14 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     label: "Section VII",
     title: "A minimum rate, by priority for interfaces that have not yet achieved it",
     setup: "Three guests on a CPU each send datagrams of 1472 bytes at 100 Mb/s each; the first has a minimum of 60 Mb/s of frames. \
-            The paper proposes this and measures nothing.",
+            The paper proposes this and measures nothing. Ten seconds, of which the first is not looked at.",
     device: DEVICE,
     rows: &[
         RowSpec {
             id: "N7a",
             class: Class::Exact,
-            must: "in every second the first has 98 % of its minimum or more, whether the others' weights are those of its own or ten times \
-                   them",
+            must: "in every second from the second one on the first has 98 % of its minimum or more, whether the others' weights \
+                   are those of its own or ten times them",
             paper: "proposed: higher priority for interfaces that have not yet achieved the minimum rate",
             note: "",
         },

@@ -20,7 +20,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     label: "Fig. 6",
     title: "Sample throughput in time for two separate VMs without limits",
     setup: "Two guests on one CPU without maximum rates send datagrams of 1472 bytes at 100 Mb/s each; what the interface's queue \
-            has no room for is lost. Their distances vary by half of their mean, alike for both.",
+            has no room for is lost. Their distances vary by half of their mean, alike for both. Twenty seconds, of which \
+            the first is not looked at.",
     device: DEVICE,
     rows: &[
         RowSpec {
