@@ -34,14 +34,14 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         RowSpec {
             id: "M5a",
             class: Class::Exact,
-            must: "with mClock, in both modes, VM2 at most 700 IOPS while two VMs work, VM4 at least 250 when it has come, 5 % more or less",
+            must: "with mClock, in both modes, VM2 at most 700 IOPS, while two VMs work and while four do, VM4 at least 250 when it has come, 5 % more or less",
             paper: "VM2 at most 700, VM4 at least 250 (SFQ about 190)",
             note: "",
         },
         RowSpec {
             id: "M5b",
             class: Class::Exact,
-            must: "with mClock VM1 gets twice what VM3 gets, within 5 %",
+            must: "with mClock, in both modes, VM1 gets twice what VM3 gets, within 5 %",
             paper: "VM1 twice VM3",
             note: "",
         },
@@ -84,11 +84,12 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     for (name, run) in &runs {
         table.row([(*name).to_owned(), slashed(&early(run)), slashed(&late(run))]);
     }
-    let kept = runs[..2].iter().all(|(_, run)| early(run)[1] <= 735.0 && late(run)[3] >= 237.5);
+    let kept = runs[..2].iter().all(|(_, run)| early(run)[1].max(late(run)[1]) <= 735.0 && late(run)[3] >= 237.5);
     let measured = format!("VM2 {:.0}, VM4 {:.0} IOPS", early(&runs[0].1)[1], late(&runs[0].1)[3]);
     finding.judge("M5a", kept, measured);
-    let ratio = late(&runs[0].1)[0] / late(&runs[0].1)[2];
-    finding.judge("M5b", within(ratio, 2.0, 0.05), format!("{ratio:.3} times"));
+    let ratios = [0, 1].map(|mode| late(&runs[mode].1)[0] / late(&runs[mode].1)[2]);
+    let twice = ratios.iter().all(|ratio| within(*ratio, 2.0, 0.05));
+    finding.judge("M5b", twice, format!("{:.3} times", ratios[0]));
     finding.show("M5c", format!("{:.0} IOPS", late(&runs[2].1)[3]));
     finding.tables.push(table);
     let lines = VMS.iter().enumerate().map(|(vm, Vm(name, ..))| Line::new(*name, rates(&runs[0].1, vm))).collect();
