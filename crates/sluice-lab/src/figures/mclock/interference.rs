@@ -33,14 +33,15 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         RowSpec {
             id: "M2a",
             class: Class::Shape,
-            must: "before the limit DM gets more than its fifth of the requests, and OLTP less than its two fifths",
+            must: "before the limit DM gets more than its fifth of the requests, and OLTP less than its two fifths; mode \"product\"",
             paper: "DM more, OLTP less than its share",
             note: "",
         },
         RowSpec {
             id: "M2b",
             class: Class::Shape,
-            must: "with the limit OLTP's throughput 1.7 to 2.5 times, its latency 1.7 to 2.5 times lower, RD's throughput within 2 %",
+            must: "with the limit OLTP's throughput 1.7 to 2.5 times, its latency 1.7 to 2.5 times lower, RD's throughput within 2 %; \
+                   mode \"product\"",
             paper: "throughput doubled, latency halved, RD unchanged",
             note: "How much a sequential stream takes from the others is a matter of how far the array reads ahead of it (table); that is fitted \
                    to the 36 ms before the limit. What OLTP gains by the limit is what the stream took, and two thirds of the band \
