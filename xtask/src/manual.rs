@@ -92,7 +92,7 @@ fn section(text: &mut String, section_: &Section) {
         for key in section_.keys().filter(|key| !is_table(&key.kind)) {
             row(text, key);
         }
-        if section_.scheduler_tables {
+        if !section_.scheduler_tables.is_empty() {
             text.push_str(
                 "\nThe parameters of its scheduler stand in a table named like it: see [schedulers](schedulers).\n",
             );

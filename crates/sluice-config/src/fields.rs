@@ -5,6 +5,8 @@ use core::time::Duration;
 
 use sluice_sched::params::Parameter;
 use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
+use sluice_sched::scheduler::Medium;
+use sluice_sched::{Descriptor, schedulers};
 
 /// A table of the host file.
 #[derive(Debug)]
@@ -15,8 +17,8 @@ pub struct Section {
     pub doc: &'static str,
     /// Its keys; in groups, since the keys of a policy appear in three tables.
     pub groups: &'static [&'static [Key]],
-    /// Whether it also has a table for the parameters of each scheduler, named like the scheduler.
-    pub scheduler_tables: bool,
+    /// Of what its devices can be: for each scheduler of those it also has a table with parameters, named like the scheduler.
+    pub scheduler_tables: &'static [Medium],
 }
 
 /// A key of a table.
@@ -127,6 +129,11 @@ impl Section {
     pub fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys().find(|key| key.name == name)
     }
+
+    /// Schedulers that it has tables for.
+    pub(crate) fn schedulers(&self) -> impl Iterator<Item = &'static Descriptor> + use<> {
+        self.scheduler_tables.iter().copied().flat_map(schedulers::for_medium)
+    }
 }
 
 impl Key {
@@ -158,7 +165,7 @@ pub static HOST: Section = Section {
         Key::new("nbd", Kind::Table(&NBD), "", "Serves every volume over NBD by its export name"),
         Key::new("daemon", Kind::Table(&DAEMON), "", "The daemon itself"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[device.NAME]`
@@ -208,7 +215,7 @@ pub static DEVICE: Section = Section {
             "Makes of any file a device of known capacity",
         )],
     ],
-    scheduler_tables: true,
+    scheduler_tables: &[Medium::Disk],
 };
 
 /// What a device's scheduler is, and what it is told of the device.
@@ -262,7 +269,7 @@ pub static WINDOW: Section = Section {
         Key::new("bytes", Kind::Size(256 * KIB, 64 * GIB), "\"32MiB\"", "Data of one VM's requests")
             .default("\"32MiB\""),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 /// What a gate has room for.
 pub(crate) const WINDOW_REQUESTS_MAX: u64 = 65_536;
@@ -282,7 +289,7 @@ pub static COST: Section = Section {
         Key::new("flush", COST_RANGE, "1.0", "A flush").default("1.0"),
         Key::new("discard", COST_RANGE, "1.0", "A discard or write zeroes of up to 64 MiB").default("1.0"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 const COST_RANGE: Kind = Kind::Decimal(0.001, 65_535.0);
 
@@ -302,7 +309,7 @@ pub static DELAY: Section = Section {
         Key::new("log", Kind::Path, "\"/tmp/slots.csv\"", "A file that gets one line per request"),
         Key::new("seed", Kind::Integer(0, i64::MAX as u64), "1", "Where the random times start").default("1"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 const DELAY_RANGE: Kind = Kind::Time(MICROSECOND, Duration::from_secs(60));
 
@@ -315,7 +322,7 @@ pub static DELAY_TIME: Section = Section {
         Key::new("min", DELAY_RANGE, "\"3ms\"", "The shortest time"),
         Key::new("max", DELAY_RANGE, "\"11ms\"", "The longest time"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[policy.NAME]`
@@ -323,7 +330,7 @@ pub static POLICY: Section = Section {
     title: "policy.NAME",
     doc: "What a VM is promised and held to, on each device that it uses",
     groups: &[POLICY_KEYS],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 pub(crate) const POLICY_KEYS: &[Key] = &[
@@ -396,7 +403,7 @@ pub static RESERVATION: Section = Section {
         Key::new("outstanding", Kind::Integer(1, 1_000_000), "32", "Requests that the VM keeps queued"),
         Key::new("latency", LATENCY_RANGE, "\"65ms\"", "The average latency that it then sees"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
 
@@ -415,7 +422,7 @@ pub static LIMIT: Section = Section {
         Key::new("bytes", Kind::Either(&[Kind::ByteRate, UNLIMITED]), "\"200MiB/s\"", "Bytes per second")
             .default("\"unlimited\""),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `latency` of a policy.
@@ -426,7 +433,7 @@ pub static LATENCY: Section = Section {
         Key::new("p99", LATENCY_RANGE, "\"5ms\"", "99 of 100 requests within this time"),
         Key::new("reads_only", Kind::Bool, "true", "Whether it holds for reads alone").default("false"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[vm.NAME]`
@@ -447,7 +454,7 @@ pub static VM: Section = Section {
         ],
         POLICY_KEYS,
     ],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[vm.NAME.volume.NAME]`
@@ -491,7 +498,7 @@ pub static VOLUME: Section = Section {
         ],
         POLICY_KEYS,
     ],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `export` of a volume.
@@ -508,7 +515,7 @@ pub static EXPORT: Section = Section {
         ],
         ENDPOINT_KEYS,
     ],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 const ENDPOINT_KEYS: &[Key] = &[
@@ -533,7 +540,7 @@ pub static NBD: Section = Section {
         )
         .default("1024")],
     ],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[daemon]`
@@ -555,5 +562,5 @@ pub static DAEMON: Section = Section {
             "The socket at which attach, detach, resize and set reach it; for its own user alone",
         ),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };

@@ -8,9 +8,8 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use sluice_sched::scheduler::Medium;
 use sluice_sched::units::{StatedIops, UnitError, parse_duration, show_duration};
-use sluice_sched::{ByteRate, Bytes, schedulers};
+use sluice_sched::{ByteRate, Bytes};
 
 use crate::diagnostics::Report;
 use crate::fields::{Key, Kind, Section};
@@ -138,8 +137,7 @@ impl<'a> Reader<'a> {
     /// The tables for the parameters of schedulers, by the scheduler's name.
     pub(crate) fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
         let table = self.table;
-        let disks = schedulers::for_medium(Medium::Disk);
-        disks.filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
+        self.section.schedulers().filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
     }
 
     /// The value under `key`, whatever it is.
@@ -323,8 +321,8 @@ impl<'a> Reader<'a> {
 
     fn refuse_unknown(&self) {
         let names = || {
-            let schedulers = schedulers::for_medium(Medium::Disk).map(|scheduler| scheduler.name);
-            self.section.keys().map(|key| key.name).chain(schedulers.filter(|_| self.section.scheduler_tables))
+            let schedulers = self.section.schedulers().map(|scheduler| scheduler.name);
+            self.section.keys().map(|key| key.name).chain(schedulers)
         };
         for (name, node) in &self.table.entries {
             if names().any(|known| known == name) {

@@ -2,8 +2,6 @@
 
 use serde_json::{Map, Value, json};
 use sluice_sched::params::Parameter;
-use sluice_sched::scheduler::Medium;
-use sluice_sched::schedulers;
 
 use crate::fields::{Choice, Choosable, HOST, Key, Kind, Section};
 use crate::scenario::fields::SCENARIO;
@@ -54,11 +52,8 @@ fn tables(choice: &Choice) -> Vec<Value> {
 
 fn object(section: &Section) -> Map<String, Value> {
     let mut properties: Map<String, Value> =
-        section.keys().map(|key| (key.name.to_owned(), Value::Object(property(key)))).collect();
-    if section.scheduler_tables {
-        let schedulers = schedulers::for_medium(Medium::Disk);
-        properties.extend(schedulers.map(|scheduler| (scheduler.name.to_owned(), parameters(scheduler))));
-    }
+        section.keys().map(|key| (key.name.to_owned(), Value::Object(property(section, key)))).collect();
+    properties.extend(section.schedulers().map(|scheduler| (scheduler.name.to_owned(), parameters(scheduler))));
     let mut object = Map::new();
     object.insert("type".to_owned(), json!("object"));
     object.insert("description".to_owned(), json!(section.doc));
@@ -67,8 +62,12 @@ fn object(section: &Section) -> Map<String, Value> {
     object
 }
 
-fn property(key: &Key) -> Map<String, Value> {
+fn property(section: &Section, key: &Key) -> Map<String, Value> {
     let mut property = of_kind(&key.kind);
+    if matches!(key.kind, Kind::Scheduler) {
+        let names: Vec<_> = section.schedulers().map(|scheduler| scheduler.name).collect();
+        property.insert("enum".to_owned(), json!(names));
+    }
     let doc = match key.default {
         Some(default) if literal(default).is_none() => format!("{}. Default: {default}", key.doc),
         _ => key.doc.to_owned(),
@@ -111,10 +110,8 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Decimal(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
         Kind::Word(words) => json!({ "enum": words }),
-        Kind::Scheduler => {
-            json!({ "enum": schedulers::for_medium(Medium::Disk).map(|scheduler| scheduler.name).collect::<Vec<_>>() })
-        }
-        Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
+        // Which ones its section says.
+        Kind::Scheduler | Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),

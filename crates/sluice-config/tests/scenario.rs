@@ -296,6 +296,28 @@ fn what_belongs_to_a_link_and_to_cpus_is_checked() {
 }
 
 #[test]
+fn a_link_states_the_parameters_of_its_scheduler_as_a_disk_does() {
+    for (name, parameter) in [("wrr", "delay = \"1ms\""), ("netback", "interval = \"20ms\"")] {
+        let stated = format!("model = \"link\"\nscheduler = \"{name}\"\n[device.d.{name}]\n{parameter}");
+        let text = LINK.replace("model = \"link\"", &stated);
+        let known = parameter.split(' ').next().unwrap();
+        assert!(read(&text).base.scenario.devices[0].params.contains_key(known), "{text}");
+        assert!(refused(&text.replace(known, "dealy")).contains("unknown parameter 'dealy'"), "{text}");
+        // Editors are told the same.
+        let mut unknown = Vec::new();
+        let table = text.parse().unwrap();
+        find_unknown(&scenario_schema(), &toml::Value::Table(table), "", &mut unknown);
+        assert_eq!(unknown, [""; 0], "{text}");
+        let schema = scenario_schema();
+        let device = &schema["properties"]["device"]["additionalProperties"]["properties"];
+        assert!(device["scheduler"]["enum"].as_array().unwrap().iter().any(|one| one == name), "{device}");
+    }
+    // A guest has disks alone.
+    let guest = "\n[vm.a.guest]\nscheduler = \"noop\"\nwrr = { delay = \"1ms\" }\n";
+    assert!(refused(&format!("{LINK}{guest}")).contains("unknown key 'guest.wrr'"));
+}
+
+#[test]
 fn of_a_file_that_cannot_be_read_nothing_else_is_said() {
     let found = load_scenario(&examples().join("none.toml")).unwrap_err();
     assert_eq!(found.0.len(), 1, "{found}");

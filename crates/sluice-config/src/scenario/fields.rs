@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use sluice_sched::scheduler::Medium;
 use sluice_sim::scenario::models;
 use sluice_sim::workloads::recipes::{self, Recipe};
 
@@ -38,7 +39,7 @@ pub static SCENARIO: Section = Section {
         Key::new("timeline", Kind::List(&TIMELINE), "", "Something that happens at a stated time"),
         Key::new("sweep", Kind::Open(&SWEEP), "", "Runs of the same scenario with other values"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[sim]`
@@ -60,7 +61,7 @@ pub static SIM: Section = Section {
         )
         .default("\"on\""),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[host]`
@@ -85,7 +86,7 @@ pub static HOST: Section = Section {
         )
         .default("none"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 /// CPUs of a host: one bit each.
 const CPUS_MAX: u64 = 64;
@@ -119,7 +120,7 @@ pub static DRIVER: Section = Section {
         Key::new("packet", WORK, "\"20us\"", "For each frame of a link").default("\"0s\""),
         Key::new("request", WORK, "\"200us\"", "For each request to a disk").default("\"0s\""),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `vcpu` of a VM.
@@ -134,7 +135,7 @@ pub static VCPU: Section = Section {
         Key::new("busy", Kind::Bool, "true", "It computes when it has nothing else to do, and never sleeps")
             .default("false"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `[device.NAME]`
@@ -176,7 +177,7 @@ pub static DEVICE: Section = Section {
             .default("65536"),
         ],
     ],
-    scheduler_tables: true,
+    scheduler_tables: &[Medium::Disk, Medium::Network],
 };
 
 /// `model` of a device.
@@ -239,7 +240,7 @@ pub static TRACE: Section = Section {
         Key::new("wrap", Kind::Bool, "true", "What lies beyond the VM's volume is asked modulo its size; else refused")
             .default("false"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 const FORMATS: &[&str] = &[
     "spc",
@@ -310,7 +311,7 @@ pub static VM: Section = Section {
         ],
         POLICY_KEYS,
     ],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 /// `guest` of a VM.
@@ -327,7 +328,7 @@ pub static GUEST: Section = Section {
         )
         .default("\"virtio\""),
     ]],
-    scheduler_tables: true,
+    scheduler_tables: &[Medium::Disk],
 };
 
 /// `[[timeline]]`
@@ -352,7 +353,7 @@ pub static TIMELINE: Section = Section {
         ],
         POLICY_KEYS,
     ],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 const CHANGES: &[&str] = &["start", "idle", "stop", "policy", "slow", "stall", "recover", "fail", "return"];
 
@@ -372,7 +373,7 @@ pub static SWEEP: Section = Section {
         Key::new("seeds", Kind::Integer(1, SEEDS_MAX), "10", "Runs of each combination, with seeds from that of [sim]")
             .default("10"),
     ]],
-    scheduler_tables: false,
+    scheduler_tables: &[],
 };
 
 #[cfg(test)]
