@@ -63,6 +63,20 @@ fn a_trace_is_replayed_in_parts() {
 }
 
 #[test]
+fn a_file_that_has_no_end_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let pipe = place.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for file in ["/dev/zero", pipe.to_str().unwrap()] {
+        let ended = advise(&["--trace", file, "--trace-format", "oracle-general", "--device", "hdd"]);
+        assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
+        assert!(ended.stderr.contains("it is no regular file"), "{}", ended.stderr);
+        let ended = advise(&["closed", "--device", &format!("hdd,cylinders=9,seek_file={file}")]);
+        assert!(ended.stderr.contains("it is no regular file"), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn what_does_not_exist_is_refused_with_what_does() {
     let cases: [(&[&str], &str); 9] = [
         (&["ffsb", "--device", "hdd"], "No workload is called 'ffsb'; there are: closed"),

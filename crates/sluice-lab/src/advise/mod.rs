@@ -8,8 +8,6 @@
 //! any host, cfq 400: choose noop in the guest; what the host has cannot be told apart, so take deadline there.
 
 use std::cell::RefCell;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -178,7 +176,8 @@ fn measure(
     run: u32,
 ) -> Result<Got, LabError> {
     let what = format!("{} in the guest above {}", guest.name, host.name);
-    let seed = question.seed + u64::from(run);
+    // Seeds go round: none is before the first.
+    let seed = question.seed.wrapping_add(u64::from(run));
     let (known, params) = &question.device;
     let device = format!("Device model {}", known.name());
     let wrong = |error| LabError::Refused(format!("{device}: {error}"));
@@ -228,8 +227,9 @@ fn load(
             })
             .collect(),
         Load::Trace { file, format, rows } => {
-            let opened = File::open(file).map_err(|error| LabError::Refused(format!("{}: {error}", file.display())))?;
-            let rows_of_trace = Select::new(traces::read(*format, BufReader::new(opened)), None, volume, Beyond::Wrap);
+            let opened =
+                traces::open(file).map_err(|error| LabError::Refused(format!("{}: {error}", file.display())))?;
+            let rows_of_trace = Select::new(traces::read(*format, opened), None, volume, Beyond::Wrap);
             failures.push(rows_of_trace.failure());
             let part = (rows / u64::from(question.runs)).max(1) as usize;
             // Threads take turns at one reader.

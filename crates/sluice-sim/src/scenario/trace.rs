@@ -1,8 +1,7 @@
 //! A recorded load: which file, of which format, and how it is asked again.
 
 use std::cell::RefCell;
-use std::fs::File;
-use std::io::{self, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -64,15 +63,16 @@ pub struct Scan {
     pub digest: u64,
 }
 
+/// Rows that ask for something.
 fn rows(
     file: &Path,
     format: Format,
     stream: Option<u32>,
 ) -> io::Result<impl Iterator<Item = Result<Row, TraceError>> + use<>> {
-    let rows = traces::read(format, BufReader::new(File::open(file)?));
-    Ok(rows.filter(move |row| match (row, stream) {
-        (Ok(row), Some(stream)) => row.stream == stream,
-        _ => true,
+    let rows = traces::read(format, traces::open(file)?);
+    Ok(rows.filter(move |row| match row {
+        Ok(row) => stream.is_none_or(|stream| row.stream == stream) && !row.is_empty(),
+        Err(_) => true,
     }))
 }
 

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{self, BufRead};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
 
 use sluice_sched::Kind;
 
@@ -42,6 +44,14 @@ pub struct Row {
     pub offset: u64,
     /// In bytes.
     pub length: u32,
+}
+
+impl Row {
+    /// Whether it asks for nothing: neither for bytes nor for a flush. No device ever sees such a request.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0 && self.kind != Kind::Flush
+    }
 }
 
 /// The unit of a trace's times, where the format leaves it open.
@@ -152,6 +162,22 @@ impl<N: Ord> Names<N> {
 
 /// Rows, as they come.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, TraceError>> + 'a>;
+
+/// Opens a trace, which is read once to know what is in it and then for each run.
+///
+/// # Errors
+/// It cannot be opened, or is no regular file: a pipe has nothing the second time, or waits for ever, and a device no end.
+pub fn open(file: &Path) -> io::Result<BufReader<File>> {
+    let metadata = std::fs::metadata(file)?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !metadata.is_file() {
+        let what = "it is no regular file and would be read several times; write what it gives into one, and name that";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    File::open(file).map(BufReader::new)
+}
 
 /// Reads a trace.
 pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {

@@ -6,8 +6,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sluice_sched::Kind;
-
 use super::{Row, Rows, TraceError};
 
 /// What happens with a request that lies beyond the end of the volume.
@@ -31,7 +29,7 @@ impl Failure {
     }
 }
 
-/// Rows of one stream, or of all, within a volume. Requests without length that are no flushes are left out.
+/// Rows of one stream, or of all, within a volume. Those that ask for nothing are left out.
 pub struct Select<'a> {
     rows: Rows<'a>,
     stream: Option<u32>,
@@ -73,7 +71,7 @@ impl Iterator for Select<'_> {
         loop {
             let fitted = match self.rows.next()? {
                 Ok(row) if self.stream.is_some_and(|stream| stream != row.stream) => continue,
-                Ok(row) if row.length == 0 && row.kind != Kind::Flush => continue,
+                Ok(row) if row.is_empty() => continue,
                 Ok(row) => self.fit(row),
                 Err(error) => Err(error),
             };

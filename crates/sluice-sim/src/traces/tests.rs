@@ -296,3 +296,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn rows_that_ask_for_nothing_are_no_requests() {
+    use std::io::Write;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"0,8,4096,R,0.0\n0,8,0,R,1.0\n0,16,0,W,2.0\n0,24,512,W,3.0\n").unwrap();
+    let scan = crate::scenario::trace::Scan::read(file.path(), Format::Spc, None).unwrap();
+    assert_eq!((scan.rows, scan.reads, scan.bytes), (2, 1, 4608));
+    assert!(!row(0, 0, Kind::Flush, 0, 0).is_empty() && row(0, 0, Kind::Discard, 8, 0).is_empty());
+}
+
+#[test]
+fn only_what_can_be_read_again_is_opened() {
+    for (path, kind) in [("/dev/zero", io::ErrorKind::InvalidInput), ("/", io::ErrorKind::IsADirectory)] {
+        assert_eq!(open(Path::new(path)).unwrap_err().kind(), kind, "{path}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Hard disks, alone and in arrays.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -169,10 +170,18 @@ fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
     Ok(SeekCurve::Formula { track, average, full, knee, scale })
 }
 
+/// Longest file of a curve.
+const SEEK_FILE_MAX: u64 = 1 << 20;
+
 /// A curve in DiskSim's form: a heading, then `cylinders, milliseconds`.
 fn seek_table(file: &Path, cylinders: u32) -> Result<SeekCurve, ParamError> {
     let wrong = |what: String| ParamError(format!("seek_file {}: {what}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let mut text = String::new();
+    let opened = crate::traces::open(file).map_err(|error| wrong(error.to_string()))?;
+    opened.take(SEEK_FILE_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > SEEK_FILE_MAX {
+        return Err(wrong("it is longer than 1 MiB, which no curve needs; leave points out".to_owned()));
+    }
     let mut points: Vec<(f64, f64)> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains(',')) {
         let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
