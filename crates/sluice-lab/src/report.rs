@@ -183,5 +183,9 @@ pub fn write_markdown(folder: &Path, all: &[Reproduced<'_>]) -> Result<(), LabEr
 pub fn write(file: &Path, text: &str) -> Result<(), LabError> {
     let part = file.with_extension("part");
     let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, file));
+    if written.is_err() {
+        // Half a file is in the way where there is no room.
+        let _ = std::fs::remove_file(&part);
+    }
     written.map_err(|error| LabError::Write(file.display().to_string(), error))
 }

@@ -129,7 +129,7 @@ fn points(figure: &Figure, quick: bool) -> impl Iterator<Item = Setting> {
 fn point(plan: &Plan<'_>, figure: &Figure, setting: &Setting) -> Result<Finding, LabError> {
     let Some((folder, program)) = &plan.kept else { return (figure.run)(setting) };
     let file = folder.join(format!("{}-{:02}.json", figure.id, setting.number()));
-    if let Some(kept) = kept(&file, program) {
+    if let Some(kept) = kept(&file, program, figure) {
         return Ok(kept);
     }
     let finding = (figure.run)(setting)?;
@@ -138,11 +138,12 @@ fn point(plan: &Plan<'_>, figure: &Figure, setting: &Setting) -> Result<Finding,
     Ok(finding)
 }
 
-/// What an earlier run of the same program found.
-fn kept(file: &Path, program: &str) -> Option<Finding> {
+/// What an earlier run of the same program found, if that is all there.
+fn kept(file: &Path, program: &str, figure: &Figure) -> Option<Finding> {
     let text = std::fs::read_to_string(file).ok()?;
     let (by, finding): (String, Finding) = serde_json::from_str(&text).ok()?;
-    (by == program).then_some(finding)
+    let is_there = |row: &RowSpec| finding.rows.iter().any(|judged| judged.id == row.id);
+    (by == program && figure.rows.iter().all(is_there)).then_some(finding)
 }
 
 /// The points of the band at which a row does not hold that holds at others, and what came out there: what notes say of them.

@@ -1,5 +1,6 @@
 //! `sluice reproduce [ID...|PAPER|all]`
 
+use std::fs::{File, TryLockError};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,6 +15,7 @@ use sluice_lab::{figures, report, run};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 use crate::program;
+use crate::sim::folder;
 
 /// Run the papers' tables and figures on modelled devices and say row by row what came out.
 ///
@@ -51,6 +53,7 @@ impl Reproduce {
             list(&figures, format);
             return Ok(());
         }
+        let _alone = self.out.as_deref().map(alone).transpose()?;
         let kept = self.out.as_deref().map(|out| keep(out, self.fresh)).transpose()?;
         let threads = match self.threads {
             Some(threads) => threads.into(),
@@ -88,6 +91,21 @@ fn chosen(words: &[String]) -> Result<Vec<&'static Figure>, Failure> {
         meant.extend(found.iter().map(|figure| figure.id));
     }
     Ok(figures::ALL.iter().copied().filter(|figure| meant.contains(&figure.id)).collect())
+}
+
+/// Makes a folder and holds it: what two runs write into one at a time would be a mixture of both.
+fn alone(out: &Path) -> Result<File, Failure> {
+    let cannot = |error| folder::cannot("write into", out, &error);
+    std::fs::create_dir_all(out).map_err(cannot)?;
+    let held = File::open(out).map_err(cannot)?;
+    match held.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let what = format!("Another run writes into {}; wait for it, or name another folder", out.display());
+            Err(Failure::Refused(what))
+        }
+        // Where there are no locks, nobody holds one.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(held),
+    }
 }
 
 /// The folder for what is finished, and what that depends on: this very program.
@@ -177,5 +195,21 @@ impl Progress {
 
     fn end(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_run_at_a_time_writes_into_a_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("out");
+        let first = alone(&out).ok().expect("nobody is there");
+        let Err(Failure::Refused(what)) = alone(&out) else { panic!("there is somebody") };
+        assert!(what.contains("Another run writes into") && what.ends_with("name another folder"), "{what}");
+        drop(first);
+        assert!(alone(&out).is_ok(), "who is killed holds nothing");
     }
 }
