@@ -31,6 +31,39 @@ impl Mean {
         });
         Some(Mean { mean, half, runs })
     }
+
+    /// Half of the interval if it is one of so many that are all to contain their true means with 95 % confidence
+    /// (Bonferroni): who compares twenty things finds one that differs by chance.
+    #[must_use]
+    pub fn half_among(&self, intervals: usize) -> Option<f64> {
+        let freedom = self.runs - 1;
+        self.half.map(|half| half / t(freedom) * quantile(freedom, 0.05 / intervals.max(1) as f64))
+    }
+}
+
+/// Which value Student's t stays within, on both sides of zero, except for so small a part.
+fn quantile(freedom: usize, beyond: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1e9);
+    // Each step halves what is left: more than that many change nothing.
+    for _ in 0..100 {
+        let middle = (low + high) / 2.0;
+        if within(freedom, middle) < 1.0 - beyond { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// How likely Student's t is between `-t` and `t` (\[Abramowitz and Stegun 1964\] 26.7.3 and 26.7.4).
+fn within(freedom: usize, t: f64) -> f64 {
+    let angle = (t / (freedom as f64).sqrt()).atan();
+    let (sin, cos) = angle.sin_cos();
+    let is_odd = freedom % 2 == 1;
+    let (mut sum, mut power, mut term) = if is_odd { (0.0, 1, cos) } else { (0.0, 0, 1.0) };
+    while power + 2 <= freedom {
+        sum += term;
+        power += 2;
+        term *= cos * cos * (power - 1) as f64 / power as f64;
+    }
+    if is_odd { (angle + sin * sum) / core::f64::consts::FRAC_PI_2 } else { sin * sum }
 }
 
 /// The two-sided 95 % quantile of Student's t: a table, and beyond it the expansion around the normal distribution's
@@ -57,6 +90,26 @@ mod tests {
         {
             assert!((t(freedom) - table).abs() < 6e-4, "{freedom}: {}", t(freedom));
         }
+    }
+
+    #[test]
+    fn one_of_several_intervals_is_wider() {
+        for (freedom, beyond, table) in [
+            (1, 0.05, 12.706),
+            (2, 0.05, 4.303),
+            (4, 0.05, 2.776),
+            (9, 0.05, 2.262),
+            (3, 0.01, 5.841),
+            (4, 0.001, 8.610),
+            (10, 0.001, 4.587),
+        ] {
+            assert!((quantile(freedom, beyond) - table).abs() < 6e-4, "{freedom}: {}", quantile(freedom, beyond));
+        }
+        let mean = Mean::of(&[10.0, 12.0, 14.0]).unwrap();
+        assert!((mean.half_among(1).unwrap() - mean.half.unwrap()).abs() < 1e-4);
+        // 1 % beyond at two degrees of freedom: 9.925 instead of 4.303.
+        assert!((mean.half_among(5).unwrap() / mean.half.unwrap() - 9.925 / 4.303).abs() < 1e-3);
+        assert_eq!(Mean::of(&[5.0]).unwrap().half_among(5), None);
     }
 
     #[test]

@@ -35,9 +35,9 @@ pub enum Sureness {
     /// It has the best mean.
     Best,
     /// It cannot be told from the best: the interval of the difference contains zero, or the difference is below 1 %, or
-    /// there is one run, and no interval.
+    /// there is one run, and no interval. The interval is that of one comparison among many, and wider than that of one.
     Same,
-    /// It is behind, with 95 % confidence.
+    /// It is behind: with 95 % confidence nothing of which this is said is as good as the best.
     Behind,
 }
 
@@ -60,6 +60,8 @@ pub struct Verdict {
     pub sureness: Sureness,
     /// Why it is not advised, whatever it gets.
     pub never: Option<&'static str>,
+    /// Whether it may be chosen: it is not ruled out, and cannot be told from the best of those that are not.
+    pub candidate: bool,
 }
 
 /// What to choose.
@@ -81,15 +83,21 @@ impl Verdict {
 }
 
 impl Answer {
-    /// Whether the measurements alone leave nothing to choose: every other pair is behind.
+    /// Whether the measurements alone make the choice: every other pair that is not ruled out is behind the chosen one.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.not_told_apart().count() == 1
+        self.pairs[0].behind.half.is_some() && self.not_ruled_out().count() > 1 && self.not_told_apart().count() == 1
     }
 
-    /// Pairs that cannot be told from the best one.
+    /// Pairs that cannot be told from the best one that may be chosen.
     pub fn not_told_apart(&self) -> impl Iterator<Item = &Verdict> {
-        self.pairs.iter().filter(|pair| pair.sureness != Sureness::Behind)
+        self.pairs.iter().filter(|pair| pair.candidate)
+    }
+
+    /// Pairs among which was chosen; all of them if each is ruled out.
+    fn not_ruled_out(&self) -> impl Iterator<Item = &Verdict> {
+        let any = self.pairs.iter().any(|pair| pair.never.is_none());
+        self.pairs.iter().filter(move |pair| pair.never.is_none() || !any)
     }
 
     /// In sentences: what to choose, why, and how sure that is.
@@ -97,24 +105,22 @@ impl Answer {
     pub fn sentences(&self) -> Vec<String> {
         let (chosen, best) = (&self.pairs[self.chosen], &self.pairs[0]);
         let mut said = vec![format!("Choose {} in the guest and {} on the host.", chosen.guest, chosen.host)];
-        let (mut same, mut others) = (0, 0);
-        self.pairs.iter().for_each(|pair| match pair.sureness {
-            Sureness::Behind => others += 1,
-            _ => same += 1,
-        });
-        said.push(match (self.is_alone(), best.behind.half) {
-            (_, None) => "One run of each pair says nothing of how sure that is; use more runs.".to_owned(),
-            (true, _) => {
-                let best = if self.chosen == 0 { "It".to_owned() } else { best.name() };
-                format!("{best} is the best of {} pairs; each other one is behind with 95 % confidence.", others + 1)
+        let (of, same) = (self.not_ruled_out().count(), self.not_told_apart().count());
+        let pairs = if of == self.pairs.len() { "pairs" } else { "pairs that may be advised" };
+        said.push(match best.behind.half {
+            _ if of == 1 => "There is no other pair to choose from.".to_owned(),
+            None => "One run of each pair says nothing of how sure that is; use more runs.".to_owned(),
+            Some(_) if same == 1 => {
+                format!("It is the best of {of} {pairs}; each other one is behind with 95 % confidence.")
             }
-            (false, _) => format!("The {same} best of {} pairs cannot be told apart.", same + others),
+            Some(_) => format!("The {same} best of {of} {pairs} cannot be told apart."),
         });
+        said.extend(chosen.never.map(|why| format!("Yet none of the pairs is advised, nor is this one: {why}.")));
         if best.behind.half.is_some() {
             said.extend(self.indifferent(|pair| pair.guest, chosen.host, |pair| pair.host, "guest"));
             said.extend(self.indifferent(|pair| pair.host, chosen.guest, |pair| pair.guest, "host"));
         }
-        if let Some(why) = best.never {
+        if let (Some(why), None) = (best.never, chosen.never) {
             let behind = match self.by {
                 By::Throughput => format!("gets {:.0} % less", chosen.behind.mean),
                 By::P99 => format!("takes {:.0} % longer", chosen.behind.mean),
@@ -133,8 +139,8 @@ impl Answer {
         other: fn(&Verdict) -> &'static str,
         level: &str,
     ) -> Option<String> {
-        let beside: Vec<_> = self.pairs.iter().filter(|pair| other(pair) == at_other).collect();
-        let same = beside.iter().filter(|pair| pair.sureness != Sureness::Behind).count();
+        let beside: Vec<_> = self.not_ruled_out().filter(|pair| other(pair) == at_other).collect();
+        let same = beside.iter().filter(|pair| pair.candidate).count();
         (same == beside.len() && same > 1).then(|| {
             let names: Vec<_> = beside.iter().map(|pair| here(pair)).collect();
             format!("The {level}'s choice among {} makes no difference that can be told.", names.join(", "))
@@ -152,16 +158,20 @@ impl Answer {
 pub fn choose(mut pairs: Vec<Pair>, vms: u32, by: By) -> Answer {
     pairs.sort_by(|a, b| compare(a, b, by));
     let best = pairs[0].runs.clone();
-    let verdicts: Vec<_> =
-        pairs.iter().enumerate().map(|(number, pair)| verdict(pair, number == 0, &best, vms, by)).collect();
+    let compared = pairs.len() - 1;
+    let mut verdicts: Vec<_> = pairs.iter().map(|pair| verdict(pair, &best, compared, vms, by)).collect();
+    verdicts[0].sureness = Sureness::Best;
     // Only if everything is ruled out does one of those have to do.
     let any = verdicts.iter().any(|pair| pair.never.is_none());
     let may = |pair: &Verdict| pair.never.is_none() || !any;
     let first = verdicts.iter().position(may).expect("there is a pair");
     // What cannot be told from the best that may be taken.
     let runs = pairs[first].runs.clone();
+    for (pair, verdict) in pairs.iter().zip(&mut verdicts) {
+        verdict.candidate = may(verdict) && !is_behind(&behind(&pair.runs, &runs, by), compared);
+    }
     let chosen = (first..pairs.len())
-        .filter(|number| may(&verdicts[*number]) && !is_behind(&behind(&pairs[*number].runs, &runs, by)))
+        .filter(|number| verdicts[*number].candidate)
         .min_by_key(|number| preference(&verdicts[*number], vms))
         .unwrap_or(first);
     Answer { pairs: verdicts, chosen, by }
@@ -198,16 +208,16 @@ fn behind(runs: &[Got], best: &[Got], by: By) -> Mean {
     Mean::of(&differences.collect::<Vec<_>>()).expect("a pair has runs")
 }
 
-/// Whether it is behind as far as is known: of one run the difference is all that there is.
-fn is_behind(behind: &Mean) -> bool {
-    behind.mean > 100.0 * MATTERS && behind.half.is_none_or(|half| behind.mean > half)
+/// Whether something is behind as far as is known, if so many are compared with the best one: all such answers together are
+/// right with 95 % confidence. Of one run the difference is all that there is.
+fn is_behind(behind: &Mean, compared: usize) -> bool {
+    behind.mean > 100.0 * MATTERS && behind.half_among(compared).is_none_or(|half| behind.mean > half)
 }
 
-fn verdict(pair: &Pair, is_best: bool, best: &[Got], vms: u32, by: By) -> Verdict {
+fn verdict(pair: &Pair, best: &[Got], compared: usize, vms: u32, by: By) -> Verdict {
     let behind = behind(&pair.runs, best, by);
     // A single run has no interval, and is sure of nothing.
-    let sureness = match behind.half.is_some() && is_behind(&behind) {
-        _ if is_best => Sureness::Best,
+    let sureness = match behind.half.is_some() && is_behind(&behind, compared) {
         true => Sureness::Behind,
         false => Sureness::Same,
     };
@@ -220,6 +230,7 @@ fn verdict(pair: &Pair, is_best: bool, best: &[Got], vms: u32, by: By) -> Verdic
         behind,
         sureness,
         never: never(pair.guest, pair.host, vms),
+        candidate: false,
     }
 }
 
@@ -298,7 +309,7 @@ mod tests {
         );
         assert_eq!(names(&answer), ("cfq", "noop"));
         let said = answer.sentences().join(" ");
-        let what = "anticipatory above noop is the best of 2 pairs; each other one is behind with 95 % confidence. cfq \
+        let what = "There is no other pair to choose from. cfq \
                     above noop gets 20 % less than anticipatory above noop, which is not advised";
         assert!(said.contains(what), "{said}");
         // By latency it is a longer one.
@@ -306,6 +317,35 @@ mod tests {
         pairs.iter_mut().for_each(|pair| pair.runs.iter_mut().for_each(|got| got.p99_ms = 1000.0 / got.iops));
         let said = choose(pairs.into(), 1, By::P99).sentences().join(" ");
         assert!(said.contains("cfq above noop takes 25 % longer than anticipatory above noop"), "{said}");
+    }
+
+    #[test]
+    fn what_is_said_of_how_sure_it_is_holds_for_what_is_chosen() {
+        let flat = |guest, host, iops| pair(guest, host, [iops, iops + 1.0, iops - 1.0, iops]);
+        let said = |pairs: &[Pair], vms| {
+            let answer = choose(pairs.to_vec(), vms, By::Throughput);
+            (answer.is_alone(), answer.sentences().join(" "))
+        };
+        // The best one of all is ruled out, and of the others none is ahead.
+        let mut pairs =
+            vec![flat("anticipatory", "noop", 100.0), flat("cfq", "noop", 80.0), flat("noop", "noop", 80.0)];
+        let (alone, text) = said(&pairs, 1);
+        assert!(!alone && text.contains("The 2 best of 2 pairs that may be advised cannot be told apart"), "{text}");
+        assert!(text.contains("The guest's choice among cfq, noop makes no difference"), "{text}");
+        // Now one of them is.
+        pairs.pop();
+        pairs.push(flat("noop", "noop", 90.0));
+        let (alone, text) = said(&pairs, 1);
+        assert!(
+            alone && text.starts_with("Choose noop") && text.contains("best of 2 pairs that may be advised"),
+            "{text}"
+        );
+        // With none to compare, nobody is behind.
+        let (alone, text) = said(&[flat("noop", "noop", 80.0)], 1);
+        assert!(!alone && !text.contains("confidence") && text.contains("no other pair"), "{text}");
+        // Where all are ruled out that is said.
+        let (_, text) = said(&[flat("noop", "noop", 80.0), flat("noop", "deadline", 90.0)], 3);
+        assert!(text.contains("none of the pairs is advised") && text.contains("that host keeps no VM"), "{text}");
     }
 
     #[test]
@@ -323,6 +363,19 @@ mod tests {
         assert_eq!(sureness("noop"), Some(Sureness::Best));
         assert_eq!(sureness("deadline"), Some(Sureness::Same), "10 % behind on average, 32 % more or less");
         assert_eq!(sureness("cfq"), Some(Sureness::Behind), "10 % behind on average, 1.3 % more or less");
+    }
+
+    #[test]
+    fn among_many_pairs_one_that_is_behind_by_chance_is_not_told_apart() {
+        // 5 % behind on average, 3.3 % more or less: enough for a pair that is compared alone.
+        let unlucky = [970.0, 950.0, 920.0, 960.0];
+        let mut pairs = vec![pair("noop", "noop", [1000.0; 4]), pair("deadline", "noop", unlucky)];
+        assert_eq!(choose(pairs.clone(), 1, By::Throughput).pairs[1].sureness, Sureness::Behind);
+        for host in ["anticipatory", "cfq", "deadline", "mclock", "sfqd", "mcfq", "flubber", "edf-credit"] {
+            pairs.extend(["noop", "cfq"].map(|guest| pair(guest, host, [999.0; 4])));
+        }
+        let answer = choose(pairs, 1, By::Throughput);
+        assert!(answer.pairs.iter().all(|pair| pair.sureness != Sureness::Behind), "one of 17 that are compared");
     }
 
     #[test]

@@ -24,8 +24,9 @@ use crate::sim::progress::{Progress, Style};
 
 /// Say which scheduler to use in the guest and which on the host, for a load on a device.
 ///
-/// Every pair of schedulers is simulated with the same seeds and ranked, with 95 % intervals (Student's t). Pairs that cannot
-/// be told from the best one are named, and among them a rule of thumb chooses: noop or deadline in the guest; deadline on
+/// Every pair of schedulers is simulated with the same seeds and ranked, with 95 % intervals (Student's t). A pair is behind
+/// if its difference from the best one says so as one of many that are compared (Bonferroni). Pairs that cannot be told from
+/// it are named, and among them a rule of thumb chooses: noop or deadline in the guest; deadline on
 /// the host of one VM; mclock, sfqd or cfq on that of several, which keep VMs apart; anticipatory never in a guest.
 #[derive(Args)]
 pub(crate) struct Advise {
@@ -232,8 +233,10 @@ fn print(question: &Question, answer: &Answer) {
     output::line(&table.to_string());
     let by = if answer.by == By::P99 { "p99 latency" } else { "throughput" };
     output::line(&format!(
-        "\nBy {by}; {} runs of each; means with 95 % intervals, differences run by run",
-        question.runs
+        "\nBy {by}; {} runs of each; means with 95 % intervals, differences run by run; behind is what differs by more than \
+         one of {} pairs does by chance",
+        question.runs,
+        answer.pairs.len()
     ));
     output::line(&format!("\n{}", answer.sentences().join("\n")));
 }
