@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 use sluice_report::{Page, Table};
 
-use crate::device;
-use crate::figure::{Class, LabError, Paper};
+use crate::figure::{Class, Figure, LabError, Paper};
 use crate::run::{Reproduced, Row, Verdict};
+use crate::{device, figures};
 
 /// How rows are judged, for whoever reads the report.
 const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
@@ -79,6 +79,20 @@ pub fn summary(rows: &[&Row]) -> String {
     format!("exact: {exact} of {exacts} pass; shape: {shapes} of {shape_all} pass; hardware: {shown} shown")
 }
 
+/// What was not run, if anything: who reads the rows would take it for run.
+fn left_out(paper: Option<Paper>, all: &[Reproduced<'_>]) -> Option<String> {
+    let of_paper = |figure: &Figure| paper.is_none_or(|paper| figure.paper == paper);
+    let is_run = |figure: &Figure| all.iter().any(|reproduced| reproduced.figure.id == figure.id);
+    let missing: Vec<_> =
+        figures::ALL.iter().filter(|figure| of_paper(figure) && !is_run(figure)).map(|figure| figure.id).collect();
+    let mut rows = all.iter().filter(|run| of_paper(run.figure)).flat_map(|run| &run.rows);
+    let quick = rows.any(|row| row.class == Class::Shape && row.band_share.is_none());
+    let quick =
+        quick.then(|| "Shapes were judged at the nominal point alone, not over their band (--quick).".to_owned());
+    let missing = (!missing.is_empty()).then(|| format!("Not run: {}.", missing.join(", ")));
+    quick.into_iter().chain(missing).reduce(|all, more| format!("{all} {more}"))
+}
+
 fn table(rows: &[Row]) -> Table {
     let columns = ["row", "class", "must come out", "paper", "here", "verdict", "note"];
     let mut table = Table::new("Rows", &columns);
@@ -95,6 +109,9 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
     let Rows { version, rows } = rows(all);
     let mut page = Page::new("The papers, reproduced");
     page.paragraph(&format!("Sluicegate {version}. {}.", summary(&rows))).paragraph(CLASSES);
+    if let Some(text) = left_out(None, all) {
+        page.paragraph(&text);
+    }
     for paper in Paper::ALL {
         let of_paper: Vec<_> = all.iter().filter(|reproduced| reproduced.figure.paper == paper).collect();
         if of_paper.is_empty() {
@@ -136,7 +153,13 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
         paper.title(),
         paper.name()
     );
-    for reproduced in all.iter().filter(|reproduced| reproduced.figure.paper == paper) {
+    let of_paper = || all.iter().filter(|reproduced| reproduced.figure.paper == paper);
+    let rows: Vec<_> = of_paper().flat_map(|reproduced| &reproduced.rows).collect();
+    text += &format!("\nOf this page's rows, {}.\n", summary(&rows));
+    if let Some(left_out) = left_out(Some(paper), all) {
+        text += &format!("\n{left_out}\n");
+    }
+    for reproduced in of_paper() {
         let figure = reproduced.figure;
         text += &format!("\n## {}: {}\n\n{}\n\n", figure.label, figure.title, figure.setup);
         text += &format!("{}\n\n{}\n", provenance(reproduced), table(&reproduced.rows).markdown());

@@ -84,7 +84,7 @@ pub type Progress<'a> = &'a (dyn Fn(usize, usize, &str) + Sync);
 /// Runs everything. The same program gives the same results, however many threads there are.
 ///
 /// # Errors
-/// The first figure, in the order of the plan, that has no result.
+/// A point that has no result, the first of them in the order of the plan; after it nothing more is begun.
 pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced<'a>>, LabError> {
     let jobs: Vec<(usize, Setting)> = (0..plan.figures.len())
         .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |setting| (figure, setting)))
@@ -96,6 +96,9 @@ pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced
             scope.spawn(|| {
                 while let Some((figure, setting)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let found = point(plan, plan.figures[*figure], setting);
+                    if found.is_err() {
+                        next.store(jobs.len(), Ordering::Relaxed);
+                    }
                     // What was found of the other points does no harm if one thread has panicked.
                     let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     results.insert((*figure, *setting), found);
@@ -104,13 +107,14 @@ pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced
             });
         }
     });
-    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // In the order of the plan, so that it is the first error that is told.
+    let mut found: BTreeMap<_, _> =
+        results.into_iter().map(|(job, found)| Ok((job, found?))).collect::<Result<_, LabError>>()?;
     let mut all = Vec::new();
     for (number, figure) in plan.figures.iter().enumerate() {
-        let mut findings = Vec::new();
-        for setting in points(figure, plan.quick) {
-            findings.push(results.remove(&(number, setting)).expect("every job has a result")?);
-        }
+        let findings = points(figure, plan.quick).map(|setting| found.remove(&(number, setting)));
+        let mut findings: Vec<_> = findings.map(|finding| finding.expect("every job has a result")).collect();
         let rows = figure.rows.iter().map(|row| judge(figure, row, &findings)).collect();
         let elsewhere = elsewhere(figure, &findings);
         let mut finding = findings.swap_remove(0);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sluice_lab::figure::{Class, Figure};
+use sluice_lab::figure::{Class, Figure, Paper};
 use sluice_lab::run::{Plan, Reproduced, Row, Verdict};
 use sluice_lab::{figures, report, run};
 
@@ -23,11 +23,11 @@ use crate::sim::folder;
 /// parameters, and what depends on hardware (H) is shown beside the paper's number. The exit code is 1 if an exact row fails.
 #[derive(Args)]
 pub(crate) struct Reproduce {
-    /// Papers (mclock, flubber, mcfq, netback, two-tier), figures, rows (M1, M1a), or all.
+    /// Papers (mclock, flubber, mcfq, netback, two-tier), ablations, figures, rows (M1, M1a; a row brings its figure), or all.
     #[arg(default_value = "all")]
     what: Vec<String>,
     /// The nominal point alone: shapes are judged without their band.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "docs")]
     quick: bool,
     /// Say what there is, and run nothing.
     #[arg(long)]
@@ -35,14 +35,14 @@ pub(crate) struct Reproduce {
     /// Write report.html, rows.json and a text for each paper here; what an earlier run has finished here is not run again.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the texts and charts of the papers here, as in docs/papers.
+    /// Write the texts and charts of the papers here, as in docs/papers; whole papers alone.
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
     /// Run again what an earlier run has finished.
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     fresh: bool,
     /// Simulations at once; as many as there are processors without it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, alias = "jobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
@@ -52,6 +52,14 @@ impl Reproduce {
         if self.list {
             list(&figures, format);
             return Ok(());
+        }
+        // Both before the first simulation: all of them take minutes, and would be for nothing.
+        if let Some(docs) = &self.docs {
+            whole_papers(&figures)?;
+            can_be_written("--docs", docs)?;
+        }
+        if let Some(out) = &self.out {
+            can_be_written("--out", out)?;
         }
         let _alone = self.out.as_deref().map(alone).transpose()?;
         let kept = self.out.as_deref().map(|out| keep(out, self.fresh)).transpose()?;
@@ -85,8 +93,10 @@ fn chosen(words: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     for word in words {
         let found = figures::find(word);
         if found.is_empty() {
-            let known: Vec<_> = figures::words().collect();
-            return Err(Failure::NotFound(format!("Nothing is called '{word}'; there are: all, {}", known.join(", "))));
+            let papers = Paper::ALL.map(Paper::name).join(", ");
+            return Err(Failure::NotFound(format!(
+                "Nothing is called '{word}'; there are: all, {papers}, and the rows and figures of `sluice reproduce --list`"
+            )));
         }
         meant.extend(found.iter().map(|figure| figure.id));
     }
@@ -108,13 +118,39 @@ fn alone(out: &Path) -> Result<File, Failure> {
     }
 }
 
+/// A paper's text is one file: with some of its figures it would replace one that has them all.
+fn whole_papers(figures: &[&Figure]) -> Result<(), Failure> {
+    let is_chosen = |figure: &Figure| figures.iter().any(|chosen| chosen.id == figure.id);
+    let left_out = figures::ALL
+        .iter()
+        .find(|figure| !is_chosen(figure) && figures.iter().any(|chosen| chosen.paper == figure.paper));
+    let Some(left_out) = left_out else { return Ok(()) };
+    let paper = left_out.paper.name();
+    Err(Failure::Refused(format!(
+        "--docs writes the text of whole papers, and {} of {paper} is not asked for; ask for {paper}, or use --out",
+        left_out.id
+    )))
+}
+
+/// Makes a folder that an option names, and a file in it that goes away again.
+fn can_be_written(option: &str, folder: &Path) -> Result<(), Failure> {
+    let tried = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    tried.map(drop).map_err(|error| {
+        Failure::Refused(format!(
+            "Cannot write into {} ({error}); name a folder with {option} that can be made or written",
+            folder.display()
+        ))
+    })
+}
+
 /// The folder for what is finished, and what that depends on: this very program.
 fn keep(out: &Path, fresh: bool) -> Result<(PathBuf, String), Failure> {
     let folder = out.join("finished");
-    if fresh && folder.exists() {
+    can_be_written("--out", &folder)?;
+    if fresh {
         std::fs::remove_dir_all(&folder)?;
+        std::fs::create_dir_all(&folder)?;
     }
-    std::fs::create_dir_all(&folder)?;
     Ok((folder, program::hash()?))
 }
 

@@ -1,0 +1,86 @@
+//! `sluice reproduce`: what it prints and writes, that it goes on where it was, and that what cannot be is refused before
+//! anything is simulated.
+
+use std::path::Path;
+
+use common::{Ended, Place, run, sluice};
+use serde_json::Value;
+
+mod common;
+
+/// Rows that take a moment.
+const SHORT: &str = "X4";
+
+fn reproduce(arguments: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json", "reproduce"]).args(arguments))
+}
+
+fn json_of(ended: &Ended) -> Value {
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stdout))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of ours")
+}
+
+#[test]
+fn each_row_has_its_class_verdict_and_numbers() {
+    let answer = json_of(&reproduce(&[SHORT]));
+    let rows = answer["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["id"].as_str().unwrap()).collect::<Vec<_>>(), ["X4a", "X4b", "X4c", "X4d"]);
+    for row in rows {
+        assert_eq!((row["paper"].as_str(), row["class"].as_str()), (Some("two-tier"), Some("E")), "{row}");
+        assert_eq!((row["verdict"].as_str(), &row["band_share"]), (Some("pass"), &Value::Null), "{row}");
+        for text in ["figure", "paper_value", "measured", "note"] {
+            assert!(row[text].is_string(), "{text} in {row}");
+        }
+    }
+}
+
+#[test]
+fn what_is_finished_is_not_run_again_and_gives_the_same_bytes() {
+    let place = Place::new();
+    let out = place.file("out");
+    let first = reproduce(&[SHORT, "--out", text(&out)]);
+    json_of(&first);
+    let finished = out.join("finished/two-tier-credit-00.json");
+    let (kept, page) = (std::fs::metadata(&finished).unwrap(), std::fs::read(out.join("report.html")).unwrap());
+    let again = reproduce(&[SHORT, "--out", text(&out)]);
+    assert_eq!(first.stdout, again.stdout);
+    assert_eq!(page, std::fs::read(out.join("report.html")).unwrap());
+    assert_eq!(kept.modified().unwrap(), std::fs::metadata(&finished).unwrap().modified().unwrap(), "it was not run");
+    // One that a power cut left half written is run again.
+    std::fs::write(&finished, "[\"").unwrap();
+    assert_eq!(reproduce(&[SHORT, "--out", text(&out)]).stdout, first.stdout);
+    let paper = std::fs::read_to_string(out.join("papers/two-tier.md")).unwrap();
+    assert!(paper.contains("Not run: two-tier-loss, two-tier-pairs."), "{paper}");
+    assert!(paper.contains("Of this page's rows, exact: 4 of 4 pass"), "{paper}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_runs() {
+    let place = Place::new();
+    let file = place.write("file", "");
+    let (file, docs) = (text(&file), place.file("docs"));
+    let cases: [(&[&str], &str); 8] = [
+        (&["M99"], "Nothing is called 'M99'; there are: all, mclock, flubber, mcfq, netback, two-tier, ablations, and"),
+        (&[SHORT, "--out", file], "name a folder with --out that can be made or written"),
+        (&["mclock", "--docs", file], "name a folder with --docs that can be made or written"),
+        (
+            &[SHORT, "--docs", text(&docs)],
+            "--docs writes the text of whole papers, and two-tier-loss of two-tier is not",
+        ),
+        (&["two-tier", "--quick", "--docs", text(&docs)], "cannot be used with"),
+        (&[SHORT, "--fresh"], "--out <DIR>"),
+        (&[SHORT, "--threads", "0"], "0 is not in 1..=1024"),
+        (&["--paper", "mclock"], "unexpected argument '--paper'"),
+    ];
+    for (arguments, what) in cases {
+        let ended = reproduce(arguments);
+        assert_ne!(ended.code(), Some(0), "{arguments:?}");
+        assert!(ended.stderr.contains(what), "{arguments:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("runs ("), "{arguments:?} ran something: {}", ended.stderr);
+    }
+    assert!(!docs.exists(), "nothing is made for what is refused");
+}
