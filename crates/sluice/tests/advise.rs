@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use common::{Ended, run, sluice};
+use common::{Ended, Place, run, sluice};
 use serde_json::Value;
 
 mod common;
@@ -74,6 +74,14 @@ fn a_file_that_has_no_end_is_refused() {
         let ended = advise(&["closed", "--device", &format!("hdd,cylinders=9,seek_file={file}")]);
         assert!(ended.stderr.contains("it is no regular file"), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn an_empty_trace_is_no_matter_of_fewer_runs() {
+    let place = Place::new();
+    let trace = place.write("empty.spc", "");
+    let ended = advise(&["--trace", trace.to_str().unwrap(), "--trace-format", "spc", "--device", "hdd"]);
+    assert!(ended.stderr.contains("has no request; name a trace that has some"), "{}", ended.stderr);
 }
 
 #[test]

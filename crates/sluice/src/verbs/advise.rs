@@ -164,6 +164,9 @@ impl Advise {
         let scan = Scan::read(file, *format, None).map_err(|error| {
             Failure::Refused(format!("{} is not a trace of format {name}: {error}", file.display()))
         })?;
+        if scan.rows == 0 {
+            return Err(Failure::Refused(format!("{} has no request; name a trace that has some", file.display())));
+        }
         if scan.rows < u64::from(self.runs) {
             let few =
                 format!("{} has {} requests, less than one for each of {} runs", file.display(), scan.rows, self.runs);
