@@ -152,10 +152,12 @@ fn readings(setting: &Setting) -> Result<Table, LabError> {
     let mut columns = vec!["reading".to_owned()];
     columns.extend(BETAS.map(|beta| format!("beta {beta}")));
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new("Seq/Rnd IOPS under other readings and assumptions", &columns);
+    let mut table = Table::new("Seq/Rnd IOPS: baselines, other readings and assumptions", &columns);
     let one = Assumed::NOMINAL;
     let depth = |depth| Assumed { depth, ..one };
-    let runs: [(&str, Make, Assumed); 9] = [
+    let runs: [(&str, Make, Assumed); 11] = [
+        ("EDF with credits", guests::edf, one),
+        ("CFQ, which has no credits", |_| guests::cfq(false), one),
         ("product, max_wait 0", without_waiting, one),
         ("paper, deadlines from arrival", from_arrival, one),
         ("paper, 2 commands at the drive", guests::flubber_paper, depth(2)),
