@@ -120,9 +120,10 @@ fn table(outcomes: &[Outcome; 5]) -> Table {
             Some(paper) => format!("{here:.1} ({:.1})", paper[what]),
             None => format!("{here:.1}"),
         });
-        let rest = [outcome.vms[0].iops, outcome.vms[1].iops, outcome.vms[0].delay, outcome.vms[1].delay];
+        let iops = outcome.vms.each_ref().map(|vm| format!("{:.1}", vm.iops));
+        let delays = outcome.vms.each_ref().map(|vm| vm.milliseconds(vm.delay));
         let cells = std::iter::once(contender.name.to_owned()).chain(times);
-        table.row(cells.chain(rest.map(|value| format!("{value:.1}"))));
+        table.row(cells.chain(iops).chain(delays));
     }
     table
 }

@@ -125,6 +125,13 @@ pub(super) struct Got {
     pub(super) series: [Vec<(f64, f64)>; 2],
 }
 
+impl Got {
+    /// A delay in milliseconds, if any request was over while both worked.
+    pub(super) fn milliseconds(&self, delay: f64) -> String {
+        if self.iops > 0.0 { format!("{delay:.1}") } else { "none over".into() }
+    }
+}
+
 /// One run.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {

@@ -44,7 +44,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 fn cells(outcome: &Outcome) -> [String; 6] {
     let of = |vm: usize| {
         let got = &outcome.vms[vm];
-        [format!("{:.1}", got.delay), format!("{:.1}", got.delay_max), format!("{:.0} %", 100.0 * got.in_time)]
+        [got.milliseconds(got.delay), got.milliseconds(got.delay_max), format!("{:.0} %", 100.0 * got.in_time)]
     };
     let ([a, b, c], [d, e, f]) = (of(0), of(1));
     [a, b, c, d, e, f]

@@ -121,8 +121,8 @@ fn table(outcomes: &[Outcome; 5]) -> Table {
             format!("{:.1} ({:.1})", seq.max(rnd), paper[0].max(paper[1])),
             format!("{:.0}", seq_vm.iops),
             format!("{:.0}", rnd_vm.iops),
-            format!("{:.1}", seq_vm.delay),
-            format!("{:.1}", rnd_vm.delay),
+            seq_vm.milliseconds(seq_vm.delay),
+            rnd_vm.milliseconds(rnd_vm.delay),
             format!("{:.1} %", 100.0 * outcome.idle),
         ]);
     }
