@@ -53,8 +53,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             "F3c",
             TWICE,
             "331 s, 2.8 times 118 s",
-            "Mode \"paper\". Under EDF the backup has a deadline among the others' and costs both VMs alike. The paper's random \
-             VM pays only a third of what its sequential one does.",
+            "Mode \"paper\". Under EDF the backup has a deadline among the others' and costs both VMs alike. In the paper the \
+             sequential VM takes 4.6 times as long as without the backup, the random VM 1.6 times; here both take 1.8 times.",
         ),
         RowSpec {
             id: "F3d",

@@ -38,8 +38,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             "Mode \"paper\". CFQ with priorities is first; Flubber is last. Credits hold the VMs to 8:1, which at \
              5.5 ms for a random read and 0.4 ms for a sequential one is 116 random reads per second at best; CFQ gives half \
              of the time to each, 95 a second. What Flubber loses against 116 is seeks between the VMs and waiting (column \
-             \"disk idle\"). See the sweep: \
-             nothing that was tried puts Flubber before CFQ but 31 commands in the drive's queue.",
+             \"disk idle\"). See the sweep: nothing that was tried puts Flubber clearly before CFQ but 31 commands in the \
+             drive's queue; where the host merges, the random VM is done at the same time under both.",
         ),
         shape(
             "F2b",

@@ -38,9 +38,9 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             class: Class::Shape,
             must: "VM1 within 5 % of the capacity of what the limits leave: all of it, then 400 less, then 900 less; mode \"product\"",
             paper: "1600; 1200/400; 700/400/500",
-            note: "The array's throughput falls as VMs come, since their disks lie apart (as in Fig. 6, and SFQ(D) in the table has the same \
-                   totals); the paper's Fig. 5 has 1600 to the end. What is missing is missing of the capacity, not of VM1's right: the \
-                   sum of all is that of SFQ(D) or more, within half a percent.",
+            note: "The array's throughput falls as VMs come, since their disks lie apart (as in Fig. 6, and with SFQ(D) in the table: to \
+                   1400 and 1432 in all, with limits to 1466 and 1440); the paper's Fig. 5 has 1600 to the end. What is missing is \
+                   missing of the capacity, not of VM1's right: the sum of all is that of SFQ(D) or more, within half a percent.",
         },
         RowSpec {
             id: "M3c",

@@ -32,13 +32,13 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             paper: "sometimes one VM gets all and the other falls to 0; long periods when one dominates the other by far",
             note: "Does not come out of what the paper describes: turns of two rings are fair, and a full queue is fair to who \
                    offers the same, on one CPU or two, with a neighbour that computes or guests that never sleep. Nothing \
-                   random was added to get it. Two set-ups beside it do show it, in table \"What it comes from\". One: \
-                   guests whose CPU is just full (5 or 6 times the work for a packet), where the CPU, not the generators, \
-                   paces the frames; one VM then has nine tenths for seconds, and sides may change, as in the figure; at 4 times \
-                   it goes up and down from second to second, and at 7 times it is gone. The paper says that CPUs were not \
-                   heavily used, so the device file does not have it. Two: flows of one rate without any variation, \
-                   in step, of which one always comes just after a place has become free. A back end that waits for room \
-                   ends both.",
+                   random was added to get it. Two set-ups beside it do show one VM that dominates, in table \"What it comes from\". \
+                   One: guests whose CPU is just full (5 or 6 times the work for a packet), where the CPU, not the generators, \
+                   paces the frames; for seconds one VM then has four fifths or, at 6 times, nine tenths, which leaves the other \
+                   a tenth, and sides may change, as in the figure; at 4 times it goes up and down from second to second, and at \
+                   7 times it is gone. The paper says that CPUs were not heavily used, so the device file does not have it. \
+                   Two: flows of one rate without any variation, in step, of which one always comes just after a place \
+                   has become free and so has four fifths. A back end that waits for room ends both.",
         },
         RowSpec {
             id: "N3b",

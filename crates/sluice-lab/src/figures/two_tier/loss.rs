@@ -36,8 +36,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         class: Class::Hardware,
         must: "loss in a VM: random read and write, sequential read and write, mixed",
         paper: "30 %, 30 %, 50 to 55 %, 50 to 55 %, nearly 60 %",
-        note: "The five do not come from one cost: see the table \"Loss in a VM\". A cost of each request that takes half of a \
-               sequential read's 0.1 ms is nothing beside the 2.5 ms of a random one, and a sequential write without a cache \
+        note: "The five do not come from one cost: see the table \"Loss in a VM\". A cost of each request that more than doubles a \
+               sequential read's 0.1 ms is little beside the 2.5 ms of a random one, and a sequential write without a cache \
                waits a whole turn for its sector, with the cost or without. To lose 30 % of random reads takes more than a \
                millisecond for each: a cache in the RAID controller, another span of the file or a queue that the paper \
                does not describe, not the work of a processor.",

@@ -21,11 +21,22 @@ const NO_DIFFERENCE: f64 = 0.10;
 const ROWS: [(Option<&str>, &str); 5] =
     [(Some("X2a"), "X3a"), (None, "X3e"), (Some("X2b"), "X3b"), (Some("X2c"), "X3c"), (Some("X2d"), "X3d")];
 
-const ONE_AT_A_TIME: &str = "Noop and deadline are equal and ahead, as in the paper; what does not come out is cfq above \
-    anticipatory. Both wait for the next request of the thread that they have just served, which comes at once, so both \
-    give the disk one request at a time, as one thread alone does (Fig. 2), and lie within some 6 % of each other; \
-    anticipatory is the one ahead, because it promotes what has waited too long while another request is under way. \
-    Idling is all that separates either from noop: table \"What it comes from\", nobody idles.";
+macro_rules! one_at_a_time {
+    ($rest:literal) => {
+        concat!(
+            "Noop and deadline are equal and ahead, as in the paper; what does not come out is cfq above \
+             anticipatory. Both wait for the next request of the thread that they have just served, which comes at once, so both \
+             give the disk one request at a time, as one thread alone does (Fig. 2), and lie within ",
+            $rest,
+            " Idling is all that separates either from noop: table \"What it comes from\", nobody idles."
+        )
+    };
+}
+
+const RANDOM: &str = one_at_a_time!(
+    "some 6 % of each other; anticipatory is the one ahead, because it promotes what has waited too long while another \
+     request is under way."
+);
 
 macro_rules! spread_row {
     ($id:literal, $profile:literal) => {
@@ -70,7 +81,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         spread_row!("X2b", "sequential read"),
         spread_row!("X2c", "sequential write"),
         spread_row!("X2d", "mixed"),
-        rank_row!("X3a", "random read", ONE_AT_A_TIME),
+        rank_row!("X3a", "random read", RANDOM),
         rank_row!(
             "X3b",
             "sequential read",
@@ -80,8 +91,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
              be ahead, as in the paper, something must read ahead for several streams at once: a RAID controller does, \
              and the paper names none."
         ),
-        rank_row!("X3c", "sequential write", ONE_AT_A_TIME),
-        rank_row!("X3d", "mixed", ONE_AT_A_TIME),
+        rank_row!("X3c", "sequential write", one_at_a_time!("1 % of each other.")),
+        rank_row!("X3d", "mixed", RANDOM),
         RowSpec {
             id: "X3e",
             class: Class::Shape,
@@ -170,14 +181,13 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         let holds = if spread_row.is_some() { ranked(guests) } else { spread(guests) < NO_DIFFERENCE };
         finding.judge(rank_row, holds, measured);
         finding.tables.push(table(profile, &grid));
-        groups.push(format!("{} (100 % = {:.0} IOPS)", profile.name, guests[0]));
+        groups.push(profile.name);
         lines.iter_mut().zip(guests).for_each(|(line, got)| line.points.push((0.0, 100.0 * got / guests[0])));
     }
     if setting.is_nominal() {
         finding.tables.push(causes(setting)?);
     }
-    let groups: Vec<_> = groups.iter().map(String::as_str).collect();
-    finding.charts.push(Chart::bars("By the guest's scheduler", "% of noop", &groups, lines));
+    finding.charts.push(Chart::bars("By the guest's scheduler", "throughput [% of noop's]", &groups, lines));
     Ok(finding)
 }
 
