@@ -103,6 +103,15 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
+/// Every verdict, to find what to read.
+fn overview(rows: &[&Row]) -> Table {
+    let mut table = Table::new("All rows", &["row", "class", "paper", "figure", "verdict"]);
+    for row in rows {
+        table.row([row.id, row.class.letter(), row.paper.name(), row.figure, &row.verdict_text()]);
+    }
+    table
+}
+
 /// The whole report on one page that needs no network.
 #[must_use]
 pub fn page(all: &[Reproduced<'_>]) -> String {
@@ -112,6 +121,7 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
     if let Some(text) = left_out(None, all) {
         page.paragraph(&text);
     }
+    page.table(&overview(&rows));
     for paper in Paper::ALL {
         let of_paper: Vec<_> = all.iter().filter(|reproduced| reproduced.figure.paper == paper).collect();
         if of_paper.is_empty() {

@@ -93,6 +93,8 @@ impl Chart {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 16))
             .margin(12)
+            // The last number under the axis reaches beyond it.
+            .margin_right(28)
             .x_label_area_size(38)
             .y_label_area_size(62)
             .build_cartesian_2d(x_least..x_most, 0.0..y_most)?;
@@ -101,7 +103,10 @@ impl Chart {
         if matches!(self.shape, Shape::Bars(_)) {
             mesh.disable_x_mesh().x_label_formatter(&category).x_labels(self.categories() * 2 + 1);
         }
-        mesh.x_desc(&self.x).y_desc(&self.y).light_line_style(WHITE.mix(0.0)).draw()?;
+        if let Shape::Lines = self.shape {
+            mesh.x_label_formatter(&number);
+        }
+        mesh.y_label_formatter(&number).x_desc(&self.x).y_desc(&self.y).light_line_style(WHITE.mix(0.0)).draw()?;
         for (index, line) in self.lines.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
             let drawn = match self.shape {
@@ -164,6 +169,12 @@ impl Chart {
     }
 }
 
+/// A number at an axis, without zeros that say nothing.
+fn number(at: &f64) -> String {
+    let text = format!("{at:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +184,7 @@ mod tests {
         let line = |name: &str| Line::new(name, (0..50).map(|x| (f64::from(x), f64::from(x * x))).collect());
         let chart = Chart::lines("Squares", "x", "y [1]", vec![line("a"), line("b")]);
         assert_eq!(chart.svg(), chart.svg());
+        assert!(!chart.svg().contains("10.0\n"), "numbers without needless zeros: {}", chart.svg());
         assert!(chart.svg().matches("<polyline").count() >= 2, "a line for each series: {}", chart.svg());
     }
 

@@ -38,7 +38,8 @@ impl Table {
     #[must_use]
     pub fn html(&self) -> String {
         let line = |cells: &[String], tag: &str| {
-            let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+            let cell = |cell: &String| format!("<{tag}{}>{}</{tag}>", verdict(cell), escape(cell));
+            let cells: String = cells.iter().map(cell).collect();
             format!("<tr>{cells}</tr>\n")
         };
         let rows: String = self.rows.iter().map(|row| line(row, "td")).collect();
@@ -59,6 +60,14 @@ impl Table {
     }
 }
 
+/// The class of a cell that is a verdict: the page colours it.
+fn verdict(cell: &str) -> String {
+    match cell.split(' ').next() {
+        Some(word @ ("pass" | "fail" | "info")) => format!(" class=\"{word}\""),
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,9 +75,10 @@ mod tests {
     #[test]
     fn cells_are_escaped() {
         let mut table = Table::new("a < b", &["x|y"]);
-        table.row(["1 | 2 & 3"]);
+        table.row(["1 | 2 & 3"]).row(["fail (0 % of the band)"]);
+        assert!(table.html().contains("<td class=\"fail\">fail (0 %"), "{}", table.html());
         assert!(table.html().contains("<td>1 | 2 &amp; 3</td>"), "{}", table.html());
         assert!(table.html().contains("<caption>a &lt; b</caption>"), "{}", table.html());
-        assert_eq!(table.markdown(), "a < b\n\n| x\\|y |\n|---|\n| 1 \\| 2 & 3 |\n");
+        assert_eq!(table.markdown(), "a < b\n\n| x\\|y |\n|---|\n| 1 \\| 2 & 3 |\n| fail (0 % of the band) |\n");
     }
 }
