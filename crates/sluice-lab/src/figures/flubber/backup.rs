@@ -137,6 +137,8 @@ fn sweep(setting: &Setting) -> Result<Table, LabError> {
         ("the copy goes elsewhere", Backup::Elsewhere, one),
         ("page cache answers 20 %", Backup::Same, Assumed { cached: 0.2, ..one }),
         ("page cache answers 50 %", Backup::Same, Assumed { cached: 0.5, ..one }),
+        ("threads think 5 ms before a request", Backup::Same, Assumed { think: 5000, ..one }),
+        ("128 files spread over each image", Backup::Same, Assumed { files: Assumed::SPREAD, ..one }),
         ("the host merges, up to 512 KiB", Backup::Same, Assumed { merging: true, ..one }),
         ("the drive caches 16 MiB of writes", Backup::Same, Assumed { write_cache: 16 << 20, ..one }),
         ("4 commands at the drive, sorted", Backup::Same, Assumed { depth: 4, ..one }),

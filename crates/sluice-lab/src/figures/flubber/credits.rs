@@ -71,8 +71,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             ORDER,
             "Mode \"product\": it rises to beta 8 and falls by a few percent at 32. Up to 8 a set of credits is no \
              more than what is outstanding and is served with one change of place; of larger ones deadlines come due in between, and \
-             the disk changes its place, and waits, about every 100 ms. With four commands at the drive beta 8, 32 and 128 \
-             are equal within 3 %: see the table of readings, also without the wait.",
+             the disk changes its place more often, and waits. With four commands at the drive beta 8, 32 and 128 are equal \
+             within 3 %: see the table of readings, also without the wait and with threads that think.",
         ),
         shape("F1f", TIMES, RATIO, "Mode \"product\"."),
         shape("F1g", SPREAD, WIDER, "Mode \"product\"."),
@@ -155,7 +155,7 @@ fn readings(setting: &Setting) -> Result<Table, LabError> {
     let mut table = Table::new("Seq/Rnd IOPS: baselines, other readings and assumptions", &columns);
     let one = Assumed::NOMINAL;
     let depth = |depth| Assumed { depth, ..one };
-    let runs: [(&str, Make, Assumed); 11] = [
+    let runs: [(&str, Make, Assumed); 16] = [
         ("EDF with credits", guests::edf, one),
         ("CFQ, which has no credits", |_| guests::cfq(false), one),
         ("product, max_wait 0", without_waiting, one),
@@ -164,6 +164,11 @@ fn readings(setting: &Setting) -> Result<Table, LabError> {
         ("product, 2 commands at the drive", guests::flubber_product, depth(2)),
         ("paper, 4 commands at the drive", guests::flubber_paper, depth(4)),
         ("product, 4 commands at the drive", guests::flubber_product, depth(4)),
+        ("paper, threads think 5 ms", guests::flubber_paper, Assumed { think: 5000, ..one }),
+        ("product, threads think 5 ms", guests::flubber_product, Assumed { think: 5000, ..one }),
+        ("paper, threads think 20 ms", guests::flubber_paper, Assumed { think: 20_000, ..one }),
+        ("product, threads think 20 ms", guests::flubber_product, Assumed { think: 20_000, ..one }),
+        ("product, files spread over images", guests::flubber_product, Assumed { files: Assumed::SPREAD, ..one }),
         ("product, images 3 GB apart", guests::flubber_product, Assumed { apart: 3_000_000_000, ..one }),
         ("product, block requests of 44 KiB", guests::flubber_product, Assumed { block: 44 << 10, ..one }),
         ("product, the host merges", guests::flubber_product, Assumed { merging: true, ..one }),

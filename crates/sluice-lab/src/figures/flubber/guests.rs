@@ -41,6 +41,10 @@ pub(super) struct Assumed {
     pub(super) block: u64,
     /// From the start of one image to that of the next.
     pub(super) apart: u64,
+    /// From the start of one of a VM's files to that of the next; 0: one right behind the other.
+    pub(super) files: u64,
+    /// What a thread does before each of its requests, in microseconds.
+    pub(super) think: u64,
     /// Whether the host joins neighbouring requests of a VM.
     pub(super) merging: bool,
     /// Requests at the drive, which sorts them.
@@ -51,8 +55,18 @@ pub(super) struct Assumed {
 
 impl Assumed {
     /// What the rows are judged with.
-    pub(super) const NOMINAL: Assumed =
-        Assumed { cached: 0.36, block: 38 << 10, apart: 12_000_000_000, merging: false, depth: 1, write_cache: 0 };
+    pub(super) const NOMINAL: Assumed = Assumed {
+        cached: 0.36,
+        block: 38 << 10,
+        apart: 12_000_000_000,
+        files: 0,
+        think: 0,
+        merging: false,
+        depth: 1,
+        write_cache: 0,
+    };
+    /// From the start of one file to that of the next if 128 of them are spread over an image.
+    pub(super) const SPREAD: u64 = Assumed::NOMINAL.apart / 128 / 4096 * 4096;
 }
 
 /// What the host does beside the VMs.
@@ -154,6 +168,8 @@ fn workload(vm: usize, assumed: &Assumed, setting: &Setting) -> Result<Box<dyn W
     let start = Instant::ZERO;
     let recipe = recipes::Setting { volume: assumed.apart.max(4 << 30), start, random: setting.stream(VMS[vm]) };
     let mut table = ParamTable::new();
+    table.insert("apart".into(), Value::Text(format!("{}B", assumed.files)));
+    table.insert("think".into(), Value::Text(format!("{}us", assumed.think)));
     if vm == 0 {
         let per_file = (16 << 20) / assumed.block;
         table.insert("block".into(), Value::Text(format!("{}B", assumed.block)));

@@ -1,4 +1,4 @@
-//! sysbench fileio: threads that read and write blocks of many files which lie one behind the other.
+//! sysbench fileio: threads that read and write blocks of many files, which lie one behind the other or so far apart.
 //!
 //! Files, block, total, ratio and the fsync of files every 100 requests are those of the tool; 10,000 events is what it did
 //! by default in its versions 0.4, the ones of \[flubber\]'s time (Table I there: seqrd with 16 threads over 2 GB, rndrd
@@ -10,6 +10,7 @@
 //! ring splits requests at 44 KiB is the ring's business.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
@@ -52,16 +53,28 @@ pub(super) const RECIPES: &[Recipe] = &[
     },
 ];
 
-const fn parameters(threads: &'static str, total: &'static str, cached: &'static str) -> [Parameter; 8] {
+const fn parameters(threads: &'static str, total: &'static str, cached: &'static str) -> [Parameter; 10] {
     [
         parameter("threads", "threads, 1 to 4096", threads, "How many"),
-        parameter("files", "files, 1 to 65536", "128", "How many, one behind the other"),
+        parameter("files", "files, 1 to 65536", "128", "How many"),
+        parameter(
+            "apart",
+            "a size",
+            "\"0B\"",
+            "[A] From where a file begins to where the next one does; 0: one right behind the other",
+        ),
         parameter("total", "a size", total, "All of them together"),
         parameter("block", "a size", "\"16KiB\"", "What is read or written at once"),
         parameter("events", "requests; 0: no end", "10000", "After how many it is over, those in the cache counted"),
         parameter("fsync_every", "requests; 0: never", "100", "After how many every file is synced, if it writes"),
         parameter("reads_per_write", "a number", "1.5", "Of the mode that does both"),
         parameter("cached", "a part, below 1", cached, "[A] Of the reads, what a guest's page cache answers"),
+        parameter(
+            "think",
+            "a time",
+            "\"0ns\"",
+            "[A] Of a thread, before each of its requests, those in the cache counted",
+        ),
     ]
 }
 
@@ -78,12 +91,15 @@ enum Mode {
 struct Params {
     threads: u32,
     files: u32,
+    apart: Bytes,
     total: Bytes,
     block: Bytes,
     events: u64,
     fsync_every: u32,
     reads_per_write: f64,
     cached: f64,
+    #[serde(with = "params::duration")]
+    think: Duration,
 }
 
 fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
@@ -92,8 +108,15 @@ fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
     params::within("files", params.files, 1, 65_536, "files")?;
     part("cached", params.cached)?;
     let block = request("block", params.block.0)?;
-    fits("The files", params.total.0, setting.volume)?;
-    let blocks = params.total.0 / u64::from(params.files) / u64::from(block);
+    let file = params.total.0 / u64::from(params.files);
+    let apart = if params.apart.0 == 0 { file / u64::from(block) * u64::from(block) } else { params.apart.0 };
+    if apart < file / u64::from(block) * u64::from(block) || apart % 512 != 0 {
+        let wrong = format!("apart must be 0, or a multiple of 512 B and at least {file} B, which a file has");
+        return Err(ParamError(wrong));
+    }
+    let span = params.total.0.max(apart.saturating_mul(u64::from(params.files)));
+    fits("The files", span, setting.volume)?;
+    let blocks = file / u64::from(block);
     if blocks == 0 || params.cached >= 1.0 || params.reads_per_write < 0.0 {
         let wrong = "each file must have a block, cached be below 1, and reads_per_write not be below 0";
         return Err(ParamError(wrong.to_owned()));
@@ -102,6 +125,8 @@ fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
         mode,
         block,
         file_blocks: blocks,
+        apart,
+        think: params.think,
         reads: params.reads_per_write / (1.0 + params.reads_per_write),
         cached: params.cached,
         left: if params.events == 0 { u64::MAX } else { params.events },
@@ -118,6 +143,8 @@ struct Sysbench {
     mode: Mode,
     block: u32,
     file_blocks: u64,
+    apart: u64,
+    think: Duration,
     reads: f64,
     cached: f64,
     left: u64,
@@ -164,7 +191,8 @@ impl Sysbench {
             return None;
         }
         let kind = if reads { Kind::Read } else { Kind::Write };
-        Some(ask(kind, block * u64::from(self.block), self.block))
+        let (file, within) = (block / self.file_blocks, block % self.file_blocks);
+        Some(ask(kind, file * self.apart + within * u64::from(self.block), self.block))
     }
 }
 
@@ -176,6 +204,7 @@ impl Program for Sysbench {
                 steps.push_back(flush());
             } else if self.left > 0 {
                 self.left -= 1;
+                steps.extend((!self.think.is_zero()).then_some(Step::Think(self.think)));
                 steps.extend(self.request(random));
             } else {
                 // The tool syncs every file at its end.

@@ -72,6 +72,8 @@ fn what_cannot_be_is_refused_with_what_can() {
         ("sysbench-seqrd", "total", Value::Text("1TiB".to_owned()), "Workload sysbench-seqrd: The files take"),
         ("sysbench-rndrd", "block", Value::Text("1000B".to_owned()), "Workload sysbench-rndrd: block is 1000 B"),
         ("sysbench-rndrd", "cached", Value::Integer(1), "Workload sysbench-rndrd: each file must have a block"),
+        ("sysbench-rndrd", "apart", Value::Text("1MiB".to_owned()), "Workload sysbench-rndrd: apart must be 0"),
+        ("sysbench-seqrd", "apart", Value::Text("1TiB".to_owned()), "Workload sysbench-seqrd: The files take"),
         ("backup", "image", Value::Text("40GiB".to_owned()), "Workload backup: The image and its copy take"),
         ("closed", "outstanding", Value::Integer(0), "Workload closed: outstanding is 0; it must be from 1"),
         ("closed", "random", Value::Float(1.5), "Workload closed: random is 1.5; it must be from 0 to 1"),
@@ -100,6 +102,20 @@ fn sysbench_reads_as_many_blocks_as_the_page_cache_leaves() {
     // [flubber]: 137.5 requests/s for 46.34 s.
     assert!((6_200..6_600).contains(&asks.len()), "{}", asks.len());
     assert!(asks.iter().all(|ask| ask.offset < 1 << 30 && ask.kind == Kind::Read));
+}
+
+#[test]
+fn sysbench_threads_think_and_files_lie_apart_if_asked() {
+    let apart = ("apart", Value::Text("64MiB".to_owned()));
+    let (asks, end) =
+        drive(&mut *make("sysbench-seqrd", &[apart, ("think", Value::Text("1ms".to_owned()))]).unwrap(), usize::MAX);
+    let place = |block: u64| block / 1024 * (64 << 20) + block % 1024 * 16_384;
+    assert!(
+        asks.iter().enumerate().all(|(index, ask)| ask.offset == place(index as u64)),
+        "files of 16 MiB, 64 MiB apart"
+    );
+    // Each of 16 threads asks 625 times, a millisecond each, and thinks as long before.
+    assert_eq!((asks.len(), end), (10_000, Instant::from_millis(1250)));
 }
 
 #[test]
