@@ -9,7 +9,7 @@ use crate::band::Setting;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, refused};
 
-use super::sharing::{self, DEVICE, Drives, Shares, VMS, share};
+use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, share};
 
 /// Workloads, the recipe of each, and its rows in modes paper and window.
 const WORKLOADS: [(&str, &str, [&str; 2]); 5] = [
@@ -19,16 +19,13 @@ const WORKLOADS: [(&str, &str, [&str; 2]); 5] = [
     ("Exchange", "lookalike-exchange", ["C3d", "C3i"]),
     ("Financial", "lookalike-financial", ["C3e", "C3j"]),
 ];
-/// Two results are equal when they differ by no more.
-const EQUAL: f64 = 0.01;
-/// Seconds that are measured: after two windows.
-const SECONDS: (usize, usize) = (20, 60);
 const MODES: [&str; 2] = ["paper", "window"];
 
 const PAPER: &str = "As published the manager swings (C2a): see the column of the mode.";
-const WINDOW: &str = "At the nominal point, where CFQ is far off (Fileserver, Varmail), it comes nearer. Where CFQ is near already, as with the \
-                      look-alikes (errors of 0.1 to 0.3), there is nothing to correct but the noise of a window, and a \
-                      correction by noise is an error.";
+const MSN: &str = "CFQ is near already: within 0.33 at every point of the band. There is nothing to correct but the noise of a window, and a \
+                   correction by noise is an error: it leaves 0.06 to 0.50. Where CFQ is further off the same correction helps: C3f, C3g, C3j.";
+const EXCHANGE: &str = "At the points where it fails CFQ is within 0.37, and what the correction by a noisy window leaves is more; where CFQ is further \
+                        off it comes nearer.";
 
 const fn row(id: &'static str, must: &'static str, note: &'static str) -> RowSpec {
     let paper = "better than CFQ (the curves cannot be read)";
@@ -43,7 +40,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     setup: "The four VMs and the aged drive of Fig. 2, each VM with the same workload: Filebench's fileserver and varmail, and look-alikes of \
             the MSN, Exchange and Financial traces by their ratio of writes to reads and mean size (Table 3; the traces are \
             not free). Assumed: 16 requests outstanding in a look-alike, anywhere in the volume. A window of 10 s, measured \
-            from 20 to 60 s.",
+            for ten minutes from 40 s on.",
     device: DEVICE,
     rows: &[
         row("C3a", "Fileserver: the error of the ratio is no larger under MoTS than under CFQ, mode \"paper\"", PAPER),
@@ -51,18 +48,18 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         row("C3c", "MSN: as C3a", PAPER),
         row("C3d", "Exchange: as C3a", PAPER),
         row("C3e", "Financial: as C3a", PAPER),
-        row("C3f", "Fileserver: the same in mode \"window\"", WINDOW),
-        row("C3g", "Varmail: as C3f", WINDOW),
-        row("C3h", "MSN: as C3f", WINDOW),
-        row("C3i", "Exchange: as C3f", WINDOW),
-        row("C3j", "Financial: as C3f", WINDOW),
+        row("C3f", "Fileserver: the same in mode \"window\"", ""),
+        row("C3g", "Varmail: as C3f", ""),
+        row("C3h", "MSN: as C3f", MSN),
+        row("C3i", "Exchange: as C3f", EXCHANGE),
+        row("C3j", "Financial: as C3f", ""),
     ],
     run: measure,
 };
 
 fn test(host: &Host, recipe: &str, drives: &Drives, setting: &Setting) -> Result<Shares, LabError> {
     let volume = drives.volume();
-    share(host, &drives.aged, volume, SECONDS, |vm| {
+    share(host, &drives.aged, volume, LONG, |vm| {
         let setting = recipes::Setting { volume, start: Instant::ZERO, random: setting.stream(VMS[vm]) };
         recipes::build(recipe, setting, &ParamTable::new()).map_err(refused)
     })
@@ -86,7 +83,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         table.row(cells);
         let last = errors.each_ref().map(|errors| *errors.last().expect("just measured"));
         for (row, error) in rows.into_iter().zip(&last[1..]) {
-            finding.judge(row, *error <= last[0] + EQUAL, format!("{error:.2}, under CFQ {:.2}", last[0]));
+            finding.judge(row, *error <= last[0], format!("{error:.2}, under CFQ {:.2}", last[0]));
         }
     }
     finding.tables.push(table);
