@@ -33,10 +33,7 @@ macro_rules! one_at_a_time {
     };
 }
 
-const RANDOM: &str = one_at_a_time!(
-    "some 6 % of each other; anticipatory is the one ahead, because it promotes what has waited too long while another \
-     request is under way."
-);
+const RANDOM: &str = one_at_a_time!("some 6 % of each other; anticipatory is the one ahead.");
 
 macro_rules! spread_row {
     ($id:literal, $profile:literal) => {
@@ -87,7 +84,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             "X3b",
             "sequential read",
             "A single disk is at its best with one reader at a time, and cfq and anticipatory give it one; noop and deadline \
-             leave the choice to the disk, which changes between readers several times a second and loses a tenth (table \
+             leave the choice to the disk, which changes between readers and loses a tenth (table \
              \"sequential read\"). With idling off all four are equal (table \"What it comes from\", nobody idles). For noop to \
              be ahead, as in the paper, something must read ahead for several streams at once: a RAID controller does, \
              and the paper names none."
