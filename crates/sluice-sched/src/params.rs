@@ -3,7 +3,6 @@
 //! The core knows no file format. Whoever has one (the host file, a command line, a scenario) hands over a
 //! [`ParamTable`]; unknown names are refused, and times and sizes carry their unit.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use serde::de::value::{Error as ValueError, MapDeserializer};
@@ -87,20 +86,9 @@ impl<'de> serde::Deserializer<'de> for Value {
 }
 
 /// Reads a table into a `Params` type.
-///
-/// # Errors
-/// What is wrong with the first parameter that is, with its name.
 pub fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
-    let (last, mut left) = (Cell::new(""), table.iter());
-    let entries = std::iter::from_fn(|| {
-        let entry = left.next();
-        last.set(entry.map_or("", |(name, _)| name));
-        entry.map(|(name, value)| (name.clone(), value.clone()))
-    });
-    T::deserialize(MapDeserializer::<_, ValueError>::new(entries)).map_err(|error| {
-        let (name, error) = (last.get(), error.to_string());
-        ParamError(if error.contains(name) { error } else { format!("{name}: {error}") })
-    })
+    let entries = table.iter().map(|(name, value)| (name.clone(), value.clone()));
+    T::deserialize(MapDeserializer::<_, ValueError>::new(entries)).map_err(|error| ParamError(error.to_string()))
 }
 
 /// Refuses a whole number outside its range; `unit` is what it counts.
@@ -148,41 +136,5 @@ pub mod optional_duration {
             Some(duration) => super::duration::serialize(duration, serializer),
             None => serializer.serialize_none(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use core::time::Duration;
-
-    use serde::Deserialize;
-
-    use super::*;
-
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Params {
-        #[serde(default)]
-        count: u32,
-        #[serde(with = "duration")]
-        think: Duration,
-    }
-
-    fn error(entries: &[(&str, Value)]) -> String {
-        let table = entries.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        parse::<Params>(&table).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn an_error_names_its_parameter() {
-        let (think, text) = (("think", Value::Text("1ms".into())), Value::Text("fast".into()));
-        let read: Params = parse(&[("think".to_owned(), think.1.clone())].into()).unwrap();
-        assert_eq!((read.count, read.think), (0, Duration::from_millis(1)));
-        let wrong = error(&[("count", text.clone()), think.clone()]);
-        assert!(wrong.starts_with("count: ") && wrong.contains("fast"), "{wrong}");
-        let wrong = error(&[("count", Value::Integer(1)), ("think", text)]);
-        assert!(wrong.starts_with("think: ") && wrong.contains("fast"), "{wrong}");
-        assert!(error(&[("cuont", Value::Integer(1)), think]).starts_with("unknown field `cuont`"));
-        assert_eq!(error(&[("count", Value::Integer(1))]), "missing field `think`");
     }
 }
