@@ -49,7 +49,7 @@ impl contest::Kind for Kind {
 
     fn start(self, setting: &Setting<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
         let Setting { store, file, sockets, beside } = *setting;
-        let host = |scheduler| host_file(scheduler, store, file, &socket);
+        let host = |scheduler| host_file(self.name(), scheduler, store, file, &socket);
         let server = match self {
             Kind::Sluice => Server::sluice(sockets, "mclock", &host("mclock"), vec![socket])?,
             Kind::Noop => Server::sluice(sockets, "noop", &host("noop"), vec![socket])?,
@@ -67,8 +67,10 @@ impl contest::Kind for Kind {
     }
 }
 
-/// One VM; with mClock it has a reservation, a limit and a weight, none of which holds it back.
-fn host_file(scheduler: &str, store: Store, file: &Path, socket: &Path) -> String {
+/// One VM; with mClock it has a reservation, a limit and a weight, none of which holds it back. It is called after its server:
+/// a daemon takes another one that reads the same file for the same VM for its predecessor, and waits for it to end.
+fn host_file(server: &str, scheduler: &str, store: Store, file: &Path, socket: &Path) -> String {
+    let vm = server.replace(' ', "-");
     let (device, source) = match store {
         Store::Null => ("backend = \"null\"".to_owned(), "size = \"1GiB\"".to_owned()),
         Store::File => (format!("path = \"{}\"", file.display()), format!("source = \"{}\"", file.display())),
@@ -79,7 +81,7 @@ fn host_file(scheduler: &str, store: Store, file: &Path, socket: &Path) -> Strin
     };
     format!(
         "[device.disk]\n{device}\nscheduler = \"{scheduler}\"\ndepth = 128\ncapacity = \"9000000 iops@8KiB\"\n\
-         [vm.vm]\n{policy}[vm.vm.volume.disk]\ndevice = \"disk\"\n{source}\nread_only = true\n\
+         [vm.{vm}]\n{policy}[vm.{vm}.volume.disk]\ndevice = \"disk\"\n{source}\nread_only = true\n\
          export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n",
         socket.display()
     )
@@ -128,7 +130,8 @@ mod tests {
     #[test]
     fn the_host_files_that_are_measured_are_sound() {
         for (scheduler, store) in [("mclock", Store::Null), ("noop", Store::File)] {
-            let host = host_file(scheduler, store, Path::new("/srv/vm/disk.img"), Path::new("/run/sluice/vm"));
+            let host =
+                host_file("beside 2", scheduler, store, Path::new("/srv/vm/disk.img"), Path::new("/run/sluice/vm"));
             sluice_config::parse("measured", &host).unwrap();
         }
     }
