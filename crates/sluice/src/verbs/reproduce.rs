@@ -103,10 +103,9 @@ fn chosen(words: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     Ok(figures::ALL.iter().copied().filter(|figure| meant.contains(&figure.id)).collect())
 }
 
-/// Makes a folder and holds it: what two runs write into one at a time would be a mixture of both.
+/// Holds a folder: what two runs write into one at a time would be a mixture of both.
 fn alone(out: &Path) -> Result<File, Failure> {
     let cannot = |error| folder::cannot("write into", out, &error);
-    std::fs::create_dir_all(out).map_err(cannot)?;
     let held = File::open(out).map_err(cannot)?;
     match held.try_lock() {
         Err(TryLockError::WouldBlock) => {
@@ -241,7 +240,7 @@ mod tests {
     #[test]
     fn one_run_at_a_time_writes_into_a_folder() {
         let place = tempfile::tempdir().unwrap();
-        let out = place.path().join("out");
+        let out = place.path().to_owned();
         let first = alone(&out).ok().expect("nobody is there");
         let Err(Failure::Refused(what)) = alone(&out) else { panic!("there is somebody") };
         assert!(what.contains("Another run writes into") && what.ends_with("name another folder"), "{what}");
