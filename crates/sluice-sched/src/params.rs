@@ -91,6 +91,29 @@ pub fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
     T::deserialize(MapDeserializer::<_, ValueError>::new(entries)).map_err(|error| ParamError(error.to_string()))
 }
 
+/// Of parameters that are refused together, those that are at fault: each is refused alone, and with each of the others, of which
+/// some need another beside them. None if only all of them together are too much, or if nothing at all is refused the same way.
+pub fn culprits<'a>(
+    params: &'a ParamTable,
+    accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
+) -> Vec<(&'a str, ParamError)> {
+    let refused = |names: &[&String]| {
+        let some = params.iter().filter(|(known, _)| names.contains(known));
+        accept(&some.map(|(name, value)| (name.clone(), value.clone())).collect()).err()
+    };
+    let nothing = refused(&[]);
+    let at_fault = |name: &'a String| {
+        let alone = refused(&[name]).filter(|alone| nothing.as_ref() != Some(alone))?;
+        params.keys().all(|other| refused(&[name, other]).is_some()).then_some((name.as_str(), alone))
+    };
+    let mut culprits: Vec<_> = params.keys().filter_map(at_fault).collect();
+    // What is wrong with a single one may be another thing beside those that it needs.
+    if let ([(_, error)], Err(of_all)) = (&mut culprits[..], accept(params)) {
+        *error = of_all;
+    }
+    culprits
+}
+
 /// Refuses a whole number outside its range; `unit` is what it counts.
 pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<(), ParamError> {
     match (min..=max).contains(&value) {

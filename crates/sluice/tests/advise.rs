@@ -86,7 +86,7 @@ fn an_empty_trace_is_no_matter_of_fewer_runs() {
 
 #[test]
 fn what_does_not_exist_is_refused_with_what_does() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["ffsb", "--device", "hdd"], "No workload is called 'ffsb'; there are: closed"),
         (&["closed", "--device", "floppy"], "No device model is called 'floppy'; there are: "),
         (
@@ -100,7 +100,10 @@ fn what_does_not_exist_is_refused_with_what_does() {
         ),
         (&["--trace", "/none", "--trace-format", "spc", "--device", "hdd"], "/none is not a trace of format spc"),
         (&["closed,speed", "--device", "hdd"], "'speed' of 'closed,speed' is no parameter"),
-        (&["closed,speed=1", "--device", "hdd"], "Workload closed: "),
+        (&["closed,speed=1", "--device", "hdd"], "Workload closed has no parameter 'speed'; it has "),
+        (&["closed,size=big", "--device", "hdd"], "Workload closed: size: "),
+        (&["closed", "--device", "hdd,rpm=fast"], "Device model hdd: rpm: "),
+        (&["closed", "--device", "hdd", "--guest", "noop,cfq,noop"], "'noop' is named twice"),
         (&["closed", "--device", "hdd", "--duration", "1s"], "--duration must be more than 1s"),
     ];
     for (arguments, what) in cases {

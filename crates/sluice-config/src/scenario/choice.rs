@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sluice_sched::params::{ParamError, ParamTable, Parameter, Value as Param};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value as Param};
 
 use crate::device::param_of;
 use crate::fields::Choice;
@@ -93,11 +93,9 @@ pub(super) fn parameters(
     if reader.report.errors() == before
         && let Err(error) = accept(&params)
     {
-        let culprits: Vec<_> = entries().filter(|(name, _)| is_culprit(name, &params, accept)).collect();
-        for (name, node) in &culprits {
-            let alone =
-                ParamTable::from_iter(params.get_key_value(*name).map(|(name, value)| (name.clone(), value.clone())));
-            let error = accept(&alone).err().unwrap_or_else(|| error.clone());
+        let culprits = params::culprits(&params, accept);
+        for (name, error) in &culprits {
+            let (_, node) = entries().find(|(known, _)| known == name).expect("parameters come from entries");
             let parameter = known.iter().find(|parameter| parameter.name == *name).expect("only known ones are kept");
             reader.report.error(node.place, format!("{title}.{name}: {error}"), hint(parameter));
         }
@@ -110,15 +108,6 @@ pub(super) fn parameters(
         }
     }
     params
-}
-
-/// Whether a parameter is refused alone, and with each of the others: some need another beside them.
-fn is_culprit(name: &str, params: &ParamTable, accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>) -> bool {
-    let pair = |other: &String| {
-        let both = params.iter().filter(|(known, _)| *known == name || *known == other);
-        accept(&both.map(|(name, value)| (name.clone(), value.clone())).collect()).is_err()
-    };
-    params.keys().all(pair)
 }
 
 fn hint(parameter: &Parameter) -> String {

@@ -11,6 +11,8 @@ use super::{Got, Pair};
 
 /// Differences below this part do not matter, however sure they are.
 const MATTERS: f64 = 0.01;
+/// Times by which another pair is better in what does not count, for it to be said.
+const MUCH: f64 = 1.2;
 /// In a guest, the earlier the better among those that cannot be told apart.
 const IN_GUEST: [&str; 2] = ["noop", "deadline"];
 /// On the host of one VM.
@@ -128,7 +130,30 @@ impl Answer {
             let text = format!("{} {behind} than {}, which is not advised: {why}.", chosen.name(), best.name());
             said.extend((chosen.sureness == Sureness::Behind).then_some(text));
         }
+        said.extend(self.price());
         said
+    }
+
+    /// Says what the choice costs in what does not count, if another pair that cannot be told from it is much better there.
+    fn price(&self) -> Option<String> {
+        let of = |pair: &Verdict| match self.by {
+            By::Throughput => pair.p99_ms.mean,
+            By::P99 => 1.0 / pair.iops.mean,
+        };
+        let chosen = &self.pairs[self.chosen];
+        let other = self.not_told_apart().min_by(|a, b| of(a).total_cmp(&of(b)))?;
+        (of(chosen) > MUCH * of(other)).then(|| match self.by {
+            By::Throughput => {
+                let [own, less] = [chosen, other].map(|pair| pair.p99_ms.mean);
+                let name = other.name();
+                format!("Its p99 latency is {own:.1} ms; that of {name}, which gets as much, is {less:.1} ms.")
+            }
+            By::P99 => {
+                let [own, more] = [chosen, other].map(|pair| pair.iops.mean);
+                let name = other.name();
+                format!("It gets {own:.0} IOPS; {name}, whose p99 latency cannot be told from its, gets {more:.0}.")
+            }
+        })
     }
 
     /// Says so if the choice at one level makes no difference beside what was chosen at the other.
@@ -388,6 +413,23 @@ mod tests {
         let answer = choose(vec![with("noop", 30.0), with("cfq", 10.0)], 1, By::P99);
         assert_eq!(names(&answer), ("cfq", "noop"));
         assert_eq!(answer.pairs[1].behind.mean, 200.0);
+    }
+
+    #[test]
+    fn what_the_choice_costs_in_what_does_not_count_is_said() {
+        let with = |guest, p99_ms: f64, iops: f64| {
+            let mut pair = pair(guest, "noop", [iops; 4]);
+            pair.runs.iter_mut().for_each(|got| got.p99_ms = p99_ms);
+            pair
+        };
+        let said = |pairs: [Pair; 2], by| choose(pairs.into(), 1, by).sentences().join(" ");
+        let price = "Its p99 latency is 90.0 ms; that of cfq above noop, which gets as much, is 30.0 ms.";
+        let text = said([with("noop", 90.0, 100.0), with("cfq", 30.0, 100.0)], By::Throughput);
+        assert!(text.starts_with("Choose noop in the guest") && text.ends_with(price), "{text}");
+        let text = said([with("noop", 33.0, 100.0), with("cfq", 30.0, 100.0)], By::Throughput);
+        assert!(!text.contains("latency is"), "a tenth is not much: {text}");
+        let text = said([with("noop", 30.0, 100.0), with("cfq", 30.0, 200.0)], By::P99);
+        assert!(text.contains("It gets 100 IOPS; cfq above noop") && text.ends_with("gets 200."), "{text}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sluice_sched::params::ParamTable;
+use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, culprits};
 use sluice_sched::stack::{Ring, Stack};
 use sluice_sched::{Bytes, Descriptor, Instant, Policy};
 use sluice_sim::devices::Model;
@@ -111,6 +111,7 @@ pub struct Pair {
 /// # Errors
 /// A parameter that cannot be, a trace that cannot be read or is too short, or a run that broke a law.
 pub fn advise(question: &Question, jobs: usize, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Answer, LabError> {
+    check(question)?;
     let pairs: Vec<_> =
         question.guests.iter().flat_map(|guest| question.hosts.iter().map(move |host| (*guest, *host))).collect();
     let all: Vec<_> = pairs.iter().flat_map(|pair| (0..question.runs).map(move |run| (*pair, run))).collect();
@@ -150,6 +151,41 @@ pub fn advise(question: &Question, jobs: usize, progress: &(dyn Fn(usize, usize)
         runs: runs.iter().map(|got| got.expect("every run has a result")).collect(),
     });
     Ok(choose(pairs.collect(), question.vms, question.by))
+}
+
+/// Refuses parameters of the device and of the workload that cannot be, by name.
+fn check(question: &Question) -> Result<(), LabError> {
+    let (device, params) = &question.device;
+    named(&format!("Device model {}", device.name()), &device.parameters(), params, &|params| {
+        device.derive(params).map(drop)
+    })?;
+    let Load::Named(recipe, params) = &question.load else { return Ok(()) };
+    let volume = device.derive(&question.device.1).map_or(0, |derived| derived.span / u64::from(question.vms));
+    named(&format!("Workload {}", recipe.name), recipe.parameters, params, &|params| {
+        let setting = recipes::Setting { volume, start: Instant::ZERO, random: stream(question.seed, "0/0") };
+        recipe.build(&one_thread(recipe, params), setting).map(drop)
+    })
+}
+
+/// Says which parameter is at fault, and what it may be.
+fn named(
+    what: &str,
+    known: &[Parameter],
+    params: &ParamTable,
+    accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
+) -> Result<(), LabError> {
+    let Err(error) = accept(params) else { return Ok(()) };
+    let refused = match culprits(params, accept).first() {
+        None => format!("{what}: {error}"),
+        Some((name, error)) => match known.iter().find(|parameter| parameter.name == *name) {
+            Some(parameter) => format!("{what}: {name}: {error}; it is {}", parameter.kind),
+            None => {
+                let known: Vec<_> = known.iter().map(|parameter| parameter.name).collect();
+                format!("{what} has no parameter '{name}'; it has {}", known.join(", "))
+            }
+        },
+    };
+    Err(LabError::Refused(refused))
 }
 
 /// Elevators of Linux in a guest: each of its threads is one process.
@@ -250,7 +286,7 @@ fn one_thread(known: &Recipe, stated: &ParamTable) -> ParamTable {
     let mut params = stated.clone();
     for name in ["threads", "outstanding"] {
         if known.parameters.iter().any(|parameter| parameter.name == name) {
-            params.entry(name.to_owned()).or_insert(sluice_sched::params::Value::Integer(1));
+            params.entry(name.to_owned()).or_insert(Value::Integer(1));
         }
     }
     params

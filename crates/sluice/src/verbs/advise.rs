@@ -1,5 +1,6 @@
 //! `sluice advise WORKLOAD --device MODEL`
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -204,6 +205,10 @@ fn named(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
         let found = known().find(|descriptor| descriptor.name == name);
         found.ok_or_else(|| unknown("scheduler of disks", name, known().map(|descriptor| descriptor.name)))
     };
+    let mut seen = BTreeSet::new();
+    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+        return Err(Failure::Refused(format!("'{name}' is named twice; name each scheduler once")));
+    }
     names.iter().map(find).collect()
 }
 
