@@ -78,8 +78,8 @@ pub struct Reproduced<'a> {
     pub finding: Finding,
 }
 
-/// Told of each point that is over: how many are, of how many, and which figure it was.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize, &str) + Sync);
+/// Told of each point that is over: how many are, of how many.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Runs everything. The same program gives the same results, however many threads there are.
 ///
@@ -102,7 +102,7 @@ pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced
                     // What was found of the other points does no harm if one thread has panicked.
                     let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     results.insert((*figure, *setting), found);
-                    progress(over.fetch_add(1, Ordering::Relaxed) + 1, jobs.len(), plan.figures[*figure].id);
+                    progress(over.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
                 }
             });
         }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn texts(plan: &Plan<'_>) -> Vec<String> {
-        let figures = run(plan, &|_, _, _| {}).unwrap();
+        let figures = run(plan, &|_, _| {}).unwrap();
         figures.iter().map(|of| format!("{:?} {:?}", of.finding, of.rows)).collect()
     }
 
@@ -267,14 +267,14 @@ mod tests {
 
     #[test]
     fn what_came_out_where_a_shape_does_not_hold_is_shown() {
-        let figures = run(&plan(None), &|_, _, _| {}).unwrap();
+        let figures = run(&plan(None), &|_, _| {}).unwrap();
         let tables: Vec<_> = figures[0].finding.tables.iter().map(Table::markdown).collect();
         assert_eq!(tables.len(), 1);
         for line in ["| T1b | 19 | 9 | 0.05 |", "| T1b | 20 | 10 | 0.05 |"] {
             assert!(tables[0].contains(line), "{line} in {}", tables[0]);
         }
         assert!(!tables[0].contains("T1a") && !tables[0].contains("T1c"), "{}", tables[0]);
-        let quick = run(&Plan { quick: true, ..plan(None) }, &|_, _, _| {}).unwrap();
+        let quick = run(&Plan { quick: true, ..plan(None) }, &|_, _| {}).unwrap();
         assert!(quick[0].finding.tables.is_empty(), "there is no band");
     }
 

@@ -35,7 +35,7 @@ fn what_is_kept_is_used_only_if_it_is_all_there() {
     let file = folder.join("counted-00.json");
     let plan = Plan { figures: vec![&FIGURE], quick: true, threads: 1, kept: Some((folder.clone(), "me".to_owned())) };
     let runs = || {
-        assert_eq!(run(&plan, &|_, _, _| {}).unwrap()[0].rows[0].measured, "1");
+        assert_eq!(run(&plan, &|_, _| {}).unwrap()[0].rows[0].measured, "1");
         RUNS.swap(0, Ordering::Relaxed)
     };
     assert_eq!((runs(), runs()), (1, 0));

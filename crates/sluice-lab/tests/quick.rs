@@ -13,7 +13,7 @@ use sluice_lab::{figures, run};
 fn every_row_comes_out_as_before() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let plan = Plan { figures: figures::ALL.to_vec(), quick: true, threads, kept: None };
-    let all = run::run(&plan, &|over, of, figure| eprintln!("{over} of {of}: {figure}")).unwrap();
+    let all = run::run(&plan, &|over, of| eprintln!("{over} of {of}")).unwrap();
     let mut text = String::new();
     for row in all.iter().flat_map(|reproduced| &reproduced.rows) {
         let (class, verdict) = (row.class.letter(), row.verdict.word());

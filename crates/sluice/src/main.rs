@@ -8,6 +8,7 @@
 //! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |
 //! | whose results are kept: which program this is | `program.rs` |
+//! | how far long work is | `progress.rs` |
 //! | `sim`: what is made of a simulated run | `verbs/sim/`, `sim/` |
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod failure;
 mod output;
 mod plane;
 mod program;
+mod progress;
 mod sim;
 mod verbs;
 

@@ -49,12 +49,13 @@ pub const ALL: &[&Figure] = &[
 #[must_use]
 pub fn find(word: &str) -> Vec<&'static Figure> {
     let meant = |figure: &Figure| {
-        word == "all"
-            || word == figure.id
-            || word == figure.paper.name()
+        let is = |name: &str| name.eq_ignore_ascii_case(word);
+        is("all")
+            || is(figure.id)
+            || is(figure.paper.name())
             || figure.rows.iter().any(|row| {
                 let number = row.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
-                row.id.eq_ignore_ascii_case(word) || number.eq_ignore_ascii_case(word)
+                is(row.id) || is(number)
             })
     };
     ALL.iter().copied().filter(|figure| meant(figure)).collect()
@@ -81,6 +82,7 @@ mod tests {
         assert_eq!(words.len(), unique.len(), "{words:?}");
         assert_eq!(find("all").len(), ALL.len());
         assert_eq!(find("M1").iter().map(|figure| figure.id).collect::<Vec<_>>(), ["mclock-allocation"]);
+        assert_eq!(find("mClock").len(), find("mclock").len(), "as the papers write their names");
         assert!(find("M").is_empty());
     }
 }

@@ -4,7 +4,6 @@
 mod columns;
 pub(crate) mod folder;
 pub(crate) mod logs;
-pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod results;
 pub(crate) mod summary;

@@ -16,11 +16,11 @@ use sluice_sim::scenario::{Outcome, States, Watch, run};
 use sluice_sim::statistics::Mean;
 
 use super::folder::{self, UNFINISHED, cannot, remove_left_over, say_refused, write_whole};
-use super::progress::Progress;
 use super::report;
 use super::summary::VERSION;
 use crate::failure::Failure;
 use crate::program;
+use crate::progress::Progress;
 
 /// The file that a finished sweep has.
 pub(crate) const SWEEP: &str = "sweep.json";

@@ -21,7 +21,7 @@ use sluice_sim::workloads::recipes;
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::sim::progress::{Progress, Style};
+use crate::progress::{Progress, Style};
 
 /// Say which scheduler to use in the guest and which on the host, for a load on a device.
 ///

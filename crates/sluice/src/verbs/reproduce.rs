@@ -1,13 +1,10 @@
 //! `sluice reproduce [ID...|PAPER|all]`
 
 use std::fs::{File, TryLockError};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sluice_lab::figure::{Class, Figure, Paper};
 use sluice_lab::run::{Plan, Reproduced, Row, Verdict};
 use sluice_lab::{figures, report, run};
@@ -15,6 +12,7 @@ use sluice_lab::{figures, report, run};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 use crate::program;
+use crate::progress::{Progress, Style};
 use crate::sim::folder;
 
 /// Run the papers' tables and figures on modelled devices and say row by row what came out.
@@ -44,6 +42,9 @@ pub(crate) struct Reproduce {
     /// Simulations at once; as many as there are processors without it.
     #[arg(long, alias = "jobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// How it is said how far it is, on standard error.
+    #[arg(long, value_enum, default_value_t = Style::Auto)]
+    progress: Style,
 }
 
 impl Reproduce {
@@ -68,9 +69,12 @@ impl Reproduce {
             None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         };
         let plan = Plan { figures, quick: self.quick, threads, kept };
-        let progress = Progress::new(quiet);
-        let all = run::run(&plan, &|over, of, figure| progress.show(over, of, figure))?;
-        progress.end();
+        let progress = Mutex::new(Progress::new("reproduce", self.progress, quiet));
+        let all = run::run(&plan, &|over, of| {
+            // How far it is can be said if a run has panicked, too.
+            progress.lock().unwrap_or_else(PoisonError::into_inner).show(over as f64 / of as f64);
+        })?;
+        progress.into_inner().unwrap_or_else(PoisonError::into_inner).end();
         if let Some(out) = &self.out {
             write(out, &all)?;
         }
@@ -191,46 +195,6 @@ fn print(rows: &[&Row]) {
         output::line(&format!("\n{} must: {}\n   {}", row.id, row.must, row.note));
     }
     output::line(&format!("\n{}", report::summary(rows)));
-}
-
-/// What is seen while it runs: a bar on a terminal, a line for each tenth elsewhere.
-struct Progress {
-    bar: ProgressBar,
-    quiet: bool,
-    begun: Instant,
-    tenth: Mutex<usize>,
-}
-
-impl Progress {
-    fn new(quiet: bool) -> Self {
-        let bar = if quiet || !std::io::stderr().is_terminal() {
-            ProgressBar::hidden()
-        } else {
-            let style = ProgressStyle::with_template("{bar:40} {pos}/{len}, {eta} left: {msg}");
-            ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
-                .with_style(style.expect("this template is right"))
-        };
-        Progress { bar, quiet, begun: Instant::now(), tenth: Mutex::new(0) }
-    }
-
-    fn show(&self, over: usize, of: usize, figure: &str) {
-        self.bar.set_length(of as u64);
-        self.bar.set_position(over as u64);
-        self.bar.set_message(figure.to_owned());
-        if !self.bar.is_hidden() || self.quiet {
-            return;
-        }
-        let mut tenth = self.tenth.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if over * 10 / of > *tenth {
-            *tenth = over * 10 / of;
-            let left = self.begun.elapsed().as_secs_f64() / over as f64 * (of - over) as f64;
-            anstream::eprintln!("{over} of {of} runs ({} %), {left:.0} s left", 100 * over / of);
-        }
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use sluice_sim::scenario::{Outcome, Watch, run};
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
+use crate::progress::{Progress, Style};
 use crate::sim::folder::{Folder, say_refused, states};
 use crate::sim::logs::{Log, Writing};
-use crate::sim::progress::{Progress, Style};
 use crate::sim::results;
 use crate::sim::summary::{Summary, table};
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::sim::progress::{Progress, Style};
+use crate::progress::{Progress, Style};
 use crate::sim::report::{mean, values};
 use crate::sim::sweep::Plan;
 
