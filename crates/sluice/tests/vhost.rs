@@ -147,6 +147,52 @@ fn memory_changes_under_load_and_queues_stop_and_go_on() {
     works(&mut client);
 }
 
+/// Whatever order the scheduler has, and wherever the requests are: what goes back into the ring when a queue stops is done once
+/// it starts again, and what was done is not done again.
+#[test]
+fn a_queue_that_stops_under_load_loses_and_repeats_nothing() {
+    for scheduler in ["mclock", "noop", "deadline", "cfq"] {
+        let place = Place::new();
+        let slow = format!(
+            "scheduler = \"{scheduler}\"\ndepth = 2\n[device.disk.delay]\nparallel = 2\n\
+             time = {{ min = \"100us\", max = \"2ms\" }}\n"
+        );
+        let image = place.image("a.img", SIZE);
+        let daemon = Daemon::serve(&place, &(place.device(&slow) + &place.vhost_volume("a", "v", &image, "")));
+        let mut client = place.vhost("a", "v", &ClientOptions { queues: 2, ..Default::default() });
+        let mut put_back = 0;
+        for round in 0..30u64 {
+            for slot in 0..16u16 {
+                // Far apart, back and forth, and some of them neighbours that can be joined.
+                let offset = (u64::from(slot) * 37 + round) % 64 * 4096;
+                let block = noise(round * 16 + u64::from(slot), 4096);
+                client.queue(0).write_data(slot, &block);
+                client.queue(0).submit(slot, Request::Write { offset, len: 4096 }).unwrap();
+            }
+            client.queue(0).publish().unwrap();
+            let mut answers = client.wait(0, (round % 5) as usize).unwrap();
+            let base = client.stop_queue(0).unwrap();
+            let taken = u64::from(base) - round * 16;
+            put_back += 16 - taken;
+            answers.extend(client.wait(0, taken as usize - answers.len()).unwrap());
+            client.start_queue(0, base).unwrap();
+            answers.extend(client.wait(0, 16 - answers.len()).unwrap());
+            assert!(answers.len() == 16 && answers.iter().all(|answer| answer.status == 0), "{scheduler}");
+            assert_eq!(client.queue(0).in_flight(), 0);
+            for slot in 0..16u16 {
+                let offset = (u64::from(slot) * 37 + round) % 64 * 4096;
+                let mut bytes = vec![0; 4096];
+                let read = client.perform(1, Request::Read { offset, len: 4096 }).unwrap();
+                client.queue(1).read_data(read.slot, &mut bytes);
+                assert!(bytes == noise(round * 16 + u64::from(slot), 4096), "{scheduler}, round {round}, slot {slot}");
+            }
+        }
+        assert!(put_back > 0, "{scheduler}: nothing ever waited");
+        let accounts = daemon.accounts();
+        assert_eq!((accounts.number("a", "failed"), accounts.number("a", "outstanding")), (0, 0));
+    }
+}
+
 #[test]
 fn the_end_answers_what_a_guest_has_asked() {
     let place = Place::new();

@@ -136,7 +136,7 @@ impl Loop {
         }
         let mut finished = Vec::new();
         let removed = self.gate.remove_owner(now, owner, &mut finished);
-        finished.into_iter().for_each(|over| self.finish(over));
+        finished.into_iter().for_each(|over| self.finish(now, over));
         self.remove_left_vm(index);
         removed.map_err(|cause| refused(name, cause))
     }
@@ -159,7 +159,7 @@ impl Loop {
         if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
             tracing::error!(%error, "Gate did not know a volume that was served");
         }
-        finished.into_iter().for_each(|over| self.finish(over));
+        finished.into_iter().for_each(|over| self.finish(now, over));
         for client in clients {
             self.close(client);
         }

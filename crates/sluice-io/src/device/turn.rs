@@ -277,13 +277,19 @@ impl Loop {
         }
         let mut finished = std::mem::take(&mut self.finished);
         self.backend.tell(&mut self.gate, now, slot, (work.errno == 0, work.part_of), &mut finished);
-        finished.drain(..).for_each(|over| self.finish(over));
+        finished.drain(..).for_each(|over| self.finish(now, over));
         self.finished = finished;
         self.remove_left_volume(index);
     }
 
-    pub(super) fn finish(&mut self, finished: Finished) {
+    /// The gate has done with a request. One that it let go of although its client and its volume are there arrives anew: it
+    /// cancels by volume, and was asked to because of another client.
+    pub(super) fn finish(&mut self, now: Instant, finished: Finished) {
         let io = &mut self.backend.ios[finished.token];
+        let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
+        if finished.outcome == Outcome::Cancelled && wanted && io.errno == 0 {
+            return self.arrive(now, finished.token);
+        }
         if finished.outcome != Outcome::Done && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
@@ -374,7 +380,7 @@ impl Loop {
         let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
         let mut finished = Vec::new();
         self.gate.cancel(now, scope, &mut finished);
-        finished.into_iter().for_each(|over| self.finish(over));
+        finished.into_iter().for_each(|over| self.finish(now, over));
     }
 
     fn abandon(&mut self, index: u32) {

@@ -38,8 +38,9 @@ const REMAP_EVERY: Duration = Duration::from_secs(5);
 pub(super) enum Origin {
     /// An NBD client, by its connection; the cookie is the client's.
     Nbd { connection: u32, cookie: u64 },
-    /// A guest, by its virtqueue, with the head of the chain and the place for its status.
-    Virtio { queue: u32, head: u16, status: *mut u8 },
+    /// A guest, by its virtqueue, with the head of the chain, its place in the available ring if it was taken from there,
+    /// and where its status goes.
+    Virtio { queue: u32, head: u16, place: Option<u16>, status: *mut u8 },
 }
 
 /// One request of a client.

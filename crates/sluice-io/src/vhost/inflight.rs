@@ -160,7 +160,7 @@ fn len_of(queues: u16, entries: u16) -> Result<u64, LogError> {
 /// The part of one queue. Who writes it calls [`QueueLog::recover`] first, each time that the queue starts.
 ///
 /// For each request: [`QueueLog::taken`]; later [`QueueLog::returning`], then the used ring's index is moved past it, then
-/// [`QueueLog::returned`]. Several requests may be returned together if one store of the index publishes all of them:
+/// [`QueueLog::returned`], or, of those taken last, the last first, [`QueueLog::put_back`]. Several requests may be returned together if one store of the index publishes all of them:
 /// first all of `returning`, then the store, then all of `returned`.
 #[derive(Debug)]
 pub struct QueueLog {
@@ -214,6 +214,13 @@ impl QueueLog {
         self.store64(head, self.counter);
         self.counter += 1;
         self.store8(head, 1);
+    }
+
+    /// The request that was taken last is in the ring again, as if it had not been.
+    pub fn put_back(&mut self, head: u16) {
+        if head < self.entries {
+            self.store8(head, 0);
+        }
     }
 
     /// A request is about to be put into the used ring.
@@ -479,6 +486,8 @@ mod tests {
         Take(usize),
         /// Returns so many, beginning with the n-th of those in flight, by one store of the index.
         Return(usize, usize),
+        /// Puts back what was taken last.
+        PutBack,
     }
 
     const ENTRIES: u16 = 6;
@@ -486,7 +495,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let take = (0..6usize).prop_map(Step::Take);
         let give_back = (0..6usize, 1..4usize).prop_map(|(first, count)| Step::Return(first, count));
-        prop::collection::vec(prop_oneof![3 => take, 2 => give_back], 1..40)
+        prop::collection::vec(prop_oneof![6 => take, 4 => give_back, 1 => Just(Step::PutBack)], 1..40)
     }
 
     /// Lives through `steps` until it has made `stores` stores, that of the ring's index among them. What is in flight then
@@ -505,6 +514,15 @@ mod tests {
                         return (in_flight, used, true);
                     }
                     in_flight.push(head);
+                }
+                Step::PutBack => {
+                    let Some(&last) = in_flight.last() else { continue };
+                    let dies = queue.stores_left == 0;
+                    queue.put_back(last);
+                    if dies {
+                        return (in_flight, used, true);
+                    }
+                    in_flight.pop();
                 }
                 Step::Return(nth, count) => {
                     if in_flight.is_empty() {

@@ -277,7 +277,14 @@ impl Session {
         };
         if let Some((payload, descriptor)) = reply {
             let bytes = wire::reply(request, &payload);
-            self.socket.send(&bytes, descriptor.as_ref().map(AsFd::as_fd)).await?;
+            let sent = self.socket.send(&bytes, descriptor.as_ref().map(AsFd::as_fd)).await;
+            match sent {
+                // Killed while it waited for the answer: that breaks nothing.
+                Err(SocketError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Ok(Some(Over::Left));
+                }
+                sent => sent?,
+            }
         }
         Ok(None)
     }
@@ -409,7 +416,7 @@ impl Session {
         Ok(())
     }
 
-    /// Stops a ring, when all that was taken from it is over. It waits for another kick then.
+    /// Stops a ring, when all that the device has of it is over. It waits for another kick then.
     async fn stop(&mut self, index: usize) -> Result<u16, Refusal> {
         self.rings[index].kick = None;
         if self.rings[index].running.is_some() {

@@ -134,7 +134,7 @@ impl Loop {
             }
             budget -= 1;
             match self.queues[index].take() {
-                Ok(Some(head)) => self.take_chain(now, index, volume, head, &mut chain),
+                Ok(Some(taken)) => self.take_chain(now, index, volume, taken, &mut chain),
                 Ok(None) => {}
                 Err(_) => self.break_queue(index, "its available ring cannot be read"),
             }
@@ -143,7 +143,14 @@ impl Loop {
         found
     }
 
-    fn take_chain(&mut self, now: Instant, index: u32, volume: u32, head: u16, chain: &mut Chain) {
+    fn take_chain(
+        &mut self,
+        now: Instant,
+        index: u32,
+        volume: u32,
+        (head, place): (u16, Option<u16>),
+        chain: &mut Chain,
+    ) {
         let queue = &mut self.queues[index];
         let memory = Arc::clone(&queue.memory);
         let export = &self.backend.volumes[volume].export;
@@ -153,7 +160,7 @@ impl Loop {
             Err(reason) => return self.break_queue(index, &reason.to_string()),
         };
         queue.outstanding += 1;
-        let io = Io::of(Origin::Virtio { queue: index, head, status }, volume);
+        let io = Io::of(Origin::Virtio { queue: index, head, place, status }, volume);
         match asked {
             Ok(Asked::Device { kind, offset, length, no_hole }) => {
                 let held = if matches!(kind, Kind::Read | Kind::Write) { u64::from(length) } else { 0 };

@@ -7,7 +7,7 @@
 //!             | used ring, in-flight log
 //! ```
 //!
-//! What a VM may not have outstanding stays in its available ring. Guest memory is read once; what is wrong fails the
+//! What a VM may not have outstanding stays in its available ring; what waits when the queue stops goes back there ([rewind]). Guest memory is read once; what is wrong fails the
 //! request, or the queue if the ring itself makes no sense, and is counted with the VM's name.
 
 mod chain;
@@ -17,6 +17,7 @@ mod message;
 mod queue;
 mod request;
 mod returns;
+mod rewind;
 mod session;
 
 pub(super) use chain::Chain;

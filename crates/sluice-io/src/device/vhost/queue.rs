@@ -160,10 +160,11 @@ impl VirtQueue {
         Ok(filled != self.queue.next_avail())
     }
 
-    /// Takes the next request: the head of its chain.
-    pub(super) fn take(&mut self) -> Result<Option<u16>, virtio_queue::Error> {
+    /// Takes the next request: the head of its chain, and its place in the available ring, counted as the ring's index is;
+    /// without a place if a daemon before us had taken it.
+    pub(super) fn take(&mut self) -> Result<Option<(u16, Option<u16>)>, virtio_queue::Error> {
         if let Some(head) = self.recovered.pop_front() {
-            return Ok(Some(head));
+            return Ok(Some((head, None)));
         }
         if !self.has_next()? {
             return Ok(None);
@@ -180,7 +181,20 @@ impl VirtQueue {
         {
             log.taken(head);
         }
-        Ok(Some(head))
+        Ok(Some((head, Some(next))))
+    }
+
+    /// The place of what was taken last from the available ring.
+    pub(super) fn last_taken(&self) -> u16 {
+        self.queue.next_avail().wrapping_sub(1)
+    }
+
+    /// What was taken last was not done, and is in the ring again.
+    pub(super) fn put_back(&mut self, head: u16) {
+        self.queue.set_next_avail(self.last_taken());
+        if let Some(log) = &mut self.log {
+            log.put_back(head);
+        }
     }
 
     /// Returns a request to the guest, with how many bytes were written for it.

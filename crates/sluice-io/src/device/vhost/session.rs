@@ -38,7 +38,7 @@ impl Loop {
                     let _ = reply.send(started);
                 }
             }
-            SessionMessage::StopQueue { session, index, reply } => self.stop_queue(session, index, reply),
+            SessionMessage::StopQueue { session, index, reply } => self.stop_queue(now, session, index, reply),
             SessionMessage::Enable { session, index, enabled, reply } => {
                 if let Some(index) = self.find_queue(session, index) {
                     self.queues[index].enabled = enabled;
@@ -117,11 +117,12 @@ impl Loop {
         self.take_chains(now, index, u32::MAX);
     }
 
-    fn stop_queue(&mut self, session: u32, index: u16, reply: Sender<u16>) {
+    fn stop_queue(&mut self, now: Instant, session: u32, index: u16, reply: Sender<u16>) {
         let Some(index) = self.find_queue(session, index) else { return };
         self.queues[index].stopping = Some(reply);
         self.stop_listening(index);
         self.leave_line(index);
+        self.rewind(now, index);
         if self.queues[index].is_over() {
             self.ended_queues.push(index);
         }
