@@ -98,9 +98,9 @@ impl Session {
         }
     }
 
-    /// Takes nothing more from a queue. Answered when all that was taken is over, at the device and before it: an index of the
-    /// ring is all that the VMM is told, so nothing can be left undone before it. A limit makes that as long as it takes for a
-    /// window, which the host file bounds. Returns the next entry of the available ring to be taken.
+    /// Takes nothing more from a queue, and puts back what waits, the last taken first. Answered when all before it is over: an
+    /// index of the ring is all that the VMM is told, so nothing can be left undone before it. Returns the next entry of the
+    /// available ring to be taken.
     pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
         let (reply, answer) = oneshot::channel();
         self.door.tell(SessionMessage::StopQueue { session: self.id, index, reply });
