@@ -1,8 +1,10 @@
 //! mClock as published, formula by formula, with its failures.
 //!
 //! Tags are given when a request comes to the head of its VM's queue, with its arrival as "current time": the same tags
-//! as at arrival while parameters stay as they are, and a change of parameters acts on what is queued. One level: the
-//! volumes of a VM share its queue. Plain scans over the VMs: this mode is for the reproduction, not for speed.
+//! as at arrival while parameters stay as they are and requests cost the same (`tests/oracle_mclock_paper.rs` holds both against
+//! each other), and a change of parameters acts on what is queued. Where costs differ, or a client tells of no constraint
+//! service elsewhere, what a dispatch by weight takes back would put tags given at arrival before it; here none lies there. One
+//! level: the volumes of a VM share its queue. Plain scans over the VMs: this mode is for the reproduction, not for speed.
 
 use std::collections::VecDeque;
 
