@@ -102,6 +102,18 @@ impl Tracker {
         Elsewhere { rho: whole(&mut known.untold.reserved).min(delta), delta }
     }
 
+    /// A server has not taken a request: what it was to be told is told with the next one. Without this a VM whose queue is
+    /// full would get more than its limit, since servers would never hear of what it got elsewhere.
+    // rule: mclock.client-counts
+    pub fn refused(&mut self, server: u32, told: Elsewhere) {
+        if let Some(known) = self.servers.iter_mut().find(|known| known.number == server) {
+            let give_back =
+                |count: &mut u64, whole: u32| *count = count.saturating_add(u64::from(whole) << Cost::SHIFT);
+            give_back(&mut known.untold.all, told.delta);
+            give_back(&mut known.untold.reserved, told.rho);
+        }
+    }
+
     /// A server has completed a request: the reply says by which right and at which cost.
     // rule: mclock.client-counts, mclock.reply-phase
     pub fn completed(&mut self, server: u32, phase: Phase, cost: Cost) {
@@ -226,6 +238,27 @@ mod tests {
         told(&mut tracker, 1);
         (0..4).for_each(|_| tracker.completed(2, Phase::Weight, Cost::requests(9)));
         assert_eq!(told(&mut tracker, 1), (0, 4), "as published, requests");
+    }
+
+    // rule: mclock.client-counts, mclock.first-request
+    #[test]
+    fn what_a_server_did_not_take_it_is_told_again() {
+        for (form, first) in [(Form::Product, (0, 0)), (Form::Paper, (1, 1))] {
+            let mut tracker = Tracker::new(form);
+            let refused = |tracker: &mut Tracker| {
+                let told = tracker.ask(secs(1), 1);
+                tracker.refused(1, told);
+                (told.rho, told.delta)
+            };
+            assert_eq!([refused(&mut tracker), refused(&mut tracker), told(&mut tracker, 1)], [first; 3], "{form:?}");
+            told(&mut tracker, 2);
+            for phase in [Phase::Reservation, Phase::Weight, Phase::Weight] {
+                tracker.completed(2, phase, Cost::ONE);
+            }
+            assert_eq!([refused(&mut tracker), refused(&mut tracker)], [(1, 3); 2], "{form:?}");
+            tracker.completed(2, Phase::Reservation, Cost::ONE);
+            assert_eq!([told(&mut tracker, 1), told(&mut tracker, 1)], [(2, 4), (0, 0)], "{form:?}");
+        }
     }
 
     // rule: mclock.forget, mclock.first-request

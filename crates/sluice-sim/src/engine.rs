@@ -419,7 +419,11 @@ impl Simulation {
         };
         let taken = self.nodes[node].insert(self.now, owner, &arrival).is_ok();
         if !taken {
-            self.vms[open.vm as usize].record.refused += 1;
+            let vm = &mut self.vms[open.vm as usize];
+            vm.record.refused += 1;
+            if let (Some(tracker), Some(told)) = (&mut vm.tracker, arrival.elsewhere) {
+                tracker.refused(node as u32, told);
+            }
         }
         taken
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::scheduler::{Facts, Scheduler};
 use sluice_sched::stack::{Guest, Ring, Stack};
+use sluice_sched::tracker::Form;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
@@ -120,6 +121,24 @@ fn a_node_fails_and_what_it_had_goes_to_the_other() {
     assert!(one[2] > 50, "and goes on when its node is back: {one:?}");
     assert!(simulation.record(spread).retried > 10, "{}", simulation.record(spread).retried);
     assert_eq!(simulation.record(spread).outstanding(), 64, "none was lost");
+}
+
+#[test]
+fn a_full_queue_does_not_keep_from_a_node_what_its_vm_got_elsewhere() {
+    // 300 of 3,000 requests per second, of which most wait in the VM: three queues of 8 are full all the time.
+    let gate = || Gate::new(scheduler("mclock", 4), GateSettings { depth: 4, queue_max: 8, ..GateSettings::default() });
+    let mut simulation = Simulation::new(gate(), device(), SECOND, SECOND);
+    simulation.add_node(gate(), device());
+    simulation.add_node(gate(), device());
+    let mut limited = weighted(1);
+    limited.limit.iops = Some(Iops::per_second(300));
+    let vm = simulation.add_vm_at(Placement::Uniform(stream(1, "placement")), limited).unwrap();
+    simulation.add_thread(vm, Thread::new(closed(256, "a"))).unwrap();
+    simulation.track(vm, Form::Product);
+    simulation.run_until(at(21));
+    assert_eq!(check(&simulation), []);
+    assert!(simulation.record(vm).refused > 1000, "{}", simulation.record(vm).refused);
+    assert!((simulation.rate(vm) - 300.0).abs() < 3.0, "{}", simulation.rate(vm));
 }
 
 #[test]
