@@ -124,8 +124,7 @@ fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Broken> {
 fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Broken> {
     let (record, warm) = (simulation.record(vm), simulation.warm());
     let time = end.nanos_since(warm) as f64;
-    // A request that left unserved was outstanding and has no latency.
-    if time == 0.0 || record.cancelled > 0 {
+    if time == 0.0 {
         return None;
     }
     let of_vm = simulation.outstanding().filter(|(whose, _)| *whose == vm);

@@ -475,7 +475,7 @@ impl Simulation {
     fn cancelled(&mut self, token: u32) {
         let open = self.open.remove(token);
         let vm = &mut self.vms[open.vm as usize];
-        vm.record.cancel(self.now);
+        vm.record.cancel(self.now, open.arrived);
         vm.runners[open.thread as usize].thread.workload.completed(self.now);
     }
 

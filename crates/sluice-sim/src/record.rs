@@ -31,7 +31,7 @@ pub struct Record {
     pub bytes: u64,
     latencies: Histogram<u32>,
     latency_sum: u128,
-    /// The parts of latencies that lie after the warm-up, also of what was dropped.
+    /// The parts of latencies that lie after the warm-up, also of what was dropped or cancelled.
     latency_inside: u128,
     /// Requests outstanding, summed over time after the warm-up: request-nanoseconds.
     area: u128,
@@ -115,16 +115,20 @@ impl Record {
         window.latency += latency;
     }
 
-    pub(crate) fn cancel(&mut self, now: Instant) {
-        self.advance(now);
-        self.outstanding -= 1;
+    pub(crate) fn cancel(&mut self, now: Instant, arrived: Instant) {
         self.cancelled += 1;
+        self.leave(now, arrived);
     }
 
     pub(crate) fn lose(&mut self, now: Instant, arrived: Instant) {
+        self.dropped += 1;
+        self.leave(now, arrived);
+    }
+
+    /// A request is over without having been served.
+    fn leave(&mut self, now: Instant, arrived: Instant) {
         self.advance(now);
         self.outstanding -= 1;
-        self.dropped += 1;
         if now >= self.warm {
             self.latency_inside += u128::from(now.nanos_since(arrived.max(self.warm)));
         }
@@ -164,7 +168,7 @@ impl Record {
         &self.series
     }
 
-    /// Request-nanoseconds after the warm-up, by the latencies of what was measured or dropped. With the same of what
+    /// Request-nanoseconds after the warm-up, by how long everything was there that is over. With the same of what
     /// is still outstanding it is [`Record::area`], by Little's law.
     pub(crate) fn latency_inside(&self) -> u128 {
         self.latency_inside
@@ -199,5 +203,21 @@ mod tests {
             assert!((-0.001..0.01).contains(&off), "{percent} %: {:?}", record.percentile(percent));
         }
         assert_eq!(record.latencies().map(|(_, count)| count).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn what_leaves_unserved_was_there_until_then() {
+        let mut record = Record::new(Instant::from_millis(10), Duration::from_secs(1));
+        let leave: [fn(&mut Record, Instant, Instant); 2] = [Record::cancel, Record::lose];
+        for (leave, arrived, left) in [(leave[0], 0, 5), (leave[0], 0, 30), (leave[1], 8, 40), (leave[0], 20, 50)] {
+            let arrived = Instant::from_millis(arrived);
+            record.arrive(arrived);
+            let mut alone = record.clone();
+            leave(&mut record, Instant::from_millis(left), arrived);
+            alone.end(Instant::from_millis(left));
+            assert_eq!(record.area(), alone.area());
+            assert_eq!(record.latency_inside(), record.area(), "from {arrived:?} to {left} ms");
+        }
+        assert_eq!((record.cancelled, record.dropped, record.outstanding()), (3, 1, 0));
     }
 }
