@@ -29,6 +29,24 @@ pub enum Broken {
         /// Are there, as the engine counts.
         outstanding: u64,
     },
+    /// A device lost requests, or made some.
+    #[error("Node {node}: its gate waits for {waited_for} requests, and {there} are at the device")]
+    Lost {
+        /// Which node.
+        node: usize,
+        /// As the gate counts.
+        waited_for: u64,
+        /// As the device does.
+        there: u64,
+    },
+    /// A device does not stand still, and what it has will never be over.
+    #[error("Node {node}: its device has {there} requests, and will complete none of them")]
+    Stuck {
+        /// Which node.
+        node: usize,
+        /// What it has.
+        there: u64,
+    },
     /// Outstanding requests are not throughput times latency: \[Little 1961\].
     #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but by their latencies it is {product:.3}")]
     Little {
@@ -70,7 +88,7 @@ impl Broken {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Broken::Conservation { .. } => Self::NAMES[0],
+            Broken::Conservation { .. } | Broken::Lost { .. } | Broken::Stuck { .. } => Self::NAMES[0],
             Broken::Little { .. } => Self::NAMES[1],
             Broken::Busy { .. } => Self::NAMES[2],
             Broken::Change { .. } => Self::NAMES[3],
@@ -83,6 +101,7 @@ impl Broken {
     pub fn vm(&self) -> Option<usize> {
         match self {
             Broken::Conservation { vm, .. } | Broken::Little { vm, .. } => Some(*vm),
+            Broken::Lost { .. } | Broken::Stuck { .. } => None,
             Broken::Busy { .. } | Broken::Cleaning(_) | Broken::Change { .. } => None,
         }
     }
@@ -104,6 +123,7 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
         }
         broken.extend(little(simulation, vm, end));
     }
+    broken.extend((0..simulation.nodes()).filter_map(|node| lost(simulation, node)));
     broken.extend((0..simulation.nodes()).filter_map(|node| busy(simulation, node, end)));
     let cleaning = (0..simulation.nodes()).filter_map(|node| simulation.device_of(node).adds_up().err());
     broken.extend(cleaning.map(Broken::Cleaning));
@@ -111,6 +131,16 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
     broken.extend(overused.map(|(busy, servers)| Broken::Busy { busy, time: end.as_nanos(), servers }));
     broken.extend(simulation.refused().iter().map(|(at, why)| Broken::Change { at: at.as_nanos(), why: why.clone() }));
     broken
+}
+
+/// What a device loses stays outstanding for its VM, so that nothing is missing there.
+fn lost(simulation: &Simulation, node: usize) -> Option<Broken> {
+    let ((waited_for, there), device) = (simulation.in_flight(node), simulation.device_of(node));
+    if waited_for != there {
+        return Some(Broken::Lost { node, waited_for, there });
+    }
+    let is_stuck = device.holds() > 0 && device.next().is_none() && !device.is_stalled();
+    is_stuck.then_some(Broken::Stuck { node, there })
 }
 
 fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Broken> {

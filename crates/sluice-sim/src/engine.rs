@@ -292,6 +292,11 @@ impl Simulation {
         self.nodes[node].model()
     }
 
+    /// What the gate of a node waits for from its device, and what is there.
+    pub(crate) fn in_flight(&self, node: usize) -> (u64, u64) {
+        (self.nodes[node].host().in_flight(), self.nodes[node].jobs())
+    }
+
     /// The VMs of all requests that are on their way, and when each came.
     pub fn outstanding(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
         self.open.iter().map(|open| (open.vm as usize, open.arrived))

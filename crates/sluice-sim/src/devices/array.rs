@@ -292,6 +292,12 @@ impl Model for Array {
         }
     }
 
+    fn holds(&self) -> usize {
+        let cache = self.cache.waiting.len() + self.cache.taken.len();
+        let spread = self.wholes.iter().flatten().filter(|whole| whole.slot.is_some()).count();
+        spread + cache + self.over.len()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.disks.iter().map(Model::busy_nanos).sum()
     }

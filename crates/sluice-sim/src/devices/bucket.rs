@@ -52,6 +52,10 @@ impl Model for TokenBucket {
         })
     }
 
+    fn holds(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.busy.saturating_sub(self.depth_nanos)
     }

@@ -389,6 +389,10 @@ impl Model for Hdd {
         Some(command.job.slot)
     }
 
+    fn holds(&self) -> usize {
+        self.line.len() + self.queue.len() + usize::from(self.serving.is_some())
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.busy
     }

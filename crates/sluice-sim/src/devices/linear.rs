@@ -201,6 +201,10 @@ impl Model for Linear {
         Some(slot)
     }
 
+    fn holds(&self) -> usize {
+        self.line.len() + usize::from(self.serving.is_some())
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.busy
     }

@@ -161,6 +161,11 @@ impl Model for Link {
         self.drops
     }
 
+    fn holds(&self) -> usize {
+        let waited_for = self.queue.iter().filter(|(_, slot)| slot.is_some()).count();
+        waited_for + self.queued.len() + self.dropped.len()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.busy
     }

@@ -52,6 +52,14 @@ pub trait Model {
         None
     }
 
+    /// Jobs that it has: they came, and were neither taken nor given up.
+    fn holds(&self) -> usize;
+
+    /// It stands still: it has jobs, and nothing will be over.
+    fn is_stalled(&self) -> bool {
+        false
+    }
+
     /// Jobs that were given up so far.
     fn dropped(&self) -> u64 {
         0

@@ -124,6 +124,14 @@ impl Model for Paced {
         self.inner.dropped()
     }
 
+    fn holds(&self) -> usize {
+        self.jobs.iter().flatten().count()
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.pace == Pace::Stalled || self.inner.is_stalled()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.inner.busy_nanos()
     }

@@ -207,6 +207,15 @@ impl Model for ReadAhead {
         self.device.dropped()
     }
 
+    fn holds(&self) -> usize {
+        let own = self.own.len() - self.free.len();
+        self.waiting.len() + self.over.len() + self.device.holds() - own
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.device.is_stalled()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.device.busy_nanos()
     }

@@ -81,6 +81,10 @@ impl Model for Servers {
         Some(slot)
     }
 
+    fn holds(&self) -> usize {
+        self.line.len() + self.serving.len()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.busy
     }

@@ -224,6 +224,10 @@ impl Model for Ssd {
         })
     }
 
+    fn holds(&self) -> usize {
+        self.over.len()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.busy
     }

@@ -65,12 +65,20 @@ impl Model for Toll {
         self.device.take(now)
     }
 
+    fn holds(&self) -> usize {
+        self.line.len() + self.device.holds()
+    }
+
     fn busy_nanos(&self) -> u64 {
         self.device.busy_nanos()
     }
 
     fn ahead_nanos(&self, now: Instant) -> u64 {
         self.device.ahead_nanos(now)
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.device.is_stalled()
     }
 
     fn servers(&self) -> u32 {

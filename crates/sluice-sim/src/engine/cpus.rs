@@ -156,7 +156,7 @@ impl Simulation {
     /// A node has failed while the driver domain worked for it.
     fn lost(&mut self, node: usize, job: Job) {
         let mut finished = std::mem::take(&mut self.finished);
-        self.nodes[node].over(self.now, job.slot, false, &mut finished);
+        self.nodes[node].give_up(self.now, job, &mut finished);
         finished.drain(..).for_each(|over| self.finish(node, &over));
         self.finished = finished;
     }

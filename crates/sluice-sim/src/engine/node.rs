@@ -32,6 +32,8 @@ struct Port {
     model: Box<dyn Model>,
     /// Somebody works on the jobs before the model has them; those that nobody has taken yet.
     staged: Option<Vec<Job>>,
+    /// Jobs that somebody works on, staged or taken.
+    worked_on: u64,
 }
 
 impl Device for Port {
@@ -39,7 +41,10 @@ impl Device for Port {
         let request = &submission.request;
         let job = Job { slot: submission.slot, kind: request.kind, offset: request.offset, length: request.length };
         match &mut self.staged {
-            Some(staged) => staged.push(job),
+            Some(staged) => {
+                self.worked_on += 1;
+                staged.push(job);
+            }
             None => self.model.submit(now, job),
         }
     }
@@ -63,7 +68,7 @@ impl Node {
     pub(super) fn new(front: Front, model: Box<dyn Model>) -> Self {
         Node {
             front,
-            port: Port { model, staged: None },
+            port: Port { model, staged: None, worked_on: 0 },
             wake: None,
             stirred: false,
             unsettled: false,
@@ -128,8 +133,20 @@ impl Node {
 
     /// A job that was worked on.
     pub(super) fn start(&mut self, now: Instant, job: Job) {
+        self.port.worked_on -= 1;
         self.port.model.submit(now, job);
         self.unsettled = true;
+    }
+
+    /// A job that was worked on in vain.
+    pub(super) fn give_up(&mut self, now: Instant, job: Job, finished: &mut Vec<Finished>) {
+        self.port.worked_on -= 1;
+        self.over(now, job.slot, false, finished);
+    }
+
+    /// Jobs that the device has, and those that somebody works on before.
+    pub(super) fn jobs(&self) -> u64 {
+        self.port.model.holds() as u64 + self.port.worked_on
     }
 
     /// A slot is free again.

@@ -1,0 +1,90 @@
+//! The checks after a run: they see what a broken device does.
+
+use std::time::Duration;
+
+use sluice_sched::gate::Slot;
+use sluice_sched::scheduler::Facts;
+use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sim::checks::{Broken, check};
+use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::devices::{Job, Model};
+use sluice_sim::engine::Simulation;
+use sluice_sim::random::stream;
+use sluice_sim::workloads::{Address, Closed, Mix};
+
+/// One VM with so many requests outstanding, before a device that has all of them.
+fn simulation(model: Box<dyn Model>, outstanding: u32) -> Simulation {
+    let facts = Facts { depth: outstanding, rotational: false, reference: Bytes::kib(8) };
+    let noop = (schedulers::find("noop").unwrap().build)(&facts, &Default::default()).unwrap();
+    let gate = Gate::new(noop, GateSettings { depth: outstanding, ..GateSettings::default() });
+    let mut simulation = Simulation::new(gate, model, Duration::from_millis(500), Duration::from_secs(1));
+    let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 100 << 30) };
+    let reads = Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, stream(1, "reads"));
+    simulation.add_vm(Policy::default(), 0, Box::new(reads)).unwrap();
+    simulation
+}
+
+fn broken(mut simulation: Simulation) -> Vec<Broken> {
+    simulation.run_until(Instant::from_millis(2000));
+    check(&simulation)
+}
+
+/// Two servers that together do 1,000 requests a second.
+fn servers() -> Box<dyn Model> {
+    Box::new(Servers::new(2, ServiceTime::Fixed(Duration::from_millis(2)), stream(1, "service")))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// Forgets a request that it was to say is over.
+    Loses,
+    /// Has it and does not come to it.
+    NeverEnds,
+    /// Says that it worked more than it could.
+    Boasts,
+}
+
+/// A device with a fault, which shows at the hundredth request.
+struct Faulty {
+    device: Box<dyn Model>,
+    fault: Fault,
+    over: u64,
+}
+
+impl Model for Faulty {
+    fn submit(&mut self, now: Instant, job: Job) {
+        self.device.submit(now, job);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let is_hung = self.fault == Fault::NeverEnds && self.over >= 100;
+        self.device.next().filter(|_| !is_hung)
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Slot> {
+        let slot = self.device.take(now)?;
+        self.over += 1;
+        if self.over == 100 && self.fault == Fault::Loses { self.take(now) } else { Some(slot) }
+    }
+
+    fn holds(&self) -> usize {
+        self.device.holds()
+    }
+
+    fn busy_nanos(&self) -> u64 {
+        self.device.busy_nanos() * if self.fault == Fault::Boasts { 2 } else { 1 }
+    }
+
+    fn servers(&self) -> u32 {
+        self.device.servers()
+    }
+}
+
+#[test]
+fn what_a_device_loses_or_never_ends_is_seen() {
+    let with = |fault| broken(simulation(Box::new(Faulty { device: servers(), fault, over: 0 }), 8));
+    assert_eq!(with(Fault::Loses), [Broken::Lost { node: 0, waited_for: 8, there: 7 }]);
+    assert_eq!(with(Fault::NeverEnds), [Broken::Stuck { node: 0, there: 8 }]);
+    let boasts = with(Fault::Boasts);
+    assert!(matches!(boasts[..], [Broken::Busy { time: 2_000_000_000, servers: 2, .. }]), "{boasts:?}");
+}
