@@ -1,11 +1,15 @@
-//! The checks after a run: they see what a broken device does.
+//! The checks after a run: they see what a broken device does, and a device that does its work breaks none.
 
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
 use sluice_sched::scheduler::Facts;
+use sluice_sched::units::Iops;
 use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::{Broken, check};
+use sluice_sim::devices::array::{Array, Layout};
+use sluice_sim::devices::bucket::TokenBucket;
+use sluice_sim::devices::hdd::HddSpec;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::{Job, Model};
 use sluice_sim::engine::Simulation;
@@ -87,4 +91,13 @@ fn what_a_device_loses_or_never_ends_is_seen() {
     assert_eq!(with(Fault::NeverEnds), [Broken::Stuck { node: 0, there: 8 }]);
     let boasts = with(Fault::Boasts);
     assert!(matches!(boasts[..], [Broken::Busy { time: 2_000_000_000, servers: 2, .. }]), "{boasts:?}");
+}
+
+#[test]
+fn an_array_and_a_bucket_with_all_that_they_can_hold_are_not_busier_than_the_time() {
+    let drive = HddSpec { queue: 32, ..HddSpec::sata_7200_1tb() };
+    let array = Array::new(Layout::Raid0, 256, 64 << 10, &drive);
+    assert_eq!(broken(simulation(Box::new(array), 4096)), [], "256 disks, each in the middle of something");
+    let bucket = TokenBucket::new(Iops::per_second(100), 1);
+    assert_eq!(broken(simulation(Box::new(bucket), 60_000)), [], "ten minutes of tokens have been promised");
 }

@@ -302,6 +302,10 @@ impl Model for Array {
         self.disks.iter().map(Model::busy_nanos).sum()
     }
 
+    fn ahead_nanos(&self, now: Instant) -> u64 {
+        self.disks.iter().map(|disk| disk.ahead_nanos(now)).sum()
+    }
+
     fn servers(&self) -> u32 {
         self.disks.len() as u32
     }

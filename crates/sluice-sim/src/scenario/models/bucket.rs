@@ -37,10 +37,19 @@ impl Default for Bucket {
     }
 }
 
+/// What filling a bucket may take at most: more are too many nanoseconds to count.
+const FILL_SECONDS_MAX: f64 = 1e9;
+
 fn derive(table: &ParamTable) -> Result<Derived, ParamError> {
     let bucket: Bucket = parse(table)?;
     within("rate", bucket.rate.as_f64(), 0.001, 1e9)?;
     within("burst", bucket.burst, 1, 1_000_000_000)?;
+    if f64::from(bucket.burst) / bucket.rate.as_f64() > FILL_SECONDS_MAX {
+        let (burst, rate) = (bucket.burst, bucket.rate);
+        let wrong =
+            format!("a bucket of {burst} tokens takes more than 30 years to fill at {rate}; lower burst or raise rate");
+        return Err(ParamError(wrong));
+    }
     let most = (bucket.rate.as_f64(), "any requests, once its tokens are used up");
     Ok(Derived { span: bucket.size.0, most, facts: Vec::new(), rotational: false })
 }
