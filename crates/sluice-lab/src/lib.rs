@@ -19,6 +19,7 @@ pub mod band;
 pub mod device;
 pub mod figure;
 pub mod figures;
+pub mod parallel;
 pub mod report;
 pub mod run;
 pub mod scene;

@@ -1,15 +1,13 @@
 //! Runs figures over their bands, in parallel, and says what became of each row.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sluice_report::Table;
 
 use crate::band::Setting;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::parallel::{self, Progress};
 
 /// The part of the band's points at which a shape must hold.
 pub const BAND_SHARE: f64 = 0.9;
@@ -78,9 +76,6 @@ pub struct Reproduced<'a> {
     pub finding: Finding,
 }
 
-/// Told of each point that is over: how many are, of how many.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
-
 /// Runs everything. The same program gives the same results, however many threads there are.
 ///
 /// # Errors
@@ -89,32 +84,13 @@ pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced
     let jobs: Vec<(usize, Setting)> = (0..plan.figures.len())
         .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |setting| (figure, setting)))
         .collect();
-    let (next, over) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results = Mutex::new(BTreeMap::new());
-    std::thread::scope(|scope| {
-        for _ in 0..plan.threads.clamp(1, jobs.len().max(1)) {
-            scope.spawn(|| {
-                while let Some((figure, setting)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = point(plan, plan.figures[*figure], setting);
-                    if found.is_err() {
-                        next.store(jobs.len(), Ordering::Relaxed);
-                    }
-                    // What was found of the other points does no harm if one thread has panicked.
-                    let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    results.insert((*figure, *setting), found);
-                    progress(over.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
-                }
-            });
-        }
-    });
-    let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // In the order of the plan, so that it is the first error that is told.
-    let mut found: BTreeMap<_, _> =
-        results.into_iter().map(|(job, found)| Ok((job, found?))).collect::<Result<_, LabError>>()?;
+    let found =
+        parallel::each(&jobs, plan.threads, progress, |(figure, setting)| point(plan, plan.figures[*figure], setting))?;
+    // The points of a figure stand side by side.
+    let mut found = found.into_iter();
     let mut all = Vec::new();
-    for (number, figure) in plan.figures.iter().enumerate() {
-        let findings = points(figure, plan.quick).map(|setting| found.remove(&(number, setting)));
-        let mut findings: Vec<_> = findings.map(|finding| finding.expect("every job has a result")).collect();
+    for figure in &plan.figures {
+        let mut findings: Vec<_> = found.by_ref().take(points(figure, plan.quick).count()).collect();
         let rows = figure.rows.iter().map(|row| judge(figure, row, &findings)).collect();
         let elsewhere = elsewhere(figure, &findings);
         let mut finding = findings.swap_remove(0);

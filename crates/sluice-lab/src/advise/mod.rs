@@ -10,8 +10,6 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, culprits};
@@ -28,6 +26,7 @@ use sluice_sim::workloads::recipes::{self, Recipe};
 use sluice_sim::workloads::{Pace, Replay, Workload};
 
 use crate::figure::LabError;
+use crate::parallel::{self, Progress};
 use crate::setup::{Host, refused};
 
 mod choose;
@@ -110,46 +109,14 @@ pub struct Pair {
 ///
 /// # Errors
 /// A parameter that cannot be, a trace that cannot be read or is too short, or a run that broke a law.
-pub fn advise(question: &Question, jobs: usize, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Answer, LabError> {
+pub fn advise(question: &Question, jobs: usize, progress: Progress<'_>) -> Result<Answer, LabError> {
     check(question)?;
     let pairs: Vec<_> =
         question.guests.iter().flat_map(|guest| question.hosts.iter().map(move |host| (*guest, *host))).collect();
     let all: Vec<_> = pairs.iter().flat_map(|pair| (0..question.runs).map(move |run| (*pair, run))).collect();
-    let (next, over) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results = Mutex::new(vec![None; all.len()]);
-    let failed = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, all.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(((guest, host), run)) = all.get(number) else { break };
-                    match measure(question, guest, host, *run) {
-                        Ok(got) => results.lock().expect("no run panics while it holds it")[number] = Some(got),
-                        Err(error) => {
-                            // The first of them in the order of runs is told, and no new run begins.
-                            let mut failed = failed.lock().expect("no run panics while it holds it");
-                            if failed.as_ref().is_none_or(|(before, _)| number < *before) {
-                                *failed = Some((number, error));
-                            }
-                            next.store(all.len(), Ordering::Relaxed);
-                        }
-                    }
-                    progress(over.fetch_add(1, Ordering::Relaxed) + 1, all.len());
-                }
-            });
-        }
-    });
-    if let Some((_, error)) = failed.into_inner().expect("all runs are over") {
-        return Err(error);
-    }
-    let results = results.into_inner().expect("all runs are over");
+    let results = parallel::each(&all, jobs, progress, |((guest, host), run)| measure(question, guest, host, *run))?;
     let runs = results.chunks(question.runs as usize);
-    let pairs = pairs.into_iter().zip(runs).map(|((guest, host), runs)| Pair {
-        guest,
-        host,
-        runs: runs.iter().map(|got| got.expect("every run has a result")).collect(),
-    });
+    let pairs = pairs.into_iter().zip(runs).map(|((guest, host), runs)| Pair { guest, host, runs: runs.to_vec() });
     Ok(choose(pairs.collect(), question.vms, question.by))
 }
 
