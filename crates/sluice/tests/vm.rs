@@ -54,7 +54,7 @@ fn fio(disk: &str, options: &str) -> String {
 /// far one disk gets ahead of another, there is work for both.
 fn verified_until_enough(disk: &str) -> String {
     // Another place each time: what lies there from the time before would pass for what is written now.
-    let load = "--rw=randwrite --offset=$((8 * time++))m --size=8m --iodepth=32 \
+    let load = "--rw=randwrite --offset=$((4 * time++))m --size=4m --iodepth=32 \
                 --verify=crc32c --verify_fatal=1 --do_verify=1";
     let fio = fio(disk, load);
     format!(
@@ -267,7 +267,7 @@ fn a_guest_does_not_notice_that_the_daemon_was_killed() {
         ("read", Daemon::kill),
     ] {
         for vm in ["b", "a"] {
-            until("much is done", || daemon.accounts().vm(vm)["completed"][kind].as_u64() >= Some(500));
+            until("much is done", || daemon.accounts().vm(vm)["completed"][kind].as_u64() >= Some(200));
         }
         for vm in ["a", "b"] {
             until("much is in flight", || daemon.accounts().vm(vm)["outstanding"].as_u64() >= Some(8));
