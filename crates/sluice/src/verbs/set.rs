@@ -10,7 +10,7 @@ use crate::output::Format;
 
 /// Change what a VM or one of its volumes is promised, while it runs.
 ///
-/// Keys are those of the host file, checked as there: `sluice set db1 limit="500 iops" weight=300`. Holds until the daemon
+/// Keys are those of the host file, checked as there: `sluice set db1 limit="5000 iops" weight=300`. Holds until the daemon
 /// ends; a reload keeps it.
 #[derive(Args)]
 pub(crate) struct Set {
