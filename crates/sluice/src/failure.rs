@@ -7,6 +7,19 @@ use sluice_config::Diagnostics;
 
 use crate::output::Format;
 
+/// What an operator is told of exit codes; the codes themselves are in [`Failure::report`].
+pub(crate) const CODES: &str = "\
+Exit codes:
+  0  It is done, and the answer is yes
+  1  It failed, or the answer is no: errors in a file, a promise or an exact row that does not hold
+  2  The arguments are wrong
+  3  There is nothing of that name: VM, volume, scheduler, workload, figure, ...
+  4  It is refused as things are; nothing has changed
+  5  There is no daemon at the control socket
+
+With `-o json` what fails prints {\"ok\": false, \"error\": ...} on standard output too; a file with
+errors prints its \"diagnostics\". What is wrong with arguments is said on standard error alone.";
+
 /// Why a verb did not succeed.
 pub(crate) enum Failure {
     /// The host file is wrong; every finding is reported.

@@ -31,7 +31,7 @@ use output::Format;
 
 /// Per-VM reservation, limit and weight for shared disks.
 #[derive(Parser)]
-#[command(name = "sluice", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "sluice", version, propagate_version = true, arg_required_else_help = true, after_long_help = failure::CODES)]
 struct Cli {
     /// How results are printed on standard output.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
