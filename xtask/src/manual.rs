@@ -7,6 +7,7 @@ use crate::{Verb, workspace};
 use sluice_config::fields::{Choice, HOST, Key, Kind, Section};
 use sluice_config::scenario::fields::SCENARIO;
 use sluice_sched::{Descriptor, schedulers};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -50,7 +51,7 @@ fn host_file() -> String {
          over it in the order of their names. `sluice check` reports everything that is wrong at once; `sluice schema` \
          prints the same as a JSON Schema. Complete examples are in the folder `examples`.\n",
     );
-    section(&mut text, &HOST);
+    section(&mut text, &HOST, &mut BTreeSet::new());
     text
 }
 
@@ -62,7 +63,7 @@ fn scenario_file() -> String {
          that is wrong at once; `sluice schema scenario` prints the same as a JSON Schema. What it is for: \
          [the simulator](simulator.md). Complete examples are in the folder `examples`.\n",
     );
-    section(&mut text, &SCENARIO);
+    section(&mut text, &SCENARIO, &mut BTreeSet::new());
     text
 }
 
@@ -84,12 +85,15 @@ fn choice(text: &mut String, choice: &Choice) {
     }
 }
 
-/// A table, and after it the tables inside it.
-fn section(text: &mut String, section_: &Section) {
+/// A table, and after it the tables inside it that are not there yet: several have a policy's.
+fn section(text: &mut String, section_: &'static Section, there: &mut BTreeSet<&'static str>) {
+    if !there.insert(section_.title) {
+        return;
+    }
     if !section_.title.is_empty() {
         let _ = write!(text, "\n## `[{}]`\n\n{}.\n\n", section_.title, section_.doc);
         text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
-        for key in section_.keys().filter(|key| !is_table(&key.kind)) {
+        for key in section_.keys().filter(|key| !has_names(&key.kind)) {
             row(text, key);
         }
         if !section_.scheduler_tables.is_empty() {
@@ -100,7 +104,7 @@ fn section(text: &mut String, section_: &Section) {
     }
     for key in section_.keys() {
         if let Some(inner) = table_of(&key.kind) {
-            section(text, inner);
+            section(text, inner, there);
         }
         match &key.kind {
             // A VM's workload is what a named one is.
@@ -111,8 +115,9 @@ fn section(text: &mut String, section_: &Section) {
     }
 }
 
-fn is_table(kind: &Kind) -> bool {
-    matches!(kind, Kind::Table(_) | Kind::Named(_) | Kind::List(_) | Kind::Open(_) | Kind::NamedChoices(_))
+/// Whether the key is followed by a name, so that the titles of tables have it.
+fn has_names(kind: &Kind) -> bool {
+    matches!(kind, Kind::Named(_) | Kind::List(_) | Kind::Open(_) | Kind::NamedChoices(_))
 }
 
 fn table_of(kind: &Kind) -> Option<&'static Section> {
@@ -219,6 +224,18 @@ fn subcommands(help: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_table_has_two_places_in_a_page_and_every_key_has_one() {
+        for (path, text) in pages() {
+            let mut titles = BTreeSet::new();
+            let twice = text.lines().filter(|line| line.starts_with('#')).find(|line| !titles.insert(*line));
+            assert_eq!(twice, None, "{path}");
+        }
+        let policy = host_file();
+        let policy = policy.split("## `[policy.NAME]`").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        assert!(policy.contains("| `latency` | a table, see `[policy.NAME.latency]`"), "{policy}");
+    }
 
     #[test]
     fn the_pages_are_what_the_code_says() {
