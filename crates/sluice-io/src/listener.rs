@@ -74,10 +74,12 @@ pub enum ListenError {
         name: String,
     },
     /// The system says no.
-    #[error("Cannot listen on {endpoint}")]
+    #[error("Cannot listen on {endpoint}: {advice}")]
     Io {
         /// Which.
         endpoint: String,
+        /// What to check or change.
+        advice: &'static str,
         /// Why.
         #[source]
         source: io::Error,
@@ -219,30 +221,40 @@ pub fn listen_unix(endpoint: &Endpoint) -> Result<UnixListener, ListenError> {
     }
 }
 
+/// What to do where a socket's file cannot be made or removed.
+const NO_FILE: &str = "make its folder, and let this user write there";
+/// What to do where the file cannot get its owner.
+const NO_OWNER: &str = "state an owner, a group and a mode that this user may give; root may give all";
+/// What to do where an address cannot be had.
+const NO_ADDRESS: &str = "name an address of this host and a port that this user may take";
+
 fn bind(endpoint: &Endpoint) -> Result<Socket, ListenError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),
-        _ => ListenError::Io { endpoint: endpoint.to_string(), source },
+    let refused = |advice: &'static str| {
+        move |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),
+            _ => ListenError::Io { endpoint: endpoint.to_string(), advice, source },
+        }
     };
     match endpoint {
         Endpoint::Tcp(address) => {
-            let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-            listener.set_nonblocking(true).map_err(failed)?;
+            let failed = refused(NO_ADDRESS);
+            let listener = std::net::TcpListener::bind(address).map_err(&failed)?;
+            listener.set_nonblocking(true).map_err(&failed)?;
             Ok(Socket::Tcp(TcpListener::from_std(listener).map_err(failed)?))
         }
         Endpoint::Unix { path, owner, group, mode } => {
             remove_stale(path)?;
             let owner = resolve(endpoint, "user", owner.as_deref(), users::user)?;
             let group = resolve(endpoint, "group", group.as_deref(), users::group)?;
-            let listener = StdUnixListener::bind(path).map_err(failed)?;
+            let listener = StdUnixListener::bind(path).map_err(refused(NO_FILE))?;
             let adjusted = std::os::unix::fs::chown(path, owner, group)
                 .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(*mode)))
                 .and_then(|()| listener.set_nonblocking(true));
             adjusted.map_err(|source| {
                 let _ = std::fs::remove_file(path);
-                failed(source)
+                refused(NO_OWNER)(source)
             })?;
-            Ok(Socket::Unix(UnixListener::from_std(listener).map_err(failed)?))
+            Ok(Socket::Unix(UnixListener::from_std(listener).map_err(refused(NO_FILE))?))
         }
     }
 }
@@ -267,7 +279,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
     match StdUnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .map_err(|source| ListenError::Io { endpoint: path.display().to_string(), source }),
+            .map_err(|source| ListenError::Io { endpoint: path.display().to_string(), advice: NO_FILE, source }),
         _ => Err(ListenError::InUse(path.display().to_string())),
     }
 }

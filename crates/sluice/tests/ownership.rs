@@ -141,6 +141,24 @@ fn a_volume_without_direct_io_is_refused_unless_it_says_so() {
 }
 
 #[test]
+fn what_is_not_there_is_refused_with_what_to_make_or_name() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let host = place.device("") + &place.volume("a", "v", &image, "");
+    let elsewhere = |old: &Path, new: &Path| host.replace(old.to_str().unwrap(), new.to_str().unwrap());
+    let nowhere = elsewhere(&place.volume_socket("a", "v"), &place.file("none/a.sock"));
+    refused(&place, &nowhere, &["Cannot listen on", "none/a.sock: make its folder", "No such file or directory"]);
+    let control = format!("{host}[daemon]\ncontrol = \"{}\"\n", place.file("none/control").display());
+    refused(&place, &control, &["none/control: make its folder"]);
+    let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\n");
+    refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: name an address of this host"]);
+    let device = host.replacen(&format!("path = \"{}\"", place.folder().display()), "path = \"/dev/none0n1\"", 1);
+    refused(&place, &device, &["Device disk", "Cannot look at /dev/none0n1: name a block device that is there"]);
+    let short = host.replace("[vm.a.volume.v]\n", "[vm.a.volume.v]\nsize = \"2MiB\"\n");
+    refused(&place, &short, &["extend it or lower `offset` and `size`"]);
+}
+
+#[test]
 fn a_socket_that_somebody_listens_on_is_refused() {
     let place = Place::new();
     let image = place.image("a.img", MIB);

@@ -53,18 +53,17 @@ impl DiskSet {
     /// Resolves a file, folder or block device by its path.
     ///
     /// # Errors
-    /// [`SourceError::Disk`]: the path does not exist, sysfs does not show the device, or the devices
-    /// are stacked deeper than 16 layers.
+    /// [`SourceError::NoPath`]: the path does not exist, or is out of this user's reach. [`SourceError::Disk`]: sysfs does
+    /// not show the device, or the devices are stacked deeper than 16 layers.
     pub fn of_path(path: &Path) -> Result<Self, SourceError> {
-        device_under(path)
-            .and_then(|dev| Resolver::host().resolve(dev))
-            .map_err(|source| SourceError::Disk { path: path.to_path_buf(), source })
+        let dev = device_under(path).map_err(|source| SourceError::NoPath { path: path.to_path_buf(), source })?;
+        Resolver::host().resolve(dev).map_err(|source| SourceError::Disk { path: path.to_path_buf(), source })
     }
 
     /// Resolves an open file or block device; `path` is for the message only.
     ///
     /// # Errors
-    /// As [`DiskSet::of_path`].
+    /// [`SourceError::Disk`], as [`DiskSet::of_path`].
     pub fn of_fd(fd: impl AsFd, path: &Path) -> Result<Self, SourceError> {
         rustix::fs::fstat(fd)
             .map_err(io::Error::from)

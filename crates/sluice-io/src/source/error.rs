@@ -53,7 +53,9 @@ pub enum SourceError {
     },
 
     /// There is not one byte in it.
-    #[error("Volume {path} is empty: give the file a size (`truncate -s 10G`), or the volume a length above 0")]
+    #[error(
+        "Volume {path} is empty: give the file a size (`truncate -s 10G`), or the volume a `size` above 0 and an `offset` before the end"
+    )]
     Empty {
         /// The volume's path.
         path: PathBuf,
@@ -61,7 +63,7 @@ pub enum SourceError {
 
     /// The declared range goes beyond the end.
     #[error(
-        "Volume {path} is shorter than declared: it has {size_bytes} bytes and the volume needs {end_bytes}, extend it or lower `offset` and `length`"
+        "Volume {path} is shorter than declared: it has {size_bytes} bytes and the volume needs {end_bytes}, extend it or lower `offset` and `size`"
     )]
     TooShort {
         /// The volume's path.
@@ -74,7 +76,7 @@ pub enum SourceError {
 
     /// Offset or length do not suit direct I/O, or a virtual disk's sectors.
     #[error(
-        "Volume {path}: the volume's {what} of {value_bytes} bytes is no multiple of the block size {alignment_bytes}, round it"
+        "Volume {path}: the volume's {what} of {value_bytes} bytes is no multiple of the block size {alignment_bytes}, round it with `offset` and `size`, or a file itself with `truncate -s %{alignment_bytes}`"
     )]
     Misaligned {
         /// The volume's path.
@@ -134,6 +136,16 @@ pub enum SourceError {
         source: io::Error,
     },
 
+    /// What a device is named by is not there.
+    #[error("Cannot look at {path}: name a block device that is there, or a file or folder on the disk that is meant")]
+    NoPath {
+        /// The path that was to be resolved.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+
     /// The physical disk under a path is not known, so the rule of one gate per disk cannot be kept.
     #[error("Cannot find the disk under {path}: check that /sys is mounted and shows this device")]
     Disk {
@@ -171,6 +183,7 @@ mod tests {
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },
             SourceError::Length { path: path.clone(), length_bytes: 1 << 60, source: io() },
+            SourceError::NoPath { path: path.clone(), source: io() },
             SourceError::Disk { path, source: io() },
         ];
         for error in all {
