@@ -47,6 +47,8 @@ fn a_limit_is_set_and_lifted_under_a_client() {
         (&set["before"]["policy"]["limit_iops"], &set["after"]["policy"]["limit_iops"]),
         (&Value::Null, &100.0.into())
     );
+    let burst = (&set["before"]["policy"]["burst"], &set["after"]["policy"]["burst"]);
+    assert_eq!(burst, (&Value::Null, &1.into()), "whatever is set is seen");
     let limited = seconds_for(100);
     assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
     json(ask(&place, &["set", "a", "limit=unlimited"]));
@@ -66,7 +68,7 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
         (&["set", "a", "wieght=3"], 1, "did you mean 'weight'?"),
         (&["set", "b", "weight=3"], 3, "There is no VM b; there are a"),
         (&["detach", "a/w"], 3, "VM a has no volume w; it has v"),
-        (&["resize", "a", "5MiB"], 1, "name one of its volumes"),
+        (&["resize", "a", "5MiB"], 1, "a is a VM; name one of its volumes: v"),
         (&["resize", "a/v", "1MiB"], 4, "cannot be cut"),
         (&["resize", "a/v", "8000000TiB"], 4, "a.img 8796093022208000000 bytes long: choose a size"),
         (&["set", "a/v", "read_only=true"], 4, "detach it and attach it again"),

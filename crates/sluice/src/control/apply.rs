@@ -82,8 +82,8 @@ fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<R
         Request::Resize { target, size } => {
             let target = known(plane, &target)?;
             if target.volume.is_none() {
-                let names: Vec<&String> = plane.host().vms[&target.vm].volumes.keys().collect();
-                let error = format!("{target} is a VM; name one of its volumes: {names:?}");
+                let names: Vec<&str> = plane.host().vms[&target.vm].volumes.keys().map(String::as_str).collect();
+                let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
                 return Err(Reply::failed(Code::Invalid, error).into());
             }
             let bytes: Bytes = size.parse().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
@@ -185,5 +185,12 @@ fn describe_policy(policy: &sluice_sched::Policy) -> Value {
         "limit_iops": policy.limit.iops.map(sluice_sched::Iops::as_f64),
         "limit_bytes_per_second": policy.limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
         "weight": policy.weight.map(sluice_sched::Weight::as_f64),
+        "burst": policy.burst,
+        "idle_credit": policy.idle_credit,
+        "latency_p99_us": policy.latency.map(|target| target.p99.as_secs_f64() * 1e6),
+        "latency_reads_only": policy.latency.map(|target| target.reads_only),
+        "class": policy.class,
+        "priority_class": policy.priority_class,
+        "priority_level": policy.priority_level,
     })
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Code, Reply, Request};
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ impl Daemon {
         }
         match format {
             Format::Json => output::json(&json!({ "ok": true, "before": reply.before, "after": reply.after })),
-            Format::Table => print(&reply),
+            Format::Table => output::line(&told(&reply)),
         }
         Ok(())
     }
@@ -62,8 +62,68 @@ fn refused(reply: Reply) -> Failure {
     }
 }
 
-fn print(reply: &Reply) {
-    let show = |value: &serde_json::Value| if value.is_null() { "not there".to_owned() } else { value.to_string() };
-    output::line(&format!("before: {}", show(&reply.before)));
-    output::line(&format!("after:  {}", show(&reply.after)));
+/// What is told to people: what is there now, or what is different.
+fn told(reply: &Reply) -> String {
+    let (before, after) = (shown(&reply.before), shown(&reply.after));
+    if after.is_empty() {
+        return "Not served any more".to_owned();
+    }
+    if before.is_empty() {
+        let mut table = output::table(&["KEY", "NOW"]);
+        table.add_rows(after.into_iter().map(|(key, now)| [key, now]));
+        return table.to_string();
+    }
+    let was = |key: &str| before.iter().find(|(known, _)| known == key).map_or("-", |(_, was)| was.as_str());
+    let different: Vec<_> = after.iter().filter(|(key, now)| was(key) != now).collect();
+    if different.is_empty() {
+        return "Done; its policy, size and source are what they were".to_owned();
+    }
+    let mut table = output::table(&["KEY", "BEFORE", "NOW"]);
+    table.add_rows(different.into_iter().map(|(key, now)| [key, was(key), now]));
+    table.to_string()
+}
+
+/// A VM or a volume as names and values; nothing of what is not there.
+fn shown(value: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
+        other => other.to_string(),
+    };
+    let all = value.as_object().into_iter().flatten();
+    all.flat_map(|(key, value)| match value {
+        Value::Object(inner) => inner.iter().map(|(key, value)| (key.clone(), text(value))).collect(),
+        value => vec![(key.clone(), text(value))],
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(before: Value, after: Value) -> Reply {
+        Reply { ok: true, code: None, error: None, before, after }
+    }
+
+    fn lines(reply: &Reply) -> Vec<String> {
+        told(reply).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn people_are_told_what_is_different_in_words() {
+        let vm = |limit: Value, class: &str| json!({ "policy": { "limit_iops": limit, "class": class, "weight": 100.0 }, "volumes": ["a", "b"] });
+        let changed = reply(vm(Value::Null, "foreground"), vm(500.0.into(), "background"));
+        assert_eq!(lines(&changed), ["KEY BEFORE NOW", "class foreground background", "limit_iops - 500"]);
+        let same = reply(vm(Value::Null, "foreground"), vm(Value::Null, "foreground"));
+        assert_eq!(lines(&same), ["Done; its policy, size and source are what they were"]);
+        let new = reply(
+            Value::Null,
+            json!({ "device": "disk", "size_bytes": 42_949_672_960_u64, "policy": { "weight": 0.5 } }),
+        );
+        assert_eq!(lines(&new), ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"]);
+        assert_eq!(lines(&reply(vm(Value::Null, "foreground"), Value::Null)), ["Not served any more"]);
+    }
 }
