@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 use sluice_config::{Device, Host};
-use sluice_sched::Iops;
+use sluice_sched::{ByteRate, Iops};
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -23,7 +23,8 @@ pub(crate) struct Check {
 struct Promised {
     vms: usize,
     volumes: usize,
-    reserved: f64,
+    iops: f64,
+    bytes: u64,
 }
 
 impl Check {
@@ -43,16 +44,14 @@ impl Check {
 fn promised(host: &Host, device: &Device) -> Promised {
     let here = |vm: &&sluice_config::Vm| vm.volumes.values().any(|volume| volume.device == device.name);
     let volumes = host.vms.values().flat_map(|vm| vm.volumes.values());
+    let reservations = || host.vms.values().filter(here).map(|vm| vm.policy.reservation);
     Promised {
         vms: host.vms.values().filter(here).count(),
         volumes: volumes.filter(|volume| volume.device == device.name).count(),
-        reserved: host
-            .vms
-            .values()
-            .filter(here)
-            .filter_map(|vm| vm.policy.reservation.iops)
-            .map(Iops::as_f64)
-            .fold(0.0, |sum, iops| sum + iops),
+        iops: reservations().filter_map(|reserved| reserved.iops).map(Iops::as_f64).fold(0.0, |sum, iops| sum + iops),
+        bytes: reservations()
+            .filter_map(|reserved| reserved.bytes)
+            .fold(0, |sum, rate| rate.bytes_per_second().saturating_add(sum)),
     }
 }
 
@@ -61,14 +60,16 @@ fn print_json(host: &Host) {
         .devices
         .values()
         .map(|device| {
-            let Promised { vms, volumes, reserved } = promised(host, device);
+            let Promised { vms, volumes, iops, bytes } = promised(host, device);
             json!({
                 "device": device.name,
                 "scheduler": device.scheduler.name,
                 "depth": device.depth,
                 "reference_size_bytes": device.reference.0,
                 "capacity_iops": device.capacity.iops.map(Iops::as_f64),
-                "reserved_iops": reserved,
+                "bandwidth_bytes_per_second": device.capacity.bytes.map(ByteRate::bytes_per_second),
+                "reserved_iops": iops,
+                "reserved_bytes_per_second": bytes,
                 "vms": vms,
                 "volumes": volumes,
             })
@@ -80,17 +81,30 @@ fn print_json(host: &Host) {
 fn print_table(host: &Host) {
     let mut table = output::table(&["DEVICE", "SCHEDULER", "VMS", "VOLUMES", "CAPACITY", "RESERVED"]);
     for device in host.devices.values() {
-        let Promised { vms, volumes, reserved } = promised(host, device);
-        let capacity = device.capacity.iops.map_or("not stated".to_owned(), |iops| iops.to_string());
+        let Promised { vms, volumes, iops, bytes } = promised(host, device);
+        let in_requests = |iops: String| format!("{iops}@{}", device.reference);
+        let requests = device.capacity.iops.map(|iops| in_requests(iops.to_string()));
+        let bandwidth = device.capacity.bytes.map(|bytes| bytes.to_string());
+        let capacity = both(requests, bandwidth).unwrap_or_else(|| "not stated".to_owned());
+        let bytes = (bytes > 0).then(|| ByteRate::per_second(bytes).to_string());
+        let reserved = both(Some(in_requests(format!("{iops} iops"))), bytes).expect("one of them is there");
         table.add_row([
             device.name.clone(),
             device.scheduler.name.to_owned(),
             vms.to_string(),
             volumes.to_string(),
-            format!("{capacity}@{}", device.reference),
-            format!("{reserved} iops@{}", device.reference),
+            capacity,
+            reserved,
         ]);
     }
     output::line(&table.to_string());
     output::line("No errors");
+}
+
+/// Requests and bytes of which either may be absent.
+fn both(requests: Option<String>, bytes: Option<String>) -> Option<String> {
+    match (requests, bytes) {
+        (Some(requests), Some(bytes)) => Some(format!("{requests}, {bytes}")),
+        (one, other) => one.or(other),
+    }
 }
