@@ -141,7 +141,22 @@ fn every_example_runs_and_repeats() {
 }
 
 #[test]
+fn a_folder_that_cannot_be_written_is_refused_with_the_option_that_names_it() {
+    for verb in ["run", "sweep"] {
+        let refused = sim(&[verb, "scenario-division.toml", "--out", "/proc/none"]);
+        assert_eq!(refused.code(), Some(4), "{verb}");
+        let said = refused.failed();
+        assert!(
+            said.contains("Cannot write into /proc") && said.contains("name a folder with --out"),
+            "{verb}: {said}"
+        );
+    }
+}
+
+#[test]
 fn check_says_what_follows() {
+    let nodes = sim(&["check", "scenario-three-nodes.toml"]).ok();
+    assert!(nodes.starts_with("Device store: 3 nodes of servers, scheduler mclock\n"), "{nodes}");
     let result = json_of(&sim(&["check", "scenario-aged-ssd.toml", "-o", "json"]));
     let device = &result["devices"][0];
     assert_eq!((device["reserved_iops"].as_f64(), device["capacity_iops"].as_f64()), (Some(500.0), Some(1000.0)));

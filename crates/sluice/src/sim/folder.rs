@@ -31,7 +31,7 @@ impl Folder {
             return Err(Failure::Refused(text));
         }
         let above = above(name);
-        fs::create_dir_all(&above).map_err(|error| cannot("make", &above, &error))?;
+        can_be_written("--out", &above)?;
         let prefix = prefix(name);
         remove_left_over(&above, &prefix);
         let making = tempfile::Builder::new()
@@ -67,6 +67,17 @@ impl Folder {
         readable(&made)?;
         fs::rename(&made, &self.name).map_err(|error| cannot("make", &self.name, &error))
     }
+}
+
+/// Makes a folder that an option names, and a file in it that goes away again.
+pub(crate) fn can_be_written(option: &str, folder: &Path) -> Result<(), Failure> {
+    let tried = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    tried.map(drop).map_err(|error| {
+        Failure::Refused(format!(
+            "Cannot write into {} ({error}); name a folder with {option} that can be made or written",
+            folder.display()
+        ))
+    })
 }
 
 /// How the names of all begin that is made on the way to a folder.

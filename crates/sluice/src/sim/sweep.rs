@@ -119,7 +119,7 @@ impl<'a> Plan<'a> {
     /// Does what is not done yet, on so many threads, and puts the results together.
     pub(crate) fn perform(&self, threads: usize, progress: &mut Progress) -> Result<Value, Failure> {
         let runs = self.folder.join("runs");
-        fs::create_dir_all(&runs).map_err(|error| cannot("make", &runs, &error))?;
+        folder::can_be_written("--out", &runs)?;
         [&runs, &self.folder].into_iter().for_each(|folder| remove_left_over(folder, UNFINISHED));
         // From now on nothing looks finished that is not.
         let finished = self.folder.join(SWEEP);

@@ -57,10 +57,10 @@ impl Reproduce {
         // Both before the first simulation: all of them take minutes, and would be for nothing.
         if let Some(docs) = &self.docs {
             whole_papers(&figures)?;
-            can_be_written("--docs", docs)?;
+            folder::can_be_written("--docs", docs)?;
         }
         if let Some(out) = &self.out {
-            can_be_written("--out", out)?;
+            folder::can_be_written("--out", out)?;
         }
         let _alone = self.out.as_deref().map(alone).transpose()?;
         let kept = self.out.as_deref().map(|out| keep(out, self.fresh)).transpose()?;
@@ -135,21 +135,10 @@ fn whole_papers(figures: &[&Figure]) -> Result<(), Failure> {
     )))
 }
 
-/// Makes a folder that an option names, and a file in it that goes away again.
-fn can_be_written(option: &str, folder: &Path) -> Result<(), Failure> {
-    let tried = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
-    tried.map(drop).map_err(|error| {
-        Failure::Refused(format!(
-            "Cannot write into {} ({error}); name a folder with {option} that can be made or written",
-            folder.display()
-        ))
-    })
-}
-
 /// The folder for what is finished, and what that depends on: this very program.
 fn keep(out: &Path, fresh: bool) -> Result<(PathBuf, String), Failure> {
     let folder = out.join("finished");
-    can_be_written("--out", &folder)?;
+    folder::can_be_written("--out", &folder)?;
     if fresh {
         std::fs::remove_dir_all(&folder)?;
         std::fs::create_dir_all(&folder)?;

@@ -105,9 +105,9 @@ fn asks(loaded: &Loaded, number: usize) -> String {
 fn print_device(loaded: &Loaded, number: usize) {
     let device = &loaded.scenario.devices[number];
     let derived = &loaded.derived[number];
-    let nodes = if device.nodes == 1 { String::new() } else { format!(", {} nodes of", device.nodes) };
+    let nodes = if device.nodes == 1 { String::new() } else { format!("{} nodes of ", device.nodes) };
     output::line(&format!(
-        "Device {}:{nodes} {}, scheduler {}",
+        "Device {}: {nodes}{}, scheduler {}",
         device.name,
         device.model.name(),
         device.scheduler.name
