@@ -258,6 +258,20 @@ fn what_belongs_together_is_checked() {
     }
 }
 
+#[test]
+fn a_file_without_sim_is_told_so_once() {
+    assert_eq!(
+        refused("").to_string(),
+        "error: There is no [sim]\n --> s.toml\n  = hint: add [sim] with duration = \"60s\"\n\n1 error"
+    );
+}
+
+#[test]
+fn a_trace_that_is_not_there_has_no_row() {
+    let said = refused(&format!("{GOOD}[trace.t]\nfile = \"none\"\nformat = \"spc\"\n"));
+    assert!(said.contains("none: Cannot be opened: No such file") && !said.contains("Row"), "{said}");
+}
+
 /// A link, a VM on it, and CPUs, to which a case adds one or in which it replaces a line.
 const LINK: &str = r#"[sim]
 duration = "10s"

@@ -98,7 +98,10 @@ fn what_does_not_exist_is_refused_with_what_does() {
             &["--trace", "x", "--trace-format", "pcap", "--device", "hdd"],
             "No trace format is called 'pcap'; there are: spc",
         ),
-        (&["--trace", "/none", "--trace-format", "spc", "--device", "hdd"], "/none is not a trace of format spc"),
+        (
+            &["--trace", "/none", "--trace-format", "spc", "--device", "hdd"],
+            "error: Trace /none cannot be opened: No such file",
+        ),
         (&["closed,speed", "--device", "hdd"], "'speed' of 'closed,speed' is no parameter"),
         (&["closed,speed=1", "--device", "hdd"], "Workload closed has no parameter 'speed'; it has "),
         (&["closed,size=big", "--device", "hdd"], "Workload closed: size: "),

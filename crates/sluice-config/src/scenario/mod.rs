@@ -248,11 +248,8 @@ fn workloads<'a>(root: &Reader<'a>) -> BTreeMap<String, &'a Node> {
 }
 
 fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
-    if root.node("sim").is_none() {
-        root.missing("sim", "");
-        if !root.report.is_incomplete() {
-            root.report.error(root.place, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
-        }
+    if root.node("sim").is_none() && !root.report.is_incomplete() {
+        root.report.error(root.place, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
     }
     let mut reader = root.table("sim")?;
     reader.whose = "[sim]".into();

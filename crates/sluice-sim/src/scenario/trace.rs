@@ -82,7 +82,7 @@ impl Scan {
     /// # Errors
     /// The file cannot be opened, or a row of it is none.
     pub fn read(file: &Path, format: Format, stream: Option<u32>) -> Result<Scan, TraceError> {
-        let rows = rows(file, format, stream).map_err(|source| TraceError::Io { row: 0, source })?;
+        let rows = rows(file, format, stream).map_err(|source| TraceError::Open { source })?;
         let (mut scan, mut first) = (Scan { digest: 0xcbf2_9ce4_8422_2325, ..Scan::default() }, None);
         for row in rows {
             let row = row?;

@@ -108,7 +108,14 @@ pub enum TraceError {
         /// What should be.
         expected: &'static str,
     },
-    /// The file cannot be read.
+    /// There is no such file, or none that can be read.
+    #[error("Cannot be opened: {source}")]
+    Open {
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file cannot be read on.
     #[error("Row {row}: {source}")]
     Io {
         /// How far it was read.

@@ -1,6 +1,7 @@
 //! `sluice advise WORKLOAD --device MODEL`
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -17,6 +18,7 @@ use sluice_sched::{Descriptor, schedulers};
 use sluice_sim::scenario::models;
 use sluice_sim::scenario::trace::{FORMATS, Scan};
 use sluice_sim::statistics::Mean;
+use sluice_sim::traces::TraceError;
 use sluice_sim::workloads::recipes;
 
 use crate::failure::Failure;
@@ -162,8 +164,12 @@ impl Advise {
         let name = self.trace_format.as_deref().expect("clap requires it beside a trace");
         let found = FORMATS.iter().find(|(known, _)| *known == name);
         let (_, format) = found.ok_or_else(|| unknown("trace format", name, FORMATS.iter().map(|(name, _)| *name)))?;
-        let scan = Scan::read(file, *format, None).map_err(|error| {
-            Failure::Refused(format!("{} is not a trace of format {name}: {error}", file.display()))
+        let scan = Scan::read(file, *format, None).map_err(|error| match error {
+            TraceError::Open { source } => {
+                let text = format!("Trace {} cannot be opened: {source}", file.display());
+                if source.kind() == ErrorKind::NotFound { Failure::NotFound(text) } else { Failure::Refused(text) }
+            }
+            error => Failure::Refused(format!("{} is not a trace of format {name}: {error}", file.display())),
         })?;
         if scan.rows == 0 {
             return Err(Failure::Refused(format!("{} has no request; name a trace that has some", file.display())));
