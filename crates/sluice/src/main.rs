@@ -50,7 +50,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::start_logging(cli.verbose, cli.quiet || cli.verbose == 0 && cli.verb.is_a_show());
     match cli.verb.run(cli.output, cli.quiet) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => output::lost().map_or(ExitCode::SUCCESS, |error| {
+            anstream::eprintln!(
+                "error: Standard output has not got all of it: {error}; make room, or write it elsewhere"
+            );
+            ExitCode::FAILURE
+        }),
         Err(failure) => failure.report(cli.output),
     }
 }

@@ -1,6 +1,7 @@
 //! What goes to standard output and to standard error.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -35,9 +36,30 @@ pub(crate) fn json(value: &impl Serialize) {
     line(&text);
 }
 
-/// Prints a line; a closed pipe is no error.
+/// Prints a line; a closed pipe is no error, anything else is remembered as [`lost`].
 pub(crate) fn line(text: &str) {
-    let _ = writeln!(anstream::stdout(), "{text}");
+    written(writeln!(anstream::stdout(), "{text}"));
+}
+
+/// Prints what has its own lines.
+pub(crate) fn raw(bytes: &[u8]) {
+    let mut stdout = std::io::stdout();
+    written(stdout.write_all(bytes).and_then(|()| stdout.flush()));
+}
+
+/// Why standard output has not got all of what was printed, if it has not: who reads it later must not take it for whole.
+pub(crate) fn lost() -> Option<&'static str> {
+    LOST.get().map(String::as_str)
+}
+
+static LOST: OnceLock<String> = OnceLock::new();
+
+fn written(result: std::io::Result<()>) {
+    if let Err(error) = result
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        LOST.get_or_init(|| error.to_string());
+    }
 }
 
 /// A table with a header.

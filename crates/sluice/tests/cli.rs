@@ -285,6 +285,22 @@ fn completions_are_printed_for_every_shell() {
 }
 
 #[test]
+fn what_has_no_room_is_not_taken_for_printed() {
+    let example = example("host.toml");
+    for arguments in [&["schema"][..], &["-o", "json", "check", &example], &["completions", "bash"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let child = sluice().args(arguments).stdout(full).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(
+            said.starts_with("error: Standard output has not got all of it: No space left"),
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
+#[test]
 fn a_reader_that_has_left_is_no_error() {
     let example = example("host.toml");
     for arguments in

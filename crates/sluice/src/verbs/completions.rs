@@ -1,7 +1,5 @@
 //! `sluice completions SHELL`
 
-use std::io::Write;
-
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
@@ -20,8 +18,8 @@ impl Completions {
         let mut command = crate::Cli::command();
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "sluice", &mut script);
-        // Into memory first: generating panics where it cannot write, and a closed pipe is no error.
-        let _ = std::io::stdout().write_all(&script);
+        // Into memory first: generating panics where it cannot write.
+        crate::output::raw(&script);
         Ok(())
     }
 }
