@@ -365,7 +365,8 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
     let place = Place::new();
     let image = place.image("a.img", 64 * MIB);
     let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = \"10ms\"\n";
-    let daemon = Daemon::serve(&place, &(place.device(delay) + &volume(&place, "a", "v", &image, "")));
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let daemon = Daemon::serve(&place, &(control + &place.device(delay) + &volume(&place, "a", "v", &image, "")));
     let slots = ["-m", "512M,slots=1,maxmem=1G"].map(str::to_owned);
     let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]).with(slots));
     guest.start(&fio("vda", "--rw=randrw --size=32m --iodepth=32 --time_based --runtime=3600"));
@@ -375,6 +376,15 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
         until("nothing is in flight", || daemon.accounts().vm("a")["outstanding"] == 0);
         guest.qmp.execute("cont", &json!({}));
     }
+    guest.progress("vda", 200);
+    // What a limit holds back waits in the guest while it is paused, and not the pause for the limit.
+    let limit = |limit: &str| run(sluice().args(["set", "a", limit, "--socket"]).arg(place.socket("control"))).ok();
+    limit("limit=3 iops");
+    until("its requests wait", || daemon.accounts().vm("a")["outstanding"].as_u64() >= Some(16));
+    guest.qmp.execute("stop", &json!({}));
+    assert_eq!(daemon.accounts().vm("a")["outstanding"], 0);
+    limit("limit=unlimited");
+    guest.qmp.execute("cont", &json!({}));
     guest.progress("vda", 200);
     let memory = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 128 * MIB, "share": true });
     guest.qmp.execute("object-add", &memory);
