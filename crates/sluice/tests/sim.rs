@@ -307,6 +307,28 @@ fn logs_are_those_of_fio() {
     assert_eq!(sum("out/a_bw.1.log"), requests * 8);
 }
 
+#[test]
+fn who_completes_nothing_has_no_latency() {
+    let place = Place::new();
+    let idle =
+        "[vm.c]\ndevice = \"d\"\nworkload = \"closed\"\n[[timeline]]\nat = \"4s\"\nvm = \"c\"\nchange = \"start\"\n";
+    let file = place.write("s.toml", format!("{SMALL}{idle}[sweep]\nseeds = 2\n"));
+    let result = json_of(&run(sluice().args(["-o", "json", "sim", "run"]).arg(&file)));
+    let vm = &result["vms"][2];
+    assert_eq!((vm["vm"].as_str(), vm["completed"].as_u64()), (Some("c"), Some(0)));
+    assert!(vm["latency_us"].as_object().unwrap().values().all(Value::is_null), "{vm}");
+    in_folder(&place, &["run", "s.toml", "--out", "out"]).ok();
+    assert!(text(&place, "out/report.html").contains("<td>-</td>"));
+    let swept = in_folder(&place, &["sweep", "s.toml", "--out", "swept"]).ok();
+    let line = swept.lines().find(|line| line.contains(" c ")).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["as", "written", "c", "0.0", "±", "0.0", "-", "-"]);
+    let sweep: Value = serde_json::from_str(&text(&place, "swept/sweep.json")).unwrap();
+    let none = serde_json::json!({ "mean": null, "half_interval_95": null, "runs": 0 });
+    assert_eq!(sweep["points"][0]["vms"][2]["latency_us_p99"], none);
+    let csv = text(&place, "swept/sweep.csv");
+    assert_eq!(csv.lines().last(), Some("c,0.0,0.0,0.0,0.0,,,,,,"));
+}
+
 const SWEEP: &str = "[sweep]\nvm.b.weight = [100, 200, 300]\ndevice.d.depth = [1, 8]\nseeds = 3\n";
 
 #[test]

@@ -58,7 +58,8 @@ fn vms(result: &Value) -> Table {
         ["VM", "completed", "IOPS", "MB/s", "mean [ms]", "p50 [ms]", "p99 [ms]", "by reservation", "by weight"];
     let mut table = Table::new("What each VM got", &columns);
     for vm in list(&result["vms"]) {
-        let latency = |what: &str| format!("{:.3}", number(&vm["latency_us"][what]) / 1000.0);
+        let shown = |micros: f64| format!("{:.3}", micros / 1000.0);
+        let latency = |what: &str| vm["latency_us"][what].as_f64().map_or_else(|| "-".to_owned(), shown);
         table.row([
             text(&vm["vm"]).to_owned(),
             vm["completed"].to_string(),
@@ -141,11 +142,12 @@ fn means(points: &[Value], names: &[String], what: &str, title: &str) -> Table {
     table
 }
 
-/// `250.0 ± 1.2`
+/// `250.0 ± 1.2`; a dash where there is nothing of which it could be one.
 pub(crate) fn mean(value: &Value) -> String {
-    match value["half_interval_95"].as_f64() {
-        Some(half) => format!("{:.1} ± {half:.1}", number(&value["mean"])),
-        None => format!("{:.1}", number(&value["mean"])),
+    match (value["mean"].as_f64(), value["half_interval_95"].as_f64()) {
+        (Some(mean), Some(half)) => format!("{mean:.1} ± {half:.1}"),
+        (Some(mean), None) => format!("{mean:.1}"),
+        (None, _) => "-".to_owned(),
     }
 }
 

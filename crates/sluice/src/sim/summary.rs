@@ -40,15 +40,16 @@ struct Vm<'a> {
     ended_s: Option<f64>,
 }
 
+/// Of what was completed; nothing where nothing was.
 #[derive(Serialize)]
 struct Latency {
-    mean: f64,
-    p50: f64,
-    p99: f64,
-    p90: f64,
-    p95: f64,
+    mean: Option<f64>,
+    p50: Option<f64>,
+    p99: Option<f64>,
+    p90: Option<f64>,
+    p95: Option<f64>,
     #[serde(rename = "p99.9")]
-    p99_9: f64,
+    p99_9: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -118,15 +119,20 @@ fn micros(time: std::time::Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
+/// A latency of a VM; nothing if it has none because nothing of it was completed: that is not the shortest.
+pub(crate) fn latency_us(vm: &VmOutcome, latency: std::time::Duration) -> Option<f64> {
+    (vm.completed > 0).then(|| micros(latency))
+}
+
 fn vm(vm: &VmOutcome) -> Vm<'_> {
-    let at = |percent| micros(vm.percentile(percent));
+    let at = |percent| latency_us(vm, vm.percentile(percent));
     Vm {
         vm: &vm.name,
         completed: vm.completed,
         iops: vm.iops,
         bytes_per_second: vm.bytes_per_second,
         latency_us: Latency {
-            mean: micros(vm.mean),
+            mean: latency_us(vm, vm.mean),
             p50: at(50.0),
             p99: at(99.0),
             p90: at(90.0),

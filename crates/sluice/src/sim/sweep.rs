@@ -17,20 +17,20 @@ use sluice_sim::statistics::Mean;
 
 use super::folder::{self, UNFINISHED, cannot, remove_left_over, say_refused, write_whole};
 use super::report;
-use super::summary::VERSION;
+use super::summary::{VERSION, latency_us};
 use crate::failure::Failure;
 use crate::program;
 use crate::progress::Progress;
 
 /// The file that a finished sweep has.
 pub(crate) const SWEEP: &str = "sweep.json";
-/// A number of a run.
-type Measure = fn(&VmRun) -> f64;
+/// A number of a run; nothing where there is none, as of latencies where nothing was completed.
+type Measure = fn(&VmRun) -> Option<f64>;
 
 /// What is compared: its name, and how it is read from a run.
 const MEASURES: [(&str, Measure); 5] = [
-    ("iops", |vm| vm.iops),
-    ("bytes_per_second", |vm| vm.bytes_per_second),
+    ("iops", |vm| Some(vm.iops)),
+    ("bytes_per_second", |vm| Some(vm.bytes_per_second)),
     ("latency_us_mean", |vm| vm.latency_us_mean),
     ("latency_us_p50", |vm| vm.latency_us_p50),
     ("latency_us_p99", |vm| vm.latency_us_p99),
@@ -53,9 +53,9 @@ struct VmRun {
     completed: u64,
     iops: f64,
     bytes_per_second: f64,
-    latency_us_mean: f64,
-    latency_us_p50: f64,
-    latency_us_p99: f64,
+    latency_us_mean: Option<f64>,
+    latency_us_p50: Option<f64>,
+    latency_us_p99: Option<f64>,
 }
 
 /// What is to be done.
@@ -170,9 +170,11 @@ fn means(runs: &[Run], vm: usize) -> Value {
     let mut means = serde_json::Map::new();
     means.insert("vm".to_owned(), json!(runs[0].vms[vm].vm));
     for (name, measure) in MEASURES {
-        let values: Vec<f64> = runs.iter().map(|run| measure(&run.vms[vm])).collect();
-        let mean = Mean::of(&values).expect("a point has one run or more");
-        means.insert(name.to_owned(), json!({ "mean": mean.mean, "half_interval_95": mean.half, "runs": mean.runs }));
+        let values: Vec<f64> = runs.iter().filter_map(|run| measure(&run.vms[vm])).collect();
+        let mean = Mean::of(&values);
+        let (half, middle) = (mean.and_then(|mean| mean.half), mean.map(|mean| mean.mean));
+        let of = json!({ "mean": middle, "half_interval_95": half, "runs": values.len() });
+        means.insert(name.to_owned(), of);
     }
     Value::Object(means)
 }
@@ -218,15 +220,14 @@ fn worker(open: &[&Task<'_>], states: Option<&States>, next: &AtomicUsize, stop:
 }
 
 fn keep(task: &Task<'_>, outcome: &Outcome) -> Told {
-    let micros = |time: std::time::Duration| time.as_nanos() as f64 / 1000.0;
     let vms = outcome.vms.iter().map(|vm| VmRun {
         vm: vm.name.clone(),
         completed: vm.completed,
         iops: vm.iops,
         bytes_per_second: vm.bytes_per_second,
-        latency_us_mean: micros(vm.mean),
-        latency_us_p50: micros(vm.percentile(50.0)),
-        latency_us_p99: micros(vm.percentile(99.0)),
+        latency_us_mean: latency_us(vm, vm.mean),
+        latency_us_p50: latency_us(vm, vm.percentile(50.0)),
+        latency_us_p99: latency_us(vm, vm.percentile(99.0)),
     });
     let broken = outcome.broken().map(|(check, what)| format!("seed {}: {check}: {what}", outcome.seed));
     let (program, seed) = (task.program.to_owned(), outcome.seed);
