@@ -308,6 +308,28 @@ fn logs_are_those_of_fio() {
 }
 
 #[test]
+fn the_last_window_of_fios_logs_ends_with_the_run() {
+    let place = Place::new();
+    for (duration, expected) in
+        [("2s", vec![(1000, 999), (2000, 1001)]), ("2500ms", vec![(1000, 999), (2000, 1000), (2500, 1002)])]
+    {
+        let text = SMALL.replace("4s", duration).replace(
+            "\"servers\", time = \"1ms\", distribution = \"exponential\"",
+            "\"constant\", rate = \"1000 iops\"",
+        );
+        place.write("s.toml", text.split("[vm.b]").next().unwrap());
+        in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "fio"]).ok();
+        let rates = self::text(&place, "out/a_iops.1.log");
+        let rates: Vec<(u64, u64)> = rates
+            .lines()
+            .map(|line| line.split(", ").map(|field| field.parse().unwrap()).collect::<Vec<u64>>())
+            .map(|fields| (fields[0], fields[1]))
+            .collect();
+        assert_eq!(rates, expected, "{duration}");
+    }
+}
+
+#[test]
 fn who_completes_nothing_has_no_latency() {
     let place = Place::new();
     let idle =

@@ -54,6 +54,8 @@ struct FioLogs {
     rate: BufWriter<File>,
     latency: BufWriter<File>,
     window: u64,
+    /// When the run ends, in nanoseconds; what is over then belongs to the last window.
+    end: u64,
     /// The window that is filling, and its requests and bytes by direction.
     filling: u64,
     counts: [(u64, u64); 3],
@@ -93,6 +95,7 @@ impl Writing {
                         rate: create(&format!("{}_iops.1.log", vm.name))?,
                         latency: create(&format!("{}_lat.1.log", vm.name))?,
                         window: loaded.scenario.settings.window.as_nanos() as u64,
+                        end: loaded.scenario.settings.duration.as_nanos() as u64,
                         filling: 0,
                         counts: [(0, 0); 3],
                     })
@@ -175,7 +178,8 @@ impl FioLogs {
             Kind::Flush => return Ok(()),
         };
         let (at, issued) = (over.completed.as_nanos(), over.arrived.as_nanos());
-        while at / self.window > self.filling {
+        let last = self.end.saturating_sub(1) / self.window;
+        while (at / self.window).min(last) > self.filling {
             self.close_window()?;
             self.filling += 1;
         }
@@ -188,10 +192,12 @@ impl FioLogs {
 
     /// The rates of the window that is over, at its end: in KiB per second, and in requests per second.
     fn close_window(&mut self) -> io::Result<()> {
-        let millis = (self.filling + 1) * self.window / 1_000_000;
+        let begins = self.filling * self.window;
+        let ends = (begins + self.window).min(self.end);
+        let (millis, length) = (ends / 1_000_000, u128::from(ends - begins));
         for (direction, (requests, bytes)) in std::mem::take(&mut self.counts).into_iter().enumerate() {
             if requests > 0 {
-                let per_second = |count: u64| u128::from(count) * 1_000_000_000 / u128::from(self.window);
+                let per_second = |count: u64| u128::from(count) * 1_000_000_000 / length;
                 let (rate, bandwidth) = (per_second(requests), per_second(bytes) / 1024);
                 writeln!(self.bandwidth, "{millis}, {bandwidth}, {direction}, 0, 0, 0, 0")?;
                 writeln!(self.rate, "{millis}, {rate}, {direction}, 0, 0, 0, 0")?;
