@@ -141,7 +141,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         .replace("rate = \"1000 iops\"", "rate = \"1000\"")
         .replace("workload = \"w\"", "workload = \"x\"\nsize = \"10\"")
         .replace("duration = \"10s\"", "duration = 10")
-        + "[sweep]\nvm.a.weight = [1, 0]\nspeed = [1]\n[[timeline]]\nat = \"1s\"\nchange = \"slow\"\ndevice = \"d\"\n";
+        + "[sweep]\nvm.a.weight = [1, 0]\nspeed = [1]\nsim.seed = [1, 2]\n[[timeline]]\nat = \"1s\"\nchange = \"slow\"\ndevice = \"d\"\n";
     assert_eq!(
         refused(&text),
         r#"error: [sim]: sim.duration is a bare number, 10, without a unit
@@ -186,14 +186,21 @@ error: [sweep]: speed is no key that can be swept
    | ^^^^^
    = hint: name a key of the file, for example vm.db1.weight or device.disk.depth
 
-error: [[timeline]] 1: times is missing: so many times as long requests take then
-  --> s.toml:18:1
+error: [sweep]: sim.seed is the same for all combinations
+  --> s.toml:18:5
    |
-18 | [[timeline]]
+18 | sim.seed = [1, 2]
+   |     ^^^^
+   = hint: write seeds = 10: each combination runs with so many, from that of [sim] on
+
+error: [[timeline]] 1: times is missing: so many times as long requests take then
+  --> s.toml:19:1
+   |
+19 | [[timeline]]
    | ^^^^^^^^^^^^
    = hint: add times = 4.0
 
-7 errors"#
+8 errors"#
     );
 }
 

@@ -63,6 +63,10 @@ fn collect(reader: &Reader<'_>, path: Vec<String>, node: &Node, axes: &mut Vec<A
             let hint = "name a key of the file, for example vm.db1.weight or device.disk.depth";
             reader.report.error(node.key, format!("[sweep]: {name} is no key that can be swept"), hint.to_owned());
         }
+        Value::List(_) if path == ["sim", "seed"] => {
+            let hint = "write seeds = 10: each combination runs with so many, from that of [sim] on";
+            reader.report.error(node.key, format!("[sweep]: {name} is the same for all combinations"), hint.to_owned());
+        }
         Value::List(values) => axes.push(Axis { path, values: values.clone() }),
         other => {
             let message = format!("[sweep]: {name} must be a list of values, not {}", other.words());
