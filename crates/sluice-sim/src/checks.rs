@@ -29,6 +29,18 @@ pub enum Broken {
         /// Are there, as the engine counts.
         outstanding: u64,
     },
+    /// More requests on their way than are kept in memory.
+    #[error(
+        "At {at} ns the run was given up: VM {vm} asks for more than its device does, and {outstanding} requests are on their way"
+    )]
+    Overrun {
+        /// Whose request was one too many.
+        vm: usize,
+        /// When, in nanoseconds.
+        at: u64,
+        /// All that were there.
+        outstanding: u64,
+    },
     /// A device lost requests, or made some.
     #[error("Node {node}: its gate waits for {waited_for} requests, and {there} are at the device")]
     Lost {
@@ -88,7 +100,9 @@ impl Broken {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Broken::Conservation { .. } | Broken::Lost { .. } | Broken::Stuck { .. } => Self::NAMES[0],
+            Broken::Conservation { .. } | Broken::Overrun { .. } | Broken::Lost { .. } | Broken::Stuck { .. } => {
+                Self::NAMES[0]
+            }
             Broken::Little { .. } => Self::NAMES[1],
             Broken::Busy { .. } => Self::NAMES[2],
             Broken::Change { .. } => Self::NAMES[3],
@@ -101,6 +115,7 @@ impl Broken {
     pub fn vm(&self) -> Option<usize> {
         match self {
             Broken::Conservation { vm, .. } | Broken::Little { vm, .. } => Some(*vm),
+            Broken::Overrun { vm, .. } => Some(*vm),
             Broken::Lost { .. } | Broken::Stuck { .. } => None,
             Broken::Busy { .. } | Broken::Cleaning(_) | Broken::Change { .. } => None,
         }
@@ -114,6 +129,8 @@ pub fn check(simulation: &Simulation) -> Vec<Broken> {
     let mut broken = Vec::new();
     let mut in_engine = vec![0u64; simulation.vms()];
     simulation.outstanding().for_each(|(vm, _)| in_engine[vm] += 1);
+    let outstanding = in_engine.iter().sum();
+    broken.extend(simulation.overrun().map(|vm| Broken::Overrun { vm, at: end.as_nanos(), outstanding }));
     for (vm, outstanding) in in_engine.into_iter().enumerate() {
         let record = simulation.record(vm);
         let (arrived, completed) = (record.arrived, record.completed);

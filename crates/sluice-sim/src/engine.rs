@@ -33,6 +33,9 @@ pub use node::Front;
 pub use timeline::Change;
 pub use vm::{Placement, Thread};
 
+/// Requests that may be on their way at once, of all VMs: an open loop above what its device does would fill the memory.
+pub const OUTSTANDING_MAX: usize = 1 << 23;
+
 /// What has its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -85,6 +88,9 @@ pub struct Simulation {
     finished: Vec<Finished>,
     longest: u64,
     observer: Option<Observer>,
+    outstanding_max: usize,
+    /// Whose request would have been one too many: nothing happens any more.
+    overrun: Option<usize>,
 }
 
 impl Simulation {
@@ -107,6 +113,8 @@ impl Simulation {
             finished: Vec::new(),
             longest: 0,
             observer: None,
+            outstanding_max: OUTSTANDING_MAX,
+            overrun: None,
         }
     }
 
@@ -201,6 +209,17 @@ impl Simulation {
     /// From now on a VM's gateway counts what completes at each node and says it to the others: dmClock.
     pub fn track(&mut self, vm: usize, form: Form) {
         self.vms[vm].tracker = Some(Tracker::new(form));
+    }
+
+    /// Fewer than [`OUTSTANDING_MAX`].
+    pub fn set_outstanding_max(&mut self, most: usize) {
+        self.outstanding_max = most.min(OUTSTANDING_MAX);
+    }
+
+    /// The VM whose request would have been one more than may be on their way. The run ended there.
+    #[must_use]
+    pub fn overrun(&self) -> Option<usize> {
+        self.overrun
     }
 
     /// `observer` is told of every request that is over.
@@ -314,10 +333,11 @@ impl Simulation {
         &self.refused
     }
 
-    /// Goes on until `end`, or until nothing can happen any more.
+    /// Goes on until `end`, or until nothing can happen any more, or too much has.
     pub fn run_until(&mut self, end: Instant) {
         while let Some(at) = self.next_event()
             && at <= end
+            && self.overrun.is_none()
         {
             if !self.warmed && at >= self.warm {
                 self.warm_up();
@@ -325,7 +345,9 @@ impl Simulation {
             self.now = self.now.max(at);
             self.turn();
         }
-        self.now = self.now.max(end);
+        if self.overrun.is_none() {
+            self.now = self.now.max(end);
+        }
         if !self.warmed && end >= self.warm {
             self.warm_up();
         }
@@ -377,6 +399,10 @@ impl Simulation {
         let runner = &mut vm.runners[thread];
         runner.planned = None;
         if vm.state != State::Active {
+            return;
+        }
+        if self.open.len() >= self.outstanding_max {
+            self.overrun.get_or_insert(index);
             return;
         }
         let ask = runner.thread.workload.ask(self.now);

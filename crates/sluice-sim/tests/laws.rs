@@ -14,7 +14,7 @@ use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::{Job, Model};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
-use sluice_sim::workloads::{Address, Closed, Mix};
+use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern};
 
 /// One VM with so many requests outstanding, before a device that has all of them.
 fn simulation(model: Box<dyn Model>, outstanding: u32) -> Simulation {
@@ -100,4 +100,20 @@ fn an_array_and_a_bucket_with_all_that_they_can_hold_are_not_busier_than_the_tim
     assert_eq!(broken(simulation(Box::new(array), 4096)), [], "256 disks, each in the middle of something");
     let bucket = TokenBucket::new(Iops::per_second(100), 1);
     assert_eq!(broken(simulation(Box::new(bucket), 60_000)), [], "ten minutes of tokens have been promised");
+}
+
+#[test]
+fn who_asks_for_more_than_there_is_room_for_ends_the_run() {
+    let mut simulation = simulation(servers(), 8);
+    let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 100 << 30) };
+    let pattern = Pattern::Periodic(Duration::from_micros(100));
+    let open = Open::new(pattern, mix, Instant::ZERO, stream(1, "open"));
+    let vm = simulation.add_vm(Policy::default(), 0, Box::new(open)).unwrap();
+    simulation.set_outstanding_max(1000);
+    // It asks for ten times what the device does.
+    simulation.run_until(Instant::from_millis(10_000));
+    assert_eq!(simulation.overrun(), Some(vm));
+    assert!((105..120).contains(&(simulation.now().as_nanos() / 1_000_000)), "{:?}", simulation.now());
+    let broken = check(&simulation);
+    assert!(matches!(broken[..], [Broken::Overrun { vm: 1, outstanding: 1000, .. }]), "{broken:?}");
 }

@@ -144,6 +144,10 @@ impl Opens {
         self.entries[token as usize].take().expect("a request is over once")
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Open> {
         self.entries.iter().flatten()
     }

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::rc::Rc;
+use std::time::Duration;
 
 use sluice_sched::Instant;
 
 use super::outcome::{Outcome, collect};
 use super::{Scenario, States, assemble};
-use crate::engine::Over;
+use crate::engine::{OUTSTANDING_MAX, Over};
 use crate::traces::TraceError;
 
 /// How often a run says how far it is.
@@ -28,6 +29,18 @@ pub enum RunError {
     /// A trace ended early.
     #[error("A trace cannot be read on")]
     Trace(#[from] TraceError),
+    /// More requests on their way than are kept in memory.
+    #[error(
+        "VM {vm} asks for more than its device does: after {} s {OUTSTANDING_MAX} requests are on their way; lower its rate, or \
+         end the run before",
+        .at.as_secs_f64().round()
+    )]
+    Overrun {
+        /// Whose request was one too many.
+        vm: String,
+        /// When.
+        at: Duration,
+    },
     /// Who watched wants no more.
     #[error("The run was given up")]
     GivenUp,
@@ -70,6 +83,10 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outco
         for step in 1..=STEPS {
             let end = scenario.settings.duration.as_nanos() * u128::from(step) / u128::from(STEPS);
             part.simulation.run_until(Instant::from_nanos(end as u64));
+            if let Some(vm) = part.simulation.overrun() {
+                let at = part.simulation.now().since(Instant::ZERO);
+                return Err(RunError::Overrun { vm: scenario.vms[part.vms[vm]].name.clone(), at });
+            }
             let done = (number as f64 + f64::from(step) / f64::from(STEPS)) / together.len() as f64;
             if watch.progress.as_mut().is_some_and(|progress| !progress(done)) {
                 return Err(RunError::GivenUp);
