@@ -128,6 +128,25 @@ fn a_sweep_puts_values_in_their_places() {
 }
 
 #[test]
+fn a_trace_that_begins_again_fits_its_volume_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t.spc"), "0,0,4096,r,0\n0,8192,4194304,w,1\n").unwrap();
+    let text = |size: &str, wrap: &str| {
+        let trace = format!("[trace.t]\nfile = \"t.spc\"\nformat = \"spc\"\n{wrap}");
+        GOOD.replace("workload = \"w\"", &format!("trace = \"t\"\nsize = \"{size}\"")) + &trace
+    };
+    let message = |size, wrap| match parse_scenario("s.toml", &text(size, wrap), folder.path()) {
+        Ok(_) => String::new(),
+        Err(found) => found.to_string(),
+    };
+    assert!(message("4MiB", "").contains("VM a: the trace goes up to byte 8388608"), "{}", message("4MiB", ""));
+    let wrap = "wrap = true\n";
+    assert_eq!(message("4MiB", wrap), "");
+    let small = message("2MiB", wrap);
+    assert!(small.contains("VM a: the trace has a request of 4194304 bytes, and the volume has 2MiB"), "{small}");
+}
+
+#[test]
 fn the_seed_is_no_part_of_what_a_scenario_is() {
     let (one, two) = (read(GOOD), read(&GOOD.replace("duration", "seed = 7\nduration")));
     assert_eq!(one.base.identity, two.base.identity);

@@ -59,6 +59,14 @@ pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
             );
             report.error(*place, message, "enlarge the volume, or write wrap = true in the trace".to_owned());
         }
+        Source::Trace(trace) if trace.scan.longest > room => {
+            let (name, longest) = (&vm.name, trace.scan.longest);
+            let message = format!(
+                "VM {name}: the trace has a request of {longest} bytes, and the volume{threads} has {}",
+                Bytes(room)
+            );
+            report.error(*place, message, "enlarge the volume".to_owned());
+        }
         Source::Trace(_) => {}
     }
 }

@@ -5,12 +5,12 @@ use sluice_sched::stack::{self, Stack};
 use sluice_sched::{Gate, Instant};
 
 use super::run::RunError;
-use super::trace::Trouble;
 use super::{Device, DeviceEvent, Event, Placement, Scenario, Source, States, Vm, VmEvent, cpus, models};
 use crate::cpu::VcpuId;
 use crate::devices::Model;
 use crate::engine::{self, Change, Front, Simulation, Thread};
 use crate::random::stream;
+use crate::traces::Failure;
 use crate::workloads::Workload;
 use crate::workloads::recipes;
 
@@ -26,7 +26,8 @@ pub(super) struct Part {
     pub(super) vms: Vec<usize>,
     /// Who works on a virtual CPU.
     pub(super) cpus: Vec<(String, VcpuId)>,
-    pub(super) trouble: Trouble,
+    /// Of its traces.
+    pub(super) failures: Vec<Failure>,
 }
 
 /// Which devices are simulated together: all that share CPUs, else each alone.
@@ -56,7 +57,7 @@ pub(super) fn part(
         }
     }
     let simulation = simulation.expect("a part has a device, and that has a node");
-    let mut part = Part { simulation, devices: places, vms, cpus: Vec::new(), trouble: Trouble::default() };
+    let mut part = Part { simulation, devices: places, vms, cpus: Vec::new(), failures: Vec::new() };
     let vcpus = cpus::install(scenario, &mut part);
     // Before the VMs, so that what is planned for the start comes before their first requests.
     plan(scenario, &mut part);
@@ -152,7 +153,7 @@ fn add_vm(vm: &Vm, vcpu: Option<VcpuId>, seed: u64, part: &mut Part) -> Result<(
     }
     for thread in 0..vm.threads {
         let length = vm.size / u64::from(vm.threads) / 4096 * 4096;
-        let workload = workload(vm, thread, length, seed, &part.trouble)?;
+        let workload = workload(vm, thread, length, seed, &mut part.failures)?;
         let thread = Thread::new(workload).at(vm.offset + u64::from(thread) * length);
         let thread = if vm.direct { thread.synchronous() } else { thread };
         part.simulation.add_thread(number, thread).map_err(|error| refused(&error))?;
@@ -160,7 +161,13 @@ fn add_vm(vm: &Vm, vcpu: Option<VcpuId>, seed: u64, part: &mut Part) -> Result<(
     Ok(())
 }
 
-fn workload(vm: &Vm, thread: u32, volume: u64, seed: u64, trouble: &Trouble) -> Result<Box<dyn Workload>, RunError> {
+fn workload(
+    vm: &Vm,
+    thread: u32,
+    volume: u64,
+    seed: u64,
+    failures: &mut Vec<Failure>,
+) -> Result<Box<dyn Workload>, RunError> {
     match &vm.source {
         Source::Workload(known, params) => {
             let random = stream(seed, &format!("vm {} thread {thread}", vm.name));
@@ -168,8 +175,9 @@ fn workload(vm: &Vm, thread: u32, volume: u64, seed: u64, trouble: &Trouble) -> 
             known.build(params, setting).map_err(|error| RunError::of(&vm.name, error))
         }
         Source::Trace(trace) => {
-            let replay = trace.replay(volume, trouble.clone());
-            let replay = replay.map_err(|error| RunError::of(&trace.file.display(), error))?;
+            let replay = trace.replay(volume);
+            let (replay, failure) = replay.map_err(|error| RunError::of(&trace.file.display(), error))?;
+            failures.push(failure);
             Ok(Box::new(replay))
         }
     }

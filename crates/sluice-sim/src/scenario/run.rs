@@ -10,7 +10,7 @@ use sluice_sched::Instant;
 use super::outcome::{Outcome, collect};
 use super::{Scenario, States, assemble};
 use crate::engine::{OUTSTANDING_MAX, Over};
-use crate::traces::TraceError;
+use crate::traces::{Failure, TraceError};
 
 /// How often a run says how far it is.
 const STEPS: u32 = 200;
@@ -92,8 +92,8 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outco
                 return Err(RunError::GivenUp);
             }
         }
-        if let Some(trouble) = part.trouble.take() {
-            return Err(trouble.into());
+        if let Some(error) = part.failures.iter().find_map(Failure::take) {
+            return Err(error.into());
         }
         parts.push(part);
     }

@@ -1,13 +1,11 @@
 //! A recorded load: which file, of which format, and how it is asked again.
 
-use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use sluice_sched::Kind;
 
-use crate::traces::{self, Format, Row, TimeUnit, TraceError};
+use crate::traces::{self, Beyond, Failure, Format, Row, Select, TimeUnit, TraceError};
 use crate::workloads::{Pace, Replay};
 
 /// Formats by name.
@@ -57,6 +55,8 @@ pub struct Scan {
     pub bytes: u64,
     /// Where the last byte lies.
     pub end: u64,
+    /// Bytes of the longest request.
+    pub longest: u64,
     /// From the first to the last, in nanoseconds.
     pub span: u64,
     /// Depends on all of it: another trace has another one.
@@ -91,6 +91,7 @@ impl Scan {
             scan.reads += u64::from(row.kind == Kind::Read);
             scan.bytes += u64::from(row.length);
             scan.end = scan.end.max(row.offset.saturating_add(u64::from(row.length)));
+            scan.longest = scan.longest.max(u64::from(row.length));
             scan.span = scan.span.max(row.at.saturating_sub(first));
             for number in [row.at, row.offset, u64::from(row.length), row.kind as u64] {
                 scan.digest = (scan.digest ^ number).wrapping_mul(0x0100_0000_01b3);
@@ -100,29 +101,12 @@ impl Scan {
     }
 }
 
-/// Why a trace ended early.
-pub(super) type Trouble = Rc<RefCell<Option<TraceError>>>;
-
 impl Trace {
-    /// The workload of a thread with a volume of so many bytes. What goes wrong while it is read is left in `trouble`.
-    pub(super) fn replay(
-        &self,
-        volume: u64,
-        trouble: Trouble,
-    ) -> io::Result<Replay<impl Iterator<Item = Row> + use<>>> {
-        let wrap = self.wrap;
-        let rows = rows(&self.file, self.format, self.stream)?.map_while(move |row| match row {
-            Ok(row) if wrap => {
-                let room = volume.saturating_sub(u64::from(row.length)).max(1);
-                let offset = if row.offset < room { row.offset } else { row.offset % room / 512 * 512 };
-                Some(Row { offset, ..row })
-            }
-            Ok(row) => Some(row),
-            Err(error) => {
-                *trouble.borrow_mut() = Some(error);
-                None
-            }
-        });
-        Ok(Replay::new(rows, self.pace, sluice_sched::Instant::ZERO))
+    /// The workload of a thread with a volume of so many bytes. What goes wrong while it is read is left in its failure.
+    pub(super) fn replay(&self, volume: u64) -> io::Result<(Replay<Select<'static>>, Failure)> {
+        let beyond = if self.wrap { Beyond::Wrap } else { Beyond::Refuse };
+        let rows = Select::new(traces::read(self.format, traces::open(&self.file)?), self.stream, volume, beyond);
+        let failure = rows.failure();
+        Ok((Replay::new(rows, self.pace, sluice_sched::Instant::ZERO), failure))
     }
 }

@@ -124,6 +124,14 @@ pub enum TraceError {
         #[source]
         source: io::Error,
     },
+    /// A request that is longer than the whole volume.
+    #[error("A request of the trace has {length} bytes, and the volume has {volume}; give it a larger volume")]
+    TooLong {
+        /// Of the request.
+        length: u32,
+        /// Length of the volume.
+        volume: u64,
+    },
     /// A request that the volume has no room for.
     #[error(
         "A request of the trace ends at byte {end}, and the volume has {volume} bytes; give it a larger volume, or say that \

@@ -56,11 +56,12 @@ impl<'a> Select<'a> {
         if end <= self.volume {
             return Ok(row);
         }
-        let room = self.volume.saturating_sub(u64::from(row.length)) / 512;
-        if self.beyond == Beyond::Refuse || room == 0 {
-            return Err(TraceError::Beyond { end, volume: self.volume });
+        let room = self.volume.checked_sub(u64::from(row.length)).map(|room| room / 512 * 512);
+        match (self.beyond, room) {
+            (Beyond::Refuse, _) => Err(TraceError::Beyond { end, volume: self.volume }),
+            (Beyond::Wrap, None) => Err(TraceError::TooLong { length: row.length, volume: self.volume }),
+            (Beyond::Wrap, Some(room)) => Ok(Row { offset: row.offset.checked_rem(room).unwrap_or(0), ..row }),
         }
-        Ok(Row { offset: row.offset % (room * 512), ..row })
     }
 }
 

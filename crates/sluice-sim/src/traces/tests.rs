@@ -258,6 +258,12 @@ fn a_trace_of_several_devices_is_taken_apart() {
     assert!(small.failure().take().is_none() && small.next().is_none());
     let wrapped: Vec<u64> = select(Some(0), 65_536, Beyond::Wrap).map(|row| row.offset).collect();
     assert_eq!(wrapped, [0, 102_400 - 61_440]);
+    let wrapped: Vec<u64> = select(Some(0), 4096, Beyond::Wrap).map(|row| row.offset).collect();
+    assert_eq!(wrapped, [0, 0], "there is one place");
+    let mut small = select(Some(0), 2048, Beyond::Wrap);
+    assert!(small.next().is_none());
+    let error = small.failure().take().unwrap().to_string();
+    assert_eq!(error, "A request of the trace has 4096 bytes, and the volume has 2048; give it a larger volume");
 }
 
 #[test]
