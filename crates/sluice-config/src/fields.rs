@@ -335,11 +335,11 @@ pub static POLICY: Section = Section {
 
 pub(crate) const POLICY_KEYS: &[Key] = &[
     Key::new("reservation", RESERVATION_KIND, "\"2000 iops@8KiB\"", "What it always gets while it asks for it")
-        .default("none"),
+        .default("\"none\""),
     Key::new("limit", LIMIT_KIND, "\"8000 iops@8KiB\"", "What it never exceeds").default("\"unlimited\""),
     Key::new(
         "weight",
-        Kind::Either(&[Kind::Decimal(0.01, 1_000_000.0), Kind::Word(&["none"])]),
+        Kind::Either(&[Kind::Decimal(0.01, 1_000_000.0), NONE]),
         "400",
         "Its part of what is left over; none: it is served by its reservation alone",
     )
@@ -376,11 +376,11 @@ pub(crate) const POLICY_KEYS: &[Key] = &[
     .default("4"),
     Key::new(
         "latency",
-        Kind::Table(&LATENCY),
+        LATENCY_KIND,
         "{ p99 = \"5ms\", reads_only = true }",
         "A target; a scheduler with deadlines enforces it",
     )
-    .default("none"),
+    .default("\"none\""),
     Key::new(
         "allow_unenforced",
         Kind::Bool,
@@ -389,9 +389,11 @@ pub(crate) const POLICY_KEYS: &[Key] = &[
     )
     .default("false"),
 ];
-const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, Kind::Table(&RESERVATION)]);
+const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, NONE, Kind::Table(&RESERVATION)]);
 const LIMIT_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, UNLIMITED, Kind::Table(&LIMIT)]);
+const LATENCY_KIND: Kind = Kind::Either(&[NONE, Kind::Table(&LATENCY)]);
 const UNLIMITED: Kind = Kind::Word(&["unlimited"]);
+const NONE: Kind = Kind::Word(&["none"]);
 
 /// `reservation` as a table.
 pub static RESERVATION: Section = Section {

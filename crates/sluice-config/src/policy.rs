@@ -23,7 +23,7 @@ pub(crate) struct Part {
     pub(crate) class: Option<Stated<Class>>,
     pub(crate) priority_class: Option<Stated<PriorityClass>>,
     pub(crate) priority_level: Option<Stated<u32>>,
-    pub(crate) latency: Option<Stated<LatencyTarget>>,
+    pub(crate) latency: Option<Stated<Option<LatencyTarget>>>,
     pub(crate) allow_unenforced: Option<Stated<bool>>,
     /// Something in it is wrong, so that what it comes to says nothing.
     pub(crate) broken: bool,
@@ -93,7 +93,7 @@ impl Part {
             weight: self.weight.as_ref().map_or(default.weight, |stated| stated.value),
             burst: self.burst.as_ref().map(|stated| stated.value),
             idle_credit: self.idle_credit.as_ref().map_or(default.idle_credit, |stated| stated.value),
-            latency: self.latency.as_ref().map(|stated| stated.value),
+            latency: self.latency.as_ref().and_then(|stated| stated.value),
             class: self.class.as_ref().map_or(default.class, |stated| stated.value),
             priority_class: self.priority_class.as_ref().map_or(default.priority_class, |stated| stated.value),
             priority_level: self.priority_level.as_ref().map_or(default.priority_level, |stated| stated.value as u8),
@@ -167,8 +167,9 @@ fn read_reservation(reader: &Reader<'_>) -> Option<Rates> {
     const KEY: &str = "reservation";
     match &reader.node(KEY)?.value {
         Value::Table(_) => read_reservation_table(&reader.table(KEY)?),
-        Value::Integer(0) => {
-            reader.refuse(KEY, "0 is not a reservation", "leave it out where nothing is reserved");
+        Value::Text(text) if text == "none" => Some(Rates::default()),
+        value if is_zero(value) => {
+            reader.refuse(KEY, "0 is not a reservation", "for no reservation write \"none\", or leave it out");
             None
         }
         _ => read_rate(reader, KEY),
@@ -212,21 +213,27 @@ fn read_limit(reader: &Reader<'_>) -> Option<Rates> {
     }
 }
 
-/// Whether a limit is stated under `key`: neither the word `unlimited` nor a 0, which is refused.
+/// Whether a limit is stated under `key`: neither the word `unlimited` nor a 0 or `none`, which are refused.
 fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
-    let is_zero = match &reader.node(key)?.value {
+    let word = match &reader.node(key)?.value {
         Value::Text(text) if text == "unlimited" => return None,
-        Value::Text(text) => {
-            let number = text.trim().split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or("");
-            number.parse::<f64>().is_ok_and(|number| number == 0.0)
-        }
-        other => number_of(other).is_some_and(|number| number == 0.0),
+        Value::Text(text) if text == "none" => "'none'",
+        value if is_zero(value) => "0",
+        _ => return Some(()),
     };
-    if is_zero {
-        reader.refuse(key, "0 is not a limit", "for no limit write \"unlimited\"");
-        return None;
-    }
-    Some(())
+    reader.refuse(key, format!("{word} is not a limit"), "for no limit write \"unlimited\"");
+    None
+}
+
+/// Whether it is 0, with a unit or without.
+fn is_zero(value: &Value) -> bool {
+    let number = match value {
+        Value::Text(text) => {
+            text.trim().split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or("").parse().ok()
+        }
+        other => number_of(other),
+    };
+    number == Some(0.0)
 }
 
 fn read_weight(reader: &Reader<'_>) -> Option<Option<Weight>> {
@@ -248,11 +255,20 @@ fn read_weight(reader: &Reader<'_>) -> Option<Option<Weight>> {
     }
 }
 
-fn read_latency(reader: &Reader<'_>) -> Option<LatencyTarget> {
-    let table = reader.table("latency")?;
+fn read_latency(reader: &Reader<'_>) -> Option<Option<LatencyTarget>> {
+    const KEY: &str = "latency";
+    let node = reader.node(KEY)?;
+    let table = match &node.value {
+        Value::Text(text) if text == "none" => return Some(None),
+        Value::Text(_) => {
+            reader.wrong_kind(KEY, node);
+            return None;
+        }
+        _ => reader.table(KEY)?,
+    };
     let reads_only = table.bool("reads_only").unwrap_or(false);
     if table.node("p99").is_none() {
         table.missing("p99", "");
     }
-    Some(LatencyTarget { p99: table.time("p99")?, reads_only })
+    Some(Some(LatencyTarget { p99: table.time("p99")?, reads_only }))
 }

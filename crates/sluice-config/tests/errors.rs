@@ -228,6 +228,8 @@ fn policies() {
         (POLICY, "limit = 100", &[(6, "Policy p: limit is a bare number, 100, without a unit")]),
         (POLICY, "limit = \"12 apples\"", &[(6, "Policy p: limit: 'apples' is not a unit of a rate")]),
         (POLICY, "reservation = 0", &[(6, "Policy p: reservation: 0 is not a reservation")]),
+        (POLICY, "reservation = \"0 iops\"", &[(6, "Policy p: reservation: 0 is not a reservation")]),
+        (POLICY, "limit = \"none\"", &[(6, "Policy p: limit: 'none' is not a limit")]),
         (POLICY, "reservation = {}", &[(6, "Policy p: reservation.iops is missing, or bytes")]),
         (
             POLICY,
@@ -254,7 +256,7 @@ fn policies() {
         (POLICY, "burst = 70000", &[(6, "Policy p: burst: the number is out of range")]),
         (POLICY, "class = \"urgent\"", &[(6, "Policy p: class: 'urgent' is not one of its words")]),
         (POLICY, "latency = { reads_only = true }", &[(6, "Policy p: latency.p99 is missing")]),
-        (POLICY, "latency = \"5ms\"", &[(6, "Policy p: latency must be a table, not text")]),
+        (POLICY, "latency = \"5ms\"", &[(6, "Policy p: latency must be \"none\" or a table, not text")]),
         (
             POLICY,
             "latency = { p99 = \"5ms\" }",

@@ -57,6 +57,18 @@ fn a_limit_is_set_and_lifted_under_a_client() {
 }
 
 #[test]
+fn a_reservation_and_a_target_are_set_and_taken_back() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let after = |keys: &[&str]| json(ask(&place, &[&["set", "a"], keys].concat()))["after"]["policy"].clone();
+    let keys = ["reservation=700 iops", "latency.p99=20ms", "allow_unenforced=true"];
+    let set = after(&keys);
+    assert_eq!((&set["reservation_iops"], set["latency_p99_us"].is_null()), (&700.0.into(), false), "{set}");
+    let set = after(&["reservation=none", "latency=none"]);
+    assert_eq!((&set["reservation_iops"], &set["latency_p99_us"]), (&Value::Null, &Value::Null), "{set}");
+}
+
+#[test]
 fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
