@@ -3,7 +3,7 @@
 
 use sluice_sched::Kind;
 
-use super::field::{decimal, get, length, number, scaled};
+use super::field::{decimal, get, length, number, scaled, shown};
 use super::{Lines, Names, Row};
 
 /// Streams are the devices in the order in which they appear.
@@ -20,7 +20,7 @@ fn kind(rwbs: &str) -> Result<Option<Kind>, String> {
         Some(b'D') => Ok(Some(Kind::Discard)),
         Some(b'N') => Ok(None),
         _ if rwbs.starts_with('F') => Ok(Some(Kind::Flush)),
-        _ => Err(format!("'{rwbs}' neither reads nor writes")),
+        _ => Err(format!("{} neither reads nor writes", shown(rwbs))),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_sched::Kind;
 
-use super::field::{decimal, get, hexadecimal, kind, length, number, scaled};
+use super::field::{decimal, get, hexadecimal, kind, length, number, scaled, shown};
 use super::{Lines, Row, Rows, TimeUnit, TraceError, lines};
 
 pub(super) struct DiskSim(pub(super) TimeUnit);
@@ -74,7 +74,7 @@ impl Lines<Measured> for Validate {
         let kind = kind(get(&fields, 0, "operation")?)?;
         let hit = get(&fields, 1, "hit or miss")?;
         if !["Hit", "Miss"].contains(&hit) {
-            return Err(format!("'{hit}' is neither Hit nor Miss"));
+            return Err(format!("{} is neither Hit nor Miss", shown(hit)));
         }
         let sector = number(get(&fields, 2, "sector")?, "sector")?;
         let sectors = number(get(&fields, 3, "size")?, "size in sectors")?;

@@ -3,7 +3,7 @@
 
 use sluice_sched::Kind;
 
-use super::field::{get, length, number, scaled};
+use super::field::{get, length, number, scaled, shown};
 use super::{Lines, Names, Row};
 
 /// Streams are the files in the order in which they appear.
@@ -24,7 +24,7 @@ impl Lines for Fio {
             self.version = match line.trim() {
                 "fio version 2 iolog" => Some(2),
                 "fio version 3 iolog" => Some(3),
-                other => return Err(format!("'{other}'")),
+                other => return Err(shown(other)),
             };
             return Ok(None);
         };
@@ -49,7 +49,7 @@ impl Lines for Fio {
             "write" => Kind::Write,
             "trim" => Kind::Discard,
             "sync" | "datasync" => Kind::Flush,
-            other => return Err(format!("'{other}' is no action")),
+            other => return Err(format!("{} is no action", shown(other))),
         };
         let stream = self.files.number(file.to_owned())?;
         let (offset, bytes) = match kind {

@@ -213,6 +213,15 @@ pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {
     }
 }
 
+/// What a line is that is no text: most often the trace is as it was fetched.
+fn no_text(line: &[u8]) -> String {
+    let packed: [(&[u8], &str); 3] = [(&[0x1f, 0x8b], "gzip"), (&records::ZSTD, "zstd"), (b"\xfd7zXZ", "xz")];
+    match packed.into_iter().find(|(begins, _)| line.starts_with(begins)) {
+        Some((_, by)) => format!("what {by} has packed; unpack it first"),
+        None => "bytes that are not text".to_owned(),
+    }
+}
+
 fn lines<'a, T: 'a, L: Lines<T> + 'a>(
     mut input: impl BufRead + 'a,
     mut format: L,
@@ -231,7 +240,7 @@ fn lines<'a, T: 'a, L: Lines<T> + 'a>(
                 Ok(_) if line.len() as u64 == LINE_MAX => Err("a line of more than 64 KiB".to_owned()),
                 Ok(_) => match std::str::from_utf8(&line) {
                     Ok(text) => format.line(text.trim_end_matches(['\n', '\r'])),
-                    Err(_) => Err("bytes that are not text".to_owned()),
+                    Err(_) => Err(no_text(&line)),
                 },
                 Err(source) => {
                     ended = true;

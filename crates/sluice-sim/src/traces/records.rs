@@ -5,7 +5,7 @@ use std::io::{BufRead, ErrorKind};
 use super::{Row, Rows, TraceError};
 
 /// What a file begins with that zstd has packed.
-const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+pub(super) const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Largest record.
 const SIZE_MAX: usize = 64;
 

@@ -2,7 +2,7 @@
 
 use sluice_sched::Kind;
 
-use super::field::{decimal, get, length, number, scaled};
+use super::field::{decimal, get, length, number, scaled, shown};
 use super::{Lines, Row};
 
 pub(super) struct Tencent;
@@ -21,7 +21,7 @@ impl Lines for Tencent {
         let kind = match get(&fields, 3, "type")? {
             "0" => Kind::Read,
             "1" => Kind::Write,
-            other => return Err(format!("'{other}' is neither 0, a read, nor 1, a write")),
+            other => return Err(format!("{} is neither 0, a read, nor 1, a write", shown(other))),
         };
         let volume = number(get(&fields, 4, "volume")?, "volume number")?;
         let stream = u32::try_from(volume).map_err(|_| format!("{volume} is no volume number"))?;

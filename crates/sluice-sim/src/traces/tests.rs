@@ -167,6 +167,16 @@ fn what_is_wrong_is_named_with_its_row() {
     let long = vec![b'1'; 100_000];
     assert!(all(Format::Spc, &long).unwrap_err().to_string().contains("more than 64 KiB"));
     assert!(all(Format::Spc, &[0xff, 0xfe, b'\n']).unwrap_err().to_string().contains("not text"));
+    // As it was fetched, or another format: what is said of it fits a terminal.
+    for (begins, by) in [(&[0x1f, 0x8b, 8, 0][..], "gzip"), (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"\xfd7zXZ\0", "xz")]
+    {
+        let error = all(Format::Spc, begins).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("Row 1: what {by} has packed; unpack it first")), "{error}");
+    }
+    for format in [Format::Spc, Format::Fio, Format::Systor, Format::DiskSim(TimeUnit::Milliseconds)] {
+        let error = all(format, &[0; 60_000]).unwrap_err().to_string();
+        assert!(error.chars().count() < 250 && !error.contains('\0'), "{error}");
+    }
 }
 
 #[test]
