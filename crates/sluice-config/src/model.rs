@@ -4,7 +4,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
@@ -193,6 +193,17 @@ pub enum Endpoint {
     },
     /// An address and a port.
     Tcp(SocketAddr),
+}
+
+impl Endpoint {
+    /// The path of its socket, if it is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        match self {
+            Endpoint::Unix { path, .. } => Some(path),
+            Endpoint::Tcp(_) => None,
+        }
+    }
 }
 
 /// `[nbd]`

@@ -8,6 +8,7 @@ use common::disk::Loop;
 use common::raw::{READ, Raw};
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::Value;
+use sluice_io::vhost::client::{ClientOptions, Request};
 
 mod common;
 
@@ -217,6 +218,33 @@ fn a_volume_on_a_block_device_grows_as_far_as_that_has_room() {
     open(&place, "b", "v").write(3 * MIB, &noise(1, 4096)).unwrap();
     let refused = ask(&place, &["resize", "b/v", "5MiB"]).failed();
     assert!(refused.contains("5242880 bytes long"), "{refused}");
+}
+
+/// What a volume has read for a request that its VMM sends again must not land over the answer of the next one.
+#[test]
+fn another_volume_at_a_socket_waits_for_the_last_requests_of_the_first() {
+    let place = Place::new();
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let device = place.device("[device.disk.delay]\nparallel = 4\ntime = \"1s\"\n");
+    let (first, second) = (place.write("a.img", noise(1, 4096)), place.write("b.img", noise(2, 4096)));
+    let daemon = Daemon::serve(&place, &(control + &device + &place.vhost_volume("a", "v", &first, "")));
+    let mut client = place.vhost("a", "v", &ClientOptions::default());
+    client.queue(0).submit(0, Request::Read { offset: 0, len: 4096 }).unwrap();
+    client.queue(0).publish().unwrap();
+    let in_flight = || daemon.accounts().device()["in_flight"].as_u64().unwrap();
+    until("it is at the device", || in_flight() == 1);
+    ask(&place, &["detach", "a/v"]).ok();
+    let (source, socket) = (format!("source={}", second.display()), place.volume_socket("a", "v"));
+    let socket_key = format!("export.socket={}", socket.display());
+    // By another name, too: it is the socket that the VMM knows.
+    let attach = ["attach", "a/w", "device=disk", &source, "export.type=vhost-user-blk", &socket_key];
+    ask(&place, &attach).ok();
+    assert_eq!(in_flight(), 0);
+    client.reconnect(&socket).unwrap();
+    let answers = client.wait(0, 1).unwrap();
+    let mut bytes = [0; 4096];
+    client.queue(0).read_data(0, &mut bytes);
+    assert!(answers[0].status == 0 && bytes[..] == noise(2, 4096)[..]);
 }
 
 #[test]

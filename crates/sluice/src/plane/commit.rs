@@ -4,6 +4,7 @@
 //! VM and of its volumes change together.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use sluice_config::{Device, Host, Protocol, Vm};
@@ -14,7 +15,7 @@ use sluice_io::vhost::listener::VhostListener;
 use sluice_io::vhost::session;
 
 use super::stage::{self, Staged};
-use super::{Edits, Plane, PlaneError, VolumeName, translate};
+use super::{Edits, Leaving, Plane, PlaneError, VolumeName, translate};
 
 pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
     let Staged { devices, volumes, resized, listeners, guests } = staged;
@@ -28,11 +29,12 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     }
     plane.devices.retain(|name, _| host.devices.contains_key(name));
     let served = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
-    let left = plane.served.iter().filter(|(name, _)| !served(name)).filter_map(|(_, (store, _))| match store {
-        Store::File { source, .. } => Some(Arc::downgrade(source)),
-        Store::Null => None,
+    let left = plane.served.iter().filter(|(name, _)| !served(name)).filter_map(|((vm, volume), (store, _))| {
+        let Store::File { source, .. } = store else { return None };
+        let export = &plane.host.vms.get(vm)?.volumes.get(volume)?.export;
+        Some(Leaving { socket: export.endpoint.socket().map(Path::to_owned), source: Arc::downgrade(source) })
     });
-    plane.leaving.retain(|source| source.strong_count() > 0);
+    plane.leaving.retain(|volume| !volume.is_over());
     plane.leaving.extend(left);
     plane.served.extend(volumes);
     plane.served.extend(resized);

@@ -75,6 +75,17 @@ pub(crate) enum PlaneError {
         /// VM and volume that have the bytes now.
         old: String,
     },
+    /// The volume that was at its socket before is not over.
+    #[error(
+        "VM {vm}, volume {volume}: requests of the volume that was at its socket before are still at their device; try again \
+         when they are over"
+    )]
+    Leaving {
+        /// Whose.
+        vm: String,
+        /// Which.
+        volume: String,
+    },
     /// Its guest may have data there.
     #[error(
         "VM {vm}, volume {volume}: it has {from} bytes and cannot be cut to {to} while it is served; detach it, and \
@@ -137,8 +148,8 @@ pub(crate) enum PlaneError {
 }
 
 impl PlaneError {
-    /// Whether somebody else holds the bytes of a volume at the moment.
+    /// Whether somebody else holds the bytes or the socket of a volume at the moment.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, PlaneError::Volume { source: SourceError::Busy { .. }, .. })
+        matches!(self, PlaneError::Volume { source: SourceError::Busy { .. }, .. } | PlaneError::Leaving { .. })
     }
 }

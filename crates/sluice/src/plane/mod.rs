@@ -6,6 +6,7 @@
 //! and what the file does not name any more goes. VMs that stay are not paused.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use sluice_config::Host;
@@ -45,14 +46,27 @@ pub(crate) struct GuestSocket {
     pub(crate) totals: Totals,
 }
 
+/// A volume that has left. Until its last request ends its bytes stay locked, and what it reads may land in its guest's memory.
+struct Leaving {
+    /// Where its VMM was connected.
+    socket: Option<PathBuf>,
+    source: Weak<Source>,
+}
+
+impl Leaving {
+    fn is_over(&self) -> bool {
+        self.source.strong_count() == 0
+    }
+}
+
 /// Everything that runs for a host file.
 pub(crate) struct Plane {
     host: Host,
     devices: BTreeMap<String, Running>,
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
-    /// Volumes that have left, whose last requests may still be at the device: until they end, their bytes stay locked.
-    leaving: Vec<Weak<Source>>,
+    /// Volumes that have left, whose last requests may still be at the device.
+    leaving: Vec<Leaving>,
     listeners: Vec<Listener>,
     /// Sockets of guests.
     guests: Vec<VhostListener>,
@@ -91,7 +105,7 @@ impl Plane {
     /// counts once more, for its lock goes a moment later.
     pub(crate) fn had_leaving(&mut self) -> bool {
         let any = !self.leaving.is_empty();
-        self.leaving.retain(|source| source.strong_count() > 0);
+        self.leaving.retain(|volume| !volume.is_over());
         any
     }
 

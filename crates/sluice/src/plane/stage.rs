@@ -11,7 +11,7 @@ use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source, SourceSpec};
 use sluice_io::vhost::listener::VhostListener;
 
-use super::{Plane, PlaneError, Running, VolumeName, translate};
+use super::{Leaving, Plane, PlaneError, Running, VolumeName, translate};
 
 /// How long a start waits for a volume whose lock a dead daemon's last requests still hold. A reload does not wait: who
 /// holds a lock then is alive, and clients that shake hands must not wait for it.
@@ -140,6 +140,7 @@ fn open_volumes(
             let running = started.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
             let running = running.expect("a checked file names devices that it has");
             refuse_served(plane, vm, volume)?;
+            refuse_beside_leaving(plane, vm, volume)?;
             let wait = if plane.devices.is_empty() { LOCK_WAIT } else { Duration::ZERO };
             // A volume that takes its own place is waited for where its VMM comes back.
             let replaces = plane.served.contains_key(&(vm.clone(), name.clone()));
@@ -151,6 +152,17 @@ fn open_volumes(
         }
     }
     Ok(opened)
+}
+
+/// A VMM that finds a volume at its socket again sends it what it has not heard the end of. What the volume that was there
+/// before reads for such a request must not land in the guest's memory after that.
+fn refuse_beside_leaving(plane: &Plane, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
+    let socket = volume.export.endpoint.socket();
+    let at_it = |left: &Leaving| left.socket.as_deref() == socket && !left.is_over();
+    match socket.is_some() && plane.leaving.iter().any(at_it) {
+        true => Err(PlaneError::Leaving { vm: vm.to_owned(), volume: volume.name.clone() }),
+        false => Ok(()),
+    }
 }
 
 /// Our own lock on these bytes is held until the volume that has them now has gone, which is after the new one is opened.
