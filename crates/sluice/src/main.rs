@@ -2,7 +2,7 @@
 //!
 //! | verb | file |
 //! |---|---|
-//! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `completions` | `verbs/` |
+//! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions` | `verbs/` |
 //! | `attach`, `detach`, `resize`, `set` | `verbs/`, and `control/` at both ends of the daemon's socket |
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 //! | what `export` prints, one format per file | `export/` |
