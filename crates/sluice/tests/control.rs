@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Instant;
 
 use common::disk::Loop;
@@ -67,6 +68,30 @@ fn a_reservation_and_a_target_are_set_and_taken_back() {
     assert_eq!((&set["reservation_iops"], set["latency_p99_us"].is_null()), (&700.0.into(), false), "{set}");
     let set = after(&["reservation=none", "latency=none"]);
     assert_eq!((&set["reservation_iops"], &set["latency_p99_us"]), (&Value::Null, &Value::Null), "{set}");
+}
+
+#[test]
+fn who_asks_for_a_change_is_told_what_is_wrong_with_it_and_not_with_others() {
+    let place = Place::new();
+    let (own, free) = (place.image("own.img", MIB), place.image("free.img", MIB));
+    let host = host(&place) + "[vm.z]\nreservation = \"400 iops\"\n" + &place.volume("z", "v", &own, "");
+    let _daemon = Daemon::serve(&place, &host);
+    let short = ask(&place, &["set", "a", "reservation=700 iops"]).failed();
+    assert!(short.contains("VM a asks for 700 iops@8KiB, reserved already 400 iops@8KiB by 1 VM"), "{short}");
+    assert!(short.contains("--> change of a:") && short.contains("lower it to 600 iops@8KiB at most"), "{short}");
+    let attach = |source: &Path, socket: &str, more: &[&str]| {
+        let keys =
+            [("source", source.display().to_string()), ("export.socket", place.socket(socket).display().to_string())];
+        let keys = keys.map(|(key, value)| format!("{key}={value}"));
+        let verb = ["attach", "b/v", "device=disk", &keys[0], &keys[1]];
+        ask(&place, &[&verb, more].concat()).failed()
+    };
+    let bytes = attach(&own, "new.sock", &[]);
+    assert!(bytes.contains("Volume b/v: its bytes of ") && bytes.contains("are also those of z/v"), "{bytes}");
+    let socket = attach(&free, "z-v.sock", &[]);
+    assert!(socket.contains("Volume b/v: ") && socket.contains("is taken by Volume z/v"), "{socket}");
+    let name = attach(&free, "new.sock", &["export.name=z/v"]);
+    assert!(name.contains("Volume b/v: the export name 'z/v' is that of z/v"), "{name}");
 }
 
 #[test]

@@ -212,8 +212,10 @@ pub(crate) struct Room {
 
 /// The same of VMs by their names: whether they fit.
 pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
-    let sound = parts.iter().filter(|(_, part)| !part.broken);
-    let vms: Vec<(&str, Policy)> = sound.map(|(name, part)| (*name, part.policy())).collect();
+    let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
+    // Who states his reservation last is the one who has no room: a change comes after the files.
+    sound.sort_by_key(|(_, part)| part.place_of(Field::Reservation).map(|(place, _)| place));
+    let vms: Vec<(&str, Policy)> = sound.into_iter().map(|(name, part)| (*name, part.policy())).collect();
     let requests = |policy: &mut Policy| policy.reservation.bytes = None;
     let bytes = |policy: &mut Policy| policy.reservation.iops = None;
     let mut fit = true;

@@ -1,4 +1,6 @@
-//! What two must not share: a disk under two gates, a socket, an address, an export's name, bytes of a source.
+//! What two must not share: a disk under two gates, a socket, an address, an export's name, bytes of a source. Of two the
+//! one that stands first has it (`[nbd]` before all), and an error is with the other: so a change at run time, which stands
+//! behind the files, is told what is wrong with itself.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -39,6 +41,8 @@ fn check_endpoints(draft: &Draft, report: &Report) {
     let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
     let mut sockets: BTreeMap<&Path, String> = BTreeMap::new();
     let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
+    let mut own: Vec<_> = own.collect();
+    own.sort_by_key(|(_, _, place)| *place);
     for (whose, endpoint, place) in host.chain(own) {
         let (what, first) = match endpoint {
             Endpoint::Unix { path, .. } => {
@@ -68,7 +72,9 @@ fn collide(a: &SocketAddr, b: &SocketAddr) -> bool {
 
 fn check_names(draft: &Draft, report: &Report) {
     let mut seen: BTreeMap<&str, &VolumeDraft> = BTreeMap::new();
-    for volume in volumes(draft).filter(|volume| !volume.export.broken) {
+    let mut all: Vec<_> = volumes(draft).filter(|volume| !volume.export.broken).collect();
+    all.sort_by_key(|volume| volume.export.name_at);
+    for volume in all {
         let name = volume.volume.export.name.as_str();
         if let Some(first) = seen.insert(name, volume) {
             let message = format!("Volume {}: the export name '{name}' is that of {}", volume.title, first.title);
@@ -111,10 +117,10 @@ fn end(draft: &VolumeDraft) -> u64 {
     draft.volume.size.map_or(u64::MAX, |size| draft.volume.offset.saturating_add(size))
 }
 
-fn refuse_range(path: &Path, volume: &VolumeDraft, earlier: &VolumeDraft, report: &Report) {
-    let place: Place = volume.source_at;
-    let message =
-        format!("Volume {}: its bytes of {} are also those of {}", volume.title, path.display(), earlier.title);
+fn refuse_range(path: &Path, one: &VolumeDraft, other: &VolumeDraft, report: &Report) {
+    let (first, second) = if one.source_at < other.source_at { (one, other) } else { (other, one) };
+    let place: Place = second.source_at;
+    let message = format!("Volume {}: its bytes of {} are also those of {}", second.title, path.display(), first.title);
     let hint = "give each its own source or range (offset, size), or make both read_only";
     report.error(place, message, hint.to_owned());
 }
