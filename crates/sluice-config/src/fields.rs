@@ -538,7 +538,7 @@ pub static NBD: Section = Section {
             "connections_max",
             Kind::Integer(1, 65_536),
             "1024",
-            "NBD connections of the host, all sockets together",
+            "Connections of the host, all sockets together; up to half of them are kept so that each socket can have two",
         )
         .default("1024")],
     ],

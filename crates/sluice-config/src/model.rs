@@ -211,7 +211,7 @@ impl Endpoint {
 pub struct NbdSettings {
     /// None, a socket, an address, or both: there every export is served by its name.
     pub endpoints: Vec<Endpoint>,
-    /// Connections of the host, all sockets together.
+    /// Connections of the host, all sockets together; some are kept for sockets that have few.
     pub connections_max: u32,
 }
 

@@ -11,6 +11,7 @@
 //! | opening volumes | [`source`] |
 //! | a device of known capacity | [`delay`] |
 //! | flushes | [`sync`] |
+//! | how many connections there may be | [`seats`] |
 
 pub mod buffer;
 pub mod clock;
@@ -20,6 +21,7 @@ pub mod limits;
 pub mod listener;
 pub mod nbd;
 pub mod ring;
+pub mod seats;
 pub mod source;
 pub mod sync;
 pub mod users;

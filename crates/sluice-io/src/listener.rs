@@ -11,7 +11,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use crate::device::{Arrived, Door};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
 use crate::nbd::negotiate::negotiate;
+use crate::seats::{Row, Seats};
 use crate::users;
 
 /// How long a client may take for its handshake.
@@ -135,40 +135,6 @@ impl Exports for Offer {
     }
 }
 
-/// The places for connections of a host, all sockets together.
-#[derive(Debug, Default)]
-pub struct Seats {
-    max: AtomicU32,
-    taken: AtomicU32,
-}
-
-impl Seats {
-    /// So many from now on. Who sits stays, even if there are fewer.
-    pub fn set_max(&self, max: u32) {
-        self.max.store(max, Ordering::Relaxed);
-    }
-
-    /// A place, if one is free; given back when it is dropped.
-    #[must_use]
-    pub fn take(self: &Arc<Self>) -> Option<Seat> {
-        let free = |taken: u32| (taken < self.max.load(Ordering::Relaxed)).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).ok()?;
-        Some(Seat { of: Arc::clone(self) })
-    }
-}
-
-/// A taken place.
-#[derive(Debug)]
-pub struct Seat {
-    of: Arc<Seats>,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.of.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A socket that accepts clients. Dropping it closes the socket and removes its file; clients stay.
 pub struct Listener {
     endpoint: Endpoint,
@@ -185,7 +151,7 @@ impl Listener {
     /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
     pub fn start(endpoint: Endpoint, catalogue: Catalogue, seats: &Arc<Seats>) -> Result<Self, ListenError> {
         let socket = bind(&endpoint)?;
-        let (offers, seats, name) = (catalogue.clone(), Arc::clone(seats), endpoint.to_string());
+        let (offers, seats, name) = (catalogue.clone(), seats.row(), endpoint.to_string());
         let task = tokio::spawn(async move { accept(&name, &socket, &offers, &seats).await });
         Ok(Listener { endpoint, catalogue, task })
     }
@@ -284,7 +250,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Arc<Seats>) {
+async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row) {
     loop {
         let accepted = match socket {
             Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Client::Unix(stream)),
@@ -299,9 +265,12 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Arc<
                 continue;
             }
         };
-        let Some(seat) = seats.take() else {
-            tracing::warn!(endpoint = name, "Client refused: nbd.connections_max is reached");
-            continue;
+        let seat = match seats.take() {
+            Ok(seat) => seat,
+            Err(reason) => {
+                tracing::warn!(endpoint = name, "Client refused: {reason}");
+                continue;
+            }
         };
         let offer = catalogue.snapshot();
         let name = name.to_owned();
@@ -325,6 +294,17 @@ enum Client {
 
 impl Client {
     /// Speaks the handshake and hands the client over.
+/// A client whose host has died, or was cut off, says nothing any more, and an idle connection would not notice: it would
+/// have its place among those of the host for ever.
+fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_keepidle(stream, ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, ALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, ALIVE_TRIES)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
+}
+
     async fn welcome(self, offer: Offer, seat: Box<dyn Send>) -> Result<(), NegotiateError> {
         let (negotiated, socket) = match self {
             Client::Unix(mut stream) => {
@@ -344,24 +324,5 @@ impl Client {
             door.enter(Arrived { vm, volume, socket, negotiated, seat });
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seat_is_free_again_when_its_taker_has_gone() {
-        let seats = Arc::new(Seats::default());
-        assert!(seats.take().is_none());
-        seats.set_max(2);
-        let (first, second) = (seats.take(), seats.take());
-        assert!(first.is_some() && second.is_some() && seats.take().is_none());
-        drop(first);
-        seats.set_max(1);
-        assert!(seats.take().is_none(), "one sits, and there is one place now");
-        drop(second);
-        assert!(seats.take().is_some());
     }
 }

@@ -197,6 +197,22 @@ fn one_connection_more_than_allowed_is_refused_until_another_leaves() {
 }
 
 #[test]
+fn who_takes_all_connections_that_he_gets_leaves_the_other_vms_theirs() {
+    let place = Place::new();
+    let daemon = two_vms(&place, "{ requests = 64 }", "[nbd]\nconnections_max = 8\n");
+    let try_open = |vm| Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v"));
+    let mut greedy: Vec<Raw> = std::iter::from_fn(|| try_open("a").ok()).take(100).collect();
+    assert_eq!(greedy.len(), 6);
+    daemon.stderr().up_to(&["Client refused: what nbd.connections_max leaves is kept for other sockets"]);
+    // One for its VM, and one for where that VM goes next.
+    let mut others = [open(&place, "b"), open(&place, "b")];
+    assert!(try_open("b").is_err());
+    for client in others.iter_mut().chain(&mut greedy) {
+        assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+    }
+}
+
+#[test]
 fn what_a_dead_client_had_waiting_neither_uses_the_limit_nor_happens() {
     let place = Place::new();
     let image = place.image("a.img", MIB);

@@ -15,7 +15,8 @@ use tokio::time::timeout;
 use super::counts::{Counts, Totals};
 use super::session::{Entry, Over, serve};
 use super::socket::hung_up;
-use crate::listener::{Endpoint, ListenError, Seats, listen_unix};
+use crate::listener::{Endpoint, ListenError, listen_unix};
+use crate::seats::{Row, Seats};
 
 /// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
@@ -40,12 +41,8 @@ impl VhostListener {
         let socket = listen_unix(&endpoint)?;
         let (entry, offered) = watch::channel(entry);
         let counts = Arc::new(Counts::default());
-        let door = DoorKeeper {
-            endpoint: endpoint.to_string(),
-            offered,
-            seats: Arc::clone(seats),
-            counts: Arc::clone(&counts),
-        };
+        let door =
+            DoorKeeper { endpoint: endpoint.to_string(), offered, seats: seats.row(), counts: Arc::clone(&counts) };
         let task = tokio::spawn(door.accept(socket));
         Ok(VhostListener { endpoint, entry, counts, task })
     }
@@ -98,7 +95,7 @@ impl Serving {
 struct DoorKeeper {
     endpoint: String,
     offered: watch::Receiver<Option<Entry>>,
-    seats: Arc<Seats>,
+    seats: Row,
     counts: Arc<Counts>,
 }
 
@@ -146,9 +143,12 @@ impl DoorKeeper {
             self.turn_away("the volume is not offered");
             return None;
         };
-        let Some(seat) = self.seats.take() else {
-            self.turn_away("nbd.connections_max is reached");
-            return None;
+        let seat = match self.seats.take() {
+            Ok(seat) => seat,
+            Err(reason) => {
+                self.turn_away(&reason.to_string());
+                return None;
+            }
         };
         let process = stream.peer_cred().ok().and_then(|of| of.pid());
         let stream = Arc::new(stream);
