@@ -262,6 +262,25 @@ fn what_a_refused_file_had_opened_is_free_again() {
 }
 
 #[test]
+fn bytes_that_a_refused_file_gave_to_a_volume_are_free_again() {
+    let place = Place::new();
+    let image = place.image("a.img", 4 * MIB);
+    let sized = |size: &str| place.device("") + &place.volume("a", "v", &image, &format!("size = \"{size}\""));
+    let daemon = Daemon::serve(&place, &sized("1MiB"));
+    let missing = place.volume("x", "v", &place.file("none"), "");
+    for size in ["2MiB", "4MiB"] {
+        let said = daemon.reload(&(sized(size) + &missing));
+        assert!(said.contains("No such file") && said.contains("everything stays as it was"), "{said}");
+    }
+    let behind = place.volume("b", "v", &image, "offset = \"1MiB\"\nsize = \"1MiB\"");
+    daemon.accept(&(sized("1MiB") + &behind));
+    assert_eq!(open(&place, "b").read(0, 512), Ok(vec![0; 512]));
+    // What stays is locked as before.
+    let said = Daemon::refused(&place, &sized("1MiB").replace("a-v.sock", "other.sock"));
+    assert!(said.contains("is locked by process"), "{said}");
+}
+
+#[test]
 fn the_end_waits_for_what_is_at_work_and_removes_the_sockets() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 2\n";

@@ -54,6 +54,17 @@ pub fn lock_within(
     taken.ok_or_else(|| SourceError::Busy { path: path.to_path_buf(), range, holder: holder_of(fd, range, write) })
 }
 
+/// Gives back what this description has locked of `range`.
+///
+/// # Errors
+/// [`SourceError::Lock`].
+pub fn unlock(fd: BorrowedFd<'_>, path: &Path, range: ByteRange) -> Result<(), SourceError> {
+    let failed = |source| SourceError::Lock { path: path.to_path_buf(), range, source };
+    let mut unwanted = flock_of(range, false).map_err(failed)?;
+    unwanted.l_type = libc::F_UNLCK as libc::c_short;
+    fcntl_lock(fd, libc::F_OFD_SETLK, &mut unwanted).map_err(failed)
+}
+
 /// Locks the byte that stands for `reader` on this description, which reads `range`. Before that it waits at most `wait` in
 /// all until nobody else has it; `None` does not ask. Returns how long it waited.
 ///

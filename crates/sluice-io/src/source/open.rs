@@ -140,6 +140,18 @@ impl Source {
         Ok(Self { path: path.clone(), range, waited, fd, ..*self })
     }
 
+    /// Gives back the lock of what `longer` has beyond this: it came out of [`Source::resized`] and is not put into force.
+    ///
+    /// # Errors
+    /// [`SourceError::Lock`].
+    pub fn give_back(&self, longer: &Source) -> Result<(), SourceError> {
+        let (end, length) = (self.range.end(), longer.range.end().saturating_sub(self.range.end()));
+        if length == 0 {
+            return Ok(());
+        }
+        lock::unlock(self.fd.as_fd(), &self.path, ByteRange::new(end, length))
+    }
+
     /// Makes a regular file long enough for the volume to have `length` bytes; a longer one stays as it is, and so does a
     /// block device, which must be long enough. Returns the size that it had.
     ///

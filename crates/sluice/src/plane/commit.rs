@@ -18,7 +18,8 @@ use super::stage::{self, Staged};
 use super::{Edits, Leaving, Plane, PlaneError, VolumeName, translate};
 
 pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
-    let Staged { devices, volumes, resized, listeners, guests } = staged;
+    let Staged { devices, volumes, resized, grown, listeners, guests } = staged;
+    grown.keep();
     plane.devices.extend(devices);
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
     let edits = edits(&plane.host, &host, &volumes, &resized, &rotational);

@@ -24,18 +24,44 @@ pub(super) struct Staged {
     pub(super) volumes: BTreeMap<VolumeName, (Store, Export)>,
     /// Volumes that stay, with another size.
     pub(super) resized: BTreeMap<VolumeName, (Store, Export)>,
+    pub(super) grown: Grown,
     pub(super) listeners: Vec<Listener>,
     pub(super) guests: Vec<VhostListener>,
+}
+
+/// What volumes that stay have locked for their new size; given back when it is dropped.
+#[derive(Default)]
+pub(super) struct Grown {
+    /// As they are, and as they are to be.
+    sources: Vec<(Arc<Source>, Arc<Source>)>,
+}
+
+impl Grown {
+    /// They get their new size.
+    pub(super) fn keep(mut self) {
+        self.sources.clear();
+    }
+}
+
+impl Drop for Grown {
+    fn drop(&mut self) {
+        for (is, was_to_be) in &self.sources {
+            if let Err(error) = is.give_back(was_to_be) {
+                tracing::error!(error = crate::failure::chain(&error), "Bytes behind a volume stay locked");
+            }
+        }
+    }
 }
 
 pub(super) fn stage(plane: &Plane, host: &Host) -> Result<Staged, PlaneError> {
     check_devices(plane, host)?;
     let devices = start_devices(plane, host)?;
-    let resized = resize_volumes(plane, host)?;
+    let mut grown = Grown::default();
+    let resized = resize_volumes(plane, host, &mut grown)?;
     let volumes = open_volumes(plane, host, &devices)?;
     let listeners = listen(plane, host)?;
     let guests = listen_to_guests(plane, host)?;
-    Ok(Staged { devices, volumes, resized, listeners, guests })
+    Ok(Staged { devices, volumes, resized, grown, listeners, guests })
 }
 
 /// What runs may not change its nature.
@@ -85,14 +111,18 @@ pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
 }
 
 /// Volumes that stay and have another size in the file.
-fn resize_volumes(plane: &Plane, host: &Host) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
+fn resize_volumes(
+    plane: &Plane,
+    host: &Host,
+    grown: &mut Grown,
+) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
     let mut resized = BTreeMap::new();
     for (vm, spec) in &host.vms {
         for (name, new) in &spec.volumes {
             let old = plane.host.vms.get(vm).and_then(|vm| vm.volumes.get(name));
             if old.is_some_and(|old| stays(Some(old), new) && old.size != new.size) {
                 let key = (vm.clone(), name.clone());
-                let volume = resize(&key, &plane.served[&key], new)?;
+                let volume = resize(&key, &plane.served[&key], new, grown)?;
                 resized.insert(key, volume);
             }
         }
@@ -100,16 +130,22 @@ fn resize_volumes(plane: &Plane, host: &Host) -> Result<BTreeMap<VolumeName, (St
     Ok(resized)
 }
 
-fn resize(name: &VolumeName, served: &(Store, Export), new: &Volume) -> Result<(Store, Export), PlaneError> {
+fn resize(
+    name: &VolumeName,
+    served: &(Store, Export),
+    new: &Volume,
+    grown: &mut Grown,
+) -> Result<(Store, Export), PlaneError> {
     let (vm, volume) = name.clone();
     let (store, export) = served;
     let store = match store {
         Store::Null => Store::Null,
         Store::File { source, .. } => {
             let failed = |source| PlaneError::Volume { vm: vm.clone(), volume: volume.clone(), source };
-            let source = source.resized(new.size).map_err(failed)?;
-            let extents = source.extents().ok();
-            Store::File { source: Arc::new(source), extents }
+            let resized = Arc::new(source.resized(new.size).map_err(failed)?);
+            grown.sources.push((Arc::clone(source), Arc::clone(&resized)));
+            let extents = resized.extents().ok();
+            Store::File { source: resized, extents }
         }
     };
     let size_bytes = match &store {
