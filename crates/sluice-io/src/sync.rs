@@ -62,6 +62,22 @@ impl Files {
         self.files[file.0 as usize].failed = true;
     }
 
+    /// The files that are open and failed.
+    #[must_use]
+    pub fn failed(&self) -> Vec<FileId> {
+        let open = |index: &u32| self.files[*index as usize].volumes > 0 && self.files[*index as usize].failed;
+        self.by_id.iter().filter(|(_, index)| open(index)).map(|(id, _)| *id).collect()
+    }
+
+    /// These files failed under the same descriptions before this table was made.
+    pub fn inherit(&mut self, failed: &[FileId]) {
+        for id in failed {
+            if let Some(index) = self.by_id.get(id) {
+                self.files[*index as usize].failed = true;
+            }
+        }
+    }
+
     /// A flush of `slot` arrives. `true`: start a sync now, it covers this flush.
     pub fn flush(&mut self, file: FileIndex, slot: Slot) -> bool {
         let file = &mut self.files[file.0 as usize];
@@ -128,5 +144,12 @@ mod tests {
         assert!(!files.is_failed(anew));
         files.fail(anew);
         assert!(files.is_failed(anew));
+        // A table that is made anew over files that stay open.
+        let (mut after, other) = (Files::default(), FileId { dev: 1, ino: 3 });
+        let (same, sound) = (after.open(id), after.open(other));
+        after.inherit(&files.failed());
+        assert!(after.is_failed(same) && !after.is_failed(sound));
+        files.close(anew);
+        assert_eq!(files.failed(), []);
     }
 }

@@ -241,7 +241,7 @@ impl Loop {
 
     /// What must be applied to an empty loop so that it serves the same.
     pub(super) fn describe(&self) -> Vec<Edit> {
-        let mut edits = Vec::new();
+        let mut edits = vec![Edit::SetDepth(self.gate.settings().depth)];
         if let Some((scheduler, merging)) = self.scheduler.clone() {
             edits.push(Edit::SetScheduler { scheduler, merging });
         }

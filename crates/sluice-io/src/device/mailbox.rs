@@ -43,6 +43,12 @@ impl Mailbox {
         Ok(())
     }
 
+    /// Leaves a message beside others for which it rings later.
+    #[cfg(test)]
+    pub(super) fn leave(&self, message: Message) {
+        self.sender.send(message).map_err(|_| Gone).expect("the thread runs");
+    }
+
     /// Whether what is sent to one reaches the other's receiver.
     pub(super) fn is(&self, other: &Mailbox) -> bool {
         Arc::ptr_eq(&self.bell, &other.bell)

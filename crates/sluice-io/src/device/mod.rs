@@ -83,7 +83,8 @@ enum Message {
     Drain,
     /// End now; what waits is not served.
     Stop,
-    Answer(slow::Answer),
+    /// Of the helper of that life of the thread: the one after the restart with this number.
+    Answer(u64, slow::Answer),
     #[cfg(test)]
     Panic,
 }

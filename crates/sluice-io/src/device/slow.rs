@@ -62,10 +62,11 @@ pub(super) enum Answer {
 }
 
 /// Starts the helper; it ends when the sender is dropped. Who joins it knows that nothing it did is still to come.
-pub(super) fn start(name: &str, mailbox: Mailbox) -> std::io::Result<(Sender<Question>, JoinHandle<()>)> {
+/// `life` goes with each answer.
+pub(super) fn start(name: &str, life: u64, mailbox: Mailbox) -> std::io::Result<(Sender<Question>, JoinHandle<()>)> {
     let (sender, receiver) = channel();
     let helper = thread::Builder::new().name(format!("{name}-slow"));
-    let handle = helper.spawn(move || answer(&receiver, &mailbox))?;
+    let handle = helper.spawn(move || answer(&receiver, life, &mailbox))?;
     Ok((sender, handle))
 }
 
@@ -78,7 +79,7 @@ fn discard(source: &Source, part: ByteRange) -> i32 {
     if result == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn answer(questions: &Receiver<Question>, mailbox: &Mailbox) {
+fn answer(questions: &Receiver<Question>, life: u64, mailbox: &Mailbox) {
     while let Ok(question) = questions.recv() {
         let answer = match question {
             Question::Allocation { token, source, part, spans_max } => {
@@ -94,7 +95,7 @@ fn answer(questions: &Receiver<Question>, mailbox: &Mailbox) {
                 Answer::Discard { slot, result }
             }
         };
-        if mailbox.send(Message::Answer(answer)).is_err() {
+        if mailbox.send(Message::Answer(life, answer)).is_err() {
             return;
         }
     }

@@ -209,6 +209,58 @@ fn a_panicking_thread_starts_anew_with_its_volumes() {
 }
 
 #[test]
+fn a_restart_keeps_the_depth_in_force() {
+    let never =
+        DelaySpec { time: ServiceTime::Fixed(Duration::from_secs(3600)), parallel: 8, bandwidth: None, seed: 1 };
+    let device = device(Some(never));
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.edit(vec![Edit::SetDepth(1)]).unwrap();
+    device.mailbox.send(Message::Panic).unwrap();
+    let mut client = connect(&device, 1 << 20);
+    for cookie in 0..4 {
+        client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    while !client.flush_output().unwrap() {}
+    let taken = loop {
+        let snapshot = device.snapshot().unwrap();
+        // What has come in a turn is dispatched at its end.
+        if snapshot.vms[0].outstanding == 4 && snapshot.in_flight > 0 {
+            break snapshot;
+        }
+    };
+    assert_eq!((taken.in_flight, taken.queued, taken.restarts), (1, 3, 1));
+}
+
+#[test]
+fn a_restart_reads_what_came_just_before_it() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let (reply, answer) = channel();
+    device.mailbox.leave(Message::Panic);
+    device.mailbox.leave(Message::Snapshot(reply));
+    device.mailbox.ring();
+    // The bound is only for a test that fails.
+    assert_eq!(answer.recv_timeout(Duration::from_secs(60)).unwrap().restarts, 1);
+}
+
+#[test]
+fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 1 << 20);
+    let allocation = || slow::Answer::Allocation { token: 0, spans: Vec::new() };
+    // The helper has answered; before the answer is read, the thread panics.
+    let discard = slow::Answer::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
+    for message in [Message::Panic, Message::Answer(0, allocation()), Message::Answer(0, discard)] {
+        device.mailbox.leave(message);
+    }
+    device.mailbox.ring();
+    let mut client = connect(&device, 1 << 20);
+    assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+}
+
+#[test]
 fn a_removed_volume_returns_its_queue_and_its_lock() {
     let (file, first) = file(1 << 20);
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(20)), parallel: 1, bandwidth: None, seed: 1 };

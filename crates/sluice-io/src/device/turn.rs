@@ -315,7 +315,9 @@ impl Loop {
             }
             Message::Drain => self.drain(),
             Message::Stop => self.ending = Ending::Now,
-            Message::Answer(answer) => self.slow_answer(now, answer),
+            // What was asked before a restart names requests that are no more.
+            Message::Answer(life, _) if life != self.restarts => {}
+            Message::Answer(_, answer) => self.slow_answer(now, answer),
             #[cfg(test)]
             Message::Panic => panic!("asked to panic by a test"),
         }

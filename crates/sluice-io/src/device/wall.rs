@@ -16,6 +16,7 @@ use crate::device::spec::{DeviceSpec, Snapshot};
 use crate::device::turn::Loop;
 use crate::device::work::Backend;
 use crate::ring::Ring;
+use crate::source::FileId;
 
 /// The life of a device thread. Says on `started` whether it could begin; returns what it did until its end.
 pub(super) fn run(
@@ -38,6 +39,7 @@ pub(super) fn run(
     loop {
         let end = catch_unwind(AssertUnwindSafe(|| state.run(inbox)));
         let edits = state.describe();
+        let failed = state.backend.files.failed();
         let restarts = state.restarts + 1;
         let device = &spec.name;
         match end {
@@ -50,13 +52,15 @@ pub(super) fn run(
             Err(_) => tracing::error!(device, "Device thread panicked: its connections end, it is started anew"),
         }
         bury(state, mailbox, helper);
-        (state, helper) = match rebuild(spec, mailbox, restarts, edits) {
+        (state, helper) = match rebuild(spec, mailbox, restarts, edits, &failed) {
             Ok(built) => built,
             Err(error) => {
                 tracing::error!(device, %error, "Device cannot be started anew and stays down");
                 return None;
             }
         };
+        // What came between the last look and the end has been rung for, and is not read yet.
+        mailbox.ring();
     }
 }
 
@@ -78,7 +82,7 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
             Some(Delay::new(*delay, log)?)
         }
     };
-    let (questions, helper) = slow::start(&spec.name, mailbox.clone())?;
+    let (questions, helper) = slow::start(&spec.name, restarts, mailbox.clone())?;
     let backend = Backend::new(Ring::new()?, delay, spec.gate.depth, questions);
     let gate = Gate::new(scheduler, spec.gate);
     Ok((Loop::new(spec.name.clone(), gate, backend, restarts), helper))
@@ -89,10 +93,13 @@ fn rebuild(
     mailbox: &Mailbox,
     restarts: u64,
     edits: Vec<crate::device::Edit>,
+    failed: &[FileId],
 ) -> io::Result<(Loop, JoinHandle<()>)> {
     let (mut state, helper) = build(spec, mailbox, restarts)?;
     let now = state.clock.now();
     state.apply(now, edits).map_err(io::Error::other)?;
+    // Their files are still open as they were, and what was lost is lost.
+    state.backend.files.inherit(failed);
     Ok((state, helper))
 }
 
