@@ -320,8 +320,8 @@ fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
             }
         };
         let chosen = offer.entries.into_iter().find(|entry| entry.export.name == negotiated.export);
-        if let Some(Entry { vm, volume, door, .. }) = chosen {
-            door.enter(Arrived { vm, volume, socket, negotiated, seat });
+        if let Some(Entry { export, vm, volume, door }) = chosen {
+            door.enter(Arrived { vm, volume, socket, negotiated, export, seat });
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use common::raw::{READ, Raw, WRITE, header};
+use common::raw::{READ, Raw, WRITE, greet, header};
 use common::{Daemon, MIB, Place, noise, run, tool, until};
 use rustix::process::Signal;
 
@@ -278,6 +278,27 @@ fn bytes_that_a_refused_file_gave_to_a_volume_are_free_again() {
     // What stays is locked as before.
     let said = Daemon::refused(&place, &sized("1MiB").replace("a-v.sock", "other.sock"));
     assert!(said.contains("is locked by process"), "{said}");
+}
+
+#[test]
+fn who_was_told_of_another_volume_than_there_is_now_is_shown_out() {
+    let place = Place::new();
+    let image = place.image("a.img", 4 * MIB);
+    let sized = |size: u64| place.device("") + &place.volume("a", "v", &image, &format!("size = \"{size}MiB\""));
+    let daemon = Daemon::serve(&place, &sized(2));
+    let shaking = || greet(&place.volume_socket("a", "v")).unwrap();
+    let (grows, shrinks) = (shaking(), shaking());
+    daemon.accept(&sized(4));
+    let mut served = Raw::enter(grows, "a/v").unwrap();
+    assert_eq!((served.size_bytes, served.read(0, 512)), (2 * MIB, Ok(vec![0; 512])), "it has all that it was told of");
+    daemon.accept(&place.device(""));
+    daemon.accept(&sized(1));
+    let mut told = Raw::enter(shrinks, "a/v").unwrap();
+    assert_eq!(told.size_bytes, 2 * MIB);
+    let _ = told.send(READ, 0, 0, 512, &[]);
+    assert!(told.reply().is_err(), "nothing is read of a volume of 1 MiB");
+    daemon.stderr().up_to(&["Client shown out: its volume was replaced while it shook hands"]);
+    assert_eq!(open(&place, "a").size_bytes, MIB);
 }
 
 #[test]

@@ -197,6 +197,11 @@ impl Loop {
         if self.ending != Ending::No {
             return;
         }
+        if !self.backend.volumes[volume].export.keeps(&arrived.export) {
+            let Arrived { vm, volume, .. } = arrived;
+            tracing::info!(vm, volume, "Client shown out: its volume was replaced while it shook hands");
+            return;
+        }
         let mut connection = Connection::new(arrived, volume);
         connection.parked = self.backend.volumes[volume].orphans > 0;
         let index = self.connections.insert(connection);

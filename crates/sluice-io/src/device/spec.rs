@@ -184,6 +184,8 @@ pub struct Arrived {
     pub socket: OwnedFd,
     /// What the handshake settled.
     pub negotiated: Negotiated,
+    /// As it was told.
+    pub export: Export,
     /// Its place among the host's connections; dropped when it has gone.
     pub seat: Box<dyn Send>,
 }

@@ -73,7 +73,8 @@ fn connect(device: &Device, size: u64) -> Client {
         let negotiated = negotiate_blocking(&mut theirs, &One(export(size))).unwrap();
         let socket = OwnedFd::from(theirs);
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-        door.enter(Arrived { vm, volume, socket, negotiated, seat: Box::new(()) });
+        let export = export(size);
+        door.enter(Arrived { vm, volume, socket, negotiated, export, seat: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();

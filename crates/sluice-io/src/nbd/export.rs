@@ -134,6 +134,13 @@ impl Export {
         bits.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit)
     }
 
+    /// Whether a client that was told `told` is served right by this: nothing is different, but it may have grown.
+    #[must_use]
+    pub fn keeps(&self, told: &Export) -> bool {
+        let grown = Export { size_bytes: self.size_bytes, ..told.clone() };
+        grown == *self && self.size_bytes >= told.size_bytes
+    }
+
     fn broken_block_rule(&self) -> Option<&'static str> {
         let (minimum, preferred, maximum) = (self.block_minimum, self.block_preferred, self.block_maximum);
         if !minimum.is_power_of_two() || minimum > BLOCK_MINIMUM_MAX {
@@ -190,6 +197,15 @@ mod tests {
             ..all
         };
         assert_eq!(bare.transmission_flags(false), 0b1_0011, "no fast zero without zeroing");
+    }
+
+    #[test]
+    fn what_was_told_is_kept_by_the_same_that_may_have_grown() {
+        let told = sample("a");
+        let with_size = |size_bytes| Export { size_bytes, ..sample("a") };
+        assert!(told.keeps(&told) && with_size(2 << 20).keeps(&told));
+        assert!(!with_size(1 << 19).keeps(&told));
+        assert!(!Export { read_only: true, ..sample("a") }.keeps(&told) && !sample("b").keeps(&told));
     }
 
     #[test]

@@ -67,7 +67,11 @@ pub(crate) fn header(command: u16, flags: u16, cookie: u64, offset: u64, length:
 impl Raw {
     /// Enters transmission by `EXPORT_NAME`.
     pub(crate) fn open(socket: &Path, export: &str) -> io::Result<Raw> {
-        let mut stream = greet(socket)?;
+        Raw::enter(greet(socket)?, export)
+    }
+
+    /// The same where the greeting has been said.
+    pub(crate) fn enter(mut stream: UnixStream, export: &str) -> io::Result<Raw> {
         stream.write_all(&option(1, export.as_bytes()))?;
         let mut answer = [0; 10];
         stream.read_exact(&mut answer)?;
