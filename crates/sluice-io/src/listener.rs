@@ -27,6 +27,13 @@ use crate::users;
 /// How long a client may take for its handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
 
+/// A TCP client that has said nothing for this long is asked whether it is there, by its kernel alone.
+const ALIVE_AFTER: Duration = Duration::from_secs(60);
+/// Until it answers it is asked again in these steps.
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// So many times; then its connection is over.
+const ALIVE_TRIES: u32 = 6;
+
 /// Where clients connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
@@ -287,13 +294,6 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
     }
 }
 
-enum Client {
-    Unix(tokio::net::UnixStream),
-    Tcp(tokio::net::TcpStream),
-}
-
-impl Client {
-    /// Speaks the handshake and hands the client over.
 /// A client whose host has died, or was cut off, says nothing any more, and an idle connection would not notice: it would
 /// have its place among those of the host for ever.
 fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
@@ -305,6 +305,13 @@ fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
     Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
+enum Client {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream),
+}
+
+impl Client {
+    /// Speaks the handshake and hands the client over.
     async fn welcome(self, offer: Offer, seat: Box<dyn Send>) -> Result<(), NegotiateError> {
         let (negotiated, socket) = match self {
             Client::Unix(mut stream) => {
@@ -313,7 +320,7 @@ fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
                 (negotiated, OwnedFd::from(stream))
             }
             Client::Tcp(mut stream) => {
-                stream.set_nodelay(true).map_err(NegotiateError::Io)?;
+                prepare(&stream).map_err(NegotiateError::Io)?;
                 let negotiated = negotiate(&mut stream, &offer).await?;
                 let stream = stream.into_std().map_err(NegotiateError::Io)?;
                 (negotiated, OwnedFd::from(stream))

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::Shutdown;
 
 use common::raw::{READ, Raw, WRITE, connect, greet, header, is_closed, option};
-use common::{Daemon, KIB, MIB, Place, fio, noise, start, tool, until};
+use common::{Daemon, KIB, MIB, Place, fio, free_address, noise, start, tool, until};
 use rustix::process::Signal;
 
 mod common;
@@ -210,6 +210,25 @@ fn who_takes_all_connections_that_he_gets_leaves_the_other_vms_theirs() {
     for client in others.iter_mut().chain(&mut greedy) {
         assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
     }
+}
+
+/// Whether the kernel asks the other side of an idle connection to this loopback port if it is still there.
+fn is_kept_alive(port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().skip(1).any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (local, state, timer) = (words[1], words[3], words[5]);
+        local.ends_with(&format!(":{port:04X}")) && state == "01" && timer.starts_with("02:")
+    })
+}
+
+#[test]
+fn a_tcp_client_whose_host_died_is_noticed() {
+    let (place, address) = (Place::new(), free_address());
+    let _daemon = two_vms(&place, "{ requests = 64 }", &format!("[nbd]\nlisten = \"{address}\"\n"));
+    let client = std::net::TcpStream::connect(&address).unwrap();
+    let port = client.peer_addr().unwrap().port();
+    until("its idle connection is watched", || is_kept_alive(port));
 }
 
 #[test]
