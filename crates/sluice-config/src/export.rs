@@ -106,15 +106,21 @@ fn check_accounts(reader: &Reader<'_>) {
     }
 }
 
+/// The path of a socket, if an address has room for it.
+pub(crate) fn socket_path(reader: &Reader<'_>, key: &str) -> Option<PathBuf> {
+    let path = reader.path(key)?;
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        let what = format!("the path has {} bytes", path.as_os_str().len());
+        reader.refuse(key, what, format!("a socket's path has room for {SOCKET_PATH_MAX}; use a shorter one"));
+        return None;
+    }
+    Some(path)
+}
+
 fn unix(reader: &Reader<'_>) -> Option<Endpoint> {
     let (owner, group) = (read_account(reader, "owner"), read_account(reader, "group"));
     let mode = read_mode(reader);
-    let path = reader.path("socket")?;
-    if path.as_os_str().len() > SOCKET_PATH_MAX {
-        let what = format!("the path has {} bytes", path.as_os_str().len());
-        reader.refuse("socket", what, format!("a socket's path has room for {SOCKET_PATH_MAX}; use a shorter one"));
-        return None;
-    }
+    let path = socket_path(reader, "socket")?;
     Some(Endpoint::Unix { path, owner, group, mode: mode? })
 }
 

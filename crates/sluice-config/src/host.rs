@@ -8,12 +8,12 @@ use crate::checks::{self, Draft};
 use crate::device::DeviceDraft;
 use crate::diagnostics::{Diagnostics, Report};
 use crate::dropins;
-use crate::export::NbdDraft;
+use crate::export::{NbdDraft, socket_path};
 use crate::fields;
-use crate::model::{DaemonSettings, Host};
+use crate::model::{DaemonSettings, Endpoint, Host};
 use crate::policy::Part;
 use crate::reader::Reader;
-use crate::source::Sources;
+use crate::source::{Place, Sources};
 use crate::tree::Table;
 use crate::vm::{Known, VmDraft};
 
@@ -94,14 +94,16 @@ fn read(tree: &Table, report: &Report) -> (Draft, DaemonSettings) {
         reader.whose = "[nbd]".into();
         NbdDraft::read(&reader)
     });
-    (Draft { devices, policies, vms, nbd }, read_daemon(&root))
+    let (daemon, control) = read_daemon(&root);
+    (Draft { devices, policies, vms, nbd, control }, daemon)
 }
 
-fn read_daemon(root: &Reader<'_>) -> DaemonSettings {
+fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Place)>) {
     let default = DaemonSettings::default();
-    let Some(reader) = root.table("daemon") else { return default };
-    DaemonSettings {
-        drain_timeout: reader.time("drain_timeout").unwrap_or(default.drain_timeout),
-        control: reader.path("control"),
-    }
+    let Some(reader) = root.table("daemon") else { return (default, None) };
+    let control = socket_path(&reader, "control");
+    let endpoint = control.clone().map(|path| Endpoint::Unix { path, owner: None, group: None, mode: 0o600 });
+    let endpoint = endpoint.map(|endpoint| (endpoint, reader.at("control")));
+    let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
+    (DaemonSettings { drain_timeout, control }, endpoint)
 }

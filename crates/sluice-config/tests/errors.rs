@@ -526,6 +526,10 @@ fn what_two_volumes_must_not_share() {
     assert_eq!(second(&taken), ["Volume a/w: /run/sluice/a.sock is taken by Volume a/v"]);
     let host = format!("{own}\n[nbd]\nsocket = \"/run/sluice/w.sock\"");
     assert_eq!(second(&host), ["Volume a/w: /run/sluice/w.sock is taken by [nbd]"]);
+    let control = format!("{own}\n[daemon]\ncontrol = \"/run/sluice/w.sock\"");
+    assert_eq!(second(&control), ["Volume a/w: /run/sluice/w.sock is taken by [daemon] control"]);
+    let long = format!("{own}\n[daemon]\ncontrol = \"/{}\"", "x".repeat(107));
+    assert_eq!(second(&long), ["Host file: daemon.control: the path has 108 bytes"]);
     let any = own.replace("socket = \"/run/sluice/w.sock\"", "listen = \"127.0.0.1:10809\"")
         + "\n[nbd]\nlisten = \"0.0.0.0:10809\"";
     let reach = "[nbd]: whoever reaches 0.0.0.0:10809 reads and writes the volumes there";

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::export::NbdDraft;
+use crate::model::Endpoint;
 use crate::policy::Part;
+use crate::source::Place;
 use crate::vm::VmDraft;
 
 /// A whole host, each table read.
@@ -18,6 +20,8 @@ pub(crate) struct Draft {
     pub(crate) policies: BTreeMap<String, Part>,
     pub(crate) vms: Vec<VmDraft>,
     pub(crate) nbd: NbdDraft,
+    /// The daemon's own socket.
+    pub(crate) control: Option<(Endpoint, Place)>,
 }
 
 /// All of them.

@@ -37,13 +37,14 @@ fn check_disks(draft: &Draft, report: &Report) {
 fn check_endpoints(draft: &Draft, report: &Report) {
     let host = draft.nbd.settings.endpoints.iter().zip(&draft.nbd.endpoints_at);
     let host = host.map(|(endpoint, place)| ("[nbd]".to_owned(), endpoint, *place));
+    let control = draft.control.iter().map(|(endpoint, place)| ("[daemon] control".to_owned(), endpoint, *place));
     let own = volumes(draft).filter(|volume| !volume.export.broken);
     let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
     let mut sockets: BTreeMap<&Path, String> = BTreeMap::new();
     let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
     let mut own: Vec<_> = own.collect();
     own.sort_by_key(|(_, _, place)| *place);
-    for (whose, endpoint, place) in host.chain(own) {
+    for (whose, endpoint, place) in control.chain(host).chain(own) {
         let (what, first) = match endpoint {
             Endpoint::Unix { path, .. } => {
                 (path.display().to_string(), sockets.insert(path, whose.clone()).map(|first| (first, path.clone())))
