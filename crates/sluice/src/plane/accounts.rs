@@ -84,6 +84,21 @@ fn vm(vm: &VmSnapshot) -> Value {
     })
 }
 
+/// What requests waited for before they were dispatched, each as a part of all of them.
+fn waits(count: impl Fn(Wait) -> u64) -> String {
+    let causes = [
+        (Wait::OwnLimit, "its limit"),
+        (Wait::Share, "others"),
+        (Wait::Device, "the device"),
+        (Wait::Batch, "a batch"),
+    ];
+    let counts = causes.map(|(cause, name)| (count(cause), name));
+    let all = counts.iter().fold(count(Wait::None), |sum, (count, _)| sum + count);
+    let part = |(count, name): &(u64, &str)| format!("{name} {:.0} %", 100.0 * *count as f64 / all as f64);
+    let parts: Vec<String> = counts.iter().filter(|(count, _)| *count > 0).map(part).collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
 fn print_table(devices: &[Snapshot]) {
     let mut table = output::table(&[
         "DEVICE",
@@ -95,6 +110,7 @@ fn print_table(devices: &[Snapshot]) {
         "BY WEIGHT",
         "QUEUE P99",
         "DEVICE P99",
+        "WAITED FOR",
     ]);
     for device in devices {
         for vm in &device.vms {
@@ -110,8 +126,27 @@ fn print_table(devices: &[Snapshot]) {
                 account.dispatched_in(Phase::Weight).to_string(),
                 time(&account.queue_time),
                 time(&account.service_time),
+                waits(|cause| account.waited_for(cause)),
             ]);
         }
     }
     output::line(&table.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_what_requests_waited_for() {
+        let counted = |cause| match cause {
+            Wait::None => 50,
+            Wait::OwnLimit => 30,
+            Wait::Device => 20,
+            Wait::Share | Wait::Batch => 0,
+        };
+        assert_eq!(waits(counted), "its limit 30 %, the device 20 %");
+        assert_eq!(waits(|cause| u64::from(cause == Wait::None)), "-");
+        assert_eq!(waits(|_| 0), "-");
+    }
 }
