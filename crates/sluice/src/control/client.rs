@@ -62,6 +62,9 @@ fn refused(reply: Reply) -> Failure {
     }
 }
 
+/// How what is not stated is shown.
+const NOTHING: &str = "-";
+
 /// What is told to people: what is there now, or what is different.
 fn told(reply: &Reply) -> String {
     let (before, after) = (shown(&reply.before), shown(&reply.after));
@@ -70,10 +73,10 @@ fn told(reply: &Reply) -> String {
     }
     if before.is_empty() {
         let mut table = output::table(&["KEY", "NOW"]);
-        table.add_rows(after.into_iter().map(|(key, now)| [key, now]));
+        table.add_rows(after.into_iter().filter(|(_, now)| now != NOTHING).map(|(key, now)| [key, now]));
         return table.to_string();
     }
-    let was = |key: &str| before.iter().find(|(known, _)| known == key).map_or("-", |(_, was)| was.as_str());
+    let was = |key: &str| before.iter().find(|(known, _)| known == key).map_or(NOTHING, |(_, was)| was.as_str());
     let different: Vec<_> = after.iter().filter(|(key, now)| was(key) != now).collect();
     if different.is_empty() {
         return "Done; its policy, size and source are what they were".to_owned();
@@ -86,7 +89,7 @@ fn told(reply: &Reply) -> String {
 /// A VM or a volume as names and values; nothing of what is not there.
 fn shown(value: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| match value {
-        Value::Null => "-".to_owned(),
+        Value::Null => NOTHING.to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
         Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
@@ -121,7 +124,7 @@ mod tests {
         assert_eq!(lines(&same), ["Done; its policy, size and source are what they were"]);
         let new = reply(
             Value::Null,
-            json!({ "device": "disk", "size_bytes": 42_949_672_960_u64, "policy": { "weight": 0.5 } }),
+            json!({ "device": "disk", "size_bytes": 42_949_672_960_u64, "policy": { "weight": 0.5, "burst": null } }),
         );
         assert_eq!(lines(&new), ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"]);
         assert_eq!(lines(&reply(vm(Value::Null, "foreground"), Value::Null)), ["Not served any more"]);
