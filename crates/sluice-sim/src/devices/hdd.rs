@@ -305,7 +305,10 @@ impl Hdd {
         let (transfer, length) = (f64::from(job.length) / self.spec.bus, u64::from(job.length));
         match self.cache.find(job.offset, length) {
             // It reads on meanwhile.
-            Found::All => return overhead + transfer,
+            Found::All => {
+                self.cache.hit(job.offset, length);
+                return overhead + transfer;
+            }
             Found::Start { missing, rate } => {
                 // The medium goes on under the head while the command is taken in.
                 let takes = (missing as f64 / rate).max(overhead + transfer);

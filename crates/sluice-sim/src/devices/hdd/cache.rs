@@ -37,18 +37,21 @@ pub(super) struct Cache {
     bytes: f64,
     /// Since when the first segment grows.
     growing: Option<f64>,
+    /// How far of it has been asked for: the drive reads on for as many bytes as a segment has, and what lies before makes room.
+    asked: f64,
 }
 
 impl Cache {
     pub(super) fn new(segments: u32, bytes: u64) -> Self {
-        Cache { segments: Vec::new(), most: segments as usize, bytes: bytes as f64, growing: None }
+        Cache { segments: Vec::new(), most: segments as usize, bytes: bytes as f64, growing: None, asked: 0.0 }
     }
 
     /// The drive has read on until now.
     pub(super) fn read_on(&mut self, now: f64) {
         if let (Some(since), Some(segment)) = (&mut self.growing, self.segments.first_mut()) {
-            let most = segment.start.max(segment.end - self.bytes) + self.bytes;
+            let most = segment.end.max(self.asked + self.bytes);
             segment.end = (segment.end + segment.rate * (now - *since).max(0.0)).min(most);
+            segment.start = segment.start.max(segment.end - self.bytes);
             *since = now;
         }
     }
@@ -74,12 +77,20 @@ impl Cache {
         }
     }
 
+    /// A read that one segment has; of the one that grows the drive reads on behind it.
+    pub(super) fn hit(&mut self, offset: u64, length: u64) {
+        let (start, end) = self.growing();
+        if start <= offset as f64 && (offset + length) as f64 <= end {
+            self.asked = self.asked.max((offset + length) as f64);
+        }
+    }
+
     /// The first segment now reaches to the end of this read, which is over at `until`.
     pub(super) fn extend(&mut self, offset: u64, length: u64, until: f64) {
         if let Some(segment) = self.segments.first_mut() {
             segment.end = (offset + length) as f64;
             segment.start = segment.start.max(segment.end - self.bytes);
-            self.growing = Some(until);
+            (self.growing, self.asked) = (Some(until), segment.end);
         }
     }
 
@@ -101,7 +112,7 @@ impl Cache {
         self.segments.truncate(self.most - 1);
         let end = (offset + length) as f64;
         self.segments.insert(0, Segment { start: (offset as f64).max(end - self.bytes), end, rate });
-        self.growing = Some(until);
+        (self.growing, self.asked) = (Some(until), end);
         Moved { stays, gone }
     }
 

@@ -38,6 +38,28 @@ fn random_reads_are_as_fast_as_such_drives_are() {
 }
 
 #[test]
+fn who_thinks_between_reads_in_order_finds_them_read_ahead() {
+    // 5 ms bring six times as much from the medium as a read takes; a segment holds sixteen reads.
+    let mut disk = Hdd::new(HddSpec::sata_7200_1tb());
+    let (length, mut now) = (64 << 10, Instant::ZERO);
+    let mut takes = |disk: &mut Hdd, index: u64| {
+        let asked = now + Duration::from_millis(5);
+        disk.submit(
+            asked,
+            Job { slot: Slot(0), kind: Kind::Read, offset: (900 << 30) + index * u64::from(length), length },
+        );
+        disk.settle(asked);
+        now = disk.next().unwrap();
+        disk.take(now).unwrap();
+        now.nanos_since(asked) / 1000
+    };
+    let took: Vec<u64> = (0..100).map(|index| takes(&mut disk, index)).collect();
+    assert!(took[0] > 1000 && took[1..].iter().all(|micros| *micros == 418), "{took:?}");
+    // What lies behind has made room for what was read ahead.
+    assert!(takes(&mut disk, 40) > 1000);
+}
+
+#[test]
 fn sequential_reads_come_at_the_media_rate() {
     for depth in [1, 4] {
         let mut disk = Hdd::new(HddSpec { queue: depth, ..HddSpec::sata_7200_1tb() });
