@@ -8,6 +8,10 @@ use crate::nbd::handshake::Negotiated;
 /// Bytes read at once: dozens of requests, or a few with their data.
 pub(in crate::device) const RECEIVE_LEN: usize = 128 << 10;
 
+/// Bytes of memory that a sent batch keeps for the headers of the next: those of hundreds of requests. Answers to block
+/// status lie among headers and fill megabytes, which no window counts once they have gone.
+const HEADERS_KEPT: usize = 16 << 10;
+
 /// What the next bytes of a client are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum Expect {
@@ -76,9 +80,11 @@ impl Batch {
         Box::new(Batch { tokens, headers, pieces, first: 0, message })
     }
 
+    /// Empties it, and gives back what only a large one needs.
     pub(in crate::device) fn clear(&mut self) {
         self.tokens.clear();
         self.headers.clear();
+        self.headers.shrink_to(HEADERS_KEPT);
         self.pieces.clear();
         self.first = 0;
     }
@@ -148,5 +154,23 @@ impl Connection {
             self.received.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_keeps_little_memory_for_the_next() {
+        let mut batch = Batch::new();
+        batch.headers.resize(4 << 20, 0);
+        batch.clear();
+        assert!(batch.headers.is_empty() && batch.headers.capacity() <= HEADERS_KEPT, "{}", batch.headers.capacity());
+        batch.headers.resize(4096, 0);
+        let place = batch.headers.as_ptr();
+        batch.clear();
+        batch.headers.resize(4096, 0);
+        assert_eq!(batch.headers.as_ptr(), place, "what usual replies need stays");
     }
 }

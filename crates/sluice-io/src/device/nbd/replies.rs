@@ -58,7 +58,6 @@ impl Loop {
     fn send_batch(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
-        batch.clear();
         let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
         let answered = connection.answered.len().min(REPLIES_MAX);
         for &token in &connection.answered[..answered] {
@@ -142,6 +141,7 @@ impl Loop {
         for token in batch.tokens.drain(..) {
             self.release(token);
         }
+        batch.clear();
         self.connections[index].spare = Some(batch);
         self.retire(index);
     }
