@@ -168,7 +168,11 @@ pub async fn serve(
     let place = offered.door.open(&offered.vm, &offered.volume, Box::new((seat, sitting))).await?;
     counts.session();
     let mut session = Session::new(stream, offered, place, counts)?;
-    let ended = session.run(entry, &mut stood_up).await;
+    let ended = match session.run(entry, &mut stood_up).await {
+        // Killed while an answer was on its way to it, which breaks nothing.
+        Err(Fault::Socket(error)) if error.is_departure() => Ok(Over::Left),
+        ended => ended,
+    };
     if let Err(fault) = &ended
         && session.counts.fault()
     {
@@ -277,14 +281,7 @@ impl Session {
         };
         if let Some((payload, descriptor)) = reply {
             let bytes = wire::reply(request, &payload);
-            let sent = self.socket.send(&bytes, descriptor.as_ref().map(AsFd::as_fd)).await;
-            match sent {
-                // Killed while it waited for the answer: that breaks nothing.
-                Err(SocketError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    return Ok(Some(Over::Left));
-                }
-                sent => sent?,
-            }
+            self.socket.send(&bytes, descriptor.as_ref().map(AsFd::as_fd)).await?;
         }
         Ok(None)
     }

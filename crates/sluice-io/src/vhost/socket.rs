@@ -43,6 +43,14 @@ pub enum SocketError {
     Io(#[from] io::Error),
 }
 
+impl SocketError {
+    /// Whether there is nobody at the other end any more.
+    pub(super) fn is_departure(&self) -> bool {
+        let SocketError::Io(error) = self else { return false };
+        matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    }
+}
+
 /// A connection to a VMM.
 #[derive(Debug)]
 pub struct Socket {

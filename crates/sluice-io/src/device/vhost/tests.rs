@@ -477,7 +477,10 @@ fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
     // The limit is lifted, and the queue starts anew.
     let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
     bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
-    beside.is_called();
+    while beside.memory.load::<u16>(GuestAddress(USED + OTHER + 2), std::sync::atomic::Ordering::Acquire).unwrap() == 0
+    {
+        std::thread::yield_now();
+    }
     assert_eq!((beside.status(4), bench.faults()), (0, 0));
     let again = bench.start_as(&session, |spec| {
         (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES));
