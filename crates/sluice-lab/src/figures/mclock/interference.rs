@@ -44,10 +44,10 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
                    mode \"product\"",
             paper: "throughput doubled, latency halved, RD unchanged",
             note: "How much a sequential stream takes from the others is a matter of how far the array reads ahead of it (table); that is fitted \
-                   to the 36 ms before the limit. What OLTP gains by the limit is what the stream took, and two thirds of the band \
-                   have it at 1.7 times or more: with slow arms or a slow controller each of OLTP's own requests takes longer, and \
+                   to the 36 ms before the limit. What OLTP gains by the limit is what the stream took, and half of the band \
+                   has it at 1.7 times or more: with slow arms or a slow controller each of OLTP's own requests takes longer, and \
                    the stream's part is smaller. With nothing of DM at all it is 1.9 times at the nominal point. In mode \
-                   \"paper\", where DM gets half as much before the limit, it is 1.31 times (table).",
+                   \"paper\", where DM gets half as much before the limit, it is 1.28 times (table).",
         },
         RowSpec {
             id: "M2c",
