@@ -17,6 +17,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -413,10 +414,13 @@ impl Accounts {
     }
 }
 
-/// A free TCP port on the loopback address.
+/// A TCP address that nobody else has: a loopback address of this process's own. A port that was free a moment ago may be another
+/// test's by now, or that of somebody who connects.
 pub(crate) fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let [_, _, high, low] = process.to_be_bytes();
+    format!("127.{}.{}.{}:10809", 1 + high % 250, low, 1 + number % 250)
 }
 
 /// The names of those schedulers of this daemon of whose description `wanted` is true.
