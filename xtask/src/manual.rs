@@ -234,7 +234,7 @@ mod tests {
         }
         let policy = host_file();
         let policy = policy.split("## `[policy.NAME]`").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
-        assert!(policy.contains("| `latency` | a table, see `[policy.NAME.latency]`"), "{policy}");
+        assert!(policy.contains("| `latency` | `\"none\"`, or a table, see `[policy.NAME.latency]`"), "{policy}");
     }
 
     #[test]
