@@ -4,7 +4,7 @@ use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value as Param};
 use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::units::StatedIops;
-use sluice_sched::{Bytes, CostModel, Descriptor, schedulers};
+use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, schedulers};
 
 use crate::fields::WINDOW_REQUESTS_MAX;
 use crate::model::{Backend, Delay, DelayTime, Device, Window};
@@ -55,7 +55,10 @@ pub(crate) fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium
         check_size(reader, stated, reference, &cost);
     }
     let rotational = reader.bool("rotational");
-    let facts = Facts { depth, rotational: rotational.unwrap_or(false), reference };
+    let merging = reader.bool("merging");
+    let settings = GateSettings { depth, cost, ..GateSettings::default() };
+    let capacity = Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") };
+    let facts = Facts::of(&settings, rotational.unwrap_or(false), &capacity);
     let (scheduler, params) = read_scheduler(reader, &facts, medium);
     Device {
         name: name.to_owned(),
@@ -64,10 +67,10 @@ pub(crate) fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium
         scheduler,
         params,
         depth,
-        capacity: Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") },
+        capacity,
         reference,
         rotational,
-        merging: reader.bool("merging").unwrap_or(scheduler.merging),
+        merging: merging.unwrap_or(scheduler.merging),
         admission: true,
         window: window_of(depth),
         cost,

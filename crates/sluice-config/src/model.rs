@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::Facts;
-use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, Policy};
+use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy};
 
 use crate::diagnostics::Diagnostic;
 
@@ -65,7 +65,13 @@ impl Device {
     /// What its scheduler may know of it, on a disk that says `rotational` of itself.
     #[must_use]
     pub fn facts(&self, rotational: bool) -> Facts {
-        Facts { depth: self.depth, rotational: self.rotational.unwrap_or(rotational), reference: self.reference }
+        Facts::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
+    }
+
+    /// The bounds of its gate.
+    #[must_use]
+    pub fn gate_settings(&self) -> GateSettings {
+        GateSettings { depth: self.depth, cost: self.cost, merging: self.merging, ..GateSettings::default() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::{Facts, Scheduler};
 use sluice_sched::stack::{Guest, Ring};
@@ -96,7 +97,7 @@ impl Host {
     pub fn build(&self) -> Result<Box<dyn Scheduler>, LabError> {
         let descriptor = schedulers::find(self.scheduler);
         let descriptor = descriptor.ok_or_else(|| LabError::Refused(format!("No scheduler {}", self.scheduler)))?;
-        let facts = Facts { depth: self.settings.depth, rotational: self.rotational, reference: Bytes::kib(8) };
+        let facts = Facts::of(&self.settings, self.rotational, &Capacity::default());
         (descriptor.build)(&facts, &self.parameters).map_err(refused)
     }
 

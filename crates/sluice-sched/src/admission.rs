@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::policy::Policy;
 use crate::scheduler::ChangeError;
-use crate::units::{ByteRate, Iops};
+use crate::units::{ByteRate, Bytes, Iops};
 
 /// What a device can be relied on to do, at worst: \[mclock\] 3.1, "Reservation Setting".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,6 +13,16 @@ pub struct Capacity {
     pub iops: Option<Iops>,
     /// Bytes per second.
     pub bytes: Option<ByteRate>,
+}
+
+impl Capacity {
+    /// Bytes that take the device as long as a request of cost 1, if both figures are stated; at least 1.
+    #[must_use]
+    pub fn request_bytes(&self) -> Option<Bytes> {
+        let (iops, bytes) = (self.iops?, self.bytes?);
+        let per_request = u128::from(bytes.bytes_per_second()) * 1000 / u128::from(iops.milli());
+        Some(Bytes(u64::try_from(per_request).unwrap_or(u64::MAX).max(1)))
+    }
 }
 
 /// A set of reservations that is not admitted; the text shows the arithmetic.
@@ -138,7 +148,6 @@ pub fn reservation_for(outstanding: u32, latency: Duration) -> Iops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Bytes;
 
     #[test]
     fn the_papers_examples_of_littles_law() {

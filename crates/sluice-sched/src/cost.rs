@@ -52,17 +52,28 @@ pub struct CostModel {
     pub knee: Bytes,
     /// A flush.
     pub flush: Cost,
-    /// One piece of a discard or write zeroes (at most 64 MiB), whatever its size.
+    /// The least that one piece (at most 64 MiB) of a discard or of write zeroes costs that the device does by itself.
     pub discard: Cost,
+    /// What each MiB of it costs, if that is more: at least 1/64.
+    pub discard_mib: Cost,
 }
 
 impl Default for CostModel {
     fn default() -> Self {
-        CostModel { reference: Some(Bytes::kib(8)), knee: Bytes(300_000), flush: Cost::ONE, discard: Cost::ONE }
+        CostModel {
+            reference: Some(Bytes::kib(8)),
+            knee: Bytes(300_000),
+            flush: Cost::ONE,
+            discard: Cost::ONE,
+            discard_mib: CostModel::DISCARD_MIB_MIN,
+        }
     }
 }
 
 impl CostModel {
+    /// The least that a MiB of a discard may cost: 1 for 64 MiB.
+    pub const DISCARD_MIB_MIN: Cost = Cost(Cost::ONE.0 / 64);
+
     /// Every request costs 1: for the paper's experiments with one size.
     #[must_use]
     // rule: mclock.cost-one
@@ -91,7 +102,28 @@ impl CostModel {
                 }
             },
             Kind::Flush => self.flush,
-            Kind::Discard | Kind::WriteZeroes => self.discard,
+            Kind::Discard | Kind::WriteZeroes => {
+                let by_size = (u64::from(length) * u64::from(self.discard_mib.0)).div_ceil(1 << 20);
+                self.discard.max(Cost::from_raw(u32::try_from(by_size).unwrap_or(u32::MAX)))
+            }
+        }
+    }
+
+    /// The size that costs 1, or 8 KiB where every read and write costs 1.
+    #[must_use]
+    pub fn reference_size(&self) -> Bytes {
+        self.reference.filter(|size| size.0 > 0).unwrap_or(Bytes::kib(8))
+    }
+
+    /// The bytes that a request counts against a limit in bytes: what a read or write moves; for discards and zeroes that
+    /// the device makes by itself, as much as reads of the reference size of the same cost. A flush counts none.
+    #[must_use]
+    // rule: mclock.byte-limit
+    pub fn bytes(&self, kind: Kind, length: u32, cost: Cost) -> u64 {
+        match kind {
+            Kind::Read | Kind::Write => u64::from(length),
+            Kind::Flush => 0,
+            Kind::Discard | Kind::WriteZeroes => (u64::from(cost.0) * self.reference_size().0) >> Cost::SHIFT,
         }
     }
 }
@@ -110,5 +142,18 @@ mod tests {
         }
         assert_eq!(CostModel::per_request().cost(Kind::Read, 1 << 20), Cost::ONE);
         assert_eq!(CostModel::default().cost(Kind::Discard, 64 << 20), Cost::ONE);
+        let dear = CostModel { discard_mib: Cost::requests(2), ..CostModel::default() };
+        assert_eq!(dear.cost(Kind::WriteZeroes, 64 << 20), Cost::requests(128));
+        assert_eq!(dear.cost(Kind::WriteZeroes, 4096), Cost::ONE);
+    }
+
+    #[test]
+    fn zeroes_and_discards_count_bytes_by_their_cost() {
+        let model = CostModel { discard_mib: Cost::ONE, ..CostModel::default() };
+        let bytes = |kind, length| model.bytes(kind, length, model.cost(kind, length));
+        assert_eq!(bytes(Kind::Read, 512), 512);
+        assert_eq!(bytes(Kind::Flush, 0), 0);
+        assert_eq!(bytes(Kind::Discard, 64 << 20), 64 * 8192);
+        assert_eq!(bytes(Kind::WriteZeroes, 4096), 8192);
     }
 }

@@ -42,4 +42,4 @@ pub use request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, V
 pub use scheduler::{Change, ChangeError, Decision, Descriptor, Scheduler, Scope, State};
 pub use stack::Stack;
 pub use time::Instant;
-pub use units::{ByteRate, Bytes, Iops, Weight};
+pub use units::{ByteRate, Bytes, Iops, Percent, Weight};

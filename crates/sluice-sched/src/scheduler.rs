@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::admission::Capacity;
+use crate::cost::{Cost, CostModel};
+use crate::gate::{GateSettings, RemoteService};
 use crate::params::{ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
-use crate::request::{Completion, OwnerId, Request, VolumeId};
+use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
 use crate::time::Instant;
-use crate::units::Bytes;
+use crate::units::{Bytes, Percent};
 
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +169,13 @@ pub trait Scheduler: Send {
     /// A request arrives.
     fn insert(&mut self, now: Instant, request: Request);
 
+    /// The client of a VM with requests on several servers reports what the VM got at the others since its previous
+    /// request to this one. Called before the request is inserted, so a scheduler need not keep it with the request.
+    /// The default does nothing: most schedulers know of one server only. \[mclock\] 3.2.
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        let _ = (now, owner, volume, remote);
+    }
+
     /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It keeps
     /// its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
     /// any more or not merged so here; then nothing has changed.
@@ -194,13 +204,41 @@ pub struct Facts {
     pub depth: u32,
     /// Whether neighbouring requests are much cheaper than distant ones.
     pub rotational: bool,
-    /// The size that costs exactly 1.
-    pub reference: Bytes,
+    /// What requests cost.
+    pub cost: CostModel,
+    /// The largest read or write that goes to the device as one.
+    pub piece_max: Bytes,
+    /// Bytes that take the device as long as a request of cost 1: its bandwidth divided by its capacity, or the
+    /// reference size where one of them is not stated.
+    pub request_bytes: Bytes,
 }
 
 impl Default for Facts {
     fn default() -> Self {
-        Facts { depth: 32, rotational: false, reference: Bytes::kib(8) }
+        let settings = GateSettings::default();
+        Facts {
+            depth: settings.depth,
+            rotational: false,
+            cost: settings.cost,
+            piece_max: settings.transfer_max,
+            request_bytes: settings.cost.reference_size(),
+        }
+    }
+}
+
+impl Facts {
+    /// What the scheduler of a gate with these settings may know, in front of a device of this capacity.
+    #[must_use]
+    pub fn of(settings: &GateSettings, rotational: bool, capacity: &Capacity) -> Self {
+        let request_bytes = capacity.request_bytes().unwrap_or(settings.cost.reference_size());
+        let GateSettings { depth, cost, transfer_max: piece_max, .. } = *settings;
+        Facts { depth, rotational, cost, piece_max, request_bytes }
+    }
+
+    /// What the largest read or write that goes to the device as one costs.
+    #[must_use]
+    pub fn piece_cost(&self) -> Cost {
+        self.cost.cost(Kind::Write, u32::try_from(self.piece_max.0).unwrap_or(u32::MAX))
     }
 }
 
@@ -260,6 +298,9 @@ pub struct Descriptor {
     pub medium: Medium,
     /// Whether neighbouring requests are merged before it, unless the device says otherwise.
     pub merging: bool,
+    /// The part of the device that VMs without a reservation get at least while they ask, with these parameters;
+    /// admission leaves it free. Zero for schedulers that keep none.
+    pub weight_floor: fn(&ParamTable) -> Percent,
     /// Its parameters.
     pub parameters: &'static [Parameter],
     /// Makes one.

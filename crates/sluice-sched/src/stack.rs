@@ -152,7 +152,7 @@ impl Device for HostEnd<'_> {
             offset: request.offset,
             length: request.length,
             token: self.places.take(Place { vm: self.vm, slot: submission.slot }),
-            elsewhere: None,
+            remote: None,
         };
         self.host.insert(now, &arrival).expect("the host's queue has room for a whole ring of each VM that it knows");
     }

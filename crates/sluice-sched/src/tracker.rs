@@ -9,126 +9,178 @@
 //! server 1 says `delta` = 1, so server 1 spaces them by two hundredths of a second, server 2 too, and the VM gets 100.
 //!
 //! One [`Tracker`] belongs to one VM at its client, [`Clients`] to a server. Nothing here reads a clock. With one server all
-//! counts are 0 in product mode, so a gate decides as it does without: locally.
+//! counts are 0 in product form, so a gate decides as it does without: locally.
+//!
+//! Cost: `ask`, `completed` and `refused` take O(log servers); a count for each server is not kept up, it is the difference
+//! of two sums. Every [`SERVER_FORGOTTEN`] one call looks at all servers.
 //!
 //! Bounds: a client forgets a server after [`SERVER_FORGOTTEN`] without a request, a server its client after
-//! [`CLIENT_FORGOTTEN`]; so both tables hold who was used lately. What is missing in a count is at most what was in flight.
+//! [`CLIENT_FORGOTTEN`]; both tables hold what was used within twice that time. What is missing in a count is at most what was
+//! in flight.
 //!
 //! Source: \[mclock\] 3.2 (dmClock).
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use crate::cost::Cost;
-use crate::gate::Elsewhere;
+use crate::gate::RemoteService;
 use crate::request::Phase;
 use crate::time::Instant;
 
-/// A server that a client has not asked for so long is forgotten.
+/// A client forgets a server to which it has sent nothing for so long.
 // rule: mclock.forget
 pub const SERVER_FORGOTTEN: Duration = Duration::from_secs(600);
-/// A client that has not asked a server for so long is idle.
+/// A client that has sent a server nothing for so long is idle there.
 pub const CLIENT_IDLE: Duration = Duration::from_secs(300);
-/// A client that has not asked a server for so long is forgotten.
+/// A server forgets a client that has sent it nothing for so long.
 pub const CLIENT_FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// What is counted; as the servers' mClock is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// What completed at other servers, by its cost. The server adds the request's own cost.
+    /// What completed at other servers, by its cost and its bytes. The server adds the request's own cost.
     #[default]
     Product,
     /// The number of requests that completed at all servers, as published. The server multiplies by the request's cost.
     Paper,
 }
 
-/// Completions, in 1/65,536 of a normalised request.
+/// Sums of completions: costs in 1/65,536 of a normalised request, and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Count {
+struct Sums {
     all: u64,
     reserved: u64,
+    all_bytes: u64,
+    reserved_bytes: u64,
 }
 
-impl Count {
-    fn add(&mut self, cost: Cost, phase: Phase) {
+impl Sums {
+    fn add(&mut self, cost: Cost, bytes: u64, phase: Phase) {
         let cost = u64::from(cost.raw());
-        self.all = self.all.saturating_add(cost);
+        self.all = self.all.wrapping_add(cost);
+        self.all_bytes = self.all_bytes.wrapping_add(bytes);
         if phase == Phase::Reservation {
-            self.reserved = self.reserved.saturating_add(cost);
+            self.reserved = self.reserved.wrapping_add(cost);
+            self.reserved_bytes = self.reserved_bytes.wrapping_add(bytes);
+        }
+    }
+
+    fn zip(self, other: Sums, operation: impl Fn(u64, u64) -> u64) -> Sums {
+        Sums {
+            all: operation(self.all, other.all),
+            reserved: operation(self.reserved, other.reserved),
+            all_bytes: operation(self.all_bytes, other.all_bytes),
+            reserved_bytes: operation(self.reserved_bytes, other.reserved_bytes),
+        }
+    }
+
+    fn plus(self, other: Sums) -> Sums {
+        self.zip(other, u64::wrapping_add)
+    }
+
+    fn minus(self, other: Sums) -> Sums {
+        self.zip(other, u64::wrapping_sub)
+    }
+
+    /// What `remote` reports, as sums.
+    fn of(remote: &RemoteService) -> Sums {
+        Sums {
+            all: u64::from(remote.delta) << Cost::SHIFT,
+            reserved: u64::from(remote.rho) << Cost::SHIFT,
+            all_bytes: remote.delta_bytes,
+            reserved_bytes: remote.rho_bytes,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Server {
-    number: u32,
-    /// When it was asked last.
+    /// When it was last sent a request.
     asked: Instant,
-    /// Completed, and not told to it yet.
-    untold: Count,
+    /// Completed there since it is known.
+    own: Sums,
+    /// Of what it is to learn, what it has been told, or what had completed before it was known.
+    told: Sums,
 }
 
 /// What one VM has got where, as its client counts it.
 #[derive(Debug, Default)]
 pub struct Tracker {
     form: Form,
-    servers: Vec<Server>,
+    total: Sums,
+    servers: BTreeMap<u32, Server>,
+    /// When servers were last forgotten.
+    swept: Instant,
 }
 
 impl Tracker {
-    /// Counts nothing yet.
+    /// A tracker that knows no server and has counted nothing.
     #[must_use]
     pub fn new(form: Form) -> Tracker {
-        Tracker { form, servers: Vec::new() }
+        Tracker { form, ..Tracker::default() }
     }
 
-    /// A request goes to a server: what to send along. The first one, also the first after the server was forgotten, says
-    /// 1 and 1 in paper form, nothing in product form.
+    /// Returns what to send along with a request to `server`. The first request to a server, also the first after it was
+    /// forgotten, reports 1 and 1 in paper form and nothing in product form.
     // rule: mclock.client-counts, mclock.first-request, mclock.paper-counts, mclock.product-counts
-    pub fn ask(&mut self, now: Instant, server: u32) -> Elsewhere {
-        self.forget(now);
-        let Some(known) = self.servers.iter_mut().find(|known| known.number == server) else {
-            self.servers.push(Server { number: server, asked: now, untold: Count::default() });
+    pub fn ask(&mut self, now: Instant, server: u32) -> RemoteService {
+        if now.since(self.swept) >= SERVER_FORGOTTEN {
+            self.forget(now);
+        }
+        let total = self.total;
+        let known = self.servers.get_mut(&server).filter(|known| now.since(known.asked) < SERVER_FORGOTTEN);
+        let Some(known) = known else {
+            self.servers.insert(server, Server { asked: now, own: Sums::default(), told: total });
             let first = u32::from(self.form == Form::Paper);
-            return Elsewhere { rho: first, delta: first };
+            return RemoteService { rho: first, delta: first, servers: self.known(), ..RemoteService::default() };
         };
         known.asked = now;
-        // What is less than a whole request is told with a later one.
-        let whole = |count: &mut u64| {
-            let whole = u32::try_from(*count >> Cost::SHIFT).unwrap_or(u32::MAX);
-            *count -= u64::from(whole) << Cost::SHIFT;
-            whole
+        let untold = match self.form {
+            Form::Product => total.minus(known.own).minus(known.told),
+            Form::Paper => total.minus(known.told),
         };
-        let delta = whole(&mut known.untold.all);
-        Elsewhere { rho: whole(&mut known.untold.reserved).min(delta), delta }
+        // What is less than a whole request is reported with a later one.
+        let whole = |cost: u64| u32::try_from(cost >> Cost::SHIFT).unwrap_or(u32::MAX);
+        let delta = whole(untold.all);
+        let remote = RemoteService {
+            rho: whole(untold.reserved).min(delta),
+            delta,
+            rho_bytes: untold.reserved_bytes,
+            delta_bytes: untold.all_bytes,
+            servers: 0,
+        };
+        known.told = known.told.plus(Sums::of(&remote));
+        RemoteService { servers: self.known(), ..remote }
     }
 
-    /// A server has not taken a request: what it was to be told is told with the next one. Without this a VM whose queue is
-    /// full would get more than its limit, since servers would never hear of what it got elsewhere.
+    /// A server has refused a request: what came with it is reported with the next one. Otherwise a VM whose queue is full
+    /// would exceed its limit, because servers would never learn what it got elsewhere.
     // rule: mclock.client-counts
-    pub fn refused(&mut self, server: u32, told: Elsewhere) {
-        if let Some(known) = self.servers.iter_mut().find(|known| known.number == server) {
-            let give_back =
-                |count: &mut u64, whole: u32| *count = count.saturating_add(u64::from(whole) << Cost::SHIFT);
-            give_back(&mut known.untold.all, told.delta);
-            give_back(&mut known.untold.reserved, told.rho);
+    pub fn refused(&mut self, server: u32, remote: RemoteService) {
+        if let Some(known) = self.servers.get_mut(&server) {
+            known.told = known.told.minus(Sums::of(&remote));
         }
     }
 
-    /// A server has completed a request: the reply says by which right and at which cost.
+    /// A server has completed a request; `phase`, `cost` and `bytes` are those of its reply ([`crate::gate::Finished`]).
     // rule: mclock.client-counts, mclock.reply-phase
-    pub fn completed(&mut self, server: u32, phase: Phase, cost: Cost) {
-        let (cost, own) = match self.form {
-            Form::Product => (cost, false),
-            Form::Paper => (Cost::ONE, true),
+    pub fn completed(&mut self, server: u32, phase: Phase, cost: Cost, bytes: u64) {
+        let cost = match self.form {
+            Form::Product => cost,
+            Form::Paper => Cost::ONE,
         };
-        let told = self.servers.iter_mut().filter(|known| own || known.number != server);
-        told.for_each(|known| known.untold.add(cost, phase));
+        self.total.add(cost, bytes, phase);
+        if let Some(known) = self.servers.get_mut(&server) {
+            known.own.add(cost, bytes, phase);
+        }
     }
 
-    /// Forgets servers that have not been asked for long.
+    /// Forgets servers to which nothing was sent for [`SERVER_FORGOTTEN`]. O(servers).
     // rule: mclock.forget
     pub fn forget(&mut self, now: Instant) {
-        self.servers.retain(|known| now.since(known.asked) < SERVER_FORGOTTEN);
+        self.swept = now;
+        self.servers.retain(|_, known| now.since(known.asked) < SERVER_FORGOTTEN);
     }
 
     /// Servers that are known.
@@ -136,51 +188,51 @@ impl Tracker {
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
+
+    fn known(&self) -> u32 {
+        u32::try_from(self.servers.len()).unwrap_or(u32::MAX)
+    }
 }
 
-/// What a server thinks of a client.
+/// What a server knows of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It has asked lately.
+    /// It has sent a request lately.
     Active,
-    /// It has not asked for [`CLIENT_IDLE`]; its next request begins as that of an owner that was away.
+    /// It has sent nothing for [`CLIENT_IDLE`]; its next request begins as that of an owner that was away.
     Idle,
 }
 
-/// The clients of a server, by when they asked.
+/// The clients of a server, and when each sent its last request. Calls take O(log clients), `forget` O(clients).
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// When each asked last; in the order in which they came.
-    asked: Vec<(u32, Instant)>,
+    asked: BTreeMap<u32, Instant>,
 }
 
 impl Clients {
-    /// A client asks: what it was until now; `None`: it was not known, its owner has to be added to the gate.
+    /// Notes a request of a client. Returns what the client was until now; `None`: it was not known, and its owner has to be
+    /// added to the gate.
     // rule: mclock.forget
     pub fn ask(&mut self, now: Instant, client: u32) -> Option<Standing> {
         let standing = self.standing(now, client);
-        match self.asked.iter_mut().find(|(known, _)| *known == client) {
-            Some((_, asked)) => *asked = now,
-            None => self.asked.push((client, now)),
-        }
+        self.asked.insert(client, now);
         standing
     }
 
     /// What a client is; `None`: not known, or to be forgotten.
     #[must_use]
     pub fn standing(&self, now: Instant, client: u32) -> Option<Standing> {
-        let (_, asked) = self.asked.iter().find(|(known, _)| *known == client)?;
-        match now.since(*asked) {
+        match now.since(*self.asked.get(&client)?) {
             silent if silent >= CLIENT_FORGOTTEN => None,
             silent if silent >= CLIENT_IDLE => Some(Standing::Idle),
             _ => Some(Standing::Active),
         }
     }
 
-    /// Forgets clients that have not asked for long: their owners are to be removed from the gate.
+    /// Forgets clients that have sent nothing for [`CLIENT_FORGOTTEN`]; the caller removes their owners from the gate.
     // rule: mclock.forget
     pub fn forget(&mut self, now: Instant, mut gone: impl FnMut(u32)) {
-        self.asked.retain(|(client, asked)| {
+        self.asked.retain(|client, asked| {
             let stays = now.since(*asked) < CLIENT_FORGOTTEN;
             if !stays {
                 gone(*client);
@@ -199,7 +251,7 @@ mod tests {
     }
 
     fn told(tracker: &mut Tracker, server: u32) -> (u32, u32) {
-        let Elsewhere { rho, delta } = tracker.ask(secs(1), server);
+        let RemoteService { rho, delta, .. } = tracker.ask(secs(1), server);
         (rho, delta)
     }
 
@@ -211,14 +263,14 @@ mod tests {
             assert_eq!([1, 2, 3].map(|server| told(&mut tracker, server)), [first; 3], "{form:?}");
             for (server, phase) in [(1, Phase::Weight), (2, Phase::Reservation), (2, Phase::Weight), (1, Phase::Weight)]
             {
-                tracker.completed(server, phase, Cost::ONE);
+                tracker.completed(server, phase, Cost::ONE, 8192);
             }
             // Paper: all four, one by reservation. Product: without the server's own.
             let own = form == Form::Paper;
             assert_eq!(told(&mut tracker, 1), (1, if own { 4 } else { 2 }), "{form:?}");
             assert_eq!(told(&mut tracker, 1), (0, 0), "it has been told");
             assert_eq!(told(&mut tracker, 2), if own { (1, 4) } else { (0, 2) }, "{form:?}");
-            tracker.completed(1, Phase::Reservation, Cost::ONE);
+            tracker.completed(1, Phase::Reservation, Cost::ONE, 8192);
             assert_eq!(told(&mut tracker, 3), (2, 5), "{form:?}: since its own last request");
         }
     }
@@ -230,13 +282,13 @@ mod tests {
         told(&mut tracker, 1);
         let mut all = 0;
         for _ in 0..100 {
-            tracker.completed(2, Phase::Weight, Cost::from_raw(Cost::ONE.raw() * 5 / 4));
+            tracker.completed(2, Phase::Weight, Cost::from_raw(Cost::ONE.raw() * 5 / 4), 8192);
             all += told(&mut tracker, 1).1;
         }
         assert_eq!(all, 125, "a hundred requests of cost 1.25");
         let mut tracker = Tracker::new(Form::Paper);
         told(&mut tracker, 1);
-        (0..4).for_each(|_| tracker.completed(2, Phase::Weight, Cost::requests(9)));
+        (0..4).for_each(|_| tracker.completed(2, Phase::Weight, Cost::requests(9), 8192));
         assert_eq!(told(&mut tracker, 1), (0, 4), "as published, requests");
     }
 
@@ -253,10 +305,10 @@ mod tests {
             assert_eq!([refused(&mut tracker), refused(&mut tracker), told(&mut tracker, 1)], [first; 3], "{form:?}");
             told(&mut tracker, 2);
             for phase in [Phase::Reservation, Phase::Weight, Phase::Weight] {
-                tracker.completed(2, phase, Cost::ONE);
+                tracker.completed(2, phase, Cost::ONE, 8192);
             }
             assert_eq!([refused(&mut tracker), refused(&mut tracker)], [(1, 3); 2], "{form:?}");
-            tracker.completed(2, Phase::Reservation, Cost::ONE);
+            tracker.completed(2, Phase::Reservation, Cost::ONE, 8192);
             assert_eq!([told(&mut tracker, 1), told(&mut tracker, 1)], [(2, 4), (0, 0)], "{form:?}");
         }
     }
@@ -267,12 +319,14 @@ mod tests {
         let mut tracker = Tracker::new(Form::Paper);
         tracker.ask(secs(0), 1);
         tracker.ask(secs(599), 2);
-        tracker.completed(2, Phase::Weight, Cost::ONE);
-        tracker.completed(2, Phase::Weight, Cost::ONE);
+        tracker.completed(2, Phase::Weight, Cost::ONE, 8192);
+        tracker.completed(2, Phase::Weight, Cost::ONE, 8192);
         tracker.forget(secs(599));
         assert_eq!(tracker.servers(), 2);
-        assert_eq!(tracker.ask(secs(600), 1), Elsewhere { rho: 1, delta: 1 }, "as if it had never been asked");
-        assert_eq!(tracker.ask(secs(601), 2), Elsewhere { rho: 0, delta: 2 });
+        let first = RemoteService { rho: 1, delta: 1, servers: 2, ..RemoteService::default() };
+        assert_eq!(tracker.ask(secs(600), 1), first, "as if it had never been asked");
+        let next = RemoteService { delta: 2, delta_bytes: 16_384, servers: 2, ..RemoteService::default() };
+        assert_eq!(tracker.ask(secs(601), 2), next);
         let mut clients = Clients::default();
         assert_eq!(clients.ask(secs(0), 7), None);
         assert_eq!(clients.ask(secs(10), 8), None);

@@ -39,6 +39,10 @@ pub struct ByteRate(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Iops(u64);
 
+/// A part of a whole: hundredths of a percent; from 0 % to 100 %.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Percent(u16);
+
 /// A share of what is left over: hundredths; from 0.01 to 1,000,000, default 100.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Weight(u32);
@@ -105,6 +109,25 @@ impl Iops {
     #[must_use]
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / 1000.0
+    }
+}
+
+impl Percent {
+    /// Nothing.
+    pub const ZERO: Percent = Percent(0);
+    /// The whole.
+    pub const WHOLE: Percent = Percent(10_000);
+
+    /// So many hundredths of a percent, at most 10,000 (clamped).
+    #[must_use]
+    pub const fn from_hundredths(hundredths: u16) -> Self {
+        if hundredths > 10_000 { Percent::WHOLE } else { Percent(hundredths) }
+    }
+
+    /// Hundredths of a percent.
+    #[must_use]
+    pub const fn hundredths(self) -> u64 {
+        self.0 as u64
     }
 }
 
@@ -310,6 +333,36 @@ impl FromStr for Weight {
     }
 }
 
+impl FromStr for Percent {
+    type Err = UnitError;
+
+    /// Reads `2%`, `0.5 %`; at most two digits after the point.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (milli, unit) = split_number(text, "2%")?;
+        if unit.is_empty() {
+            let example = format!("{}%", text.trim());
+            return Err(UnitError::NoUnit { text: text.to_owned(), example });
+        }
+        if unit != "%" {
+            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "a part", example: "2%" });
+        }
+        if milli > 100_000 || !milli.is_multiple_of(10) {
+            let range = "from 0% to 100% with at most two digits after the point";
+            return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Part", range });
+        }
+        Ok(Percent((milli / 10) as u16))
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 % 100 {
+            0 => write!(f, "{}%", self.0 / 100),
+            _ => write!(f, "{}%", f64::from(self.0) / 100.0),
+        }
+    }
+}
+
 fn show_binary(f: &mut fmt::Formatter<'_>, bytes: u64, suffix: &str) -> fmt::Result {
     for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
@@ -372,7 +425,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Bytes, ByteRate, Iops, Weight);
+as_text!(Bytes, ByteRate, Iops, Weight, Percent);
 
 #[cfg(test)]
 mod tests {
@@ -392,6 +445,7 @@ mod tests {
         assert_eq!("0.5 iops".parse::<StatedIops>().unwrap().iops, Iops::from_milli(500));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(show_duration(Duration::from_micros(1500)), "1500us");
+        assert_eq!(["2%", "0.25 %"].map(|text| text.parse::<Percent>().unwrap().to_string()), ["2%", "0.25%"]);
         assert_eq!(Bytes::kib(8).to_string(), "8KiB");
         assert_eq!(ByteRate(100 << 20).to_string(), "100MiB/s");
         assert_eq!(Iops::from_milli(2500).to_string(), "2.5 iops");
@@ -410,6 +464,7 @@ mod tests {
         assert!("1000001".parse::<Weight>().is_err());
         assert!("100 iops".parse::<Weight>().is_err());
         assert!("12 B/s".parse::<ByteRate>().is_err());
+        assert!(["2", "2 iops", "101%", "0.125%"].iter().all(|text| text.parse::<Percent>().is_err()));
         assert!(parse_duration("5").is_err());
         assert!(parse_duration("5 parsecs").is_err());
         assert!("99999999999999999999999999 iops".parse::<StatedIops>().is_err());

@@ -64,7 +64,7 @@ impl Load {
         let kind = if self.random >> 62 == 0 { Kind::Write } else { Kind::Read };
         let flags = if self.random >> 61 & 1 == 0 { Flags::SYNC } else { Flags::NONE };
         let offset = (self.random >> 30) % (1 << 24) * 4096;
-        let arrival = Arrival { owner, volume, kind, flags, offset, length: 8192, token: index, elsewhere: None };
+        let arrival = Arrival { owner, volume, kind, flags, offset, length: 8192, token: index, remote: None };
         self.gate.insert(Instant::from_nanos(self.now), &arrival).expect("the queue has room");
     }
 

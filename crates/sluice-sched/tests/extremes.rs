@@ -19,6 +19,7 @@ fn extremes(subject: &Subject, start: Instant) -> World {
         knee: Bytes(1),
         flush: Cost::from_raw(1),
         discard: Cost::from_raw(u32::MAX),
+        discard_mib: Cost::from_raw(u32::MAX),
     };
     let facts = Facts { depth: 3, ..Facts::default() };
     let transfer_max = Bytes(u64::from(u32::MAX));

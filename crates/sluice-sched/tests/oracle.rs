@@ -76,7 +76,7 @@ impl Level {
     /// n - 1 beside the one that may go anyway; the default is the device's depth beside that one.
     fn passes(&self, facts: &Facts) -> Tag {
         let beside = Tag::from(self.policy.burst.map_or(facts.depth, |burst| burst - 1));
-        let reference = Tag::from(facts.reference.0);
+        let reference = Tag::from(facts.cost.reference_size().0);
         let limit = self.policy.limit;
         let requests = limit.iops.map(|rate| self.tat - requests_at(rate, beside * ONE));
         let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_at(rate, beside * reference));

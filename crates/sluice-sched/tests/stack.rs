@@ -99,7 +99,7 @@ impl StackWorld {
             offset,
             length,
             token: index as u32,
-            elsewhere: None,
+            remote: None,
         };
         if self.stack.insert(self.now, thread.vm, &arrival).is_ok() {
             thread.asked += 1;

@@ -90,7 +90,7 @@ impl Cloud {
         let others = self.servers.len() as u64 - 1;
         let first = others == 0 || self.random.next_u64() % 10 < client.first_of_ten;
         let server = if first { 0 } else { 1 + (self.random.next_u64() % others) as usize };
-        let elsewhere = client.tracker.as_mut().map(|tracker| tracker.ask(self.now, server as u32));
+        let remote = client.tracker.as_mut().map(|tracker| tracker.ask(self.now, server as u32));
         let arrival = Arrival {
             owner: OwnerId(vm),
             volume: VolumeId(0),
@@ -99,7 +99,7 @@ impl Cloud {
             offset: 4096,
             length: 8192,
             token: vm,
-            elsewhere,
+            remote,
         };
         self.servers[server].gate.insert(self.now, &arrival).expect("the queue has room");
     }
@@ -133,7 +133,7 @@ impl Cloud {
             let client = &mut self.clients[request.owner.index()];
             client.completed += 1;
             if let Some(tracker) = &mut client.tracker {
-                tracker.completed(index as u32, request.phase, request.cost);
+                tracker.completed(index as u32, request.phase, request.cost, u64::from(request.length));
             }
             self.ask(request.owner.0);
         }

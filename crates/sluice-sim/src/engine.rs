@@ -446,13 +446,13 @@ impl Simulation {
             offset: open.offset,
             length: open.length,
             token,
-            elsewhere: vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, node as u32)),
+            remote: vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, node as u32)),
         };
         let taken = self.nodes[node].insert(self.now, owner, &arrival).is_ok();
         if !taken {
             let vm = &mut self.vms[open.vm as usize];
             vm.record.refused += 1;
-            if let (Some(tracker), Some(told)) = (&mut vm.tracker, arrival.elsewhere) {
+            if let (Some(tracker), Some(told)) = (&mut vm.tracker, arrival.remote) {
                 tracker.refused(node as u32, told);
             }
         }
@@ -485,8 +485,7 @@ impl Simulation {
         self.open.remove(over.token);
         let vm = &mut self.vms[index];
         if let Some(tracker) = &mut vm.tracker {
-            let cost = self.nodes[node].host().settings().cost.cost(open.kind, open.length);
-            tracker.completed(node as u32, over.phase, cost);
+            tracker.completed(node as u32, over.phase, over.cost, over.bytes);
         }
         vm.record.complete(self.now, open.arrived, open.length);
         vm.runners[thread].thread.workload.completed(self.now);

@@ -15,7 +15,7 @@ use sluice_sim::workloads::{Pace, Replay};
 
 fn simulation() -> Simulation {
     let descriptor = schedulers::find("mclock").unwrap();
-    let facts = Facts { depth: 8, rotational: false, reference: Bytes::kib(8) };
+    let facts = Facts { depth: 8, rotational: false, ..Facts::default() };
     let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: 8, merging: false, ..GateSettings::default() });
     let time = ServiceTime::Fixed(Duration::from_micros(100));

@@ -18,7 +18,7 @@ use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Workload};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn scheduler(name: &str, depth: u32) -> Box<dyn Scheduler> {
-    let facts = Facts { depth, rotational: false, reference: Bytes::kib(8) };
+    let facts = Facts { depth, ..Facts::default() };
     (schedulers::find(name).unwrap().build)(&facts, &Default::default()).unwrap()
 }
 

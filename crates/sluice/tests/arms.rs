@@ -17,7 +17,7 @@ use common::{Daemon, LONG, Place};
 use sluice_io::nbd::client::{Client, Command};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
@@ -120,7 +120,7 @@ fn real(vms: &[Vm]) -> Vec<f64> {
 
 fn modelled(vms: &[Vm]) -> Vec<f64> {
     let descriptor = schedulers::find("mclock").unwrap();
-    let facts = Facts { depth: DEPTH, rotational: false, reference: Bytes::kib(8) };
+    let facts = Facts { depth: DEPTH, ..Facts::default() };
     let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let device = Servers::new(SERVERS, ServiceTime::Fixed(SERVICE), stream(1, "service"));

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
@@ -97,7 +97,7 @@ fn flash() -> (Box<dyn Model>, u64) {
 
 fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
     let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
-    let facts = Facts { depth: DEPTH, rotational: false, reference: Bytes::kib(8) };
+    let facts = Facts { depth: DEPTH, ..Facts::default() };
     let scheduler = (descriptor.build)(&facts, &Default::default()).map_err(|error| error.to_string())?;
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let (device, size) = (case.device)();

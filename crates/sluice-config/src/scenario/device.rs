@@ -4,10 +4,10 @@ use std::path::Path;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::schedulers::mclock;
 use sluice_sched::tracker::Form;
-use sluice_sched::{ByteRate, Bytes, GateSettings, Iops};
+use sluice_sched::{ByteRate, GateSettings, Iops};
 use sluice_sim::scenario::models::{self, Derived};
 use sluice_sim::scenario::{self as sim};
 
@@ -63,14 +63,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
     let queue_max = reader.small("queue").unwrap_or(65_536);
     let broken = reader.report.errors() > before;
     let device = model.filter(|_| !broken).map(|(model, model_params, derived)| {
-        let gate = GateSettings {
-            depth: belief.depth,
-            transfer_max: Bytes::kib(256),
-            discard_max: Bytes::mib(64),
-            queue_max,
-            cost: belief.cost,
-            merging: belief.merging,
-        };
+        let gate = GateSettings { queue_max, ..belief.gate_settings() };
         let device = sim::Device {
             name: name.to_owned(),
             model,
@@ -79,7 +72,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
             telling,
             scheduler: belief.scheduler,
             params: belief.params.clone(),
-            facts: belief.facts(false),
+            facts: Facts::of(&gate, belief.rotational.unwrap_or(false), &belief.capacity),
             gate,
             capacity: belief.capacity,
         };

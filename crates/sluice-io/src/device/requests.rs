@@ -54,7 +54,7 @@ impl Loop {
             offset: volume.address(io.volume, io.offset),
             length: io.length,
             token,
-            elsewhere: None,
+            remote: None,
         };
         let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
         if refused {

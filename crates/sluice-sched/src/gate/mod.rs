@@ -8,7 +8,7 @@
 //!
 //! Watch it through [`Gate::account`] (counters and histograms of an owner) and [`Gate::inspect`] (the scheduler's state).
 
-use crate::cost::CostModel;
+use crate::cost::{Cost, CostModel};
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
@@ -28,7 +28,8 @@ use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
 
-/// A place at the device, from 0 to depth - 1.
+/// A place at the device: below the largest depth that the gate has had. After the depth was lowered, slots of the
+/// larger one stay in use until their requests complete, and may be used again when it is raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 
@@ -62,13 +63,21 @@ impl Default for GateSettings {
     }
 }
 
-/// What a dmClock client counted at other servers: \[mclock\] 3.2.
+/// What a dmClock client counted at other servers since its previous request to this one: \[mclock\] 3.2.
+///
+/// Requests and bytes are separate counts: 16 requests of 4 KiB elsewhere must not count as 16 of 1 MiB here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Elsewhere {
-    /// Served there to meet reservations since the VM's previous request to this server.
+pub struct RemoteService {
+    /// Normalised requests served there to meet reservations, at most `delta`.
     pub rho: u32,
-    /// Served there at all since then.
+    /// Normalised requests served there in either phase.
     pub delta: u32,
+    /// Bytes served there to meet reservations, as [`CostModel::bytes`] counts them.
+    pub rho_bytes: u64,
+    /// Bytes served there in either phase.
+    pub delta_bytes: u64,
+    /// Servers that the client uses, this one included; 0 and 1: this one alone.
+    pub servers: u32,
 }
 
 /// What a frontend asks for.
@@ -89,13 +98,13 @@ pub struct Arrival {
     /// The caller's handle; comes back at submission and completion.
     pub token: u32,
     /// For a dmClock client.
-    pub elsewhere: Option<Elsewhere>,
+    pub remote: Option<RemoteService>,
 }
 
 /// One request, or one piece of a split one, on its way to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submission {
-    /// Say it at [`Gate::complete_all`].
+    /// Where it is at the device; [`Gate::complete`], [`Gate::complete_all`] and [`Gate::complete_parts`] take it back.
     pub slot: Slot,
     /// The handle of the arrival.
     pub token: u32,
@@ -141,6 +150,10 @@ pub struct Finished {
     pub outcome: Outcome,
     /// By which right its last part was dispatched.
     pub phase: Phase,
+    /// What all its parts together cost.
+    pub cost: Cost,
+    /// The bytes that they count against a limit, see [`CostModel::bytes`].
+    pub bytes: u64,
 }
 
 /// How an arrival ended.
@@ -331,6 +344,9 @@ impl Gate {
         account.waiting += pieces;
         account.arrived += 1;
         self.queued += u64::from(pieces);
+        if let Some(remote) = &arrival.remote {
+            self.scheduler.add_remote_service(now, owner, volume, remote);
+        }
         let first = RequestId(self.next_id);
         if pieces == 1 {
             self.next_id += 1;
@@ -375,8 +391,8 @@ impl Gate {
 
     #[inline]
     fn request(&self, id: RequestId, now: Instant, arrival: &Arrival) -> Request {
-        let elsewhere = arrival.elsewhere.unwrap_or_default();
-        let tracked = if arrival.elsewhere.is_some() { Flags::TRACKED } else { Flags::NONE };
+        let remote = arrival.remote.unwrap_or_default();
+        let tracked = if arrival.remote.is_some() { Flags::TRACKED } else { Flags::NONE };
         Request {
             id,
             arrival: now,
@@ -385,8 +401,8 @@ impl Gate {
             cost: self.settings.cost.cost(arrival.kind, arrival.length),
             owner: arrival.owner,
             token: arrival.token,
-            rho: elsewhere.rho,
-            delta: elsewhere.delta,
+            rho: remote.rho,
+            delta: remote.delta,
             volume: arrival.volume,
             kind: arrival.kind,
             flags: arrival.flags.with(tracked),
@@ -491,7 +507,7 @@ impl Gate {
     fn finish(&mut self, now: Instant, completion: &Completion) -> Option<Finished> {
         self.members.complete(now, completion);
         let outcome = if completion.ok { Outcome::Done } else { Outcome::Failed };
-        self.splitting.close(&completion.request, outcome)
+        self.splitting.close(&self.settings.cost, &completion.request, outcome)
     }
 
     /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`.
@@ -500,17 +516,17 @@ impl Gate {
         self.scheduler.cancel(now, scope, &mut removed);
         for request in &removed {
             if request.flags.contains(Flags::CARRIER) {
-                let Gate { merging, members, splitting, queued, .. } = self;
+                let Gate { merging, members, splitting, queued, settings, .. } = self;
                 Gate::unmerge(merging, request, |part| {
                     *queued -= 1;
                     members.account_mut(part.owner).cancel();
-                    finished.extend(splitting.close(&part, Outcome::Cancelled));
+                    finished.extend(splitting.close(&settings.cost, &part, Outcome::Cancelled));
                 });
                 continue;
             }
             self.queued -= 1;
             self.members.account_mut(request.owner).cancel();
-            finished.extend(self.splitting.close(request, Outcome::Cancelled));
+            finished.extend(self.splitting.close(&self.settings.cost, request, Outcome::Cancelled));
         }
     }
 

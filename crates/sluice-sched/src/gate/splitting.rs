@@ -1,5 +1,6 @@
 //! Requests that are larger than the device takes: pieces go their own ways, the arrival is over with the last of them.
 
+use crate::cost::{Cost, CostModel};
 use crate::gate::{Finished, Outcome};
 use crate::request::{Flags, Request};
 use crate::units::Bytes;
@@ -10,6 +11,9 @@ struct Parent {
     offset: u64,
     left: u32,
     outcome: Outcome,
+    /// Of its parts that have ended: in raw cost units, and bytes.
+    cost: u64,
+    bytes: u64,
 }
 
 /// The arrivals that have been split.
@@ -44,7 +48,7 @@ pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
 impl Splitting {
     /// Remembers an arrival that becomes `pieces` pieces.
     pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
-        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done };
+        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done, cost: 0, bytes: 0 };
         match self.free.pop() {
             Some(index) => {
                 self.parents[index as usize] = parent;
@@ -67,12 +71,15 @@ impl Splitting {
     }
 
     /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
-    pub(super) fn close(&mut self, request: &Request, outcome: Outcome) -> Option<Finished> {
-        let phase = request.phase;
+    pub(super) fn close(&mut self, model: &CostModel, request: &Request, outcome: Outcome) -> Option<Finished> {
+        let (phase, cost) = (request.phase, request.cost);
+        let bytes = model.bytes(request.kind, request.length, cost);
         if !request.flags.contains(Flags::PIECE) {
-            return Some(Finished { token: request.token, outcome, phase });
+            return Some(Finished { token: request.token, outcome, phase, cost, bytes });
         }
         let parent = &mut self.parents[request.token as usize];
+        parent.cost += u64::from(cost.raw());
+        parent.bytes += bytes;
         if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
             parent.outcome = outcome;
         }
@@ -80,7 +87,8 @@ impl Splitting {
         if parent.left > 0 {
             return None;
         }
-        let finished = Finished { token: parent.token, outcome: parent.outcome, phase };
+        let cost = Cost::from_raw(u32::try_from(parent.cost).unwrap_or(u32::MAX));
+        let finished = Finished { token: parent.token, outcome: parent.outcome, phase, cost, bytes: parent.bytes };
         self.free.push(request.token);
         Some(finished)
     }

@@ -17,7 +17,7 @@ fn gate(name: &str, depth: u32) -> Gate {
 }
 
 fn arrival(owner: OwnerId, volume: VolumeId, kind: Kind, length: u32, token: u32) -> Arrival {
-    Arrival { owner, volume, kind, flags: Flags::NONE, offset: 4096, length, token, elsewhere: None }
+    Arrival { owner, volume, kind, flags: Flags::NONE, offset: 4096, length, token, remote: None }
 }
 
 /// Tokens and outcomes of what is over by this.
@@ -194,7 +194,7 @@ fn only_what_is_alike_is_joined_and_only_up_to_the_largest_transfer() {
         Arrival { volume: second, ..read(4096, 2) },
         Arrival { kind: Kind::Write, ..read(4096, 3) },
         Arrival { flags: Flags::BACKGROUND, ..read(4096, 4) },
-        Arrival { elsewhere: Some(Elsewhere::default()), ..read(4096, 5) },
+        Arrival { remote: Some(RemoteService::default()), ..read(4096, 5) },
         Arrival { kind: Kind::Discard, ..read(4096, 6) },
         read(8192, 7),
         Arrival { length: 256 << 10, ..read(4096, 8) },

@@ -28,6 +28,7 @@ use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::request::{Completion, Kind, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
 use crate::time::Instant;
+use crate::units::Percent;
 
 /// Which of its two forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -93,6 +94,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     volumes_depend: None,
     depends: &[],
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: PARAMETERS,
     build,
 };

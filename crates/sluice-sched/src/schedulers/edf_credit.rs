@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
+use crate::units::Percent;
 
 use super::flubber::credits::Credits;
 use super::flubber::queues::{EqualDeadlines, Queues};
@@ -91,6 +92,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     medium: Medium::Disk,
     volumes_depend: None,
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: &[
         flubber::BETA,
         flubber::LATENCY,
@@ -121,7 +123,7 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
         BackgroundOrder::Idle => Background::WhenEmpty,
     };
     Ok(Box::new(TwoLevel::new(
-        Credits::new(params.beta, true, facts.reference),
+        Credits::new(params.beta, true, facts.cost.reference_size()),
         Queues::new(params.equal_deadlines, false),
         targets,
         Rule::Earliest,

@@ -24,6 +24,7 @@ use crate::params::{self, ParamError, ParamTable};
 use crate::request::{Completion, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
 use crate::time::Instant;
+use crate::units::Percent;
 
 /// None.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -44,6 +45,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     volumes_depend: None,
     depends: &[],
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: &[],
     build,
 };

@@ -35,6 +35,7 @@ use crate::slots::{Arena, Fifo};
 use crate::tag::{ShareTag, Spacing};
 use crate::time::Instant;
 use crate::tournament::Tournament;
+use crate::units::Percent;
 
 /// Where virtual time is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
@@ -83,6 +84,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     medium: Medium::Disk,
     volumes_depend: None,
     merging: false,
+    weight_floor: |_| Percent::ZERO,
     parameters: &[
         Parameter {
             name: "depth",

@@ -37,7 +37,7 @@ use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium,
 use crate::slots::{Arena, Fifo};
 use crate::time::Instant;
 use crate::tournament::Tournament;
-use crate::units::Weight;
+use crate::units::{Percent, Weight};
 
 use super::netback::credits::{Credits, Window};
 use super::netback::{check_interval, check_tick};
@@ -134,6 +134,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     volumes_depend: None,
     medium: Medium::Network,
     merging: false,
+    weight_floor: |_| Percent::ZERO,
     parameters: &[
         Parameter {
             name: "prioritize",

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
-use sluice_sched::gate::{Elsewhere, Finished, Slot};
+use sluice_sched::gate::{RemoteService, Finished, Slot};
 use sluice_sched::scheduler::{Facts, Scheduler};
 use sluice_sched::{Arrival, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Policy, Scope, VolumeId};
 
@@ -89,7 +89,7 @@ pub struct Source {
     pub flags: Flags,
     /// Lengths, one after the other and round again.
     pub lengths: Vec<u32>,
-    pub elsewhere: Option<Elsewhere>,
+    pub remote: Option<RemoteService>,
     pub on: bool,
     pub issued: u64,
     pub accepted: u64,
@@ -243,7 +243,7 @@ impl World {
             offset,
             length,
             token: index as u32,
-            elsewhere: source.elsewhere,
+            remote: source.remote,
         };
         let taken = self.gate.insert(self.now, &arrival).is_ok();
         source.accepted += u64::from(taken);
@@ -405,7 +405,7 @@ impl Source {
             kind: Kind::Read,
             flags: Flags::NONE,
             lengths: vec![8192],
-            elsewhere: None,
+            remote: None,
             on: false,
             issued: 0,
             accepted: 0,
@@ -453,7 +453,9 @@ impl Source {
     }
 
     pub fn elsewhere(mut self, rho: u32, delta: u32) -> Self {
-        self.elsewhere = Some(Elsewhere { rho, delta });
+        let bytes = |requests: u32| u64::from(requests) * 8192;
+        let (rho_bytes, delta_bytes) = (bytes(rho), bytes(delta));
+        self.remote = Some(RemoteService { rho, delta, rho_bytes, delta_bytes, servers: 2 });
         self
     }
 }

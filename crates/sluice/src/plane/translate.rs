@@ -5,7 +5,7 @@ use sluice_io::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
 use sluice_io::listener::Endpoint;
 use sluice_io::nbd::export::Export;
-use sluice_sched::{Bytes, GateSettings};
+use sluice_sched::GateSettings;
 
 /// Largest read or write that a client may send, in bytes; the gate splits it.
 const PAYLOAD_MAX: u32 = 32 << 20;
@@ -15,14 +15,7 @@ const NULL_BLOCK: u32 = 512;
 /// A device thread for a device of the file.
 pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> DeviceSpec {
     let scheduler = scheduler(device, rotational);
-    let gate = GateSettings {
-        depth: device.depth,
-        transfer_max: Bytes::kib(256),
-        discard_max: Bytes::mib(64),
-        queue_max: 1 << 20,
-        cost: device.cost,
-        merging: device.merging,
-    };
+    let gate = GateSettings { queue_max: 1 << 20, ..device.gate_settings() };
     DeviceSpec {
         name: device.name.clone(),
         scheduler,

@@ -60,7 +60,7 @@ fn parameters(loaded: &Loaded) -> Value {
                 "depth": device.gate.depth,
                 "merging": device.gate.merging,
                 "queue": device.gate.queue_max,
-                "reference_size_bytes": device.facts.reference.0,
+                "reference_size_bytes": device.facts.cost.reference_size().0,
                 "rotational": device.facts.rotational,
             })
         })

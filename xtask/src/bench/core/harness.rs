@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::Facts;
-use sluice_sched::units::{Bytes, Iops, Weight};
+use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{
     Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, VolumeId, Wait, schedulers,
 };
@@ -84,7 +84,7 @@ fn policy(index: u32, owners: u32) -> Policy {
 impl Harness {
     pub(super) fn new(scheduler: &str, owners: u32) -> Result<Harness, String> {
         let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
-        let facts = Facts { depth: DEPTH, rotational: false, reference: Bytes::kib(8) };
+        let facts = Facts { depth: DEPTH, ..Facts::default() };
         let scheduler = (descriptor.build)(&facts, &parameters(scheduler)).map_err(|error| error.to_string())?;
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
@@ -196,7 +196,7 @@ impl Harness {
             offset: self.random >> 24 << 12,
             length: LENGTHS_KIB[self.random as usize % LENGTHS_KIB.len()] << 10,
             token: index,
-            elsewhere: None,
+            remote: None,
         };
         let now = Instant::from_nanos(self.now);
         self.gate.insert(now, &arrival).expect("the queue has room");

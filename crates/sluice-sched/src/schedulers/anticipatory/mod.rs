@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::Bytes;
+use crate::units::{Bytes, Percent};
 
 mod batches;
 mod elevator;
@@ -96,6 +96,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     medium: Medium::Disk,
     volumes_depend: None,
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: PARAMETERS,
     build,
 };

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::Bytes;
+use crate::units::{Bytes, Percent};
 
 mod cooperators;
 mod core;
@@ -164,6 +164,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     medium: Medium::Disk,
     volumes_depend: None,
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: PARAMETERS,
     build,
 };

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::{ByteRate, Bytes};
+use crate::units::{ByteRate, Bytes, Percent};
 
 mod addresses;
 pub(crate) mod credits;
@@ -194,6 +194,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     volumes_depend: None,
     // rule: flubber.f13
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: &[
         Parameter {
             name: "mode",
@@ -294,7 +295,7 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
     let targets =
         Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
     Ok(Box::new(TwoLevel::new(
-        Credits::new(params.beta, when_used_up, facts.reference),
+        Credits::new(params.beta, when_used_up, facts.cost.reference_size()),
         Queues::new(params.equal_deadlines, background_by_address),
         targets,
         params.rule(facts),

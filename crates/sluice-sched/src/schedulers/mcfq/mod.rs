@@ -29,7 +29,7 @@ use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium,
 use crate::schedulers::cfq::{self, Late};
 use crate::schedulers::mcfq::manager::Manager;
 use crate::time::Instant;
-use crate::units::Weight;
+use crate::units::{Percent, Weight};
 
 mod manager;
 
@@ -87,6 +87,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     medium: Medium::Disk,
     volumes_depend: None,
     merging: true,
+    weight_floor: |_| Percent::ZERO,
     parameters: &PARAMETERS,
     build,
 };

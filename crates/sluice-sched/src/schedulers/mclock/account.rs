@@ -74,7 +74,7 @@ impl Account {
         // rule: mclock.burst-default
         let beside = u64::from(policy.burst.map_or(facts.depth.max(1), |burst| burst.saturating_sub(1)));
         self.burst_requests = limit_requests.of(beside << Cost::SHIFT);
-        self.burst_bytes = limit_bytes.of(beside.saturating_mul(facts.reference.0.max(512)));
+        self.burst_bytes = limit_bytes.of(beside.saturating_mul(facts.cost.reference_size().0.max(512)));
 
         let share = Spacing::of_weight(policy.effective_weight());
         self.share_tag = rescale(self.share_tag, virtual_time, self.share, share);

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::Bytes;
+use crate::units::{Bytes, Percent};
 
 pub mod account;
 mod owner;
@@ -62,6 +62,8 @@ pub struct Params {
     /// Most reservation time that is caught up after a stall; product mode alone.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
+    /// What VMs without a reservation get at least while they ask, as a part of the device; product mode alone.
+    pub weight_floor: Percent,
     /// Whether a VM that becomes active starts beside the others' share tags; paper mode alone. \[mclock\] 3, "Tag Adjustment".
     pub tag_adjustment: bool,
 }
@@ -73,6 +75,7 @@ impl Default for Params {
             batch: 0,
             batch_distance: Bytes::mib(4),
             reservation_catchup_max: Duration::from_secs(1),
+            weight_floor: Percent::from_hundredths(200),
             tag_adjustment: true,
         }
     }
@@ -119,6 +122,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[(Field::Burst, "mode", &["product"])],
     // Cost is counted by request.
     merging: false,
+    weight_floor,
     parameters: &[
         Parameter {
             name: "mode",
@@ -146,6 +150,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             help: "How much missed reservation is caught up after the device stalled; mode \"product\" alone",
         },
         Parameter {
+            name: "weight_floor",
+            kind: "percent, 0% to 50%",
+            default: "\"2%\"",
+            help: "Part of the device that VMs without a reservation get at least while they ask, even while reservations \
+                   take, or catch up with, all of it; admission leaves it free; mode \"product\" alone",
+        },
+        Parameter {
             name: "tag_adjustment",
             kind: "true or false",
             default: "true",
@@ -156,10 +167,21 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     build,
 };
 
+/// The floor that admission leaves free.
+fn weight_floor(table: &ParamTable) -> Percent {
+    match params::parse::<Params>(table) {
+        Ok(Params { mode: Mode::Product, weight_floor, .. }) => weight_floor,
+        _ => Percent::ZERO,
+    }
+}
+
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
     if params.batch > 256 {
         return Err(ParamError(format!("batch is {}; it must be from 0 to 256 requests", params.batch)));
+    }
+    if params.weight_floor > Percent::from_hundredths(5000) {
+        return Err(ParamError(format!("weight_floor is {}; it must be from 0% to 50%", params.weight_floor)));
     }
     Ok(match params.mode {
         Mode::Product => Box::new(product::Product::new(facts, &params)),

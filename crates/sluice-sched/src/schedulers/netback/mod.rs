@@ -32,6 +32,7 @@ use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium,
 use crate::slots::{Arena, Fifo};
 use crate::time::Instant;
 use crate::tournament::Tournament;
+use crate::units::Percent;
 
 pub(crate) mod credits;
 
@@ -100,6 +101,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     volumes_depend: None,
     medium: Medium::Network,
     merging: false,
+    weight_floor: |_| Percent::ZERO,
     parameters: &[
         Parameter {
             name: "interval",

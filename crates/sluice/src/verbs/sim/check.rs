@@ -121,7 +121,7 @@ fn print_device(loaded: &Loaded, number: usize) {
     }
     let each = if device.nodes == 1 { "" } else { ", each node" };
     let in_all = if device.telling.is_some() { ", all nodes together" } else { each };
-    let size = device.facts.reference;
+    let size = device.facts.cost.reference_size();
     let show_bytes = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
     let bandwidth = device.capacity.bytes.map(|rate| show_bytes(rate.bytes_per_second() as f64));
     let requests = device.capacity.iops.map(|iops| format!("{iops}@{size}"));
