@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluice_sched::gate::Slot;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::Iops;
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::{Broken, check};
 use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::bucket::TokenBucket;

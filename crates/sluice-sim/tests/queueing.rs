@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Kind, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Kind, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};

@@ -6,7 +6,7 @@ use sluice_sched::scheduler::{Facts, Scheduler};
 use sluice_sched::stack::{Guest, Ring, Stack};
 use sluice_sched::tracker::Form;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::pace::Pace;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
-use sluice_sched::gate::{RemoteService, Finished, Slot};
+use sluice_sched::gate::{Finished, RemoteService, Slot};
 use sluice_sched::scheduler::{Facts, Scheduler};
 use sluice_sched::{Arrival, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Policy, Scope, VolumeId};
 
