@@ -24,12 +24,6 @@ impl<T> Few<T> {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// The only one, if there are no others.
-    #[inline]
-    pub(crate) fn only(&self) -> Option<&T> {
-        self.first.as_ref().filter(|_| self.rest.is_empty())
-    }
-
     /// The one at `index`.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
@@ -87,9 +81,9 @@ mod tests {
     #[test]
     fn it_is_a_list() {
         let mut few = Few::default();
-        assert!(few.len() == 0 && few.only().is_none());
+        assert_eq!(few.len(), 0);
         few.push(1);
-        assert_eq!(few.only(), Some(&1));
+        assert_eq!((few.len(), few.get(0)), (1, Some(&1)));
         [2, 3, 4].into_iter().for_each(|value| few.push(value));
         few[0] += 10;
         few[2] += 10;
@@ -97,7 +91,7 @@ mod tests {
         few.retain(|value| *value > 10);
         assert_eq!((few.len(), few[1], few.get(2)), (2, 13, None));
         few.retain(|value| *value != 11);
-        assert_eq!(few.only(), Some(&13));
+        assert_eq!((few.len(), few[0]), (1, 13));
         few.retain(|_| false);
         assert_eq!(few.len(), 0);
     }

@@ -4,7 +4,7 @@ use crate::cost::Cost;
 use crate::time::Instant;
 
 /// The arrival sequence number at one gate: unique and increasing; ties are broken by it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct RequestId(pub u64);
 
 /// Who is scheduled: a VM, as this gate knows it. Reused after the VM has gone and its last request completed.

@@ -13,7 +13,7 @@ use common::analysis::assert_close;
 use common::plan::{for_plans, for_plans_as_found, plan};
 use common::watched::{Waits, keep_contract, watch, watch_in_any_order, watched};
 use common::*;
-use sluice_sched::gate::GateSettings;
+use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::policy::{Class, Field};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
 use sluice_sched::*;
@@ -246,6 +246,10 @@ struct Again(Box<dyn Scheduler>);
 impl Scheduler for Again {
     fn insert(&mut self, now: Instant, request: Request) {
         self.0.insert(now, request);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        self.0.add_remote_service(now, owner, volume, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

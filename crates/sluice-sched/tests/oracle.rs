@@ -8,6 +8,7 @@ mod common;
 
 use common::plan::{Plan, for_plans, for_plans_as_found, plan};
 use common::*;
+use sluice_sched::gate::RemoteService;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
 use sluice_sched::*;
@@ -516,6 +517,11 @@ impl Scheduler for Pair {
     fn insert(&mut self, now: Instant, request: Request) {
         self.fast.insert(now, request);
         self.oracle.insert(now, request);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        self.fast.add_remote_service(now, owner, volume, remote);
+        self.oracle.add_remote_service(now, owner, volume, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

@@ -69,6 +69,7 @@ fn a_reserved_request_leaves_soon_after_its_tag() {
 // rule: mclock.over-commitment, mclock.paper-over-commitment
 #[test]
 fn over_commitment_is_split_in_proportion_to_the_reservations() {
+    // Without a floor for the third; another test has that.
     let split = |subject: &Subject| {
         let mut world = World::simple(subject, 8, 400);
         let policies = [Policy::weighted(1).reserving(600), Policy::weighted(3).reserving(200), Policy::weighted(100)];
@@ -76,7 +77,7 @@ fn over_commitment_is_split_in_proportion_to_the_reservations() {
         world.run_until(secs(30));
         world.rates(&vms, secs(10), secs(30))
     };
-    assert_close("product", &split(&product()), &[300.0, 100.0, 0.0], 0.01);
+    assert_close("product", &split(&product().text("weight_floor", "0%")), &[300.0, 100.0, 0.0], 0.01);
     assert_close("published: arrival floors divide equally", &split(&paper()), &[200.0, 200.0, 0.0], 0.01);
 }
 
@@ -179,7 +180,8 @@ fn a_limit_holds_in_every_window() {
     let cost_max = CostModel::default().cost(Kind::Read, 262_144).as_f64();
     for allowed in [None, Some(1), Some(20)] {
         for depth in [1, 8, 32] {
-            let credit = f64::from(allowed.unwrap_or(depth));
+            let credit = allowed.map_or(f64::from(depth) * cost_max, f64::from);
+            let bytes_credit = allowed.map_or(f64::from(depth) * 262_144.0, |burst| f64::from(burst) * 8192.0);
             let requests = Policy { burst: allowed, ..Policy::weighted(100).limited(120) };
             let bandwidth = ByteRate::per_second(2 << 20);
             let by_bytes = Limit { iops: None, bytes: Some(bandwidth) };
@@ -192,7 +194,7 @@ fn a_limit_holds_in_every_window() {
                     let bound = 120.0 * seconds + credit + cost_max + 0.001;
                     assert!(policy.limit.iops.is_none() || most <= bound, "{most} in {window} ms, bound {bound}");
                     let most = window_max(world.of(vm), window * MILLI, bytes);
-                    let bound = (2 << 20) as f64 * seconds + credit * 8192.0 + 262_144.0;
+                    let bound = (2 << 20) as f64 * seconds + bytes_credit + 262_144.0;
                     assert!(policy.limit.bytes.is_none() || most <= bound, "{most} B in {window} ms, bound {bound}");
                 }
             }
@@ -462,7 +464,7 @@ fn a_device_stall_with_a_limit_gives_no_burst() {
 
 #[test]
 fn more_reserved_than_there_is_starves_nobody_with_a_reservation() {
-    let mut world = World::simple(&product(), 8, 500);
+    let mut world = World::simple(&product().text("weight_floor", "0%"), 8, 500);
     let policies = [100, 200, 300, 400, 1].map(|iops| Policy::weighted(1000).reserving(iops));
     let vms = closed(&mut world, &policies);
     let without = world.busy(Policy::weighted(1_000_000), Pattern::Closed(32));

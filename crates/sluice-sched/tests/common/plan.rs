@@ -298,7 +298,8 @@ impl Plan {
     }
 
     pub fn facts(&self) -> Facts {
-        Facts { depth: self.depth, rotational: self.rotational, ..Facts::default() }
+        let (cost, piece_max, request_bytes) = (cost_model(), Bytes::mib(1), Bytes(6144));
+        Facts { depth: self.depth, rotational: self.rotational, cost, piece_max, request_bytes }
     }
 
     /// A gate with these VMs, at `start`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_sched::gate::Outcome;
+use sluice_sched::gate::{Outcome, RemoteService};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, OwnerState, Scheduler, State};
 use sluice_sched::*;
 
@@ -85,7 +85,11 @@ struct Watched {
     /// All that wait, in the order of their arrival.
     queued: Vec<Request>,
     flying: Vec<Request>,
-    slowest: f64,
+    /// What may go at once, at each rate that was stated.
+    at_iops: Vec<(f64, f64)>,
+    at_bytes: Vec<(f64, f64)>,
+    /// Requests that clients reported of other servers.
+    reported: f64,
     waiting_for: Option<Instant>,
     repeats: u32,
     now: Instant,
@@ -102,7 +106,9 @@ impl Watched {
             members: Vec::new(),
             queued: Vec::new(),
             flying: Vec::new(),
-            slowest: 0.0,
+            at_iops: Vec::new(),
+            at_bytes: Vec::new(),
+            reported: 0.0,
             waiting_for: None,
             repeats: 0,
             now: Instant::ZERO,
@@ -167,7 +173,7 @@ impl Watched {
             assert!(until.nanos_since(now) <= most, "S5: idles {:?}", until.since(now));
         }
         if self.waits == Waits::Product {
-            let bound = self.slowest * SECOND as f64 + 1000.0;
+            let bound = self.wait_max() * SECOND as f64 + 1000.0;
             assert!((until.nanos_since(now) as f64) <= bound, "S5: waits {:?} of at most {bound} ns", until.since(now));
         }
     }
@@ -195,15 +201,26 @@ impl Watched {
         Instant::from_nanos(may_go)
     }
 
-    /// How long a request may keep its successors waiting: what went at once and its own service, at the slowest rate.
+    /// How long a request may keep its successors waiting: what went at once, its own service, and what clients reported of
+    /// other servers, at the slowest rate.
     fn note_rates(&mut self, policy: &Policy) {
-        let requests = self.batch * (64.0 + 6.0) + f64::from(policy.burst.unwrap_or(32));
-        let bytes = self.batch * 520_192.0 * 7.0 + f64::from(policy.burst.unwrap_or(32)) * 8192.0;
         let iops = [policy.limit.iops, policy.reservation.iops].into_iter().flatten();
         let rates = [policy.limit.bytes, policy.reservation.bytes].into_iter().flatten();
-        let by_requests = iops.map(|rate| requests / rate.as_f64());
-        let by_bytes = rates.map(|rate| bytes / rate.bytes_per_second() as f64);
-        self.slowest = by_requests.chain(by_bytes).fold(self.slowest, f64::max);
+        let bursts = |beside: f64| policy.burst.map_or(32.0 * beside, |burst| f64::from(burst) * beside.min(4096.0));
+        let (requests, bytes) = (self.batch * 64.0 + bursts(64.0), self.batch * 520_192.0 + bursts(1_048_576.0));
+        for rate in iops {
+            self.at_iops.push((requests, rate.as_f64()));
+        }
+        for rate in rates {
+            self.at_bytes.push((bytes, rate.bytes_per_second() as f64));
+        }
+    }
+
+    fn wait_max(&self) -> f64 {
+        let by = |rates: &[(f64, f64)], reported: f64| {
+            rates.iter().map(|(amount, rate)| (amount + reported) / rate).fold(0.0, f64::max)
+        };
+        by(&self.at_iops, self.reported).max(by(&self.at_bytes, self.reported * 520_192.0))
     }
 
     fn note_change(&mut self, change: &Change) {
@@ -239,6 +256,12 @@ impl Scheduler for Watched {
         assert!(self.queued.last().is_none_or(|last| last.id < request.id), "the gate numbers what arrives");
         self.queued.push(request);
         self.inner.insert(now, request);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        self.event(now);
+        self.reported += f64::from(remote.delta);
+        self.inner.add_remote_service(now, owner, volume, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

@@ -33,10 +33,14 @@ use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::{Bytes, Percent};
 
-pub mod account;
+mod floor;
+mod level;
+mod meter;
 mod owner;
 pub mod paper;
 pub mod product;
+mod remote;
+mod tags;
 
 /// Which formulas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -62,7 +66,7 @@ pub struct Params {
     /// Most reservation time that is caught up after a stall; product mode alone.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
-    /// What VMs without a reservation get at least while they ask, as a part of the device; product mode alone.
+    /// The part of the device that is divided by weight at least while a VM without a reservation waits; product mode alone.
     pub weight_floor: Percent,
     /// Whether a VM that becomes active starts beside the others' share tags; paper mode alone. \[mclock\] 3, "Tag Adjustment".
     pub tag_adjustment: bool,
@@ -153,8 +157,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             name: "weight_floor",
             kind: "percent, 0% to 50%",
             default: "\"2%\"",
-            help: "Part of the device that VMs without a reservation get at least while they ask, even while reservations \
-                   take, or catch up with, all of it; admission leaves it free; mode \"product\" alone",
+            help: "Part of the device that is divided by weight at least while a VM without a reservation waits, even while \
+                   reservations catch up after a stall; admission leaves it free; mode \"product\" alone",
         },
         Parameter {
             name: "tag_adjustment",

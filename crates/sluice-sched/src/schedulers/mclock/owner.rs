@@ -5,27 +5,26 @@ use crate::policy::Policy;
 use crate::request::{RequestId, VolumeId};
 use crate::scheduler::Facts;
 use crate::slots::{Arena, Fifo};
-use crate::tag::{ShareTag, Tag};
+use crate::tag::Tag;
+use crate::tournament::Tournament;
 
-use super::account::Account;
-use super::product::VIRTUAL_START;
+use super::level::{Level, Member, VIRTUAL_MAX};
+use super::remote::Remote;
+use super::tags::{Amount, Clocks, Right, Tags};
 
 /// What a dispatch needs comes first, in as few cache lines as it fits: with many VMs each of them is fetched anew.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Owner {
-    pub(super) account: Account,
+    pub(super) member: Member,
     pub(super) queued: u32,
+    /// Of the virtual time in which its share tag was set.
     pub(super) generation: u32,
-    /// The earliest arrival among its queue heads, if it has requests.
-    pub(super) head: RequestId,
-    /// When its limit last let it pass again; before that it waited for its own limit.
-    pub(super) released: Tag,
-    /// Until when it is held by its limit, and so in no line.
-    pub(super) held_until: Option<Tag>,
     pub(super) volumes: Few<Volume>,
-    /// Virtual time among its volumes.
-    pub(super) inner_time: ShareTag,
+    /// The order of its volumes; absent for a VM with a single volume without a policy of its own.
+    pub(super) inner: Option<Box<Inner>>,
+    /// What its client reports of other servers.
+    pub(super) remote: Option<Box<Remote>>,
     pub(super) policy: Box<Policy>,
 }
 
@@ -34,73 +33,180 @@ pub(super) struct Volume {
     pub(super) fifo: Fifo,
     pub(super) id: VolumeId,
     /// Absent for the only volume of a VM without a policy of its own: nothing to choose, nothing to check.
-    pub(super) account: Option<Box<Account>>,
-    /// Until when its own limit holds its head.
-    pub(super) held_until: Option<Tag>,
+    pub(super) member: Option<Box<Member>>,
     pub(super) policy: Box<Policy>,
 }
 
+/// The volumes of one VM, as a level of their own.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) level: Level,
+    /// Volumes with requests by the arrival of their oldest one.
+    oldest: Tournament,
+    /// By the number of a volume (below 256) its place in the list of volumes.
+    places: Vec<u16>,
+}
+
+fn volume_member(volumes: &Few<Volume>, index: u32) -> Option<&Member> {
+    volumes.get(index as usize)?.member.as_deref()
+}
+
 impl Owner {
-    /// Finds the earliest arrival among its queue heads; returns when its own limit passes and at least one such volume
-    /// may go.
-    ///
-    /// The arrival breaks ties between VMs, so it must not depend on which volumes may go: that changes as time passes,
-    /// and a place in line does not.
-    #[inline]
-    pub(super) fn find_head(&mut self, arena: &Arena) -> Tag {
-        if let Some(Volume { fifo, account: None, .. }) = self.volumes.only() {
-            self.head = arena.front(fifo).expect("a backlogged owner has a head").id;
-            return self.account.passes();
+    pub(super) fn volume_index(&self, id: VolumeId) -> usize {
+        match &self.inner {
+            None => 0,
+            Some(inner) => usize::from(inner.places[usize::from(id.0)]),
         }
-        let heads = self.volumes.iter().filter_map(|volume| {
-            let may_go = volume.account.as_ref().map_or(0, |account| account.may_go());
-            Some((arena.front(&volume.fifo)?.id, may_go))
-        });
-        let earliest = heads.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
-        let (head, may_go) = earliest.expect("a backlogged owner has a head");
-        self.head = head;
-        self.account.passes().max(may_go)
     }
 
-    /// The volumes whose own limit lets them pass by now; as with VMs, they banked nothing while it held them.
-    pub(super) fn release_volumes(&mut self, arena: &Arena, now: Tag) {
-        if self.volumes.only().is_some() {
+    /// When limits let the VM pass: its own, and that of at least one volume. Updates its earliest arrival.
+    ///
+    /// The arrival breaks ties between VMs, so it must not depend on which volumes may pass: that changes with time, and
+    /// keys in an order do not.
+    #[inline]
+    pub(super) fn eligible_at(&mut self, arena: &Arena, now: Tag) -> Tag {
+        if self.queued == 0 {
+            return 0;
+        }
+        let own = self.member.tags.limiter.eligible_at();
+        let volumes = match &mut self.inner {
+            None => {
+                let fifo = &self.volumes[0].fifo;
+                self.member.head = arena.front(fifo).expect("a backlogged VM has a head").id;
+                0
+            }
+            Some(inner) => {
+                let (oldest, _, _) = inner.oldest.peek().expect("a backlogged VM has a volume with requests");
+                self.member.head = RequestId(oldest);
+                self.volume_eligible_at(now)
+            }
+        };
+        own.max(volumes)
+    }
+
+    /// When the first volume may be chosen; 0 if one may be already.
+    fn volume_eligible_at(&mut self, now: Tag) -> Tag {
+        self.release_volumes(now);
+        let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
+        let members = |index| volume_member(volumes, index);
+        match inner.level.first_by_share(members) {
+            Some(_) => 0,
+            None => inner.level.wake(members).expect("a volume with requests has a weight, a reservation or a limit"),
+        }
+    }
+
+    /// Puts volumes whose limit lets them pass by now back into the order.
+    pub(super) fn release_volumes(&mut self, now: Tag) {
+        let Owner { inner: Some(inner), volumes, .. } = self else { return };
+        while let Some(index) = inner.level.releasable(now) {
+            let member = volumes[index as usize].member.as_deref_mut().expect("a volume in an order has tags");
+            let eligible_at = member.tags.limiter.eligible_at();
+            inner.level.settle(index, member, now, eligible_at);
+        }
+    }
+
+    /// Updates the place of a volume; `after` is by which right it was served, if that is why.
+    pub(super) fn settle_volume(&mut self, index: usize, arena: &Arena, now: Tag, after: Option<Right>) {
+        let Owner { inner: Some(inner), volumes, .. } = self else { return };
+        let Volume { fifo, member, .. } = &mut volumes[index];
+        let member = member.as_deref_mut().expect("one of several volumes has tags");
+        let place = index as u32;
+        match arena.front(fifo) {
+            Some(head) => {
+                (member.backlogged, member.head) = (true, head.id);
+                inner.oldest.set(place, head.id.0, head.id);
+            }
+            None => {
+                member.backlogged = false;
+                inner.oldest.remove(place);
+            }
+        }
+        let eligible_at = member.tags.limiter.eligible_at();
+        match after {
+            Some(right) => inner.level.settle_after(place, member, now, eligible_at, right),
+            None => inner.level.settle(place, member, now, eligible_at),
+        }
+    }
+
+    /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
+    // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
+    pub(super) fn choose_volume(&mut self, right: Right, now: Tag) -> usize {
+        self.release_volumes(now);
+        let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
+        let members = |index| volume_member(volumes, index);
+        let chosen = match right {
+            Right::Reservation => inner.level.first_due(now, members).or_else(|| inner.level.first_by_share(members)),
+            // A volume without weight has no place among the others; where it is alone it goes when it is due.
+            Right::Weight => inner.level.first_by_share(members).or_else(|| inner.level.first_due(now, members)),
+        };
+        chosen.expect("a VM that may pass has a volume that may") as usize
+    }
+
+    /// Whether the limit of a volume lets its next request pass.
+    pub(super) fn volume_passes(&self, index: usize, now: Tag) -> bool {
+        let Some(inner) = &self.inner else { return true };
+        let member = volume_member(&self.volumes, index as u32).expect("one of several volumes has tags");
+        let due = member.tags.minimum.due().filter(|_| !member.tags.is_weighted());
+        member.tags.limiter.eligible_at() <= now && due.is_none_or(|due| inner.level.real(due) <= now)
+    }
+
+    /// A request of a volume has been dispatched. Returns by which right inside the VM.
+    pub(super) fn charge_volume(&mut self, index: usize, right: Right, amount: &Amount, now: Tag) -> Option<Right> {
+        let Owner { inner: Some(inner), volumes, remote, .. } = self else { return None };
+        let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
+        let mut clocks = inner.level.clocks(now);
+        let is_due = member.tags.minimum.due().is_some_and(|due| due <= clocks.due_now);
+        let right = match right {
+            Right::Reservation if is_due => Right::Reservation,
+            _ if !member.tags.is_weighted() => Right::Reservation,
+            _ => Right::Weight,
+        };
+        if right == Right::Weight {
+            inner.level.virtual_time = inner.level.virtual_time.max(member.tags.share_tag());
+            clocks.virtual_time = inner.level.virtual_time;
+        }
+        member.tags.charge(right, amount, &clocks, remote.as_deref());
+        if inner.level.virtual_time > VIRTUAL_MAX {
+            let by = inner.level.rebase();
+            let members = volumes.iter_mut().filter_map(|volume| volume.member.as_mut());
+            members.for_each(|member| member.tags.rebase(by));
+        }
+        Some(right)
+    }
+
+    /// A volume has requests after it had none.
+    pub(super) fn activate_volume(&mut self, index: usize, now: Tag) {
+        let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
+        let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
+        member.tags.activate(&inner.level.clocks(now), remote.as_deref());
+    }
+
+    /// The tags of a volume and the clocks of its level.
+    pub(super) fn volume_tags(&mut self, index: usize, now: Tag) -> Option<(&mut Tags, Clocks)> {
+        let Owner { inner: Some(inner), volumes, .. } = self else { return None };
+        let clocks = inner.level.clocks(now);
+        volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
+    }
+
+    /// Sets up the order of the volumes after they, or their policies, have changed: as soon as there is something to choose
+    /// or to check every volume has tags. The caller settles each of them. O(volumes).
+    pub(super) fn arrange_volumes(&mut self, facts: &Facts, catch_up_max: Tag, now: Tag) {
+        let several = self.volumes.len() > 1 || self.volumes.iter().any(|volume| *volume.policy != Policy::default());
+        if !several && self.inner.is_none() {
             return;
         }
-        for volume in self.volumes.iter_mut() {
-            let Some(account) = &mut volume.account else { continue };
-            let held_until = volume.held_until.take();
-            if arena.front(&volume.fifo).is_none() {
-                continue;
-            }
-            if account.passes() > now {
-                volume.held_until = Some(account.passes());
-            } else if let Some(held_until) = held_until {
-                account.release(held_until.min(now), self.inner_time);
-            }
-        }
-    }
-
-    /// Gives every volume an account as soon as there is something to choose or to check.
-    pub(super) fn open_accounts(&mut self, facts: &Facts, now: Tag) {
-        let several = self.volumes.len() > 1;
-        for volume in self.volumes.iter_mut() {
-            if volume.account.is_none() && (several || *volume.policy != Policy::default()) {
-                let account = Account::new(&volume.policy, facts, now, self.inner_time);
-                volume.account = Some(Box::new(account));
+        let level = self.inner.as_ref().map_or_else(|| Level::new(catch_up_max), |inner| inner.level.emptied());
+        let clocks = level.clocks(now);
+        let mut places = Vec::new();
+        for (place, volume) in (0u16..).zip(self.volumes.iter_mut()) {
+            let number = usize::from(volume.id.0);
+            places.resize(places.len().max(number + 1), 0);
+            places[number] = place;
+            match &mut volume.member {
+                Some(member) => member.tags.set_policy(&volume.policy, facts, &clocks, self.remote.as_deref()),
+                None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, facts, &clocks)))),
             }
         }
-    }
-
-    pub(super) fn rebase_volumes(&mut self) {
-        let by = self.inner_time - VIRTUAL_START;
-        self.inner_time = VIRTUAL_START;
-        for account in self.volumes.iter_mut().filter_map(|volume| volume.account.as_mut()) {
-            account.rebase(by);
-        }
-    }
-
-    pub(super) fn volume_index(&self, id: VolumeId) -> usize {
-        self.volumes.iter().position(|volume| volume.id == id).expect("the gate adds a volume before it uses it")
+        self.inner = Some(Box::new(Inner { level, oldest: Tournament::default(), places }));
     }
 }

@@ -1,46 +1,44 @@
 //! mClock as a product: two levels, and formulas that keep their promise.
 //!
-//! Three orders over the VMs that have requests: `reserved` (by when they are due) and `weighted` (by share tag) hold
-//! those that their limit lets pass, `limited` holds the others by when it will. A dispatch moves one VM in one or two
-//! of them: O(log VMs). The volumes of a VM are few and are searched one by one.
+//! A dispatch serves the most overdue reservation, else the VM that is furthest behind its share, among those that their limits
+//! let pass; then the same inside the VM among its volumes. [`super::level`] keeps the orders, [`super::tags`] says how a
+//! dispatch moves the tags, [`super::floor`] leaves a part to the weight phase, [`super::remote`] counts what VMs
+//! got at other servers. A decision costs O(log VMs + log volumes of the VM).
 //!
-//! `reserved` and `weighted` are put right when somebody is taken from them, and not before: a VM's place only moves back
-//! while it stands in line, so whoever comes first with the place that it really has is first. A dispatch thus leaves
-//! the order alone by which it did not choose, and a VM that its limit stops stays where it is until it would be next.
-//!
-//! Over-commit: all reservation tags count from a common shift. When the most overdue VM lags by more than
-//! `reservation_catchup_max`, the shift moves, all tags with it: what cannot be had is split in proportion to the
-//! reservations. A cap for each VM on its own would split it by other rules.
-//!
-//! Virtual time is the share tag of the last weight-phase dispatch; it never goes back, and starts anew when the gate is
-//! idle.
+//! Virtual time is the share tag of the last weight-phase dispatch. It never goes back, and starts again when the gate is idle,
+//! unless clients report service at other servers.
 
 use crate::few::Few;
+use crate::gate::RemoteService;
 use crate::policy::Policy;
-use crate::request::{Completion, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
+use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
 use crate::slots::{Arena, Fifo};
-use crate::tag::{ShareTag, TAGS_PER_NANO, Tag, TagClock};
+use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
-use crate::tournament::{Tournament, key_digits};
 
 use super::Params;
-use super::account::Account;
+use super::floor::Floor;
+use super::level::{Level, Member, VIRTUAL_MAX, VIRTUAL_START};
 use super::owner::{Owner, Volume};
-
-/// Where virtual time starts: room below it for idle credits.
-pub(super) const VIRTUAL_START: ShareTag = 1 << 50;
-/// Where it is rebased.
-const VIRTUAL_MAX: ShareTag = 1 << 62;
+use super::remote::{self, Remote};
+use super::tags::{Amount, Right, Tags};
 
 /// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     owner: u32,
     volume: usize,
-    phase: Phase,
+    right: Right,
     left: u32,
     end: u64,
+}
+
+/// A VM, or one of its volumes, for which the time of the next decision is to be noted.
+#[derive(Debug, Clone, Copy)]
+struct Undecided {
+    owner: u32,
+    volume: Option<u16>,
 }
 
 /// The scheduler.
@@ -49,43 +47,46 @@ pub struct Product {
     facts: Facts,
     batch_max: u32,
     batch_distance: u64,
-    catchup_max: Tag,
+    catch_up_max: Tag,
     clock: TagClock,
     arena: Arena,
     owners: Vec<Option<Owner>>,
-    reserved: Tournament,
-    weighted: Tournament,
-    limited: Tournament,
-    shift: Tag,
-    virtual_time: ShareTag,
+    level: Level,
+    floor: Floor,
+    /// Of virtual time: how often it has started again.
     generation: u32,
-    /// A client has told what was served elsewhere.
-    told: bool,
+    /// VMs whose clients report service at other servers.
+    reporting: u32,
+    /// Held since the last decision; each at most once.
+    undecided: Vec<Undecided>,
     in_flight: u64,
     batch: Option<Batch>,
     batched: Instant,
 }
 
+fn member(owners: &[Option<Owner>], index: u32) -> Option<&Member> {
+    owners[index as usize].as_ref().map(|owner| &owner.member)
+}
+
 impl Product {
-    /// For a device.
+    /// A scheduler for a device.
     #[must_use]
     pub fn new(facts: &Facts, params: &Params) -> Self {
-        let catchup = u64::try_from(params.reservation_catchup_max.as_nanos()).unwrap_or(u64::MAX);
+        let catch_up = u64::try_from(params.reservation_catchup_max.as_nanos()).unwrap_or(u64::MAX);
+        let catch_up_max = catch_up.saturating_mul(TAGS_PER_NANO);
         Product {
             facts: *facts,
             batch_max: params.batch_on(facts),
             batch_distance: params.batch_distance.0,
-            catchup_max: catchup.saturating_mul(TAGS_PER_NANO),
+            catch_up_max,
             clock: TagClock::default(),
             arena: Arena::new(),
             owners: Vec::new(),
-            reserved: Tournament::default(),
-            weighted: Tournament::default(),
-            limited: Tournament::default(),
-            shift: 0,
-            virtual_time: VIRTUAL_START,
+            level: Level::new(catch_up_max),
+            floor: Floor::new(params.weight_floor),
             generation: 0,
-            told: false,
+            reporting: 0,
+            undecided: Vec::new(),
             in_flight: 0,
             batch: None,
             batched: Instant::ZERO,
@@ -96,206 +97,86 @@ impl Product {
         self.owners[owner as usize].as_mut().expect("the gate adds an owner before it uses it")
     }
 
-    /// The owners whose limit lets them pass by now come back into line.
-    fn release(&mut self, now: Tag) {
-        while let Some((passes, _, owner)) = self.limited.peek()
-            && passes <= now
-        {
-            self.stand_in_line(owner, now);
+    /// Puts a VM where it belongs; `after` is by which right it was served, if that is why.
+    fn settle(&mut self, index: u32, now: Tag, after: Option<Right>) {
+        let Product { owners, arena, level, undecided, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("only known owners are settled");
+        let eligible_at = owner.eligible_at(arena, now);
+        owner.member.backlogged = owner.queued > 0;
+        match after {
+            Some(right) => level.settle_after(index, &mut owner.member, now, eligible_at, right),
+            None => level.settle(index, &mut owner.member, now, eligible_at),
+        }
+        if owner.member.needs_decision_noted() {
+            undecided.push(Undecided { owner: index, volume: None });
         }
     }
 
-    /// Puts an owner where it belongs now.
-    fn stand_in_line(&mut self, owner: u32, now: Tag) {
-        if self.is_stopped(owner, now) {
-            self.reserved.remove(owner);
-            self.weighted.remove(owner);
-            return;
-        }
-        let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
-        match state.account.due() {
-            Some(due) => self.reserved.set(owner, due, state.head),
-            None => self.reserved.remove(owner),
-        }
-        if state.account.is_weighted() {
-            self.weighted.set(owner, state.account.share_tag(), state.head);
-        } else {
-            self.weighted.remove(owner);
+    /// The same for one of its volumes.
+    fn settle_volume(&mut self, index: u32, volume: usize, now: Tag, after: Option<Right>) {
+        let Product { owners, arena, undecided, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("only known owners are settled");
+        owner.settle_volume(volume, arena, now, after);
+        let member = owner.volumes[volume].member.as_deref_mut();
+        if member.is_some_and(Member::needs_decision_noted) {
+            undecided.push(Undecided { owner: index, volume: Some(volume as u16) });
         }
     }
 
-    /// The same after a dispatch in `phase`. All that can have happened to its other place is that it moved back.
-    fn move_in_line(&mut self, owner: u32, now: Tag, phase: Phase) {
-        if self.is_stopped(owner, now) {
-            return;
-        }
-        let state = self.owners[owner as usize].as_ref().expect("only known owners stand in line");
-        match (phase, state.account.due()) {
-            (Phase::Reservation, Some(due)) => self.reserved.set(owner, due, state.head),
-            _ if state.account.is_weighted() => self.weighted.set(owner, state.account.share_tag(), state.head),
-            // A batch went on by a right that has been taken away meanwhile.
-            _ => {}
-        }
-    }
-
-    /// Whether an owner has no place in line: it has no requests, or its limit holds it from now on.
-    fn is_stopped(&mut self, owner: u32, now: Tag) -> bool {
-        let state = self.owners[owner as usize].as_mut().expect("only known owners stand in line");
-        if state.queued == 0 {
-            if state.held_until.take().is_some() {
-                self.limited.remove(owner);
-            }
-            return true;
-        }
-        if state.volumes.only().is_none() {
-            state.release_volumes(&self.arena, now);
-        }
-        let passes = state.find_head(&self.arena);
-        if passes > now {
-            // One that lives by its reservation alone is not woken before that is due.
-            let wake = match state.account.due() {
-                Some(due) if !state.account.is_weighted() => passes.max(due.saturating_add(self.shift)),
-                _ => passes,
-            };
-            state.held_until = Some(wake);
-            self.limited.set(owner, wake, state.head);
-            return true;
-        }
-        if let Some(held_until) = state.held_until.take() {
-            // Whatever ended it, time or a change: it banked nothing while it was held.
-            state.account.release(held_until.min(now).saturating_sub(self.shift), self.virtual_time);
-            state.released = now;
-            self.limited.remove(owner);
-        }
-        false
-    }
-
-    /// The owner that is due first, if anybody is due by `now`.
-    fn first_due(&mut self, now: Tag) -> Option<u32> {
-        loop {
-            let (due, head, owner) = self.reserved.peek()?;
-            // Whatever its place really is, it is not before this one.
-            if due.saturating_add(self.shift) > now {
-                return None;
-            }
-            match self.in_line(owner).and_then(|state| Some((state.account.due()?, state.head))) {
-                Some((own, own_head)) if (own, key_digits(own_head)) == (due, head) => {
-                    self.bound_catch_up(now, due);
-                    return (due.saturating_add(self.shift) <= now).then_some(owner);
+    /// A decision is made now: from here on limits, and not the device, hold those that they hold.
+    fn note_decision(&mut self, now: Tag) {
+        let Product { owners, level, undecided, .. } = self;
+        for Undecided { owner, volume } in undecided.drain(..) {
+            let Some(owner) = owners[owner as usize].as_mut() else { continue };
+            match (volume, &owner.inner) {
+                (None, _) => owner.member.note_decision(now, level.virtual_time),
+                (Some(volume), Some(inner)) => {
+                    let virtual_time = inner.level.virtual_time;
+                    let known = volume < owner.volumes.len() as u16;
+                    let member = known.then(|| owner.volumes[usize::from(volume)].member.as_deref_mut()).flatten();
+                    member.into_iter().for_each(|member| member.note_decision(now, virtual_time));
                 }
-                Some((own, own_head)) => self.reserved.set(owner, own, own_head),
-                None => self.reserved.remove(owner),
+                (Some(_), None) => {}
             }
         }
     }
 
-    /// When the first reservation is due.
-    fn next_due(&mut self) -> Option<Tag> {
-        loop {
-            let (due, _, owner) = self.reserved.peek()?;
-            match self.in_line(owner).and_then(|state| Some((state.account.due()?, state.head))) {
-                Some((own, _)) if own == due => return Some(due),
-                Some((own, own_head)) => self.reserved.set(owner, own, own_head),
-                None => self.reserved.remove(owner),
-            }
+    /// VMs that limits let pass by now come back into the orders.
+    fn release(&mut self, now: Tag) {
+        while let Some(owner) = self.level.releasable(now) {
+            self.settle(owner, now, None);
         }
     }
 
-    /// Moves the common shift so that the most overdue lags by no more than the catch-up bound.
-    // rule: mclock.catch-up-cap
-    fn bound_catch_up(&mut self, now: Tag, due: Tag) {
-        let lag = now.saturating_sub(due.saturating_add(self.shift));
-        self.shift = self.shift.saturating_add(lag.saturating_sub(self.catchup_max));
-    }
-
-    /// The owner that is furthest behind its share.
-    fn first_by_share(&mut self) -> Option<u32> {
-        loop {
-            let (share, head, owner) = self.weighted.peek()?;
-            match self.in_line(owner).map(|state| (state.account.share_tag(), state.head)) {
-                Some((own, own_head)) if (own, key_digits(own_head)) == (share, head) => return Some(owner),
-                Some((own, own_head)) => self.weighted.set(owner, own, own_head),
-                None => self.weighted.remove(owner),
-            }
-        }
-    }
-
-    /// Where the line for what is left over begins, if it may have left virtual time behind.
-    ///
-    /// At one of several servers a VM's share tag moves by what it got at all of them, and reservation service does not cap it.
-    /// One that uses this server alone is measured against those tags, not against virtual time, which stands still meanwhile:
-    /// else its own cap would put it before VMs that are further behind.
-    // rule: mclock.debt-cap
-    fn share_line(&mut self) -> ShareTag {
-        if !self.told {
-            return 0;
-        }
-        let first = self.first_by_share().and_then(|owner| self.owners[owner as usize].as_ref());
-        first.map_or(0, |state| state.account.share_tag())
-    }
-
-    fn in_line(&self, owner: u32) -> Option<&Owner> {
-        self.owners[owner as usize].as_ref().filter(|state| state.queued > 0 && state.held_until.is_none())
-    }
-
-    fn choose(&mut self, now: Tag) -> Option<(u32, usize, Phase)> {
-        if let Some(owner) = self.first_due(now) {
-            let volume = self.choose_volume(owner, Phase::Reservation, now);
-            return Some((owner, volume, Phase::Reservation));
-        }
-        let owner = self.first_by_share()?;
-        let volume = self.choose_volume(owner, Phase::Weight, now);
-        Some((owner, volume, Phase::Weight))
-    }
-
-    /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
-    // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
-    fn choose_volume(&mut self, owner: u32, phase: Phase, now: Tag) -> usize {
-        let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
-        if state.volumes.only().is_some() {
-            return 0;
-        }
-        state.release_volumes(&self.arena, now);
-        let eligible = || {
-            state.volumes.iter().enumerate().filter_map(|(index, volume)| {
-                let head = self.arena.front(&volume.fifo)?;
-                let account = volume.account.as_deref().expect("one of several volumes has an account");
-                (account.may_go() <= now).then_some((index, account, head.id))
-            })
+    fn choose(&mut self, now: Tag) -> Option<(u32, usize, Right)> {
+        let Product { level, owners, floor, .. } = self;
+        let members = |index| member(owners, index);
+        let due = level.first_due(now, members);
+        let by_weight = due.is_none() || floor.is_owed() && level.has_unreserved(members);
+        let (owner, right) = match due {
+            Some(due) if !by_weight => (due, Right::Reservation),
+            _ => (level.first_by_share(members)?, Right::Weight),
         };
-        let overdue = eligible()
-            .filter_map(|(index, account, head)| Some((account.due()?, head, index)))
-            .filter(|(due, _, _)| *due <= now)
-            .min();
-        let furthest_behind = eligible()
-            .filter(|(_, account, _)| account.is_weighted())
-            .map(|(index, account, head)| (account.share_tag(), head, index))
-            .min();
-        let chosen = match phase {
-            Phase::Reservation => overdue.or(furthest_behind),
-            // A volume without weight has no place among the others; where it is alone it goes when it is due.
-            _ => furthest_behind.or(overdue),
-        };
-        chosen.expect("an owner in line has a volume that may go").2
+        let volume = self.owner_mut(owner).choose_volume(right, now);
+        Some((owner, volume, right))
     }
 
     /// The next request of a batch, if it lies close enough and nothing forbids it.
-    fn continue_batch(&mut self, now: Tag) -> Option<(u32, usize, Phase)> {
+    fn continue_batch(&mut self, now: Tag) -> Option<(u32, usize, Right)> {
         let batch = self.batch.take()?;
         let state = self.owners[batch.owner as usize].as_mut()?;
-        state.release_volumes(&self.arena, now);
+        state.release_volumes(now);
         let volume = state.volumes.get(batch.volume)?;
         let head = self.arena.front(&volume.fifo)?;
-        let may_pass =
-            state.account.passes() <= now && volume.account.as_ref().is_none_or(|account| account.may_go() <= now);
-        if batch.left == 0 || !may_pass || head.offset.abs_diff(batch.end) > self.batch_distance {
+        let passes = state.member.tags.limiter.eligible_at() <= now && state.volume_passes(batch.volume, now);
+        if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.batch_distance {
             return None;
         }
         self.batch = Some(batch);
-        Some((batch.owner, batch.volume, batch.phase))
+        Some((batch.owner, batch.volume, batch.right))
     }
 
-    fn follow_batch(&mut self, now: Instant, owner: u32, volume: usize, phase: Phase, request: &Request) {
+    fn follow_batch(&mut self, now: Instant, owner: u32, volume: usize, right: Right, request: &Request) {
         if self.batch_max <= 1 {
             return;
         }
@@ -306,160 +187,185 @@ impl Product {
             }
             None => self.batch_max - 1,
         };
-        self.batch = Some(Batch { owner, volume, phase, left, end: request.end() });
+        self.batch = Some(Batch { owner, volume, right, left, end: request.end() });
     }
 
     /// Takes the head of a volume and charges both levels once.
     // rule: mclock.charged-once
-    fn take(&mut self, now: Tag, owner: u32, volume: usize, phase: Phase) -> Request {
-        let line = if phase == Phase::Reservation { self.share_line() } else { 0 };
-        let state = self.owners[owner as usize].as_mut().expect("chosen from a line");
-        let chosen = &mut state.volumes[volume];
-        let mut request = self.arena.pop(&mut chosen.fifo).expect("a chosen volume has a request");
-        if phase == Phase::Weight {
-            self.virtual_time = self.virtual_time.max(state.account.share_tag());
+    fn take(&mut self, now: Tag, index: u32, volume: usize, right: Right) -> Request {
+        let Product { owners, arena, level, facts, clock, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("chosen from an order");
+        let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
+        let amount = Amount::of(&request, facts);
+        if right == Right::Weight {
+            level.virtual_time = level.virtual_time.max(owner.member.tags.share_tag());
         }
-        state.account.charge(now, &request, phase, self.virtual_time.max(line));
-        let next = self.arena.front(&chosen.fifo);
-        if let Some(account) = &mut chosen.account {
-            let inner = match account.due() {
-                Some(due) if phase == Phase::Reservation && due <= now => Phase::Reservation,
-                _ if !account.is_weighted() => Phase::Reservation,
-                _ => Phase::Weight,
-            };
-            if inner == Phase::Weight {
-                state.inner_time = state.inner_time.max(account.share_tag());
-            }
-            account.charge(now, &request, inner, state.inner_time);
-            if let Some(next) = next {
-                account.count_elsewhere(now, next);
-            }
-            if state.inner_time > VIRTUAL_MAX {
-                state.rebase_volumes();
-            }
+        owner.member.tags.charge(right, &amount, &level.clocks(now), owner.remote.as_deref());
+        let inner_right = owner.charge_volume(volume, right, &amount, now);
+        if let Some(remote) = &mut owner.remote {
+            remote.since_served = 0;
         }
-        if let Some(next) = next {
-            state.account.count_elsewhere(now.saturating_sub(self.shift), next);
+        owner.queued -= 1;
+        let arrived = clock.tag(request.arrival);
+        let held_volume = owner.volumes[volume].member.as_ref().map_or(0, |member| member.released);
+        let released = owner.member.released.max(held_volume);
+        request.wait = if released > arrived { Wait::OwnLimit } else { Wait::None };
+        request.phase = if right == Right::Reservation { Phase::Reservation } else { Phase::Weight };
+        self.note_floor(right, amount.cost);
+        if inner_right.is_some() {
+            self.settle_volume(index, volume, now, inner_right);
         }
-        state.queued -= 1;
-        request.phase = phase;
-        let arrived = self.clock.tag(request.arrival);
-        request.wait = if state.released > arrived { Wait::OwnLimit } else { Wait::None };
-        self.move_in_line(owner, now, phase);
-        if self.virtual_time > VIRTUAL_MAX {
-            self.rebase();
+        self.settle(index, now, Some(right));
+        if self.level.virtual_time > VIRTUAL_MAX {
+            let by = self.level.rebase();
+            self.owners.iter_mut().flatten().for_each(|owner| owner.member.tags.rebase(by));
         }
         request
     }
 
-    fn rebase(&mut self) {
-        let by = self.virtual_time - VIRTUAL_START;
-        self.virtual_time = VIRTUAL_START;
-        for owner in self.owners.iter_mut().flatten() {
-            owner.account.rebase(by);
-        }
-        self.weighted.lower(by);
-    }
-
-    // rule: mclock.wake-product
-    fn wake(&mut self) -> Instant {
-        let due = self.next_due().map(|due| due.saturating_add(self.shift));
-        let passes = self.limited.peek().map(|(passes, _, _)| passes);
-        let tag = match (due, passes) {
-            (Some(due), Some(passes)) => due.min(passes),
-            (Some(tag), None) | (None, Some(tag)) => tag,
-            (None, None) => unreachable!("queued requests belong to an owner in line or held by its limit"),
-        };
-        self.clock.instant(tag)
-    }
-
-    /// The whole gate is idle: share tags start anew, at once for all of them.
-    ///
-    /// Not where clients tell of other servers: what a VM got there still counts here when this one was idle for a moment.
-    fn start_anew(&mut self) {
-        if self.told {
+    /// Counts a dispatch for the floor of the weight phase.
+    // rule: mclock.weight-floor
+    fn note_floor(&mut self, right: Right, cost: u64) {
+        let Product { owners, level, floor, .. } = self;
+        if !floor.is_kept() {
             return;
         }
-        self.generation = self.generation.wrapping_add(1);
-        self.virtual_time = VIRTUAL_START;
+        if right == Right::Weight {
+            floor.note_weight(cost);
+        } else if level.has_unreserved(|index| member(owners, index)) {
+            floor.note_reserved(cost);
+        }
     }
 
-    fn add_volume(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, policy: &Policy) {
-        let facts = self.facts;
-        let state = self.owner_mut(owner.0);
-        let fifo = Fifo::default();
-        state.volumes.push(Volume { id: volume, fifo, policy: Box::new(*policy), account: None, held_until: None });
-        state.open_accounts(&facts, now);
-        self.batch = None;
+    /// The whole gate is idle: share tags start again, at once for all of them.
+    ///
+    /// Not where clients report other servers: what a VM got there still counts here when this one was idle for a moment.
+    fn restart_if_idle(&mut self) {
+        if self.in_flight == 0 && self.arena.is_empty() && self.reporting == 0 {
+            self.generation = self.generation.wrapping_add(1);
+            self.level.virtual_time = VIRTUAL_START;
+        }
     }
 
     fn add_owner(&mut self, now: Tag, owner: OwnerId, policy: &Policy) {
-        let account = Account::new(policy, &self.facts, now.saturating_sub(self.shift), self.virtual_time);
+        let tags = Tags::new(policy, &self.facts, &self.level.clocks(now));
         if owner.index() >= self.owners.len() {
             self.owners.resize_with(owner.index() + 1, || None);
         }
         self.owners[owner.index()] = Some(Owner {
-            account,
-            head: RequestId(0),
+            member: Member::new(tags),
             queued: 0,
             generation: self.generation,
-            held_until: None,
-            released: 0,
-            inner_time: VIRTUAL_START,
-            policy: Box::new(*policy),
             volumes: Few::default(),
+            inner: None,
+            remote: None,
+            policy: Box::new(*policy),
         });
     }
 
-    fn set_policies(&mut self, now: Tag, owner: u32) {
-        let (facts, shift, virtual_time) = (self.facts, self.shift, self.virtual_time);
-        let state = self.owner_mut(owner);
-        let policy = *state.policy;
-        state.account.set_policy(&policy, &facts, now, now.saturating_sub(shift), virtual_time);
-        let inner_time = state.inner_time;
-        for volume in state.volumes.iter_mut() {
-            let policy = *volume.policy;
-            if let Some(account) = &mut volume.account {
-                account.set_policy(&policy, &facts, now, now, inner_time);
-            }
+    /// Puts the policies of a VM and its volumes into force.
+    fn set_policies(&mut self, now: Tag, index: u32) {
+        let Product { owners, facts, level, catch_up_max, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        owner.member.tags.set_policy(&owner.policy, facts, &level.clocks(now), owner.remote.as_deref());
+        owner.arrange_volumes(facts, *catch_up_max, now);
+        self.settle_volumes(index, now);
+        self.settle(index, now, None);
+    }
+
+    fn settle_volumes(&mut self, index: u32, now: Tag) {
+        let owner = self.owner_mut(index);
+        let volumes = if owner.inner.is_some() { owner.volumes.len() } else { 0 };
+        for volume in 0..volumes {
+            self.settle_volume(index, volume, now, None);
         }
-        state.open_accounts(&facts, now);
-        self.stand_in_line(owner, now);
+    }
+
+    /// Virtual time may have started again since a VM was here.
+    fn refresh_share(&mut self, now: Tag, index: u32) {
+        let Product { owners, level, generation, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        if owner.generation != *generation {
+            owner.generation = *generation;
+            owner.member.tags.restart_share(&level.clocks(now), owner.remote.as_deref());
+        }
+    }
+
+    /// Notes which servers the client of a VM uses: its bursts are divided by them.
+    fn note_client(&mut self, index: u32, volume: usize, report: &RemoteService) {
+        let Product { owners, facts, reporting, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        let reported = Remote::reported(report);
+        *reporting = *reporting + u32::from(reported.is_some()) - u32::from(owner.remote.is_some());
+        match (&mut owner.remote, reported) {
+            (Some(known), Some(reported)) => known.servers = reported.servers,
+            (None, Some(reported)) => owner.remote = Some(Box::new(reported)),
+            (_, None) => owner.remote = None,
+        }
+        let servers = owner.remote.as_ref().map_or(1, |remote| remote.servers);
+        owner.member.tags.limiter.set_burst(&owner.policy, facts, servers);
+        let Volume { member, policy, .. } = &mut owner.volumes[volume];
+        member.iter_mut().for_each(|member| member.tags.limiter.set_burst(policy, facts, servers));
+    }
+
+    fn remove_owner(&mut self, owner: OwnerId) {
+        self.batch = None;
+        let removed = self.owners[owner.index()].take();
+        self.reporting -= u32::from(removed.is_some_and(|owner| owner.remote.is_some()));
+        self.restart_if_idle();
     }
 }
 
 impl Scheduler for Product {
     fn insert(&mut self, now: Instant, request: Request) {
         let tag = self.clock.tag(now);
-        self.told |= request.delta > 0;
-        let (shift, virtual_time, generation) = (self.shift, self.virtual_time, self.generation);
-        let state = self.owners[request.owner.index()].as_mut().expect("the gate adds an owner before it uses it");
-        let index = state.volume_index(request.volume);
-        let volume = &mut state.volumes[index];
-        let volume_wakes = volume.fifo.is_empty();
-        self.arena.push(&mut volume.fifo, request);
-        state.queued += 1;
+        let index = request.owner.0;
+        self.refresh_share(tag, index);
+        let Product { owners, arena, level, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        let volume = owner.volume_index(request.volume);
+        let fifo = &mut owner.volumes[volume].fifo;
+        let volume_wakes = fifo.is_empty();
+        arena.push(fifo, request);
+        owner.queued += 1;
         if !volume_wakes {
             return;
         }
-        if let Some(account) = &mut volume.account {
-            account.count_elsewhere(tag, &request);
-            account.activate(tag, tag, state.inner_time);
+        owner.activate_volume(volume, tag);
+        if owner.queued == 1 {
+            owner.member.tags.activate(&level.clocks(tag), owner.remote.as_deref());
         }
-        if state.generation != generation {
-            state.generation = generation;
-            state.account.reset_share();
+        if owner.inner.is_some() {
+            self.settle_volume(index, volume, tag, None);
         }
-        state.account.count_elsewhere(tag.saturating_sub(shift), &request);
-        if state.queued == 1 {
-            state.account.activate(tag, tag.saturating_sub(shift), virtual_time);
+        self.settle(index, tag, None);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, report: &RemoteService) {
+        let (now, index) = (self.clock.tag(now), owner.0);
+        let volume = self.owner_mut(index).volume_index(volume);
+        self.refresh_share(now, index);
+        self.note_client(index, volume, report);
+        let (reserved, beyond) = remote::amounts(report, &self.facts);
+        let clocks = self.level.clocks(now);
+        let owner = self.owner_mut(index);
+        if let Some(mut remote) = owner.remote.take() {
+            remote.note(report);
+            owner.member.tags.add_remote(&clocks, &remote, &reserved, &beyond);
+            if let Some((tags, clocks)) = owner.volume_tags(volume, now) {
+                tags.add_remote(&clocks, &remote, &reserved, &beyond);
+            }
+            owner.remote = Some(remote);
         }
-        self.stand_in_line(request.owner.0, tag);
+        if owner.inner.is_some() {
+            self.settle_volume(index, volume, now, None);
+        }
+        self.settle(index, now, None);
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let Some(state) = self.owners[grown.owner.index()].as_ref() else { return false };
-        let fifo = state.volumes[state.volume_index(grown.volume)].fifo;
+        let Some(owner) = self.owners[grown.owner.index()].as_ref() else { return false };
+        let fifo = owner.volumes[owner.volume_index(grown.volume)].fifo;
         match self.arena.find_mut(&fifo, grown.id) {
             Some(queued) => {
                 *queued = grown;
@@ -475,23 +381,26 @@ impl Scheduler for Product {
             return Decision::Idle;
         }
         let tag = self.clock.tag(now);
+        self.note_decision(tag);
         self.release(tag);
-        let chosen = self.continue_batch(tag).or_else(|| self.choose(tag));
-        let Some((owner, volume, phase)) = chosen else { return Decision::WaitUntil(self.wake()) };
-        let mut request = self.take(tag, owner, volume, phase);
+        let Some((owner, volume, right)) = self.continue_batch(tag).or_else(|| self.choose(tag)) else {
+            let Product { level, owners, .. } = self;
+            let wake = level.wake(|index| member(owners, index));
+            let wake = wake.expect("queued requests belong to a VM that is due later, or that limits hold");
+            return Decision::WaitUntil(self.clock.instant(wake));
+        };
+        let mut request = self.take(tag, owner, volume, right);
         if request.wait == Wait::None && self.batched > request.arrival {
             request.wait = Wait::Batch;
         }
-        self.follow_batch(now, owner, volume, phase, &request);
+        self.follow_batch(now, owner, volume, right, &request);
         self.in_flight += 1;
         Decision::Dispatch(request)
     }
 
     fn complete(&mut self, _now: Instant, _completion: &Completion) {
         self.in_flight -= 1;
-        if self.in_flight == 0 && self.arena.is_empty() {
-            self.start_anew();
-        }
+        self.restart_if_idle();
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
@@ -502,11 +411,13 @@ impl Scheduler for Product {
                 *self.owner_mut(owner.0).policy = policy;
                 self.set_policies(tag, owner.0);
             }
-            Change::RemoveOwner { owner } => {
+            Change::RemoveOwner { owner } => self.remove_owner(owner),
+            Change::AddVolume { owner, volume, policy } => {
+                let (fifo, policy) = (Fifo::default(), Box::new(policy));
+                self.owner_mut(owner.0).volumes.push(Volume { id: volume, fifo, policy, member: None });
                 self.batch = None;
-                self.owners[owner.index()] = None;
+                self.set_policies(tag, owner.0);
             }
-            Change::AddVolume { owner, volume, policy } => self.add_volume(tag, owner, volume, &policy),
             Change::SetVolume { owner, volume, policy } => {
                 let state = self.owner_mut(owner.0);
                 let index = state.volume_index(volume);
@@ -515,7 +426,12 @@ impl Scheduler for Product {
             }
             Change::RemoveVolume { owner, volume } => {
                 self.batch = None;
-                self.owner_mut(owner.0).volumes.retain(|known| known.id != volume);
+                self.undecided.retain(|held| held.owner != owner.0 || held.volume.is_none());
+                let volumes = &mut self.owner_mut(owner.0).volumes;
+                volumes.retain(|known| known.id != volume);
+                let members = volumes.iter_mut().filter_map(|volume| volume.member.as_mut());
+                members.for_each(|member| member.awaits_decision = false);
+                self.set_policies(tag, owner.0);
             }
             Change::Depth(depth) => {
                 self.facts.depth = depth;
@@ -531,36 +447,35 @@ impl Scheduler for Product {
 
     fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
         let tag = self.clock.tag(now);
-        let owner = scope.owner().0;
-        let Some(state) = self.owners.get_mut(owner as usize).and_then(Option::as_mut) else { return };
-        for volume in state.volumes.iter_mut() {
+        let index = scope.owner().0;
+        let Some(owner) = self.owners.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        for volume in owner.volumes.iter_mut() {
             self.arena.remove_if(&mut volume.fifo, removed, |request| scope.contains(request));
         }
-        state.queued = state.volumes.iter().map(|volume| volume.fifo.len() as u32).sum();
+        owner.queued = owner.volumes.iter().map(|volume| volume.fifo.len() as u32).sum();
         self.batch = None;
-        self.stand_in_line(owner, tag);
-        if self.in_flight == 0 && self.arena.is_empty() {
-            self.start_anew();
-        }
+        self.settle_volumes(index, tag);
+        self.settle(index, tag, None);
+        self.restart_if_idle();
     }
 
     fn inspect(&self, _now: Instant) -> State {
         let nanos = |tag: Tag| self.clock.instant(tag).as_nanos();
         let owners = self.owners.iter().enumerate().filter_map(|(index, owner)| {
             let owner = owner.as_ref()?;
-            let account = &owner.account;
+            let tags = &owner.member.tags;
             let state = OwnerState {
                 queued: u64::from(owner.queued),
-                reservation_due_ns: account.due().map(|due| nanos(due.saturating_add(self.shift))),
-                limit_passes_ns: account.is_limited().then(|| nanos(account.passes())),
-                share_tag: account.is_weighted().then(|| account.share_tag()),
+                reservation_due_ns: tags.minimum.due().map(|due| nanos(self.level.real(due))),
+                limit_passes_ns: tags.limiter.is_set().then(|| nanos(tags.limiter.eligible_at())),
+                share_tag: tags.is_weighted().then(|| tags.share_tag()),
             };
             Some((index as u32, state))
         });
         State {
             queued: self.arena.len() as u64,
             in_flight: self.in_flight,
-            virtual_time: Some(self.virtual_time),
+            virtual_time: Some(self.level.virtual_time),
             owners: owners.collect(),
         }
     }

@@ -1,0 +1,50 @@
+//! dmClock's part of product mode: what a gate knows of a VM whose requests go to several servers.
+//!
+//! The VM's client counts what completes at the other servers and reports it with each request (see [`crate::tracker`]).
+//! The report counts at once when the request arrives, not when it reaches the head of the queue: a VM whose backlog grows
+//! would otherwise be charged later and later.
+//!
+//! Example: a VM uses 8 servers, has a limit of 100 IOPS and a burst of 32. Here it may send 4 requests at once; a report of 7
+//! requests served elsewhere moves its limit on by 70 ms.
+//!
+//! Source: \[mclock\] 3.2 (dmClock).
+
+use crate::cost::Cost;
+use crate::gate::RemoteService;
+use crate::scheduler::Facts;
+
+use super::tags::Amount;
+
+/// What is known of the client of one VM.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remote {
+    /// Servers that it uses, this one included.
+    pub(super) servers: u32,
+    /// Service at the others that was reported since the VM was last served here, in raw cost units.
+    pub(super) since_served: u64,
+}
+
+impl Remote {
+    /// The client of a VM, if a report says that it uses other servers.
+    #[must_use]
+    pub(super) fn reported(report: &RemoteService) -> Option<Remote> {
+        let uses_others = report.servers > 1 || report.delta > 0;
+        uses_others.then_some(Remote { servers: report.servers.max(2), since_served: 0 })
+    }
+
+    /// Notes the service that a report counts.
+    pub(super) fn note(&mut self, report: &RemoteService) {
+        self.since_served = self.since_served.saturating_add(u64::from(report.delta) << Cost::SHIFT);
+    }
+}
+
+/// What a report counts: service for reservations, and beyond them.
+#[must_use]
+// rule: mclock.product-counts
+pub(super) fn amounts(report: &RemoteService, facts: &Facts) -> (Amount, Amount) {
+    let raw = |requests: u32| u64::from(requests) << Cost::SHIFT;
+    let reserved = Amount::new(raw(report.rho), report.rho_bytes, facts);
+    let beyond_bytes = report.delta_bytes.saturating_sub(report.rho_bytes);
+    let beyond = Amount::new(raw(report.delta.saturating_sub(report.rho)), beyond_bytes, facts);
+    (reserved, beyond)
+}

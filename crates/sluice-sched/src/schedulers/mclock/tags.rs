@@ -1,0 +1,307 @@
+//! The tags of one VM, or of one volume inside it: its reservation, its limit and its share (product mode).
+//!
+//! Two currencies: a reservation or a limit may be stated in requests, in bytes, or in both. Each reservation is a minimum of its
+//! own and one dispatch serves both; each limit is a maximum of its own and both must pass.
+
+use crate::cost::Cost;
+use crate::policy::{Limit, Policy, Reservation};
+use crate::request::Request;
+use crate::scheduler::Facts;
+use crate::tag::{ShareTag, Spacing, Tag};
+
+use super::meter::Meter;
+use super::remote::Remote;
+
+/// How far a request served for its reservation may push the share tag beyond virtual time, in such requests, at each server
+/// that the VM uses.
+const SHARE_DEBT_MAX: u64 = 16;
+
+/// What one dispatch, or service at other servers, counts in each currency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Amount {
+    /// In raw cost units.
+    pub(super) cost: u64,
+    /// Bytes that count against a limit.
+    pub(super) bytes: u64,
+    /// Bytes that count for a reservation: at least what the device moves in the time that the request takes it. Otherwise a
+    /// reservation in bytes would be absolute priority for requests without payload.
+    pub(super) reserved_bytes: u64,
+}
+
+impl Amount {
+    /// What a request counts.
+    // rule: mclock.byte-reservation
+    #[must_use]
+    pub(super) fn of(request: &Request, facts: &Facts) -> Self {
+        let bytes = facts.cost.bytes(request.kind, request.length, request.cost);
+        Amount::new(u64::from(request.cost.raw()), bytes, facts)
+    }
+
+    /// What service of this cost and size counts.
+    #[must_use]
+    pub(super) fn new(cost: u64, bytes: u64, facts: &Facts) -> Self {
+        let by_cost = (u128::from(cost) * u128::from(facts.request_bytes.0)) >> Cost::SHIFT;
+        Amount { cost, bytes, reserved_bytes: bytes.max(u64::try_from(by_cost).unwrap_or(u64::MAX)) }
+    }
+}
+
+/// When requests are due for the reservation.
+///
+/// DEVIATION \[mclock\] 3: a reservation in bytes, and both at once. The earlier tag says when the next request is due. A dispatch
+/// charges both; the later tag does not run ahead of the present by more than one step, so it is there when the requests
+/// change and it becomes the earlier one. Any mix of requests takes no more of the device than the larger of the two rates,
+/// which is what admission counts: each dispatch moves the earlier tag by at least the smaller of its two steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Minimum {
+    requests: Meter,
+    bytes: Meter,
+}
+
+impl Minimum {
+    fn rescale(&mut self, reservation: &Reservation, now: Tag) {
+        self.requests.rescale(Spacing::per_cost(reservation.iops), now);
+        self.bytes.rescale(Spacing::per_byte(reservation.bytes), now);
+    }
+
+    /// Whether there is a reservation.
+    #[must_use]
+    pub(super) const fn is_set(&self) -> bool {
+        self.requests.is_set() || self.bytes.is_set()
+    }
+
+    /// When the next request is due.
+    #[must_use]
+    // rule: mclock.byte-reservation
+    pub(super) fn due(&self) -> Option<Tag> {
+        match (self.requests.tag(), self.bytes.tag()) {
+            (Some(requests), Some(bytes)) => Some(requests.min(bytes)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// A request has been dispatched for the reservation.
+    fn charge(&mut self, now: Tag, amount: &Amount) {
+        let Some(due) = self.due() else { return };
+        let present = now.max(due);
+        let charge = |meter: &mut Meter, amount: u64| {
+            let ahead = meter.raw_tag().max(present.saturating_add(meter.step(amount)));
+            meter.charge_up_to(ahead, amount);
+        };
+        charge(&mut self.requests, amount.cost);
+        charge(&mut self.bytes, amount.reserved_bytes);
+    }
+
+    /// Nothing before `now` is owed.
+    fn raise_to(&mut self, now: Tag) {
+        self.requests.raise_to(now);
+        self.bytes.raise_to(now);
+    }
+
+    /// Its limit has held it for `by` while it might have been served: that much is not owed.
+    fn move_on(&mut self, by: Tag, now: Tag) {
+        self.requests.move_on(by, now);
+        self.bytes.move_on(by, now);
+    }
+}
+
+/// When the limit lets requests pass.
+///
+/// DEVIATION \[mclock\] 3, "Tag Assignment": no limit tag. Its tags may lie far in the past when the device stalled, and
+/// a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at dispatch, in both phases, holds
+/// `limit * T + burst + one request` in every window. The tags are theoretical arrival times.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limiter {
+    requests: Meter,
+    bytes: Meter,
+    /// Of the bursts, as distances of tags.
+    ahead_requests: Tag,
+    ahead_bytes: Tag,
+}
+
+impl Limiter {
+    fn rescale(&mut self, limit: &Limit, now: Tag) {
+        self.requests.rescale(Spacing::per_cost(limit.iops), now);
+        self.bytes.rescale(Spacing::per_byte(limit.bytes), now);
+    }
+
+    /// A stated burst of n lets n requests through at once: n - 1 beside the one that may go anyway. The default is what the
+    /// device takes at once, in its largest pieces, beside that one: less would cost a VM rate whenever the device frees
+    /// several slots together. A client of several servers may use a part of it at each.
+    // rule: mclock.burst-default
+    pub(super) fn set_burst(&mut self, policy: &Policy, facts: &Facts, servers: u32) {
+        let depth = u64::from(facts.depth.max(1));
+        let (cost, bytes) = match policy.burst {
+            Some(burst) => {
+                let beside = u64::from(burst.saturating_sub(1));
+                (beside << Cost::SHIFT, beside.saturating_mul(facts.cost.reference_size().0))
+            }
+            None => (depth * u64::from(facts.piece_cost().raw()), depth.saturating_mul(facts.piece_max.0)),
+        };
+        let servers = u64::from(servers.max(1));
+        self.ahead_requests = self.requests.step(cost / servers);
+        self.ahead_bytes = self.bytes.step(bytes / servers);
+    }
+
+    /// Whether there is a limit.
+    #[must_use]
+    pub(super) const fn is_set(&self) -> bool {
+        self.requests.is_set() || self.bytes.is_set()
+    }
+
+    /// From when on the next request may pass; 0 without a limit.
+    #[must_use]
+    // rule: mclock.gcra, mclock.byte-limit
+    pub(super) fn eligible_at(&self) -> Tag {
+        let requests = self.requests.tag().map_or(0, |tag| tag.saturating_sub(self.ahead_requests));
+        let bytes = self.bytes.tag().map_or(0, |tag| tag.saturating_sub(self.ahead_bytes));
+        requests.max(bytes)
+    }
+
+    fn charge(&mut self, now: Tag, amount: &Amount) {
+        if self.is_set() {
+            self.requests.charge_from(now, amount.cost);
+            self.bytes.charge_from(now, amount.bytes);
+        }
+    }
+}
+
+/// By which right a request is dispatched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Its reservation.
+    Reservation,
+    /// Its share of what is left over.
+    Weight,
+}
+
+/// All tags of one level.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tags {
+    /// The reservation.
+    pub(super) minimum: Minimum,
+    /// The limit.
+    pub(super) limiter: Limiter,
+    share: Meter,
+    idle_credit: u64,
+}
+
+/// The clocks of a level.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clocks {
+    /// The present.
+    pub(super) now: Tag,
+    /// The present on the clock of the reservations.
+    pub(super) due_now: Tag,
+    /// The share tag of the last dispatch by weight.
+    pub(super) virtual_time: ShareTag,
+}
+
+impl Tags {
+    /// New tags under `policy`; reservation and limit start at the present, the share as that of a member that was idle.
+    #[must_use]
+    pub(super) fn new(policy: &Policy, facts: &Facts, clocks: &Clocks) -> Self {
+        let mut tags = Tags::default();
+        tags.set_policy(policy, facts, clocks, None);
+        tags.restart_share(clocks, None);
+        tags
+    }
+
+    /// Another policy, also for what is queued.
+    pub(super) fn set_policy(&mut self, policy: &Policy, facts: &Facts, clocks: &Clocks, remote: Option<&Remote>) {
+        self.minimum.rescale(&policy.reservation, clocks.due_now);
+        self.limiter.rescale(&policy.limit, clocks.now);
+        self.limiter.set_burst(policy, facts, remote.map_or(1, |remote| remote.servers));
+        self.share.rescale(Spacing::of_weight(policy.effective_weight()), clocks.virtual_time);
+        self.idle_credit = self.share.step(u64::from(policy.idle_credit) << Cost::SHIFT);
+    }
+
+    /// Whether it takes part in what is left over.
+    #[must_use]
+    pub(super) const fn is_weighted(&self) -> bool {
+        self.share.is_set()
+    }
+
+    /// Its place in the order by which what is left over is divided.
+    #[must_use]
+    pub(super) const fn share_tag(&self) -> ShareTag {
+        self.share.raw_tag()
+    }
+
+    /// It has requests after it had none: it is owed nothing for the time between, and its share begins at the floor.
+    ///
+    /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
+    /// flatten as soon as one of them, as a number, exceeds its VM's IOPS; the reservation is floored here alone and not
+    /// at every arrival, else an over-committed device divides equally instead of in proportion.
+    // rule: mclock.over-commitment, mclock.virtual-time
+    pub(super) fn activate(&mut self, clocks: &Clocks, remote: Option<&Remote>) {
+        self.minimum.raise_to(clocks.due_now);
+        self.share.raise_to(self.share_floor(clocks, remote));
+    }
+
+    /// Virtual time has started again since it was here: its share begins at the floor.
+    pub(super) fn restart_share(&mut self, clocks: &Clocks, remote: Option<&Remote>) {
+        self.share.set(self.share_floor(clocks, remote));
+    }
+
+    /// The furthest that a share may lie behind virtual time: by the idle credit, and by what was served at other servers since
+    /// it was last served here, because so much may have been served here to others meanwhile.
+    fn share_floor(&self, clocks: &Clocks, remote: Option<&Remote>) -> ShareTag {
+        let elsewhere = remote.map_or(0, |remote| self.share.step(remote.since_served));
+        clocks.virtual_time.saturating_sub(self.idle_credit).saturating_sub(elsewhere)
+    }
+
+    /// Its limit lets it pass again after it has held it since `since`, when virtual time was `virtual_then`: it has saved up
+    /// nothing in this time. What it lay behind before is others' doing, and stays.
+    // rule: mclock.released-floor
+    pub(super) fn release(&mut self, held: Tag, virtual_then: ShareTag, released: &Clocks) {
+        self.minimum.move_on(held, released.due_now);
+        self.share.move_on(released.virtual_time.saturating_sub(virtual_then), released.virtual_time);
+    }
+
+    /// Its client reports service at other servers.
+    ///
+    /// \[mclock\] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
+    /// cost is added, so that a single server gives the same spacing as no dmClock at all. All of it lies in the past: it moves
+    /// the tags before the next request, and what it moves the limit to is not counted from the present.
+    // rule: mclock.product-counts
+    pub(super) fn add_remote(&mut self, clocks: &Clocks, remote: &Remote, reserved: &Amount, beyond: &Amount) {
+        self.minimum.charge(clocks.due_now, reserved);
+        // What it got elsewhere beyond its reservation makes up for what it did not get here, and is no debt: otherwise a VM
+        // that has long had its minimum elsewhere would take here from one that can be served nowhere else.
+        let due_now = clocks.due_now;
+        let (requests, bytes) = (&mut self.minimum.requests, &mut self.minimum.bytes);
+        requests.move_on(requests.step(beyond.cost), due_now);
+        bytes.move_on(bytes.step(beyond.reserved_bytes), due_now);
+        self.limiter.requests.charge(reserved.cost + beyond.cost);
+        self.limiter.bytes.charge(reserved.bytes + beyond.bytes);
+        self.share.charge_up_to(self.debt_cap(Cost::ONE.raw().into(), clocks, Some(remote)), reserved.cost);
+        self.share.charge(beyond.cost);
+    }
+
+    /// A request has been dispatched.
+    pub(super) fn charge(&mut self, right: Right, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
+        match right {
+            Right::Weight => self.share.charge(amount.cost),
+            Right::Reservation => {
+                // [mclock] Alg. 1: R tags advance by reservation service alone; weight service leaves them, which is the
+                // published "decrease R of what is outstanding by 1/r" for start tags.
+                self.minimum.charge(clocks.due_now, amount);
+                self.share.charge_up_to(self.debt_cap(amount.cost, clocks, remote), amount.cost);
+            }
+        }
+        self.limiter.charge(clocks.now, amount);
+    }
+
+    /// How far service that was not given by weight may push the share: otherwise a VM served by its reservation for a minute
+    /// would be left out of the shares for as long. Each server that it uses has its own part of this debt.
+    // rule: mclock.debt-cap
+    fn debt_cap(&self, cost: u64, clocks: &Clocks, remote: Option<&Remote>) -> ShareTag {
+        let servers = remote.map_or(1, |remote| u64::from(remote.servers.max(1)));
+        clocks.virtual_time.saturating_add(self.share.step(cost).saturating_mul(SHARE_DEBT_MAX * servers))
+    }
+
+    /// Virtual time is rebased by `by` before it could overflow.
+    pub(super) fn rebase(&mut self, by: ShareTag) {
+        self.share.rebase(by);
+    }
+}
