@@ -42,8 +42,45 @@ fn credit(policy: &Policy) -> Tag {
     policy.weight.map_or(0, |weight| share_of(weight, Tag::from(policy.idle_credit) * ONE))
 }
 
-fn moved_bytes(request: &Request) -> Tag {
-    if matches!(request.kind, Kind::Read | Kind::Write) { Tag::from(request.length) } else { 0 }
+/// What service counts: its cost, its bytes against a limit, and its bytes for a reservation, which are at least those that
+/// the device moves in the time that it takes.
+#[derive(Debug, Clone, Copy)]
+struct Amount {
+    raw: Tag,
+    bytes: Tag,
+    reserved_bytes: Tag,
+}
+
+impl Amount {
+    fn new(raw: Tag, bytes: Tag, facts: &Facts) -> Self {
+        let by_cost = exact(raw * Tag::from(facts.request_bytes.0), ONE);
+        Amount { raw, bytes, reserved_bytes: bytes.max(by_cost) }
+    }
+
+    fn of(request: &Request, facts: &Facts) -> Self {
+        let raw = Tag::from(request.cost.raw());
+        let bytes = match request.kind {
+            Kind::Read | Kind::Write => Tag::from(request.length),
+            Kind::Flush => 0,
+            Kind::Discard | Kind::WriteZeroes => exact(raw * Tag::from(facts.cost.reference_size().0), ONE),
+        };
+        Amount::new(raw, bytes, facts)
+    }
+}
+
+/// What is known of a client of several servers.
+#[derive(Debug, Clone, Copy)]
+struct Client {
+    servers: Tag,
+    /// Reported since the VM was served here last, in raw cost units.
+    reported: Tag,
+}
+
+/// A limit holds a VM or a volume: until when, and the first decision since, with virtual time then.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    until: Tag,
+    decision: Option<(Tag, Tag)>,
 }
 
 /// The tags of a VM or of a volume: each says when the *next* request is due, may pass, or stands in line.
@@ -55,32 +92,40 @@ struct Level {
     tat: Tag,
     tat_bytes: Tag,
     share: Tag,
-    held_until: Option<Tag>,
-    /// Its client tells of other servers, and when it was served here last.
-    told: bool,
-    served: Option<Tag>,
+    hold: Option<Hold>,
+    /// By which its bursts are divided.
+    servers: Tag,
 }
 
 impl Level {
     fn new(policy: Policy, now: Tag, v: Tag) -> Self {
-        let (tat, tat_bytes, share) = (LONG_AGO, LONG_AGO, v - credit(&policy));
-        Level { policy, due: now, due_bytes: now, tat, tat_bytes, share, held_until: None, told: false, served: None }
+        let share = v - credit(&policy);
+        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, servers: 1 }
     }
 
-    /// 8.4: "where an owner has both, the later tag counts".
+    /// Each reservation is a minimum of its own: the earlier tag counts.
     fn due(&self) -> Option<Tag> {
         let reservation = self.policy.reservation;
-        reservation.iops.map(|_| self.due).max(reservation.bytes.map(|_| self.due_bytes))
+        let requests = reservation.iops.map(|_| self.due);
+        requests.into_iter().chain(reservation.bytes.map(|_| self.due_bytes)).min()
     }
 
     /// 8.4: may dispatch iff TAT - burst/l <= now, in requests and in bytes. A stated burst of n lets n through at once,
-    /// n - 1 beside the one that may go anyway; the default is the device's depth beside that one.
+    /// n - 1 beside the one that may go anyway; the default is the device's depth in its largest pieces beside that one.
     fn passes(&self, facts: &Facts) -> Tag {
-        let beside = Tag::from(self.policy.burst.map_or(facts.depth, |burst| burst - 1));
-        let reference = Tag::from(facts.cost.reference_size().0);
+        let (requests, bytes) = match self.policy.burst {
+            Some(burst) => {
+                let beside = Tag::from(burst - 1);
+                (beside * ONE, beside * Tag::from(facts.cost.reference_size().0))
+            }
+            None => {
+                let depth = Tag::from(facts.depth);
+                (depth * Tag::from(facts.piece_cost().raw()), depth * Tag::from(facts.piece_max.0))
+            }
+        };
         let limit = self.policy.limit;
-        let requests = limit.iops.map(|rate| self.tat - requests_at(rate, beside * ONE));
-        let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_at(rate, beside * reference));
+        let requests = limit.iops.map(|rate| self.tat - requests_at(rate, requests / self.servers));
+        let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_at(rate, bytes / self.servers));
         requests.max(bytes).unwrap_or(LONG_AGO)
     }
 
@@ -92,88 +137,102 @@ impl Level {
         }
     }
 
-    /// 8.6: rho and delta count other servers alone.
-    fn count_elsewhere(&mut self, now: Tag, request: &Request) {
-        if request.rho == 0 && request.delta == 0 {
-            return;
-        }
-        self.told = true;
-        let (rho, delta) = (Tag::from(request.rho), Tag::from(request.delta));
-        if let Some(rate) = self.policy.reservation.iops {
-            self.due += requests_at(rate, rho * ONE);
-        }
-        if let Some(rate) = self.policy.reservation.bytes {
-            self.due_bytes += bytes_at(rate, rho * moved_bytes(request));
-        }
+    /// When somebody has to look again at one that is held.
+    fn wake(&self) -> Option<Tag> {
+        let hold = self.hold?;
+        let due = self.due().filter(|_| self.policy.weight.is_none());
+        Some(due.map_or(hold.until, |due| due.max(hold.until)))
+    }
+
+    /// 8.6: rho and delta count other servers alone, and lie in the past.
+    fn add_remote(&mut self, now: Tag, v: Tag, client: &Client, reserved: Amount, beyond: Amount) {
+        self.owe(now, reserved);
         // What it got elsewhere beyond its reservation makes up for what is overdue here, up to now.
-        let beyond = (delta - rho).max(0);
         if let Some(rate) = self.policy.reservation.iops {
-            self.due = self.due.max((self.due + requests_at(rate, beyond * ONE)).min(now));
+            self.due = self.due.max((self.due + requests_at(rate, beyond.raw)).min(now));
         }
         if let Some(rate) = self.policy.reservation.bytes {
-            self.due_bytes =
-                self.due_bytes.max((self.due_bytes + bytes_at(rate, beyond * moved_bytes(request))).min(now));
+            self.due_bytes = self.due_bytes.max((self.due_bytes + bytes_at(rate, beyond.reserved_bytes)).min(now));
+        }
+        if let Some(rate) = self.policy.limit.iops {
+            self.tat += requests_at(rate, reserved.raw + beyond.raw);
+        }
+        if let Some(rate) = self.policy.limit.bytes {
+            self.tat_bytes += bytes_at(rate, reserved.bytes + beyond.bytes);
         }
         if let Some(weight) = self.policy.weight {
-            self.share += share_of(weight, delta * ONE);
+            let cap = self.share.max(v + share_of(weight, 16 * client.servers * ONE));
+            self.share = (self.share + share_of(weight, reserved.raw)).min(cap);
+            self.share += share_of(weight, beyond.raw);
         }
     }
 
-    /// 8.4: R is floored when an owner becomes backlogged, P to v - sigma/w; not that of a client of several servers that was
-    /// served within a second.
-    fn activate(&mut self, now: Tag, v: Tag) {
-        self.floor_due(now);
-        if self.told && self.served.is_some_and(|served| now - served < 16 * 1_000_000_000) {
-            return;
+    /// Service for the reservation. Where both currencies are reserved the later tag goes at most one step beyond now.
+    fn owe(&mut self, now: Tag, amount: Amount) {
+        let Some(due) = self.due() else { return };
+        let present = now.max(due);
+        if let Some(rate) = self.policy.reservation.iops {
+            let step = requests_at(rate, amount.raw);
+            self.due = self.due.max((self.due + step).min(present + step));
         }
-        self.share = self.share.max(v - credit(&self.policy));
+        if let Some(rate) = self.policy.reservation.bytes {
+            let step = bytes_at(rate, amount.reserved_bytes);
+            self.due_bytes = self.due_bytes.max((self.due_bytes + step).min(present + step));
+        }
     }
 
-    fn floor_due(&mut self, floor: Tag) {
-        self.due = self.due.max(floor);
-        self.due_bytes = self.due_bytes.max(floor);
+    /// The one floor of shares: what lies further behind virtual time is forgotten.
+    fn floor(&self, v: Tag, client: Option<Client>) -> Tag {
+        let reported = client.map_or(0, |client| client.reported);
+        v - credit(&self.policy) - self.policy.weight.map_or(0, |weight| share_of(weight, reported))
     }
 
-    /// 8.4: whom its limit held banks nothing. `key`: until when it is held, if it is.
+    /// 8.4: R is floored when an owner becomes backlogged, P by the one floor.
+    fn activate(&mut self, now: Tag, v: Tag, client: Option<Client>) {
+        self.due = self.due.max(now);
+        self.due_bytes = self.due_bytes.max(now);
+        self.share = self.share.max(self.floor(v, client));
+    }
+
+    /// 8.4: time that its limit held it banks nothing, from the first decision on; what it lay behind before stays.
     fn settle(&mut self, now: Tag, held_until: Option<Tag>, v: Tag) {
-        match (held_until, self.held_until) {
-            (Some(_), _) => {}
-            (None, Some(was)) => {
-                self.floor_due(was.min(now));
-                self.share = self.share.max(v);
+        match (held_until, self.hold) {
+            (Some(until), was) => self.hold = Some(Hold { until, decision: was.and_then(|hold| hold.decision) }),
+            (None, Some(Hold { until, decision })) => {
+                self.hold = None;
+                let released = until.min(now);
+                if let Some((since, v_then)) = decision.filter(|(since, _)| *since < released) {
+                    let held = released - since;
+                    self.due = self.due.max((self.due + held).min(released));
+                    self.due_bytes = self.due_bytes.max((self.due_bytes + held).min(released));
+                    self.share = self.share.max((self.share + v - v_then).min(v));
+                }
             }
             (None, None) => {}
         }
-        self.held_until = held_until;
     }
 
-    /// 8.2 and 8.4: R by reservation service alone; P by both, by reservation service to at most v + 16 c/w; the limiter
-    /// by both, with what other servers did.
-    fn charge(&mut self, now: Tag, request: &Request, reserved: bool, v: Tag) {
-        let raw = Tag::from(request.cost.raw());
-        let delta = Tag::from(request.delta);
-        self.served = Some(now);
+    /// 8.2 and 8.4: R by reservation service alone; P by both, by reservation service to at most v + 16 c/w at each server;
+    /// the limiter by both.
+    fn charge(&mut self, now: Tag, amount: Amount, reserved: bool, v: Tag, client: Option<Client>) {
         if reserved {
-            if let Some(rate) = self.policy.reservation.iops {
-                self.due += requests_at(rate, raw);
-            }
-            if let Some(rate) = self.policy.reservation.bytes {
-                self.due_bytes += bytes_at(rate, moved_bytes(request));
-            }
+            self.owe(now, amount);
         }
         if let Some(weight) = self.policy.weight {
-            let cap = if reserved && !self.told { self.share.max(v + share_of(weight, 16 * raw)) } else { Tag::MAX };
-            self.share = (self.share + share_of(weight, raw)).min(cap);
+            let servers = client.map_or(1, |client| client.servers);
+            let cap = if reserved { self.share.max(v + share_of(weight, 16 * servers * amount.raw)) } else { Tag::MAX };
+            self.share = (self.share + share_of(weight, amount.raw)).min(cap);
         }
         if let Some(rate) = self.policy.limit.iops {
-            self.tat = self.tat.max(now) + requests_at(rate, raw + delta * ONE);
+            self.tat = self.tat.max(now) + requests_at(rate, amount.raw);
         }
         if let Some(rate) = self.policy.limit.bytes {
-            self.tat_bytes = self.tat_bytes.max(now) + bytes_at(rate, moved_bytes(request) * (1 + delta));
+            self.tat_bytes = self.tat_bytes.max(now) + bytes_at(rate, amount.bytes);
         }
     }
 
-    /// A change holds for what is queued too: what was charged ahead stays charged as the same service.
+    /// A change holds for what is queued too: what was charged ahead stays charged as the same service; what is overdue stays
+    /// so, as the same service or the same time.
     fn set(&mut self, policy: Policy, now: Tag, v: Tag) {
         let milli = |rate: Option<Iops>| rate.map(|rate| Tag::from(rate.milli()));
         let bytes = |rate: Option<ByteRate>| rate.map(|rate| Tag::from(rate.bytes_per_second()));
@@ -189,9 +248,18 @@ impl Level {
 }
 
 fn rescale(tag: &mut Tag, base: Tag, old: Option<Tag>, new: Option<Tag>) {
-    if old != new {
-        let ahead = (*tag - base).max(0);
-        *tag = base + old.zip(new).map_or(0, |(old, new)| ahead * old / new);
+    if old == new {
+        return;
+    }
+    let Some((old, new)) = old.zip(new) else {
+        *tag = base;
+        return;
+    };
+    if *tag >= base {
+        *tag = base + (*tag - base) * old / new;
+    } else {
+        let behind = base - *tag;
+        *tag = base - behind.min(behind * old / new);
     }
 }
 
@@ -200,6 +268,9 @@ struct Vm {
     level: Level,
     volumes: Vec<(VolumeId, Level)>,
     v: Tag,
+    client: Option<Client>,
+    /// Virtual time has started again since it was here.
+    stale: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -222,7 +293,9 @@ struct Oracle {
     queue: Vec<Request>,
     in_flight: u64,
     v: Tag,
-    told: bool,
+    /// The floor of the weight phase, in hundredths of a percent, and what it is owed.
+    floor: Tag,
+    owed: Tag,
     batch: Option<Batch>,
 }
 
@@ -241,7 +314,8 @@ impl Oracle {
             queue: Vec::new(),
             in_flight: 0,
             v: 0,
-            told: false,
+            floor: 200,
+            owed: 0,
             batch: None,
         }
     }
@@ -256,7 +330,7 @@ impl Oracle {
         self.queue.iter().find(mine).copied()
     }
 
-    /// Notes who is held by a limit now, and releases who is not any more: all VMs, or the one that something happens to.
+    /// Notes which limits hold VMs and volumes now, and releases the others: all VMs, or the one that something happens to.
     fn settle(&mut self, now: Tag, one: Option<OwnerId>) {
         let (facts, queue, outer_v) = (self.facts, self.queue.clone(), self.v);
         for (owner, vm) in self.vms.iter_mut().filter(|(owner, _)| one.is_none_or(|one| one == *owner)) {
@@ -264,7 +338,7 @@ impl Oracle {
             for (id, level) in &mut vm.volumes {
                 let backlogged = queue.iter().any(|r| r.owner == *owner && r.volume == *id);
                 if !backlogged {
-                    level.held_until = None;
+                    level.hold = None;
                     continue;
                 }
                 let passes = level.passes(&facts);
@@ -273,20 +347,31 @@ impl Oracle {
                 earliest = Some(earliest.map_or(may_go, |earliest| earliest.min(may_go)));
             }
             let Some(earliest) = earliest else {
-                vm.level.held_until = None;
+                vm.level.hold = None;
                 continue;
             };
             let passes = earliest.max(vm.level.passes(&facts));
-            let weightless_due = vm.level.due().filter(|_| vm.level.policy.weight.is_none());
-            let until = passes.max(weightless_due.unwrap_or(passes));
-            vm.level.settle(now, Some(until).filter(|_| passes > now), outer_v);
+            vm.level.settle(now, Some(passes).filter(|passes| *passes > now), outer_v);
+        }
+    }
+
+    /// A decision is made: from here on limits, and not the device, hold those that they hold.
+    fn note_decision(&mut self, now: Tag) {
+        let note = |level: &mut Level, v: Tag| {
+            if let Some(hold) = &mut level.hold {
+                hold.decision = hold.decision.or(Some((now, v)));
+            }
+        };
+        for (_, vm) in &mut self.vms {
+            note(&mut vm.level, self.v);
+            vm.volumes.iter_mut().for_each(|(_, level)| note(level, vm.v));
         }
     }
 
     /// The VMs with requests that no limit holds, with the arrival number of their oldest request.
     fn in_line(&self) -> Vec<(OwnerId, &Vm, RequestId)> {
         let heads = self.vms.iter().filter_map(|(owner, vm)| Some((*owner, vm, self.head(*owner, None)?.id)));
-        heads.filter(|(_, vm, _)| vm.level.held_until.is_none()).collect()
+        heads.filter(|(_, vm, _)| vm.level.hold.is_none()).collect()
     }
 
     fn choose(&mut self, now: Tag) -> Option<(OwnerId, VolumeId, bool)> {
@@ -302,6 +387,7 @@ impl Oracle {
         }
         if let Some((due, _, owner)) = self.in_line().iter().filter_map(due).min()
             && due <= now
+            && !(self.owed > 0 && self.unreserved_waits())
         {
             return Some((owner, self.choose_volume(owner, true, now), true));
         }
@@ -311,8 +397,15 @@ impl Oracle {
         Some((owner, self.choose_volume(owner, false, now), false))
     }
 
+    fn unreserved_waits(&self) -> bool {
+        self.in_line().iter().any(|(_, vm, _)| !vm.level.policy.is_reserved() && vm.level.policy.weight.is_some())
+    }
+
     /// 8.8: in the constraint phase the most overdue volume, else the one with the smallest virtual-time tag.
-    fn choose_volume(&self, owner: OwnerId, reserved: bool, now: Tag) -> VolumeId {
+    fn choose_volume(&mut self, owner: OwnerId, reserved: bool, now: Tag) -> VolumeId {
+        if reserved {
+            self.bound_catch_up_inside(owner, now);
+        }
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("chosen").1;
         let heads = vm.volumes.iter().filter_map(|(id, level)| Some((*id, level, self.head(owner, Some(*id))?.id)));
         let eligible: Vec<_> = heads.filter(|(_, level, _)| level.may_go(&self.facts) <= now).collect();
@@ -322,6 +415,20 @@ impl Oracle {
         let by_share = weighted.map(|(id, level, head)| (level.share, *head, *id)).min();
         let chosen = if reserved { overdue.or(by_share) } else { by_share.or(overdue) };
         chosen.expect("a VM in line has a volume that may go").2
+    }
+
+    /// The cap on the catch-up, inside a VM.
+    fn bound_catch_up_inside(&mut self, owner: OwnerId, now: Tag) {
+        let waiting: Vec<VolumeId> = self.queue.iter().filter(|r| r.owner == owner).map(|r| r.volume).collect();
+        let catchup = self.catchup;
+        let vm = self.vm(owner);
+        let ready = vm.volumes.iter().filter(|(id, level)| level.hold.is_none() && waiting.contains(id));
+        let Some(due) = ready.filter_map(|(_, level)| level.due()).min() else { return };
+        let excess = (now - due - catchup).max(0);
+        for (_, level) in &mut vm.volumes {
+            level.due += excess;
+            level.due_bytes += excess;
+        }
     }
 
     fn follow_batch(&mut self, now: Tag) -> Option<(OwnerId, VolumeId, bool)> {
@@ -340,29 +447,30 @@ impl Oracle {
 
     fn take(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, reserved: bool) -> Request {
         let request = self.head(owner, Some(volume)).expect("chosen");
-        // Where clients tell of other servers a debt is counted from the first in line, if that is beyond virtual time.
-        let shares = self.in_line().into_iter().filter(|(_, vm, _)| vm.level.policy.weight.is_some());
-        let first = shares.map(|(_, vm, _)| vm.level.share).min().filter(|_| self.told && reserved);
-        let line = first.unwrap_or(self.v);
+        let amount = Amount::of(&request, &self.facts);
+        // The floor of the weight phase.
+        if !reserved {
+            let served = amount.raw * (10_000 - self.floor);
+            self.owed = (self.owed - served).max(-served);
+        } else if self.unreserved_waits() {
+            self.owed += amount.raw * self.floor;
+        }
         self.queue.retain(|queued| queued.id != request.id);
-        let next = self.head(owner, Some(volume));
         let mut v = self.v;
         let vm = self.vm(owner);
         if !reserved {
             v = v.max(vm.level.share);
         }
-        vm.level.charge(now, &request, reserved, v.max(line));
+        vm.level.charge(now, amount, reserved, v, vm.client);
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);
         if !inner_reserved {
             inner_v = inner_v.max(level.share);
         }
-        level.charge(now, &request, inner_reserved, inner_v);
-        // 8.4: tagged when it becomes the head.
-        if let Some(next) = next {
-            level.count_elsewhere(now, &next);
-            vm.level.count_elsewhere(now, &next);
+        level.charge(now, amount, inner_reserved, inner_v, vm.client);
+        if let Some(client) = &mut vm.client {
+            client.reported = 0;
         }
         vm.v = inner_v;
         self.v = v;
@@ -374,19 +482,27 @@ impl Oracle {
 
     fn wake(&self, now: Tag) -> Instant {
         let backlogged = self.vms.iter().filter(|(owner, _)| self.head(*owner, None).is_some());
-        let next = backlogged.filter_map(|(_, vm)| vm.level.held_until.or(vm.level.due()));
+        let next = backlogged.filter_map(|(_, vm)| vm.level.wake().or(vm.level.due()));
         let next = next.min().expect("somebody waits");
         assert!(next > now);
         Instant::from_nanos(u64::try_from((next + 15) / 16).unwrap())
     }
 
+    /// Virtual time has started again since the VM was here: its share begins at the floor.
+    fn refresh(&mut self, owner: OwnerId) {
+        let v = self.v;
+        let vm = self.vm(owner);
+        if std::mem::take(&mut vm.stale) {
+            vm.level.share = vm.level.floor(v, vm.client);
+        }
+    }
+
     /// 8.4: virtual time is reset when the whole gate is idle, but where clients tell of other servers.
     fn reset_if_idle(&mut self) {
-        if !self.told && self.queue.is_empty() && self.in_flight == 0 {
+        let reporting = self.vms.iter().any(|(_, vm)| vm.client.is_some());
+        if !reporting && self.queue.is_empty() && self.in_flight == 0 {
             self.v = 0;
-            for (_, vm) in &mut self.vms {
-                vm.level.share = LONG_AGO;
-            }
+            self.vms.iter_mut().for_each(|(_, vm)| vm.stale = true);
         }
     }
 }
@@ -394,24 +510,50 @@ impl Oracle {
 impl Scheduler for Oracle {
     fn insert(&mut self, now: Instant, request: Request) {
         let now = tag(now);
+        self.refresh(request.owner);
         let vm_wakes = self.head(request.owner, None).is_none();
         let volume_wakes = self.head(request.owner, Some(request.volume)).is_none();
         self.queue.push(request);
-        self.told |= request.delta > 0;
         let v = self.v;
         let vm = self.vm(request.owner);
         if volume_wakes {
             let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == request.volume).expect("a known volume").1;
-            level.count_elsewhere(now, &request);
-            level.activate(now, vm.v);
-            vm.level.count_elsewhere(now, &request);
+            level.activate(now, vm.v, vm.client);
         }
         if vm_wakes {
-            vm.level.activate(now, v);
+            vm.level.activate(now, v, vm.client);
         }
         if volume_wakes {
             self.settle(now, Some(request.owner));
         }
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        let now = tag(now);
+        self.refresh(owner);
+        let (v, facts) = (self.v, self.facts);
+        let vm = self.vm(owner);
+        let servers = Tag::from(remote.servers.max(2));
+        vm.client = match vm.client {
+            _ if remote.servers <= 1 && remote.delta == 0 => None,
+            Some(client) => Some(Client { servers, ..client }),
+            None => Some(Client { servers, reported: 0 }),
+        };
+        let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
+        (vm.level.servers, level.servers) = match vm.client {
+            Some(client) => (client.servers, client.servers),
+            None => (1, 1),
+        };
+        if let Some(client) = &mut vm.client {
+            let (rho, delta) = (Tag::from(remote.rho), Tag::from(remote.delta));
+            client.reported += delta * ONE;
+            let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
+            let reserved = Amount::new(rho * ONE, rho_bytes, &facts);
+            let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &facts);
+            vm.level.add_remote(now, v, client, reserved, beyond);
+            level.add_remote(now, vm.v, client, reserved, beyond);
+        }
+        self.settle(now, Some(owner));
     }
 
     fn grow(&mut self, _now: Instant, _grown: Request) -> bool {
@@ -424,6 +566,7 @@ impl Scheduler for Oracle {
             return Decision::Idle;
         }
         let now = tag(now);
+        self.note_decision(now);
         self.settle(now, None);
         let Some((owner, volume, reserved)) = self.follow_batch(now).or_else(|| self.choose(now)) else {
             return Decision::WaitUntil(self.wake(now));
@@ -444,15 +587,18 @@ impl Scheduler for Oracle {
         let mut settles = None;
         match change {
             Change::AddOwner { owner, policy } => {
-                self.vms.push((owner, Vm { level: Level::new(policy, now, v), volumes: Vec::new(), v: 0 }));
+                let level = Level::new(policy, now, v);
+                self.vms.push((owner, Vm { level, volumes: Vec::new(), v: 0, client: None, stale: false }));
             }
             Change::SetOwner { owner, policy } => {
                 self.vm(owner).level.set(policy, now, v);
                 settles = Some(owner);
+                self.batch = None;
             }
             Change::AddVolume { owner, volume, policy } => {
                 let vm = self.vm(owner);
                 vm.volumes.push((volume, Level::new(policy, now, vm.v)));
+                settles = Some(owner);
                 self.batch = None;
             }
             Change::SetVolume { owner, volume, policy } => {
@@ -461,21 +607,32 @@ impl Scheduler for Oracle {
                 let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
                 level.set(policy, now, v);
                 settles = Some(owner);
+                self.batch = None;
             }
             Change::RemoveOwner { owner } => {
                 self.batch = None;
                 self.vms.retain(|(id, _)| *id != owner);
+                self.reset_if_idle();
             }
             Change::RemoveVolume { owner, volume } => {
                 self.batch = None;
                 self.vm(owner).volumes.retain(|(id, _)| *id != volume);
+                settles = Some(owner);
             }
             Change::Depth(depth) => {
                 self.facts.depth = depth;
+                self.batch = None;
+                for (_, vm) in &mut self.vms {
+                    let servers = vm.client.map_or(1, |client| client.servers);
+                    vm.volumes.iter_mut().for_each(|(_, level)| level.servers = servers);
+                }
                 self.settle(now, None);
             }
         }
-        if settles.is_some() {
+        if let Some(owner) = settles {
+            let vm = self.vm(owner);
+            let servers = vm.client.map_or(1, |client| client.servers);
+            vm.volumes.iter_mut().for_each(|(_, level)| level.servers = servers);
             self.settle(now, settles);
         }
         Ok(())

@@ -45,7 +45,11 @@ impl Vm {
     }
 
     fn required(&self) -> Option<u64> {
-        let bytes = self.policy.reservation.bytes.map(|rate| rate.bytes_per_second() * 1000 / 8192);
+        let bytes = self
+            .policy
+            .reservation
+            .bytes
+            .map(|rate| rate.bytes_per_second() * 1000 / common::plan::cost_model().reference_size().0);
         self.policy.reservation.iops.map(|iops| iops.milli()).max(bytes)
     }
 }

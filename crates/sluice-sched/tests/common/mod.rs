@@ -455,7 +455,13 @@ impl Source {
     pub fn elsewhere(mut self, rho: u32, delta: u32) -> Self {
         let bytes = |requests: u32| u64::from(requests) * 8192;
         let (rho_bytes, delta_bytes) = (bytes(rho), bytes(delta));
-        self.remote = Some(RemoteService { rho, delta, rho_bytes, delta_bytes, servers: delta.saturating_add(1) });
+        self.remote = Some(RemoteService {
+            rho,
+            delta,
+            rho_bytes,
+            delta_bytes,
+            servers: (delta.min(1 << 20) + 1).next_power_of_two(),
+        });
         self
     }
 }

@@ -131,7 +131,7 @@ fn stated_burst() -> impl Strategy<Value = Option<u32>> {
 /// A policy that contradicts itself is repaired, not thrown away.
 fn repaired(mut policy: Policy) -> Policy {
     let reservation = &mut policy.reservation;
-    if policy.weight.is_none() && reservation.iops.is_none() {
+    if policy.weight.is_none() && reservation.iops.is_none() && reservation.bytes.is_none() {
         reservation.iops = Some(Iops::per_second(20));
     }
     policy.limit.iops = policy.limit.iops.max(reservation.iops.filter(|_| policy.limit.iops.is_some()));
@@ -144,7 +144,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     let rates = (iops(&RATES[..4]), byte_rate(), iops(&RATES[..]), byte_rate());
     (rates, weight(), stated_burst(), credit).prop_map(|(rates, weight, burst, idle_credit)| {
         let (reserved, reserved_bytes, limit, limit_bytes) = rates;
-        let reservation = Reservation { iops: reserved, bytes: reserved_bytes.filter(|_| reserved.is_none()) };
+        let reservation = Reservation { iops: reserved, bytes: reserved_bytes };
         let limit = Limit { iops: limit, bytes: limit_bytes };
         repaired(Policy { reservation, limit, weight, burst, idle_credit, ..Policy::default() })
     })
@@ -153,8 +153,10 @@ pub fn policy() -> impl Strategy<Value = Policy> {
 /// A policy inside a VM under `outer`: a quarter of its reservation, or none.
 fn inner_policy(outer: Policy, stated: Policy, reserves: bool) -> Policy {
     let quarter = outer.reservation.iops.map(|iops| Iops::from_milli(iops.milli() / 4)).filter(|_| reserves);
-    let reservation = Reservation { iops: quarter, bytes: None };
-    let weight = stated.weight.or(Some(Weight::DEFAULT).filter(|_| quarter.is_none()));
+    let bytes =
+        outer.reservation.bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second() / 4)).filter(|_| reserves);
+    let reservation = Reservation { iops: quarter, bytes };
+    let weight = stated.weight.or(Some(Weight::DEFAULT).filter(|_| quarter.is_none() && bytes.is_none()));
     repaired(Policy { reservation, weight, ..stated })
 }
 
@@ -188,7 +190,7 @@ fn asks() -> impl Strategy<Value = Asks> {
         5 => Just((Kind::Read, Flags::NONE)),
         2 => Just((Kind::Write, Flags::NONE)),
         2 => Just((Kind::Write, Flags::SYNC)),
-        1 => select(vec![(Kind::Flush, Flags::SYNC), (Kind::Discard, Flags::NONE), (Kind::Read, Flags::BACKGROUND)]),
+        1 => select(vec![(Kind::Flush, Flags::SYNC), (Kind::Discard, Flags::NONE), (Kind::WriteZeroes, Flags::SYNC), (Kind::Read, Flags::BACKGROUND)]),
     ]
 }
 

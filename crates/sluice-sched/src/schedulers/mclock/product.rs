@@ -263,8 +263,9 @@ impl Product {
         });
     }
 
-    /// Puts the policies of a VM and its volumes into force.
+    /// Puts the policies of a VM and its volumes into force. A batch ends: it may have lost its right.
     fn set_policies(&mut self, now: Tag, index: u32) {
+        self.batch = None;
         let Product { owners, facts, level, catch_up_max, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
         owner.member.tags.set_policy(&owner.policy, facts, &level.clocks(now), owner.remote.as_deref());
@@ -415,7 +416,6 @@ impl Scheduler for Product {
             Change::AddVolume { owner, volume, policy } => {
                 let (fifo, policy) = (Fifo::default(), Box::new(policy));
                 self.owner_mut(owner.0).volumes.push(Volume { id: volume, fifo, policy, member: None });
-                self.batch = None;
                 self.set_policies(tag, owner.0);
             }
             Change::SetVolume { owner, volume, policy } => {
@@ -425,7 +425,6 @@ impl Scheduler for Product {
                 self.set_policies(tag, owner.0);
             }
             Change::RemoveVolume { owner, volume } => {
-                self.batch = None;
                 self.undecided.retain(|held| held.owner != owner.0 || held.volume.is_none());
                 let volumes = &mut self.owner_mut(owner.0).volumes;
                 volumes.retain(|known| known.id != volume);
