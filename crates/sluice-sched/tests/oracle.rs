@@ -455,13 +455,18 @@ impl Oracle {
         } else if self.unreserved_waits() {
             self.owed += amount.raw * self.floor;
         }
+        // Where clients report other servers a debt is counted from the first in line, if that is beyond virtual time.
+        let reporting = self.vms.iter().any(|(_, vm)| vm.client.is_some());
+        let shares = self.in_line().into_iter().filter(|(_, vm, _)| vm.level.policy.weight.is_some());
+        let first = shares.map(|(_, vm, _)| vm.level.share).min().filter(|_| reporting && reserved);
+        let line = first.unwrap_or(self.v);
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
         let vm = self.vm(owner);
         if !reserved {
             v = v.max(vm.level.share);
         }
-        vm.level.charge(now, amount, reserved, v, vm.client);
+        vm.level.charge(now, amount, reserved, v.max(line), vm.client);
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
 use crate::slots::{Arena, Fifo};
-use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
+use crate::tag::{ShareTag, TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
 use super::Params;
@@ -190,9 +190,24 @@ impl Product {
         self.batch = Some(Batch { owner, volume, right, left, end: request.end() });
     }
 
+    /// From where the debt of a VM that is served for its reservation is measured: virtual time, or where clients report other
+    /// servers the smallest share tag of those that wait, if that is later.
+    ///
+    /// At one of several servers a VM's share tag moves by what it got at all of them, while virtual time stands still here
+    /// during reservation service. A VM that uses this server alone would have its debt capped at that old virtual time, and
+    /// would be served before VMs that are further behind.
+    // rule: mclock.debt-cap
+    fn debt_base(&mut self) -> ShareTag {
+        let Product { level, owners, reporting, .. } = self;
+        let members = |index| member(owners, index);
+        let first = (*reporting > 0).then(|| level.first_by_share(members)).flatten().and_then(members);
+        first.map_or(level.virtual_time, |first| level.virtual_time.max(first.tags.share_tag()))
+    }
+
     /// Takes the head of a volume and charges both levels once.
     // rule: mclock.charged-once
     fn take(&mut self, now: Tag, index: u32, volume: usize, right: Right) -> Request {
+        let debt_base = if right == Right::Reservation { self.debt_base() } else { 0 };
         let Product { owners, arena, level, facts, clock, .. } = self;
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
@@ -200,7 +215,9 @@ impl Product {
         if right == Right::Weight {
             level.virtual_time = level.virtual_time.max(owner.member.tags.share_tag());
         }
-        owner.member.tags.charge(right, &amount, &level.clocks(now), owner.remote.as_deref());
+        let mut clocks = level.clocks(now);
+        clocks.virtual_time = clocks.virtual_time.max(debt_base);
+        owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
         let inner_right = owner.charge_volume(volume, right, &amount, now);
         if let Some(remote) = &mut owner.remote {
             remote.since_served = 0;
