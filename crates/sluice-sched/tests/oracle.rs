@@ -93,14 +93,14 @@ struct Level {
     tat_bytes: Tag,
     share: Tag,
     hold: Option<Hold>,
-    /// By which its bursts are divided.
-    servers: Tag,
+    /// Of its limits: in raw cost units and in bytes.
+    bursts: (Tag, Tag),
 }
 
 impl Level {
-    fn new(policy: Policy, now: Tag, v: Tag) -> Self {
-        let share = v - credit(&policy);
-        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, servers: 1 }
+    fn new(policy: Policy, facts: &Facts, now: Tag, v: Tag) -> Self {
+        let (share, bursts) = (v - credit(&policy), bursts(&policy, facts, 1));
+        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts }
     }
 
     /// Each reservation is a minimum of its own: the earlier tag counts.
@@ -110,30 +110,47 @@ impl Level {
         requests.into_iter().chain(reservation.bytes.map(|_| self.due_bytes)).min()
     }
 
-    /// 8.4: may dispatch iff TAT - burst/l <= now, in requests and in bytes. A stated burst of n lets n through at once,
-    /// n - 1 beside the one that may go anyway; the default is the device's depth in its largest pieces beside that one.
-    fn passes(&self, facts: &Facts) -> Tag {
-        let (requests, bytes) = match self.policy.burst {
-            Some(burst) => {
-                let beside = Tag::from(burst - 1);
-                (beside * ONE, beside * Tag::from(facts.cost.reference_size().0))
-            }
-            None => {
-                let depth = Tag::from(facts.depth);
-                (depth * Tag::from(facts.piece_cost().raw()), depth * Tag::from(facts.piece_max.0))
-            }
-        };
+    /// 8.4: may dispatch iff TAT - burst/l <= now, in requests and in bytes.
+    fn passes(&self) -> Tag {
         let limit = self.policy.limit;
-        let requests = limit.iops.map(|rate| self.tat - requests_at(rate, requests / self.servers));
-        let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_at(rate, bytes / self.servers));
+        let (requests, bytes) = self.bursts;
+        let requests = limit.iops.map(|rate| self.tat - requests_at(rate, requests));
+        let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_at(rate, bytes));
         requests.max(bytes).unwrap_or(LONG_AGO)
     }
 
+    /// Another limit, burst or number of servers: what is left of the burst stays, as the same service.
+    fn set_limit(&mut self, policy: Policy, servers: Tag, facts: &Facts, now: Tag) {
+        let (old, old_bursts) = (self.policy.limit, self.bursts);
+        let (new, bursts) = (policy.limit, bursts(&policy, facts, servers));
+        (self.policy, self.bursts) = (policy, bursts);
+        let milli = |rate: Iops| Tag::from(rate.milli());
+        let bytes = |rate: ByteRate| Tag::from(rate.bytes_per_second());
+        if let Some(rate) = new.iops {
+            let ahead = |rate, burst| requests_at(rate, burst);
+            self.tat = refill(
+                self.tat,
+                now,
+                old.iops.map(|old| (milli(old), ahead(old, old_bursts.0))),
+                (milli(rate), ahead(rate, bursts.0)),
+            );
+        }
+        if let Some(rate) = new.bytes {
+            let ahead = |rate, burst| bytes_at(rate, burst);
+            self.tat_bytes = refill(
+                self.tat_bytes,
+                now,
+                old.bytes.map(|old| (bytes(old), ahead(old, old_bursts.1))),
+                (bytes(rate), ahead(rate, bursts.1)),
+            );
+        }
+    }
+
     /// One without weight lives by its reservation alone.
-    fn may_go(&self, facts: &Facts) -> Tag {
+    fn may_go(&self) -> Tag {
         match self.due() {
-            Some(due) if self.policy.weight.is_none() => due.max(self.passes(facts)),
-            _ => self.passes(facts),
+            Some(due) if self.policy.weight.is_none() => due.max(self.passes()),
+            _ => self.passes(),
         }
     }
 
@@ -233,18 +250,42 @@ impl Level {
 
     /// A change holds for what is queued too: what was charged ahead stays charged as the same service; what is overdue stays
     /// so, as the same service or the same time.
-    fn set(&mut self, policy: Policy, now: Tag, v: Tag) {
+    fn set(&mut self, policy: Policy, servers: Tag, facts: &Facts, now: Tag, v: Tag) {
         let milli = |rate: Option<Iops>| rate.map(|rate| Tag::from(rate.milli()));
         let bytes = |rate: Option<ByteRate>| rate.map(|rate| Tag::from(rate.bytes_per_second()));
         let weight = |weight: Option<Weight>| weight.map(|weight| Tag::from(weight.hundredths()));
         let old = self.policy;
         rescale(&mut self.due, now, milli(old.reservation.iops), milli(policy.reservation.iops));
         rescale(&mut self.due_bytes, now, bytes(old.reservation.bytes), bytes(policy.reservation.bytes));
-        rescale(&mut self.tat, now, milli(old.limit.iops), milli(policy.limit.iops));
-        rescale(&mut self.tat_bytes, now, bytes(old.limit.bytes), bytes(policy.limit.bytes));
         rescale(&mut self.share, v, weight(old.weight), weight(policy.weight));
-        self.policy = policy;
+        self.set_limit(policy, servers, facts, now);
     }
+}
+
+/// A stated burst of n lets n through at once, n - 1 beside the one that may go anyway; the default is the device's depth
+/// in its largest pieces beside that one. Each of several servers has its part.
+fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
+    let (requests, bytes) = match policy.burst {
+        Some(burst) => {
+            let beside = Tag::from(burst - 1);
+            (beside * ONE, beside * Tag::from(facts.cost.reference_size().0))
+        }
+        None => {
+            let depth = Tag::from(facts.depth);
+            (depth * Tag::from(facts.piece_cost().raw()), depth * Tag::from(facts.piece_max.0))
+        }
+    };
+    (requests / servers, bytes / servers)
+}
+
+/// The theoretical arrival time under another limit. Limits are (rate, burst as a distance).
+fn refill(tat: Tag, now: Tag, old: Option<(Tag, Tag)>, (rate, ahead): (Tag, Tag)) -> Tag {
+    let Some((old_rate, old_ahead)) = old else { return now };
+    if tat <= now {
+        return tat;
+    }
+    let left = old_ahead - (tat - now).max(0);
+    if left >= 0 { now + ahead - (left * old_rate / rate).min(ahead) } else { now + ahead + -left * old_rate / rate }
 }
 
 fn rescale(tag: &mut Tag, base: Tag, old: Option<Tag>, new: Option<Tag>) {
@@ -271,6 +312,19 @@ struct Vm {
     client: Option<Client>,
     /// Virtual time has started again since it was here.
     stale: bool,
+}
+
+impl Vm {
+    fn servers(&self) -> Tag {
+        self.client.map_or(1, |client| client.servers)
+    }
+
+    /// A policy for the VM; its bursts and those of its volumes are divided anew.
+    fn set(&mut self, policy: Policy, facts: &Facts, now: Tag, v: Tag) {
+        let servers = self.servers();
+        self.level.set(policy, servers, facts, now, v);
+        self.volumes.iter_mut().for_each(|(_, level)| level.set_limit(level.policy, servers, facts, now));
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -341,16 +395,16 @@ impl Oracle {
                     level.hold = None;
                     continue;
                 }
-                let passes = level.passes(&facts);
+                let passes = level.passes();
                 level.settle(now, Some(passes).filter(|passes| *passes > now), vm.v);
-                let may_go = level.may_go(&facts);
+                let may_go = level.may_go();
                 earliest = Some(earliest.map_or(may_go, |earliest| earliest.min(may_go)));
             }
             let Some(earliest) = earliest else {
                 vm.level.hold = None;
                 continue;
             };
-            let passes = earliest.max(vm.level.passes(&facts));
+            let passes = earliest.max(vm.level.passes());
             vm.level.settle(now, Some(passes).filter(|passes| *passes > now), outer_v);
         }
     }
@@ -408,7 +462,7 @@ impl Oracle {
         }
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("chosen").1;
         let heads = vm.volumes.iter().filter_map(|(id, level)| Some((*id, level, self.head(owner, Some(*id))?.id)));
-        let eligible: Vec<_> = heads.filter(|(_, level, _)| level.may_go(&self.facts) <= now).collect();
+        let eligible: Vec<_> = heads.filter(|(_, level, _)| level.may_go() <= now).collect();
         let due = eligible.iter().filter_map(|(id, level, head)| Some((level.due()?, *head, *id)));
         let overdue = due.filter(|(due, _, _)| *due <= now).min();
         let weighted = eligible.iter().filter(|(_, level, _)| level.policy.weight.is_some());
@@ -437,7 +491,7 @@ impl Oracle {
         let facts = self.facts;
         let vm = self.vm(batch.owner);
         let level = &vm.volumes.iter().find(|(id, _)| *id == batch.volume)?.1;
-        let passes = vm.level.passes(&facts) <= now && level.may_go(&facts) <= now;
+        let passes = vm.level.passes() <= now && level.may_go() <= now;
         if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.distance {
             return None;
         }
@@ -455,10 +509,9 @@ impl Oracle {
         } else if self.unreserved_waits() {
             self.owed += amount.raw * self.floor;
         }
-        // Where clients report other servers a debt is counted from the first in line, if that is beyond virtual time.
-        let reporting = self.vms.iter().any(|(_, vm)| vm.client.is_some());
+        // A debt is counted from the first in line, if that is beyond virtual time.
         let shares = self.in_line().into_iter().filter(|(_, vm, _)| vm.level.policy.weight.is_some());
-        let first = shares.map(|(_, vm, _)| vm.level.share).min().filter(|_| reporting && reserved);
+        let first = shares.map(|(_, vm, _)| vm.level.share).min().filter(|_| reserved);
         let line = first.unwrap_or(self.v);
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
@@ -545,10 +598,9 @@ impl Scheduler for Oracle {
             None => Some(Client { servers, reported: 0 }),
         };
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
-        (vm.level.servers, level.servers) = match vm.client {
-            Some(client) => (client.servers, client.servers),
-            None => (1, 1),
-        };
+        let servers = vm.client.map_or(1, |client| client.servers);
+        vm.level.set_limit(vm.level.policy, servers, &facts, now);
+        level.set_limit(level.policy, servers, &facts, now);
         if let Some(client) = &mut vm.client {
             let (rho, delta) = (Tag::from(remote.rho), Tag::from(remote.delta));
             client.reported += delta * ONE;
@@ -592,25 +644,28 @@ impl Scheduler for Oracle {
         let mut settles = None;
         match change {
             Change::AddOwner { owner, policy } => {
-                let level = Level::new(policy, now, v);
+                let level = Level::new(policy, &self.facts, now, v);
                 self.vms.push((owner, Vm { level, volumes: Vec::new(), v: 0, client: None, stale: false }));
             }
             Change::SetOwner { owner, policy } => {
-                self.vm(owner).level.set(policy, now, v);
+                let facts = self.facts;
+                self.vm(owner).set(policy, &facts, now, v);
                 settles = Some(owner);
                 self.batch = None;
             }
             Change::AddVolume { owner, volume, policy } => {
+                let facts = self.facts;
                 let vm = self.vm(owner);
-                vm.volumes.push((volume, Level::new(policy, now, vm.v)));
+                vm.volumes.push((volume, Level::new(policy, &facts, now, vm.v)));
                 settles = Some(owner);
                 self.batch = None;
             }
             Change::SetVolume { owner, volume, policy } => {
+                let facts = self.facts;
                 let vm = self.vm(owner);
-                let v = vm.v;
+                let (v, servers) = (vm.v, vm.servers());
                 let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
-                level.set(policy, now, v);
+                level.set(policy, servers, &facts, now, v);
                 settles = Some(owner);
                 self.batch = None;
             }
@@ -627,17 +682,15 @@ impl Scheduler for Oracle {
             Change::Depth(depth) => {
                 self.facts.depth = depth;
                 self.batch = None;
-                for (_, vm) in &mut self.vms {
-                    let servers = vm.client.map_or(1, |client| client.servers);
-                    vm.volumes.iter_mut().for_each(|(_, level)| level.servers = servers);
-                }
+                let (facts, v) = (self.facts, self.v);
+                self.vms.iter_mut().for_each(|(_, vm)| vm.set(vm.level.policy, &facts, now, v));
                 self.settle(now, None);
             }
         }
         if let Some(owner) = settles {
+            let (facts, v) = (self.facts, self.v);
             let vm = self.vm(owner);
-            let servers = vm.client.map_or(1, |client| client.servers);
-            vm.volumes.iter_mut().for_each(|(_, level)| level.servers = servers);
+            vm.set(vm.level.policy, &facts, now, v);
             self.settle(now, settles);
         }
         Ok(())

@@ -41,6 +41,11 @@ impl Meter {
         self.tag
     }
 
+    /// `distance` of this meter as the same service at another rate.
+    pub(super) fn convert(&self, distance: u64, spacing: Spacing) -> u64 {
+        self.spacing.convert(distance, spacing)
+    }
+
     /// How far `amount` of service moves the tag.
     #[must_use]
     pub(super) const fn step(&self, amount: u64) -> u64 {

@@ -33,6 +33,7 @@ use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::{Bytes, Percent};
 
+mod bucket;
 mod floor;
 mod level;
 mod meter;

@@ -190,17 +190,15 @@ impl Product {
         self.batch = Some(Batch { owner, volume, right, left, end: request.end() });
     }
 
-    /// From where the debt of a VM that is served for its reservation is measured: virtual time, or where clients report other
-    /// servers the smallest share tag of those that wait, if that is later.
-    ///
-    /// At one of several servers a VM's share tag moves by what it got at all of them, while virtual time stands still here
-    /// during reservation service. A VM that uses this server alone would have its debt capped at that old virtual time, and
-    /// would be served before VMs that are further behind.
+    /// From where the debt of a VM that is served for its reservation is measured: the smallest share tag of those that wait,
+    /// if virtual time, which stands still during reservation service, has not come there yet. Otherwise the debt of a VM whose
+    /// share is larger than its reservation would be forgiven too, and so would that of a VM that uses this server alone beside
+    /// VMs whose tags move by what they got at other servers.
     // rule: mclock.debt-cap
     fn debt_base(&mut self) -> ShareTag {
-        let Product { level, owners, reporting, .. } = self;
+        let Product { level, owners, .. } = self;
         let members = |index| member(owners, index);
-        let first = (*reporting > 0).then(|| level.first_by_share(members)).flatten().and_then(members);
+        let first = level.first_by_share(members).and_then(members);
         first.map_or(level.virtual_time, |first| level.virtual_time.max(first.tags.share_tag()))
     }
 
@@ -310,7 +308,7 @@ impl Product {
     }
 
     /// Notes which servers the client of a VM uses: its bursts are divided by them.
-    fn note_client(&mut self, index: u32, volume: usize, report: &RemoteService) {
+    fn note_client(&mut self, now: Tag, index: u32, volume: usize, report: &RemoteService) {
         let Product { owners, facts, reporting, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
         let reported = Remote::reported(report);
@@ -321,9 +319,9 @@ impl Product {
             (_, None) => owner.remote = None,
         }
         let servers = owner.remote.as_ref().map_or(1, |remote| remote.servers);
-        owner.member.tags.limiter.set_burst(&owner.policy, facts, servers);
+        owner.member.tags.limiter.set(&owner.policy, facts, servers, now);
         let Volume { member, policy, .. } = &mut owner.volumes[volume];
-        member.iter_mut().for_each(|member| member.tags.limiter.set_burst(policy, facts, servers));
+        member.iter_mut().for_each(|member| member.tags.limiter.set(policy, facts, servers, now));
     }
 
     fn remove_owner(&mut self, owner: OwnerId) {
@@ -363,7 +361,7 @@ impl Scheduler for Product {
         let (now, index) = (self.clock.tag(now), owner.0);
         let volume = self.owner_mut(index).volume_index(volume);
         self.refresh_share(now, index);
-        self.note_client(index, volume, report);
+        self.note_client(now, index, volume, report);
         let (reserved, beyond) = remote::amounts(report, &self.facts);
         let clocks = self.level.clocks(now);
         let owner = self.owner_mut(index);

@@ -4,11 +4,12 @@
 //! own and one dispatch serves both; each limit is a maximum of its own and both must pass.
 
 use crate::cost::Cost;
-use crate::policy::{Limit, Policy, Reservation};
+use crate::policy::{Policy, Reservation};
 use crate::request::Request;
 use crate::scheduler::Facts;
 use crate::tag::{ShareTag, Spacing, Tag};
 
+use super::bucket::Bucket;
 use super::meter::Meter;
 use super::remote::Remote;
 
@@ -111,24 +112,16 @@ impl Minimum {
 /// `limit * T + burst + one request` in every window. The tags are theoretical arrival times.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limiter {
-    requests: Meter,
-    bytes: Meter,
-    /// Of the bursts, as distances of tags.
-    ahead_requests: Tag,
-    ahead_bytes: Tag,
+    requests: Bucket,
+    bytes: Bucket,
 }
 
 impl Limiter {
-    fn rescale(&mut self, limit: &Limit, now: Tag) {
-        self.requests.rescale(Spacing::per_cost(limit.iops), now);
-        self.bytes.rescale(Spacing::per_byte(limit.bytes), now);
-    }
-
     /// A stated burst of n lets n requests through at once: n - 1 beside the one that may go anyway. The default is what the
     /// device takes at once, in its largest pieces, beside that one: less would cost a VM rate whenever the device frees
     /// several slots together. A client of several servers may use a part of it at each.
     // rule: mclock.burst-default
-    pub(super) fn set_burst(&mut self, policy: &Policy, facts: &Facts, servers: u32) {
+    pub(super) fn set(&mut self, policy: &Policy, facts: &Facts, servers: u32, now: Tag) {
         let depth = u64::from(facts.depth.max(1));
         let (cost, bytes) = match policy.burst {
             Some(burst) => {
@@ -138,29 +131,25 @@ impl Limiter {
             None => (depth * u64::from(facts.piece_cost().raw()), depth.saturating_mul(facts.piece_max.0)),
         };
         let servers = u64::from(servers.max(1));
-        self.ahead_requests = self.requests.step(cost / servers);
-        self.ahead_bytes = self.bytes.step(bytes / servers);
+        self.requests.set(Spacing::per_cost(policy.limit.iops), cost / servers, now);
+        self.bytes.set(Spacing::per_byte(policy.limit.bytes), bytes / servers, now);
     }
 
     /// Whether there is a limit.
-    #[must_use]
     pub(super) const fn is_set(&self) -> bool {
         self.requests.is_set() || self.bytes.is_set()
     }
 
     /// From when on the next request may pass; 0 without a limit.
-    #[must_use]
     // rule: mclock.gcra, mclock.byte-limit
     pub(super) fn eligible_at(&self) -> Tag {
-        let requests = self.requests.tag().map_or(0, |tag| tag.saturating_sub(self.ahead_requests));
-        let bytes = self.bytes.tag().map_or(0, |tag| tag.saturating_sub(self.ahead_bytes));
-        requests.max(bytes)
+        self.requests.eligible_at().max(self.bytes.eligible_at())
     }
 
     fn charge(&mut self, now: Tag, amount: &Amount) {
         if self.is_set() {
-            self.requests.charge_from(now, amount.cost);
-            self.bytes.charge_from(now, amount.bytes);
+            self.requests.charge(now, amount.cost);
+            self.bytes.charge(now, amount.bytes);
         }
     }
 }
@@ -209,8 +198,7 @@ impl Tags {
     /// Another policy, also for what is queued.
     pub(super) fn set_policy(&mut self, policy: &Policy, facts: &Facts, clocks: &Clocks, remote: Option<&Remote>) {
         self.minimum.rescale(&policy.reservation, clocks.due_now);
-        self.limiter.rescale(&policy.limit, clocks.now);
-        self.limiter.set_burst(policy, facts, remote.map_or(1, |remote| remote.servers));
+        self.limiter.set(policy, facts, remote.map_or(1, |remote| remote.servers), clocks.now);
         self.share.rescale(Spacing::of_weight(policy.effective_weight()), clocks.virtual_time);
         self.idle_credit = self.share.step(u64::from(policy.idle_credit) << Cost::SHIFT);
     }
@@ -272,8 +260,8 @@ impl Tags {
         let (requests, bytes) = (&mut self.minimum.requests, &mut self.minimum.bytes);
         requests.move_on(requests.step(beyond.cost), due_now);
         bytes.move_on(bytes.step(beyond.reserved_bytes), due_now);
-        self.limiter.requests.charge(reserved.cost + beyond.cost);
-        self.limiter.bytes.charge(reserved.bytes + beyond.bytes);
+        self.limiter.requests.charge_past(reserved.cost + beyond.cost);
+        self.limiter.bytes.charge_past(reserved.bytes + beyond.bytes);
         self.share.charge_up_to(self.debt_cap(Cost::ONE.raw().into(), clocks, Some(remote)), reserved.cost);
         self.share.charge(beyond.cost);
     }
