@@ -386,7 +386,7 @@ impl Oracle {
 
     /// Notes which limits hold VMs and volumes now, and releases the others: all VMs, or the one that something happens to.
     fn settle(&mut self, now: Tag, one: Option<OwnerId>) {
-        let (facts, queue, outer_v) = (self.facts, self.queue.clone(), self.v);
+        let (queue, outer_v) = (self.queue.clone(), self.v);
         for (owner, vm) in self.vms.iter_mut().filter(|(owner, _)| one.is_none_or(|one| one == *owner)) {
             let mut earliest = None::<Tag>;
             for (id, level) in &mut vm.volumes {
