@@ -88,7 +88,7 @@ enum Message {
     Answer(u64, slow::Answer),
     #[cfg(test)]
     Panic,
-    /// From the so-many-th attempt on, file systems refuse to make zeroes.
+    /// File systems make zeroes this many times more, and refuse afterwards.
     #[cfg(test)]
     RefuseZeroing(u32),
 }

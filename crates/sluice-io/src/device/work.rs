@@ -212,7 +212,7 @@ pub(super) struct Backend {
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
     pub(super) merged: Merged,
-    /// Attempts to make zeroes that file systems still let pass; `None`: all.
+    /// How many times more file systems make zeroes; `None`: always.
     #[cfg(test)]
     pub(super) zeroing_left: std::cell::Cell<Option<u32>>,
 }

@@ -176,7 +176,7 @@ fn a_request_for_4_gib_of_zeroes_has_four_pieces_at_the_gate_and_not_65536() {
     add(&device, held_back(), store, SIZE);
     refuse_zeroing(&device, 0);
     let mut client = connect(&device, SIZE);
-    let len = u32::MAX & !511;
+    let len = !511;
     client.submit(1, Command::WriteZeroes { offset: 0, len, no_hole: true, fast: false }).unwrap();
     while !client.flush_output().unwrap() {}
     let snapshot = loop {
