@@ -102,6 +102,37 @@ fn a_guest_wrote_zeroes_past_its_limit() {
 }
 
 #[test]
+fn zeroes_that_went_back_to_the_gate_were_forgotten_by_a_killed_daemon() {
+    let scene = Scene::new();
+    let volume = scene.place.vhost_volume("a", "v", &scene.image, "");
+    let daemon = scene.serve(&volume);
+    let mut client = scene.place.vhost("a", "v", &ClientOptions::default());
+    let before = scene.files.written().0;
+    for slot in 0..4 {
+        let zeroes = Request::WriteZeroes { offset: u64::from(slot) * 4 * MIB, len: 3 * MIB, unmap: false };
+        client.queue(0).submit(slot, zeroes).unwrap();
+    }
+    client.queue(0).publish().unwrap();
+    until("some are written", || scene.files.written().0 - before >= MIB);
+    daemon.kill();
+    // Whoever takes over has no limit.
+    let device = format!("[device.disk]\npath = \"{}\"\n", scene.files.folder.display());
+    let daemon = Daemon::serve(&scene.place, &(device + &volume));
+    until("it listens", || client.reconnect(&scene.place.volume_socket("a", "v")).is_ok());
+    let answers = client.wait(0, 4).unwrap();
+    let mut slots: Vec<u16> = answers.iter().filter(|answer| answer.status == 0).map(|answer| answer.slot).collect();
+    slots.sort_unstable();
+    assert_eq!((slots, client.queue(0).in_flight()), (vec![0, 1, 2, 3], 0), "each is answered once");
+    let mut bytes = vec![0; 4096];
+    for (at, zero) in [(0, true), (3 * MIB - 4096, true), (3 * MIB, false), (12 * MIB, true), (15 * MIB - 4096, true)] {
+        client.read(at, &mut bytes).unwrap();
+        assert_eq!(bytes.iter().all(|byte| *byte == 0), zero, "at {at}");
+    }
+    drop(client);
+    drop(daemon);
+}
+
+#[test]
 fn the_kernel_wrote_zeroes_to_a_block_device_past_a_limit() {
     let scene = Scene::new();
     let disk = Loop::new(&scene.image);
