@@ -113,6 +113,7 @@ fn read_cost(reader: &Reader<'_>, reference: Bytes) -> CostModel {
         knee: table.size("knee").unwrap_or(model.knee),
         flush: table.decimal("flush").map_or(model.flush, cost_of),
         discard: table.decimal("discard").map_or(model.discard, cost_of),
+        discard_mib: table.decimal("discard_mib").map_or(model.discard_mib, cost_of),
         ..model
     }
 }

@@ -287,11 +287,21 @@ pub static COST: Section = Section {
         )
         .default("\"300kB\""),
         Key::new("flush", COST_RANGE, "1.0", "A flush").default("1.0"),
-        Key::new("discard", COST_RANGE, "1.0", "A discard or write zeroes of up to 64 MiB").default("1.0"),
+        Key::new(
+            "discard",
+            COST_RANGE,
+            "1.0",
+            "A discard, or zeroes that the device makes by itself, at least; zeroes that are written cost as the write",
+        )
+        .default("1.0"),
+        Key::new("discard_mib", DISCARD_MIB_RANGE, "0.015625", "Each MiB of it; a request costs the larger of both")
+            .default("0.015625"),
     ]],
     scheduler_tables: &[],
 };
 const COST_RANGE: Kind = Kind::Decimal(0.001, 65_535.0);
+/// At least 1 for 64 MiB: see `CostModel::DISCARD_MIB_MIN`.
+const DISCARD_MIB_RANGE: Kind = Kind::Decimal(0.015625, 65_535.0);
 
 /// `[device.NAME.delay]`
 pub static DELAY: Section = Section {

@@ -190,6 +190,11 @@ fn parameters_of_devices() {
             &[(3, "Device d: window.requests: the number is out of range")],
         ),
         (PATH, "path = \"/dev/sda\"\ncost = { flush = 0 }", &[(3, "Device d: cost.flush: 0 is out of range")]),
+        (
+            PATH,
+            "path = \"/dev/sda\"\ncost = { discard_mib = 0.015 }",
+            &[(3, "Device d: cost.discard_mib: 0.015 is out of range")],
+        ),
         (PATH, "path = \"/dev/sda\"\ndelay = { parallel = 2 }", &[(3, "Device d: delay.time is missing")]),
         (
             PATH,

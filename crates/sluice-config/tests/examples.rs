@@ -72,7 +72,7 @@ depth = 1
 reference_size = "4KiB"
 rotational = true
 admission = "off"
-cost = { flush = 0.5, discard = 2 }
+cost = { flush = 0.5, discard = 2, discard_mib = 0.25 }
 window.requests = 7
 delay = { time = { min = "3ms", max = "11ms" }, bandwidth = "60MB/s", log = "/srv/slots.csv", seed = 9 }
 mclock = { batch = 4, mode = "paper" }
@@ -91,6 +91,7 @@ export = { listen = "[::1]:10810" }
     let device = &host.devices["null"];
     assert_eq!((device.depth, device.window.requests, device.rotational), (1, 7, Some(true)));
     assert_eq!((device.cost.flush.as_f64(), device.cost.discard.as_f64()), (0.5, 2.0));
+    assert_eq!(device.cost.discard_mib.as_f64(), 0.25);
     assert_eq!(device.cost.reference, Some(Bytes::kib(4)));
     assert_eq!(device.params["batch"], Value::Integer(4));
     let (min, max) = (Duration::from_millis(3), Duration::from_millis(11));

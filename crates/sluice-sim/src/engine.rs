@@ -438,10 +438,11 @@ impl Simulation {
         let (owner, volume) = vm.owners[node].expect("a VM is known wherever it is placed");
         let runner = &vm.runners[open.thread as usize];
         let waited_for = open.kind == Kind::Read || runner.thread.synchronous;
+        let is_written = open.kind == Kind::WriteZeroes && !self.nodes[node].model().makes_zeroes();
         let arrival = Arrival {
             owner: if matches!(self.nodes[node].front, Front::Stack(_)) { runner.owner } else { owner },
             volume,
-            kind: open.kind,
+            kind: if is_written { Kind::Write } else { open.kind },
             flags: if waited_for { Flags::SYNC } else { Flags::NONE },
             offset: open.offset,
             length: open.length,

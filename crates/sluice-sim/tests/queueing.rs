@@ -8,7 +8,7 @@ use sluice_sched::{Gate, GateSettings, Instant, Kind, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
-use sluice_sim::devices::hdd::HddSpec;
+use sluice_sim::devices::hdd::{Hdd, HddSpec};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
@@ -193,4 +193,25 @@ fn a_trace_is_asked_at_its_times_or_as_fast_as_it_goes() {
     assert_eq!(run_with(Pace::Open(2.0)), (40, Duration::from_millis(1)));
     let (seconds, mean) = run_with(Pace::Closed(4));
     assert_eq!((seconds, mean.as_millis()), (11, 3), "four outstanding, one of them at work");
+}
+
+/// A drive has no command that makes zeroes; a model that says nothing of it has one.
+#[test]
+fn zeroes_on_a_drive_took_no_time_and_passed_the_gate_as_one_cheap_request() {
+    const LENGTH: u32 = 64 << 20;
+    let zeroed = |model: Box<dyn Model>| {
+        let row = Row { at: 0, stream: 0, kind: Kind::WriteZeroes, offset: 0, length: LENGTH };
+        let mut simulation = simulation("noop", 8, model, 0);
+        let replay = Replay::new([row].into_iter(), Pace::Open(1.0), Instant::ZERO);
+        simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
+        run(&mut simulation, 60);
+        let account = simulation.account(0);
+        (account.bytes, account.completed[Kind::Write as usize], account.completed[Kind::WriteZeroes as usize])
+    };
+    let drive = HddSpec::sata_7200_1tb();
+    let written = (u64::from(LENGTH), 256, 0);
+    assert_eq!(zeroed(Box::new(Hdd::new(drive.clone()))), written);
+    assert_eq!(zeroed(Box::new(Array::new(Layout::Raid0, 2, 64 << 10, &drive))), written);
+    let server = Servers::new(1, ServiceTime::Fixed(Duration::from_millis(1)), stream(1, "service"));
+    assert_eq!(zeroed(Box::new(server)), (0, 0, 1));
 }

@@ -64,7 +64,7 @@ impl Backend {
         for (index, part) in parts.iter().enumerate() {
             let place = self.merged.place();
             let part_of = Some(PartOf { slot, part: index as u32 });
-            self.begin(now, place, (part.token, part.skip, part.length), ends, part_of);
+            self.begin(now, place, (submission.request.kind, *part), ends, part_of);
         }
     }
 

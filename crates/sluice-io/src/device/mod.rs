@@ -34,6 +34,7 @@ mod turn;
 mod vhost;
 mod wall;
 mod work;
+mod zeroes;
 
 pub(crate) use vhost::SessionMessage;
 
@@ -87,6 +88,9 @@ enum Message {
     Answer(u64, slow::Answer),
     #[cfg(test)]
     Panic,
+    /// File systems make zeroes this many times more, and refuse afterwards.
+    #[cfg(test)]
+    RefuseZeroing(u32),
 }
 
 /// The handle of a running device thread. Dropping it stops the thread without draining.

@@ -41,18 +41,22 @@ impl Loop {
         self.vms[volume.vm].has_room(volume.outstanding)
     }
 
-    /// A request is complete: it arrives at the gate.
+    /// A request is complete: it arrives at the gate, or the next part of it does.
     pub(super) fn arrive(&mut self, now: Instant, token: u32) {
-        let io = &self.backend.ios[token];
+        let kind = self.next_part(token);
+        let io = &mut self.backend.ios[token];
+        if io.fast && kind == Kind::Write {
+            io.errno = libc::EOPNOTSUPP;
+            return self.answer(token);
+        }
         let volume = &self.backend.volumes[io.volume];
-        let kind = io.kind.expect("only requests for the device arrive at the gate");
         let arrival = Arrival {
             owner: self.vms[volume.vm].owner,
             volume: volume.id,
             kind,
             flags: flags(kind, io.forced, volume.is_buffered()),
-            offset: volume.address(io.volume, io.offset),
-            length: io.length,
+            offset: volume.address(io.volume, io.offset + u64::from(io.done)),
+            length: io.part,
             token,
             remote: None,
         };
@@ -178,6 +182,9 @@ impl Io {
             abandoned: false,
             status: None,
             held: 0,
+            done: 0,
+            part: 0,
+            refused: false,
         }
     }
 }

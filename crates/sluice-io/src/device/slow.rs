@@ -12,7 +12,7 @@ use sluice_sched::gate::Slot;
 
 use crate::device::Message;
 use crate::device::mailbox::Mailbox;
-use crate::source::{ByteRange, ExtentMap, Source, Span};
+use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
 /// Most extents in one answer to a block status request.
 const SPANS_MAX: usize = 4096;
@@ -29,6 +29,12 @@ pub(super) enum Question {
     },
     /// Where does it lie on the disk?
     Extents {
+        /// Of this volume.
+        volume: u32,
+        source: Arc<Source>,
+    },
+    /// Does the block device still make zeroes by itself?
+    Zeroing {
         /// Of this volume.
         volume: u32,
         source: Arc<Source>,
@@ -53,6 +59,11 @@ pub(super) enum Answer {
         volume: u32,
         source: Arc<Source>,
         extents: Option<ExtentMap>,
+    },
+    Zeroing {
+        volume: u32,
+        source: Arc<Source>,
+        found: Support,
     },
     /// 0, or a negated errno.
     Discard {
@@ -89,6 +100,10 @@ fn answer(questions: &Receiver<Question>, life: u64, mailbox: &Mailbox) {
             Question::Extents { volume, source } => {
                 let extents = ExtentMap::load(source.as_fd(), source.range()).ok();
                 Answer::Extents { volume, source, extents }
+            }
+            Question::Zeroing { volume, source } => {
+                let found = source.zeroing_now();
+                Answer::Zeroing { volume, source, found }
             }
             Question::Discard { slot, source, part } => {
                 let result = discard(&source, part);

@@ -17,6 +17,8 @@ use crate::nbd::negotiate::negotiate_blocking;
 use crate::nbd::wire::Errno;
 use crate::source::{Source, SourceSpec};
 
+mod zeroes;
+
 fn device(delay: Option<DelaySpec>) -> Device {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),

@@ -262,8 +262,8 @@ impl Loop {
         if work.errno != 0 {
             io.errno = work.errno;
         }
-        let (index, abandoned, kind) = (io.volume, io.abandoned, io.kind);
-        let (offset, length) = (io.offset, io.length);
+        let (index, abandoned) = (io.volume, io.abandoned);
+        let offset = io.offset + u64::from(work.skip);
         let volume = &mut self.backend.volumes[index];
         volume.in_flight -= 1;
         if abandoned {
@@ -272,7 +272,7 @@ impl Loop {
                 self.admit_parked(index);
             }
         }
-        if kind == Some(Kind::Write) && self.backend.volumes[index].wrote(now, offset, length) {
+        if work.kind == Kind::Write && self.backend.volumes[index].wrote(now, offset, work.length) {
             self.map_anew(index);
         }
         let mut finished = std::mem::take(&mut self.finished);
@@ -282,15 +282,25 @@ impl Loop {
         self.remove_left_volume(index);
     }
 
-    /// The gate has done with a request. One that it let go of although its client and its volume are there arrives anew: it
-    /// cancels by volume, and was asked to because of another client.
+    /// The gate has completed what it had of a request. The rest of a request for zeroes arrives next. A request that was
+    /// cancelled although its client and its volume are there arrives again: the gate cancels by volume, and was asked to
+    /// because of another client.
     pub(super) fn finish(&mut self, now: Instant, finished: Finished) {
         let io = &mut self.backend.ios[finished.token];
         let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
-        if finished.outcome == Outcome::Cancelled && wanted && io.errno == 0 {
-            return self.arrive(now, finished.token);
+        let unfinished = match finished.outcome {
+            Outcome::Done => io.part_done(),
+            Outcome::Cancelled => true,
+            Outcome::Failed => false,
+        };
+        if unfinished && wanted && io.errno == 0 {
+            self.arrive(now, finished.token);
+            if finished.outcome == Outcome::Done {
+                self.rewind_rest(now, finished.token);
+            }
+            return;
         }
-        if finished.outcome != Outcome::Done && io.errno == 0 {
+        if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
         self.answer(finished.token);
@@ -320,6 +330,8 @@ impl Loop {
             Message::Answer(_, answer) => self.slow_answer(now, answer),
             #[cfg(test)]
             Message::Panic => panic!("asked to panic by a test"),
+            #[cfg(test)]
+            Message::RefuseZeroing(after) => self.backend.zeroing_left.set(Some(after)),
         }
     }
 
@@ -338,6 +350,7 @@ impl Loop {
                     *known = extents;
                 }
             }
+            Answer::Zeroing { volume, source, found } => self.learn_zeroing(volume, &source, found),
             Answer::Discard { slot, result } => self.backend.operation_over(now, slot, result),
         }
     }

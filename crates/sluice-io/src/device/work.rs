@@ -25,7 +25,7 @@ use crate::device::vhost::GuestData;
 use crate::device::{Tag, tag};
 use crate::nbd::export::Export;
 use crate::ring::Ring;
-use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
+use crate::source::{ByteRange, ExtentMap, Source, Span};
 use crate::sync::{FileIndex, Files};
 
 /// Zeroes for writing: as much as one operation takes.
@@ -65,14 +65,23 @@ pub(super) struct Io {
     pub(super) status: Option<Vec<Span>>,
     /// Bytes that it holds of its VM's window.
     pub(super) held: u64,
+    /// Bytes from its start that are done.
+    pub(super) done: u32,
+    /// Bytes after them that are at the gate.
+    pub(super) part: u32,
+    /// The device cannot do what the gate let through; `part` is not done.
+    pub(super) refused: bool,
 }
 
 /// What a slot of the gate does, or a part of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub(super) token: u32,
-    skip: u32,
-    length: u32,
+    /// As what the gate let it through: zeroes that have to be written are a write.
+    pub(super) kind: Kind,
+    /// From the start of its request.
+    pub(super) skip: u32,
+    pub(super) length: u32,
     progress: u32,
     stage: Stage,
     pub(super) errno: i32,
@@ -82,7 +91,7 @@ pub(super) struct Work {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Transfer,
     PunchHole,
     ZeroRange,
@@ -162,7 +171,8 @@ impl Volume {
     /// it is often others' writes that it fails for.
     fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
         let direct = matches!(&self.store, VolumeStore::File { source, .. } if !source.is_buffered());
-        direct && stage == Stage::Transfer && io.kind == Some(Kind::Write) && io.forced
+        let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
+        direct && writes && io.forced
     }
 
     /// Whether its writes go through the host's page cache.
@@ -202,6 +212,9 @@ pub(super) struct Backend {
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
     pub(super) merged: Merged,
+    /// How many times more file systems make zeroes; `None`: always.
+    #[cfg(test)]
+    pub(super) zeroing_left: std::cell::Cell<Option<u32>>,
 }
 
 impl Backend {
@@ -223,6 +236,8 @@ impl Backend {
             covered: Vec::new(),
             vectors: vec![Vec::new(); depth as usize * 2],
             merged: Merged::default(),
+            #[cfg(test)]
+            zeroing_left: Default::default(),
         }
     }
 
@@ -256,6 +271,10 @@ impl Backend {
                 self.fall_back(now, slot, token, stage);
             }
             _ if result < 0 => self.operation_failed(now, slot, -result),
+            Stage::ZeroRange => {
+                self.ask_who_zeroed(token);
+                self.stage_done(now, slot);
+            }
             _ => self.stage_done(now, slot),
         }
     }
@@ -277,27 +296,7 @@ impl Backend {
         self.end(now, slot, errno);
     }
 
-    /// A file or disk that cannot make zeroes or discard: remember it, and write zeroes if they are promised.
-    fn fall_back(&mut self, now: Instant, slot: Slot, token: u32, stage: Stage) {
-        let io = &self.ios[token];
-        if let VolumeStore::File { can, .. } = &mut self.volumes[io.volume].store {
-            match stage {
-                Stage::PunchHole => can.punch_hole = Support::No,
-                Stage::ZeroRange => can.zero_range = Support::No,
-                _ => can.discard = Support::No,
-            }
-        }
-        match (stage, io.fast) {
-            (Stage::Discard, _) => self.stage_done(now, slot),
-            (_, true) => self.end(now, slot, libc::EOPNOTSUPP),
-            (_, false) => {
-                self.work(slot).stage = Stage::WriteZeroes;
-                self.start(now, slot);
-            }
-        }
-    }
-
-    fn stage_done(&mut self, now: Instant, slot: Slot) {
+    pub(super) fn stage_done(&mut self, now: Instant, slot: Slot) {
         let Work { stage, token, .. } = *self.work(slot);
         let io = &self.ios[token];
         if io.forced && stage != Stage::Sync && !self.volumes[io.volume].carries_sync(stage, io) {
@@ -327,7 +326,7 @@ impl Backend {
     }
 
     /// The real work of a slot is over; the delay device may hold it longer.
-    fn end(&mut self, now: Instant, slot: Slot, errno: i32) {
+    pub(super) fn end(&mut self, now: Instant, slot: Slot, errno: i32) {
         let work = self.work(slot);
         work.errno = errno;
         let ends = work.ends;
@@ -378,6 +377,8 @@ impl Backend {
         let forced = if self.volumes[io.volume].carries_sync(stage, io) { libc::RWF_DSYNC } else { 0 };
         let fallocate = |mode| opcode::Fallocate::new(fd, u64::from(length)).offset(place).mode(mode).build();
         let keep = libc::FALLOC_FL_KEEP_SIZE;
+        #[cfg(test)]
+        let keep = if matches!(stage, Stage::PunchHole | Stage::ZeroRange) { self.zeroing_mode(keep) } else { keep };
         let entry = match (stage, io.kind) {
             (Stage::Transfer, kind) => {
                 let pieces = &mut self.vectors[slot.0 as usize];
@@ -385,7 +386,7 @@ impl Backend {
             }
             (Stage::WriteZeroes, _) => {
                 let left = left.min(ZEROES_LEN as u32);
-                opcode::Write::new(fd, self.zeroes.as_ptr(), left).offset(place).build()
+                opcode::Write::new(fd, self.zeroes.as_ptr(), left).offset(place).rw_flags(forced).build()
             }
             (Stage::ZeroRange, _) => fallocate(libc::FALLOC_FL_ZERO_RANGE | keep),
             (Stage::PunchHole | Stage::Discard, _) => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
@@ -412,18 +413,20 @@ impl Backend {
         }
     }
 
-    fn first_stage(&self, io: &Io) -> Stage {
-        let VolumeStore::File { source, can, .. } = &self.volumes[io.volume].store else { return Stage::Transfer };
+    /// The first operation of work that the gate let through as `kind`; `None`: it was to cost less than it now would.
+    fn first_stage(&self, io: &Io, kind: Kind) -> Option<Stage> {
+        let volume = &self.volumes[io.volume];
+        let VolumeStore::File { can, .. } = &volume.store else { return Some(Stage::Nothing) };
         match io.kind {
-            Some(Kind::Flush) => Stage::Sync,
-            Some(Kind::Discard) if can.discard.is_worth_trying() => Stage::Discard,
+            Some(Kind::Flush) => Some(Stage::Sync),
+            Some(Kind::Discard) if can.discard.is_worth_trying() => Some(Stage::Discard),
             // Advice that nobody takes; it may still have to be followed by a sync.
-            Some(Kind::Discard) => Stage::Nothing,
-            Some(Kind::WriteZeroes) if !io.no_hole && can.punch_hole.is_worth_trying() => Stage::PunchHole,
-            Some(Kind::WriteZeroes) if can.zero_range.is_worth_trying() => Stage::ZeroRange,
-            Some(Kind::WriteZeroes) if source.is_block_device() && !io.fast => Stage::ZeroRange,
-            Some(Kind::WriteZeroes) => Stage::WriteZeroes,
-            Some(Kind::Read | Kind::Write) | None => Stage::Transfer,
+            Some(Kind::Discard) => Some(Stage::Nothing),
+            Some(Kind::WriteZeroes) => match volume.zeroing(io.no_hole) {
+                (_, Kind::Write) if kind == Kind::WriteZeroes => None,
+                (stage, _) => Some(stage),
+            },
+            Some(Kind::Read | Kind::Write) | None => Some(Stage::Transfer),
         }
     }
 }
@@ -471,34 +474,36 @@ impl Backend {
         delay.map_or(now, |delay| delay.start(now, request))
     }
 
-    /// Begins the work at a place: `length` bytes behind the first `skip` of the request `token`.
+    /// Begins the work at a place: a part of what a request has at the gate.
     pub(super) fn begin(
         &mut self,
         now: Instant,
         slot: Slot,
-        (token, skip, length): (u32, u32, u32),
+        (kind, part): (Kind, Part),
         ends: Instant,
         part_of: Option<PartOf>,
     ) {
+        let Part { token, length, .. } = part;
         let io = &self.ios[token];
         let (abandoned, volume) = (io.abandoned, io.volume);
-        let stage = self.first_stage(io);
-        let impossible = stage == Stage::WriteZeroes && io.fast;
+        let skip = io.done + part.skip;
+        let first = self.first_stage(io, kind);
+        let stage = first.unwrap_or(Stage::Nothing);
         let place = slot.0 as usize;
         if place >= self.works.len() {
             self.works.resize(place + 1, None);
             self.vectors.resize(place + 1, Vec::new());
         }
-        self.works[place] = Some(Work { token, skip, length, progress: 0, stage, errno: 0, ends, part_of });
+        self.works[place] = Some(Work { token, kind, skip, length, progress: 0, stage, errno: 0, ends, part_of });
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].orphans += 1;
             return self.end(now, slot, libc::ECANCELED);
         }
-        if impossible {
-            return self.end(now, slot, libc::EOPNOTSUPP);
+        match first {
+            Some(_) => self.start(now, slot),
+            None => self.refuse(now, slot, token),
         }
-        self.start(now, slot);
     }
 }
 
@@ -507,7 +512,8 @@ impl Device for Backend {
         let Submission { slot, token, skip, request } = *submission;
         let wanted = !self.ios[token].abandoned;
         let ends = self.delayed_until(now, wanted, &request);
-        self.begin(now, place_of(slot), (token, skip, request.length), ends, None);
+        let part = Part { token, skip, length: request.length };
+        self.begin(now, place_of(slot), (request.kind, part), ends, None);
     }
 
     fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {

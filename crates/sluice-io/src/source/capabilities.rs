@@ -37,8 +37,8 @@ impl Support {
 pub struct Capabilities {
     /// `fallocate` with `PUNCH_HOLE | KEEP_SIZE`: space is given back and reads as zeroes.
     pub punch_hole: Support,
-    /// `fallocate` with `ZERO_RANGE | KEEP_SIZE`: reads as zeroes, space stays. On a block device `No` means
-    /// that the kernel would write every zero itself: it works and costs as much as the writes.
+    /// `fallocate` with `ZERO_RANGE | KEEP_SIZE`: reads as zeroes, space stays. A block device is never refused: where it
+    /// has no such command, the kernel writes every zero itself, which costs as much as the writes.
     pub zero_range: Support,
     /// Discard: content afterwards undefined. For a file the same as `punch_hole`.
     pub discard: Support,
@@ -61,15 +61,25 @@ impl Capabilities {
     }
 
     /// Of a block device or partition, by its number.
+    ///
+    /// `zero_range` is at most `Assumed`: a loop device on a file system that cannot make zeroes says that it can, until it
+    /// is asked for the first time. See [`Capabilities::zeroing_now`].
     pub(super) fn of_block_device(sysfs: &Sysfs, dev: u64) -> Self {
-        let zeroes = Support::by_limit(sysfs.queue(dev, "write_zeroes_max_bytes"));
+        let punch_hole = Self::zeroing_now(sysfs, dev);
+        let zero_range = if punch_hole.is_worth_trying() { Support::Assumed } else { Support::No };
         Self {
-            punch_hole: zeroes,
-            zero_range: zeroes,
+            punch_hole,
+            zero_range,
             discard: Support::by_limit(sysfs.queue(dev, "discard_max_bytes")),
             discard_granularity_bytes: sysfs.queue(dev, "discard_granularity").unwrap_or(0),
             rotational: sysfs.queue(dev, "rotational") == Some(1),
         }
+    }
+
+    /// Whether a block device has a command that makes zeroes, as far as the kernel knows now. The kernel forgets it when the
+    /// device refuses it.
+    pub(super) fn zeroing_now(sysfs: &Sysfs, dev: u64) -> Support {
+        Support::by_limit(sysfs.queue(dev, "write_zeroes_max_bytes"))
     }
 
     /// The same without everything that changes the content.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::alignment::{self, Alignment};
 use super::allocation::{self, Span};
-use super::capabilities::Capabilities;
+use super::capabilities::{Capabilities, Support};
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
@@ -228,6 +228,12 @@ impl Source {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    /// Whether the disk has a command that makes zeroes, as far as the kernel knows now; for a block device. Reads sysfs.
+    #[must_use]
+    pub fn zeroing_now(&self) -> Support {
+        Capabilities::zeroing_now(&Sysfs::host(), self.id.dev)
     }
 
     /// Whether it is (a range of) a block device.

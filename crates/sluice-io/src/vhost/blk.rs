@@ -25,7 +25,7 @@ const SECTOR: u64 = 512;
 const SEGMENTS_MAX: u32 = 126;
 /// Shortest longest segment: a page of the guest.
 const SEGMENT_LEN_MIN: u32 = 4096;
-/// Longest discard or write of zeroes.
+/// Longest discard.
 const RANGE_MAX: u64 = 2 << 30;
 /// As much of a configuration space can be asked for; behind what is known there are zeroes.
 const SPACE_LEN: usize = 256;
@@ -117,7 +117,9 @@ fn config(export: &Export, queues: u16, write_back: bool) -> [u8; size_of::<Layo
         put(offset_of!(Layout, discard_sector_alignment), &aligned.to_le_bytes());
     }
     if export.write_zeroes && !export.read_only {
-        put(offset_of!(Layout, max_write_zeroes_sectors), &sectors.to_le_bytes());
+        // As long as a write: on a volume that cannot make zeroes they are written, at the rate of the VM's limit, and a
+        // guest has to wait for the answer.
+        put(offset_of!(Layout, max_write_zeroes_sectors), &(export.block_maximum / SECTOR as u32).to_le_bytes());
         put(offset_of!(Layout, max_write_zeroes_seg), &1u32.to_le_bytes());
         put(offset_of!(Layout, write_zeroes_may_unmap), &[u8::from(export.trim)]);
     }
@@ -164,7 +166,7 @@ mod tests {
             discard_sectors_max: 4 << 20,
             discard_segments_max: 1,
             discard_alignment: 8,
-            zeroes_sectors_max: 4 << 20,
+            zeroes_sectors_max: 128 << 10,
             zeroes_segments_max: 1,
             zeroes_may_unmap: true,
         };

@@ -14,7 +14,7 @@ pub struct OwnerAccount {
     pub waiting: u32,
     /// At the device now.
     pub in_flight: u32,
-    /// Arrived (whole requests).
+    /// Arrived, whole: a request for zeroes that comes part by part counts once for each part.
     pub arrived: u64,
     /// Bytes of completed reads and writes.
     pub bytes: u64,

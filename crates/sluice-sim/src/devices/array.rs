@@ -306,6 +306,10 @@ impl Model for Array {
         self.disks.iter().map(|disk| disk.ahead_nanos(now)).sum()
     }
 
+    fn makes_zeroes(&self) -> bool {
+        self.disks.iter().all(Model::makes_zeroes)
+    }
+
     fn servers(&self) -> u32 {
         self.disks.len() as u32
     }

@@ -400,6 +400,11 @@ impl Model for Hdd {
         self.busy
     }
 
+    // A drive has no command for it that is faster than writing.
+    fn makes_zeroes(&self) -> bool {
+        false
+    }
+
     fn servers(&self) -> u32 {
         1
     }

@@ -76,6 +76,12 @@ pub trait Model {
     /// How many things it can do at once.
     fn servers(&self) -> u32;
 
+    /// Whether it makes zeroes without writing them. If not, a request for zeroes is a write, as it is at a real device: at
+    /// the gate, and in what the model gets.
+    fn makes_zeroes(&self) -> bool {
+        true
+    }
+
     /// Whether what it wrote behind itself adds up.
     ///
     /// # Errors

@@ -140,6 +140,10 @@ impl Model for Paced {
         self.inner.ahead_nanos(self.inside(now))
     }
 
+    fn makes_zeroes(&self) -> bool {
+        self.inner.makes_zeroes()
+    }
+
     fn servers(&self) -> u32 {
         self.inner.servers()
     }

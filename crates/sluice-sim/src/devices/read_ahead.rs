@@ -224,6 +224,10 @@ impl Model for ReadAhead {
         self.device.ahead_nanos(now)
     }
 
+    fn makes_zeroes(&self) -> bool {
+        self.device.makes_zeroes()
+    }
+
     fn servers(&self) -> u32 {
         self.device.servers()
     }

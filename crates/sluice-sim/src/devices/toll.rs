@@ -81,6 +81,10 @@ impl Model for Toll {
         self.device.is_stalled()
     }
 
+    fn makes_zeroes(&self) -> bool {
+        self.device.makes_zeroes()
+    }
+
     fn servers(&self) -> u32 {
         self.device.servers()
     }

@@ -26,7 +26,16 @@ impl Drop for Loop {
     }
 }
 
-/// An ext4 of its own on a loop device.
+/// Bytes written to a block device, and flushes, so far.
+pub(crate) fn written(device: &Path) -> (u64, u64) {
+    let name = device.file_name().unwrap().to_str().unwrap();
+    let counts = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    let counts: Vec<u64> = counts.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    // Sectors of 512 bytes, whatever the device's own are.
+    (counts[6] * 512, counts[15])
+}
+
+/// A file system of its own on a loop device.
 pub(crate) struct FileSystem {
     pub(crate) folder: PathBuf,
     device: Loop,
@@ -35,10 +44,18 @@ pub(crate) struct FileSystem {
 impl FileSystem {
     /// Formats `file` and mounts it on `folder`, which is made.
     pub(crate) fn new(file: &Path, folder: PathBuf) -> Self {
-        let device = Loop::new(file);
         // Without reserved blocks and lazy work, so that what is free stays predictable.
-        let format = ["-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
-        run(tool("mkfs.ext4", "e2fsprogs").args(format).arg(&device.path)).ok();
+        FileSystem::made_by("mkfs.ext4", &["-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"], file, folder)
+    }
+
+    /// An ext2, which punches holes but does not know `FALLOC_FL_ZERO_RANGE`: who must not leave a hole has to write zeroes.
+    pub(crate) fn without_ranges_of_zeroes(file: &Path, folder: PathBuf) -> Self {
+        FileSystem::made_by("mkfs.ext2", &["-m", "0"], file, folder)
+    }
+
+    fn made_by(program: &str, options: &[&str], file: &Path, folder: PathBuf) -> Self {
+        let device = Loop::new(file);
+        run(tool(program, "e2fsprogs").args(["-q", "-F"]).args(options).arg(&device.path)).ok();
         std::fs::create_dir(&folder).unwrap();
         run(tool("mount", "mount").arg(&device.path).arg(&folder)).ok();
         FileSystem { folder, device }
@@ -47,6 +64,11 @@ impl FileSystem {
     /// The device under it.
     pub(crate) fn device(&self) -> &Path {
         &self.device.path
+    }
+
+    /// Bytes written to the device under it, and flushes of that, so far.
+    pub(crate) fn written(&self) -> (u64, u64) {
+        written(&self.device.path)
     }
 
     /// Lets nothing be written until [`FileSystem::thaw`].

@@ -189,6 +189,11 @@ impl VirtQueue {
         self.queue.next_avail().wrapping_sub(1)
     }
 
+    /// Whether the queue stops, and what was taken from `place` of the available ring was taken last.
+    pub(in crate::device) fn gives_back(&self, place: u16) -> bool {
+        self.stopping.is_some() && !self.closed && self.last_taken() == place
+    }
+
     /// What was taken last was not done, and is in the ring again.
     pub(super) fn put_back(&mut self, head: u16) {
         self.queue.set_next_avail(self.last_taken());

@@ -19,7 +19,7 @@ use crate::device::work::Origin;
 
 impl Loop {
     /// Puts back what waits of a queue that stops. The gate cancels by volume; what it cancels of others arrives anew.
-    pub(super) fn rewind(&mut self, now: Instant, index: u32) {
+    pub(in crate::device) fn rewind(&mut self, now: Instant, index: u32) {
         let volume = &self.backend.volumes[self.sessions[self.queues[index].session].volume];
         let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
         let mut cancelled = Vec::new();

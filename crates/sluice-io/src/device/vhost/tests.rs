@@ -12,7 +12,8 @@ use sluice_sched::units::Iops;
 use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
 
-use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use crate::delay::{DelaySpec, ServiceTime};
+use crate::device::{Device, DeviceSpec, Edit, Message, SchedulerSpec, Store, VolumeSpec, Window};
 use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
 use crate::vhost::door::{Driver, QueueSpec, Session};
@@ -51,13 +52,17 @@ struct Guest {
 }
 
 fn bench(policy: Policy, store: Store, size_bytes: u64, requests: u32) -> Bench {
+    delayed_bench(policy, store, size_bytes, requests, None)
+}
+
+fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, delay: Option<DelaySpec>) -> Bench {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
         facts: Facts::default(),
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay: None, delay_log: None };
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None };
     let device = Device::start(spec).unwrap();
     let window = Window { requests, bytes: 32 << 20 };
     let export = Export { size_bytes, ..crate::nbd::export::sample("vm/disk") };
@@ -492,6 +497,47 @@ fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
     assert!((1..4).all(|number| guest.status(number) == 0));
     assert_eq!(bench.outstanding(), 0);
     beside.used = 0;
+}
+
+/// A VM that is held to a request in 1000 s zeroes 3 MiB where the zeroes have to be written. It is paused while the first
+/// part is at the device: the rest goes back into the ring when that part has ended, and is not written first.
+#[test]
+fn a_paused_vm_waited_until_its_zeroes_were_written() {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(1));
+    policy.burst = Some(1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(3 << 20).unwrap();
+    let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) }).unwrap());
+    let store = Store::File { source, extents: None };
+    let time = ServiceTime::Fixed(Duration::from_millis(100));
+    let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
+    let bench = delayed_bench(policy, store, 3 << 20, 64, Some(delay));
+    bench.device.mailbox.send(Message::RefuseZeroing(0)).unwrap();
+    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let (log, ..) = Log::create(1, ENTRIES, &bell).unwrap();
+    let session = bench.open();
+    let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
+    let mut segment = [0; 16];
+    segment[8..12].copy_from_slice(&(6u32 << 10).to_le_bytes());
+    let head = guest.request(0, 13, 0, 16);
+    guest.memory.write_slice(&segment, guest.data(0)).unwrap();
+    guest.offer(head);
+    guest.kick();
+    while bench.outstanding() < 1 {
+        std::thread::yield_now();
+    }
+    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
+    assert_eq!((next, bench.outstanding()), (0, 0));
+    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(0), [0u16; 0], "the log knows of none");
+    // The limit is lifted, and whoever starts the queue again does all of it, once.
+    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
+    bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
+    let again = bench.start_as(&session, |spec| (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES)));
+    guest = Guest { available: guest.available, used: guest.used, ..again };
+    let (back, _) = guest.next_used();
+    assert_eq!((back, guest.status(0), bench.outstanding(), bench.faults()), (head, 0, 0, 0));
+    assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
 }
 
 /// The window is the VM's, and what one of its volumes may not have yet does not fill it.
