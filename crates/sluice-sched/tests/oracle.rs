@@ -275,7 +275,11 @@ fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
             (depth * Tag::from(facts.piece_cost().raw()), depth * Tag::from(facts.piece_max.0))
         }
     };
-    (requests / servers, bytes / servers)
+    let limit = policy.limit;
+    let rate = limit.iops.map_or(0, |rate| Tag::from(rate.milli()) * ONE / 1000);
+    let byte_rate = limit.bytes.map_or(0, |rate| Tag::from(rate.bytes_per_second()));
+    let part = |burst: Tag, rate: Tag| burst.min(burst.max(rate / 4) / servers);
+    (part(requests, rate), part(bytes, byte_rate))
 }
 
 /// The theoretical arrival time under another limit. Limits are (rate, burst as a distance).
@@ -488,7 +492,6 @@ impl Oracle {
     fn follow_batch(&mut self, now: Tag) -> Option<(OwnerId, VolumeId, bool)> {
         let batch = self.batch.take()?;
         let head = self.head(batch.owner, Some(batch.volume))?;
-        let facts = self.facts;
         let vm = self.vm(batch.owner);
         let level = &vm.volumes.iter().find(|(id, _)| *id == batch.volume)?.1;
         let passes = vm.level.passes() <= now && level.may_go() <= now;

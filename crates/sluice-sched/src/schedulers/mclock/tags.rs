@@ -4,10 +4,11 @@
 //! own and one dispatch serves both; each limit is a maximum of its own and both must pass.
 
 use crate::cost::Cost;
-use crate::policy::{Policy, Reservation};
+use crate::policy::{Limit, Policy, Reservation};
 use crate::request::Request;
 use crate::scheduler::Facts;
 use crate::tag::{ShareTag, Spacing, Tag};
+use crate::units::ByteRate;
 
 use super::bucket::Bucket;
 use super::meter::Meter;
@@ -119,7 +120,11 @@ pub(super) struct Limiter {
 impl Limiter {
     /// A stated burst of n lets n requests through at once: n - 1 beside the one that may go anyway. The default is what the
     /// device takes at once, in its largest pieces, beside that one: less would cost a VM rate whenever the device frees
-    /// several slots together. A client of several servers may use a part of it at each.
+    /// several slots together.
+    ///
+    /// A client of several servers has a part of it at each, since they know nothing of each other until it reports. What the
+    /// limit allows in a quarter of a second is divided in the same way and the larger of both counts: where a limit is high, a
+    /// small part of the burst would cost share although the limit binds nowhere.
     // rule: mclock.burst-default
     pub(super) fn set(&mut self, policy: &Policy, facts: &Facts, servers: u32, now: Tag) {
         let depth = u64::from(facts.depth.max(1));
@@ -131,8 +136,12 @@ impl Limiter {
             None => (depth * u64::from(facts.piece_cost().raw()), depth.saturating_mul(facts.piece_max.0)),
         };
         let servers = u64::from(servers.max(1));
-        self.requests.set(Spacing::per_cost(policy.limit.iops), cost / servers, now);
-        self.bytes.set(Spacing::per_byte(policy.limit.bytes), bytes / servers, now);
+        let part = |burst: u64, rate: u64| burst.min(burst.max(rate / 4) / servers);
+        let Limit { iops, bytes: rate } = policy.limit;
+        let cost_rate = iops.map_or(0, |iops| iops.milli().saturating_mul(1 << Cost::SHIFT) / 1000);
+        let byte_rate = rate.map_or(0, ByteRate::bytes_per_second);
+        self.requests.set(Spacing::per_cost(iops), part(cost, cost_rate), now);
+        self.bytes.set(Spacing::per_byte(rate), part(bytes, byte_rate), now);
     }
 
     /// Whether there is a limit.
