@@ -25,7 +25,8 @@ use sluice_sim::scenario::cpus::Host;
 use sluice_sim::scenario::models::Derived;
 use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 
-use crate::checks::promises::{Room, check_admission, check_enforced, check_itself, check_sizes};
+use crate::checks::admission::{Room, check_admission};
+use crate::checks::promises::{check_enforced, check_itself, check_sizes};
 use crate::diagnostics::{Diagnostic, Diagnostics, Report};
 use crate::dropins;
 use crate::policy::Part;
