@@ -149,6 +149,37 @@ fn a_vm_was_sold_twice_to_its_volumes() {
     assert_eq!(two(more, "200MiB/s"), (vec![], false), "50% and 25%");
 }
 
+// rule: mclock.burst-reservation
+#[test]
+fn a_burst_that_makes_a_reservation_impossible_is_refused_where_it_stands() {
+    let depth_1 = GOOD.replace("capacity = \"1000 iops@8KiB\"", "depth = 1\ncapacity = \"677 iops@8KiB\"");
+    let with = |lines: &str| depth_1.replace("weight = 100", lines);
+    let lines = "reservation = \"565 iops\"\nlimit = \"593 iops\"\nburst = 1";
+    assert_eq!(
+        refused(&with(lines)),
+        "error: Policy p: with burst = 1 the limit of 593 iops lets at most 338.5 iops of 8KiB requests through, less than \
+         the reservation of 565 iops, where the device frees its slots all at once: 1 every 1478us (device d)
+ --> host.toml:9:9
+  |
+9 | burst = 1
+  |         ^
+  = hint: raise burst to at least 2 (3 for requests of 256KiB), or leave it out: the default is the device's depth times \
+         its largest piece
+
+1 error"
+    );
+    let large = found(&with(&lines.replace("burst = 1", "burst = 2")));
+    assert!(!large.1 && large.0.len() == 1 && large.0[0].contains("of 256KiB requests through"), "{large:?}");
+    for burst in ["burst = 3", ""] {
+        assert_eq!(found(&with(&lines.replace("burst = 1", burst))), (vec![], false), "{burst}");
+    }
+    let off = found(&with(lines).replace("depth = 1", "depth = 1\nadmission = \"off\""));
+    assert!(!off.1 && off.0[0].contains("less than the reservation of 565 iops"), "{off:?}");
+    let volume = with("reservation = \"565 iops\"").replace("device = \"d\"", &format!("device = \"d\"\n{lines}"));
+    let (messages, refused) = found(&volume);
+    assert!(refused && messages[0].starts_with("Volume a/v: with burst = 1 the limit of 593 iops"), "{messages:?}");
+}
+
 #[test]
 fn the_whole_text_of_what_is_not_toml() {
     assert_eq!(

@@ -241,6 +241,22 @@ fn a_value_of_a_sweep_is_refused_where_it_stands() {
 }
 
 #[test]
+fn a_burst_is_checked_with_what_the_timeline_makes_of_the_policy() {
+    let device = GOOD.replace("nodes = 2", "depth = 1").replace("capacity = \"1000 iops\"", "capacity = \"677 iops\"");
+    let vm = device.replace("reservation = \"300 iops\"", "reservation = \"565 iops\"\nburst = 1");
+    let change =
+        |limit| format!("{vm}[[timeline]]\nat = \"1s\"\nvm = \"a\"\nchange = \"policy\"\nlimit = \"{limit} iops\"\n");
+    assert_eq!(read(&vm).warnings, [], "no limit");
+    assert_eq!(read(&change(1017)).warnings, [], "the limit passes before the device does");
+    let text = refused(&change(593));
+    assert!(text.contains("VM a: with burst = 1 the limit of 593 iops lets at most 338.5 iops"), "{text}");
+    assert!(
+        text.contains("--> s.toml:14:9") && text.contains("raise burst to at least 2 (3 for requests of 256KiB)"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_belongs_together_is_checked() {
     let with = |more: &str| format!("{GOOD}{more}");
     let other = "[vm.b]\ndevice = \"d\"\nworkload = \"w\"\n";

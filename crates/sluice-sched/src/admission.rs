@@ -17,6 +17,10 @@ use crate::policy::{Policy, Reservation};
 use crate::scheduler::{ChangeError, Medium};
 use crate::units::{ByteRate, Bytes, Iops, Percent};
 
+mod burst;
+
+pub use burst::{BurstTooSmall, check_burst, check_burst_of_large};
+
 /// What a device can be relied on to do, at worst: \[mclock\] 3.1, "Reservation Setting".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {

@@ -7,6 +7,7 @@ use sluice_sched::schedulers;
 
 use super::Draft;
 use super::admission::check_capacity;
+use super::bursts::check_burst;
 use crate::device::{DeviceDraft, other_size_hint};
 use crate::diagnostics::Report;
 use crate::model::Device;
@@ -39,6 +40,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
             if let Some(device) = device.filter(|_| !part.broken) {
                 check_sizes(part, device, report);
                 check_enforced(part, inside, device, report);
+                check_burst(part, inside, device, report);
             }
         }
         if volume.volume.buffered {
