@@ -531,7 +531,7 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             "limit = \"1 iops\"",
             &[(
                 6,
-                "VM a: its limit of requests needs 128 s for a full window of device d: its guest would take the disk for dead",
+                "VM a: its limit of requests needs up to 358 s for a full window of device d: its guest would take the disk for dead",
             )],
         ),
         (
@@ -539,7 +539,7 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             "limit = \"1MiB/s\"",
             &[(
                 6,
-                "VM a: its limit of bytes needs 32 s for a full window of device d: its guest would take the disk for dead",
+                "VM a: its limit of bytes needs up to 32 s for a full window of device d: its guest would take the disk for dead",
             )],
         ),
     ]);
@@ -548,14 +548,17 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
         "limit = \"2 iops\"\nsource =",
         &[(
             11,
-            "Volume a/v: its limit of requests needs 64 s for a full window of device d: its guest would take the disk for dead",
+            "Volume a/v: its limit of requests needs up to 179 s for a full window of device d: its guest would take the disk for dead",
         )],
     )]);
     let slow = GOOD.replace("source =", "limit = \"2 iops\"\nsource =");
     parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
     let slow = GOOD.replace(weight, "limit = \"1 iops\"");
     parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
-    parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap();
+    parse("host.toml", &slow.replace("1 iops", "12 iops")).unwrap();
+    // 128 requests of 256 KiB cost 233, so they were held for 47 s.
+    let large = parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap_err().to_string();
+    assert!(large.contains("needs up to 72 s for a full window"), "{large}");
 }
 
 #[test]
