@@ -26,7 +26,7 @@ pub(crate) fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, repor
     };
     if let Err(found) = admission::check_burst(&policy, &facts, &device.capacity) {
         if device.admission {
-            report.error(place, message(&found), hint(&found, large.as_ref()));
+            report.error(place, message(&found), hint(&found, large.as_deref()));
         } else {
             report.warn(place, message(&found), "admission is \"off\" there: reservations may not be kept".to_owned());
         }

@@ -206,7 +206,7 @@ impl Setting<'_> {
         Some(requests.into_iter().chain(bytes).collect())
     }
 
-    fn check(&self) -> Result<(), BurstTooSmall> {
+    fn check(&self) -> Result<(), Box<BurstTooSmall>> {
         let (Some(burst), Some(cases)) = (self.policy.burst, self.cases()) else { return Ok(()) };
         let Some(case) = cases.iter().find(|case| !case.is_enough(burst)) else { return Ok(()) };
         let (served, periods) = case.served(burst);
@@ -218,7 +218,7 @@ impl Setting<'_> {
             Currency::Requests => Reservation { iops: Some(Iops::from_milli(amount)), bytes: None },
             Currency::Bytes => Reservation { iops: None, bytes: Some(ByteRate::per_second(amount)) },
         };
-        Err(BurstTooSmall {
+        Err(Box::new(BurstTooSmall {
             burst,
             limit: case.limit.clone(),
             achieved: of(achieved),
@@ -227,7 +227,7 @@ impl Setting<'_> {
             depth: u32::try_from(self.depth).unwrap_or(u32::MAX),
             period: self.period(),
             enough: smallest(|burst| cases.iter().all(|case| case.is_enough(burst))),
-        })
+        }))
     }
 }
 
@@ -259,14 +259,14 @@ fn setting<'a>(
 /// Checks that a stated burst lets through what is reserved: requests of the reference size, and bytes in the largest
 /// pieces. Figures that the device does not state are not checked.
 // rule: mclock.burst-reservation
-pub fn check_burst(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), BurstTooSmall> {
+pub fn check_burst(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
     setting(policy, facts, capacity, facts.cost.reference_size(), Currency::Requests).check()?;
     setting(policy, facts, capacity, facts.piece_max, Currency::Bytes).check()
 }
 
 /// Checks the same for a reservation in requests that is used by the largest requests.
 // rule: mclock.burst-reservation
-pub fn check_burst_of_large(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), BurstTooSmall> {
+pub fn check_burst_of_large(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
     setting(policy, facts, capacity, facts.piece_max, Currency::Requests).check()
 }
 
