@@ -390,16 +390,21 @@ fn policies() {
                 "Device d: VM a reserves 5 iops@8KiB and 1MiB/s, but the device states no capacity and no bandwidth",
             )],
         ),
-        (
-            "capacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n[policy.p]\nweight = 100",
-            "bandwidth = \"100MiB/s\"\n[policy.p]\nreservation = \"1MiB/s\"",
-            &[(
-                5,
-                "Device d: VM a reserves 1MiB/s, but the device states no capacity, without which small requests cannot be \
-                 counted",
-            )],
-        ),
     ]);
+}
+
+// rule: mclock.admission
+#[test]
+fn bytes_were_reserved_on_a_disk_without_a_capacity() {
+    check(&[(
+        "capacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n[policy.p]\nweight = 100",
+        "bandwidth = \"100MiB/s\"\n[policy.p]\nreservation = \"1MiB/s\"",
+        &[(
+            5,
+            "Device d: VM a reserves 1MiB/s, but the device states no capacity, without which small requests cannot be \
+                 counted",
+        )],
+    )]);
 }
 
 #[test]
