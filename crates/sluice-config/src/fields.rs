@@ -197,7 +197,7 @@ pub static DEVICE: Section = Section {
                 "admission",
                 Kind::Word(&["on", "off"]),
                 "\"on\"",
-                "off: reservations above the capacity are accepted, with a warning",
+                "off: reservations that do not fit the device, and bursts too small for them, are accepted with a warning",
             )
             .default("\"on\""),
             Key::new(
@@ -232,7 +232,7 @@ pub(crate) const SCHEDULER_KEYS: &[Key] = &[
         "capacity",
         Kind::Iops,
         "\"40000 iops@8KiB\"",
-        "Requests that the device can be relied on to serve; mandatory where requests are reserved",
+        "Requests that the device can be relied on to serve; mandatory where requests or, on a disk, bytes are reserved",
     ),
     Key::new(
         "bandwidth",
@@ -354,8 +354,13 @@ pub(crate) const POLICY_KEYS: &[Key] = &[
         "Its part of what is left over; none: it is served by its reservation alone",
     )
     .default("100"),
-    Key::new("burst", Kind::Integer(1, BURST_MAX as u64), "64", "Requests that the limit lets through at once")
-        .default("the device's depth"),
+    Key::new(
+        "burst",
+        Kind::Integer(1, BURST_MAX as u64),
+        "64",
+        "Requests of the reference size that the limit lets through together",
+    )
+    .default("the device's depth times its largest piece, 256 KiB"),
     Key::new(
         "idle_credit",
         Kind::Integer(0, IDLE_CREDIT_MAX as u64),
@@ -408,7 +413,7 @@ const NONE: Kind = Kind::Word(&["none"]);
 /// `reservation` as a table.
 pub static RESERVATION: Section = Section {
     title: "policy.NAME.reservation",
-    doc: "Requests and bytes, of which both are reserved; or what a latency needs by Little's law",
+    doc: "Requests and bytes, each of them a minimum of its own; or what a latency needs by Little's law",
     groups: &[&[
         Key::new("iops", Kind::Iops, "\"2000 iops@8KiB\"", "Normalised requests per second"),
         Key::new("bytes", Kind::ByteRate, "\"10MiB/s\"", "Bytes per second"),

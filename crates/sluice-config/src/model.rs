@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use sluice_sched::admission::Capacity;
+use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy};
@@ -66,6 +66,13 @@ impl Device {
     #[must_use]
     pub fn facts(&self, rotational: bool) -> Facts {
         Facts::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
+    }
+
+    /// What reservations on it are checked against.
+    #[must_use]
+    pub fn supply(&self) -> Supply {
+        let weight_floor = (self.scheduler.weight_floor)(&self.params);
+        Supply { capacity: self.capacity, weight_floor, medium: self.scheduler.medium }
     }
 
     /// The bounds of its gate.

@@ -58,16 +58,126 @@ fn the_whole_text_of_a_reservation_over_the_capacity() {
     let text = GOOD.replace("weight = 100", "reservation = \"600 iops@8KiB\"") + more;
     assert_eq!(
         refused(&text),
-        "error: Device d: VM b asks for 700 iops@8KiB, reserved already 600 iops@8KiB by 1 VM, together 1300 iops@8KiB; \
-         the capacity is 1000 iops@8KiB: short by 300 iops@8KiB
+        "error: Device d: VM b reserves 700 iops@8KiB, 70% of the device by requests (capacity = 1000 iops@8KiB); 1 VM \
+         reserves 60% already, together 130%; at most 98% can be reserved, since weight_floor is 2%: short by 32% (before \
+         it: a 60% by requests)
   --> host.toml:14:15
    |
 14 | reservation = \"700 iops\"
    |               ^^^^^^^^^^
-   = hint: lower it to 400 iops@8KiB at most, or place the VM on another device
+   = hint: lower it to 380 iops@8KiB at most, place the VM on another device, or set a lower weight_floor in \
+         [device.d.mclock]
 
 1 error"
     );
+}
+
+/// [`GOOD`] with what VM a and another VM, b, state.
+fn two_vms(a: &str, b: &str) -> String {
+    let more = format!(
+        "[vm.b]\n{b}\n[vm.b.volume.v]\ndevice = \"d\"\nsource = \"/srv/vm/b.img\"\n\
+         export = {{ socket = \"/run/sluice/b.sock\" }}\n"
+    );
+    GOOD.replace("weight = 100", a) + &more
+}
+
+/// The messages, and whether the file is refused.
+fn found(text: &str) -> (Vec<String>, bool) {
+    let (found, refused) = match parse("host.toml", text) {
+        Ok(host) => (host.warnings, false),
+        Err(found) => (found.0, true),
+    };
+    (found.into_iter().map(|found| found.message).collect(), refused)
+}
+
+// rule: mclock.admission
+#[test]
+fn a_device_was_sold_twice_in_requests_and_in_bytes() {
+    let (requests, bytes) = ("reservation = \"1000 iops\"", "reservation = \"100MiB/s\"");
+    let no_floor = |text: String| text.replace("capacity =", "mclock = { weight_floor = \"0%\" }\ncapacity =");
+    let (messages, refused) = found(&no_floor(two_vms(requests, bytes)));
+    assert!(refused);
+    assert_eq!(
+        messages,
+        [
+            "Device d: VM b reserves 100MiB/s, 100% of the device by bytes (bandwidth = 100MiB/s); 1 VM reserves 100% already, \
+          together 200%; at most 100% can be reserved: short by 100% (before it: a 100% by requests)"
+        ]
+    );
+    // Each alone is the whole device.
+    assert_eq!(found(&no_floor(two_vms(requests, "weight = 3"))), (vec![], false));
+    assert_eq!(found(&no_floor(two_vms("weight = 3", bytes))), (vec![], false));
+    let half = "reservation = { iops = \"500 iops\", bytes = \"50MiB/s\" }";
+    assert_eq!(found(&no_floor(two_vms(half, half))), (vec![], false), "a VM takes the larger of its parts");
+}
+
+// rule: mclock.admission
+#[test]
+fn reservations_left_nothing_to_vms_without() {
+    assert!(found(&two_vms("reservation = \"1000 iops\"", "weight = 3")).1);
+    assert_eq!(found(&two_vms("reservation = \"980 iops\"", "weight = 3")), (vec![], false));
+    let (messages, refused) = found(&two_vms("reservation = \"980 iops\"", "reservation = \"0.001 iops\""));
+    assert!(refused && messages[0].contains("together 98.01%; at most 98% can be reserved, since weight_floor is 2%"));
+    for mclock in ["weight_floor = \"0%\"", "mode = \"paper\""] {
+        let text = two_vms("reservation = \"1000 iops\"", "weight = 3");
+        let text = text.replace("capacity =", &format!("mclock = {{ {mclock} }}\ncapacity ="));
+        assert_eq!(found(&text), (vec![], false), "{mclock} keeps no floor");
+    }
+}
+
+// rule: mclock.volume-sum
+#[test]
+fn a_vm_was_sold_twice_to_its_volumes() {
+    let two = |policy: &str, bandwidth: &str| {
+        let host = GOOD.replace("weight = 100", policy).replace("100MiB/s", bandwidth);
+        let host = host.replace("device = \"d\"", "device = \"d\"\nreservation = \"500 iops\"");
+        let second = "[vm.a.volume.w]\ndevice = \"d\"\nreservation = \"50MiB/s\"\nsource = \"/srv/vm/w.img\"\n\
+                      export = { socket = \"/run/sluice/w.sock\" }\n";
+        found(&(host + second))
+    };
+    let half = "reservation = { iops = \"500 iops\", bytes = \"50MiB/s\" }";
+    let (messages, refused) = two(half, "100MiB/s");
+    assert!(refused);
+    assert_eq!(
+        messages,
+        [
+            "VM a on device d (rates at 8KiB): volumes of one VM reserve 100% of the device (as much as 1000 iops or 100MiB/s) \
+          together, the VM only 50% of it"
+        ]
+    );
+    let more = "reservation = { iops = \"750 iops\", bytes = \"50MiB/s\" }";
+    assert_eq!(two(more, "200MiB/s"), (vec![], false), "50% and 25%");
+}
+
+// rule: mclock.burst-reservation
+#[test]
+fn a_burst_that_makes_a_reservation_impossible_is_refused_where_it_stands() {
+    let depth_1 = GOOD.replace("capacity = \"1000 iops@8KiB\"", "depth = 1\ncapacity = \"677 iops@8KiB\"");
+    let with = |lines: &str| depth_1.replace("weight = 100", lines);
+    let lines = "reservation = \"565 iops\"\nlimit = \"593 iops\"\nburst = 1";
+    assert_eq!(
+        refused(&with(lines)),
+        "error: Policy p: with burst = 1 the limit of 593 iops lets at most 338.5 iops of 8KiB requests through, less than \
+         the reservation of 565 iops, where the device frees its slots all at once: 1 every 1478us (device d)
+ --> host.toml:9:9
+  |
+9 | burst = 1
+  |         ^
+  = hint: raise burst to at least 2 (3 for requests of 256KiB), or leave it out: the default is the device's depth times \
+         its largest piece
+
+1 error"
+    );
+    let large = found(&with(&lines.replace("burst = 1", "burst = 2")));
+    assert!(!large.1 && large.0.len() == 1 && large.0[0].contains("of 256KiB requests through"), "{large:?}");
+    for burst in ["burst = 3", ""] {
+        assert_eq!(found(&with(&lines.replace("burst = 1", burst))), (vec![], false), "{burst}");
+    }
+    let off = found(&with(lines).replace("depth = 1", "depth = 1\nadmission = \"off\""));
+    assert!(!off.1 && off.0[0].contains("less than the reservation of 565 iops"), "{off:?}");
+    let volume = with("reservation = \"565 iops\"").replace("device = \"d\"", &format!("device = \"d\"\n{lines}"));
+    let (messages, refused) = found(&volume);
+    assert!(refused && messages[0].starts_with("Volume a/v: with burst = 1 the limit of 593 iops"), "{messages:?}");
 }
 
 #[test]
@@ -280,12 +390,26 @@ fn policies() {
         (
             "capacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n[policy.p]\nweight = 100",
             "[policy.p]\nreservation = { iops = \"5 iops\", bytes = \"1MiB/s\" }",
-            &[
-                (4, "Device d: VM a reserves 1MiB/s, but the device states no bandwidth"),
-                (4, "Device d: VM a reserves 5 iops@8KiB, but the device states no capacity"),
-            ],
+            &[(
+                4,
+                "Device d: VM a reserves 5 iops@8KiB and 1MiB/s, but the device states no capacity and no bandwidth",
+            )],
         ),
     ]);
+}
+
+// rule: mclock.admission
+#[test]
+fn bytes_were_reserved_on_a_disk_without_a_capacity() {
+    check(&[(
+        "capacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n[policy.p]\nweight = 100",
+        "bandwidth = \"100MiB/s\"\n[policy.p]\nreservation = \"1MiB/s\"",
+        &[(
+            5,
+            "Device d: VM a reserves 1MiB/s, but the device states no capacity, without which small requests cannot be \
+                 counted",
+        )],
+    )]);
 }
 
 #[test]
@@ -417,7 +541,7 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             "limit = \"1 iops\"",
             &[(
                 6,
-                "VM a: its limit of requests needs 128 s for a full window of device d: its guest would take the disk for dead",
+                "VM a: its limit of requests needs up to 358 s for a full window of device d: its guest would take the disk for dead",
             )],
         ),
         (
@@ -425,7 +549,7 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             "limit = \"1MiB/s\"",
             &[(
                 6,
-                "VM a: its limit of bytes needs 32 s for a full window of device d: its guest would take the disk for dead",
+                "VM a: its limit of bytes needs up to 32 s for a full window of device d: its guest would take the disk for dead",
             )],
         ),
     ]);
@@ -434,14 +558,17 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
         "limit = \"2 iops\"\nsource =",
         &[(
             11,
-            "Volume a/v: its limit of requests needs 64 s for a full window of device d: its guest would take the disk for dead",
+            "Volume a/v: its limit of requests needs up to 179 s for a full window of device d: its guest would take the disk for dead",
         )],
     )]);
     let slow = GOOD.replace("source =", "limit = \"2 iops\"\nsource =");
     parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
     let slow = GOOD.replace(weight, "limit = \"1 iops\"");
     parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
-    parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap();
+    parse("host.toml", &slow.replace("1 iops", "12 iops")).unwrap();
+    // 128 requests of 256 KiB cost 233, so they were held for 47 s.
+    let large = parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap_err().to_string();
+    assert!(large.contains("needs up to 72 s for a full window"), "{large}");
 }
 
 #[test]

@@ -27,8 +27,9 @@ fn the_host_example_is_read_as_it_says() {
     assert_eq!((device.reference, device.rotational, device.admission), (Bytes::kib(8), None, true));
     assert_eq!(device.window, Window { requests: 128, bytes: 32 << 20 });
     assert_eq!((device.cost, &device.delay), (CostModel::default(), &None));
-    let catchup = ("reservation_catchup_max".to_owned(), Value::Text("1s".to_owned()));
-    assert_eq!(device.params, BTreeMap::from([catchup]));
+    let params = [("reservation_catchup_max", "1s"), ("weight_floor", "2%")];
+    let params = params.map(|(name, value)| (name.to_owned(), Value::Text(value.to_owned())));
+    assert_eq!(device.params, BTreeMap::from(params));
     assert_eq!(host.vms.keys().collect::<Vec<_>>(), ["backup", "db1", "web1"]);
     let gold = Policy { burst: Some(64), idle_credit: 16, ..Policy::weighted(400).reserving(2000).limited(8000) };
     let db1 = &host.vms["db1"];
@@ -99,8 +100,8 @@ export = { listen = "[::1]:10810" }
     let policy = host.vms["a"].policy;
     assert_eq!((policy.weight, policy.limit.iops), (None, None));
     assert_eq!(policy.latency, Some(LatencyTarget { p99: Duration::from_millis(5), reads_only: true }));
-    // The latency that nobody enforces; the requests and the bytes that no capacity backs, with admission off.
-    assert_eq!(host.warnings.len(), 3, "{:#?}", host.warnings);
+    // The latency that no scheduler enforces; the reservation that no capacity backs, with admission off.
+    assert_eq!(host.warnings.len(), 2, "{:#?}", host.warnings);
     assert_eq!(parse("inline", text).unwrap(), host);
     assert_ne!(parse("inline", &text.replace("depth = 1", "depth = 2")).unwrap(), host);
 }

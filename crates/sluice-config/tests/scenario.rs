@@ -227,15 +227,32 @@ error: [[timeline]] 1: times is missing: so many times as long requests take the
 fn a_value_of_a_sweep_is_refused_where_it_stands() {
     assert_eq!(
         refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"2300 iops\"]\n")),
-        "error: Device d: VM a asks for 2300 iops@8KiB, reserved already 0 iops@8KiB by 0 VMs, together 2300 iops@8KiB; \
-         the capacity of its 2 nodes is 2000 iops@8KiB: short by 300 iops@8KiB
+        "error: Device d: VM a reserves 2300 iops@8KiB, 115% of the device by requests (capacity of its 2 nodes = 2000 \
+         iops@8KiB); at most 98% can be reserved, since weight_floor is 2%: short by 17%
   --> s.toml:15:33
    |
 15 | vm.a.reservation = [\"300 iops\", \"2300 iops\"]
    |                                 ^^^^^^^^^^^
-   = hint: lower it to 2000 iops@8KiB at most, or place the VM on another device
+   = hint: lower it to 1960 iops@8KiB at most, place the VM on another device, or set a lower weight_floor in \
+         [device.d.mclock]
 
 1 error"
+    );
+}
+
+#[test]
+fn a_burst_is_checked_with_what_the_timeline_makes_of_the_policy() {
+    let device = GOOD.replace("nodes = 2", "depth = 1").replace("capacity = \"1000 iops\"", "capacity = \"677 iops\"");
+    let vm = device.replace("reservation = \"300 iops\"", "reservation = \"565 iops\"\nburst = 1");
+    let change =
+        |limit| format!("{vm}[[timeline]]\nat = \"1s\"\nvm = \"a\"\nchange = \"policy\"\nlimit = \"{limit} iops\"\n");
+    assert_eq!(read(&vm).warnings, [], "no limit");
+    assert_eq!(read(&change(1017)).warnings, [], "the limit passes before the device does");
+    let text = refused(&change(593));
+    assert!(text.contains("VM a: with burst = 1 the limit of 593 iops lets at most 338.5 iops"), "{text}");
+    assert!(
+        text.contains("--> s.toml:14:9") && text.contains("raise burst to at least 2 (3 for requests of 256KiB)"),
+        "{text}"
     );
 }
 
@@ -251,7 +268,7 @@ fn what_belongs_together_is_checked() {
         (GOOD.replace("type = \"closed\"", "tpye = \"closed\""), "Workload w: type is missing"),
         (with("guest = { ring = \"xen\" }\n"), "a VM with a guest's scheduler uses one node"),
         (with(&format!("placement = 0\nguest = {{ ring = \"xen\" }}\n{other}")), "VM b: guest is missing"),
-        (with("placement = 1\n").replace("300 iops", "1300 iops"), "the capacity of its node 1 is 1000 iops@8KiB"),
+        (with("placement = 1\n").replace("300 iops", "1300 iops"), "capacity of its node 1 = 1000 iops@8KiB"),
         (GOOD.replace("nodes = 2", "nodes = 2\npolicies_hold = \"together\""), "write \"across-nodes\" or"),
         (
             GOOD.replace("nodes = 2", "nodes = 2\nscheduler = \"sfqd\"\npolicies_hold = \"across-nodes\""),
@@ -266,7 +283,7 @@ fn what_belongs_together_is_checked() {
         (with("[trace.t]\nfile = \"traces/tpcc.trace\"\nformat = \"spc\"\n"), "expected ASU,LBA,bytes,R|W,seconds"),
         (change("vm = \"a\"\nchange = \"stall\"\n"), "this change is one of a device"),
         (change("vm = \"a\"\nchange = \"policy\"\n"), "no policy stands beside it"),
-        (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"3000 iops\"\n"), "short by 1000 iops@8KiB"),
+        (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"3000 iops\"\n"), "150% of the device by requests"),
         (change("vm = \"a\"\nchange = \"stop\"\n").replace("1s", "11s"), "the run ends before, at 10s"),
         (change("device = \"d\"\nnode = 2\nchange = \"fail\"\n"), "device d has 2, from 0 to 1"),
         (model("type = \"ssd\", blocks = 128"), "ssd.blocks"),

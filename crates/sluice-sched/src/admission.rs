@@ -1,10 +1,25 @@
-//! Before a promise is given: do the reservations fit the device, and what reservation does a latency need?
+//! Admission control: whether the reservations of a device's VMs fit the device, before any of them is promised.
+//!
+//! A VM may reserve requests, bytes or both. A request served for one reservation also counts for the other, so a VM
+//! takes the larger part: of the capacity in requests or of the bandwidth. The parts of all VMs may add up to the whole
+//! device less the weight floor, which the scheduler keeps for VMs without a reservation.
+//!
+//! Example: a device of 1000 iops and 100 MiB/s with a floor of 2 %. VM a reserves 600 iops (60 %), VM b 100 iops and
+//! 30 MiB/s (30 %, by bytes). That leaves 8 % for VM c: 80 iops or 8 MiB/s.
+//!
+//! Everything is counted in units of 1/(capacity x bandwidth), so that the decision is exact: 98 % fits next to a floor
+//! of 2 %, and one thousandth of a request per second more does not.
 
+use core::fmt;
 use core::time::Duration;
 
-use crate::policy::Policy;
-use crate::scheduler::ChangeError;
-use crate::units::{ByteRate, Bytes, Iops};
+use crate::policy::{Policy, Reservation};
+use crate::scheduler::{ChangeError, Medium};
+use crate::units::{ByteRate, Bytes, Iops, Percent};
+
+mod burst;
+
+pub use burst::{BurstTooSmall, check_burst, check_burst_of_large};
 
 /// What a device can be relied on to do, at worst: \[mclock\] 3.1, "Reservation Setting".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,18 +40,84 @@ impl Capacity {
     }
 }
 
+/// What the reservations on one device are checked against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Supply {
+    /// Capacity and bandwidth of the device.
+    pub capacity: Capacity,
+    /// The part that must stay free, see [`Descriptor::weight_floor`](crate::Descriptor::weight_floor).
+    pub weight_floor: Percent,
+    /// A disk also needs time for each request, so a reservation in bytes needs its capacity as well as its bandwidth.
+    pub medium: Medium,
+}
+
+/// Requests or bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Currency {
+    /// Normalised requests per second.
+    Requests,
+    /// Bytes per second.
+    Bytes,
+}
+
+impl fmt::Display for Currency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Currency::Requests => "requests",
+            Currency::Bytes => "bytes",
+        })
+    }
+}
+
+/// A part of a device in hundredths of a percent, rounded up. Unlike [`Percent`] it may exceed the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Part(pub u64);
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 100, self.0 % 100) {
+            (whole, 0) => write!(f, "{whole}%"),
+            (whole, hundredths) if hundredths % 10 == 0 => write!(f, "{whole}.{}%", hundredths / 10),
+            (whole, hundredths) => write!(f, "{whole}.{hundredths:02}%"),
+        }
+    }
+}
+
+/// The part of a device that one VM reserves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The VM.
+    pub vm: String,
+    /// What it reserves.
+    pub reservation: Reservation,
+    /// The larger of its two parts.
+    pub part: Part,
+    /// The currency of that part.
+    pub binding: Currency,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} by {}", self.vm, self.part, self.binding)
+    }
+}
+
 /// A set of reservations that is not admitted; the text shows the arithmetic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// Reservations need a capacity to be checked against.
-    #[error("{vm} reserves {asked}, but the device states no {missing}; state what it does at worst")]
+    #[error(
+        "VM {vm} reserves {}, but the device states no {}; state its throughput in the worst case",
+        show(reservation),
+        missing.join(" and no ")
+    )]
     NoCapacity {
-        /// Who asks.
+        /// The VM.
         vm: String,
-        /// What it asks for.
-        asked: String,
-        /// `capacity` or `bandwidth`.
-        missing: &'static str,
+        /// What it reserves.
+        reservation: Reservation,
+        /// `capacity`, `bandwidth` or both.
+        missing: Vec<&'static str>,
     },
     /// The sum is too large.
     #[error("{0}")]
@@ -44,78 +125,194 @@ pub enum AdmissionError {
 }
 
 /// The arithmetic of a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "Reserved already {reserved} by {others} VMs, {vm} asks for {asked}, together {sum}; the device's capacity is \
-     {capacity}: short by {short}. Lower the reservation to {free} at most, or place the VM on another device"
-)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
-    /// Who does not fit any more.
-    pub vm: String,
-    /// What it asks for.
-    pub asked: String,
-    /// The sum of those before it.
-    pub reserved: String,
-    /// How many those are.
-    pub others: usize,
-    /// All of them.
-    pub sum: String,
-    /// What there is.
-    pub capacity: String,
-    /// What is missing.
-    pub short: String,
-    /// What is left for it.
-    pub free: String,
+    /// The VM that does not fit.
+    pub claim: Claim,
+    /// Those before it.
+    pub others: Vec<Claim>,
+    /// The parts of those together.
+    pub reserved: Part,
+    /// The parts of all together.
+    pub sum: Part,
+    /// The most that may be reserved: the whole less the floor.
+    pub most: Part,
+    /// The floor.
+    pub weight_floor: Percent,
+    /// What exceeds it.
+    pub short: Part,
+    /// The most that this VM could reserve, in each currency that it does; `None` where nothing is left.
+    pub free: Reservation,
+}
+
+/// Most VMs that a refusal lists by name; the largest parts come first.
+const LISTED_MAX: usize = 4;
+
+impl Shortfall {
+    /// The VMs that reserved before this one, the largest parts first; empty if there are none.
+    #[must_use]
+    pub fn listed(&self) -> String {
+        let mut others: Vec<&Claim> = self.others.iter().collect();
+        others.sort_by_key(|claim| core::cmp::Reverse(claim.part));
+        let listed: Vec<String> = others.iter().take(LISTED_MAX).map(ToString::to_string).collect();
+        let more = if others.len() > LISTED_MAX { ", ..." } else { "" };
+        if listed.is_empty() { String::new() } else { format!(" (before it: {}{more})", listed.join(", ")) }
+    }
+
+    /// The sum, the bound and where it comes from.
+    #[must_use]
+    pub fn arithmetic(&self) -> String {
+        let Shortfall { reserved, sum, most, short, .. } = self;
+        let others = match self.others.len() {
+            0 => String::new(),
+            1 => format!("1 VM reserves {reserved} already, together {sum}; "),
+            count => format!("{count} VMs reserve {reserved} already, together {sum}; "),
+        };
+        let why = match self.weight_floor {
+            Percent::ZERO => String::new(),
+            floor => format!(", since weight_floor is {floor}"),
+        };
+        format!("{others}at most {most} can be reserved{why}: short by {short}{}", self.listed())
+    }
+}
+
+impl std::error::Error for Shortfall {}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Claim { vm, reservation, part, binding } = &self.claim;
+        write!(
+            f,
+            "VM {vm} reserves {}, {part} of the device by {binding}; {}. ",
+            show(reservation),
+            self.arithmetic()
+        )?;
+        match (self.free.iops, self.free.bytes) {
+            (None, None) => write!(f, "Lower the other reservations")?,
+            _ => write!(f, "Lower it to {} at most", show(&self.free))?,
+        }
+        write!(f, ", or place the VM on another device")
+    }
+}
+
+/// Shows a reservation, for example `500 iops and 20MiB/s`.
+#[must_use]
+pub fn show(reservation: &Reservation) -> String {
+    match (reservation.iops, reservation.bytes) {
+        (Some(iops), Some(bytes)) => format!("{iops} and {bytes}"),
+        (Some(iops), None) => iops.to_string(),
+        (None, Some(bytes)) => bytes.to_string(),
+        (None, None) => "nothing".to_owned(),
+    }
+}
+
+impl Supply {
+    /// Capacity and bandwidth, 1 where one of them is not stated: then nothing is counted in it.
+    fn figures(&self) -> (u128, u128) {
+        let Capacity { iops, bytes } = self.capacity;
+        (
+            iops.map_or(1, |iops| u128::from(iops.milli())),
+            bytes.map_or(1, |rate| u128::from(rate.bytes_per_second()).max(1)),
+        )
+    }
+
+    /// The part that a reservation takes, in units of which the whole device has [`Self::whole`].
+    fn units(&self, reservation: &Reservation) -> (u128, Currency) {
+        let (capacity, bandwidth) = self.figures();
+        // At most 10^15 x 2^64, about 2^114.
+        let requests = reservation.iops.map_or(0, |iops| u128::from(iops.milli()) * bandwidth);
+        let bytes = reservation.bytes.map_or(0, |rate| u128::from(rate.bytes_per_second()) * capacity);
+        if bytes > requests { (bytes, Currency::Bytes) } else { (requests, Currency::Requests) }
+    }
+
+    fn whole(&self) -> u128 {
+        let (capacity, bandwidth) = self.figures();
+        capacity * bandwidth
+    }
+
+    /// The most units that may be reserved.
+    fn most(&self) -> u128 {
+        // At most 10^15 x 2^64 x 10^4, less than 2^128.
+        self.whole() * u128::from(Percent::WHOLE.hundredths() - self.weight_floor.hundredths()) / 10_000
+    }
+
+    /// Units as a part of the device, rounded up.
+    fn part(&self, units: u128) -> Part {
+        let whole = self.whole();
+        let hundredths =
+            (units / whole).saturating_mul(10_000).saturating_add((units % whole * 10_000).div_ceil(whole));
+        Part(u64::try_from(hundredths).unwrap_or(u64::MAX))
+    }
+
+    /// The figures without which this reservation cannot be checked.
+    fn missing(&self, reservation: &Reservation) -> Vec<&'static str> {
+        // Small requests reach the capacity of a disk before its bandwidth.
+        let by_requests = reservation.iops.is_some() || (reservation.bytes.is_some() && self.medium == Medium::Disk);
+        let capacity = (by_requests && self.capacity.iops.is_none()).then_some("capacity");
+        let bandwidth = (reservation.bytes.is_some() && self.capacity.bytes.is_none()).then_some("bandwidth");
+        capacity.into_iter().chain(bandwidth).collect()
+    }
+
+    /// The part of the device that these reservations take; `None` if a figure is missing for one of them.
+    #[must_use]
+    pub fn reserved<'a>(&self, policies: impl IntoIterator<Item = &'a Policy>) -> Option<Part> {
+        let mut sum = 0u128;
+        for policy in policies {
+            if !self.missing(&policy.reservation).is_empty() {
+                return None;
+            }
+            sum = sum.saturating_add(self.units(&policy.reservation).0);
+        }
+        Some(self.part(sum))
+    }
+
+    fn claim(&self, vm: &str, policy: &Policy) -> Claim {
+        let (units, binding) = self.units(&policy.reservation);
+        Claim { vm: vm.to_owned(), reservation: policy.reservation, part: self.part(units), binding }
+    }
+
+    /// The most that fits into `units`, in the currencies of `reservation`.
+    fn largest(&self, units: u128, reservation: &Reservation) -> Reservation {
+        let (capacity, bandwidth) = self.figures();
+        let fits = |each: u128| u64::try_from(units / each).unwrap_or(u64::MAX);
+        let iops = reservation.iops.map(|_| fits(bandwidth)).filter(|milli| *milli > 0).map(Iops::from_milli);
+        let bytes = reservation.bytes.map(|_| fits(capacity));
+        let least = ByteRate::MIN.bytes_per_second();
+        Reservation { iops, bytes: bytes.filter(|rate| *rate >= least).map(ByteRate::per_second) }
+    }
 }
 
 /// Checks that the reservations fit, in the order given; the first VM that does not is named.
 // rule: mclock.admission
-pub fn admit<'a>(
-    capacity: &Capacity,
-    vms: impl IntoIterator<Item = (&'a str, &'a Policy)>,
-) -> Result<(), AdmissionError> {
-    let (mut requests, mut bytes) = (Vec::new(), Vec::new());
-    for (vm, policy) in vms {
-        requests.extend(policy.reservation.iops.map(|iops| (vm, iops.milli())));
-        bytes.extend(policy.reservation.bytes.map(|rate| (vm, rate.bytes_per_second())));
-    }
-    let show_iops = |milli: u64| if milli == 0 { "0 iops".to_owned() } else { Iops::from_milli(milli).to_string() };
-    let show_bytes = |rate: u64| if rate == 0 { "0B/s".to_owned() } else { ByteRate::per_second(rate).to_string() };
-    fits(&requests, capacity.iops.map(Iops::milli), "capacity", show_iops)?;
-    fits(&bytes, capacity.bytes.map(ByteRate::bytes_per_second), "bandwidth", show_bytes)
-}
-
-fn fits(
-    asked: &[(&str, u64)],
-    capacity: Option<u64>,
-    missing: &'static str,
-    show: impl Fn(u64) -> String,
-) -> Result<(), AdmissionError> {
-    let mut reserved = 0u64;
-    for (others, &(vm, rate)) in asked.iter().enumerate() {
-        let vm = vm.to_owned();
-        let Some(capacity) = capacity else {
-            return Err(AdmissionError::NoCapacity { vm, asked: show(rate), missing });
-        };
-        let sum = reserved.saturating_add(rate);
-        if sum > capacity {
+pub fn admit<'a>(supply: &Supply, vms: impl IntoIterator<Item = (&'a str, &'a Policy)>) -> Result<(), AdmissionError> {
+    let (mut before, mut reserved) = (Vec::<(&str, &Policy)>::new(), 0u128);
+    for (vm, policy) in vms.into_iter().filter(|(_, policy)| policy.is_reserved()) {
+        let missing = supply.missing(&policy.reservation);
+        if !missing.is_empty() {
+            return Err(AdmissionError::NoCapacity { vm: vm.to_owned(), reservation: policy.reservation, missing });
+        }
+        let sum = reserved.saturating_add(supply.units(&policy.reservation).0);
+        let most = supply.most();
+        if sum > most {
+            let others: Vec<Claim> = before.iter().map(|(vm, policy)| supply.claim(vm, policy)).collect();
             return Err(AdmissionError::Over(Box::new(Shortfall {
-                vm,
-                asked: show(rate),
-                reserved: show(reserved),
+                claim: supply.claim(vm, policy),
                 others,
-                sum: show(sum),
-                capacity: show(capacity),
-                short: show(sum - capacity),
-                free: show(capacity - reserved),
+                reserved: supply.part(reserved),
+                sum: supply.part(sum),
+                most: Part(Percent::WHOLE.hundredths() - supply.weight_floor.hundredths()),
+                weight_floor: supply.weight_floor,
+                short: supply.part(sum - most),
+                free: supply.largest(most - reserved, &policy.reservation),
             })));
         }
+        before.push((vm, policy));
         reserved = sum;
     }
     Ok(())
 }
 
-/// Checks that the volumes of one VM reserve at most what the VM does.
+/// Checks that the volumes of one VM reserve at most what the VM does, in requests and in bytes.
 // rule: mclock.volume-sum
 pub fn volumes_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy>) -> Result<(), ChangeError> {
     let (mut milli, mut bytes) = (0u64, 0u64);
@@ -135,6 +332,36 @@ pub fn volumes_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy
     Ok(())
 }
 
+/// Checks the same on a device whose capacity and bandwidth are both known: the volumes' parts of the device may not
+/// exceed the VM's part.
+///
+/// Example: 1000 iops and 100 MiB/s. A VM that reserves 500 iops and 50 MiB/s has 50 % of the device. Two volumes, one
+/// with 500 iops and one with 50 MiB/s, need 100 %. On other devices only the sums are checked: [`volumes_fit`].
+// rule: mclock.volume-sum
+pub fn volumes_fit_device<'a>(
+    supply: &Supply,
+    vm: &Policy,
+    volumes: impl IntoIterator<Item = &'a Policy> + Clone,
+) -> Result<(), ChangeError> {
+    volumes_fit(vm, volumes.clone())?;
+    if supply.capacity.iops.is_none() || supply.capacity.bytes.is_none() {
+        return Ok(());
+    }
+    let units = |policy: &Policy| supply.units(&policy.reservation).0;
+    let sum = volumes.into_iter().map(units).fold(0u128, u128::saturating_add);
+    if sum <= units(vm) {
+        return Ok(());
+    }
+    // Rounded up, so that a VM with this much is accepted.
+    let (capacity, bandwidth) = supply.figures();
+    let up = |each: u128| u64::try_from(sum.div_ceil(each)).unwrap_or(u64::MAX);
+    let (iops, bytes) = (Iops::from_milli(up(bandwidth)), ByteRate::per_second(up(capacity)));
+    Err(ChangeError::VolumesOverReserve {
+        volumes: format!("{} of the device (as much as {iops} or {bytes})", supply.part(sum)),
+        vm: format!("{} of it", supply.part(units(vm))),
+    })
+}
+
 /// Little's law: what must be reserved so that a VM that keeps `outstanding` requests queued sees `latency` on average.
 ///
 /// \[mclock\] eq. (6): 8 outstanding at 25 ms need 320 IOPS, 32 at 65 ms need 492.
@@ -149,6 +376,23 @@ pub fn reservation_for(outstanding: u32, latency: Duration) -> Iops {
 mod tests {
     use super::*;
 
+    /// A disk of 1000 iops and, if stated, 100 MiB/s.
+    fn supply(bandwidth: Option<u64>, floor: u16) -> Supply {
+        let bytes = bandwidth.map(|mib| ByteRate::per_second(Bytes::mib(mib).0));
+        let capacity = Capacity { iops: Some(Iops::per_second(1000)), bytes };
+        Supply { capacity, weight_floor: Percent::from_hundredths(floor), medium: Medium::Disk }
+    }
+
+    fn reserving(iops: Option<u64>, mib: Option<u64>) -> Policy {
+        let bytes = mib.map(|mib| ByteRate::per_second(Bytes::mib(mib).0));
+        Policy { reservation: Reservation { iops: iops.map(Iops::per_second), bytes }, ..Policy::default() }
+    }
+
+    fn admits(supply: &Supply, policies: &[Policy]) -> Result<(), AdmissionError> {
+        let names: Vec<String> = (0..policies.len()).map(|number| format!("vm{number}")).collect();
+        admit(supply, names.iter().map(String::as_str).zip(policies))
+    }
+
     #[test]
     fn the_papers_examples_of_littles_law() {
         assert_eq!(reservation_for(8, Duration::from_millis(25)), Iops::per_second(320));
@@ -158,20 +402,102 @@ mod tests {
     // rule: mclock.admission
     #[test]
     fn a_sum_over_capacity_is_refused_with_the_arithmetic() {
-        let capacity = Capacity { iops: Some(Iops::per_second(1000)), bytes: None };
-        let (a, b) = (Policy::default().reserving(600), Policy::default().reserving(500));
-        assert_eq!(admit(&capacity, [("a", &a), ("c", &Policy::default())]), Ok(()));
-        let error = admit(&capacity, [("a", &a), ("b", &b)]).unwrap_err().to_string();
+        let (a, b) = (reserving(Some(600), None), reserving(Some(500), None));
+        assert_eq!(admits(&supply(None, 200), &[a, Policy::default()]), Ok(()));
         assert_eq!(
-            error,
-            "Reserved already 600 iops by 1 VMs, b asks for 500 iops, together 1100 iops; the device's capacity is \
-             1000 iops: short by 100 iops. Lower the reservation to 400 iops at most, or place the VM on another device"
+            admits(&supply(None, 200), &[a, Policy::default(), b]).unwrap_err().to_string(),
+            "VM vm2 reserves 500 iops, 50% of the device by requests; 1 VM reserves 60% already, together 110%; at most 98% \
+             can be reserved, since weight_floor is 2%: short by 12% (before it: vm0 60% by requests). Lower it to 380 \
+             iops at most, or place the VM on another device"
         );
-        let none = admit(&Capacity::default(), [("a", &a)]).unwrap_err().to_string();
-        assert!(none.contains("states no capacity"), "{none}");
-        let mut bytes = Policy::default();
-        bytes.reservation.bytes = Some(ByteRate::per_second(Bytes::mib(1).0));
-        assert!(admit(&capacity, [("d", &bytes)]).unwrap_err().to_string().contains("bandwidth"));
+        let nothing = Supply { capacity: Capacity::default(), ..supply(None, 200) };
+        let none = admits(&nothing, &[a]).unwrap_err().to_string();
+        assert!(none.contains("VM vm0 reserves 600 iops, but the device states no capacity;"), "{none}");
+    }
+
+    // rule: mclock.admission
+    #[test]
+    fn all_requests_and_all_bytes_of_a_device_are_not_sold_to_two_vms() {
+        let (requests, bytes) = (reserving(Some(1000), None), reserving(None, Some(100)));
+        let both = [requests, bytes];
+        assert!(admits(&supply(Some(100), 0), &both[..1]).is_ok() && admits(&supply(Some(100), 0), &both[1..]).is_ok());
+        let refusal = admits(&supply(Some(100), 0), &both).unwrap_err().to_string();
+        assert!(
+            refusal.contains("together 200%; at most 100% can be reserved: short by 100% (before it: vm0 100% by requests). Lower the other"),
+            "{refusal}"
+        );
+        // One VM takes the larger of its two parts, not their sum.
+        assert_eq!(admits(&supply(Some(100), 0), &[reserving(Some(1000), Some(100))]), Ok(()));
+        let halves = [reserving(Some(500), Some(20)), reserving(Some(100), Some(40)), reserving(Some(10), Some(10))];
+        assert_eq!(admits(&supply(Some(100), 0), &halves), Ok(()));
+        let refusal =
+            admits(&supply(Some(100), 0), &[halves[0], halves[1], reserving(Some(20), Some(11))]).unwrap_err();
+        let AdmissionError::Over(short) = refusal else { panic!("{refusal}") };
+        assert_eq!((short.claim.binding, show(&short.free).as_str()), (Currency::Bytes, "100 iops and 10MiB/s"));
+        assert_eq!(short.listed(), " (before it: vm0 50% by requests, vm1 40% by bytes)");
+    }
+
+    // rule: mclock.admission
+    #[test]
+    fn bytes_without_a_capacity_in_requests_were_admitted() {
+        let bandwidth = Capacity { iops: None, bytes: Some(ByteRate::per_second(Bytes::mib(100).0)) };
+        let disk = Supply { capacity: bandwidth, ..supply(None, 0) };
+        let refusal = admits(&disk, &[reserving(None, Some(10))]).unwrap_err().to_string();
+        assert!(refusal.starts_with("VM vm0 reserves 10MiB/s, but the device states no capacity;"), "{refusal}");
+        let link = Supply { medium: Medium::Network, ..disk };
+        assert_eq!(admits(&link, &[reserving(None, Some(100))]), Ok(()), "a link transfers bytes alone");
+        let refusal = admits(&supply(None, 0), &[reserving(None, Some(10))]).unwrap_err().to_string();
+        assert!(refusal.contains("states no bandwidth;"), "{refusal}");
+        let nothing = Supply { capacity: Capacity::default(), ..supply(None, 0) };
+        let refusal = admits(&nothing, &[reserving(Some(5), Some(10))]).unwrap_err().to_string();
+        assert!(refusal.contains("reserves 5 iops and 10MiB/s, but the device states no capacity and no bandwidth;"));
+    }
+
+    // rule: mclock.admission
+    #[test]
+    fn all_but_the_floor_is_admitted_and_not_a_thousandth_more() {
+        let milli = |milli| Policy {
+            reservation: Reservation { iops: Some(Iops::from_milli(milli)), bytes: None },
+            ..Policy::default()
+        };
+        for bandwidth in [None, Some(100), Some(77)] {
+            let supply = supply(bandwidth, 200);
+            assert_eq!(admits(&supply, &[milli(980_000)]), Ok(()));
+            assert_eq!(admits(&supply, &[milli(326_667), milli(326_667), milli(326_666)]), Ok(()));
+            let over = admits(&supply, &[milli(326_667), milli(326_667), milli(326_667)]).unwrap_err();
+            let AdmissionError::Over(short) = over else { panic!("{over}") };
+            assert_eq!(
+                (short.sum, short.short, short.free.iops),
+                (Part(9801), Part(1), Some(Iops::from_milli(326_666)))
+            );
+        }
+        // What is said to be free is free, and no byte more: 98 % of 77 MiB/s is not a whole number.
+        let supply = supply(Some(77), 200);
+        let bytes = |rate| Policy {
+            reservation: Reservation { iops: None, bytes: Some(ByteRate::per_second(rate)) },
+            ..Policy::default()
+        };
+        let AdmissionError::Over(short) = admits(&supply, &[milli(333_333), bytes(u64::MAX)]).unwrap_err() else {
+            panic!("more than there is")
+        };
+        let free = short.free.bytes.unwrap().bytes_per_second();
+        assert_eq!(admits(&supply, &[milli(333_333), bytes(free)]), Ok(()));
+        assert!(admits(&supply, &[milli(333_333), bytes(free + 1)]).is_err());
+    }
+
+    #[test]
+    fn the_largest_rates_do_not_overflow() {
+        let most = Reservation { iops: Some(Iops::from_milli(u64::MAX)), bytes: Some(ByteRate::per_second(u64::MAX)) };
+        let capacity = Capacity { iops: most.iops, bytes: most.bytes };
+        let supply = Supply { capacity, weight_floor: Percent::ZERO, medium: Medium::Disk };
+        let policy = Policy { reservation: most, ..Policy::default() };
+        assert_eq!(admits(&supply, &[policy]), Ok(()));
+        assert!(admits(&supply, &[policy, policy]).is_err());
+        assert_eq!(supply.reserved(&[policy; 3]), Some(Part(30_000)));
+        assert_eq!(
+            [0, 1, 10, 205, 10_010].map(|part| Part(part).to_string()),
+            ["0%", "0.01%", "0.1%", "2.05%", "100.1%"]
+        );
     }
 
     // rule: mclock.volume-sum
@@ -182,5 +508,23 @@ mod tests {
         assert_eq!(volumes_fit(&vm, [&half, &half]), Ok(()));
         assert!(volumes_fit(&vm, [&half, &half, &half]).is_err());
         assert!(volumes_fit(&Policy::default(), [&half]).unwrap_err().to_string().contains("the VM only nothing"));
+    }
+
+    // rule: mclock.volume-sum
+    #[test]
+    fn the_requests_and_the_bytes_of_a_vm_are_not_sold_to_two_volumes() {
+        let vm = reserving(Some(500), Some(50));
+        let (requests, bytes) = (reserving(Some(500), None), reserving(None, Some(50)));
+        assert_eq!(volumes_fit_device(&supply(None, 200), &vm, [&requests, &bytes]), Ok(()), "bandwidth not known");
+        let refusal = volumes_fit_device(&supply(Some(100), 200), &vm, [&requests, &bytes]).unwrap_err().to_string();
+        assert_eq!(
+            refusal,
+            "Volumes of one VM reserve 100% of the device (as much as 1000 iops or 100MiB/s) together, the VM only 50% of \
+             it; raise the VM's reservation or lower theirs"
+        );
+        let halves = [reserving(Some(250), Some(25)); 2];
+        assert_eq!(volumes_fit_device(&supply(Some(100), 200), &vm, &halves), Ok(()));
+        let raised = reserving(Some(1000), Some(50));
+        assert_eq!(volumes_fit_device(&supply(Some(100), 200), &raised, [&requests, &bytes]), Ok(()));
     }
 }

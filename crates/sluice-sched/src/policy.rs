@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{ByteRate, Iops, Weight};
 
-/// A guaranteed minimum; where both are given, both hold (the later tag counts).
+/// A guaranteed minimum; where both are given, each is a minimum of its own, and one request may serve both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reservation {
     /// Normalised requests per second.
@@ -88,7 +88,8 @@ pub struct Policy {
     pub limit: Limit,
     /// Share of what is left; `None`: served by its reservation alone.
     pub weight: Option<Weight>,
-    /// Burst of the limiter in normalised requests; `None`: the device's depth.
+    /// Burst of the limiter: requests of the reference size, counted in requests and in bytes. `None`: the device's depth
+    /// times the largest read or write that goes to the device as one (256 KiB), by its cost and by its bytes.
     pub burst: Option<u32>,
     /// Idle credit in normalised requests, at most 256. \[mclock\] 3.1, "Burst Handling".
     pub idle_credit: u32,

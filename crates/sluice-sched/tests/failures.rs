@@ -8,9 +8,9 @@ mod common;
 
 use common::analysis::{assert_close, cost, window_max};
 use common::*;
-use sluice_sched::admission::{self, Capacity};
+use sluice_sched::admission::{self, Capacity, Supply};
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::*;
 
 const BOTH: [fn() -> Subject; 2] = [product, paper];
@@ -362,8 +362,9 @@ fn over_committed(subject: &Subject, floor: bool) -> Vec<f64> {
 fn failure_14_over_commit_without_admission_control() {
     let vms = [("a", 100), ("b", 100), ("c", 20)].map(|(vm, iops)| (vm, Policy::default().reserving(iops)));
     let capacity = Capacity { iops: Some(Iops::per_second(150)), bytes: None };
-    let refusal = admission::admit(&capacity, vms.iter().map(|(vm, policy)| (*vm, policy))).unwrap_err();
-    assert!(refusal.to_string().contains("short by 50 iops"), "{refusal}");
+    let supply = Supply { capacity, weight_floor: Percent::ZERO, medium: Medium::Disk };
+    let refusal = admission::admit(&supply, vms.iter().map(|(vm, policy)| (*vm, policy))).unwrap_err();
+    assert!(refusal.to_string().contains("together 133.34%; at most 100%"), "{refusal}");
 
     let proportional = 150.0 / 220.0;
     let due = [100.0 * proportional, 100.0 * proportional, 20.0 * proportional, 0.0];

@@ -126,8 +126,8 @@ fn a_missing_file_is_an_error_of_that_file() {
 #[test]
 fn check_says_what_a_right_file_promises() {
     let ended = said(&["check", &example("host.toml")]);
-    let expected = " DEVICE  SCHEDULER  VMS  VOLUMES  CAPACITY                 RESERVED           \n \
-                    nvme0   mclock     3    4        40000 iops@8KiB, 2GiB/s  2492.307 iops@8KiB \nNo errors\n";
+    let expected = " DEVICE  SCHEDULER  VMS  VOLUMES  CAPACITY                 RESERVED                    FLOOR \n \
+         nvme0   mclock     3    4        40000 iops@8KiB, 2GiB/s  2492.307 iops@8KiB (6.24%)  2%    \nNo errors\n";
     assert_said(&ended, 0, expected, "");
     let ended = said(&["-o", "json", "check", &example("two-vms.toml")]);
     let expected = json!({
@@ -136,7 +136,8 @@ fn check_says_what_a_right_file_promises() {
         "devices": [{
             "device": "disk", "scheduler": "mclock", "depth": 32, "reference_size_bytes": 8192,
             "capacity_iops": 2000.0, "bandwidth_bytes_per_second": null, "reserved_iops": 500.0,
-            "reserved_bytes_per_second": 0, "vms": 2, "volumes": 2,
+            "reserved_bytes_per_second": 0, "reserved_percent": 25.0, "weight_floor_percent": 2.0, "vms": 2,
+            "volumes": 2,
         }],
     });
     assert_eq!((ended.code(), json_of(&ended.stdout), ended.stderr.as_str()), (Some(0), expected, ""));
@@ -146,15 +147,18 @@ fn check_says_what_a_right_file_promises() {
 fn check_counts_what_is_reserved_in_bytes_too() {
     let place = Place::new();
     let volume = |vm| format!("[vm.{vm}]\nreservation = \"10MiB/s\"\n") + &place.volume(vm, "v", &place.file(vm), "");
-    let host = place.device("bandwidth = \"100MiB/s\"") + &volume("a") + &volume("b");
+    let device = "capacity = \"1000 iops\"\nbandwidth = \"100MiB/s\"\nmclock = { weight_floor = \"0.5%\" }";
+    let host = place.device(device) + &volume("a") + &volume("b");
     let file = place.write("host.toml", host);
     let check = |format| run(sluice().args(["-o", format, "check"]).arg(&file)).ok();
     let (table, json) = (check("table"), json_of(&check("json")));
-    assert!(table.contains(" 100MiB/s  0 iops@8KiB, 20MiB/s "), "{table}");
+    assert!(table.contains(" 1000 iops@8KiB, 100MiB/s  0 iops@8KiB, 20MiB/s (20%)  0.5% "), "{table}");
     assert_eq!(json["devices"][0]["reserved_bytes_per_second"], 20 << 20, "{json}");
+    let (part, floor) = (&json["devices"][0]["reserved_percent"], &json["devices"][0]["weight_floor_percent"]);
+    assert_eq!((part, floor), (&json!(20.0), &json!(0.5)), "{json}");
     let nothing = place.write("host.toml", place.device("") + &place.volume("a", "v", &place.file("a"), ""));
     let table = run(sluice().arg("check").arg(nothing)).ok();
-    assert!(table.contains(" not stated  0 iops@8KiB "), "{table}");
+    assert!(table.contains(" not stated  0 iops@8KiB (0%)  2% "), "{table}");
 }
 
 #[test]

@@ -77,8 +77,8 @@ fn who_asks_for_a_change_is_told_what_is_wrong_with_it_and_not_with_others() {
     let host = host(&place) + "[vm.z]\nreservation = \"400 iops\"\n" + &place.volume("z", "v", &own, "");
     let _daemon = Daemon::serve(&place, &host);
     let short = ask(&place, &["set", "a", "reservation=700 iops"]).failed();
-    assert!(short.contains("VM a asks for 700 iops@8KiB, reserved already 400 iops@8KiB by 1 VM"), "{short}");
-    assert!(short.contains("--> change of a:") && short.contains("lower it to 600 iops@8KiB at most"), "{short}");
+    assert!(short.contains("VM a reserves 700 iops@8KiB, 70% of the device by requests"), "{short}");
+    assert!(short.contains("--> change of a:") && short.contains("lower it to 580 iops@8KiB at most"), "{short}");
     let attach = |source: &Path, socket: &str, more: &[&str]| {
         let keys =
             [("source", source.display().to_string()), ("export.socket", place.socket(socket).display().to_string())];
@@ -94,6 +94,34 @@ fn who_asks_for_a_change_is_told_what_is_wrong_with_it_and_not_with_others() {
     assert!(name.contains("Volume b/v: the export name 'z/v' is that of z/v"), "{name}");
 }
 
+/// 600 of 1000 iops are reserved; at run time others came for 50 of 100 MiB/s.
+#[test]
+fn a_device_was_sold_twice_by_set_attach_and_reload() {
+    let place = Place::new();
+    let (own, free) = (place.image("own.img", MIB), place.image("free.img", MIB));
+    let host = host(&place).replace("capacity", "bandwidth = \"100MiB/s\"\ncapacity")
+        + "[vm.z]\nreservation = \"600 iops\"\n"
+        + &place.volume("z", "v", &own, "")
+        + "[vm.b]\nreservation = \"50MiB/s\"\n";
+    let daemon = Daemon::serve(&place, &host);
+    let sum = "by bytes (bandwidth = 100MiB/s); 1 VM reserves 60% already, together 110%; at most 98% can be reserved";
+    let set = ask(&place, &["set", "a", "reservation=50MiB/s"]).failed();
+    assert!(set.contains(sum) && set.contains("lower it to 38MiB/s at most"), "{set}");
+    let keys = [("source", free), ("export.socket", place.volume_socket("b", "v"))];
+    let keys = keys.map(|(key, value)| format!("{key}={}", value.display()));
+    let attach = ["attach", "b/v", "device=disk", &keys[0], &keys[1]];
+    let attached = ask(&place, &attach).failed();
+    assert!(attached.contains("VM b reserves 50MiB/s, 50% of the device ") && attached.contains(sum), "{attached}");
+    let said = daemon.reload(&host.replace("weight = 100", "reservation = \"50MiB/s\""));
+    assert!(said.contains("everything stays as it was") && said.contains("together 110%"), "{said}");
+    // What is free is admitted, and then nothing more.
+    json(ask(&place, &["set", "a", "reservation=38MiB/s"]));
+    let attached = ask(&place, &attach).failed();
+    assert!(attached.contains(sum), "{attached}");
+    json(ask(&place, &["set", "b", "reservation=none"]));
+    json(ask(&place, &attach));
+}
+
 #[test]
 fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     let place = Place::new();
@@ -101,7 +129,7 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     let refused = ask(&place, &["set", "a", "reservation=2000 iops"]);
     assert_eq!(refused.code(), Some(1));
     let said = refused.failed();
-    assert!(said.contains("the capacity is 1000 iops@8KiB: short by 1000 iops"), "{said}");
+    assert!(said.contains("(capacity = 1000 iops@8KiB); at most 98% can be reserved"), "{said}");
     let cases: [(&[&str], i32, &str); 8] = [
         (&["set", "a", "wieght=3"], 1, "did you mean 'weight'?"),
         (&["set", "b", "weight=3"], 3, "There is no VM b; there are a"),

@@ -171,11 +171,11 @@ fn a_scenario_that_promises_too_much_is_refused_unless_admission_is_off() {
     let file = place.write("s.toml", &text);
     let refused = run(sluice().args(["sim", "run"]).arg(file));
     assert_eq!(refused.code(), Some(1));
-    assert!(refused.stderr.contains("short by 100 iops@8KiB") && refused.stdout.is_empty(), "{}", refused.stderr);
+    assert!(refused.stderr.contains("short by 22%") && refused.stdout.is_empty(), "{}", refused.stderr);
     let file = place.write("s.toml", text.replace("warm_up", "admission = \"off\"\nwarm_up"));
     let run = run(sluice().args(["sim", "run"]).arg(&file));
     assert_eq!(run.code(), Some(0), "{}", run.stderr);
-    assert!(run.stderr.contains("warning: ") && run.stderr.contains("short by 100 iops@8KiB"), "{}", run.stderr);
+    assert!(run.stderr.contains("warning: ") && run.stderr.contains("short by 22%"), "{}", run.stderr);
 }
 
 fn in_folder(place: &Place, arguments: &[&str]) -> Ended {

@@ -378,7 +378,9 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
     }
     guest.progress("vda", 200);
     // What a limit holds back waits in the guest while it is paused, and not the pause for the limit.
-    let limit = |limit: &str| run(sluice().args(["set", "a", limit, "--socket"]).arg(place.socket("control"))).ok();
+    let limit = |limit: &str| {
+        run(sluice().args(["set", "a", limit, "allow_slow=true", "--socket"]).arg(place.socket("control"))).ok()
+    };
     limit("limit=3 iops");
     until("its requests wait", || daemon.accounts().vm("a")["outstanding"].as_u64() >= Some(16));
     guest.qmp.execute("stop", &json!({}));

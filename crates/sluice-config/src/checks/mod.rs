@@ -1,5 +1,7 @@
 //! What can only be seen across the tables: promises against devices, and things that two must not share.
 
+pub(crate) mod admission;
+pub(crate) mod bursts;
 mod patience;
 pub(crate) mod promises;
 mod sharing;

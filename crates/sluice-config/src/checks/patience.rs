@@ -3,15 +3,20 @@
 //! The daemon takes in one window of a VM's requests and passes them on at the rate of its limit, so a request is held for
 //! as long as the limit needs for a window: the VM's, or that of one of its volumes, which may fill the window alone. Guests
 //! give up after some time (SCSI drivers after 30 s by default).
+//!
+//! A limit in requests counts costs. Example: a window of 128 requests and 32 MiB may hold 127 small requests and one that
+//! goes to the device as 128 pieces of 256 KiB, which cost about as much as 358 requests of 8 KiB. A burst does not matter:
+//! what passes at once is owed to the limit, and the last request of a window that is filled again waits as long.
 
 use core::time::Duration;
 
-use sluice_sched::Policy;
 use sluice_sched::policy::Field;
+use sluice_sched::{Kind, Policy};
 
 use super::Draft;
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
+use crate::model::Device;
 use crate::source::Place;
 
 /// Longest that a limit may hold a request, unless the VM allows more.
@@ -44,7 +49,7 @@ struct Slow<'a> {
 
 fn held<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<Slow<'a>> {
     let (limit, window) = (policy.limit, device.device.window);
-    let requests = limit.iops.map(|iops| f64::from(window.requests) * 1000.0 / iops.milli() as f64);
+    let requests = limit.iops.map(|iops| window_cost(&device.device) * 1000.0 / iops.milli() as f64);
     let bytes = limit.bytes.map(|bytes| window.bytes as f64 / bytes.bytes_per_second() as f64);
     let mut by = [(requests, "requests"), (bytes, "bytes")].into_iter();
     by.find_map(|(seconds, what)| {
@@ -53,11 +58,22 @@ fn held<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<Slow<'a>> {
     })
 }
 
+/// The most that a full window of reads and writes costs, in normalised requests.
+fn window_cost(device: &Device) -> f64 {
+    let (window, facts) = (device.window, device.facts(false));
+    let cost = |length: u64| facts.cost.cost(Kind::Write, u32::try_from(length).unwrap_or(u32::MAX)).as_f64();
+    let largest = facts.piece_max.0;
+    let pieces = window.bytes / largest;
+    cost(largest) * pieces as f64
+        + cost(0) * f64::from(window.requests.saturating_sub(1))
+        + cost(window.bytes % largest)
+}
+
 fn refuse(vm: &str, whose: &str, place: Place, slow: &Slow<'_>, report: &Report) {
     let Slow { device, seconds, what } = slow;
     let on = &device.device.name;
     let message = format!(
-        "{whose}: its limit of {what} needs {seconds:.0} s for a full window of device {on}: its guest would take the disk for dead"
+        "{whose}: its limit of {what} needs up to {seconds:.0} s for a full window of device {on}: its guest would take the disk for dead"
     );
     let hint = format!("raise the limit, lower window.{what} of [device.{on}], or set allow_slow = true in [vm.{vm}]");
     report.error(place, message, hint);

@@ -1,11 +1,13 @@
 //! Can what is promised be given: policies against themselves, against the schedulers, and against the capacities.
 
-use sluice_sched::admission::{self, AdmissionError, Capacity};
+use sluice_sched::Descriptor;
+use sluice_sched::admission;
 use sluice_sched::policy::{Field, PolicyError};
 use sluice_sched::schedulers;
-use sluice_sched::{Bytes, Descriptor, Policy};
 
 use super::Draft;
+use super::admission::check_capacity;
+use super::bursts::check_burst;
 use crate::device::{DeviceDraft, other_size_hint};
 use crate::diagnostics::Report;
 use crate::model::Device;
@@ -38,6 +40,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
             if let Some(device) = device.filter(|_| !part.broken) {
                 check_sizes(part, device, report);
                 check_enforced(part, inside, device, report);
+                check_burst(part, inside, device, report);
             }
         }
         if volume.volume.buffered {
@@ -48,8 +51,8 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
         }
     }
     let devices = vm.devices();
-    for device in &devices {
-        check_volumes(vm, device, draft.devices.get(*device), report);
+    for device in devices.iter().filter_map(|name| draft.devices.get(*name)) {
+        check_volumes(vm, device, report);
     }
     check_use(vm, &devices, report);
 }
@@ -161,10 +164,11 @@ fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> Str
     }
 }
 
-/// Volumes of a VM that reserve more than the VM does.
-fn check_volumes(vm: &VmDraft, name: &str, device: Option<&DeviceDraft>, report: &Report) {
-    let reference = device.map_or(Bytes::kib(8), |device| device.device.reference);
-    let on_device = |volume: &&VolumeDraft| volume.volume.device == name;
+/// Refuses volumes of a VM that together reserve more than the VM does.
+fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
+    let device = &device.device;
+    let (name, reference, supply) = (&device.name, device.reference, device.supply());
+    let on_device = |volume: &&VolumeDraft| volume.volume.device == *name;
     let reserving = |volume: &&VolumeDraft| volume.volume.policy.is_reserved();
     let volumes: Vec<&VolumeDraft> = vm.volumes.iter().filter(on_device).filter(reserving).collect();
     if vm.part.broken || volumes.iter().any(|volume| volume.part.broken) {
@@ -172,7 +176,7 @@ fn check_volumes(vm: &VmDraft, name: &str, device: Option<&DeviceDraft>, report:
     }
     for count in 1..=volumes.len() {
         let first = volumes[..count].iter().map(|volume| &volume.volume.policy);
-        if let Err(error) = admission::volumes_fit(&vm.policy(), first) {
+        if let Err(error) = admission::volumes_fit_device(&supply, &vm.policy(), first) {
             let last = volumes[count - 1];
             let place = last.part.place_of(Field::Reservation).map_or(vm.place, |(place, _)| place);
             let (what, hint) = split_advice(&error.to_string());
@@ -193,76 +197,5 @@ fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
         // rule: mclock.two-devices
         let message = format!("VM {name} has volumes on {} devices: {}", devices.len(), devices.join(", "));
         report.warn(vm.place, message, "its policy holds on each of them separately".to_owned());
-    }
-}
-
-/// Reservations that the device cannot keep, requests and bytes each.
-fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Report) {
-    let uses = |vm: &&VmDraft| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
-    let vms = draft.vms.iter().filter(uses).map(|vm| (vm.name.as_str(), &vm.part)).collect::<Vec<_>>();
-    check_admission(device, &Room { capacity: device.device.capacity, of: String::new() }, &vms, report);
-}
-
-/// What reservations have to fit into.
-pub(crate) struct Room {
-    pub(crate) capacity: Capacity,
-    /// Of which nodes of the device, if not of the only one: " of its 3 nodes".
-    pub(crate) of: String,
-}
-
-/// The same of VMs by their names: whether they fit.
-pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
-    let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
-    // Who states his reservation last is the one who has no room: a change comes after the files.
-    sound.sort_by_key(|(_, part)| part.place_of(Field::Reservation).map(|(place, _)| place));
-    let vms: Vec<(&str, Policy)> = sound.into_iter().map(|(name, part)| (*name, part.policy())).collect();
-    let requests = |policy: &mut Policy| policy.reservation.bytes = None;
-    let bytes = |policy: &mut Policy| policy.reservation.iops = None;
-    let mut fit = true;
-    for keep_one in [&requests as &dyn Fn(&mut Policy), &bytes] {
-        let mut kept = vms.clone();
-        kept.iter_mut().for_each(|(_, policy)| keep_one(policy));
-        let named = kept.iter().map(|(vm, policy)| (*vm, policy));
-        if let Err(error) = admission::admit(&room.capacity, named) {
-            refuse_admission(device, &room.of, &error, parts, report);
-            fit = false;
-        }
-    }
-    fit
-}
-
-fn refuse_admission(device: &DeviceDraft, of: &str, error: &AdmissionError, parts: &[(&str, &Part)], report: &Report) {
-    let device = &device.device;
-    let (name, reference) = (&device.name, device.reference);
-    let at_size = |rate: &str| if rate.ends_with("iops") { format!("{rate}@{reference}") } else { rate.to_owned() };
-    let (vm, message, hint) = match error {
-        AdmissionError::NoCapacity { vm, asked, missing } => {
-            let asked = at_size(asked);
-            let example = if *missing == "capacity" { "40000 iops" } else { "2GiB/s" };
-            let message = format!("Device {name}: VM {vm} reserves {asked}, but the device states no {missing}");
-            (vm, message, format!("add {missing} = \"{}\" to [device.{name}]: what it does at worst", at_size(example)))
-        }
-        AdmissionError::Over(short) => {
-            let others = if short.others == 1 { "1 VM".to_owned() } else { format!("{} VMs", short.others) };
-            let message = format!(
-                "Device {name}: VM {} asks for {}, reserved already {} by {others}, together {}; the capacity{of} is {}: \
-                 short by {}",
-                short.vm,
-                at_size(&short.asked),
-                at_size(&short.reserved),
-                at_size(&short.sum),
-                at_size(&short.capacity),
-                at_size(&short.short)
-            );
-            let hint = format!("lower it to {} at most, or place the VM on another device", at_size(&short.free));
-            (&short.vm, message, hint)
-        }
-    };
-    let part = parts.iter().find(|(name, _)| name == vm).map(|(_, part)| part);
-    let place = part.and_then(|part| part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
-    if device.admission {
-        report.error(place, message, hint);
-    } else {
-        report.warn(place, message, "admission is \"off\" there: reservations may not be kept".to_owned());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sluice_sched::admission::Capacity;
+use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::schedulers::mclock;
@@ -13,7 +13,7 @@ use sluice_sim::scenario::{self as sim};
 
 use super::choice::{chosen, parameters, unknown};
 use super::fields::{ACROSS_NODES, MODEL};
-use crate::checks::promises::Room;
+use crate::checks::admission::Room;
 use crate::device::{DeviceDraft, read_belief};
 use crate::reader::Reader;
 
@@ -42,13 +42,13 @@ impl Device {
             iops: iops.map(|iops| Iops::from_milli(iops.milli().saturating_mul(nodes))),
             bytes: bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second().saturating_mul(nodes))),
         };
-        Room { capacity, of: format!(" of its {nodes} nodes") }
+        Room { supply: Supply { capacity, ..self.draft.device.supply() }, of: format!(" of its {nodes} nodes") }
     }
 
     /// What one of them can.
     pub(super) fn room_of(&self, node: u32) -> Room {
         let of = if self.nodes == 1 { String::new() } else { format!(" of its node {node}") };
-        Room { capacity: self.draft.device.capacity, of }
+        Room { supply: self.draft.device.supply(), of }
     }
 }
 

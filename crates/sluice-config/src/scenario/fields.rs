@@ -57,7 +57,7 @@ pub static SIM: Section = Section {
             "admission",
             Kind::Word(&["on", "off"]),
             "\"on\"",
-            "off: reservations above the capacity are accepted, with a warning",
+            "off: reservations that do not fit the device, and bursts too small for them, are accepted with a warning",
         )
         .default("\"on\""),
     ]],

@@ -25,7 +25,9 @@ use sluice_sim::scenario::cpus::Host;
 use sluice_sim::scenario::models::Derived;
 use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 
-use crate::checks::promises::{Room, check_admission, check_enforced, check_itself, check_sizes};
+use crate::checks::admission::{Room, check_admission};
+use crate::checks::bursts::check_burst;
+use crate::checks::promises::{check_enforced, check_itself, check_sizes};
 use crate::diagnostics::{Diagnostic, Diagnostics, Report};
 use crate::dropins;
 use crate::policy::Part;
@@ -276,6 +278,7 @@ fn check_promises(draft: &Draft, report: &Report) {
             check_itself(&format!("VM {}", vm.name), &vm.part, vm.place, report);
         }
         check_part(vm, &vm.part, draft, report);
+        check_burst_of(vm, &vm.part, draft, report);
     }
     for name in draft.devices.keys() {
         check_device(name, &parts, draft, report);
@@ -285,6 +288,7 @@ fn check_promises(draft: &Draft, report: &Report) {
         let (vm, now) = (&draft.vms[name], in_force(&parts[name.as_str()], &entry.what));
         check_itself(&format!("VM {name}, changed"), &now, entry.place, report);
         check_part(vm, part, draft, report);
+        check_burst_of(vm, &now, draft, report);
         parts.insert(name, now);
         if let Some(device) = &vm.device {
             check_device(device, &parts, draft, report);
@@ -309,6 +313,15 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
         if device.medium == Some(Medium::Network) {
             refuse_requests(part, report);
         }
+    }
+}
+
+/// Checks the burst of a policy in force. Where policies hold across nodes the limit counts what all of them do and a node
+/// has no fixed part of the reservation, so nothing is known there.
+fn check_burst_of(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
+    let device = vm.device.as_ref().and_then(|name| draft.devices.get(name));
+    if let Some(device) = device.filter(|device| !device.draft.broken && !device.tells()) {
+        check_burst(part, false, &device.draft, report);
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 use sluice_config::{Device, Host};
-use sluice_sched::{ByteRate, Iops};
+use sluice_sched::admission::Part;
+use sluice_sched::{ByteRate, Iops, Percent};
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -25,6 +26,10 @@ struct Promised {
     volumes: usize,
     iops: f64,
     bytes: u64,
+    /// The part of the device that is reserved; `None` where its figures are not stated.
+    part: Option<Part>,
+    /// The part that admission leaves free.
+    floor: Percent,
 }
 
 impl Check {
@@ -45,6 +50,7 @@ fn promised(host: &Host, device: &Device) -> Promised {
     let here = |vm: &&sluice_config::Vm| vm.volumes.values().any(|volume| volume.device == device.name);
     let volumes = host.vms.values().flat_map(|vm| vm.volumes.values());
     let reservations = || host.vms.values().filter(here).map(|vm| vm.policy.reservation);
+    let supply = device.supply();
     Promised {
         vms: host.vms.values().filter(here).count(),
         volumes: volumes.filter(|volume| volume.device == device.name).count(),
@@ -52,6 +58,8 @@ fn promised(host: &Host, device: &Device) -> Promised {
         bytes: reservations()
             .filter_map(|reserved| reserved.bytes)
             .fold(0, |sum, rate| rate.bytes_per_second().saturating_add(sum)),
+        part: supply.reserved(host.vms.values().filter(here).map(|vm| &vm.policy)),
+        floor: supply.weight_floor,
     }
 }
 
@@ -60,7 +68,7 @@ fn print_json(host: &Host) {
         .devices
         .values()
         .map(|device| {
-            let Promised { vms, volumes, iops, bytes } = promised(host, device);
+            let Promised { vms, volumes, iops, bytes, part, floor } = promised(host, device);
             json!({
                 "device": device.name,
                 "scheduler": device.scheduler.name,
@@ -70,6 +78,8 @@ fn print_json(host: &Host) {
                 "bandwidth_bytes_per_second": device.capacity.bytes.map(ByteRate::bytes_per_second),
                 "reserved_iops": iops,
                 "reserved_bytes_per_second": bytes,
+                "reserved_percent": part.map(|part| part.0 as f64 / 100.0),
+                "weight_floor_percent": floor.hundredths() as f64 / 100.0,
                 "vms": vms,
                 "volumes": volumes,
             })
@@ -79,22 +89,24 @@ fn print_json(host: &Host) {
 }
 
 fn print_table(host: &Host) {
-    let mut table = output::table(&["DEVICE", "SCHEDULER", "VMS", "VOLUMES", "CAPACITY", "RESERVED"]);
+    let mut table = output::table(&["DEVICE", "SCHEDULER", "VMS", "VOLUMES", "CAPACITY", "RESERVED", "FLOOR"]);
     for device in host.devices.values() {
-        let Promised { vms, volumes, iops, bytes } = promised(host, device);
+        let Promised { vms, volumes, iops, bytes, part, floor } = promised(host, device);
         let in_requests = |iops: String| format!("{iops}@{}", device.reference);
         let requests = device.capacity.iops.map(|iops| in_requests(iops.to_string()));
         let bandwidth = device.capacity.bytes.map(|bytes| bytes.to_string());
         let capacity = both(requests, bandwidth).unwrap_or_else(|| "not stated".to_owned());
         let bytes = (bytes > 0).then(|| ByteRate::per_second(bytes).to_string());
         let reserved = both(Some(in_requests(format!("{iops} iops"))), bytes).expect("one of them is there");
+        let part = part.map_or_else(String::new, |part| format!(" ({part})"));
         table.add_row([
             device.name.clone(),
             device.scheduler.name.to_owned(),
             vms.to_string(),
             volumes.to_string(),
             capacity,
-            reserved,
+            reserved + &part,
+            floor.to_string(),
         ]);
     }
     output::line(&table.to_string());

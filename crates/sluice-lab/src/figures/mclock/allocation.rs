@@ -37,7 +37,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     setup: "A device of T requests per second, one at a time, T from 400 to 3000; three VMs with shares 100:200:300, reservations \
             250/250/0 IOPS and a limit of 1000 IOPS for the third; each keeps 32 random reads of 8 KiB outstanding. Below \
             T = 500 the reservations are more than the device gives: admission = \"off\". The expected division is equation \
-            (1) of the paper. SFQ(D) beside it knows shares alone.",
+            (1) of the paper, which keeps nothing for a VM without a reservation: weight_floor = \"0%\". SFQ(D) beside it knows \
+            shares alone.",
     device: "",
     rows: &[
         RowSpec {
@@ -75,7 +76,7 @@ fn off(got: &[f64; 3], due: &[f64; 3], capacity: f64) -> f64 {
 
 fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let hosts = [
-        ("product", Host::new("mclock", 1)),
+        ("product", Host::new("mclock", 1).text("weight_floor", "0%")),
         ("paper", Host::new("mclock", 1).text("mode", "paper")),
         ("SFQ(D)", Host::new("sfqd", 1)),
     ];

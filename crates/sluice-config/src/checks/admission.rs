@@ -1,0 +1,109 @@
+//! Whether the reservations of a device's VMs fit into it, and what a refusal says.
+
+use sluice_sched::admission::{self, AdmissionError, Currency, Shortfall, Supply};
+use sluice_sched::policy::{Field, Reservation};
+use sluice_sched::{Bytes, Policy};
+
+use super::Draft;
+use crate::device::DeviceDraft;
+use crate::diagnostics::Report;
+use crate::model::Device;
+use crate::policy::Part;
+use crate::source::Place;
+
+/// Checks the reservations of all VMs with a volume on the device.
+pub(super) fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Report) {
+    let uses = |vm: &&crate::vm::VmDraft| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
+    let vms = draft.vms.iter().filter(uses).map(|vm| (vm.name.as_str(), &vm.part)).collect::<Vec<_>>();
+    check_admission(device, &Room { supply: device.device.supply(), of: String::new() }, &vms, report);
+}
+
+/// What reservations have to fit into.
+pub(crate) struct Room {
+    pub(crate) supply: Supply,
+    /// Of which nodes of the device, if not of the only one: " of its 3 nodes".
+    pub(crate) of: String,
+}
+
+/// Checks the reservations of VMs, given with their names; returns whether they fit.
+pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
+    let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
+    // The VM whose reservation is stated last is the one that does not fit: a change comes after the files.
+    sound.sort_by_key(|(_, part)| part.place_of(Field::Reservation).map(|(place, _)| place));
+    let vms: Vec<(&str, Policy)> = sound.into_iter().map(|(name, part)| (*name, part.policy())).collect();
+    let named = vms.iter().map(|(vm, policy)| (*vm, policy));
+    let Err(error) = admission::admit(&room.supply, named) else { return true };
+    let device = &device.device;
+    let (vm, message, hint) = match &error {
+        AdmissionError::NoCapacity { vm, reservation, missing } => without_capacity(device, vm, reservation, missing),
+        AdmissionError::Over(short) => over(device, room, short),
+    };
+    let part = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| part);
+    let place = part.and_then(|part| part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
+    if device.admission {
+        report.error(place, message, hint);
+    } else {
+        report.warn(place, message, "admission is \"off\" there: reservations may not be kept".to_owned());
+    }
+    false
+}
+
+/// The VM, the message and the hint where the device states too little.
+fn without_capacity<'a>(
+    device: &Device,
+    vm: &'a str,
+    reservation: &Reservation,
+    missing: &[&str],
+) -> (&'a str, String, String) {
+    let (name, reference) = (&device.name, device.reference);
+    let requested = at_size(reservation, reference);
+    let why = if reservation.iops.is_none() && missing.contains(&"capacity") {
+        ", without which small requests cannot be counted"
+    } else {
+        ""
+    };
+    let message = format!(
+        "Device {name}: VM {vm} reserves {requested}, but the device states no {}{why}",
+        missing.join(" and no ")
+    );
+    let example = |key: &&str| match *key {
+        "capacity" => format!("capacity = \"40000 iops@{reference}\""),
+        key => format!("{key} = \"2GiB/s\""),
+    };
+    let lines: Vec<String> = missing.iter().map(example).collect();
+    (vm, message, format!("add {} to [device.{name}]: what it does at worst", lines.join(" and ")))
+}
+
+/// The same where the reservations are too large.
+fn over<'a>(device: &Device, room: &Room, short: &'a Shortfall) -> (&'a str, String, String) {
+    let (name, reference, claim) = (&device.name, device.reference, &short.claim);
+    let capacity = match claim.binding {
+        Currency::Requests => room.supply.capacity.iops.map(|iops| format!("capacity{} = {iops}@{reference}", room.of)),
+        Currency::Bytes => room.supply.capacity.bytes.map(|rate| format!("bandwidth{} = {rate}", room.of)),
+    };
+    let message = format!(
+        "Device {name}: VM {} reserves {}, {} of the device by {} ({}); {}",
+        claim.vm,
+        at_size(&claim.reservation, reference),
+        claim.part,
+        claim.binding,
+        capacity.unwrap_or_default(),
+        short.arithmetic()
+    );
+    let lower = match short.free {
+        Reservation { iops: None, bytes: None } => "lower the other reservations".to_owned(),
+        free => format!("lower it to {} at most", at_size(&free, reference)),
+    };
+    let other = "place the VM on another device";
+    let hint = match short.weight_floor.hundredths() {
+        0 => format!("{lower}, or {other}"),
+        _ => format!("{lower}, {other}, or set a lower weight_floor in [device.{name}.{}]", device.scheduler.name),
+    };
+    (&claim.vm, message, hint)
+}
+
+/// A reservation with the size to which its requests are normalised.
+fn at_size(reservation: &Reservation, reference: Bytes) -> String {
+    let shown = admission::show(reservation);
+    shown.replacen(" iops", &format!(" iops@{reference}"), 1)
+}
