@@ -8,7 +8,8 @@
 //! requests are outstanding. When nothing is queued or outstanding all clocks start anew.
 //!
 //! A VM's queued requests follow each other without a gap (while it has any, its last finish tag is not behind virtual
-//! time), so one tag per VM says it all: that of its head, moved on by what the head costs when it goes.
+//! time), so one tag per VM says it all: that of its head, moved on by what the head costs when it goes. With another weight
+//! what a VM is ahead of virtual time is converted, so that the head that waits has the tag of the new weight.
 //!
 //! Parameters: see [`Params`].
 //!
@@ -39,6 +40,8 @@ use crate::units::Percent;
 
 /// Where virtual time is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
+/// The furthest that a tag lies ahead: one request of the largest cost at the smallest weight.
+const AHEAD_MAX: ShareTag = 1 << 54;
 /// The most that a device may take at once.
 const DEPTH_MAX: u32 = 65_536;
 
@@ -192,15 +195,18 @@ impl Sfqd {
     }
 
     fn set_policy(&mut self, owner: OwnerId, policy: &Policy) {
-        let virtual_time = self.virtual_time;
+        let (virtual_time, generation) = (self.virtual_time, self.generation);
         let state = self.owner_mut(owner);
-        let new = spacing(policy);
-        // What it is ahead stays the same service: a head that waits keeps its place, a debt its size.
-        let ahead = state.start.saturating_sub(virtual_time);
-        if new != state.spacing && state.fifo.is_empty() {
-            state.start = virtual_time.saturating_add(state.spacing.convert(ahead, new));
+        if state.generation != generation {
+            (state.generation, state.start) = (generation, 0);
         }
+        let (old, new) = (state.spacing, spacing(policy));
+        // rule: sfqd.weight-change
+        // What it is ahead stays the same service, with a head that waits for it or without.
+        let ahead = state.start.saturating_sub(virtual_time);
+        state.start = virtual_time.saturating_add(old.convert(ahead, new).min(AHEAD_MAX));
         state.spacing = new;
+        self.stand_in_line(owner);
     }
 }
 
