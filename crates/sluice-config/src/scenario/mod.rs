@@ -25,7 +25,7 @@ use sluice_sim::scenario::cpus::Host;
 use sluice_sim::scenario::models::Derived;
 use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 
-use crate::checks::promises::{Room, check_admission, check_enforced, check_itself, check_sizes};
+use crate::checks::promises::{Room, check_admission, check_enforced, check_itself, check_sizes, check_units};
 use crate::diagnostics::{Diagnostic, Diagnostics, Report};
 use crate::dropins;
 use crate::policy::Part;
@@ -306,17 +306,7 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     if let Some(device) = device.filter(|device| !device.draft.broken && !part.broken) {
         check_sizes(part, &device.draft, report);
         check_enforced(part, false, &device.draft, report);
-        if device.medium == Some(Medium::Network) {
-            refuse_requests(part, report);
-        }
-    }
-}
-
-/// Schedulers of packets count bytes.
-fn refuse_requests(part: &Part, report: &Report) {
-    for (key, of, _, place) in part.stated_iops() {
-        let message = format!("{}: {key}: its device is a network link, which counts no requests", of.whose);
-        report.error(place, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
+        check_units(part, &device.draft, report);
     }
 }
 

@@ -1,8 +1,9 @@
 //! What is tested: every scheduler of the list, in each of its modes.
 
+use sluice_sched::gate::RemoteService;
 use sluice_sched::params::{ParamTable, Value};
-use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
-use sluice_sched::schedulers;
+use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, State};
+use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers};
 
 /// A scheduler with parameters.
 #[derive(Clone)]
@@ -27,7 +28,8 @@ impl Subject {
     }
 
     pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
-        (self.descriptor.build)(facts, &self.params).expect("the test's parameters are valid")
+        let scheduler = (self.descriptor.build)(facts, &self.params).expect("the test's parameters are valid");
+        if self.descriptor.medium.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
     }
 
     pub fn mode(&self) -> Option<&str> {
@@ -46,6 +48,60 @@ impl Subject {
             Some(mode) => format!("{} ({mode})", self.descriptor.name),
             None => self.descriptor.name.to_owned(),
         }
+    }
+}
+
+/// A scheduler that counts bytes, in a test whose policies state rates of requests for all schedulers: it has them without
+/// those, which it refuses.
+struct WithoutRequests(Box<dyn Scheduler>);
+
+impl WithoutRequests {
+    fn without(mut change: Change) -> Change {
+        match &mut change {
+            Change::AddOwner { policy, .. }
+            | Change::SetOwner { policy, .. }
+            | Change::AddVolume { policy, .. }
+            | Change::SetVolume { policy, .. } => {
+                let Policy { reservation, limit, .. } = policy;
+                (reservation.iops, limit.iops) = (None, None);
+            }
+            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => {}
+        }
+        change
+    }
+}
+
+impl Scheduler for WithoutRequests {
+    fn insert(&mut self, now: Instant, request: Request) {
+        self.0.insert(now, request);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        self.0.add_remote_service(now, owner, volume, remote);
+    }
+
+    fn grow(&mut self, now: Instant, grown: Request) -> bool {
+        self.0.grow(now, grown)
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        self.0.dispatch(now)
+    }
+
+    fn complete(&mut self, now: Instant, completion: &Completion) {
+        self.0.complete(now, completion);
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        self.0.configure(now, WithoutRequests::without(change))
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.0.cancel(now, scope, removed);
+    }
+
+    fn inspect(&self, now: Instant) -> State {
+        self.0.inspect(now)
     }
 }
 

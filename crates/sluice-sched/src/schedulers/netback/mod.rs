@@ -92,10 +92,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     when: "As the baseline of the paper: a maximum for each VM and nothing else.",
     source: "B. Adamczyk, A. Chydzinski: On the Performance Isolation Across Virtual Network Adapters in Xen, CLOUD \
              COMPUTING 2011; the toolstack's documentation of a virtual NIC's rate",
-    enforces: &[(
-        Field::Limit,
-        "bytes per second of what a VM sends: credits per window; a limit in requests is not looked at",
-    )],
+    enforces: &[(Field::Limit, "bytes per second of what a VM sends: credits per window; one in requests is refused")],
     depends: &[],
     volumes: false,
     volumes_depend: None,
@@ -291,6 +288,7 @@ impl Scheduler for Netback {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy))?;
         match change {
             Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
             Change::SetOwner { owner, policy } => {

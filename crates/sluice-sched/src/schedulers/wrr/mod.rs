@@ -140,8 +140,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
              COMPUTING 2011; P. Goyal, H. Vin, H. Cheng: Start-time Fair Queuing, SIGCOMM 1996; M. Shreedhar, G. Varghese: \
              Efficient Fair Queueing Using Deficit Round Robin, SIGCOMM 1995",
     enforces: &[
-        (Field::Reservation, "bytes per second: below it in its window a VM goes before all others"),
-        (Field::Limit, "bytes per second: credits per window; a limit in requests is not looked at"),
+        (
+            Field::Reservation,
+            "bytes per second: below it in its window a VM goes before all others; one in requests is refused",
+        ),
+        (Field::Limit, "bytes per second: credits per window; one in requests is refused"),
         (Field::Weight, "its part of the link while others have packets; \"none\" is the smallest, 0.01"),
         (Field::Class, "background: the smallest weight, 0.01"),
     ],

@@ -15,7 +15,7 @@ use super::minimum::Minimum;
 use super::rounds::Rounds;
 use super::tags::Tags;
 use super::turns::{ORDINARY, Sent, Turns, URGENT};
-use super::{Params, Prioritize, Turn};
+use super::{DESCRIPTOR, Params, Prioritize, Turn};
 
 /// One virtual NIC.
 #[derive(Debug)]
@@ -262,6 +262,7 @@ impl Scheduler for Wrr {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy))?;
         match change {
             Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
             Change::SetOwner { owner, policy } => self.set(now, owner.0, &policy),
