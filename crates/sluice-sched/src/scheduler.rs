@@ -203,8 +203,9 @@ pub trait Scheduler: Send {
         let _ = (now, owner, volume, remote);
     }
 
-    /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It keeps
-    /// its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
+    /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It carries
+    /// others ([`Flags::CARRIER`](crate::Flags::CARRIER)), and its token, its number among the carriers of the gate, finds it
+    /// in constant time. It keeps its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
     /// any more or not merged so here; then nothing has changed.
     fn grow(&mut self, now: Instant, grown: Request) -> bool;
 

@@ -228,15 +228,7 @@ impl Scheduler for Sfqd {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let Some(state) = &self.owners[grown.owner.index()] else { return false };
-        let fifo = state.fifo;
-        match self.arena.find_mut(&fifo, grown.id) {
-            Some(queued) => {
-                *queued = grown;
-                true
-            }
-            None => false,
-        }
+        self.arena.grow(&grown)
     }
 
     fn dispatch(&mut self, _now: Instant) -> Decision {

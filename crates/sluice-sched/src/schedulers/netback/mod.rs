@@ -258,8 +258,7 @@ impl Scheduler for Netback {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let fifo = self.vif_mut(grown.owner).fifo;
-        self.arena.find_mut(&fifo, grown.id).map(|queued| *queued = grown).is_some()
+        self.arena.grow(&grown)
     }
 
     fn dispatch(&mut self, now: Instant) -> Decision {

@@ -227,8 +227,7 @@ impl Scheduler for Wrr {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let fifo = self.vif(grown.owner.0).fifo;
-        self.arena.find_mut(&fifo, grown.id).map(|queued| *queued = grown).is_some()
+        self.arena.grow(&grown)
     }
 
     // rule: wrr.back-pressure
