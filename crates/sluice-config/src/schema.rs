@@ -1,7 +1,7 @@
 //! The host file and the scenario file as JSON Schemas, for editors: from the same lists of keys that the reader works with.
 
 use serde_json::{Map, Value, json};
-use sluice_sched::params::Parameter;
+use sluice_sched::params::{Parameter, Range};
 
 use crate::fields::{Choice, Choosable, HOST, Key, Kind, Section};
 use crate::scenario::fields::SCENARIO;
@@ -99,7 +99,16 @@ fn parameters(scheduler: &sluice_sched::Descriptor) -> Value {
 
 fn parameter(known: &Parameter) -> (String, Value) {
     let mut property = Map::new();
-    property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.kind)));
+    property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.accepts())));
+    property.extend(match known.range {
+        Range::Words(words) => of_kind(&Kind::Word(words)),
+        Range::Flag => of_kind(&Kind::Bool),
+        Range::Number(min, max) => of_kind(&Kind::Integer(min.into(), max.into())),
+        Range::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h)"),
+        Range::Size(..) => quantity(&format!("{PREFIX}B")),
+        Range::Rate(..) => quantity(&format!("{PREFIX}B/s")),
+        Range::Any | Range::Percent(..) => Map::new(),
+    });
     property.extend(literal(known.default).map(|default| ("default".to_owned(), default)));
     (known.name.to_owned(), Value::Object(property))
 }

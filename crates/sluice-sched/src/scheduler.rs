@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::admission::Capacity;
 use crate::cost::{Cost, CostModel};
 use crate::gate::{GateSettings, RemoteService};
-use crate::params::{ParamError, ParamTable, Parameter, Value};
+use crate::params::{self, ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
 use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
 use crate::time::Instant;
@@ -338,11 +338,20 @@ pub struct Descriptor {
     pub weight_floor: fn(&ParamTable) -> Percent,
     /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Makes one.
+    /// Makes one of parameters within their ranges; [`Descriptor::build`] checks them before.
     pub build: Build,
 }
 
 impl Descriptor {
+    /// Makes a scheduler for a device.
+    ///
+    /// # Errors
+    /// If a parameter does not exist, cannot have its value, or has one outside its range.
+    pub fn build(&self, facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+        params::check(self.parameters, table)?;
+        (self.build)(facts, table)
+    }
+
     /// Whether it enforces `field`.
     #[must_use]
     pub fn enforces(&self, field: Field) -> bool {

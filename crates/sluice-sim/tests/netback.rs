@@ -33,7 +33,7 @@ fn secs(seconds: u64) -> Instant {
 fn gate(name: &str, params: &[(&str, Value)], depth: u32) -> Gate {
     let params: ParamTable = params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let scheduler =
-        (schedulers::find(name).expect("it is in the list").build)(&Facts { depth, ..Facts::default() }, &params);
+        schedulers::find(name).expect("it is in the list").build(&Facts { depth, ..Facts::default() }, &params);
     let settings = GateSettings { depth, queue_max: 256, cost: CostModel::per_request(), ..GateSettings::default() };
     Gate::new(scheduler.expect("valid parameters"), settings)
 }

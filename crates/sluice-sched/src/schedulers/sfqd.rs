@@ -28,7 +28,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Cost;
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
@@ -42,8 +42,6 @@ use crate::units::Percent;
 const VIRTUAL_MAX: ShareTag = 1 << 62;
 /// The furthest that a tag lies ahead: one request of the largest cost at the smallest weight.
 const AHEAD_MAX: ShareTag = 1 << 54;
-/// The most that a device may take at once.
-const DEPTH_MAX: u32 = 65_536;
 
 /// What a request counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -91,13 +89,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         Parameter {
             name: "depth",
-            kind: "requests, 0 to 65536",
+            kind: "requests",
+            range: Range::Number(0, 65_536),
             default: "0",
             help: "D: most requests outstanding at the device; 0 means the device's depth",
         },
         Parameter {
             name: "charge",
-            kind: "\"size\" or \"request\"",
+            kind: "word",
+            range: Range::Words(&["size", "request"]),
             default: "\"size\"",
             help: "What a request counts: by its size in normalised requests, or 1",
         },
@@ -107,9 +107,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    if params.depth > DEPTH_MAX {
-        return Err(ParamError(format!("depth is {}; it must be from 0 to {DEPTH_MAX} requests", params.depth)));
-    }
     Ok(Box::new(Sfqd::new(facts, &params)))
 }
 

@@ -1,7 +1,7 @@
 //! What a request costs, in steps, with a short queue and with a long one.
 
 use crate::gate::{Arrival, Device, Gate, GateSettings, Slot, Submission};
-use crate::params::{ParamTable, Value};
+use crate::params::{ParamTable, Range, Value};
 use crate::policy::Policy;
 use crate::request::{Flags, Kind, OwnerId, VolumeId};
 use crate::scheduler::{Descriptor, Facts};
@@ -61,7 +61,7 @@ impl Load {
     /// A gate that merges, with a VM that has `queued` requests waiting, all of one instant.
     fn new(descriptor: &Descriptor, params: &ParamTable, pattern: Pattern, queued: u64) -> Load {
         let facts = Facts { depth: DEPTH, rotational: true, ..Facts::default() };
-        let scheduler = (descriptor.build)(&facts, params).expect("valid parameters");
+        let scheduler = descriptor.build(&facts, params).expect("valid parameters");
         let settings = GateSettings { depth: DEPTH, queue_max: 1 << 20, merging: true, ..GateSettings::default() };
         let mut gate = Gate::new(scheduler, settings);
         let owner = gate.add_owner(Instant::ZERO, Policy::default()).expect("a sound policy");
@@ -108,9 +108,11 @@ fn variants() -> Vec<(&'static Descriptor, ParamTable)> {
     for descriptor in schedulers::ALL {
         let words = |name: &str| {
             let parameter = descriptor.parameters.iter().find(|parameter| parameter.name == name);
-            let words =
-                parameter.map_or(Vec::new(), |parameter| parameter.kind.split('"').skip(1).step_by(2).collect());
-            words.into_iter().map(|word| (name.to_owned(), Value::Text(word.to_owned()))).collect::<Vec<_>>()
+            let words = match parameter.map(|parameter| parameter.range) {
+                Some(Range::Words(words)) => words,
+                _ => &[],
+            };
+            words.iter().map(|word| (name.to_owned(), Value::Text((*word).to_owned()))).collect::<Vec<_>>()
         };
         variants.push((*descriptor, ParamTable::new()));
         for name in ["mode", "equal_deadlines", "rounds"] {

@@ -1,7 +1,7 @@
 //! What is tested: every scheduler of the list, in each of its modes.
 
 use sluice_sched::gate::RemoteService;
-use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::params::{ParamTable, Range, Value};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, State};
 use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers};
 
@@ -28,7 +28,7 @@ impl Subject {
     }
 
     pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
-        let scheduler = (self.descriptor.build)(facts, &self.params).expect("the test's parameters are valid");
+        let scheduler = self.descriptor.build(facts, &self.params).expect("the test's parameters are valid");
         if self.descriptor.medium.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
     }
 
@@ -44,8 +44,8 @@ impl Subject {
     }
 
     pub fn label(&self) -> String {
-        match self.mode() {
-            Some(mode) => format!("{} ({mode})", self.descriptor.name),
+        match self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string)) {
+            Some(form) => format!("{} ({form})", self.descriptor.name),
             None => self.descriptor.name.to_owned(),
         }
     }
@@ -115,7 +115,7 @@ pub fn paper() -> Subject {
     Subject::of("mclock").text("mode", "paper")
 }
 
-/// Every scheduler; one that has a parameter `mode` once for each word that its description quotes.
+/// Every scheduler; one that has a parameter `mode` or `rounds` once for each of its words.
 pub fn subjects() -> Vec<Subject> {
     let mut subjects = Vec::new();
     for descriptor in schedulers::ALL {
@@ -124,10 +124,12 @@ pub fn subjects() -> Vec<Subject> {
             // Exact time; that of an old kernel has tests of its own.
             plain = plain.text("tick", "0s");
         }
-        match descriptor.parameters.iter().find(|parameter| parameter.name == "mode") {
-            Some(mode) => {
-                subjects.extend(mode.kind.split('"').skip(1).step_by(2).map(|m| plain.clone().text("mode", m)))
-            }
+        let forms = descriptor.parameters.iter().find_map(|parameter| match (parameter.name, parameter.range) {
+            (name @ ("mode" | "rounds"), Range::Words(words)) => Some((name, words)),
+            _ => None,
+        });
+        match forms {
+            Some((name, words)) => subjects.extend(words.iter().map(|word| plain.clone().text(name, word))),
             None => subjects.push(plain),
         }
     }

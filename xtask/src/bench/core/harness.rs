@@ -78,7 +78,7 @@ impl Harness {
     pub(super) fn new(scheduler: &str, owners: u32) -> Result<Harness, String> {
         let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
         let facts = Facts { depth: DEPTH, ..Facts::default() };
-        let scheduler = (descriptor.build)(&facts, &ParamTable::new()).map_err(|error| error.to_string())?;
+        let scheduler = descriptor.build(&facts, &ParamTable::new()).map_err(|error| error.to_string())?;
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
         let (owners_known, counts_requests) =

@@ -32,12 +32,10 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::Percent;
-
-use super::netback::{check_interval, check_tick};
 
 mod members;
 mod minimum;
@@ -157,50 +155,58 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         Parameter {
             name: "rounds",
-            kind: "\"tags\" or \"published\"",
+            kind: "word",
+            range: Range::Words(&["tags", "published"]),
             default: "\"tags\"",
             help: "tags: a turn is one frame, by start-time tags; published: as long as the weight says, as the paper has it, \
                    so that a NIC of a small weight makes the turns of all others long",
         },
         Parameter {
             name: "prioritize",
-            kind: "\"on\" or \"off\"",
+            kind: "word",
+            range: Range::Words(&["on", "off"]),
             default: "\"on\"",
             help: "Whether weights are looked at; off is round robin",
         },
         Parameter {
             name: "unit",
-            kind: "\"bytes\" or \"packets\"",
+            kind: "word",
+            range: Range::Words(&["bytes", "packets"]),
             default: "\"bytes\"",
             help: "What a weight is a share of",
         },
         Parameter {
             name: "delay",
             kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
             default: "\"10ms\"",
-            help: "How long after its last packet a NIC is active; at most 1s",
+            help: "How long after its last packet a NIC is active",
         },
         Parameter {
             name: "hold",
             kind: "true or false",
+            range: Range::Flag,
             default: "false",
             help: "Whether the turn of an active NIC without packets is held for it, so that its share is lost to all",
         },
         Parameter {
             name: "frame",
-            kind: "bytes, 64 to 65550",
+            kind: "bytes",
+            range: Range::Number(64, FRAME_MAX),
             default: "1514",
             help: "What the lightest NIC in the round may send in its turn; rounds \"published\" and unit \"bytes\" alone",
         },
         Parameter {
             name: "interval",
             kind: "time with unit",
+            range: Range::Time(Duration::from_millis(1), Duration::from_secs(10)),
             default: "\"50ms\"",
-            help: "Length of a window of rate credits and of minimum rates; 1ms to 10s",
+            help: "Length of a window of rate credits and of minimum rates",
         },
         Parameter {
             name: "tick",
             kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
             default: "\"0s\"",
             help: "Tick of the clock that rate credits are measured by; 0s is exact time",
         },
@@ -210,11 +216,5 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    check_interval(params.interval)?;
-    check_tick(params.tick)?;
-    params::within("frame", params.frame, 64, FRAME_MAX, "bytes")?;
-    if params.delay > Duration::from_secs(1) {
-        return Err(ParamError(format!("delay is {:?}; it must be at most 1s", params.delay)));
-    }
     Ok(Box::new(Wrr::new(&params)))
 }
