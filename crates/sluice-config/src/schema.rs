@@ -100,17 +100,23 @@ fn parameters(scheduler: &sluice_sched::Descriptor) -> Value {
 fn parameter(known: &Parameter) -> (String, Value) {
     let mut property = Map::new();
     property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.accepts())));
-    property.extend(match known.range {
-        Range::Words(words) => of_kind(&Kind::Word(words)),
-        Range::Flag => of_kind(&Kind::Bool),
-        Range::Number(min, max) => of_kind(&Kind::Integer(min.into(), max.into())),
-        Range::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h)"),
-        Range::Size(..) => quantity(&format!("{PREFIX}B")),
-        Range::Rate(..) => quantity(&format!("{PREFIX}B/s")),
-        Range::Any | Range::Percent(..) => Map::new(),
-    });
+    property.extend(of_range(known.range));
     property.extend(literal(known.default).map(|default| ("default".to_owned(), default)));
     (known.name.to_owned(), Value::Object(property))
+}
+
+fn of_range(range: Range) -> Map<String, Value> {
+    of_kind(&match range {
+        Range::Words(words) => Kind::Word(words),
+        Range::Flag => Kind::Bool,
+        Range::Number(min, max) => Kind::Integer(min.into(), max.into()),
+        Range::Time(min, max) => Kind::Time(min, max),
+        Range::Size(min, max) => Kind::Size(min, max),
+        Range::Rate(..) => Kind::ByteRate,
+        Range::Percent(..) => Kind::Text,
+        // What it may be is said in words.
+        Range::Any => return Map::new(),
+    })
 }
 
 fn of_kind(kind: &Kind) -> Map<String, Value> {

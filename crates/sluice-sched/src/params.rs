@@ -239,6 +239,15 @@ pub fn culprits<'a>(
     culprits
 }
 
+/// Refuses a whole number outside its range; `unit` is what it counts. For parameters without a [`Range`] of their own, as
+/// those of the simulator's models and workloads are.
+pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<(), ParamError> {
+    match (min..=max).contains(&value) {
+        true => Ok(()),
+        false => Err(ParamError(format!("{name} is {value}; it must be from {min} to {max} {unit}"))),
+    }
+}
+
 /// A duration written with its unit, for use as `#[serde(with = "params::duration")]`.
 pub mod duration {
     use core::time::Duration;

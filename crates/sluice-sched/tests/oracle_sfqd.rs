@@ -103,8 +103,9 @@ impl Scheduler for Oracle {
                 let (old, new) = (flow.1, weight(&policy));
                 flow.1 = new;
                 let converted = |tag: Tag| v + (tag - v).max(0) * old / new;
-                flow.2 = converted(flow.2);
-                self.tag_anew(owner, first.map(converted));
+                let (finish, first) = (converted(flow.2), first.map(converted));
+                flow.2 = finish;
+                self.tag_anew(owner, first);
             }
             Change::RemoveOwner { owner } => self.flows.retain(|flow| flow.0 != owner),
             _ => {}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Facts, Medium};
-use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::hdd::{Hdd, HddSpec};
 use sluice_sim::engine::Simulation;
