@@ -147,7 +147,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "back_seek_max",
         kind: "size with unit",
-        range: Range::Size(0, 1 << 63),
+        range: Range::Size(0, 1 << 50),
         default: "\"512MiB\"",
         help: "The longest seek backward",
     },

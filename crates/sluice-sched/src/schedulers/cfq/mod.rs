@@ -201,7 +201,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "back_seek_max",
         kind: "size with unit",
-        range: Range::Size(0, 1 << 63),
+        range: Range::Size(0, 1 << 50),
         default: "\"16MiB\"",
         help: "The longest seek backward; what lies further back is taken after everything ahead",
     },

@@ -189,7 +189,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Parameter {
             name: "transfer_rate",
             kind: "rate of bytes",
-            range: Range::Rate(1, 1_000_000_000_000_000),
+            range: Range::Rate(1024, 1 << 40),
             default: "\"100MB/s\"",
             help: "What the device transfers",
         },

@@ -142,7 +142,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Parameter {
             name: "batch_distance",
             kind: "size with unit",
-            range: params::Range::Size(0, 1 << 63),
+            range: params::Range::Size(0, 1 << 50),
             default: "\"4MiB\"",
             help: "Largest distance between the end of one request and the start of the next in a batch",
         },
