@@ -80,7 +80,8 @@ fn choice(text: &mut String, choice: &Choice) {
         text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
         for parameter in option.parameters {
             let help = parameter.help.replace('|', "\\|");
-            let _ = writeln!(text, "| `{}` | {} | `{}` | {help} |", parameter.name, parameter.kind, parameter.default);
+            let _ =
+                writeln!(text, "| `{}` | {} | `{}` | {help} |", parameter.name, parameter.accepts(), parameter.default);
         }
     }
 }
@@ -180,7 +181,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
         text.push_str("None.\n");
     }
     for parameter in descriptor.parameters {
-        let (kind, default, help) = (parameter.kind, parameter.default, parameter.help);
+        let (kind, default, help) = (parameter.accepts(), parameter.default, parameter.help);
         let _ = writeln!(text, "- `{}` ({kind}; default `{default}`): {help}", parameter.name);
     }
     let _ = write!(text, "\n## Source\n\n{source}\n");

@@ -236,20 +236,20 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
             reader.report.error(node.key, format!("{title}: unknown parameter '{name}'"), hint);
             continue;
         };
-        let hint = format!("it is {}; write for example {name} = {}", known.kind, known.default);
+        let hint = format!("it is {}; write for example {name} = {}", known.accepts(), known.default);
         let Some(value) = param_of(&node.value) else {
             let message = format!("{title}.{name} cannot be {}", node.value.words());
             reader.report.error(node.place, message, hint);
             continue;
         };
         let alone = ParamTable::from([(name.clone(), value.clone())]);
-        if let Err(error) = (scheduler.build)(facts, &alone) {
+        if let Err(error) = scheduler.build(facts, &alone) {
             reader.report.error(node.place, format!("{title}.{name}: {error}"), hint);
         }
         params.insert(name.clone(), value);
     }
     if reader.report.errors() == before
-        && let Err(error) = (scheduler.build)(facts, &params)
+        && let Err(error) = scheduler.build(facts, &params)
     {
         reader.report.error(node.place, format!("{title}: {error}"), "change one of its parameters".to_owned());
     }

@@ -1,7 +1,7 @@
 //! The host file and the scenario file as JSON Schemas, for editors: from the same lists of keys that the reader works with.
 
 use serde_json::{Map, Value, json};
-use sluice_sched::params::Parameter;
+use sluice_sched::params::{Parameter, Range};
 
 use crate::fields::{Choice, Choosable, HOST, Key, Kind, Section};
 use crate::scenario::fields::SCENARIO;
@@ -99,9 +99,24 @@ fn parameters(scheduler: &sluice_sched::Descriptor) -> Value {
 
 fn parameter(known: &Parameter) -> (String, Value) {
     let mut property = Map::new();
-    property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.kind)));
+    property.insert("description".to_owned(), json!(format!("{}: {}", known.help, known.accepts())));
+    property.extend(of_range(known.range));
     property.extend(literal(known.default).map(|default| ("default".to_owned(), default)));
     (known.name.to_owned(), Value::Object(property))
+}
+
+fn of_range(range: Range) -> Map<String, Value> {
+    of_kind(&match range {
+        Range::Words(words) => Kind::Word(words),
+        Range::Flag => Kind::Bool,
+        Range::Number(min, max) => Kind::Integer(min.into(), max.into()),
+        Range::Time(min, max) => Kind::Time(min, max),
+        Range::Size(min, max) => Kind::Size(min, max),
+        Range::Rate(..) => Kind::ByteRate,
+        Range::Percent(..) => Kind::Text,
+        // What it may be is said in words.
+        Range::Any => return Map::new(),
+    })
 }
 
 fn of_kind(kind: &Kind) -> Map<String, Value> {

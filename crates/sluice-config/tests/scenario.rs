@@ -338,7 +338,11 @@ fn what_belongs_to_a_link_and_to_cpus_is_checked() {
         (LINK.replace("\"link\"", "{ type = \"link\", rate = \"100MB/s\" }"), "'100MB/s' is no rate of bits"),
         (LINK.replace("\"link\"", "\"link\"\nnodes = 2"), "devices of a host with CPUs have one node"),
         (with("size = \"1GiB\""), "which has no volumes"),
-        (with("limit = \"100 iops\""), "its device is a network link, which counts no requests"),
+        (with("limit = \"100 iops\""), "VM a: limit: wrr, the scheduler of device d, counts bytes"),
+        (
+            with("reservation = \"100 iops\"\nallow_unenforced = true"),
+            "VM a: reservation: wrr, the scheduler of device d",
+        ),
         (with("reservation = { bytes = \"5MB/s\" }"), "the device states no bandwidth"),
         (with("latency = { p99 = \"5ms\" }"), "latency is not enforced by wrr"),
         (with("vcpu = { cpu = 2 }"), "there is no CPU 2"),

@@ -98,7 +98,7 @@ impl Host {
         let descriptor = schedulers::find(self.scheduler);
         let descriptor = descriptor.ok_or_else(|| LabError::Refused(format!("No scheduler {}", self.scheduler)))?;
         let facts = Facts::of(&self.settings, self.rotational, &Capacity::default());
-        (descriptor.build)(&facts, &self.parameters).map_err(refused)
+        descriptor.build(&facts, &self.parameters).map_err(refused)
     }
 
     /// The gate.

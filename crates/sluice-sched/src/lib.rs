@@ -29,6 +29,7 @@ pub mod scheduler;
 pub mod schedulers;
 pub mod slots;
 pub mod stack;
+mod steps;
 pub mod tag;
 pub mod time;
 pub mod tournament;

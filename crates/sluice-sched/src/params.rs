@@ -3,11 +3,14 @@
 //! The core knows no file format. Whoever has one (the host file, a command line, a scenario) hands over a
 //! [`ParamTable`]; unknown names are refused, and times and sizes carry their unit.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use serde::de::value::{Error as ValueError, MapDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
+
+use crate::units::{ByteRate, Bytes, Percent, parse_duration, show_duration};
 
 /// A scalar.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,17 +33,139 @@ pub type ParamTable = BTreeMap<String, Value>;
 #[error("{0}")]
 pub struct ParamError(pub String);
 
-/// What the documentation says of one parameter.
+/// What is known of one parameter: the manual, the schema, the reader and its bounds follow from it.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
     /// Its name in the host file.
     pub name: &'static str,
     /// Its type and unit in words.
     pub kind: &'static str,
+    /// What it may be.
+    pub range: Range,
     /// Its default, as it would be written.
     pub default: &'static str,
     /// What it does.
     pub help: &'static str,
+}
+
+/// What a parameter may be. Both ends of a range are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Range {
+    /// Whatever the reader of it takes.
+    Any,
+    /// One of these.
+    Words(&'static [&'static str]),
+    /// `true` or `false`.
+    Flag,
+    /// A whole number.
+    Number(u32, u32),
+    /// A time.
+    Time(Duration, Duration),
+    /// Bytes.
+    Size(u64, u64),
+    /// Bytes per second.
+    Rate(u64, u64),
+    /// Hundredths of a percent.
+    Percent(u16, u16),
+}
+
+impl Range {
+    /// The ends, as they would be written. None if it has no ends.
+    #[must_use]
+    pub fn ends(&self) -> Option<[Value; 2]> {
+        let text = |ends: [String; 2]| Some(ends.map(Value::Text));
+        match *self {
+            Range::Any | Range::Words(_) | Range::Flag => None,
+            Range::Number(min, max) => Some([min, max].map(|end| Value::Integer(end.into()))),
+            Range::Time(min, max) => text([min, max].map(written)),
+            Range::Size(min, max) => text([min, max].map(|end| Bytes(end).to_string())),
+            Range::Rate(min, max) => text([min, max].map(|end| ByteRate::per_second(end).to_string())),
+            Range::Percent(min, max) => text([min, max].map(|end| Percent::from_hundredths(end).to_string())),
+        }
+    }
+
+    /// Whether `value` lies outside. What cannot be read is for its reader to refuse.
+    fn excludes(&self, value: &Value) -> bool {
+        let Value::Text(text) = value else {
+            return match (*self, value) {
+                (Range::Number(min, max), Value::Integer(number)) => {
+                    !(i64::from(min)..=i64::from(max)).contains(number)
+                }
+                _ => false,
+            };
+        };
+        match *self {
+            Range::Any | Range::Words(_) | Range::Flag | Range::Number(..) => false,
+            Range::Time(min, max) => parse_duration(text).is_ok_and(|time| !(min..=max).contains(&time)),
+            Range::Size(min, max) => text.parse::<Bytes>().is_ok_and(|size| !(min..=max).contains(&size.0)),
+            Range::Rate(min, max) => {
+                text.parse::<ByteRate>().is_ok_and(|rate| !(min..=max).contains(&rate.bytes_per_second()))
+            }
+            Range::Percent(min, max) => {
+                let (min, max) = (Percent::from_hundredths(min), Percent::from_hundredths(max));
+                text.parse::<Percent>().is_ok_and(|percent| !(min..=max).contains(&percent))
+            }
+        }
+    }
+}
+
+/// A time in the largest unit that a person would take for an end of a range.
+fn written(time: Duration) -> String {
+    match time.as_nanos() {
+        0 => "0s".to_owned(),
+        nanos if nanos.is_multiple_of(3_600_000_000_000) => format!("{}h", nanos / 3_600_000_000_000),
+        _ => show_duration(time),
+    }
+}
+
+impl Parameter {
+    /// What is accepted, in words: type, unit and range.
+    #[must_use]
+    pub fn accepts(&self) -> String {
+        if let Range::Words(words) = self.range {
+            let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+            return match quoted.split_last() {
+                Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+                _ => quoted.concat(),
+            };
+        }
+        match self.range.ends() {
+            Some([min, max]) => format!("{}, {min} to {max}", self.kind),
+            None => self.kind.to_owned(),
+        }
+    }
+
+    /// Refuses a value outside the range.
+    fn check(&self, value: &Value) -> Result<(), ParamError> {
+        let ends = self.range.ends().filter(|_| self.range.excludes(value));
+        let Some([min, max]) = ends else { return Ok(()) };
+        let unit = match self.range {
+            Range::Number(..) if self.kind != "number" => format!(" {}", self.kind),
+            _ => String::new(),
+        };
+        Err(ParamError(format!("{} is {value}; it must be from {min} to {max}{unit}", self.name)))
+    }
+}
+
+/// As it is written, without quotes.
+impl core::fmt::Display for Value {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Value::Bool(value) => value.fmt(f),
+            Value::Integer(value) => value.fmt(f),
+            Value::Float(value) => value.fmt(f),
+            Value::Text(value) => value.fmt(f),
+        }
+    }
+}
+
+/// Refuses values outside the ranges of their parameters. A name that does not exist is for the reader to refuse.
+///
+/// # Errors
+/// If a value lies outside; the text says what is accepted.
+pub fn check(parameters: &[Parameter], table: &ParamTable) -> Result<(), ParamError> {
+    let stated = |parameter: &Parameter| table.get(parameter.name).map_or(Ok(()), |value| parameter.check(value));
+    parameters.iter().try_for_each(stated)
 }
 
 impl<'de> IntoDeserializer<'de, ValueError> for Value {
@@ -114,7 +239,8 @@ pub fn culprits<'a>(
     culprits
 }
 
-/// Refuses a whole number outside its range; `unit` is what it counts.
+/// Refuses a whole number outside its range; `unit` is what it counts. For parameters without a [`Range`] of their own, as
+/// those of the simulator's models and workloads are.
 pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<(), ParamError> {
     match (min..=max).contains(&value) {
         true => Ok(()),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::admission::Capacity;
 use crate::cost::{Cost, CostModel};
 use crate::gate::{GateSettings, RemoteService};
-use crate::params::{ParamError, ParamTable, Parameter, Value};
+use crate::params::{self, ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
 use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
 use crate::time::Instant;
@@ -95,6 +95,19 @@ pub enum ChangeError {
         /// As shown.
         vm: String,
     },
+    /// The scheduler counts bytes, and this is a rate of requests.
+    #[error(
+        "{scheduler} keeps a {} in bytes per second alone, and this one is {rate}; state it in bytes per second",
+        .field.name()
+    )]
+    CountsBytes {
+        /// Its name.
+        scheduler: &'static str,
+        /// `reservation` or `limit`.
+        field: Field,
+        /// As shown.
+        rate: String,
+    },
     /// No such owner.
     #[error("No owner {} at this gate", .0.0)]
     UnknownOwner(OwnerId),
@@ -104,6 +117,20 @@ pub enum ChangeError {
     /// A stated bound is reached.
     #[error("Gate is full: {0}")]
     Full(&'static str),
+}
+
+impl Change {
+    /// The policy that it states.
+    #[must_use]
+    pub const fn policy(&self) -> Option<&Policy> {
+        match self {
+            Change::AddOwner { policy, .. }
+            | Change::SetOwner { policy, .. }
+            | Change::AddVolume { policy, .. }
+            | Change::SetVolume { policy, .. } => Some(policy),
+            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => None,
+        }
+    }
 }
 
 /// Whose requests are meant.
@@ -176,8 +203,9 @@ pub trait Scheduler: Send {
         let _ = (now, owner, volume, remote);
     }
 
-    /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It keeps
-    /// its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
+    /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It carries
+    /// others ([`Flags::CARRIER`](crate::Flags::CARRIER)), and its token, its number among the carriers of the gate, finds it
+    /// in constant time. It keeps its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
     /// any more or not merged so here; then nothing has changed.
     fn grow(&mut self, now: Instant, grown: Request) -> bool;
 
@@ -261,6 +289,13 @@ impl Medium {
         }
     }
 
+    /// Whether rates may be stated in requests per second. On a network interface a request is a frame of any size, so
+    /// rates are bytes per second there.
+    #[must_use]
+    pub const fn counts_requests(self) -> bool {
+        matches!(self, Medium::Disk)
+    }
+
     /// What it is for, in a sentence.
     #[must_use]
     pub const fn about(self) -> &'static str {
@@ -303,15 +338,40 @@ pub struct Descriptor {
     pub weight_floor: fn(&ParamTable) -> Percent,
     /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Makes one.
+    /// Makes one of parameters within their ranges; [`Descriptor::build`] checks them before.
     pub build: Build,
 }
 
 impl Descriptor {
+    /// Makes a scheduler for a device.
+    ///
+    /// # Errors
+    /// If a parameter does not exist, cannot have its value, or has one outside its range.
+    pub fn build(&self, facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+        params::check(self.parameters, table)?;
+        (self.build)(facts, table)
+    }
+
     /// Whether it enforces `field`.
     #[must_use]
     pub fn enforces(&self, field: Field) -> bool {
         self.enforces.iter().any(|(enforced, _)| *enforced == field)
+    }
+
+    /// Refuses a rate in a unit that is not counted: what a scheduler enforces it enforces in every unit that this accepts.
+    ///
+    /// # Errors
+    /// If the policy states a reservation or a limit in requests, and this scheduler counts bytes alone.
+    // rule: gate.units
+    pub fn check_units(&self, policy: &Policy) -> Result<(), ChangeError> {
+        let rates = [(Field::Reservation, policy.reservation.iops), (Field::Limit, policy.limit.iops)];
+        let stated = rates.into_iter().find_map(|(field, rate)| Some((field, rate?)));
+        match stated {
+            Some((field, rate)) if !self.medium.counts_requests() => {
+                Err(ChangeError::CountsBytes { scheduler: self.name, field, rate: rate.to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What becomes of the volumes of a VM, in a sentence.

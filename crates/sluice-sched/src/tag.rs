@@ -18,6 +18,8 @@ pub type ShareTag = u64;
 pub const TAGS_PER_NANO: u64 = 16;
 /// Virtual time that one normalised request takes at weight 0.01.
 const SHARE_UNIT: u128 = 252_000_000_000;
+/// Virtual time that one byte takes at weight 0.01.
+const BYTE_UNIT: u128 = 252_000_000;
 const FRACTION_BITS: u32 = 32;
 
 /// Converts between instants and tags. The epoch is the first instant seen, so a clock may start anywhere.
@@ -74,6 +76,13 @@ impl Spacing {
         Self::fixed((SHARE_UNIT << (FRACTION_BITS - Cost::SHIFT)) / u128::from(weight.hundredths()))
     }
 
+    /// Virtual time per byte, for a weight in hundredths: 2.52 * 10^8 at weight 0.01, so that the smallest frame is a number
+    /// of three digits at the largest weight.
+    #[must_use]
+    pub fn per_byte_of_weight(hundredths: u64) -> Self {
+        Self::fixed((BYTE_UNIT << FRACTION_BITS) / u128::from(hundredths.max(1)))
+    }
+
     fn fixed(scaled: u128) -> Self {
         Spacing(u64::try_from(scaled).unwrap_or(u64::MAX).max(1))
     }
@@ -90,6 +99,15 @@ impl Spacing {
         let wide = amount as u128 * self.0 as u128;
         let up = (wide + ((1 << FRACTION_BITS) - 1)) >> FRACTION_BITS;
         if up > u64::MAX as u128 { u64::MAX } else { up as u64 }
+    }
+
+    /// The distance for `amount` of service and what earlier distances were short by, in 2^-32 of a unit; with it what this
+    /// one is short by. A sum of many distances is exact to one unit.
+    #[must_use]
+    pub const fn carry(self, amount: u64, fraction: u32) -> (u64, u32) {
+        let wide = amount as u128 * self.0 as u128 + fraction as u128;
+        let whole = wide >> FRACTION_BITS;
+        (if whole > u64::MAX as u128 { u64::MAX } else { whole as u64 }, wide as u32)
     }
 
     /// `distance`, measured at this spacing, converted to `other`'s: the same service at another rate.
@@ -120,6 +138,18 @@ mod tests {
         assert_eq!(weight(100).of(one), 3 * weight(300).of(one));
         assert_eq!(weight(1).of(one), 1_000_000 * weight(1_000_000).of(one));
         assert_eq!(at(1000).convert(16_000_000, at(10)), 1_600_000_000);
+    }
+
+    #[test]
+    fn a_sum_of_carried_distances_is_exact() {
+        let third = Spacing::per_byte_of_weight(300 * 7);
+        let step = |(sum, fraction): (u64, u32), _| {
+            let (distance, fraction) = third.carry(60, fraction);
+            (sum + distance, fraction)
+        };
+        let (sum, _) = (0..7_000_000).fold((0, 0), step);
+        let exact = 60 * 7_000_000 * 120_000;
+        assert!(exact - sum <= 1, "{sum} of {exact}");
     }
 
     #[test]

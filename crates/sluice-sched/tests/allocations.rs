@@ -43,14 +43,13 @@ struct Load {
 }
 
 impl Load {
-    fn new(subject: &Subject) -> Self {
+    fn new(subject: &Subject, policy: impl Fn(u32) -> Policy) -> Self {
         let facts = Facts { depth: DEPTH, rotational: true, ..Facts::default() };
         let gate = Gate::new(subject.build(&facts), GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Oldest { flight: VecDeque::with_capacity(64), left: Vec::with_capacity(64) };
         let mut load = Load { gate, device, vms: Vec::new(), now: 1, random: 1 };
         for index in 0..VMS {
-            let policy = Policy::weighted(1 + index).reserving(u64::from(100 + index)).limited(100_000);
-            let owner = load.gate.add_owner(Instant::ZERO, policy).expect("a valid policy");
+            let owner = load.gate.add_owner(Instant::ZERO, policy(index)).expect("a valid policy");
             let volume = load.gate.add_volume(Instant::ZERO, owner, Policy::default()).expect("the first");
             load.vms.push((owner, volume));
         }
@@ -89,25 +88,58 @@ impl Load {
     }
 }
 
+/// Of no VM the limit matters.
+fn unlimited(index: u32) -> Policy {
+    Policy::weighted(1 + index).reserving(u64::from(100 + index)).limited(100_000)
+}
+
+/// All VMs want more than their limits, which are a quarter of what the device does, in requests and in bytes.
+fn held(index: u32) -> Policy {
+    let rate = |iops: u64| (Some(Iops::per_second(iops)), Some(ByteRate::per_second(iops * 8192)));
+    let ((iops, bytes), (least, least_bytes)) = (rate(100), rate(20));
+    Policy {
+        limit: Limit { iops, bytes },
+        reservation: Reservation { iops: least, bytes: least_bytes },
+        burst: Some(1 + index % 3),
+        ..Policy::weighted(1 + index)
+    }
+}
+
+/// Allocations in rounds of requests, once everything that grows has its size.
+fn allocations(load: &mut Load) -> Vec<usize> {
+    load.serve(20_000);
+    // The test's own thread is not the only one, so the best round counts.
+    let round = |_| {
+        let region = Region::new(ALLOCATOR);
+        load.serve(5_000);
+        let change = region.change();
+        change.allocations + change.reallocations
+    };
+    (0..5).map(round).collect()
+}
+
 #[test]
 fn a_request_in_steady_state_costs_no_allocation() {
     let mut found = Vec::new();
+    let mut limiting = 0;
     for subject in subjects() {
-        let mut load = Load::new(&subject);
-        load.serve(20_000);
-        // Whatever grows has its size by then; the test's own thread is not the only one, so the best round counts.
-        let counts: Vec<usize> = (0..5)
-            .map(|_| {
-                let region = Region::new(ALLOCATOR);
-                load.serve(5_000);
-                let change = region.change();
-                change.allocations + change.reallocations
-            })
-            .collect();
-        println!("{}: {counts:?} allocations in rounds of 5000 requests", subject.label());
-        if counts.iter().min() != Some(&0) {
-            found.push((subject.label(), counts));
+        for limited in [false, true] {
+            let mut load = Load::new(&subject, if limited { held } else { unlimited });
+            let counts = allocations(&mut load);
+            println!("{}, limited {limited}: {counts:?} allocations in rounds of 5000 requests", subject.label());
+            if counts.iter().min() != Some(&0) {
+                found.push((subject.label(), limited, counts));
+            }
+            if limited && subject.descriptor.enforces_with(policy::Field::Limit, &subject.params) {
+                let waited = |(owner, _): &(OwnerId, VolumeId)| {
+                    load.gate.account(*owner).expect("it is there").waited_for(Wait::OwnLimit)
+                };
+                let waited = load.vms.iter().map(waited);
+                assert!(waited.clone().all(|waited| waited > 100), "{}: limits hold requests back", subject.label());
+                limiting += 1;
+            }
         }
     }
     assert!(found.is_empty(), "{found:?}");
+    assert!(limiting >= 4, "{limiting}");
 }

@@ -73,7 +73,7 @@ fn every_scheduler_is_in_the_list_once_and_builds() {
     assert_eq!(names.len(), schedulers::ALL.len());
     for subject in subjects() {
         let unknown = subject.clone().text("no_such_parameter", "1");
-        assert!((subject.descriptor.build)(&Facts::default(), &unknown.params).is_err(), "{}", subject.label());
+        assert!(subject.descriptor.build(&Facts::default(), &unknown.params).is_err(), "{}", subject.label());
     }
 }
 

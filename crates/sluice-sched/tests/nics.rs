@@ -28,6 +28,16 @@ fn wrr(unit: &str) -> Subject {
     Subject::of("wrr").text("unit", unit)
 }
 
+/// Turns as long as the weights say, as the paper has them.
+fn published(unit: &str) -> Subject {
+    wrr(unit).text("rounds", "published")
+}
+
+/// Both forms, counting in both units.
+fn forms() -> Vec<Subject> {
+    ["bytes", "packets"].into_iter().flat_map(|unit| [wrr(unit), published(unit)]).collect()
+}
+
 fn mbit(megabits: u64) -> ByteRate {
     ByteRate::per_second(megabits * 125_000)
 }
@@ -284,8 +294,8 @@ fn groups_take_turns_whatever_is_in_them() {
 // Weighted rounds.
 
 /// Two VMs with packets of these lengths, by weight.
-fn pair(unit: &str, weights: [u32; 2], lengths: [&[u32]; 2]) -> (World, [OwnerId; 2]) {
-    let mut world = link(&wrr(unit), 8, 120_000);
+fn pair(subject: &Subject, weights: [u32; 2], lengths: [&[u32]; 2]) -> (World, [OwnerId; 2]) {
+    let mut world = link(subject, 8, 120_000);
     let vms = [0, 1].map(|vm| flood(&mut world, Policy::weighted(weights[vm]), lengths[vm]));
     (world, vms)
 }
@@ -294,24 +304,35 @@ fn pair(unit: &str, weights: [u32; 2], lengths: [&[u32]; 2]) -> (World, [OwnerId
 #[test]
 fn a_turn_is_as_long_as_the_weight_says() {
     for (unit, lengths) in [("packets", [FRAME, FRAME]), ("bytes", [FRAME, FRAME])] {
-        let (mut world, _) = pair(unit, [3, 1], [&lengths[..1], &lengths[1..]]);
+        let (mut world, _) = pair(&published(unit), [3, 1], [&lengths[..1], &lengths[1..]]);
         world.run_until(secs(1));
         let order = order(&world);
         // The first found the link empty; then both are there.
         let second = order.iter().position(|owner| *owner == 1).unwrap();
         assert_eq!(order[second..second + 8], [1, 0, 0, 0, 1, 0, 0, 0], "{unit}");
     }
+}
+
+// rule: wrr.round
+#[test]
+fn packets_or_bytes_are_shared_by_weight() {
+    for form in forms() {
+        shares_of(&form);
+    }
+}
+
+fn shares_of(form: &Subject) {
     // Weights that are no multiples of each other: a fraction is kept.
-    let (mut world, vms) = pair("packets", [5, 2], [&[FRAME], &[FRAME]]);
+    let (mut world, vms) = pair(form, [5, 2], [&[FRAME], &[FRAME]]);
     world.run_until(secs(5));
     let rates = world.rates(&vms, secs(1), secs(5));
     assert!((rates[0] / rates[1] - 2.5).abs() < 0.01, "{rates:?}");
     // By packets small ones count as many; by bytes they do not.
-    let (mut world, vms) = pair("packets", [1, 1], [&[FRAME], &[SMALL]]);
+    let (mut world, vms) = pair(&form.clone().text("unit", "packets"), [1, 1], [&[FRAME], &[SMALL]]);
     world.run_until(secs(1));
     let counts = world.counts(&vms, millis(100), secs(1));
     assert!(counts[0].abs_diff(counts[1]) <= 1, "{counts:?}");
-    let (mut world, vms) = pair("bytes", [1, 1], [&[FRAME], &[SMALL]]);
+    let (mut world, vms) = pair(&form.clone().text("unit", "bytes"), [1, 1], [&[FRAME], &[SMALL]]);
     world.run_until(secs(5));
     assert_close(
         "bytes",
@@ -350,12 +371,13 @@ fn worst(world: &World, weights: &[f64], unit: impl Fn(&Record) -> f64, bound: i
 #[test]
 fn q15_services_over_weights_stay_together() {
     let mut rng = chance(15);
-    for round in 0..40 {
-        let packets = round % 2 == 0;
+    for round in 0..80 {
+        let (packets, tags) = (round % 2 == 0, round >= 40);
         let count = 2 + below(&mut rng, 5) as usize;
         let mut weights: Vec<u32> = (0..count).map(|_| pick(&mut rng, &[1, 2, 3, 4, 10, 30])).collect();
         weights[0] = 1;
-        let mut world = link(&wrr(if packets { "packets" } else { "bytes" }), 4, 120_000);
+        let unit = if packets { "packets" } else { "bytes" };
+        let mut world = link(&if tags { wrr(unit) } else { published(unit) }, 4, 120_000);
         // All are there before the first packet goes.
         world.device.stalled_until = millis(1);
         let vms: Vec<(OwnerId, usize)> = weights
@@ -376,18 +398,21 @@ fn q15_services_over_weights_stay_together() {
         assert!(vms.iter().all(|(vm, _)| world.gate.account(*vm).unwrap().waiting > 0));
         let real: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
         let frame = f64::from(FRAME);
-        let worst = match packets {
-            true => worst(&world, &real, |_| 1.0, |_, _| 1.0),
-            false => worst(&world, &real, bytes, |a, b| frame + frame * (1.0 / a + 1.0 / b)),
+        let worst = match (packets, tags) {
+            (true, false) => worst(&world, &real, |_| 1.0, |_, _| 1.0),
+            (true, true) => worst(&world, &real, |_| 1.0, |a, b| 1.0 / a + 1.0 / b),
+            (false, true) => worst(&world, &real, bytes, |a, b| frame / a + frame / b),
+            (false, false) => worst(&world, &real, bytes, |a, b| frame + frame * (1.0 / a + 1.0 / b)),
         };
-        assert!(worst <= 1.0 + 1e-9, "Q15: {worst} of the bound, weights {weights:?}, packets {packets}");
+        let what = format!("weights {weights:?}, packets {packets}, tags {tags}");
+        assert!(worst <= 1.0 + 1e-6, "Q15: {worst} of the bound, {what}");
     }
 }
 
 // rule: wrr.empty-forfeits, wrr.inactive
 #[test]
 fn who_has_no_packets_forfeits_its_turn_and_its_deficit() {
-    let mut world = link(&wrr("packets"), 1, MILLI);
+    let mut world = link(&published("packets"), 1, MILLI);
     let (_, heavy) = sender(&mut world, Policy::weighted(10), FRAME);
     let (_, light) = sender(&mut world, Policy::weighted(1), FRAME);
     (0..3).for_each(|_| assert!(world.ask(heavy)));
@@ -403,22 +428,24 @@ fn who_has_no_packets_forfeits_its_turn_and_its_deficit() {
 // rule: wrr.skipped
 #[test]
 fn who_has_no_credits_is_skipped_and_owed_nothing() {
-    let mut world = link(&wrr("bytes"), 4, 120_000);
-    let held = flood(&mut world, Policy { weight: Some(Weight::new(1000)), ..at_most(10) }, &[FRAME]);
-    let free = flood(&mut world, Policy::weighted(10), &[FRAME]);
-    world.run_until(secs(4));
-    let got = megabits(&world, &[held, free], secs(1), secs(4));
-    assert!(got[0] > 9.6 && got[0] <= 10.0, "{got:?}");
-    assert!((got[0] + got[1] - 100.9).abs() < 0.3, "the link is full: {got:?}");
-    let most = window_max(world.of(held), 50 * MILLI - 1, bytes);
-    assert!(most <= 2.0 * 62_500.0, "{most}: windows without turns are not caught up");
+    for form in [wrr("bytes"), published("bytes")] {
+        let mut world = link(&form, 4, 120_000);
+        let held = flood(&mut world, Policy { weight: Some(Weight::new(1000)), ..at_most(10) }, &[FRAME]);
+        let free = flood(&mut world, Policy::weighted(10), &[FRAME]);
+        world.run_until(secs(4));
+        let got = megabits(&world, &[held, free], secs(1), secs(4));
+        assert!(got[0] > 9.6 && got[0] <= 10.0, "{got:?}");
+        assert!((got[0] + got[1] - 100.9).abs() < 0.3, "the link is full: {got:?}");
+        let most = window_max(world.of(held), 50 * MILLI - 1, bytes);
+        assert!(most <= 2.0 * 62_500.0, "{most}: windows without turns are not caught up");
+    }
 }
 
 // rule: wrr.weights-at-turn, wrr.parameters
 #[test]
 fn trace_7_weights_that_change_places_every_second_hold_from_the_next_turns_on() {
-    for unit in ["bytes", "packets"] {
-        let (mut world, vms) = pair(unit, [30, 1], [&[FRAME], &[FRAME]]);
+    for form in forms() {
+        let (mut world, vms) = pair(&form, [30, 1], [&[FRAME], &[FRAME]]);
         for second in 0..20u64 {
             let weights = if second % 2 == 0 { [30, 1] } else { [1, 30] };
             (0..2).for_each(|vm| world.set(vms[vm], Policy::weighted(weights[vm])));
@@ -437,13 +464,14 @@ fn trace_7_weights_that_change_places_every_second_hold_from_the_next_turns_on()
 // rule: wrr.parameters
 #[test]
 fn weights_can_be_switched_off() {
-    let subject = wrr("packets").text("prioritize", "off");
-    let mut world = link(&subject, 4, 120_000);
-    let vms = [30, 1].map(|weight| flood(&mut world, Policy::weighted(weight), &[FRAME]));
-    world.run_until(secs(2));
-    let rates = world.rates(&vms, secs(1), secs(2));
-    assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
-    let off = subject.params;
+    for form in forms() {
+        let mut world = link(&form.text("prioritize", "off"), 4, 120_000);
+        let vms = [30, 1].map(|weight| flood(&mut world, Policy::weighted(weight), &[FRAME]));
+        world.run_until(secs(2));
+        let rates = world.rates(&vms, secs(1), secs(2));
+        assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
+    }
+    let off = wrr("packets").text("prioritize", "off").params;
     let wrr = schedulers::find("wrr").unwrap();
     assert!(!wrr.enforces_with(policy::Field::Weight, &off) && wrr.enforces_with(policy::Field::Limit, &off));
 }
@@ -451,52 +479,57 @@ fn weights_can_be_switched_off() {
 // rule: wrr.hold, wrr.active, wrr.inactive
 #[test]
 fn a_turn_is_held_for_who_is_active_only_by_the_switch() {
-    // One frame every 5 ms, less than its half; the other one is always backlogged.
-    let run = |hold: bool, every: u64| {
-        let mut world = link(&wrr("packets").with("hold", Value::Bool(hold)), 1, 120_000);
-        let rare = world.vm(Policy::weighted(100));
-        world.source(Source::new(rare, VolumeId(0), Pattern::Open(every)).lengths(&[FRAME]));
-        let busy = flood(&mut world, Policy::weighted(100), &[FRAME]);
-        world.run_until(secs(2));
-        world.rates(&[rare, busy], secs(1), secs(2))
-    };
-    let capacity = 1e9 / 120_000.0;
-    assert_close("forfeited", &run(false, 5 * MILLI), &[200.0, capacity - 200.0], 0.01);
-    // Its share is lost to all: the other one sends a packet for each of its.
-    let held = run(true, 5 * MILLI);
-    assert!((held[1] - held[0]).abs() <= 2.0 && (held[0] - 200.0).abs() <= 1.0, "{held:?}");
-    // After 10 ms of silence it is inactive, and what it had is free until it comes back.
-    let rarer = run(true, 100 * MILLI);
-    assert!(rarer[0] == 10.0 && rarer[1] > 0.88 * capacity && rarer[1] < 0.92 * capacity, "{rarer:?}");
+    for form in forms() {
+        // One frame every 5 ms, less than its half; the other one is always backlogged.
+        let run = |hold: bool, every: u64| {
+            let mut world = link(&form.clone().with("hold", Value::Bool(hold)), 1, 120_000);
+            let rare = world.vm(Policy::weighted(100));
+            world.source(Source::new(rare, VolumeId(0), Pattern::Open(every)).lengths(&[FRAME]));
+            let busy = flood(&mut world, Policy::weighted(100), &[FRAME]);
+            world.run_until(secs(2));
+            world.rates(&[rare, busy], secs(1), secs(2))
+        };
+        let capacity = 1e9 / 120_000.0;
+        assert_close("forfeited", &run(false, 5 * MILLI), &[200.0, capacity - 200.0], 0.01);
+        // Its share is lost to all: the other one sends a packet for each of its.
+        let held = run(true, 5 * MILLI);
+        assert!((held[1] - held[0]).abs() <= 2.0 && (held[0] - 200.0).abs() <= 1.0, "{held:?}");
+        // After 10 ms of silence it is inactive, and what it had is free until it comes back.
+        let rarer = run(true, 100 * MILLI);
+        assert!(rarer[0] == 10.0 && rarer[1] > 0.88 * capacity && rarer[1] < 0.92 * capacity, "{rarer:?}");
+    }
 }
 
 // rule: wrr.min-rate
 #[test]
 fn who_is_below_its_minimum_goes_first() {
-    // Of 100 three equal weights would get 33 each.
-    let mut world = link(&wrr("bytes"), 4, 121_120);
-    let vms = [at_least(60), Policy::default(), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
-    world.run_until(secs(5));
-    assert_close("one minimum", &megabits(&world, &vms, secs(1), secs(5)), &[60.0, 20.0, 20.0], 0.01);
-    // Who has more by weight keeps it.
-    let mut world = link(&wrr("bytes"), 4, 121_120);
-    let heavy = Policy { weight: Some(Weight::new(300)), ..at_least(20) };
-    let vms = [heavy, Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
-    world.run_until(secs(5));
-    assert_close("by weight", &megabits(&world, &vms, secs(1), secs(5)), &[75.0, 25.0], 0.01);
-    // More than there is: by weight among those.
-    let mut world = link(&wrr("bytes"), 4, 121_120);
-    let twice = Policy { weight: Some(Weight::new(200)), ..at_least(80) };
-    let vms = [twice, at_least(80), Policy::weighted(1000)].map(|policy| flood(&mut world, policy, &[FRAME]));
-    world.run_until(secs(5));
-    assert_close("too much", &megabits(&world, &vms, secs(1), secs(5)), &[66.7, 33.3, 0.0], 0.015);
-    // And it stays a maximum where one is stated.
-    let mut world = link(&wrr("bytes"), 4, 121_120);
-    let both = Policy { limit: at_most(35).limit, ..at_least(30) };
-    let vms = [both, Policy::weighted(10_000)].map(|policy| flood(&mut world, policy, &[FRAME]));
-    world.run_until(secs(5));
-    let got = megabits(&world, &vms, secs(1), secs(5));
-    assert!(got[0] >= 30.0 - 0.3 && got[0] <= 35.0, "{got:?}");
+    for form in [wrr("bytes"), published("bytes")] {
+        // Of 100 three equal weights would get 33 each.
+        let mut world = link(&form, 4, 121_120);
+        let vms =
+            [at_least(60), Policy::default(), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
+        world.run_until(secs(5));
+        assert_close("one minimum", &megabits(&world, &vms, secs(1), secs(5)), &[60.0, 20.0, 20.0], 0.01);
+        // Who has more by weight keeps it.
+        let mut world = link(&form, 4, 121_120);
+        let heavy = Policy { weight: Some(Weight::new(300)), ..at_least(20) };
+        let vms = [heavy, Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
+        world.run_until(secs(5));
+        assert_close("by weight", &megabits(&world, &vms, secs(1), secs(5)), &[75.0, 25.0], 0.01);
+        // More than there is: by weight among those.
+        let mut world = link(&form, 4, 121_120);
+        let twice = Policy { weight: Some(Weight::new(200)), ..at_least(80) };
+        let vms = [twice, at_least(80), Policy::weighted(1000)].map(|policy| flood(&mut world, policy, &[FRAME]));
+        world.run_until(secs(5));
+        assert_close("too much", &megabits(&world, &vms, secs(1), secs(5)), &[66.7, 33.3, 0.0], 0.015);
+        // And it stays a maximum where one is stated.
+        let mut world = link(&form, 4, 121_120);
+        let both = Policy { limit: at_most(35).limit, ..at_least(30) };
+        let vms = [both, Policy::weighted(10_000)].map(|policy| flood(&mut world, policy, &[FRAME]));
+        world.run_until(secs(5));
+        let got = megabits(&world, &vms, secs(1), secs(5));
+        assert!(got[0] >= 30.0 - 0.3 && got[0] <= 35.0, "{got:?}");
+    }
 }
 
 // rule: wrr.back-pressure
@@ -517,7 +550,7 @@ fn nothing_is_taken_while_the_link_has_no_room() {
 #[test]
 fn a_packet_larger_than_many_turns_costs_no_more_steps() {
     // 64 MiB by turns of 64 bytes are a million rounds.
-    let subject = wrr("bytes").with("frame", Value::Integer(64));
+    let subject = published("bytes").with("frame", Value::Integer(64));
     let mut scheduler = subject.build(&Facts::default());
     for owner in 0..8 {
         add(&mut *scheduler, owner, Policy::weighted(1 + owner));
@@ -535,4 +568,97 @@ fn a_packet_larger_than_many_turns_costs_no_more_steps() {
         let due = 1000 * (owner as i64 + 1);
         assert!((i64::from(*count) - due).abs() <= 2, "{counts:?}");
     }
+}
+
+// What went wrong.
+
+/// The longest that a packet of the first VM waited for the link, in nanoseconds, between two instants.
+fn longest_wait(world: &World, vm: OwnerId, from: Instant) -> u64 {
+    let waits = world.of(vm).filter(|record| record.at >= from);
+    waits.map(|record| record.at.nanos_since(record.request.arrival)).max().expect("it was served")
+}
+
+fn background() -> Policy {
+    Policy { class: policy::Class::Background, ..Policy::default() }
+}
+
+// rule: wrr.bound, wrr.tags
+#[test]
+fn one_background_nic_made_everybodys_turn_ten_thousand_frames() {
+    // Frames go at 1 Gb/s; one VM sends one every millisecond and a little.
+    let run = |form: &Subject, beside: &[Policy]| {
+        let mut world = link(form, 1, 12_112);
+        let sparse = world.vm(Policy::default());
+        world.source(Source::new(sparse, VolumeId(0), Pattern::Open(1_037_000)).lengths(&[FRAME]));
+        let busy: Vec<OwnerId> = beside.iter().map(|policy| flood(&mut world, *policy, &[FRAME])).collect();
+        world.run_until(secs(4));
+        (longest_wait(&world, sparse, secs(1)), world.rates(&busy, secs(1), secs(4)))
+    };
+    for unit in ["bytes", "packets"] {
+        let (alone, _) = run(&wrr(unit), &[Policy::default()]);
+        let (wait, rates) = run(&wrr(unit), &[Policy::default(), background()]);
+        let (long, _) = run(&published(unit), &[Policy::default(), background()]);
+        println!("{unit}: {alone} ns, beside a background NIC {wait} ns, in published rounds {long} ns");
+        // What is on the wire, and a frame of each of the two.
+        assert!(wait <= 3 * 12_112 && alone <= 2 * 12_112, "{unit}: {alone}, {wait} ns");
+        assert!(long > 100 * MILLI, "as published it waits for a turn of 10,000 frames: {long} ns");
+        // In three seconds the background NIC has the weight of 25 frames.
+        assert!(rates[1] * 3.0 <= 30.0 && rates[0] > 81_000.0, "{rates:?}");
+    }
+}
+
+// rule: wrr.min-rate, wrr.min-counts
+#[test]
+fn a_minimum_above_the_share_gave_the_minimum_and_a_turn_on_top() {
+    for form in forms() {
+        // Of 100 Mb/s a weight of 100 beside one of 300 is 25, and 40 are promised.
+        for (beside, limit) in [(vec![], 0.01), (vec![background()], 0.01)] {
+            let mut world = link(&form, 4, 121_120);
+            let heavy = Policy::weighted(300);
+            let vms: Vec<OwnerId> = [at_least(40), heavy]
+                .iter()
+                .chain(&beside)
+                .map(|policy| flood(&mut world, *policy, &[FRAME]))
+                .collect();
+            world.run_until(secs(21));
+            let got = megabits(&world, &vms, secs(1), secs(21));
+            println!("{:?}: {got:?} Mb/s", form.params);
+            assert!((got[0] / 40.0 - 1.0).abs() <= limit, "{:?}: {got:?} Mb/s", form.params);
+        }
+        // Frames of other sizes, and a rate that is not a frame in a window.
+        let mut world = link(&form, 4, 121_120);
+        let vms = [at_least(70), Policy::default(), Policy::default()];
+        let lengths: [&[u32]; 3] = [&[SMALL, FRAME, 512], &[FRAME], &[SMALL, FRAME]];
+        let vms = [0, 1, 2].map(|vm| flood(&mut world, vms[vm], lengths[vm]));
+        world.run_until(secs(11));
+        let got = megabits(&world, &vms[..1], secs(1), secs(11));
+        let most = if form.params["unit"] == Value::Text("bytes".to_owned()) { 70.0 * 1.01 } else { f64::MAX };
+        assert!(got[0] <= most, "{:?}: {got:?} Mb/s", form.params);
+    }
+}
+
+// rule: wrr.min-rate
+#[test]
+fn who_had_a_minimum_above_its_share_owes_nothing_for_long() {
+    for form in forms() {
+        let mut world = link(&form, 4, 121_120);
+        let vms = [at_least(80), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
+        world.run_until(secs(10));
+        world.set(vms[0], Policy::default());
+        world.run_until(secs(11));
+        let got = megabits(&world, &vms, secs(10), secs(11));
+        assert!((got[0] - got[1]).abs() < 1.0, "{:?}: {got:?}", form.params);
+    }
+}
+
+// rule: wrr.weights-at-turn
+#[test]
+fn a_changed_weight_acts_on_a_packet_that_waits() {
+    let mut world = link(&wrr("bytes"), 1, 12_112);
+    let vms = [background(), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
+    world.run_until(secs(1));
+    world.set(vms[0], Policy::default());
+    world.run_until(millis(1100));
+    let rates = world.rates(&vms, secs(1), millis(1100));
+    assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
 }

@@ -102,9 +102,9 @@ impl Scheduler for Oracle {
                 let flow = self.flow(owner);
                 let (old, new) = (flow.1, weight(&policy));
                 flow.1 = new;
-                if first.is_none() && old != new {
-                    flow.2 = v + (flow.2 - v).max(0) * old / new;
-                }
+                let converted = |tag: Tag| v + (tag - v).max(0) * old / new;
+                let (finish, first) = (converted(flow.2), first.map(converted));
+                flow.2 = finish;
                 self.tag_anew(owner, first);
             }
             Change::RemoveOwner { owner } => self.flows.retain(|flow| flow.0 != owner),
@@ -148,4 +148,24 @@ fn the_fast_one_decides_as_the_rules_say() {
 #[should_panic(expected = "the fast one, then the oracle")]
 fn another_depth_is_noticed() {
     for_plans_as_found(32, plan(true), |plan| drop(plan.run(both(plan, 1, 2), Instant::ZERO, |_| ())));
+}
+
+// rule: sfqd.weight-change
+#[test]
+fn a_head_that_waited_kept_the_tag_of_its_old_weight_for_seconds() {
+    let sfqd = Subject::of("sfqd").with("depth", Value::Integer(0));
+    let mut world = World::simple(&sfqd, 1, 1000);
+    let lightest = Policy { weight: Some(Weight::MIN), ..Policy::default() };
+    let vms = [lightest, Policy::default()].map(|policy| world.busy(policy, Pattern::Closed(16)));
+    // The head of the first is 10,000 requests of the second ahead, 12 s and more at 1000 requests per second.
+    world.run_until(secs(1));
+    assert_eq!(world.count(vms[0], millis(10), secs(1)), 0);
+    world.set(vms[0], Policy::default());
+    world.run_until(millis(1100));
+    let counts = world.counts(&vms, secs(1), millis(1100));
+    assert!(counts[0].abs_diff(counts[1]) <= 2, "{counts:?} in the 100 ms after the change");
+    // And the other way round: what was due at the old weight is not served first.
+    world.set(vms[0], lightest);
+    world.run_until(secs(2));
+    assert!(world.count(vms[0], millis(1100), secs(2)) <= 1);
 }

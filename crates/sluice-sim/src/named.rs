@@ -1,7 +1,7 @@
 //! What models, workloads and recipes have in common: parameters whose documentation holds their defaults.
 
 use serde::de::DeserializeOwned;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 
 /// One parameter; its default is written as a scenario would write it.
 pub(crate) const fn parameter(
@@ -10,7 +10,7 @@ pub(crate) const fn parameter(
     default: &'static str,
     help: &'static str,
 ) -> Parameter {
-    Parameter { name, kind, default, help }
+    Parameter { name, kind, range: Range::Any, default, help }
 }
 
 /// The defaults, and `overrides` in their place. A name that does not exist stays, for [`parse`] to refuse.

@@ -22,7 +22,7 @@ const LARGE: u32 = 128 << 20;
 /// Requests and bytes per second of one run.
 fn run(model: Box<dyn Model>, mix: Mix, outstanding: u32, seconds: u64) -> (f64, f64) {
     let noop = schedulers::find("noop").unwrap();
-    let scheduler = (noop.build)(&Facts::default(), &ParamTable::new()).unwrap();
+    let scheduler = noop.build(&Facts::default(), &ParamTable::new()).unwrap();
     let transfer_max = Bytes(u64::from(LARGE));
     let settings = GateSettings { depth: outstanding, transfer_max, merging: false, ..GateSettings::default() };
     let warm = Duration::from_secs(seconds / 10);

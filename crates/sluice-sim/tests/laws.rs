@@ -19,7 +19,7 @@ use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern};
 /// One VM with so many requests outstanding, before a device that has all of them.
 fn simulation(model: Box<dyn Model>, outstanding: u32) -> Simulation {
     let facts = Facts { depth: outstanding, ..Facts::default() };
-    let noop = (schedulers::find("noop").unwrap().build)(&facts, &Default::default()).unwrap();
+    let noop = schedulers::find("noop").unwrap().build(&facts, &Default::default()).unwrap();
     let gate = Gate::new(noop, GateSettings { depth: outstanding, ..GateSettings::default() });
     let mut simulation = Simulation::new(gate, model, Duration::from_millis(500), Duration::from_secs(1));
     let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 100 << 30) };

@@ -33,7 +33,7 @@ fn secs(seconds: u64) -> Instant {
 fn gate(name: &str, params: &[(&str, Value)], depth: u32) -> Gate {
     let params: ParamTable = params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let scheduler =
-        (schedulers::find(name).expect("it is in the list").build)(&Facts { depth, ..Facts::default() }, &params);
+        schedulers::find(name).expect("it is in the list").build(&Facts { depth, ..Facts::default() }, &params);
     let settings = GateSettings { depth, queue_max: 256, cost: CostModel::per_request(), ..GateSettings::default() };
     Gate::new(scheduler.expect("valid parameters"), settings)
 }
@@ -44,9 +44,10 @@ fn netback() -> (Gate, LinkParams) {
     (gate("netback", &[("tick", Value::Text("4ms".to_owned()))], 256), link)
 }
 
-/// The paper's: nothing is taken that has no room downstream.
+/// The paper's: turns as long as the weight says, and nothing is taken that has no room downstream.
 fn wrr(unit: &str) -> (Gate, LinkParams) {
-    (gate("wrr", &[("unit", Value::Text(unit.to_owned()))], 16), LinkParams::FAST_ETHERNET)
+    let params = [("rounds", "published"), ("unit", unit)].map(|(name, word)| (name, Value::Text(word.to_owned())));
+    (gate("wrr", &params, 16), LinkParams::FAST_ETHERNET)
 }
 
 /// The same without copies: packets are over when they are on the wire, and more are taken than its queue holds.

@@ -18,7 +18,7 @@ use sluice_sim::workloads::{Address, Closed, Mix, Open, Pace, Pattern, Replay, W
 fn simulation(scheduler: &str, depth: u32, model: Box<dyn Model>, warm_s: u64) -> Simulation {
     let descriptor = schedulers::find(scheduler).unwrap();
     let facts = Facts { depth, ..Facts::default() };
-    let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
+    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
     let settings = GateSettings { depth, merging: false, ..GateSettings::default() };
     let gate = Gate::new(scheduler, settings);
     Simulation::new(gate, model, Duration::from_secs(warm_s), Duration::from_secs(1))

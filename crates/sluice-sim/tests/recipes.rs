@@ -17,7 +17,7 @@ const VOLUME: u64 = 32 << 30;
 fn simulation() -> Simulation {
     let descriptor = schedulers::find("mclock").unwrap();
     let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
-    let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
+    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: 8, merging: false, ..GateSettings::default() });
     let disk = Hdd::new(HddSpec { queue: 8, ..HddSpec::sata_7200_1tb() });
     Simulation::new(gate, Box::new(disk), Duration::from_secs(1), Duration::from_secs(1))

@@ -16,7 +16,7 @@ use sluice_sim::workloads::{Pace, Replay};
 fn simulation() -> Simulation {
     let descriptor = schedulers::find("mclock").unwrap();
     let facts = Facts { depth: 8, rotational: false, ..Facts::default() };
-    let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
+    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: 8, merging: false, ..GateSettings::default() });
     let time = ServiceTime::Fixed(Duration::from_micros(100));
     let device = Box::new(Servers::new(8, time, stream(1, "service")));

@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn scheduler(name: &str, depth: u32) -> Box<dyn Scheduler> {
     let facts = Facts { depth, ..Facts::default() };
-    (schedulers::find(name).unwrap().build)(&facts, &Default::default()).unwrap()
+    schedulers::find(name).unwrap().build(&facts, &Default::default()).unwrap()
 }
 
 fn gate(name: &str, depth: u32) -> Gate {

@@ -121,7 +121,7 @@ fn real(vms: &[Vm]) -> Vec<f64> {
 fn modelled(vms: &[Vm]) -> Vec<f64> {
     let descriptor = schedulers::find("mclock").unwrap();
     let facts = Facts { depth: DEPTH, ..Facts::default() };
-    let scheduler = (descriptor.build)(&facts, &Default::default()).unwrap();
+    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let device = Servers::new(SERVERS, ServiceTime::Fixed(SERVICE), stream(1, "service"));
     let mut simulation = Simulation::new(gate, Box::new(device), Duration::ZERO, Duration::from_secs(1));

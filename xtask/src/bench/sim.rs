@@ -98,7 +98,7 @@ fn flash() -> (Box<dyn Model>, u64) {
 fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
     let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
     let facts = Facts { depth: DEPTH, ..Facts::default() };
-    let scheduler = (descriptor.build)(&facts, &Default::default()).map_err(|error| error.to_string())?;
+    let scheduler = descriptor.build(&facts, &Default::default()).map_err(|error| error.to_string())?;
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let (device, size) = (case.device)();
     let mut simulation = Simulation::new(gate, device, Duration::ZERO, Duration::from_secs(3600));

@@ -39,6 +39,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
         for (part, inside) in [(&vm.part, false), (&volume.part, true)] {
             if let Some(device) = device.filter(|_| !part.broken) {
                 check_sizes(part, device, report);
+                check_units(part, device, report);
                 check_enforced(part, inside, device, report);
                 check_burst(part, inside, device, report);
             }
@@ -92,6 +93,21 @@ pub(crate) fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
             let message = format!("{whose}: {key}: the size {size} is not the one of device {name}, {reference}");
             report.error(place, message, other_size_hint(stated, size, reference, &device.cost));
         }
+    }
+}
+
+/// Rates in requests where the scheduler counts bytes. Not even `allow_unenforced` makes it take them.
+pub(crate) fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
+    let scheduler = device.device.scheduler;
+    if scheduler.medium.counts_requests() {
+        return;
+    }
+    for (key, of, _, place) in part.stated_iops() {
+        let (whose, name, scheduler) = (&of.whose, &device.device.name, scheduler.name);
+        let message = format!(
+            "{whose}: {key}: {scheduler}, the scheduler of device {name}, counts bytes, and this is a rate of requests"
+        );
+        report.error(place, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
     }
 }
 

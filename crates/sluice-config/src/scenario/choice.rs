@@ -112,7 +112,7 @@ pub(super) fn parameters(
 
 fn hint(parameter: &Parameter) -> String {
     match parameter.default {
-        "none" => format!("it is {}", parameter.kind),
-        default => format!("it is {}; write for example {} = {default}", parameter.kind, parameter.name),
+        "none" => format!("it is {}", parameter.accepts()),
+        default => format!("it is {}; write for example {} = {default}", parameter.accepts(), parameter.name),
     }
 }

@@ -27,7 +27,7 @@ use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source
 
 use crate::checks::admission::{Room, check_admission};
 use crate::checks::bursts::check_burst;
-use crate::checks::promises::{check_enforced, check_itself, check_sizes};
+use crate::checks::promises::{check_enforced, check_itself, check_sizes, check_units};
 use crate::diagnostics::{Diagnostic, Diagnostics, Report};
 use crate::dropins;
 use crate::policy::Part;
@@ -310,9 +310,7 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     if let Some(device) = device.filter(|device| !device.draft.broken && !part.broken) {
         check_sizes(part, &device.draft, report);
         check_enforced(part, false, &device.draft, report);
-        if device.medium == Some(Medium::Network) {
-            refuse_requests(part, report);
-        }
+        check_units(part, &device.draft, report);
     }
 }
 
@@ -322,14 +320,6 @@ fn check_burst_of(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     let device = vm.device.as_ref().and_then(|name| draft.devices.get(name));
     if let Some(device) = device.filter(|device| !device.draft.broken && !device.tells()) {
         check_burst(part, false, &device.draft, report);
-    }
-}
-
-/// Schedulers of packets count bytes.
-fn refuse_requests(part: &Part, report: &Report) {
-    for (key, of, _, place) in part.stated_iops() {
-        let message = format!("{}: {key}: its device is a network link, which counts no requests", of.whose);
-        report.error(place, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
     }
 }
 

@@ -43,7 +43,7 @@ pub struct SchedulerSpec {
 impl SchedulerSpec {
     /// Makes one.
     pub fn build(&self) -> Result<Box<dyn Scheduler>, ParamError> {
-        (self.descriptor.build)(&self.facts, &self.params)
+        self.descriptor.build(&self.facts, &self.params)
     }
 }
 

@@ -145,7 +145,7 @@ fn named(
     let refused = match culprits(params, accept).first() {
         None => format!("{what}: {error}"),
         Some((name, error)) => match known.iter().find(|parameter| parameter.name == *name) {
-            Some(parameter) => format!("{what}: {name}: {error}; it is {}", parameter.kind),
+            Some(parameter) => format!("{what}: {name}: {error}; it is {}", parameter.accepts()),
             None => {
                 let known: Vec<_> = known.iter().map(|parameter| parameter.name).collect();
                 format!("{what} has no parameter '{name}'; it has {}", known.join(", "))

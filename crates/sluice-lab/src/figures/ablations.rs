@@ -207,7 +207,8 @@ fn tag_adjustment(on: bool, setting: &Setting) -> Result<f64, LabError> {
 fn inactivity_delay(delay: &str, setting: &Setting) -> Result<f64, LabError> {
     let link = DeviceFile::load("netback-link")?.link(setting)?;
     let model = Box::new(Link::new(LinkParams { over_when: OverWhen::Sent, ..link.params() }));
-    let host = Host::new("wrr", 16).text("unit", "packets").flag("hold", true).text("delay", delay);
+    let rounds = Host::new("wrr", 16).text("rounds", "published").text("unit", "packets");
+    let host = rounds.flag("hold", true).text("delay", delay);
     let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
     for (name, weight, part) in [("heavy", 30, 5), ("light", 1, 1)] {
         let bits_per_second = link.bits_per_second / part;

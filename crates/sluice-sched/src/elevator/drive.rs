@@ -36,7 +36,7 @@ impl Drive {
     }
 
     pub(crate) fn on(descriptor: &Descriptor, stated: &[(&str, &str)], facts: &Facts, owners: u32) -> Drive {
-        let scheduler = (descriptor.build)(facts, &params(stated)).expect("the test's parameters are valid");
+        let scheduler = descriptor.build(facts, &params(stated)).expect("the test's parameters are valid");
         let mut drive = Drive { scheduler, now: Instant::from_millis(10_000), flying: BTreeMap::new(), asked: 0 };
         (0..owners).for_each(|owner| drive.owner(owner, Policy::default()));
         drive

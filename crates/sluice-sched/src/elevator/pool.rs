@@ -1,14 +1,16 @@
 //! Requests in two orders: by place on the device, and by age.
+//!
+//! Bounds: what comes, goes and grows costs the logarithm of its queue's length, wherever guests let their requests lie:
+//! of those at one place each has its own key. `cancel` walks over the youngest of a queue until it has seen all of the
+//! owner's, and `iter` over all; they serve VMs that leave, and people.
 
 use crate::elevator::choice::Place;
 use crate::elevator::tree::{Forest, Tree};
-use crate::request::Request;
+use crate::request::{Flags, Request};
 use crate::scheduler::Scope;
 use crate::time::Instant;
 
 const NIL: u32 = u32::MAX;
-/// Queued requests that overlap a merged one and are looked at to find its part; beyond it the merge is declined.
-const OVERLAPS_MAX: usize = 64;
 
 /// A queued request: which it is, and its place.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +66,8 @@ pub(crate) struct Pool {
     places: Forest<u128>,
     /// Requests of each owner.
     owned: Vec<u32>,
+    /// By token the place of each carrier.
+    carriers: Vec<u32>,
 }
 
 /// One queue.
@@ -116,6 +120,7 @@ impl Pool {
         queue.youngest = index;
         queue.len += 1;
         *self.owned(&request) += 1;
+        self.note(&request, index);
         let place = Place::of(&request);
         let before = self.places.insert(&mut queue.tree, place.0, index);
         (Node { place, index }, before.map(node))
@@ -143,6 +148,7 @@ impl Pool {
         }
         queue.len -= 1;
         *self.owned(&request) -= 1;
+        self.note(&request, NIL);
         self.free.push(index);
         let [before, after] = self.places.remove(&mut queue.tree, &place.0).map(|found| found.map(node));
         Taken { request, before, after }
@@ -186,17 +192,26 @@ impl Pool {
         self.places.around(&queue.tree, &Place::before_all(offset).0).map(|found| found.map(node))
     }
 
-    /// The request that would become `grown` by a merge; nothing changes.
-    pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
-        let [_, mut at] = self.around(queue, grown.offset);
-        for _ in 0..OVERLAPS_MAX {
-            let found = at.filter(|found| found.offset() <= grown.end())?;
-            if found.place.id() == grown.id.0 {
-                return Some(found);
+    /// Where a carrier stands; `NIL`: nowhere.
+    fn note(&mut self, request: &Request, index: u32) {
+        if request.flags.contains(Flags::CARRIER) {
+            let token = request.token as usize;
+            if token >= self.carriers.len() {
+                self.carriers.resize(token + 1, NIL);
             }
-            at = self.after(queue, found);
+            self.carriers[token] = index;
         }
-        None
+    }
+
+    /// The request of this queue that would become `grown` by a merge; nothing changes.
+    pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
+        let index = *self.carriers.get(grown.token as usize)?;
+        let known = &self.entries.get(index as usize)?.request;
+        let same = grown.flags.contains(Flags::CARRIER) && known.id == grown.id;
+        let place = Place::of(known);
+        // It may wait in another queue, where its owner had another priority.
+        let [_, found] = self.places.around(&queue.tree, &place.0);
+        found.map(node).filter(|found| same && found.index == index && found.place == place)
     }
 
     /// A request has been merged; it keeps its age and its expiry, and may have another place.
@@ -255,12 +270,12 @@ pub(crate) mod tests {
             length: 4096,
             cost: Cost::ONE,
             owner: OwnerId(owner),
-            token: 0,
+            token: id as u32,
             rho: 0,
             delta: 0,
             volume: VolumeId(0),
             kind,
-            flags: Flags::NONE,
+            flags: Flags::CARRIER,
             phase: Phase::None,
             wait: Wait::None,
         }

@@ -8,6 +8,8 @@
 //! size. A block keeps at most [`SLOTS`] keys; one that has few left is joined to a neighbour, so the number of blocks, and
 //! the height, follow the number of things. The shape repeats with the input.
 
+use crate::steps::step;
+
 const NIL: u32 = u32::MAX;
 /// Keys in a block: with keys of two words five cache lines.
 const SLOTS: usize = 15;
@@ -139,10 +141,12 @@ impl<K: Key> Block<K> {
 
 impl<K: Key> Forest<K> {
     fn at(&self, block: u32) -> &Block<K> {
+        step();
         &self.blocks[block as usize]
     }
 
     fn at_mut(&mut self, block: u32) -> &mut Block<K> {
+        step();
         &mut self.blocks[block as usize]
     }
 

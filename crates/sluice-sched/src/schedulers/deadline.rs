@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::elevator::{Node, Pool, Queue, Taken, Ticks};
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::request::{Completion, Kind, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
 use crate::time::Instant;
@@ -102,39 +102,51 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "mode",
-        kind: "\"late\" or \"early\"",
+        kind: "word",
+        range: Range::Words(&["late", "early"]),
         default: "\"late\"",
         help: "late: that of Linux 2.6.32; early: that of 2.6.18, where a batch ends at the first gap",
     },
     Parameter {
         name: "read_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"500ms\"",
         help: "How old a read must be to start the next batch of reads; soft",
     },
     Parameter {
         name: "write_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"5s\"",
         help: "How old a write must be to start the next batch of writes; soft, and only looked at when writes have \
                their turn",
     },
     Parameter {
         name: "writes_starved",
-        kind: "batches, 0 to 65536",
+        kind: "batches",
+        range: Range::Number(0, 65_536),
         default: "2",
         help: "Batches of reads that may pass over waiting writes",
     },
-    Parameter { name: "fifo_batch", kind: "requests, 1 to 65536", default: "16", help: "Requests in a batch" },
+    Parameter {
+        name: "fifo_batch",
+        kind: "requests",
+        range: Range::Number(1, 65_536),
+        default: "16",
+        help: "Requests in a batch",
+    },
     Parameter {
         name: "front_merges",
         kind: "true or false",
+        range: Range::Flag,
         default: "true",
         help: "Whether a request may be merged in front of a queued one, where the device merges",
     },
     Parameter {
         name: "tick",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
         default: "\"1ms\"",
         help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
     },
@@ -142,8 +154,6 @@ const PARAMETERS: &[Parameter] = &[
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    params::within("writes_starved", params.writes_starved, 0, 65_536, "batches")?;
-    params::within("fifo_batch", params.fifo_batch, 1, 65_536, "requests")?;
     Ok(Box::new(Deadline::new(&params)))
 }
 

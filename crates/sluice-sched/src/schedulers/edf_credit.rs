@@ -19,15 +19,15 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::Percent;
 
+use super::flubber;
 use super::flubber::credits::Credits;
 use super::flubber::queues::{EqualDeadlines, Queues};
 use super::flubber::two_level::{Background, Rule, Start, Targets, TwoLevel};
-use super::flubber::{self, check_beta, check_times};
 
 /// What becomes of background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -102,7 +102,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         flubber::GRACE,
         Parameter {
             name: "background",
-            kind: "\"deadline\" or \"idle\"",
+            kind: "word",
+            range: Range::Words(&["deadline", "idle"]),
             default: "\"deadline\"",
             help: "Whether background requests have the largest target of the VMs or go when no VM's request is queued",
         },
@@ -113,9 +114,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 // rule: edf-credit.credits
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    check_beta(params.beta)?;
-    let times = [("latency", params.latency), ("seek_max", params.seek_max), ("grace", params.grace)];
-    check_times(times.into_iter())?;
     let targets =
         Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
     let background = match params.background {

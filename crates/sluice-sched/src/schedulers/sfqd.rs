@@ -8,7 +8,8 @@
 //! requests are outstanding. When nothing is queued or outstanding all clocks start anew.
 //!
 //! A VM's queued requests follow each other without a gap (while it has any, its last finish tag is not behind virtual
-//! time), so one tag per VM says it all: that of its head, moved on by what the head costs when it goes.
+//! time), so one tag per VM says it all: that of its head, moved on by what the head costs when it goes. With another weight
+//! what a VM is ahead of virtual time is converted, so that the head that waits has the tag of the new weight.
 //!
 //! Parameters: see [`Params`].
 //!
@@ -27,7 +28,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Cost;
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
@@ -39,8 +40,8 @@ use crate::units::Percent;
 
 /// Where virtual time is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
-/// The most that a device may take at once.
-const DEPTH_MAX: u32 = 65_536;
+/// The furthest that a tag lies ahead: one request of the largest cost at the smallest weight.
+const AHEAD_MAX: ShareTag = 1 << 54;
 
 /// What a request counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -88,13 +89,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         Parameter {
             name: "depth",
-            kind: "requests, 0 to 65536",
+            kind: "requests",
+            range: Range::Number(0, 65_536),
             default: "0",
             help: "D: most requests outstanding at the device; 0 means the device's depth",
         },
         Parameter {
             name: "charge",
-            kind: "\"size\" or \"request\"",
+            kind: "word",
+            range: Range::Words(&["size", "request"]),
             default: "\"size\"",
             help: "What a request counts: by its size in normalised requests, or 1",
         },
@@ -104,9 +107,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    if params.depth > DEPTH_MAX {
-        return Err(ParamError(format!("depth is {}; it must be from 0 to {DEPTH_MAX} requests", params.depth)));
-    }
     Ok(Box::new(Sfqd::new(facts, &params)))
 }
 
@@ -192,15 +192,18 @@ impl Sfqd {
     }
 
     fn set_policy(&mut self, owner: OwnerId, policy: &Policy) {
-        let virtual_time = self.virtual_time;
+        let (virtual_time, generation) = (self.virtual_time, self.generation);
         let state = self.owner_mut(owner);
-        let new = spacing(policy);
-        // What it is ahead stays the same service: a head that waits keeps its place, a debt its size.
-        let ahead = state.start.saturating_sub(virtual_time);
-        if new != state.spacing && state.fifo.is_empty() {
-            state.start = virtual_time.saturating_add(state.spacing.convert(ahead, new));
+        if state.generation != generation {
+            (state.generation, state.start) = (generation, 0);
         }
+        let (old, new) = (state.spacing, spacing(policy));
+        // rule: sfqd.weight-change
+        // What it is ahead stays the same service, with a head that waits for it or without.
+        let ahead = state.start.saturating_sub(virtual_time);
+        state.start = virtual_time.saturating_add(old.convert(ahead, new).min(AHEAD_MAX));
         state.spacing = new;
+        self.stand_in_line(owner);
     }
 }
 
@@ -222,15 +225,7 @@ impl Scheduler for Sfqd {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let Some(state) = &self.owners[grown.owner.index()] else { return false };
-        let fifo = state.fifo;
-        match self.arena.find_mut(&fifo, grown.id) {
-            Some(queued) => {
-                *queued = grown;
-                true
-            }
-            None => false,
-        }
+        self.arena.grow(&grown)
     }
 
     fn dispatch(&mut self, _now: Instant) -> Decision {

@@ -1,8 +1,9 @@
 //! What is tested: every scheduler of the list, in each of its modes.
 
-use sluice_sched::params::{ParamTable, Value};
-use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
-use sluice_sched::schedulers;
+use sluice_sched::gate::RemoteService;
+use sluice_sched::params::{ParamTable, Range, Value};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, State};
+use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers};
 
 /// A scheduler with parameters.
 #[derive(Clone)]
@@ -27,7 +28,8 @@ impl Subject {
     }
 
     pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
-        (self.descriptor.build)(facts, &self.params).expect("the test's parameters are valid")
+        let scheduler = self.descriptor.build(facts, &self.params).expect("the test's parameters are valid");
+        if self.descriptor.medium.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
     }
 
     pub fn mode(&self) -> Option<&str> {
@@ -42,10 +44,64 @@ impl Subject {
     }
 
     pub fn label(&self) -> String {
-        match self.mode() {
-            Some(mode) => format!("{} ({mode})", self.descriptor.name),
+        match self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string)) {
+            Some(form) => format!("{} ({form})", self.descriptor.name),
             None => self.descriptor.name.to_owned(),
         }
+    }
+}
+
+/// A scheduler that counts bytes, in a test whose policies state rates of requests for all schedulers: it has them without
+/// those, which it refuses.
+struct WithoutRequests(Box<dyn Scheduler>);
+
+impl WithoutRequests {
+    fn without(mut change: Change) -> Change {
+        match &mut change {
+            Change::AddOwner { policy, .. }
+            | Change::SetOwner { policy, .. }
+            | Change::AddVolume { policy, .. }
+            | Change::SetVolume { policy, .. } => {
+                let Policy { reservation, limit, .. } = policy;
+                (reservation.iops, limit.iops) = (None, None);
+            }
+            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => {}
+        }
+        change
+    }
+}
+
+impl Scheduler for WithoutRequests {
+    fn insert(&mut self, now: Instant, request: Request) {
+        self.0.insert(now, request);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        self.0.add_remote_service(now, owner, volume, remote);
+    }
+
+    fn grow(&mut self, now: Instant, grown: Request) -> bool {
+        self.0.grow(now, grown)
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        self.0.dispatch(now)
+    }
+
+    fn complete(&mut self, now: Instant, completion: &Completion) {
+        self.0.complete(now, completion);
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        self.0.configure(now, WithoutRequests::without(change))
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.0.cancel(now, scope, removed);
+    }
+
+    fn inspect(&self, now: Instant) -> State {
+        self.0.inspect(now)
     }
 }
 
@@ -59,7 +115,7 @@ pub fn paper() -> Subject {
     Subject::of("mclock").text("mode", "paper")
 }
 
-/// Every scheduler; one that has a parameter `mode` once for each word that its description quotes.
+/// Every scheduler; one that has a parameter `mode` or `rounds` once for each of its words.
 pub fn subjects() -> Vec<Subject> {
     let mut subjects = Vec::new();
     for descriptor in schedulers::ALL {
@@ -68,10 +124,12 @@ pub fn subjects() -> Vec<Subject> {
             // Exact time; that of an old kernel has tests of its own.
             plain = plain.text("tick", "0s");
         }
-        match descriptor.parameters.iter().find(|parameter| parameter.name == "mode") {
-            Some(mode) => {
-                subjects.extend(mode.kind.split('"').skip(1).step_by(2).map(|m| plain.clone().text("mode", m)))
-            }
+        let forms = descriptor.parameters.iter().find_map(|parameter| match (parameter.name, parameter.range) {
+            (name @ ("mode" | "rounds"), Range::Words(words)) => Some((name, words)),
+            _ => None,
+        });
+        match forms {
+            Some((name, words)) => subjects.extend(words.iter().map(|word| plain.clone().text(name, word))),
             None => subjects.push(plain),
         }
     }

@@ -132,7 +132,7 @@ mod tests {
     // rule: two-tier.request-cost
     #[test]
     fn a_large_request_pays_for_each_piece_that_the_ring_makes_of_it() {
-        let noop = || (schedulers::noop::DESCRIPTOR.build)(&Facts::default(), &ParamTable::new()).unwrap();
+        let noop = || schedulers::noop::DESCRIPTOR.build(&Facts::default(), &ParamTable::new()).unwrap();
         let latency = |length| {
             let disk = Servers::new(64, ServiceTime::Fixed(Duration::from_millis(1)), stream(0, "disk"));
             let toll = Box::new(Toll::new(Box::new(disk), Duration::from_micros(100)));

@@ -83,7 +83,7 @@ fn describe(descriptor: &Descriptor, format: Format) {
     output::line(&format!("  {}", descriptor.about_volumes()));
     output::line(&format!("\nPARAMETERS in [device.NAME.{}]", descriptor.name));
     for parameter in descriptor.parameters {
-        output::line(&format!("  {} ({}; default {})", parameter.name, parameter.kind, parameter.default));
+        output::line(&format!("  {} ({}; default {})", parameter.name, parameter.accepts(), parameter.default));
         output::line(&format!("      {}", parameter.help));
     }
     if descriptor.parameters.is_empty() {

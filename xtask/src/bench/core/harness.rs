@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::gate::{Slot, Submission};
-use sluice_sched::params::{ParamTable, Value};
+use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{
@@ -21,8 +21,6 @@ pub(super) const QUEUED: u32 = 32;
 const DEPTH: u32 = 32;
 const STEP_NS: u64 = 1_000;
 const LENGTHS_KIB: [u32; 8] = [4, 8, 16, 32, 64, 128, 256, 4];
-/// Bytes of a turn of weight 1 of wrr: the most that may be stated, a quarter of the largest request.
-const FRAME: i64 = 65_550;
 /// Normalised requests per second that the device completes, by the mean cost of [`LENGTHS_KIB`].
 const CAPACITY_MILLI: u64 = 1_180_000_000;
 
@@ -31,6 +29,7 @@ pub(super) struct Harness {
     gate: Gate,
     device: Fifo,
     owners: Vec<(OwnerId, VolumeId)>,
+    counts_requests: bool,
     now: u64,
     random: u64,
 }
@@ -65,12 +64,6 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Its defaults; where turns are counted in bytes, turns for requests of this size, not for frames of Ethernet.
-fn parameters(scheduler: &str) -> ParamTable {
-    let frame = (scheduler == "wrr").then(|| ("frame".to_owned(), Value::Integer(FRAME)));
-    frame.into_iter().collect()
-}
-
 fn policy(index: u32, owners: u32) -> Policy {
     let equal = CAPACITY_MILLI / u64::from(owners);
     let (limit, burst) = if index.is_multiple_of(3) { (equal * 4 / 5, Some(2)) } else { (equal * 4, None) };
@@ -85,10 +78,12 @@ impl Harness {
     pub(super) fn new(scheduler: &str, owners: u32) -> Result<Harness, String> {
         let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
         let facts = Facts { depth: DEPTH, ..Facts::default() };
-        let scheduler = (descriptor.build)(&facts, &parameters(scheduler)).map_err(|error| error.to_string())?;
+        let scheduler = descriptor.build(&facts, &ParamTable::new()).map_err(|error| error.to_string())?;
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
-        let mut harness = Harness { gate, device, owners: Vec::with_capacity(owners as usize), now: 0, random: 1 };
+        let (owners_known, counts_requests) =
+            (Vec::with_capacity(owners as usize), descriptor.medium.counts_requests());
+        let mut harness = Harness { gate, device, owners: owners_known, counts_requests, now: 0, random: 1 };
         for index in 0..owners {
             let owner = harness.add_owner(policy(index, owners));
             harness.owners.push(owner);
@@ -174,7 +169,11 @@ impl Harness {
         phases
     }
 
-    fn add_owner(&mut self, policy: Policy) -> (OwnerId, VolumeId) {
+    /// Without rates of requests, if the scheduler counts bytes and refuses them.
+    fn add_owner(&mut self, mut policy: Policy) -> (OwnerId, VolumeId) {
+        if !self.counts_requests {
+            (policy.reservation.iops, policy.limit.iops) = (None, None);
+        }
         let now = Instant::from_nanos(self.now);
         let owner = self.gate.add_owner(now, policy).expect("the policy is sound");
         let volume = self.gate.add_volume(now, owner, Policy::default()).expect("it is the first");

@@ -59,7 +59,7 @@ impl Backend {
 
     fn host(self, link: &LinkFile) -> Host {
         let tick = format!("{}us", link.tick_us);
-        let weighted = Host::new("wrr", 16).text("tick", &tick);
+        let weighted = Host::new("wrr", 16).text("rounds", "published").text("tick", &tick);
         match self {
             Backend::Netback => Host::new("netback", 256).text("tick", &tick),
             Backend::RoundRobin => weighted.text("unit", "packets").text("prioritize", "off"),

@@ -61,7 +61,7 @@ impl Batch {
         if took > target && !self.idled {
             self.writes = if took > 3 * target { self.writes / 2 } else { self.writes - 1 };
         } else if took < target && self.left == 0 {
-            self.writes = if target > 3 * took { self.writes.saturating_mul(2) } else { self.writes + 1 };
+            self.writes = if target > 3 * took { self.writes.saturating_mul(2) } else { self.writes.saturating_add(1) };
         }
         self.writes = self.writes.max(1);
     }

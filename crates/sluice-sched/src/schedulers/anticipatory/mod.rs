@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::{Bytes, Percent};
 
@@ -105,54 +105,63 @@ const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "read_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"125ms\"",
         help: "How old a sync request must be to be promoted, at most once in this time",
     },
     Parameter {
         name: "write_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"250ms\"",
         help: "The same for async requests",
     },
     Parameter {
         name: "read_batch_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"500ms\"",
         help: "How long a sync batch lasts while async requests wait",
     },
     Parameter {
         name: "write_batch_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"125ms\"",
         help: "How long an async batch should last; how many requests that are is learnt",
     },
     Parameter {
         name: "antic_expire",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"6ms\"",
         help: "How long the disk stands still at most; \"0s\": never",
     },
     Parameter {
         name: "think_time_max",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"20ms\"",
         help: "The longest think time that counts",
     },
     Parameter {
         name: "back_seek_max",
         kind: "size with unit",
+        range: Range::Size(0, 1 << 50),
         default: "\"512MiB\"",
         help: "The longest seek backward",
     },
     Parameter {
         name: "back_seek_penalty",
-        kind: "factor, 1 to 1000",
+        kind: "factor",
+        range: Range::Number(1, 1_000),
         default: "2",
         help: "What distance backward is multiplied by",
     },
     Parameter {
         name: "tick",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
         default: "\"1ms\"",
         help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
     },
@@ -160,7 +169,6 @@ const PARAMETERS: &[Parameter] = &[
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    params::within("back_seek_penalty", params.back_seek_penalty, 1, 1000, "")?;
     Ok(Box::new(elevator::Anticipatory::new(&params)))
 }
 

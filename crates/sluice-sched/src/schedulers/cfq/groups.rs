@@ -84,6 +84,11 @@ fn thinks_longer(core: &Core, id: StreamId, than: u64) -> bool {
     think.is_valid() && think.mean() > than
 }
 
+/// `whole` times `times` over `of`, at most the largest number: slices of a minute in place of microseconds are long.
+fn part(whole: u64, times: u64, of: u64) -> u64 {
+    u64::try_from(u128::from(whole) * u128::from(times) / u128::from(of)).unwrap_or(u64::MAX)
+}
+
 impl Groups {
     pub(super) fn new(params: &Params) -> Groups {
         // The root weighs as much as two groups that state no weight.
@@ -270,8 +275,8 @@ impl Groups {
     // rule: cfq.c-group-slice, cfq.target-latency
     fn group_slice(&self, index: u32) -> u64 {
         let weight = self.groups[index as usize].weight;
-        let all = u128::from(self.weights.max(weight).max(1));
-        (u128::from(self.target) * u128::from(weight) / all) as u64
+        let all = self.weights.max(weight).max(1);
+        part(self.target, weight, all)
     }
 
     fn workload_slice(&mut self, core: &Core, lines: &Lines, index: u32, kind: u32) -> u64 {
@@ -281,11 +286,11 @@ impl Groups {
         group.smoothed[class] = (3 * high + low + 2) / 4;
         let of_class = u64::from(group.smoothed[class].max(group.busy[class]).max(1));
         let here = u64::from(lines.count(index * LINES + kind));
-        let mut slice = self.group_slice(index) * here / of_class;
+        let mut slice = part(self.group_slice(index), here, of_class);
         if kind % 3 == ASYNC {
             let asyncs = u64::from(self.groups[ROOT as usize].streams);
-            slice = slice.min(self.target * asyncs / self.streams.max(1));
-            slice = slice * nanos(core.params.slice_async) / nanos(core.params.slice_sync).max(1);
+            slice = slice.min(part(self.target, asyncs, self.streams.max(1)));
+            slice = part(slice, nanos(core.params.slice_async), nanos(core.params.slice_sync).max(1));
         } else {
             slice = slice.max(2 * self.slice_idle);
         }
@@ -299,11 +304,11 @@ impl Groups {
         let slice = core.base_slice(id);
         let group = &self.groups[stream.group as usize];
         let base = nanos(core.params.slice_sync).max(1);
-        let expected = base * u64::from(group.smoothed[stream.priority.class as usize]);
+        let expected = base.saturating_mul(u64::from(group.smoothed[stream.priority.class as usize]));
         let share = self.group_slice(stream.group);
         let slice = if self.low_latency && expected > share {
-            let low = slice.min((u128::from(2 * self.slice_idle) * u128::from(slice) / u128::from(base)) as u64);
-            low.max((u128::from(slice) * u128::from(share) / u128::from(expected)) as u64)
+            let low = slice.min(part(2 * self.slice_idle, slice, base));
+            low.max(part(slice, share, expected))
         } else {
             slice
         };
@@ -312,7 +317,7 @@ impl Groups {
             ONE => slice,
             // rule: mcfq.t7
             multiplier => {
-                let scaled = (u128::from(slice) * u128::from(multiplier) / u128::from(ONE)) as u64;
+                let scaled = part(slice, multiplier, ONE);
                 scaled.clamp(shortest.min(longest), longest)
             }
         }

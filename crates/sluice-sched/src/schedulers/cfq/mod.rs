@@ -25,7 +25,7 @@ use ::core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::{Bytes, Percent};
@@ -172,113 +172,120 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "mode",
-        kind: "\"group\", \"2.6.32\" or \"2.6.18\"",
+        kind: "word",
+        range: Range::Words(&["group", "2.6.32", "2.6.18"]),
         default: "\"group\"",
         help: "group: each VM is a group with a weight; the others know priorities alone",
     },
     Parameter {
         name: "quantum",
-        kind: "requests, 0 to 65536",
+        kind: "requests",
+        range: Range::Number(0, 65_536),
         default: "0",
         help: "Requests of one queue at the device; 0 means 8 with groups, else 4",
     },
     Parameter {
         name: "fifo_expire_sync",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"125ms\"",
         help: "How old a sync request must be to go before nearer ones, once per slice",
     },
     Parameter {
         name: "fifo_expire_async",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"250ms\"",
         help: "The same for async requests",
     },
     Parameter {
         name: "back_seek_max",
         kind: "size with unit",
+        range: Range::Size(0, 1 << 50),
         default: "\"16MiB\"",
         help: "The longest seek backward; what lies further back is taken after everything ahead",
     },
     Parameter {
         name: "back_seek_penalty",
-        kind: "factor, 1 to 1000",
+        kind: "factor",
+        range: Range::Number(1, 1_000),
         default: "2",
         help: "What distance backward is multiplied by",
     },
     Parameter {
         name: "slice_sync",
         kind: "time with unit",
+        range: Range::Time(Duration::from_micros(1), Duration::from_secs(60)),
         default: "\"100ms\"",
         help: "The slice of a sync queue at level 4; a fifth more or less for each level",
     },
-    Parameter { name: "slice_async", kind: "time with unit", default: "\"40ms\"", help: "The same of an async queue" },
+    Parameter {
+        name: "slice_async",
+        kind: "time with unit",
+        range: Range::Time(Duration::from_micros(1), Duration::from_secs(60)),
+        default: "\"40ms\"",
+        help: "The same of an async queue",
+    },
     Parameter {
         name: "slice_async_rq",
-        kind: "requests, 1 to 1000",
+        kind: "requests",
+        range: Range::Number(1, 1_000),
         default: "2",
         help: "Base of the requests that an async queue sends in a slice: 4 at level 7 to 32 at level 0",
     },
     Parameter {
         name: "slice_idle",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"8ms\"",
         help: "How long the disk stands still for the next request of a queue; \"0s\": never",
     },
     Parameter {
         name: "slice_idle_seeky",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"2ms\"",
         help: "The same for a queue that seeks",
     },
     Parameter {
         name: "group_idle",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"8ms\"",
         help: "How long the disk stands still for the only queue of a group; mode \"group\" alone",
     },
     Parameter {
         name: "low_latency",
         kind: "true or false",
+        range: Range::Flag,
         default: "true",
         help: "Whether slices shrink with the number of queues and async waits for sync; not in mode \"2.6.18\"",
     },
     Parameter {
         name: "target_latency",
         kind: "time with unit",
+        range: Range::Time(Duration::from_millis(1), Duration::from_secs(60)),
         default: "\"300ms\"",
         help: "How long a round over all groups should take; mode \"group\" alone",
     },
     Parameter {
         name: "idle_class_delay",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"200ms\"",
         help: "How far class idle stands behind the others; in mode \"2.6.18\" it waits half of it after them",
     },
     Parameter {
         name: "tick",
         kind: "time with unit",
+        range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
         default: "\"1ms\"",
         help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
     },
 ];
 
-/// Reads and checks parameters.
-pub(crate) fn read(table: &ParamTable) -> Result<Params, ParamError> {
-    let params: Params = params::parse(table)?;
-    params::within("quantum", params.quantum, 0, 65_536, "requests")?;
-    params::within("back_seek_penalty", params.back_seek_penalty, 1, 1000, "")?;
-    params::within("slice_async_rq", params.slice_async_rq, 1, 1000, "requests")?;
-    for (name, time) in [("slice_sync", params.slice_sync), ("slice_async", params.slice_async)] {
-        if time.is_zero() || time > Duration::from_secs(60) {
-            return Err(ParamError(format!("{name} is {time:?}; it must be from 1ns to 60s")));
-        }
-    }
-    Ok(params)
-}
-
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params = read(table)?;
+    let params: Params = params::parse(table)?;
     Ok(match params.mode {
         Mode::Early => Box::new(early::Early::new(params, facts)),
         Mode::Tree | Mode::Group => Box::new(Late::new(params, facts)),

@@ -1,100 +1,48 @@
-//! Which queued requests begin at a given byte: a table of rows, each a list of those whose address falls into it.
+//! Which queued requests begin at a given byte: an ordered set of addresses.
 //!
-//! The rows are lists threaded through one entry per queued request, so that taking one out costs constant time even if
-//! all begin at one byte, and nothing is allocated once the table has its size. A row keeps the order in which requests
-//! came; nobody ever walks over the whole table, so its order decides nothing.
+//! A guest chooses the addresses of its requests, so a table of rows is no choice: whoever knows how addresses are
+//! dealt to rows asks for those of one row, and every look at that row walks over the queue. In an ordered set a look,
+//! an entry and a removal cost the logarithm of the queue's length, whatever the addresses are, and nothing is allocated
+//! once the set has had its largest size. Of those at one address the first that was put in is found.
 
-use super::queues::NIL;
+use crate::elevator::{Forest, Tree};
 
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    address: u64,
-    left: u32,
-    right: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    first: u32,
-    last: u32,
-}
-
-const EMPTY: Row = Row { first: NIL, last: NIL };
-
-/// The table.
-#[derive(Debug)]
+/// The set.
+#[derive(Debug, Default)]
 pub(crate) struct Addresses {
     /// By the number under which a request was put in.
-    entries: Vec<Entry>,
-    rows: Vec<Row>,
-    len: usize,
+    keys: Vec<u128>,
+    forest: Forest<u128>,
+    tree: Tree,
+    entered: u64,
 }
 
-impl Default for Addresses {
-    fn default() -> Self {
-        Addresses { entries: Vec::new(), rows: vec![EMPTY; 64], len: 0 }
-    }
+fn key(address: u64, order: u64) -> u128 {
+    u128::from(address) << 64 | u128::from(order)
 }
 
 impl Addresses {
-    /// Addresses are multiples of a sector, so what tells them apart is in the middle; the multiplication brings it up.
-    fn row(&self, address: u64) -> usize {
-        let mixed = address.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed >> (64 - self.rows.len().trailing_zeros())) as usize
-    }
-
     /// The request `number` begins at `address`.
     pub(crate) fn insert(&mut self, number: u32, address: u64) {
-        if self.len >= self.rows.len() {
-            self.grow();
-        }
-        self.len += 1;
+        let key = key(address, self.entered);
+        self.entered += 1;
         let index = number as usize;
-        if index >= self.entries.len() {
-            self.entries.resize(index + 1, Entry { address: 0, left: NIL, right: NIL });
+        if index >= self.keys.len() {
+            self.keys.resize(index + 1, 0);
         }
-        self.entries[index].address = address;
-        self.append(number);
-    }
-
-    fn append(&mut self, number: u32) {
-        let row = self.row(self.entries[number as usize].address);
-        let left = std::mem::replace(&mut self.rows[row].last, number);
-        *(if left == NIL { &mut self.rows[row].first } else { &mut self.entries[left as usize].right }) = number;
-        let entry = &mut self.entries[number as usize];
-        (entry.left, entry.right) = (left, NIL);
-    }
-
-    /// Twice as many rows. Those of one address stay in their order.
-    #[cold]
-    fn grow(&mut self) {
-        let rows = vec![EMPTY; self.rows.len() * 2];
-        for row in std::mem::replace(&mut self.rows, rows) {
-            let mut number = row.first;
-            while number != NIL {
-                let next = self.entries[number as usize].right;
-                self.append(number);
-                number = next;
-            }
-        }
+        self.keys[index] = key;
+        self.forest.insert(&mut self.tree, key, number);
     }
 
     /// The request `number`, which was put in, leaves.
     pub(crate) fn remove(&mut self, number: u32) {
-        let Entry { address, left, right } = self.entries[number as usize];
-        let row = self.row(address);
-        *(if left == NIL { &mut self.rows[row].first } else { &mut self.entries[left as usize].right }) = right;
-        *(if right == NIL { &mut self.rows[row].last } else { &mut self.entries[right as usize].left }) = left;
-        self.len -= 1;
+        self.forest.remove(&mut self.tree, &self.keys[number as usize]);
     }
 
     /// Of those that begin at `address` the one that was put in first.
     pub(crate) fn first(&self, address: u64) -> Option<u32> {
-        let mut number = self.rows[self.row(address)].first;
-        while number != NIL && self.entries[number as usize].address != address {
-            number = self.entries[number as usize].right;
-        }
-        (number != NIL).then_some(number)
+        let [_, found] = self.forest.around(&self.tree, &key(address, 0));
+        found.filter(|(key, _)| (key >> 64) as u64 == address).map(|(_, number)| number)
     }
 }
 
@@ -125,6 +73,7 @@ mod tests {
             assert_eq!(table.first(address), first);
             assert_eq!(table.first(address + 1), None);
         }
-        assert!(table.rows.len() > 64, "it has grown");
+        table.insert(1000, u64::MAX);
+        assert_eq!(table.first(u64::MAX), Some(1000));
     }
 }

@@ -215,15 +215,7 @@ impl Credits {
 
     /// A waiting request has grown. `false` if it does not wait here.
     pub(crate) fn grow(&mut self, grown: Request) -> bool {
-        let Some(account) = self.account(grown.owner) else { return false };
-        let waiting = account.waiting;
-        match self.arena.find_mut(&waiting, grown.id) {
-            Some(queued) => {
-                *queued = grown;
-                true
-            }
-            None => false,
-        }
+        self.arena.grow(&grown)
     }
 
     /// Requests of a VM that wait for credits.

@@ -28,7 +28,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
 use crate::units::{ByteRate, Bytes, Percent};
@@ -41,11 +41,6 @@ pub(crate) mod two_level;
 use credits::Credits;
 use queues::{EqualDeadlines, Queues};
 use two_level::{Background, BatchAndDelay, Rule, Start, Targets, TwoLevel};
-
-/// The largest interval factor.
-pub(crate) const BETA_MAX: u32 = 65_536;
-/// The longest time that a parameter may state.
-const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Which reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -124,17 +119,11 @@ impl Default for Params {
 
 impl Params {
     fn check(&self) -> Result<(), ParamError> {
-        check_beta(self.beta)?;
-        if self.transfer_max.0 == 0 || self.transfer_max > Bytes::mib(1024) {
-            return Err(ParamError("transfer_max must be from 1 B to 1GiB".to_owned()));
-        }
         let product = [("max_wait", self.max_wait), ("background_latency", self.background_latency)];
         if let Some((name, _)) = product.iter().find(|(_, time)| self.mode == Mode::Paper && time.is_some()) {
             return Err(ParamError(format!("{name} belongs to mode \"product\"; take it out, or change the mode")));
         }
-        let times = [("latency", self.latency), ("seek_max", self.seek_max), ("grace", self.grace)];
-        let stated = product.into_iter().filter_map(|(name, time)| Some((name, time?)));
-        check_times(times.into_iter().chain(stated))
+        Ok(())
     }
 
     fn rule(&self, facts: &Facts) -> Rule {
@@ -144,22 +133,6 @@ impl Params {
         let default = if facts.rotational { Duration::from_millis(6) } else { Duration::ZERO };
         let wait_max = (self.mode == Mode::Product).then(|| self.max_wait.unwrap_or(default));
         Rule::BatchAndDelay(BatchAndDelay { transfer, wait_max })
-    }
-}
-
-/// Refuses an interval factor that is none.
-pub(crate) fn check_beta(beta: u32) -> Result<(), ParamError> {
-    match beta {
-        1..=BETA_MAX => Ok(()),
-        _ => Err(ParamError(format!("beta is {beta}; it must be from 1 to {BETA_MAX}"))),
-    }
-}
-
-/// Refuses times without end.
-pub(crate) fn check_times(times: impl Iterator<Item = (&'static str, Duration)>) -> Result<(), ParamError> {
-    match times.into_iter().find(|(_, time)| *time > TIME_MAX) {
-        Some((name, _)) => Err(ParamError(format!("{name} must be at most 1h"))),
-        None => Ok(()),
     }
 }
 
@@ -198,7 +171,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         Parameter {
             name: "mode",
-            kind: "\"product\" or \"paper\"",
+            kind: "word",
+            range: Range::Words(&["product", "paper"]),
             default: "\"product\"",
             help: "Which reading: ours, or that of the paper as published",
         },
@@ -208,12 +182,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Parameter {
             name: "transfer_max",
             kind: "size with unit",
+            range: Range::Size(1, 1 << 30),
             default: "\"44KiB\"",
             help: "The largest request: the time that it takes at transfer_rate is kept free before a deadline",
         },
         Parameter {
             name: "transfer_rate",
             kind: "rate of bytes",
+            range: Range::Rate(1024, 1 << 40),
             default: "\"100MB/s\"",
             help: "What the device transfers",
         },
@@ -221,20 +197,23 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         EQUAL_DEADLINES,
         Parameter {
             name: "successor_scope",
-            kind: "\"vm\" or \"all\"",
+            kind: "word",
+            range: Range::Words(&["vm", "all"]),
             default: "by the mode: \"vm\" in product, \"all\" in paper",
             help: "Whether a background request may go too because it begins where the last request ended",
         },
         GRACE,
         Parameter {
             name: "max_wait",
-            kind: "time with unit, up to 1h",
+            kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "\"6ms\" on a rotational device, else \"0s\"",
             help: "The longest wait for a contiguous request, from when the device became idle; mode \"product\" alone",
         },
         Parameter {
             name: "background_latency",
-            kind: "time with unit, up to 1h",
+            kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "none",
             help: "A target for background requests, which else starve while VMs are busy; mode \"product\" alone",
         },
@@ -244,39 +223,45 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 pub(crate) const BETA: Parameter = Parameter {
     name: "beta",
-    kind: "1 to 65536",
+    kind: "number",
+    range: Range::Number(1, 65_536),
     default: "32",
     help: "The interval factor: full credits are so many times a VM's proportion. Larger keeps the device busier, and \
            lets one VM burst",
 };
 pub(crate) const LATENCY: Parameter = Parameter {
     name: "latency",
-    kind: "time with unit, up to 1h",
+    kind: "time with unit",
+    range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
     default: "\"80ms\"",
     help: "The target of a VM whose policy states none",
 };
 pub(crate) const SEEK_MAX: Parameter = Parameter {
     name: "seek_max",
-    kind: "time with unit, up to 1h",
+    kind: "time with unit",
+    range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
     default: "\"9ms\"",
     help: "M, the longest seek: taken off the target, so that a request dispatched when it is due completes in time",
 };
 pub(crate) const START: Parameter = Parameter {
     name: "start",
-    kind: "\"entry\" or \"arrival\"",
+    kind: "word",
+    range: Range::Words(&["entry", "arrival"]),
     default: "\"entry\"",
     help: "Whether a deadline counts from when the credits let the request pass or from its arrival, which makes one that \
            had no credits urgent",
 };
 pub(crate) const EQUAL_DEADLINES: Parameter = Parameter {
     name: "equal_deadlines",
-    kind: "\"fifo\" or \"lifo\"",
+    kind: "word",
+    range: Range::Words(&["fifo", "lifo"]),
     default: "\"fifo\"",
     help: "Which of two equal deadlines goes first; \"lifo\" is the listing to the letter",
 };
 pub(crate) const GRACE: Parameter = Parameter {
     name: "grace",
-    kind: "time with unit, up to 1h",
+    kind: "time with unit",
+    range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
     default: "\"0s\"",
     help: "How long no VM's request must have been queued before all credits are replenished",
 };

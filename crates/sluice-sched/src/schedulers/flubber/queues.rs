@@ -2,12 +2,16 @@
 //!
 //! A VM's deadlines ascend in the order in which its requests came here, so each VM has one list and the VMs stand in
 //! a tournament by the deadline of their heads: taking the earliest costs O(log VMs). Of the order by address all that
-//! is ever asked is what begins at a given byte: a table by address answers that in constant time.
+//! is ever asked is what begins at a given byte: an ordered set of addresses answers that.
+//!
+//! Bounds: what comes, goes and grows costs O(log queue) for its address and O(log VMs) for its VM's place. `queued` and
+//! `cancel` walk over the requests of a VM and of the background; they serve people and VMs that leave.
 
 use core::time::Duration;
 
-use crate::request::{Kind, OwnerId, Request, RequestId};
+use crate::request::{Flags, Kind, OwnerId, Request, RequestId};
 use crate::scheduler::Scope;
+use crate::steps::step;
 use crate::time::Instant;
 use crate::tournament::Tournament;
 
@@ -54,6 +58,8 @@ struct Line {
     list: List,
     /// From start to deadline.
     slack: Duration,
+    /// The first of the last ones in the list, which all have one start.
+    run: u32,
 }
 
 /// What is queued behind the credits.
@@ -68,6 +74,8 @@ pub(crate) struct Queues {
     earliest: Tournament,
     background: List,
     addresses: Addresses,
+    /// By token the place of each carrier.
+    carriers: Vec<u32>,
     of_vms: u64,
     of_background: u64,
     entered: u64,
@@ -89,6 +97,7 @@ impl Queues {
             earliest: Tournament::default(),
             background: EMPTY,
             addresses: Addresses::default(),
+            carriers: Vec::new(),
             of_vms: 0,
             of_background: 0,
             entered: 0,
@@ -108,7 +117,7 @@ impl Queues {
     /// How long after its start a VM's request is due; holds for what is queued too.
     pub(crate) fn set_slack(&mut self, owner: OwnerId, slack: Duration) {
         if owner.index() >= self.lines.len() {
-            self.lines.resize(owner.index() + 1, Line { list: EMPTY, slack });
+            self.lines.resize(owner.index() + 1, Line { list: EMPTY, slack, run: NIL });
         }
         self.lines[owner.index()].slack = slack;
         self.stand(owner);
@@ -118,13 +127,18 @@ impl Queues {
     // rule: flubber.queues, flubber.equal-deadlines
     pub(crate) fn enter(&mut self, request: Request, start: Instant) {
         let slot = self.new_node(request, start, false);
-        let mut list = self.lines[request.owner.index()].list;
-        let mut before = list.last;
-        while self.equals == EqualDeadlines::Lifo && before != NIL && self.nodes[before as usize].start == start {
-            before = self.nodes[before as usize].before;
-        }
+        let Line { mut list, run, .. } = self.lines[request.owner.index()];
+        let joins = run != NIL && self.node(run).start == start;
+        let before = match joins && self.equals == EqualDeadlines::Lifo {
+            true => self.node(run).before,
+            false => list.last,
+        };
         self.link(&mut list, slot, before);
-        self.lines[request.owner.index()].list = list;
+        let line = &mut self.lines[request.owner.index()];
+        line.list = list;
+        if !joins || self.equals == EqualDeadlines::Lifo {
+            line.run = slot;
+        }
         self.of_vms += 1;
         if list.first == slot {
             self.stand(request.owner);
@@ -157,7 +171,24 @@ impl Queues {
         if self.is_found_by_address(slot) {
             self.addresses.insert(slot, request.offset);
         }
+        if request.flags.contains(Flags::CARRIER) {
+            self.note(request.token, slot);
+        }
         slot
+    }
+
+    /// Where a carrier stands; `NIL`: nowhere.
+    fn note(&mut self, token: u32, slot: u32) {
+        let index = token as usize;
+        if index >= self.carriers.len() {
+            self.carriers.resize(index + 1, NIL);
+        }
+        self.carriers[index] = slot;
+    }
+
+    fn node(&self, slot: u32) -> &Node {
+        step();
+        &self.nodes[slot as usize]
     }
 
     fn is_found_by_address(&self, slot: u32) -> bool {
@@ -178,7 +209,10 @@ impl Queues {
         if self.is_found_by_address(slot) {
             self.addresses.remove(slot);
         }
-        let Node { request, before, behind, background, .. } = self.nodes[slot as usize];
+        let Node { request, before, behind, background, .. } = *self.node(slot);
+        if request.flags.contains(Flags::CARRIER) {
+            self.note(request.token, NIL);
+        }
         let owner = request.owner;
         let mut list = if background { self.background } else { self.lines[owner.index()].list };
         *(if before == NIL { &mut list.first } else { &mut self.nodes[before as usize].behind }) = behind;
@@ -188,7 +222,9 @@ impl Queues {
             self.background = list;
             self.of_background -= 1;
         } else {
-            self.lines[owner.index()].list = list;
+            let line = &mut self.lines[owner.index()];
+            line.list = list;
+            line.run = if line.run == slot { behind } else { line.run };
             self.of_vms -= 1;
             if before == NIL {
                 self.stand(owner);
@@ -199,7 +235,7 @@ impl Queues {
 
     /// Puts a VM where its head's deadline belongs.
     fn stand(&mut self, owner: OwnerId) {
-        let Line { list, slack } = self.lines[owner.index()];
+        let Line { list, slack, .. } = self.lines[owner.index()];
         if list.first == NIL {
             return self.earliest.remove(owner.0);
         }
@@ -263,25 +299,17 @@ impl Queues {
         }
     }
 
-    /// A queued request has grown. `false` if it is not queued here. O(requests of its VM).
+    /// A queued request has grown. `false` if it is not queued here.
     pub(crate) fn grow(&mut self, grown: Request) -> bool {
-        let own = self.lines.get(grown.owner.index()).map_or(NIL, |line| line.list.last);
-        for last in [own, self.background.last] {
-            let mut slot = last;
-            while slot != NIL && self.nodes[slot as usize].request.id != grown.id {
-                slot = self.nodes[slot as usize].before;
-            }
-            if slot == NIL {
-                continue;
-            }
-            let moved = self.nodes[slot as usize].request.offset != grown.offset && self.is_found_by_address(slot);
-            if moved {
-                self.addresses.remove(slot);
-                self.addresses.insert(slot, grown.offset);
-            }
-            self.nodes[slot as usize].request = grown;
-            return true;
+        let slot = self.carriers.get(grown.token as usize).copied().unwrap_or(NIL);
+        if slot == NIL || !grown.flags.contains(Flags::CARRIER) || self.node(slot).request.id != grown.id {
+            return false;
         }
-        false
+        if self.node(slot).request.offset != grown.offset && self.is_found_by_address(slot) {
+            self.addresses.remove(slot);
+            self.addresses.insert(slot, grown.offset);
+        }
+        self.nodes[slot as usize].request = grown;
+        true
     }
 }

@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter, Value};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 use crate::policy::Field;
 use crate::request::{Completion, Kind, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
@@ -95,13 +95,26 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const OWN: [Parameter; 3] = [
     Parameter {
         name: "mode",
-        kind: "\"window\", \"paper\" or \"base\"",
+        kind: "word",
+        range: Range::Words(&["window", "paper", "base"]),
         default: "\"window\"",
         help: "window: slices are corrected once for each window; paper: every second, as published; base: every \
                second, from the base slice",
     },
-    Parameter { name: "window", kind: "samples, 1 to 1000", default: "10", help: "Samples of bandwidth in a window" },
-    Parameter { name: "interval", kind: "time with unit", default: "\"1s\"", help: "How long a sample is" },
+    Parameter {
+        name: "window",
+        kind: "samples",
+        range: Range::Number(1, 1_000),
+        default: "10",
+        help: "Samples of bandwidth in a window",
+    },
+    Parameter {
+        name: "interval",
+        kind: "time with unit",
+        range: Range::Time(Duration::from_millis(1), Duration::from_secs(3600)),
+        default: "\"1s\"",
+        help: "How long a sample is",
+    },
 ];
 
 /// Its own, and those of CFQ behind the mode.
@@ -119,12 +132,8 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
     let is_own = |name: &str| OWN.iter().any(|own| own.name == name);
     let (own, mut rest): (ParamTable, ParamTable) = table.clone().into_iter().partition(|(name, _)| is_own(name));
     let params: Params = params::parse(&own)?;
-    params::within("window", params.window, 1, 1000, "samples")?;
-    if params.interval.is_zero() {
-        return Err(ParamError("interval is 0; it must be longer".to_owned()));
-    }
     rest.insert("mode".to_owned(), Value::Text("group".to_owned()));
-    let groups = Late::new(cfq::read(&rest)?, facts);
+    let groups = Late::new(params::parse(&rest)?, facts);
     Ok(Box::new(Mcfq { groups, manager: Manager::new(&params), interval: params.interval, ends: None }))
 }
 

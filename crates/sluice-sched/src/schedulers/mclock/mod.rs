@@ -132,13 +132,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         Parameter {
             name: "mode",
-            kind: "\"product\" or \"paper\"",
+            kind: "word",
+            range: params::Range::Words(&["product", "paper"]),
             default: "\"product\"",
             help: "Which formulas: ours, or those of the paper as published, with their known failures",
         },
         Parameter {
             name: "batch",
-            kind: "requests, 0 to 256",
+            kind: "requests",
+            range: params::Range::Number(0, 256),
             default: "0",
             help: "Most requests of one VM dispatched together because they lie close; 0 means 8 on a rotational \
                    device, else 1",
@@ -146,18 +148,21 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Parameter {
             name: "batch_distance",
             kind: "size with unit",
+            range: params::Range::Size(0, 1 << 50),
             default: "\"4MiB\"",
             help: "Largest distance between the end of one request and the start of the next in a batch",
         },
         Parameter {
             name: "reservation_catchup_max",
             kind: "time with unit",
+            range: params::Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "\"1s\"",
             help: "How much missed reservation is caught up after the device stalled; mode \"product\" alone",
         },
         Parameter {
             name: "weight_floor",
-            kind: "percent, 0% to 50%",
+            kind: "percent",
+            range: params::Range::Percent(0, 5000),
             default: "\"2%\"",
             help: "Part of the device that is divided by weight at least while a VM without a reservation waits, even while \
                    reservations catch up after a stall; admission leaves it free; mode \"product\" alone",
@@ -165,6 +170,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Parameter {
             name: "tag_adjustment",
             kind: "true or false",
+            range: params::Range::Flag,
             default: "true",
             help: "Whether a VM that becomes active competes with the furthest behind; without, those whose tags have run ahead \
                    of real time starve beside it; mode \"paper\" alone",

@@ -266,8 +266,9 @@ impl Scheduler for Paper {
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
         let state = self.owner_mut(grown.owner);
-        let Some(queued) = state.queue.iter_mut().find(|queued| queued.id == grown.id) else { return false };
-        *queued = grown;
+        // In the order of arrival, so a queue is sorted by it.
+        let Ok(place) = state.queue.binary_search_by_key(&grown.id, |queued| queued.id) else { return false };
+        state.queue[place] = grown;
         state.tag_head();
         true
     }

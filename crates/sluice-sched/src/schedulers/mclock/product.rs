@@ -380,15 +380,7 @@ impl Scheduler for Product {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let Some(owner) = self.owners[grown.owner.index()].as_ref() else { return false };
-        let fifo = owner.volumes[owner.volume_index(grown.volume)].fifo;
-        match self.arena.find_mut(&fifo, grown.id) {
-            Some(queued) => {
-                *queued = grown;
-                true
-            }
-            None => false,
-        }
+        self.arena.grow(&grown)
     }
 
     fn dispatch(&mut self, now: Instant) -> Decision {

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::params::{self, ParamError, ParamTable, Parameter};
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
@@ -37,10 +37,6 @@ use crate::units::Percent;
 pub(crate) mod credits;
 
 use credits::{Credits, Window};
-
-/// The most groups and pending packets that may be stated.
-const GROUPS_MAX: u32 = 64;
-const PENDING_MAX: u32 = 65_536;
 
 /// The parameters in `[device.NAME.netback]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,23 +61,6 @@ impl Default for Params {
     }
 }
 
-/// Refuses a window that is none.
-pub(crate) fn check_interval(interval: Duration) -> Result<(), ParamError> {
-    let range = Duration::from_millis(1)..=Duration::from_secs(10);
-    match range.contains(&interval) {
-        true => Ok(()),
-        false => Err(ParamError(format!("interval is {interval:?}; it must be from 1ms to 10s"))),
-    }
-}
-
-/// Refuses a tick above a second.
-pub(crate) fn check_tick(tick: Duration) -> Result<(), ParamError> {
-    match tick <= Duration::from_secs(1) {
-        true => Ok(()),
-        false => Err(ParamError(format!("tick is {tick:?}; it must be at most 1s, and 0s is exact time"))),
-    }
-}
-
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "netback",
@@ -92,10 +71,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     when: "As the baseline of the paper: a maximum for each VM and nothing else.",
     source: "B. Adamczyk, A. Chydzinski: On the Performance Isolation Across Virtual Network Adapters in Xen, CLOUD \
              COMPUTING 2011; the toolstack's documentation of a virtual NIC's rate",
-    enforces: &[(
-        Field::Limit,
-        "bytes per second of what a VM sends: credits per window; a limit in requests is not looked at",
-    )],
+    enforces: &[(Field::Limit, "bytes per second of what a VM sends: credits per window; one in requests is refused")],
     depends: &[],
     volumes: false,
     volumes_depend: None,
@@ -106,24 +82,28 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Parameter {
             name: "interval",
             kind: "time with unit",
+            range: Range::Time(Duration::from_millis(1), Duration::from_secs(10)),
             default: "\"50ms\"",
-            help: "Length of a window, rounded up to ticks; 1ms to 10s",
+            help: "Length of a window, rounded up to ticks",
         },
         Parameter {
             name: "tick",
             kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
             default: "\"1ms\"",
             help: "Tick of the clock that windows are measured by; 0s is exact time",
         },
         Parameter {
             name: "pending",
-            kind: "packets, 1 to 65536",
+            kind: "packets",
+            range: Range::Number(1, 65_536),
             default: "256",
             help: "Packets dispatched and not completed, at most; a smaller depth of the device bounds them too",
         },
         Parameter {
             name: "groups",
-            kind: "1 to 64",
+            kind: "number",
+            range: Range::Number(1, 64),
             default: "1",
             help: "Lists to which NICs are dealt when they come, one per CPU of the driver domain; lists take turns",
         },
@@ -133,10 +113,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
-    check_interval(params.interval)?;
-    check_tick(params.tick)?;
-    params::within("pending", params.pending, 1, PENDING_MAX, "packets")?;
-    params::within("groups", params.groups, 1, GROUPS_MAX, "lists")?;
     Ok(Box::new(Netback::new(&params)))
 }
 
@@ -261,8 +237,7 @@ impl Scheduler for Netback {
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        let fifo = self.vif_mut(grown.owner).fifo;
-        self.arena.find_mut(&fifo, grown.id).map(|queued| *queued = grown).is_some()
+        self.arena.grow(&grown)
     }
 
     fn dispatch(&mut self, now: Instant) -> Decision {
@@ -291,6 +266,7 @@ impl Scheduler for Netback {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy))?;
         match change {
             Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
             Change::SetOwner { owner, policy } => {

@@ -23,11 +23,19 @@ impl Minimum {
         Minimum { rate: rate.map(ByteRate::bytes_per_second), window, start: now, sent: 0 }
     }
 
-    pub(super) fn set(&mut self, now: Instant, rate: Option<ByteRate>) {
+    /// Another rate. Whether it is another one.
+    pub(super) fn set(&mut self, now: Instant, rate: Option<ByteRate>) -> bool {
         if self.rate.is_none() {
             (self.start, self.sent) = (now, 0);
         }
-        self.rate = rate.map(ByteRate::bytes_per_second);
+        let rate = rate.map(ByteRate::bytes_per_second);
+        core::mem::replace(&mut self.rate, rate) != rate
+    }
+
+    /// Bytes in one window, 2^32 - 1 at the most.
+    pub(super) fn allowance(&self) -> u32 {
+        let bytes = u128::from(self.rate.unwrap_or(0)) * u128::from(self.window) / SECOND;
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// It has packets after it had none: a window that is over is followed by one that begins now.

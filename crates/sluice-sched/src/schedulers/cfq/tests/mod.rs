@@ -448,10 +448,10 @@ fn queueing_is_believed_until_the_device_shows_otherwise() {
 fn parameters_have_ranges() {
     let build = |stated: &[(&str, &str)]| {
         let table = crate::elevator::drive::params(stated);
-        (DESCRIPTOR.build)(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())
+        DESCRIPTOR.build(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())
     };
     assert!(build(&[("back_seek_penalty", "0")]).unwrap_err().contains("from 1 to 1000"));
-    assert!(build(&[("slice_sync", "0s")]).unwrap_err().contains("from 1ns to 60s"));
+    assert!(build(&[("slice_sync", "0s")]).unwrap_err().contains("from 1us to 60s"));
     assert!(build(&[("mode", "3.6")]).is_err());
     for parameter in PARAMETERS {
         assert_eq!(build(&[(parameter.name, parameter.default.trim_matches('"'))]), Ok(()), "{}", parameter.name);

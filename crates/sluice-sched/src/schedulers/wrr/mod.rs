@@ -1,0 +1,220 @@
+//! wrr: virtual NICs share a link by weight, with minimum and maximum rates, and nothing is taken that cannot be sent.
+//!
+//! Idea: NICs that have packets take turns, and each gets as much of the link as its weight says. What makes that work is
+//! that a packet is taken only when there is room for it downstream, so the queue in which packets wait is the one that
+//! this scheduler orders, and none is lost on the way to the wire.
+//!
+//! Rules: one file per idea. `tags` has turns of one frame, in the order of start-time tags (the default); `rounds` has them
+//! as the paper has, as long as the weight says; `turns` is what both have in common, `minimum` the minimum rates and
+//! `queue` the rest. A NIC sends while its rate credits last; without any it leaves until its window ends, as in netback.
+//! A NIC that has sent less in its window than its minimum rate times the time since the window's beginning goes before all
+//! others, in a class of its own, and what it sends there counts as service of its share too.
+//!
+//! Parameters: see [`Params`]. `frame` is looked at with `rounds = "published"` alone; all others hold in both forms.
+//!
+//! Example: weights 30 and 1, frames of one size, both backlogged: 30 frames of the first, one of the second, and so on;
+//! of a link of 96 Mb/s they get 92.9 and 3.1. The weights are swapped: from the next frames on it is the other way round.
+//! A third NIC of the same weight that sends a frame now and then waits for one frame of each.
+//!
+//! Deviations: \[netback\] has rounds in which the quantum is the weight in packets. With `rounds = "tags"` a turn is one
+//! frame, since in a round a NIC waits for the turns of all others. With `rounds = "published"` the quantum is the weight
+//! over the lightest weight in the round, so that weights of 3000 and 100 do not make bursts of 3000 packets; a fraction of
+//! a packet is kept for the next turn. In `packets`, a minimum and a maximum rate still count bytes.
+//!
+//! Source: \[netback\] VII; the minimum rate is what it proposes there. Tags: \[sfq\] P. Goyal, H. Vin, H. Cheng: Start-time
+//! Fair Queuing, SIGCOMM 1996. Rounds in bytes: M. Shreedhar, G. Varghese: Efficient Fair Queueing Using Deficit Round
+//! Robin, SIGCOMM 1995.
+
+// What follows from the rules, and tests hold:
+// rule: wrr.bound
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::params::{self, ParamError, ParamTable, Parameter, Range};
+use crate::policy::Field;
+use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
+use crate::units::Percent;
+
+mod members;
+mod minimum;
+mod queue;
+mod rounds;
+mod tags;
+mod turns;
+
+pub use queue::Wrr;
+
+/// The largest frame that may be stated: a segment of TCP offload.
+const FRAME_MAX: u32 = 65_550;
+
+/// How long a turn is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Turn {
+    /// One frame, in the order of start-time tags.
+    #[default]
+    Tags,
+    /// As long as the weight says, in rounds, as the paper has it.
+    Published,
+}
+
+/// Whether weights are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Prioritize {
+    /// By weight.
+    #[default]
+    On,
+    /// All weights are equal.
+    Off,
+}
+
+/// What a weight is a share of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// Bytes: deficit round robin.
+    #[default]
+    Bytes,
+    /// Packets, whatever their size, as the paper has it.
+    Packets,
+}
+
+/// The parameters in `[device.NAME.wrr]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+// rule: wrr.parameters
+pub struct Params {
+    /// How long a turn is.
+    pub rounds: Turn,
+    /// Whether weights are looked at.
+    pub prioritize: Prioritize,
+    /// What a weight is a share of.
+    pub unit: Unit,
+    /// How long after its last packet a NIC is active.
+    #[serde(with = "params::duration")]
+    pub delay: Duration,
+    /// Whether the turn of a NIC that is active and has no packets is held for it.
+    pub hold: bool,
+    /// Quantum of the lightest NIC where bytes are counted; published rounds alone.
+    pub frame: u32,
+    /// The length of a window of rate credits and minimum rates.
+    #[serde(with = "params::duration")]
+    pub interval: Duration,
+    /// The tick of the clock of rate credits; 0 is exact time.
+    #[serde(with = "params::duration")]
+    pub tick: Duration,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params {
+            rounds: Turn::Tags,
+            prioritize: Prioritize::On,
+            unit: Unit::Bytes,
+            delay: Duration::from_millis(10),
+            hold: false,
+            frame: 1514,
+            interval: Duration::from_millis(50),
+            tick: Duration::ZERO,
+        }
+    }
+}
+
+/// What is known of it.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "wrr",
+    summary: "shares of a link by weight, with minimum and maximum rates: weighted round robin",
+    idea: "Virtual NICs that have packets take turns of one frame, in the order of start-time tags, so that each sends as \
+           much as its weight says, counted in bytes or, as the paper has it, in packets, and one that sends rarely \
+           waits for one frame of each of the others. With rounds = \"published\" a turn is as long as the weight says, \
+           as in the paper: a light NIC then makes the turns of heavy ones long. A packet is taken only when there is \
+           room for it downstream, so none is lost before the wire. A NIC below its minimum rate goes before all others; \
+           maximum rates are credits per window, as in netback. Weights act from the next frame or turn on.",
+    when: "To share a network interface by weight.",
+    source: "B. Adamczyk, A. Chydzinski: On the Performance Isolation Across Virtual Network Adapters in Xen, CLOUD \
+             COMPUTING 2011; P. Goyal, H. Vin, H. Cheng: Start-time Fair Queuing, SIGCOMM 1996; M. Shreedhar, G. Varghese: \
+             Efficient Fair Queueing Using Deficit Round Robin, SIGCOMM 1995",
+    enforces: &[
+        (
+            Field::Reservation,
+            "bytes per second: below it in its window a VM goes before all others; one in requests is refused",
+        ),
+        (Field::Limit, "bytes per second: credits per window; one in requests is refused"),
+        (Field::Weight, "its part of the link while others have packets; \"none\" is the smallest, 0.01"),
+        (Field::Class, "background: the smallest weight, 0.01"),
+    ],
+    depends: &[(Field::Weight, "prioritize", &["on"]), (Field::Class, "prioritize", &["on"])],
+    volumes: false,
+    volumes_depend: None,
+    medium: Medium::Network,
+    merging: false,
+    weight_floor: |_| Percent::ZERO,
+    parameters: &[
+        Parameter {
+            name: "rounds",
+            kind: "word",
+            range: Range::Words(&["tags", "published"]),
+            default: "\"tags\"",
+            help: "tags: a turn is one frame, by start-time tags; published: as long as the weight says, as the paper has it, \
+                   so that a NIC of a small weight makes the turns of all others long",
+        },
+        Parameter {
+            name: "prioritize",
+            kind: "word",
+            range: Range::Words(&["on", "off"]),
+            default: "\"on\"",
+            help: "Whether weights are looked at; off is round robin",
+        },
+        Parameter {
+            name: "unit",
+            kind: "word",
+            range: Range::Words(&["bytes", "packets"]),
+            default: "\"bytes\"",
+            help: "What a weight is a share of",
+        },
+        Parameter {
+            name: "delay",
+            kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
+            default: "\"10ms\"",
+            help: "How long after its last packet a NIC is active",
+        },
+        Parameter {
+            name: "hold",
+            kind: "true or false",
+            range: Range::Flag,
+            default: "false",
+            help: "Whether the turn of an active NIC without packets is held for it, so that its share is lost to all",
+        },
+        Parameter {
+            name: "frame",
+            kind: "bytes",
+            range: Range::Number(64, FRAME_MAX),
+            default: "1514",
+            help: "What the lightest NIC in the round may send in its turn; rounds \"published\" and unit \"bytes\" alone",
+        },
+        Parameter {
+            name: "interval",
+            kind: "time with unit",
+            range: Range::Time(Duration::from_millis(1), Duration::from_secs(10)),
+            default: "\"50ms\"",
+            help: "Length of a window of rate credits and of minimum rates",
+        },
+        Parameter {
+            name: "tick",
+            kind: "time with unit",
+            range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
+            default: "\"0s\"",
+            help: "Tick of the clock that rate credits are measured by; 0s is exact time",
+        },
+    ],
+    build,
+};
+
+fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    let params: Params = params::parse(table)?;
+    Ok(Box::new(Wrr::new(&params)))
+}

@@ -1,0 +1,297 @@
+//! The queues of the NICs: which may send, which wait for credits, which are below their minimum.
+
+use std::time::Duration;
+
+use crate::policy::Policy;
+use crate::request::{Completion, Request, RequestId, Wait};
+use crate::scheduler::{Change, ChangeError, Decision, OwnerState, Scheduler, Scope, State};
+use crate::slots::{Arena, Fifo};
+use crate::time::Instant;
+use crate::tournament::Tournament;
+use crate::units::Weight;
+
+use super::super::netback::credits::{Credits, Window};
+use super::minimum::Minimum;
+use super::rounds::Rounds;
+use super::tags::Tags;
+use super::turns::{ORDINARY, Sent, Turns, URGENT};
+use super::{DESCRIPTOR, Params, Prioritize, Turn};
+
+/// One virtual NIC.
+#[derive(Debug)]
+// rule: wrr.state
+pub(super) struct Vif {
+    pub(super) fifo: Fifo,
+    pub(super) credits: Credits,
+    pub(super) minimum: Minimum,
+    /// In hundredths.
+    pub(super) weight: u64,
+    pub(super) last_activity: Instant,
+    /// Its head has been held back by its rate.
+    pub(super) held: bool,
+}
+
+/// What asking a class comes to.
+enum Step {
+    Packet(Request),
+    /// The turn is held for a NIC until then.
+    Hold(Instant),
+    Nothing,
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Wrr {
+    pub(super) params: Params,
+    pub(super) window: Window,
+    pub(super) arena: Arena,
+    pub(super) vifs: Vec<Option<Vif>>,
+    pub(super) turns: Box<dyn Turns>,
+    /// NICs that wait for credits, by when they have some.
+    pub(super) timers: Tournament,
+    /// NICs that are not below their minimum, by when they will be.
+    pub(super) below: Tournament,
+    in_flight: u64,
+}
+
+impl Wrr {
+    /// Without NICs yet.
+    #[must_use]
+    pub fn new(params: &Params) -> Self {
+        Wrr {
+            params: params.clone(),
+            window: Window::new(params.interval, params.tick),
+            arena: Arena::new(),
+            vifs: Vec::new(),
+            turns: match params.rounds {
+                Turn::Tags => Box::new(Tags::new(params)),
+                Turn::Published => Box::new(Rounds::new(params)),
+            },
+            timers: Tournament::default(),
+            below: Tournament::default(),
+            in_flight: 0,
+        }
+    }
+
+    fn vif(&self, owner: u32) -> &Vif {
+        self.vifs[owner as usize].as_ref().expect("the gate adds an owner before it uses it")
+    }
+
+    pub(super) fn vif_mut(&mut self, owner: u32) -> &mut Vif {
+        self.vifs[owner as usize].as_mut().expect("the gate adds an owner before it uses it")
+    }
+
+    pub(super) fn weight(&self, policy: &Policy) -> u64 {
+        match self.params.prioritize {
+            Prioritize::On => policy.effective_weight().unwrap_or(Weight::MIN).hundredths(),
+            Prioritize::Off => Weight::DEFAULT.hundredths(),
+        }
+    }
+
+    pub(super) fn head(&self, owner: u32) -> Option<RequestId> {
+        self.arena.front(&self.vif(owner).fifo).map(|head| head.id)
+    }
+
+    /// A NIC may send again, or has something to send: it has its turn with the others, and a time is set for its minimum.
+    pub(super) fn ready(&mut self, now: Instant, owner: u32) {
+        if let Some(head) = self.head(owner).filter(|_| !self.vif(owner).credits.is_armed()) {
+            self.turns.join(ORDINARY, owner, head);
+            self.watch(now, owner);
+        }
+    }
+
+    /// Sets the time from which a NIC is below its minimum.
+    // rule: wrr.min-rate
+    pub(super) fn watch(&mut self, now: Instant, owner: u32) {
+        let urgent = self.turns.is_in(URGENT, owner);
+        let vif = self.vif_mut(owner);
+        let from = match vif.fifo.is_empty() || vif.credits.is_armed() || urgent {
+            true => None,
+            false => vif.minimum.below_from(now),
+        };
+        match from {
+            Some(from) => self.below.set(owner, from.as_nanos(), RequestId(0)),
+            None => self.below.remove(owner),
+        }
+    }
+
+    /// Everybody whose window has ended, and everybody who has fallen below a minimum.
+    fn timers(&mut self, now: Instant) {
+        while let Some((due, _, owner)) = self.timers.peek()
+            && due <= now.as_nanos()
+        {
+            self.timers.remove(owner);
+            let fifo = self.vif(owner).fifo;
+            let head = self.arena.front(&fifo).map_or(0, |head| u64::from(head.length));
+            self.vif_mut(owner).credits.fire(head);
+            self.ready(now, owner);
+        }
+        while let Some((from, _, owner)) = self.below.peek()
+            && from <= now.as_nanos()
+        {
+            self.below.remove(owner);
+            match (self.vif_mut(owner).minimum.is_below(now), self.head(owner)) {
+                (true, Some(head)) => self.turns.join(URGENT, owner, head),
+                _ => self.watch(now, owner),
+            }
+        }
+    }
+
+    /// Asks one NIC of a class after the other, until one sends.
+    // rule: wrr.round, wrr.bound
+    fn serve(&mut self, now: Instant, class: usize) -> Step {
+        let mut passed = 0;
+        while let Some(owner) = self.turns.first(class) {
+            let Some(head) = self.arena.front(&self.vif(owner).fifo).copied() else {
+                match self.hold(now, class, owner) {
+                    Some(until) => return Step::Hold(until),
+                    None => continue,
+                }
+            };
+            let served = class == URGENT && !self.vif_mut(owner).minimum.is_below(now);
+            if self.vif(owner).credits.is_armed() || served {
+                self.turns.leave(class, owner);
+                self.watch(now, owner);
+                continue;
+            }
+            let Wrr { arena, vifs, turns, .. } = self;
+            let length = |owner: u32| {
+                let vif = vifs[owner as usize].as_ref().expect("who is in a class is known");
+                arena.front(&vif.fifo).map(|head| head.length)
+            };
+            if turns.grants(class, owner, &mut passed, &length)
+                && let Some(request) = self.send(now, class, &head)
+            {
+                return Step::Packet(request);
+            }
+        }
+        Step::Nothing
+    }
+
+    /// The first has no packets: it forfeits its turn, or its turn is held while it is active. Until when, if so.
+    // rule: wrr.hold, wrr.active, wrr.inactive, wrr.empty-forfeits
+    fn hold(&mut self, now: Instant, class: usize, owner: u32) -> Option<Instant> {
+        let active_until = self.vif(owner).last_activity + self.params.delay;
+        if class == URGENT || !self.params.hold || now > active_until {
+            self.turns.leave(class, owner);
+            return None;
+        }
+        self.turns.may_hold(owner).then(|| active_until + Duration::from_nanos(1))
+    }
+
+    /// The head goes, if its credits let it; else its NIC takes no more turns until they do.
+    // rule: wrr.skipped, wrr.paper-constant
+    fn send(&mut self, now: Instant, class: usize, head: &Request) -> Option<Request> {
+        let (window, owner) = (self.window, head.owner.0);
+        let vif = self.vif_mut(owner);
+        if let Err(due) = vif.credits.poll(now, u64::from(head.length), &window) {
+            vif.held = true;
+            self.timers.set(owner, due.as_nanos(), head.id);
+            self.below.remove(owner);
+            self.turns.held_back(class, owner);
+            return None;
+        }
+        vif.last_activity = now;
+        vif.minimum.sent(now, u64::from(head.length));
+        let allowance = vif.minimum.allowance();
+        let wait = if std::mem::take(&mut vif.held) { Wait::OwnLimit } else { head.wait };
+        let vif = self.vifs[owner as usize].as_mut().expect("it sends");
+        self.arena.pop(&mut vif.fifo);
+        let next = self.arena.front(&vif.fifo).map(|next| next.id);
+        self.turns.sent(class, owner, &Sent { length: head.length, next, allowance });
+        if next.is_none() {
+            self.turns.emptied(class, owner);
+        }
+        self.watch(now, owner);
+        Some(Request { wait, ..*head })
+    }
+
+    fn note_idle(&mut self) {
+        if self.in_flight == 0 && self.arena.is_empty() {
+            self.turns.idle();
+        }
+    }
+}
+
+impl Scheduler for Wrr {
+    // rule: wrr.active
+    fn insert(&mut self, now: Instant, request: Request) {
+        let owner = request.owner.0;
+        let vif = self.vifs[owner as usize].as_mut().expect("the gate adds an owner before it uses it");
+        if vif.fifo.is_empty() {
+            vif.minimum.begin(now);
+        }
+        vif.last_activity = now;
+        self.arena.push(&mut vif.fifo, request);
+        self.ready(now, owner);
+    }
+
+    fn grow(&mut self, _now: Instant, grown: Request) -> bool {
+        self.arena.grow(&grown)
+    }
+
+    // rule: wrr.back-pressure
+    // The gate asks only while the device has room, and its depth is no larger than what the device queues.
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        self.timers(now);
+        if self.arena.is_empty() {
+            return Decision::Idle;
+        }
+        let mut wake = None;
+        // rule: wrr.min-rate
+        for class in [URGENT, ORDINARY] {
+            match self.serve(now, class) {
+                Step::Packet(request) => {
+                    self.in_flight += 1;
+                    return Decision::Dispatch(request);
+                }
+                Step::Hold(until) => wake = Some(until),
+                Step::Nothing => {}
+            }
+        }
+        let due = self.timers.peek().map(|(due, _, _)| Instant::from_nanos(due));
+        let below = self.below.peek().map(|(from, _, _)| Instant::from_nanos(from));
+        let wake = [wake, due, below].into_iter().flatten().min();
+        Decision::WaitUntil(wake.expect("who has packets and may not send waits for credits, or for another's turn"))
+    }
+
+    fn complete(&mut self, _now: Instant, _completion: &Completion) {
+        self.in_flight -= 1;
+        self.note_idle();
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy))?;
+        match change {
+            Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
+            Change::SetOwner { owner, policy } => self.set(now, owner.0, &policy),
+            Change::RemoveOwner { owner } => self.remove(owner),
+            Change::Depth(_) | Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        let owner = scope.owner();
+        let Some(vif) = self.vifs.get_mut(owner.index()).and_then(Option::as_mut) else { return };
+        self.arena.remove_if(&mut vif.fifo, removed, |request| scope.contains(request));
+        // What it waited for may be gone.
+        vif.credits.disarm();
+        vif.held = false;
+        self.timers.remove(owner.0);
+        self.turns.head_changed(owner.0, self.head(owner.0));
+        self.ready(now, owner.0);
+        self.watch(now, owner.0);
+        self.note_idle();
+    }
+
+    fn inspect(&self, _now: Instant) -> State {
+        let owners = self.vifs.iter().enumerate().filter_map(|(index, vif)| {
+            let vif = vif.as_ref()?;
+            let limit_passes_ns = vif.credits.due().map(Instant::as_nanos);
+            Some((index as u32, OwnerState { queued: vif.fifo.len() as u64, limit_passes_ns, ..OwnerState::default() }))
+        });
+        let owners = owners.collect();
+        State { queued: self.arena.len() as u64, in_flight: self.in_flight, virtual_time: None, owners }
+    }
+}
