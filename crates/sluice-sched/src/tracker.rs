@@ -292,6 +292,42 @@ mod tests {
         assert_eq!(told(&mut tracker, 1), (0, 4), "as published, requests");
     }
 
+    // rule: mclock.client-counts
+    #[test]
+    fn a_report_never_counts_more_for_reservations_than_in_all() {
+        let mut tracker = Tracker::new(Form::Product);
+        told(&mut tracker, 1);
+        // The parts of requests that are left over add up to a whole one among reservations first.
+        let eighths = |eighths: u32| Cost::from_raw(Cost::ONE.raw() / 8 * eighths);
+        tracker.completed(2, Phase::Weight, eighths(5), 0);
+        tracker.completed(2, Phase::Reservation, eighths(7), 0);
+        assert_eq!(told(&mut tracker, 1), (0, 1));
+        tracker.completed(2, Phase::Reservation, eighths(5), 0);
+        assert_eq!(told(&mut tracker, 1), (1, 1));
+        tracker.completed(2, Phase::Reservation, eighths(4), 0);
+        assert_eq!(told(&mut tracker, 1), (0, 0), "one by reservation, but none in all yet");
+        tracker.completed(2, Phase::Weight, eighths(3), 0);
+        assert_eq!(told(&mut tracker, 1), (1, 1), "and nothing is lost");
+    }
+
+    // rule: mclock.client-counts
+    #[test]
+    fn bytes_served_elsewhere_travel_as_bytes() {
+        let mut tracker = Tracker::new(Form::Product);
+        let first = tracker.ask(secs(1), 1);
+        assert_eq!((first.delta_bytes, first.servers), (0, 1));
+        tracker.ask(secs(1), 2);
+        (0..16).for_each(|_| tracker.completed(2, Phase::Weight, Cost::ONE, 4096));
+        tracker.completed(1, Phase::Weight, Cost::requests(4), 1 << 20);
+        tracker.completed(2, Phase::Reservation, Cost::from_raw(7), 512);
+        let remote = tracker.ask(secs(1), 1);
+        let due = RemoteService { rho: 0, delta: 16, rho_bytes: 512, delta_bytes: 66_048, servers: 2 };
+        assert_eq!(remote, due);
+        tracker.refused(1, remote);
+        assert_eq!(tracker.ask(secs(1), 1), due, "a server that refused the request has not heard it");
+        assert_eq!(tracker.ask(secs(1), 1).delta_bytes, 0);
+    }
+
     // rule: mclock.client-counts, mclock.first-request
     #[test]
     fn what_a_server_did_not_take_it_is_told_again() {

@@ -125,7 +125,7 @@ impl Limiter {
     /// A client of several servers has a part of it at each, since they know nothing of each other until it reports. What the
     /// limit allows in a quarter of a second is divided in the same way and the larger of both counts: where a limit is high, a
     /// small part of the burst would cost share although the limit binds nowhere.
-    // rule: mclock.burst-default
+    // rule: mclock.burst-default, mclock.remote-burst
     pub(super) fn set(&mut self, policy: &Policy, facts: &Facts, servers: u32, now: Tag) {
         let depth = u64::from(facts.depth.max(1));
         let (cost, bytes) = match policy.burst {
@@ -242,6 +242,7 @@ impl Tags {
 
     /// The furthest that a share may lie behind virtual time: by the idle credit, and by what was served at other servers since
     /// it was last served here, because so much may have been served here to others meanwhile.
+    // rule: mclock.share-floor
     fn share_floor(&self, clocks: &Clocks, remote: Option<&Remote>) -> ShareTag {
         let elsewhere = remote.map_or(0, |remote| self.share.step(remote.since_served));
         clocks.virtual_time.saturating_sub(self.idle_credit).saturating_sub(elsewhere)

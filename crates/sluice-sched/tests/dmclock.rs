@@ -1,0 +1,184 @@
+//! VMs whose requests go to several servers, as one server sees them: what clients report, and what it may cost others.
+
+mod common;
+
+use common::*;
+use sluice_sched::gate::{GateSettings, RemoteService};
+use sluice_sched::scheduler::Facts;
+use sluice_sched::*;
+
+const SERVERS_2: RemoteService = RemoteService { rho: 0, delta: 0, rho_bytes: 0, delta_bytes: 0, servers: 2 };
+
+fn reported(requests: u32, servers: u32) -> RemoteService {
+    RemoteService { delta: requests, delta_bytes: u64::from(requests) * 8192, servers, ..SERVERS_2 }
+}
+
+/// The longest time between two dispatches of a VM from `from` on, in milliseconds.
+fn longest_gap_ms(world: &World, vm: OwnerId, from: Instant) -> u64 {
+    let times: Vec<Instant> = world.times(vm).into_iter().filter(|at| *at >= from).collect();
+    times.windows(2).map(|pair| pair[1].nanos_since(pair[0]) / MILLI).max().expect("it is served")
+}
+
+// rule: mclock.share-floor
+#[test]
+fn a_client_once_told_of_service_elsewhere_kept_its_share_for_ever() {
+    let mut world = World::simple(&product(), 4, 1000);
+    let neighbour = world.busy(Policy::default(), Pattern::Closed(16));
+    let vm = world.vm(Policy::default());
+    let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);
+    source.remote = Some(reported(1, 2));
+    let source = world.source(source);
+    world.ask(source);
+    world.pump();
+    world.sources[source].remote = Some(SERVERS_2);
+    for step in 1..67 {
+        world.run_until(millis(step * 900));
+        world.ask(source);
+        world.pump();
+    }
+    world.run_until(secs(60));
+    (0..2000).for_each(|_| assert!(world.ask(source)));
+    world.pump();
+    world.run_until(secs(62));
+    let gap = longest_gap_ms(&world, neighbour, secs(59));
+    assert!(gap <= 20, "the neighbour waited for {gap} ms");
+    let rate = world.rates(&[neighbour], secs(60), secs(62))[0];
+    assert!((rate - 500.0).abs() <= 5.0, "{rate} of 500");
+}
+
+// rule: mclock.share-floor
+#[test]
+fn a_share_that_was_reset_before_the_first_report_began_at_zero() {
+    // The gate is idle, then a VM whose client reports other servers comes first and another one much later.
+    let mut world = World::simple(&product(), 1, 1000);
+    let first = world.vm(Policy::default());
+    let late = world.vm(Policy::default());
+    let source = world.stream(first, Pattern::Manual);
+    world.ask(source);
+    world.pump();
+    world.run_until(secs(1));
+    let mut both = Vec::new();
+    for vm in [first, late] {
+        let mut source = Source::new(vm, VolumeId(0), Pattern::Closed(16));
+        source.remote = Some(reported(1, 2));
+        both.push(world.source(source));
+        world.run_until(if vm == first { secs(30) } else { secs(40) });
+    }
+    let rates = world.rates(&[first, late], secs(30), secs(40));
+    assert!(rates.iter().all(|rate| (rate - 500.0).abs() <= 10.0), "{rates:?}");
+}
+
+// rule: mclock.product-counts
+#[test]
+fn small_requests_elsewhere_counted_as_many_large_ones_here() {
+    let settings = GateSettings { transfer_max: Bytes::mib(1), ..GateSettings::default() };
+    let facts = Facts::of(&settings, false, &admission::Capacity::default());
+    let mut world = World::new(product().build(&facts), settings, Stub::serial(SECOND / 1000));
+    let limit = Limit { iops: None, bytes: Some(ByteRate::per_second(100 << 20)) };
+    let vm = world.vm(Policy { limit, ..Policy::default() });
+    let mut source = Source::new(vm, VolumeId(0), Pattern::Closed(64)).lengths(&[1 << 20]);
+    source.remote = Some(RemoteService { delta: 16, delta_bytes: 16 * 4096, servers: 2, ..SERVERS_2 });
+    world.source(source);
+    world.run_until(secs(12));
+    let rate = world.rates(&[vm], secs(2), secs(12))[0];
+    // For each MiB here 64 KiB elsewhere.
+    assert!((rate - 100.0 * 16.0 / 17.0).abs() <= 0.5, "{rate} MiB/s of 100");
+}
+
+// rule: mclock.product-counts
+#[test]
+fn a_cancelled_head_took_with_it_what_its_successor_reported() {
+    let mut world = World::simple(&product(), 4, 1000);
+    let policy = Policy { burst: Some(1), ..Policy::default().limited(10) };
+    let vm = world.vm(policy);
+    let second = world.volume(vm, Policy::default());
+    let here = world.stream(vm, Pattern::Manual);
+    let mut there = Source::new(vm, second, Pattern::Manual);
+    there.remote = Some(SERVERS_2);
+    let there = world.source(there);
+    [here, here].into_iter().for_each(|source| assert!(world.ask(source)));
+    world.pump();
+    for delta in [5, 0] {
+        world.sources[there].remote = Some(reported(delta, 2));
+        assert!(world.ask(there));
+    }
+    world.cancel(Scope::Volume(vm, VolumeId(0)));
+    world.pump();
+    world.run_until(secs(3));
+    // One at once; then 0.1 s for it and 0.5 s for what was served elsewhere, and 0.1 s for the next.
+    assert_eq!(world.times(vm), [0, 600, 700].map(millis));
+}
+
+#[test]
+fn the_last_client_that_left_a_gate_left_virtual_time_running_for_ever() {
+    let mut world = World::simple(&product(), 1, 1000);
+    let vm = world.vm(Policy::default());
+    let start = world.gate.inspect(world.now).virtual_time;
+    let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);
+    source.remote = Some(reported(3, 2));
+    let source = world.source(source);
+    (0..50).for_each(|_| assert!(world.ask(source)));
+    world.pump();
+    world.run_until(secs(1));
+    assert!(world.gate.inspect(world.now).virtual_time > start, "service elsewhere still counts after a short pause");
+    let other = world.busy(Policy::default(), Pattern::Manual);
+    world.remove_owner(vm);
+    assert_eq!(world.gate.inspect(world.now).virtual_time, start, "nobody reports any more");
+    let source = world.stream(other, Pattern::Manual);
+    world.ask(source);
+    world.pump();
+    world.run_until(secs(2));
+    assert_eq!(world.gate.inspect(world.now).virtual_time, start);
+}
+
+// rule: mclock.remote-burst
+#[test]
+fn each_of_many_servers_let_the_whole_burst_through() {
+    for (servers, at_once) in [(1, 32), (2, 16), (8, 4), (32, 1)] {
+        let mut world = World::simple(&product(), 64, 100_000);
+        let vm = world.vm(Policy { burst: Some(32), ..Policy::default().limited(10) });
+        let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);
+        source.remote = Some(RemoteService { servers, ..SERVERS_2 });
+        let source = world.source(source);
+        (0..100).for_each(|_| assert!(world.ask(source)));
+        world.pump();
+        world.run_until(millis(1));
+        assert_eq!(world.times(vm).len(), at_once, "{servers} servers");
+    }
+}
+
+// rule: mclock.remote-burst, mclock.released-floor
+#[test]
+fn a_limit_that_binds_nowhere_cost_a_client_of_many_servers_its_share() {
+    let mut world = World::simple(&product(), 32, 2000);
+    world.device = Stub::new(32, Order::Random, Service::Between(8 * MILLI, 24 * MILLI));
+    let vms = [Policy::default().limited(80_000), Policy::default()].map(|policy| {
+        let vm = world.vm(policy);
+        let mut source = Source::new(vm, VolumeId(0), Pattern::Closed(64));
+        source.remote = Some(reported(7, 8));
+        world.source(source);
+        vm
+    });
+    world.run_until(secs(11));
+    let rates = world.rates(&vms, secs(1), secs(11));
+    assert!(rates.iter().all(|rate| (rate - 1000.0).abs() <= 20.0), "{rates:?}");
+}
+
+// rule: mclock.product-counts
+#[test]
+fn service_elsewhere_held_a_server_that_was_visited_rarely() {
+    // Every 10 s a request comes, and 100 a second were served elsewhere, which is all of the limit.
+    let mut world = World::simple(&product(), 4, 1000);
+    let vm = world.vm(Policy { burst: Some(1), ..Policy::default().limited(100) });
+    let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);
+    source.remote = Some(reported(999, 2));
+    let source = world.source(source);
+    for visit in 1..6 {
+        world.run_until(secs(visit * 10));
+        assert!(world.ask(source));
+        world.pump();
+    }
+    world.run_until(secs(60));
+    let waited = world.times(vm).iter().zip(1..).map(|(at, visit)| at.nanos_since(secs(visit * 10)) / MILLI).max();
+    assert!(waited.is_some_and(|waited| waited <= 20), "held for {waited:?} ms");
+}
