@@ -175,6 +175,13 @@ fn forced_zeroes_are_durable_and_fast_ones_are_refused_where_zeroes_are_written(
 
 #[test]
 fn discards_and_zeroes_of_any_length_passed_a_limit_as_one_request_each() {
+    for limit in ["2048 iops@8KiB", "16MiB/s"] {
+        discards_and_zeroes_are_held(limit);
+    }
+}
+
+/// A limit of 16 MiB/s, in requests or in bytes.
+fn discards_and_zeroes_are_held(limit: &str) {
     let place = Place::new();
     let volume = format!(
         "[vm.a.volume.v]\ndevice = \"disk\"\nsize = \"1GiB\"\nexport = {{ socket = \"{}\" }}\n",
@@ -182,8 +189,8 @@ fn discards_and_zeroes_of_any_length_passed_a_limit_as_one_request_each() {
     );
     // Each MiB counts as 128 requests of 8 KiB: as many bytes as it has.
     let device = "[device.disk]\nbackend = \"null\"\ncost = { discard_mib = 128 }\n";
-    let limit = "[vm.a]\nlimit = \"2048 iops@8KiB\"\nburst = 1\nallow_slow = true\n";
-    let daemon = Daemon::serve(&place, &(device.to_owned() + limit + &volume));
+    let limit = format!("[vm.a]\nlimit = \"{limit}\"\nburst = 1\nallow_slow = true\n");
+    let daemon = Daemon::serve(&place, &(device.to_owned() + &limit + &volume));
     let mut client = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
     for command in [TRIM, WRITE_ZEROES] {
         let started = Instant::now();

@@ -5,8 +5,10 @@
 //! serves the most overdue one (reservation phase); otherwise the VM that is furthest behind its share among those
 //! that their limit lets pass (weight phase).
 //!
-//! Rules: one file per idea. [`account`] holds the tags of one VM or one volume and how they move; [`product`] chooses
-//! (two levels, VM and volume); [`paper`] is the published algorithm, formula by formula.
+//! Rules: one file per idea. [`paper`] is the published algorithm, formula by formula. Mode `product`: `meter` is one clock,
+//! `bucket` a limit in one currency; `tags` has the clocks of a VM or a volume and says how service moves them; `level` keeps
+//! the orders of VMs, or of the volumes of a VM (`owner`); `floor` keeps a part for the weight phase; `remote` is what clients
+//! report of other servers (dmClock); [`product`] decides.
 //!
 //! Parameters: see [`Params`].
 //!
@@ -157,7 +159,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "time with unit",
             range: params::Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "\"1s\"",
-            help: "How much missed reservation is caught up after the device stalled; mode \"product\" alone",
+            help: "How much missed reservation is caught up after the device stalled. Meanwhile the other VMs share what \
+                   weight_floor leaves: after a stall of 1 s with 50, 90 or 95 % of the device reserved, for 1, 11 or 32 s; mode \
+                   \"product\" alone",
         },
         Parameter {
             name: "weight_floor",
