@@ -83,14 +83,16 @@ impl Minimum {
 
     /// A request has been dispatched for the reservation.
     fn charge(&mut self, now: Tag, amount: &Amount) {
-        let Some(due) = self.due() else { return };
-        let present = now.max(due);
-        let charge = |meter: &mut Meter, amount: u64| {
-            let ahead = meter.raw_tag().max(present.saturating_add(meter.step(amount)));
-            meter.charge_up_to(ahead, amount);
-        };
-        charge(&mut self.requests, amount.cost);
-        charge(&mut self.bytes, amount.reserved_bytes);
+        match (self.requests.is_set(), self.bytes.is_set()) {
+            (true, false) => self.requests.charge(amount.cost),
+            (false, true) => self.bytes.charge(amount.reserved_bytes),
+            (true, true) => {
+                let present = now.max(self.requests.raw_tag().min(self.bytes.raw_tag()));
+                self.requests.charge_ahead_of(present, amount.cost);
+                self.bytes.charge_ahead_of(present, amount.reserved_bytes);
+            }
+            (false, false) => {}
+        }
     }
 
     /// Nothing before `now` is owed.
@@ -272,11 +274,12 @@ impl Tags {
         bytes.move_on(bytes.step(beyond.reserved_bytes), due_now);
         self.limiter.requests.charge_past(reserved.cost + beyond.cost);
         self.limiter.bytes.charge_past(reserved.bytes + beyond.bytes);
-        self.share.charge_up_to(self.debt_cap(Cost::ONE.raw().into(), clocks, Some(remote)), reserved.cost);
+        self.charge_share_up_to_cap(reserved.cost, Cost::ONE.raw().into(), clocks, Some(remote));
         self.share.charge(beyond.cost);
     }
 
     /// A request has been dispatched.
+    #[inline]
     pub(super) fn charge(&mut self, right: Right, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
         match right {
             Right::Weight => self.share.charge(amount.cost),
@@ -284,18 +287,21 @@ impl Tags {
                 // [mclock] Alg. 1: R tags advance by reservation service alone; weight service leaves them, which is the
                 // published "decrease R of what is outstanding by 1/r" for start tags.
                 self.minimum.charge(clocks.due_now, amount);
-                self.share.charge_up_to(self.debt_cap(amount.cost, clocks, remote), amount.cost);
+                self.charge_share_up_to_cap(amount.cost, amount.cost, clocks, remote);
             }
         }
         self.limiter.charge(clocks.now, amount);
     }
 
-    /// How far service that was not given by weight may push the share: otherwise a VM served by its reservation for a minute
-    /// would be left out of the shares for as long. Each server that it uses has its own part of this debt.
+    /// Service that was not given by weight pushes the share at most so far beyond virtual time as `SHARE_DEBT_MAX` requests of
+    /// the cost `each`: otherwise a VM served by its reservation for a minute would be left out of the shares for as long. Each
+    /// server that it uses has its own part of this debt.
     // rule: mclock.debt-cap
-    fn debt_cap(&self, cost: u64, clocks: &Clocks, remote: Option<&Remote>) -> ShareTag {
+    fn charge_share_up_to_cap(&mut self, cost: u64, each: u64, clocks: &Clocks, remote: Option<&Remote>) {
         let servers = remote.map_or(1, |remote| u64::from(remote.servers.max(1)));
-        clocks.virtual_time.saturating_add(self.share.step(cost).saturating_mul(SHARE_DEBT_MAX * servers))
+        let step = self.share.step(cost);
+        let debt = if cost == each { step } else { self.share.step(each) }.saturating_mul(SHARE_DEBT_MAX * servers);
+        self.share.move_on(step, clocks.virtual_time.saturating_add(debt));
     }
 
     /// Virtual time is rebased by `by` before it could overflow.
