@@ -188,12 +188,16 @@ impl Level {
     fn owe(&mut self, now: Tag, amount: Amount) {
         let Some(due) = self.due() else { return };
         let present = now.max(due);
+        // Nothing is owed beyond the limit.
+        let limit = self.policy.limit;
+        let by_requests = limit.iops.map_or(0, |rate| requests_at(rate, amount.raw));
+        let limit_step = by_requests.max(limit.bytes.map_or(0, |rate| bytes_at(rate, amount.bytes)));
         if let Some(rate) = self.policy.reservation.iops {
-            let step = requests_at(rate, amount.raw);
+            let step = requests_at(rate, amount.raw).max(limit_step);
             self.due = self.due.max((self.due + step).min(present + step));
         }
         if let Some(rate) = self.policy.reservation.bytes {
-            let step = bytes_at(rate, amount.reserved_bytes);
+            let step = bytes_at(rate, amount.reserved_bytes).max(limit_step);
             self.due_bytes = self.due_bytes.max((self.due_bytes + step).min(present + step));
         }
     }

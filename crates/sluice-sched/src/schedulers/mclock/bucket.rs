@@ -50,6 +50,11 @@ impl Bucket {
         self.meter.tag().map_or(0, |tag| tag.saturating_sub(self.ahead))
     }
 
+    /// How far apart the limit keeps requests of this amount; 0 without a limit.
+    pub(super) fn step(&self, amount: u64) -> Tag {
+        self.meter.step(amount)
+    }
+
     /// A request has passed.
     pub(super) fn charge(&mut self, now: Tag, amount: u64) {
         self.meter.charge_from(now, amount);

@@ -81,15 +81,16 @@ impl Minimum {
         }
     }
 
-    /// A request has been dispatched for the reservation.
-    fn charge(&mut self, now: Tag, amount: &Amount) {
+    /// A request has been dispatched for the reservation. `limit_step` is how far apart its limit keeps such requests: nothing is
+    /// owed beyond the limit, so both tags move at least so far.
+    fn charge(&mut self, now: Tag, amount: &Amount, limit_step: Tag) {
         match (self.requests.is_set(), self.bytes.is_set()) {
-            (true, false) => self.requests.charge(amount.cost),
-            (false, true) => self.bytes.charge(amount.reserved_bytes),
+            (true, false) => self.requests.advance(self.requests.step(amount.cost).max(limit_step)),
+            (false, true) => self.bytes.advance(self.bytes.step(amount.reserved_bytes).max(limit_step)),
             (true, true) => {
                 let present = now.max(self.requests.raw_tag().min(self.bytes.raw_tag()));
-                self.requests.charge_ahead_of(present, amount.cost);
-                self.bytes.charge_ahead_of(present, amount.reserved_bytes);
+                self.requests.advance_ahead_of(present, self.requests.step(amount.cost).max(limit_step));
+                self.bytes.advance_ahead_of(present, self.bytes.step(amount.reserved_bytes).max(limit_step));
             }
             (false, false) => {}
         }
@@ -155,6 +156,12 @@ impl Limiter {
     // rule: mclock.gcra, mclock.byte-limit
     pub(super) fn eligible_at(&self) -> Tag {
         self.requests.eligible_at().max(self.bytes.eligible_at())
+    }
+
+    /// How far apart the limit keeps requests of this amount; 0 without a limit.
+    #[inline]
+    fn step(&self, amount: &Amount) -> Tag {
+        if self.is_set() { self.requests.step(amount.cost).max(self.bytes.step(amount.bytes)) } else { 0 }
     }
 
     fn charge(&mut self, now: Tag, amount: &Amount) {
@@ -265,7 +272,7 @@ impl Tags {
     /// the tags before the next request, and what it moves the limit to is not counted from the present.
     // rule: mclock.product-counts
     pub(super) fn add_remote(&mut self, clocks: &Clocks, remote: &Remote, reserved: &Amount, beyond: &Amount) {
-        self.minimum.charge(clocks.due_now, reserved);
+        self.minimum.charge(clocks.due_now, reserved, self.limiter.step(reserved));
         // What it got elsewhere beyond its reservation makes up for what it did not get here, and is no debt: otherwise a VM
         // that has long had its minimum elsewhere would take here from one that can be served nowhere else.
         let due_now = clocks.due_now;
@@ -286,7 +293,7 @@ impl Tags {
             Right::Reservation => {
                 // [mclock] Alg. 1: R tags advance by reservation service alone; weight service leaves them, which is the
                 // published "decrease R of what is outstanding by 1/r" for start tags.
-                self.minimum.charge(clocks.due_now, amount);
+                self.minimum.charge(clocks.due_now, amount, self.limiter.step(amount));
                 self.charge_share_up_to_cap(amount.cost, amount.cost, clocks, remote);
             }
         }
