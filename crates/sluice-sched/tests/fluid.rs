@@ -1,0 +1,35 @@
+//! mClock against a fluid model: random plans of many VMs on one device and on several nodes.
+//!
+//! The model knows what is promised and nothing of how the scheduler works. `SLUICE_FLUID_PLANS=20000` runs that many plans
+//! and prints how far it is; `SLUICE_FLUID_SEED` is the seed of the first, `SLUICE_FLUID_LENGTH` makes phases longer.
+
+mod fluid {
+    #![allow(dead_code, unreachable_pub, reason = "a module of one test")]
+    pub mod campaign;
+    pub mod chance;
+    pub mod check;
+    pub mod controls;
+    pub mod generate;
+    pub mod holes;
+    pub mod holes_dmclock;
+    pub mod model;
+    pub mod phase;
+    pub mod plan;
+    pub mod run;
+    pub mod shape;
+    pub mod shrink;
+    pub mod station;
+    pub mod world;
+}
+
+use fluid::campaign::Campaign;
+
+#[test]
+fn random_plans_on_one_node_get_what_the_fluid_model_says() {
+    Campaign::from_environment(300, false).run();
+}
+
+#[test]
+fn random_plans_on_several_nodes_get_what_the_fluid_model_says() {
+    Campaign::from_environment(200, true).run();
+}

@@ -1,0 +1,134 @@
+//! Controls: the model by hand, and runs that the check must not accept.
+
+use sluice_sched::{Iops, Policy, Weight};
+
+use super::check::{Finding, Verdict, check};
+use super::holes::kib;
+use super::model::{Bound, Claim, Demand, Floor, FloorRule, FluidVm, Slot, fill, run as run_fluid};
+use super::plan::{Cloud, Load, Phase, Plan, Use};
+use super::run::run;
+
+const FLOOR: Floor = Floor { part: 0.02, rule: FloorRule::Granted };
+
+fn claim(weight: f64, min: f64, max: f64, reserved: bool) -> Claim {
+    Claim { weight, min, max, reserved, debt: 0.0 }
+}
+
+fn assert_shares(what: &str, got: &[f64], due: &[f64]) {
+    assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() < 1e-6), "{what}: {got:?} of {due:?}");
+}
+
+#[test]
+fn the_model_fills_by_weight_between_minimum_and_maximum() {
+    let all = f64::INFINITY;
+    let vms = [claim(1.0, 400.0, all, true), claim(1.0, 0.0, all, false), claim(2.0, 0.0, 350.0, false)];
+    let division = fill(1000.0, FLOOR, &vms);
+    assert_shares("all three rules", &division.shares, &[400.0, 250.0, 350.0]);
+    assert_eq!(division.bounds, [Bound::Minimum, Bound::Share, Bound::Maximum]);
+    let idle = fill(1000.0, FLOOR, &[claim(1.0, 0.0, 100.0, false), claim(1.0, 0.0, 200.0, false)]);
+    assert_shares("all have what they ask for", &idle.shares, &[100.0, 200.0]);
+    let last = fill(1000.0, FLOOR, &[claim(0.0, 100.0, all, true), claim(0.01, 0.0, all, false)]);
+    assert_shares("no weight: the reservation alone", &last.shares, &[100.0, 900.0]);
+}
+
+#[test]
+fn the_model_keeps_the_floor() {
+    let all = f64::INFINITY;
+    let vms = [claim(1.0, 500.0, all, true), claim(1.0, 600.0, all, true), claim(1.0, 0.0, all, false)];
+    let division = fill(1000.0, FLOOR, &vms);
+    assert_shares("minimums that do not fit", &division.shares, &[980.0 * 5.0 / 11.0, 980.0 * 6.0 / 11.0, 20.0]);
+    let modest = [claim(999.0, 500.0, all, true), claim(1.0, 0.0, 5.0, false), claim(1.0, 0.0, all, false)];
+    assert_shares("granted", &fill(1000.0, FLOOR, &modest).shares, &[980.0, 5.0, 15.0]);
+    let divided = Floor { rule: FloorRule::Divided, ..FLOOR };
+    let by_weight = 1000.0 / 1001.0;
+    assert_shares("divided", &fill(1000.0, divided, &modest).shares, &[999.0 * by_weight, by_weight, by_weight]);
+}
+
+#[test]
+fn the_model_serves_what_arrives_and_keeps_a_burst() {
+    let vm = |max_rate: f64, demand: Demand| FluidVm {
+        weight: 1.0,
+        min_rate: 0.0,
+        max_rate,
+        reserved: false,
+        burst: 10.0,
+        tokens: 0.0,
+        backlog: 0.0,
+        backlog_max: f64::INFINITY,
+        demand,
+    };
+    let slots = [Slot { seconds: 1.0, capacity: 100.0 }; 4];
+    // The first one asks nothing for two seconds: of 20 a second it saves up 10.
+    let late = vm(20.0, Demand::Arrivals(vec![0.0, 0.0, 100.0, 0.0]));
+    let due = run_fluid(&slots, FLOOR, 0.0, &[late, vm(f64::INFINITY, Demand::Always)]);
+    assert_shares("late", &[due[0].service, due[1].service], &[50.0, 350.0]);
+    let small = vm(f64::INFINITY, Demand::Arrivals(vec![30.0; 4]));
+    let due = run_fluid(&slots, FLOOR, 0.0, &[small, vm(f64::INFINITY, Demand::Always)]);
+    assert_shares("small", &[due[0].service, due[1].service], &[120.0, 280.0]);
+}
+
+/// One phase of 40,000 requests on `nodes` nodes with VMs that keep 256 outstanding.
+fn plan(nodes: usize, policies: &[Policy]) -> Plan {
+    let cloud = Cloud { nodes, ..Cloud::device(4000.0, 8, 2) };
+    let used = |policy: &Policy| Some(Use { policy: *policy, load: Load::Closed(256) });
+    let phase = Phase { requests: 40_000.0, vms: policies.iter().map(used).collect() };
+    Plan { seed: 1, cloud, vms: vec![vec![kib(8)]; policies.len()], phases: vec![phase] }
+}
+
+/// What the check says if the scheduler is told `told`, and the model `promised`.
+fn judge(nodes: usize, scheduler: &str, told: &[Policy], promised: &[Policy]) -> Vec<Finding> {
+    let mut plan_of = plan(nodes, told);
+    let runs = run(&plan_of, scheduler);
+    plan_of.phases = plan(nodes, promised).phases;
+    check(&plan_of, &runs)
+}
+
+fn verdicts(findings: &[Finding]) -> Vec<Verdict> {
+    findings.iter().map(|finding| finding.verdict).collect()
+}
+
+#[test]
+fn the_check_notices_weights_that_are_swapped() {
+    let [light, heavy] = [Policy::weighted(100), Policy::weighted(105)];
+    for nodes in [1, 2] {
+        assert_eq!(verdicts(&judge(nodes, "mclock", &[light, heavy], &[light, heavy])), [Verdict::Good; 2]);
+        let swapped = judge(nodes, "mclock", &[light, heavy], &[heavy, light]);
+        assert!(swapped.iter().any(Finding::is_bad), "{nodes} nodes: {swapped:?}");
+    }
+}
+
+#[test]
+fn the_check_notices_a_limit_that_does_not_hold() {
+    let limited = |rate| Policy::default().limited(rate);
+    for nodes in [1, 2] {
+        let findings = judge(nodes, "mclock", &[limited(1050), Policy::default()], &[limited(1000), Policy::default()]);
+        assert_eq!(findings[0].verdict, Verdict::OverLimit, "{nodes} nodes: {findings:?}");
+    }
+}
+
+#[test]
+fn the_check_notices_a_reservation_that_does_not_hold() {
+    let reserving = |rate| Policy { weight: Some(Weight::MIN), ..Policy::default().reserving(rate) };
+    for nodes in [1, 2] {
+        let findings =
+            judge(nodes, "mclock", &[reserving(1000), Policy::default()], &[reserving(1050), Policy::default()]);
+        assert_eq!(findings[0].verdict, Verdict::Low, "{nodes} nodes: {findings:?}");
+    }
+}
+
+#[test]
+fn the_check_notices_service_that_nobody_gets() {
+    let [mut told, promised] = [Policy::default(); 2];
+    told.limit.iops = Some(Iops::per_second(3500));
+    let findings = judge(1, "mclock", &[told], &[promised]);
+    assert_eq!(findings[0].verdict, Verdict::Low, "{findings:?}");
+}
+
+#[test]
+fn the_check_refuses_a_scheduler_that_keeps_nothing() {
+    for nodes in [1, 2] {
+        let policies = [Policy::weighted(300), Policy::weighted(100), Policy::weighted(100).reserving(2000)];
+        let findings = judge(nodes, "noop", &policies, &policies);
+        assert!(findings.iter().all(Finding::is_bad), "{nodes} nodes: {findings:?}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Plans that once showed an error of the scheduler, with their exact numbers, on several nodes.
+
+use sluice_sched::Policy;
+
+use super::holes::{Meter, kib};
+use super::plan::{Cloud, Load, Placement, Service};
+use super::station::SECOND;
+use super::world::World;
+
+/// So many nodes with one server of this rate each, which hold as much as `depth`.
+fn nodes(nodes: usize, each: f64, depth: u32, servers: u32) -> Cloud {
+    Cloud { nodes, ..Cloud::device(each * nodes as f64, depth, servers) }
+}
+
+/// Two VMs of equal weight; the first asks from the start, the second from `later` seconds on. Returns their rates from two
+/// seconds after that.
+fn two(cloud: &Cloud, policy: Policy, loads: [Load; 2], later: f64, seconds: f64) -> [f64; 2] {
+    let mut world = World::new(cloud, "mclock", 1);
+    let first = world.vm(policy, &[kib(8)]);
+    let second = world.vm(Policy::default(), &[kib(8)]);
+    world.set_load(first, loads[0]);
+    world.run_for(later);
+    world.set_load(second, loads[1]);
+    world.run_for(2.0);
+    let meter = Meter::start(&world);
+    world.run_for(seconds);
+    [first, second].map(|source| meter.rate(&world, source))
+}
+
+fn assert_both(what: &str, got: [f64; 2], due: f64, tolerance: f64) {
+    let close = got.iter().all(|got| (got - due).abs() <= tolerance * due);
+    assert!(close, "{what}: {got:.1?} of {due} each");
+}
+
+#[test]
+fn a_vm_that_comes_to_two_busy_nodes_gets_its_half() {
+    let cloud = nodes(2, 1000.0, 1, 1);
+    let got = two(&cloud, Policy::default(), [Load::Periodic(1.0 / 1800.0), Load::Closed(128)], 5.0, 30.0);
+    assert_both("1800/s beside 128 outstanding", got, 1000.0, 0.02);
+}
+
+#[test]
+fn a_vm_that_comes_to_ten_servers_chosen_at_random_gets_its_half() {
+    for exponential in [false, true] {
+        let service = Service { fixed_ns: None, exponential };
+        let cloud = Cloud { placement: Placement::Random, service, ..nodes(10, 180.0, 1, 1) };
+        for first in [Load::Poisson(2500.0), Load::Closed(64)] {
+            let got = two(&cloud, Policy::default(), [first, Load::Closed(64)], 5.0, 60.0);
+            assert_both("64 outstanding", got, (got[0] + got[1]) / 2.0, 0.03);
+            // With few requests at ten servers chosen at random some servers have none.
+            assert!(got[0] + got[1] >= 1600.0, "together {got:.1?} of 1800");
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_does_not_bind_changes_nothing() {
+    let cloud = nodes(8, 2000.0, 32, 32);
+    let policy = Policy::default().limited(80_000);
+    let got = two(&cloud, policy, [Load::Closed(560), Load::Closed(560)], 0.0, 30.0);
+    assert_both("560 outstanding each", got, (got[0] + got[1]) / 2.0, 0.02);
+    assert!(got[0] + got[1] >= 15_000.0, "together {got:.1?} of 16000");
+}
+
+#[test]
+fn a_limit_holds_from_the_first_second_on_over_eight_nodes() {
+    for (depth, beside) in [(1, false), (1, true), (8, false), (8, true), (32, false), (32, true)] {
+        let cloud = nodes(8, 1000.0, depth, 1);
+        let mut world = World::new(&cloud, "mclock", 1);
+        let policy = Policy::default().limited(100);
+        let limited = world.vm(policy, &[kib(8)]);
+        if beside {
+            let other = world.vm(Policy::default(), &[kib(8)]);
+            world.set_load(other, Load::Closed(256));
+        }
+        world.set_load(limited, Load::Closed(500));
+        let meter = Meter::start(&world);
+        world.run_for(1.0);
+        let most = 1.3 * (100.0 + cloud.burst(&policy).requests);
+        let first = meter.rate(&world, limited);
+        let case = format!("depth {depth}, beside another VM: {beside}");
+        assert!(first <= most, "{case}: {first:.1} of at most {most:.1} in the first second");
+        let meter = Meter::start(&world);
+        world.run_for(30.0);
+        let then = meter.rate(&world, limited);
+        assert!((then - 100.0).abs() <= 2.0, "{case}: {then:.2} of 100 afterwards");
+    }
+}
+
+#[test]
+fn few_outstanding_requests_on_ten_nodes_get_their_half_beside_many() {
+    let cloud = nodes(10, 180.0, 1, 1);
+    for later in [0.0, 5.0, 20.0] {
+        let got = two(&cloud, Policy::default(), [Load::Poisson(1500.0), Load::Closed(64)], later, 60.0);
+        assert_both("1500/s beside 64 outstanding", got, 900.0, 0.02);
+    }
+}
+
+#[test]
+fn a_vm_that_was_told_of_service_elsewhere_does_not_save_up_turns() {
+    for (seldom, depth) in [(0.9, 1), (0.9, 16)] {
+        let cloud = nodes(2, 1000.0, depth, 1);
+        let mut world = World::new(&cloud, "mclock", 1);
+        world.log = Some(Vec::new());
+        let seldom_asks = world.vm(Policy::default(), &[kib(8)]);
+        let always = world.vm(Policy::default(), &[kib(8)]);
+        world.set_load(always, Load::Closed(64));
+        world.set_load(seldom_asks, Load::Closed(16));
+        world.run_for(1.0);
+        world.set_load(seldom_asks, Load::Periodic(seldom));
+        world.run_for(60.0);
+        world.set_load(seldom_asks, Load::Closed(512));
+        world.run_for(10.0);
+        let log = world.log.as_ref().expect("it is kept");
+        let waited = log.iter().filter(|record| record.source == always && record.at >= 2 * SECOND);
+        let longest = waited.map(|record| record.waited).max().expect("it was served") as f64 / SECOND as f64;
+        assert!(longest <= 0.2, "depth {depth}: the other VM waited for {longest:.3} s");
+    }
+}

@@ -1,0 +1,234 @@
+//! The fluid model: what each VM is due if service could be divided without end.
+//!
+//! Rates are in normalised requests per second. At any time the VMs that ask share the capacity C by water-filling:
+//! VM i gets `clamp(weight_i * level, minimum_i, maximum_i)`, and `level` is such that the sum is C, or everybody is at
+//! its maximum or has what it asks for. VMs without a reservation together get at least a part of C, the floor.
+//!
+//! Example: C = 1000 and VMs of weight 1, 1 and 2, the first with a minimum of 400, the third with a maximum of 350. The
+//! level is 250: 400, 250, 350.
+//!
+//! Over time ([`Fluid`]) the model goes in short slots. A VM that asks for less than its allocation has a backlog that
+//! arrivals fill and service drains; a limit that was not used up leaves up to the burst for later.
+
+/// What one VM may and must get in an interval, in normalised requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    /// 0: served by its reservation alone.
+    pub weight: f64,
+    /// Minimum, while it asks.
+    pub min: f64,
+    /// Maximum: its limit, and what it asks for.
+    pub max: f64,
+    /// Whether its policy has a reservation; those without share the floor.
+    pub reserved: bool,
+    /// What it got before beyond its weight's share, and has to give back before it gets any more of that.
+    pub debt: f64,
+}
+
+/// Which rule decided what a VM got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bound {
+    /// Its weight.
+    Share,
+    /// Its minimum.
+    Minimum,
+    /// Its limit, or what it asked for.
+    Maximum,
+    /// The floor of VMs without a reservation.
+    Floor,
+    /// Minimums do not fit beside the floor.
+    Squeezed,
+}
+
+/// What VMs without a reservation get at least, together and while they ask.
+#[derive(Debug, Clone, Copy)]
+pub struct Floor {
+    /// Of the capacity.
+    pub part: f64,
+    pub rule: FloorRule,
+}
+
+/// How the floor is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloorRule {
+    /// They get all of it, even if their weights are so small that they would get less if nothing were reserved.
+    Granted,
+    /// It is divided by weight: they get as much of it as they would if nothing were reserved.
+    Divided,
+}
+
+/// How an interval's capacity is divided: what each VM gets, and by which rule.
+pub struct Division {
+    pub shares: Vec<f64>,
+    pub bounds: Vec<Bound>,
+    /// Service per weight of those that get what their weight gives.
+    pub level: f64,
+}
+
+/// Divides `capacity` of an interval.
+pub fn fill(capacity: f64, floor: Floor, claims: &[Claim]) -> Division {
+    let everybody: Vec<usize> = (0..claims.len()).collect();
+    let Division { shares, bounds, level } = fill_some(capacity, claims, &everybody, Bound::Share);
+    let (reserved, others): (Vec<usize>, Vec<usize>) = everybody.iter().partition(|index| claims[**index].reserved);
+    let sum = |shares: &[f64], of: &[usize]| of.iter().map(|index| shares[*index]).sum::<f64>();
+    let asked: f64 = others.iter().map(|index| claims[*index].max).sum();
+    let mut least = asked.min(floor.part * capacity);
+    if floor.rule == FloorRule::Divided {
+        let free: Vec<Claim> = claims.iter().map(|claim| Claim { min: 0.0, ..*claim }).collect();
+        least = least.min(sum(&fill_some(capacity, &free, &everybody, Bound::Share).shares, &others));
+    }
+    if sum(&shares, &others) >= least {
+        return Division { shares, bounds, level };
+    }
+    let low = fill_some(least, claims, &others, Bound::Floor);
+    let high = fill_some(capacity - least, claims, &reserved, Bound::Share);
+    let pick = |index: usize| if claims[index].reserved { &high } else { &low };
+    Division {
+        shares: everybody.iter().map(|index| pick(*index).shares[*index]).collect(),
+        bounds: everybody.iter().map(|index| pick(*index).bounds[*index]).collect(),
+        level: high.level,
+    }
+}
+
+/// Divides `capacity` among the claims named by `members`; the others get 0.
+fn fill_some(capacity: f64, claims: &[Claim], members: &[usize], by_weight: Bound) -> Division {
+    let mut shares = vec![0.0; claims.len()];
+    let mut bounds = vec![by_weight; claims.len()];
+    let min = |index: usize| claims[index].min.min(claims[index].max);
+    let reserved: f64 = members.iter().map(|index| min(*index)).sum();
+    if reserved >= capacity {
+        for index in members {
+            shares[*index] = if reserved > 0.0 { min(*index) * capacity / reserved } else { 0.0 };
+            bounds[*index] = Bound::Squeezed;
+        }
+        return Division { shares, bounds, level: 0.0 };
+    }
+    let level = level(capacity, claims, members);
+    for &index in members {
+        let Claim { weight, max, debt, .. } = claims[index];
+        let by_share = if weight > 0.0 { weight * level - debt } else { 0.0 };
+        (shares[index], bounds[index]) = match by_share {
+            share if share >= max || min(index) >= max => (max, Bound::Maximum),
+            share if share <= min(index) => (min(index), Bound::Minimum),
+            share => (share, by_weight),
+        };
+    }
+    Division { shares, bounds, level }
+}
+
+/// Returns the level at which the members' claims add up to `capacity`; infinite if all of them together are less.
+fn level(capacity: f64, claims: &[Claim], members: &[usize]) -> f64 {
+    // Between two neighbouring steps the sum is `fixed + slope * level`.
+    let (mut fixed, mut slope) = (0.0, 0.0);
+    let mut steps: Vec<(f64, f64, f64)> = Vec::with_capacity(2 * members.len());
+    for &index in members {
+        let Claim { weight, min, max, debt, .. } = claims[index];
+        let min = min.min(max);
+        fixed += min;
+        if weight > 0.0 && max > min {
+            steps.push(((min + debt) / weight, -min - debt, weight));
+            steps.push(((max + debt) / weight, max + debt, -weight));
+        }
+    }
+    steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for (at, more, steeper) in steps {
+        if slope > 0.0 && fixed + slope * at >= capacity {
+            return ((capacity - fixed) / slope).max(0.0);
+        }
+        if at.is_infinite() {
+            break;
+        }
+        fixed += more;
+        slope += steeper;
+    }
+    // Rounding leaves a slope of about 0 where nothing grows any more.
+    if slope > 1e-9 { (capacity - fixed) / slope } else { f64::INFINITY }
+}
+
+/// What a VM asks for in the fluid model.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Demand {
+    /// More than it can get, always.
+    Always,
+    /// This much in each slot, beside what is left of the slots before.
+    Arrivals(Vec<f64>),
+}
+
+/// One VM of a phase; rates in normalised requests per second, amounts in normalised requests.
+#[derive(Debug, Clone)]
+pub struct FluidVm {
+    pub weight: f64,
+    pub min_rate: f64,
+    pub max_rate: f64,
+    pub reserved: bool,
+    /// What its limit lets through at once after a pause.
+    pub burst: f64,
+    /// What of the burst it may use at the start.
+    pub tokens: f64,
+    /// What waits at the start, and what may wait: the rest of what arrives is lost.
+    pub backlog: f64,
+    pub backlog_max: f64,
+    pub demand: Demand,
+}
+
+/// One short interval: its length, and the service that the device has to give in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot {
+    pub seconds: f64,
+    pub capacity: f64,
+}
+
+/// What the model says of one VM.
+#[derive(Debug, Clone, Copy)]
+pub struct Due {
+    pub service: f64,
+    /// Of it, what each [`Bound`] decided, in the order of the enum.
+    pub by_bound: [f64; 5],
+    /// Left of the burst at the end.
+    pub tokens: f64,
+}
+
+impl Due {
+    /// The rule that decided most.
+    pub fn main_bound(&self) -> Bound {
+        let bounds = [Bound::Share, Bound::Minimum, Bound::Maximum, Bound::Floor, Bound::Squeezed];
+        let most = (0..5).max_by(|a, b| self.by_bound[*a].total_cmp(&self.by_bound[*b]));
+        bounds[most.expect("five")]
+    }
+}
+
+/// Runs the model over the slots of a phase. With a `memory` of 0 each slot is divided for itself. Otherwise a VM that got more
+/// than its weight's share, because of its minimum, gives back up to so many requests later.
+pub fn run(slots: &[Slot], floor: Floor, memory: f64, vms: &[FluidVm]) -> Vec<Due> {
+    let start = |vm: &FluidVm| Due { service: 0.0, by_bound: [0.0; 5], tokens: vm.tokens.min(vm.burst) };
+    let mut due: Vec<Due> = vms.iter().map(start).collect();
+    let mut backlog: Vec<f64> = vms.iter().map(|vm| vm.backlog).collect();
+    let mut debts = vec![0.0f64; vms.len()];
+    for (number, slot) in slots.iter().enumerate() {
+        let mut claims = Vec::with_capacity(vms.len());
+        for (index, vm) in vms.iter().enumerate() {
+            let asked = match &vm.demand {
+                Demand::Always => f64::INFINITY,
+                Demand::Arrivals(arrivals) => {
+                    backlog[index] += arrivals[number];
+                    backlog[index]
+                }
+            };
+            due[index].tokens += vm.max_rate * slot.seconds;
+            let max = asked.min(due[index].tokens);
+            let (weight, min, debt) = (vm.weight, vm.min_rate * slot.seconds, debts[index]);
+            claims.push(Claim { weight, min, max, reserved: vm.reserved, debt });
+        }
+        let Division { shares, bounds, level } = fill(slot.capacity, floor, &claims);
+        for (index, share) in shares.iter().enumerate() {
+            if memory > 0.0 && level.is_finite() {
+                debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, memory);
+            }
+            due[index].service += share;
+            due[index].by_bound[bounds[index] as usize] += share;
+            backlog[index] = (backlog[index] - share).clamp(0.0, vms[index].backlog_max);
+            due[index].tokens = (due[index].tokens - share).min(vms[index].burst);
+        }
+    }
+    due
+}

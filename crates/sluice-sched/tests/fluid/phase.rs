@@ -1,0 +1,355 @@
+//! One phase of a run in the words of the fluid model: who asks how much, and what each VM is due at least and at most.
+
+use super::check::{FLOOR, floor};
+use super::model::{Demand, Due, Floor, FluidVm, Slot, run as run_fluid};
+use super::plan::{Cloud, Load, Plan, Use};
+use super::run::{PhaseRun, VmRun};
+use super::shape::{Rates, Shape, Turns};
+
+/// Requests of the largest size that a share's debt is capped at: what a reservation took beyond it is forgotten.
+const DEBT: f64 = 16.0;
+
+/// A variant of the model.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    /// What closed VMs got that do not always ask is spread evenly over the phase; those that are close to what they would get
+    /// if they did are taken to do so.
+    smooth: bool,
+    /// A reservation that takes more than the weight's share, while the device is slow or others ask much, gives some of it
+    /// back later: as much as the cap on a share's debt. Else the model has no memory.
+    memory: bool,
+    /// See [`PhaseCheck::slots`].
+    narrow: bool,
+}
+
+/// One phase under check. Vectors are by place in `members`.
+pub struct PhaseCheck<'a> {
+    pub plan: &'a Plan,
+    pub number: usize,
+    pub run: &'a PhaseRun,
+    pub seconds: f64,
+    /// The VMs that are there.
+    pub members: Vec<usize>,
+    pub uses: Vec<Use>,
+    pub runs: Vec<&'a VmRun>,
+    pub shapes: Vec<Shape>,
+    pub rates: Vec<Rates>,
+    /// Limits let through what they may at most.
+    vms: Vec<FluidVm>,
+    slots: Vec<Slot>,
+    /// What the model says of `vms`.
+    pub due: Vec<Due>,
+    /// Which VMs have too few requests outstanding to get what they are due, and what they would get otherwise.
+    slow: Vec<bool>,
+    due_always: Vec<f64>,
+    floor: Floor,
+}
+
+impl<'a> PhaseCheck<'a> {
+    /// `tokens` is what was left of the bursts at the end of the phase before, by VM.
+    pub fn new(plan: &'a Plan, number: usize, run: &'a PhaseRun, tokens: &[Option<f64>]) -> Self {
+        let there = |vm: &usize| run.vms[*vm].is_some();
+        let members: Vec<usize> = (0..plan.vms.len()).filter(there).collect();
+        let uses: Vec<Use> = members.iter().map(|vm| plan.phases[number].vms[*vm].expect("it is there")).collect();
+        let runs: Vec<&VmRun> = members.iter().map(|vm| run.vms[*vm].as_ref().expect("it is there")).collect();
+        let shapes: Vec<Shape> = members.iter().zip(&runs).map(|(vm, run)| Shape::of(plan, *vm, run)).collect();
+        let rates = uses.iter().zip(&shapes).map(|(used, shape)| Rates::of(&plan.cloud, used, shape)).collect();
+        let seconds = run.slots.iter().map(|slot| slot.seconds).sum();
+        let (vms, slots, due, slow, due_always) = Default::default();
+        let mut check = PhaseCheck {
+            plan,
+            number,
+            run,
+            seconds,
+            members,
+            uses,
+            runs,
+            shapes,
+            rates,
+            vms,
+            slots,
+            due,
+            slow,
+            due_always,
+            floor: floor(),
+        };
+        check.slots = check.slots(false, false);
+        for place in 0..check.members.len() {
+            let left = tokens[check.members[place]].filter(|_| check.has_same_policy(place));
+            check.vms.push(check.fluid_vm(place, left));
+        }
+        check.find_demands();
+        check
+    }
+
+    /// Whether a VM was there with the same policy in the phase before.
+    fn has_same_policy(&self, place: usize) -> bool {
+        let before = self.number.checked_sub(1).and_then(|before| self.plan.phases[before].vms[self.members[place]]);
+        before.is_some_and(|before| before.policy == self.uses[place].policy)
+    }
+
+    fn fluid_vm(&self, place: usize, tokens: Option<f64>) -> FluidVm {
+        let (Use { policy, load }, rates) = (&self.uses[place], &self.rates[place]);
+        FluidVm {
+            weight: policy.weight.map_or(0.0, |weight| weight.as_f64()),
+            min_rate: rates.min,
+            max_rate: rates.max,
+            reserved: policy.is_reserved(),
+            burst: rates.burst,
+            tokens: tokens.unwrap_or(rates.burst),
+            backlog: self.runs[place].backlog,
+            backlog_max: self.runs[place].backlog.max(f64::from(self.plan.cloud.window()) * self.mean_cost(place)),
+            demand: match load {
+                Load::Closed(_) => Demand::Always,
+                _ => Demand::Arrivals(self.runs[place].arrivals.clone()),
+            },
+        }
+    }
+
+    /// What the devices can do in each slot. A node that nobody asks cannot help the others; with `narrow` neither can one that
+    /// VMs with a limit alone ask. With `uneven` service times have their ups and downs.
+    fn slots(&self, narrow: bool, uneven: bool) -> Vec<Slot> {
+        let several = self.plan.cloud.nodes > 1;
+        let slots = self.run.slots.iter().map(|slot| {
+            let lost = match (several, narrow) {
+                (false, _) => 0.0,
+                (true, false) => slot.unasked,
+                (true, true) => slot.limited,
+            };
+            let all = self.run.capacity * slot.seconds;
+            let capacity = if uneven { slot.work + (slot.idle - lost) * all } else { (1.0 - lost) * all };
+            Slot { seconds: slot.seconds, capacity: capacity.max(0.0) }
+        });
+        slots.collect()
+    }
+
+    /// Finds out which VMs cannot get what they are due because they have few requests outstanding: their demand is what they
+    /// got.
+    fn find_demands(&mut self) {
+        self.due_always = vec![0.0; self.vms.len()];
+        self.slow = vec![false; self.vms.len()];
+        loop {
+            self.due = run_fluid(&self.slots, self.floor, 0.0, &self.vms);
+            let slow = |place: &usize| !self.slow[*place] && self.wants_more(*place) && !self.can_reach(*place);
+            let slow: Vec<usize> = (0..self.vms.len()).filter(slow).collect();
+            if slow.is_empty() {
+                return;
+            }
+            for place in slow {
+                self.slow[place] = true;
+                self.due_always[place] = self.due[place].service;
+                self.vms[place].demand = Demand::Arrivals(self.runs[place].got.clone());
+                (self.vms[place].backlog, self.vms[place].backlog_max) = (0.0, f64::INFINITY);
+            }
+        }
+    }
+
+    /// Whether a VM asks for more than it is due.
+    fn wants_more(&self, place: usize) -> bool {
+        let bursty = matches!(self.uses[place].load, Load::Bursty { .. });
+        self.always_asks(place) || bursty || self.due[place].service < 0.98 * self.runs[place].offered()
+    }
+
+    /// The mean cost of a VM's requests, in normalised requests.
+    fn mean_cost(&self, place: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[place]];
+        mix.iter().map(|ask| self.plan.cloud.cost(*ask)).sum::<f64>() / mix.len() as f64
+    }
+
+    pub fn always_asks(&self, place: usize) -> bool {
+        self.vms[place].demand == Demand::Always
+    }
+
+    /// Whether a VM with a certain number of requests outstanding can get what it is due.
+    ///
+    /// By Little's law it needs as many requests as its rate times the time that one is away at the device, behind others'
+    /// pieces, and half as many again for the ups and downs.
+    ///
+    /// On several nodes it needs more, since it has many requests at one and none at another by chance, and there others have
+    /// its turn. What it misses so it can get elsewhere only from VMs that have requests everywhere and get them by their
+    /// weight: a VM gives nothing back of what its reservation says, and takes no more if it is at its limit. If those get a
+    /// rate of A, a VM of rate x that goes first has a queue of x / A at each node, as in a queue with a load of x / (x + A).
+    /// With one more at each node, three times as many are asked for, so that it seldom has none.
+    fn can_reach(&self, place: usize) -> bool {
+        let Cloud { nodes, depth, .. } = self.plan.cloud;
+        let counts = self.plan.vms[self.members[place]].iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64);
+        let most = counts.clone().fold(1.0, f64::max);
+        let (pieces, away) = (self.pieces(place), self.away(place));
+        if nodes == 1 {
+            let enough = f64::from(self.outstanding(place)) >= f64::from(depth) + most + 1.0;
+            return enough || pieces >= 1.5 * (away + 1.0) + most;
+        }
+        let others = (0..self.vms.len()).filter(|other| *other != place && self.is_everywhere(*other));
+        let gives =
+            |other: usize| if self.rates[other].is_limited() { 0.0 } else { self.rate(other) - self.rates[other].min };
+        let spare: f64 = others.map(|other| gives(other).max(0.0)).sum();
+        pieces >= 2.0 * away + 8.0 * nodes as f64 * (1.0 + self.rate(place) / spare.max(1e-9)) + most
+    }
+
+    /// Whether a VM has requests at all nodes nearly always, even if not often enough to get what it is due.
+    fn is_everywhere(&self, place: usize) -> bool {
+        let closed = matches!(self.uses[place].load, Load::Closed(_));
+        let much = closed || self.due[place].service < 0.9 * self.runs[place].offered();
+        much && self.pieces(place) >= self.away(place) + 10.0 * self.plan.cloud.nodes as f64
+    }
+
+    /// What a VM is due while it asks, in normalised requests per second.
+    fn rate(&self, place: usize) -> f64 {
+        let part = match self.uses[place].load {
+            Load::Bursty { on, off, .. } => on / (on + off),
+            _ => 1.0,
+        };
+        self.due[place].service / self.seconds / part
+    }
+
+    /// Requests that a VM has outstanding at most.
+    fn outstanding(&self, place: usize) -> u32 {
+        match self.uses[place].load {
+            Load::Closed(outstanding) => outstanding,
+            _ => self.plan.cloud.window(),
+        }
+    }
+
+    /// Pieces that a VM has outstanding at most. A request comes back when its last piece does: half of its pieces are away
+    /// until then.
+    fn pieces(&self, place: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[place]];
+        let mean = mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64).sum::<f64>() / mix.len() as f64;
+        f64::from(self.outstanding(place)) * (1.0 + mean) / 2.0
+    }
+
+    /// Pieces of a VM at the devices, if it gets what it is due.
+    fn away(&self, place: usize) -> f64 {
+        self.rate(place) * self.shapes[place].pieces * self.device_seconds(place)
+    }
+
+    /// How long a piece of a VM is at the device, if it is always full, with the rest of a piece that it has to wait for first.
+    pub fn device_seconds(&self, place: usize) -> f64 {
+        let Cloud { nodes, depth, servers, .. } = self.plan.cloud;
+        let all: f64 = (0..self.due.len()).map(|place| self.due[place].service).sum();
+        let all_pieces: f64 =
+            (0..self.due.len()).map(|place| self.due[place].service * self.shapes[place].pieces).sum();
+        let waits = f64::from(depth - servers) * all / all_pieces.max(1e-9) + self.largest_piece();
+        (waits + f64::from(servers) * self.shapes[place].piece) * nodes as f64 / self.run.capacity
+    }
+
+    /// What a VM is due at least and at most, in normalised requests.
+    ///
+    /// How much of its burst a VM may use at the start depends on what was before, and what a limit lets through depends on
+    /// when the device has places. At least: this VM gets little of its limit, and the others all of theirs. At most: the
+    /// other way round.
+    pub fn range(&self, place: usize) -> (f64, f64) {
+        let mut range = (self.due[place].service, self.due[place].service);
+        let slow = self.slow.contains(&true);
+        for (smooth, memory) in [(false, false), (true, false), (false, true), (true, true)] {
+            if smooth && !slow {
+                continue;
+            }
+            let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, narrow });
+            let least = self.due_if(narrow, |other| other == place)[place].service;
+            let most = self.due_if(wide, |other| other != place)[place].service;
+            range = (range.0.min(least).min(most), range.1.max(least).max(most));
+        }
+        // Whether a full window has room for a request depends on the moment.
+        let VmRun { dropped, .. } = self.runs[place];
+        let bursty = matches!(self.uses[place].load, Load::Bursty { .. });
+        let lost = if bursty { dropped.min(0.1 * self.runs[place].offered()) } else { 0.0 };
+        (range.0 - lost, range.1)
+    }
+
+    /// The model's result if the limits of some VMs let through only what they must.
+    fn due_if(&self, case: Case, is_late: impl Fn(usize) -> bool) -> Vec<Due> {
+        let mut vms = self.vms.clone();
+        for (place, vm) in vms.iter_mut().enumerate() {
+            if is_late(place) && self.rates[place].is_limited() {
+                (vm.tokens, vm.burst, vm.max_rate) = (0.0, 0.0, self.max_late(place));
+            } else if self.rates[place].is_limited() {
+                // What was let through may still wait at the device.
+                vm.burst += f64::from(self.plan.cloud.depth) * self.largest_piece();
+                vm.tokens = vm.burst;
+            }
+            if !is_late(place) && self.is_silent_at_times(place) {
+                let nodes = self.plan.cloud.nodes as f64;
+                (vm.weight, vm.min_rate, vm.max_rate) = (vm.weight * nodes, vm.min_rate * nodes, vm.max_rate * nodes);
+            }
+            let got = self.runs[place].sums.got;
+            if case.smooth && self.slow[place] {
+                let evenly = |slot: &Slot| got * slot.seconds / self.seconds;
+                let near = got > 0.95 * self.due_always[place];
+                let spread = || Demand::Arrivals(self.slots.iter().map(evenly).collect());
+                vm.demand = if near { Demand::Always } else { spread() };
+            }
+        }
+        let uneven = case.memory && self.plan.cloud.service.exponential;
+        let memory = if case.memory { DEBT * self.largest_piece() } else { 0.0 };
+        run_fluid(&self.slots(case.narrow, uneven), self.floor, memory, &vms)
+    }
+
+    /// Whether a VM with requests at several nodes sends none for a while, or few, although many wait. Until it does again no
+    /// node knows what the others did for it, and each gives it all that its policy says.
+    fn is_silent_at_times(&self, place: usize) -> bool {
+        let outstanding = f64::from(self.outstanding(place));
+        let known = match self.uses[place].load {
+            Load::Bursty { .. } | Load::Off => 0.0,
+            Load::Closed(_) => outstanding,
+            Load::Poisson(_) | Load::Periodic(_) => outstanding / 10.0,
+        };
+        self.plan.cloud.nodes > 1 && (known == 0.0 || self.runs[place].backlog > known * self.mean_cost(place))
+    }
+
+    /// What a VM that is silent at times may get without any node's knowing of the others, in normalised requests.
+    pub fn unreported(&self, place: usize) -> f64 {
+        if !self.is_silent_at_times(place) {
+            return 0.0;
+        }
+        let cycles = match self.uses[place].load {
+            Load::Bursty { on, off, .. } => (self.seconds / (on + off)).ceil(),
+            _ => 0.0,
+        };
+        self.runs[place].backlog + cycles * f64::from(self.plan.cloud.window()) * self.mean_cost(place)
+    }
+
+    /// The largest piece of all VMs, in normalised requests.
+    pub fn largest_piece(&self) -> f64 {
+        self.shapes.iter().map(|shape| shape.piece).fold(1.0, f64::max)
+    }
+
+    /// Pieces of the request with the most.
+    pub fn most_pieces(&self) -> f64 {
+        let asks = self.members.iter().flat_map(|vm| &self.plan.vms[*vm]);
+        asks.map(|ask| self.plan.cloud.pieces(*ask).count() as f64).fold(1.0, f64::max)
+    }
+
+    /// The largest request of all VMs, in normalised requests.
+    fn largest_request(&self) -> f64 {
+        let asks = self.members.iter().flat_map(|vm| &self.plan.vms[*vm]);
+        asks.map(|ask| self.plan.cloud.cost(*ask)).fold(1.0, f64::max)
+    }
+
+    fn max_late(&self, place: usize) -> f64 {
+        let mut free = self.vms.clone();
+        free[place].max_rate = f64::INFINITY;
+        let share = run_fluid(&self.slots, self.floor, 0.0, &free)[place].service / self.seconds;
+        let open = |load: &Load| matches!(load, Load::Poisson(_) | Load::Bursty { .. });
+        let random = self.plan.cloud.service.exponential || self.uses.iter().any(|used| open(&used.load));
+        let batch = random.then(|| self.largest_request());
+        let turns = Turns { late: self.late(place), share, batch };
+        self.rates[place].max_late(self.plan, self.members[place], &self.uses[place], &turns)
+    }
+
+    /// How long a VM may wait for a place at the device when its limit lets it pass, in seconds: constant servers may work in
+    /// step and give none for as long as the largest piece takes, random ones give one after the other. Then one piece of each
+    /// other VM that a limit or a reservation has just let pass may go first, and reservations that become due until then.
+    fn late(&self, place: usize) -> f64 {
+        let Cloud { nodes, capacity, servers, service, .. } = self.plan.cloud;
+        let largest = self.largest_piece();
+        let step = if service.exponential { 1.0 } else { f64::from(servers) };
+        let others = || (0..self.shapes.len()).filter(|other| *other != place);
+        let timed = |other: &usize| self.rates[*other].is_limited() || self.rates[*other].min > 0.0;
+        let pieces: f64 = others().filter(timed).map(|other| self.shapes[other].piece).sum();
+        let minimums: f64 =
+            others().map(|other| self.rates[other].min.min(self.due[other].service / self.seconds)).sum();
+        let left = (1.0 - minimums / capacity).max(FLOOR);
+        (step * largest + pieces) * nodes as f64 / capacity / left
+    }
+}

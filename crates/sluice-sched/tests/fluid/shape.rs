@@ -1,0 +1,155 @@
+//! What a VM's requests look like, and what its policy means for such requests in normalised requests per second.
+
+use super::plan::{Ask, Cloud, Plan, Use};
+use super::run::VmRun;
+
+/// What one normalised request of a VM is: bytes, bytes against a reservation, and pieces.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub bytes: f64,
+    pub reserved_bytes: f64,
+    pub pieces: f64,
+    /// The largest piece, in normalised requests and in bytes.
+    pub piece: f64,
+    pub piece_bytes: f64,
+}
+
+/// A limit in one currency, converted to normalised requests of a VM.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    rate: f64,
+    /// What it lets through at once.
+    burst: f64,
+    /// The largest piece.
+    piece: f64,
+}
+
+/// The policy of a VM, in normalised requests of its shape.
+#[derive(Debug, Clone)]
+pub struct Rates {
+    pub min: f64,
+    pub max: f64,
+    /// What its limits let through at once at most, 0 without a limit.
+    pub burst: f64,
+    limits: Vec<Limit>,
+}
+
+impl Shape {
+    /// The shape of what a VM got, or of its mix if it got nothing. A VM's requests go in the order in which they came, so the
+    /// scheduler has no part in it.
+    pub fn of(plan: &Plan, vm: usize, run: &VmRun) -> Shape {
+        let cloud = &plan.cloud;
+        let (piece, piece_bytes) = cloud.largest_piece(&plan.vms[vm]);
+        let sums = &run.sums;
+        let (mut got, mut bytes, mut reserved, mut pieces) = (sums.got, sums.bytes, sums.reserved_bytes, sums.pieces);
+        if got == 0.0 {
+            for piece in plan.vms[vm].iter().flat_map(|ask| cloud.pieces(*ask)) {
+                let cost = cloud.cost.cost(piece.kind, piece.length);
+                let moved = cloud.cost.bytes(piece.kind, piece.length, cost);
+                got += cost.as_f64();
+                bytes += moved as f64;
+                reserved += cloud.reserved_bytes(moved, cost) as f64;
+                pieces += 1.0;
+            }
+        }
+        Shape { bytes: bytes / got, reserved_bytes: reserved / got, pieces: pieces / got, piece, piece_bytes }
+    }
+}
+
+impl Rates {
+    pub fn of(cloud: &Cloud, used: &Use, shape: &Shape) -> Rates {
+        let policy = &used.policy;
+        let by_requests = policy.reservation.iops.map_or(0.0, |iops| iops.as_f64());
+        let by_bytes =
+            policy.reservation.bytes.map_or(0.0, |rate| rate.bytes_per_second() as f64 / shape.reserved_bytes);
+        let burst = cloud.burst(policy);
+        let mut limits = Vec::new();
+        if let Some(iops) = policy.limit.iops {
+            limits.push(Limit { rate: iops.as_f64(), burst: burst.requests, piece: shape.piece });
+        }
+        if let Some(rate) = policy.limit.bytes.filter(|_| shape.bytes > 0.0) {
+            let requests = |bytes: f64| bytes / shape.bytes;
+            let rate = requests(rate.bytes_per_second() as f64);
+            limits.push(Limit { rate, burst: requests(burst.bytes), piece: requests(shape.piece_bytes) });
+        }
+        Rates {
+            min: by_requests.max(by_bytes),
+            max: limits.iter().map(|limit| limit.rate).fold(f64::INFINITY, f64::min),
+            burst: limits.iter().map(|limit| limit.burst).fold(0.0, f64::max),
+            limits,
+        }
+    }
+
+    pub fn is_limited(&self) -> bool {
+        !self.limits.is_empty()
+    }
+
+    /// The rate that the limits let through at least to VM `vm` of a plan.
+    ///
+    /// A limiter fills its burst and then earns nothing more. Time is lost
+    /// - where the VM has to wait for its turn for longer than the burst holds: with a burst of one request it gets one per
+    ///   `1 / rate + late`;
+    /// - where its turns come at random: of two turns that come together the limit lets one pass, and nothing makes up for it
+    ///   if turns come late otherwise. In a burst of b batches this evens out by the square root of b;
+    /// - where pieces differ: one is held up by a limit, the next by the other limit, and a third by the weight.
+    pub fn max_late(&self, plan: &Plan, vm: usize, used: &Use, turns: &Turns) -> f64 {
+        if turns.share <= 0.0 {
+            return self.max;
+        }
+        let mut rate = self.max;
+        let (mut batches, mut late) = (f64::INFINITY, 0.0);
+        for limit in &self.limits {
+            let (burst, piece) = (limit.burst, limit.piece);
+            let held = burst.max(piece);
+            batches = batches.min(held / piece.max(turns.batch.unwrap_or(0.0)));
+            let sure = if turns.batch.is_some() { 3.0 } else { 1.0 };
+            if burst - piece < sure * limit.rate * turns.late {
+                rate = rate.min(held / (held / limit.rate + turns.late));
+                late = turns.late;
+            }
+        }
+        if batches < 16.0 {
+            rate = rate.min(uneven(&plan.cloud, &plan.vms[vm], used, turns.share, late));
+        }
+        if turns.batch.is_some() {
+            rate = rate.min(cut(rate, turns.share, batches.max(1.0)));
+        }
+        rate
+    }
+}
+
+/// When it is a VM's turn.
+#[derive(Debug, Clone, Copy)]
+pub struct Turns {
+    /// How long it may wait for a place at the device when its limit lets it pass, in seconds.
+    pub late: f64,
+    /// What it would get without a limit, in normalised requests per second.
+    pub share: f64,
+    /// Normalised requests that come or go at once, where turns come at random.
+    pub batch: Option<f64>,
+}
+
+/// Of `share` at random what a limit of `rate` lets through, averaged over so many batches: the mean of the larger of two
+/// times, that which the limit takes and a normally distributed one.
+fn cut(rate: f64, share: f64, batches: f64) -> f64 {
+    let (limit, mean) = (1.0 / rate, 1.0 / share);
+    let deviation = mean / batches.sqrt();
+    let z = (limit - mean) / deviation;
+    let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    let below = 1.0 / (1.0 + (-1.5976 * z - 0.070_56 * z * z * z).exp());
+    1.0 / (mean + deviation * (density + z * below)).max(limit).max(mean)
+}
+
+/// The rate of a VM each of whose pieces waits for the slowest of both limits and its share, and then `late` seconds.
+fn uneven(cloud: &Cloud, mix: &[Ask], used: &Use, share: f64, late: f64) -> f64 {
+    let (mut costs, mut seconds) = (0.0, 0.0);
+    for piece in mix.iter().flat_map(|ask| cloud.pieces(*ask)) {
+        let cost = cloud.cost.cost(piece.kind, piece.length);
+        let moved = cloud.cost.bytes(piece.kind, piece.length, cost) as f64;
+        let by_requests = used.policy.limit.iops.map_or(0.0, |iops| cost.as_f64() / iops.as_f64());
+        let by_bytes = used.policy.limit.bytes.map_or(0.0, |rate| moved / rate.bytes_per_second() as f64);
+        costs += cost.as_f64();
+        seconds += by_requests.max(by_bytes).max(cost.as_f64() / share) + late;
+    }
+    costs / seconds
+}

@@ -1,0 +1,550 @@
+//! Nodes with gates and devices, VMs and their clients, in virtual time.
+//!
+//! Events happen in the order of their instants, equal instants in the order in which they were planned. After each event
+//! the gates that it touched are pumped. A VM with several nodes counts with a [`Tracker`] what completes where.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use sluice_sched::gate::Submission;
+use sluice_sched::params::ParamTable;
+use sluice_sched::tracker::{Form, Tracker};
+use sluice_sched::{
+    Arrival, Device, Flags, Gate, Instant, Limit, OwnerId, Phase, Policy, VolumeId, gate::Slot, schedulers,
+};
+
+use super::chance::Chance;
+use super::plan::{Ask, Cloud, Load, Placement};
+use super::station::{SECOND, Station};
+
+/// Sums over dispatched pieces, since the source exists. Costs are in 1/65,536 of a normalised request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Totals {
+    /// Cost of what the VM wanted to send, also where its window was full.
+    pub offered_raw: u64,
+    /// Cost of what the gates took, and of what left them unserved.
+    pub arrived_raw: u64,
+    pub cancelled_raw: u64,
+    pub got_raw: u64,
+    /// Of it, in the reservation phase.
+    pub by_reservation_raw: u64,
+    pub pieces: u64,
+    /// What a read or write moves; see `CostModel::bytes`.
+    pub bytes: u64,
+    /// What counts against a reservation in bytes.
+    pub reserved_bytes: u64,
+}
+
+impl Totals {
+    /// Normalised requests that wait.
+    pub fn backlog(&self) -> f64 {
+        (self.arrived_raw - self.cancelled_raw - self.got_raw) as f64 / 65_536.0
+    }
+
+    pub fn got(&self) -> f64 {
+        self.got_raw as f64 / 65_536.0
+    }
+
+    pub fn arrived(&self) -> f64 {
+        self.arrived_raw as f64 / 65_536.0
+    }
+
+    pub fn offered(&self) -> f64 {
+        self.offered_raw as f64 / 65_536.0
+    }
+}
+
+/// One dispatch.
+#[derive(Debug, Clone, Copy)]
+pub struct Record {
+    pub at: u64,
+    pub source: usize,
+    pub cost: f64,
+    pub bytes: u64,
+    pub phase: Phase,
+    /// How long it has waited for it.
+    pub waited: u64,
+}
+
+struct Node {
+    gate: Gate,
+    station: Station,
+    wake: Option<u64>,
+    /// Server time without work.
+    idle: Idle,
+    /// That of it while nothing is queued.
+    unasked: Idle,
+    /// That of it while nothing is queued, or of VMs with a limit alone.
+    limited: Idle,
+    /// Pieces queued of VMs without a limit.
+    unlimited: u32,
+}
+
+/// Server time that is not used.
+#[derive(Debug, Clone, Copy)]
+struct Idle {
+    nanos: u64,
+    servers: u32,
+    since: u64,
+}
+
+impl Idle {
+    fn nanos(&self, now: u64) -> u64 {
+        self.nanos + u64::from(self.servers) * (now - self.since)
+    }
+
+    fn set(&mut self, now: u64, servers: u32) {
+        *self = Idle { nanos: self.nanos(now), servers, since: now };
+    }
+}
+
+struct Vm {
+    /// Its number and volumes at each node.
+    owners: Vec<(OwnerId, Vec<VolumeId>)>,
+    tracker: Option<Tracker>,
+    there: bool,
+    limited: bool,
+    /// Pieces queued at each node.
+    queued: Vec<u32>,
+}
+
+fn is_limited(policy: &Policy) -> bool {
+    policy.limit != Limit::default()
+}
+
+/// One stream of requests to one volume of a VM.
+pub struct Source {
+    vm: usize,
+    volume: usize,
+    mix: Vec<Ask>,
+    /// Of the mix, in normalised requests.
+    mean_cost: f64,
+    pub load: Load,
+    load_since: u64,
+    /// Planned arrivals of another generation are void.
+    generation: u32,
+    /// Requests of another VM that had this source before are of another incarnation.
+    incarnation: u32,
+    outstanding: u32,
+    next_node: usize,
+    chance: Chance,
+    pub totals: Totals,
+}
+
+impl Source {
+    fn next_ask(&mut self) -> Ask {
+        if self.mix.len() == 1 { self.mix[0] } else { self.chance.pick(&self.mix) }
+    }
+
+    /// Its window is full, so its VM has to wait with a request; nobody waits for ever, so it is dropped.
+    fn skip(&mut self, cloud: &Cloud) {
+        self.totals.offered_raw += cloud.raw_cost(self.next_ask());
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Leave { node: u32, slot: u32 },
+    Arrive { source: u32, generation: u32 },
+}
+
+pub struct World {
+    pub cloud: Cloud,
+    pub now: u64,
+    nodes: Vec<Node>,
+    vms: Vec<Vm>,
+    pub sources: Vec<Source>,
+    /// What was dispatched, if somebody wants to know.
+    pub log: Option<Vec<Record>>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    planned: u64,
+    touched: Vec<usize>,
+    chance: Chance,
+}
+
+/// The device's side of a pump.
+struct Feed<'a> {
+    cloud: &'a Cloud,
+    station: &'a mut Station,
+    sources: &'a mut [Source],
+    vms: &'a mut [Vm],
+    index: usize,
+    unlimited: &'a mut u32,
+    log: &'a mut Option<Vec<Record>>,
+}
+
+impl Device for Feed<'_> {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        self.station.take(submission);
+        let request = &submission.request;
+        let source = (submission.token & 0xffff) as usize;
+        let vm = &mut self.vms[self.sources[source].vm];
+        vm.queued[self.index] -= 1;
+        *self.unlimited -= u32::from(!vm.limited);
+        let totals = &mut self.sources[source].totals;
+        let raw = u64::from(request.cost.raw());
+        let bytes = self.cloud.cost.bytes(request.kind, request.length, request.cost);
+        totals.got_raw += raw;
+        totals.pieces += 1;
+        totals.bytes += bytes;
+        totals.reserved_bytes += self.cloud.reserved_bytes(bytes, request.cost);
+        if request.phase == Phase::Reservation {
+            totals.by_reservation_raw += raw;
+        }
+        if let Some(log) = self.log {
+            let waited = now.nanos_since(request.arrival);
+            let (at, cost, phase) = (now.as_nanos(), request.cost.as_f64(), request.phase);
+            log.push(Record { at, source, cost, bytes, phase, waited });
+        }
+    }
+}
+
+impl World {
+    /// Nodes without VMs, each with a scheduler of this name.
+    pub fn new(cloud: &Cloud, scheduler: &str, seed: u64) -> World {
+        let build = schedulers::find(scheduler).expect("a scheduler of the list").build;
+        let mut chance = Chance::new(seed);
+        let idle = Idle { nanos: 0, servers: cloud.servers, since: 0 };
+        let mut node = || {
+            let scheduler = build(&cloud.facts(), &ParamTable::new()).expect("its defaults");
+            Node {
+                gate: Gate::new(scheduler, cloud.settings()),
+                station: Station::new(cloud, Chance::new(chance.below(1 << 60) as u64)),
+                wake: None,
+                idle,
+                unasked: idle,
+                limited: idle,
+                unlimited: 0,
+            }
+        };
+        World {
+            cloud: *cloud,
+            now: 0,
+            nodes: (0..cloud.nodes).map(|_| node()).collect(),
+            vms: Vec::new(),
+            sources: Vec::new(),
+            log: None,
+            events: BinaryHeap::new(),
+            planned: 0,
+            touched: Vec::new(),
+            chance,
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::from_nanos(self.now)
+    }
+
+    /// A VM with a volume for each of `volumes`, at all nodes.
+    pub fn add_vm(&mut self, policy: Policy, volumes: &[Policy]) -> usize {
+        let now = self.instant();
+        let mut owners = Vec::new();
+        for node in &mut self.nodes {
+            let owner = node.gate.add_owner(now, policy).expect("the plan's policies are valid");
+            let volumes = volumes.iter().map(|policy| node.gate.add_volume(now, owner, *policy).expect("the same"));
+            let volumes = volumes.collect();
+            owners.push((owner, volumes));
+        }
+        let tracker = (self.nodes.len() > 1).then(|| Tracker::new(Form::Product));
+        let queued = vec![0; self.nodes.len()];
+        self.vms.push(Vm { owners, tracker, there: true, limited: is_limited(&policy), queued });
+        self.vms.len() - 1
+    }
+
+    /// Another policy for a VM, at all nodes.
+    pub fn set_policy(&mut self, vm: usize, policy: Policy) {
+        for index in 0..self.nodes.len() {
+            let owner = self.vms[vm].owners[index].0;
+            let now = self.instant();
+            self.nodes[index].gate.set_owner(now, owner, policy).expect("the plan's policies are valid");
+            self.touch(index);
+        }
+        self.vms[vm].limited = is_limited(&policy);
+        self.count_unlimited();
+        self.pump();
+    }
+
+    /// A VM leaves all nodes; what waits is cancelled.
+    pub fn remove_vm(&mut self, vm: usize) {
+        let mut finished = Vec::new();
+        for index in 0..self.nodes.len() {
+            let now = self.instant();
+            self.nodes[index].gate.remove_owner(now, self.vms[vm].owners[index].0, &mut finished).expect("it is there");
+            self.touch(index);
+        }
+        self.vms[vm].there = false;
+        self.vms[vm].queued.fill(0);
+        self.count_unlimited();
+        for source in self.sources.iter_mut().filter(|source| source.vm == vm) {
+            let totals = &mut source.totals;
+            totals.cancelled_raw = totals.arrived_raw - totals.got_raw;
+            source.load = Load::Off;
+            source.generation += 1;
+        }
+        self.pump();
+    }
+
+    fn count_unlimited(&mut self) {
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            node.unlimited = self.vms.iter().filter(|vm| !vm.limited).map(|vm| vm.queued[index]).sum();
+        }
+    }
+
+    /// A stream of requests to a volume of a VM, silent at first.
+    pub fn add_source(&mut self, vm: usize, volume: usize, mix: &[Ask]) -> usize {
+        let costs: f64 = mix.iter().map(|ask| self.cloud.cost(*ask)).sum();
+        let number = self.sources.len();
+        self.sources.push(Source {
+            vm,
+            volume,
+            mix: mix.to_vec(),
+            mean_cost: costs / mix.len() as f64,
+            load: Load::Off,
+            load_since: 0,
+            generation: 0,
+            incarnation: 0,
+            outstanding: 0,
+            next_node: number % self.nodes.len(),
+            chance: Chance::new(self.chance.below(1 << 60) as u64),
+            totals: Totals::default(),
+        });
+        number
+    }
+
+    /// A VM with one volume and one stream, silent at first. Returns the source, whose number is not that of the VM.
+    pub fn vm(&mut self, policy: Policy, mix: &[Ask]) -> usize {
+        let vm = self.add_vm(policy, &[Policy::default()]);
+        self.add_source(vm, 0, mix)
+    }
+
+    /// The VM of a source.
+    pub fn vm_of(&self, source: usize) -> usize {
+        self.sources[source].vm
+    }
+
+    /// A source goes on with the first volume of another VM, after its own was removed.
+    pub fn attach(&mut self, source: usize, vm: usize) {
+        assert!(!self.vms[self.sources[source].vm].there, "a source has one VM");
+        let source = &mut self.sources[source];
+        (source.vm, source.volume, source.outstanding) = (vm, 0, 0);
+        source.incarnation += 1;
+    }
+
+    /// From now on a source asks like this.
+    pub fn set_load(&mut self, index: usize, load: Load) {
+        let source = &mut self.sources[index];
+        source.load = load;
+        source.load_since = self.now;
+        source.generation += 1;
+        match load {
+            Load::Off => {}
+            Load::Closed(_) => self.top_up(index),
+            Load::Periodic(_) => self.plan_arrival(index, self.now),
+            Load::Poisson(_) | Load::Bursty { .. } => self.plan_next(index),
+        }
+        self.pump();
+    }
+
+    /// So many requests of a source now, beside what its load asks for.
+    pub fn ask_now(&mut self, source: usize, requests: usize) {
+        for _ in 0..requests {
+            self.ask(source);
+        }
+        self.pump();
+    }
+
+    /// All devices stand still until an instant.
+    pub fn stall_until(&mut self, until: u64) {
+        self.nodes.iter_mut().for_each(|node| node.station.stalled_until = until);
+    }
+
+    /// Service that the devices have begun: normalised requests, and nanoseconds of servers.
+    pub fn work(&self) -> (f64, f64) {
+        let raw: u64 = self.nodes.iter().map(|node| node.station.work_raw).sum();
+        let nanos: u64 = self.nodes.iter().map(|node| node.station.work_ns).sum();
+        (raw as f64 / 65_536.0, nanos as f64)
+    }
+
+    /// Nanoseconds of idle servers so far: all; at nodes where nothing was queued; at those and where only VMs with a limit had
+    /// something queued.
+    pub fn idle_ns(&self) -> [f64; 3] {
+        let sum = |of: fn(&Node) -> &Idle| self.nodes.iter().map(|node| of(node).nanos(self.now)).sum::<u64>() as f64;
+        [sum(|node| &node.idle), sum(|node| &node.unasked), sum(|node| &node.limited)]
+    }
+
+    /// Lets everything happen up to and at `end`.
+    pub fn run_until(&mut self, end: u64) {
+        loop {
+            let event = self.events.peek().map(|Reverse((at, _, _))| *at);
+            let wake = self.nodes.iter().filter_map(|node| node.wake).min();
+            let Some(next) = event.into_iter().chain(wake).min().filter(|next| *next <= end) else { break };
+            assert!(next >= self.now, "time goes on");
+            self.now = next;
+            if event == Some(next) {
+                let Reverse((_, _, event)) = self.events.pop().expect("just seen");
+                self.happen(event);
+            } else {
+                let woken: Vec<usize> = (0..self.nodes.len()).filter(|i| self.nodes[*i].wake == Some(next)).collect();
+                woken.into_iter().for_each(|index| self.touch(index));
+            }
+            self.pump();
+        }
+        self.now = self.now.max(end);
+    }
+
+    pub fn run_for(&mut self, seconds: f64) {
+        self.run_until(self.now + (seconds * SECOND as f64).round() as u64);
+    }
+
+    fn plan(&mut self, at: u64, event: Event) {
+        self.planned += 1;
+        self.events.push(Reverse((at, self.planned, event)));
+    }
+
+    fn touch(&mut self, node: usize) {
+        if !self.touched.contains(&node) {
+            self.touched.push(node);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Leave { node, slot } => self.leave(node as usize, slot),
+            Event::Arrive { source, generation } => {
+                let index = source as usize;
+                if self.sources[index].generation == generation {
+                    let window = self.cloud.window();
+                    if self.sources[index].outstanding < window {
+                        self.ask(index);
+                    } else {
+                        self.sources[index].skip(&self.cloud);
+                    }
+                    self.plan_next(index);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, index: usize, slot: u32) {
+        let (now, node) = (self.instant(), &mut self.nodes[index]);
+        if node.station.stalled_until > self.now {
+            let until = node.station.stalled_until;
+            return self.plan(until, Event::Leave { node: index as u32, slot });
+        }
+        node.station.leave();
+        let finished = node.gate.complete(now, Slot(slot), true);
+        self.touch(index);
+        let Some(finished) = finished else { return };
+        let number = (finished.token & 0xffff) as usize;
+        let source = &mut self.sources[number];
+        if source.incarnation != finished.token >> 16 {
+            return;
+        }
+        source.outstanding -= 1;
+        if let Some(tracker) = &mut self.vms[source.vm].tracker {
+            tracker.completed(index as u32, finished.phase, finished.cost, finished.bytes);
+        }
+        self.top_up(number);
+    }
+
+    fn top_up(&mut self, index: usize) {
+        while let Load::Closed(outstanding) = self.sources[index].load
+            && self.sources[index].outstanding < outstanding
+            && self.ask(index)
+        {}
+    }
+
+    /// One request of a source. Whether the gate took it.
+    fn ask(&mut self, index: usize) -> bool {
+        let (now, nodes) = (self.instant(), self.nodes.len());
+        let source = &mut self.sources[index];
+        let vm = &mut self.vms[source.vm];
+        if !vm.there {
+            return false;
+        }
+        let ask = source.next_ask();
+        let raw = self.cloud.raw_cost(ask);
+        source.totals.offered_raw += raw;
+        let node = match self.cloud.placement {
+            Placement::RoundRobin => source.next_node,
+            Placement::Random => source.chance.below(nodes),
+        };
+        source.next_node = (source.next_node + 1) % nodes;
+        let remote = vm.tracker.as_mut().map(|tracker| tracker.ask(now, node as u32));
+        let (owner, volumes) = &vm.owners[node];
+        let arrival = Arrival {
+            owner: *owner,
+            volume: volumes[source.volume],
+            kind: ask.kind,
+            flags: Flags::NONE,
+            offset: source.totals.arrived_raw & 0xffff_f000,
+            length: ask.length,
+            token: index as u32 | source.incarnation << 16,
+            remote,
+        };
+        let taken = self.nodes[node].gate.insert(now, &arrival).is_ok();
+        if taken {
+            let pieces = self.cloud.pieces(ask).count() as u32;
+            vm.queued[node] += pieces;
+            self.nodes[node].unlimited += if vm.limited { 0 } else { pieces };
+            source.totals.arrived_raw += raw;
+            source.outstanding += 1;
+            self.touch(node);
+        } else if let (Some(tracker), Some(remote)) = (&mut vm.tracker, remote) {
+            tracker.refused(node as u32, remote);
+        }
+        taken
+    }
+
+    fn plan_arrival(&mut self, index: usize, at: u64) {
+        let generation = self.sources[index].generation;
+        self.plan(at, Event::Arrive { source: index as u32, generation });
+    }
+
+    /// Plans the next arrival of an open source.
+    fn plan_next(&mut self, index: usize) {
+        let now = self.now;
+        let source = &mut self.sources[index];
+        let gap = |source: &mut Source, rate: f64| source.chance.exponential() * source.mean_cost / rate;
+        let nanos = |seconds: f64| (seconds * SECOND as f64) as u64;
+        let at = match source.load {
+            Load::Off | Load::Closed(_) => return,
+            Load::Periodic(every) => now + nanos(every),
+            Load::Poisson(rate) => now + nanos(gap(source, rate)),
+            Load::Bursty { rate, on, off } => {
+                let passed = (now - source.load_since) as f64 / SECOND as f64;
+                let (cycle, within) = ((passed / (on + off)).floor(), passed % (on + off));
+                // Time runs while it is on, and stands still while it is off.
+                let active = cycle * on + within.min(on) + gap(source, rate);
+                let cycles = (active / on).floor();
+                source.load_since + nanos(cycles * (on + off) + (active - cycles * on))
+            }
+        };
+        self.plan_arrival(index, at.max(now));
+    }
+
+    fn pump(&mut self) {
+        while let Some(index) = self.touched.pop() {
+            let now = self.instant();
+            let node = &mut self.nodes[index];
+            let mut feed = Feed {
+                cloud: &self.cloud,
+                station: &mut node.station,
+                sources: &mut self.sources,
+                vms: &mut self.vms,
+                index,
+                unlimited: &mut node.unlimited,
+                log: &mut self.log,
+            };
+            node.wake = node.gate.pump(now, &mut feed).map(Instant::as_nanos);
+            while let Some((slot, at)) = self.nodes[index].station.begin(self.now) {
+                self.plan(at, Event::Leave { node: index as u32, slot });
+            }
+            let node = &mut self.nodes[index];
+            let idle = node.station.idle();
+            node.idle.set(self.now, idle);
+            node.unasked.set(self.now, if node.gate.queued() == 0 { idle } else { 0 });
+            node.limited.set(self.now, if node.unlimited == 0 { idle } else { 0 });
+        }
+    }
+}
