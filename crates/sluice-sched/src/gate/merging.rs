@@ -137,7 +137,8 @@ impl Merging {
             step();
             let carrier = &self.carriers[at as usize];
             let known = &carrier.request;
-            let fits = carrier.count < PARTS_MAX && known.length.saturating_add(request.length) <= length_max;
+            let length = known.length.checked_add(request.length);
+            let fits = carrier.count < PARTS_MAX && length.is_some_and(|length| length <= length_max);
             if fits && place(known, edge) == touched && alike(known, request) {
                 let elder = found.is_none_or(|found| known.id < self.carriers[found as usize].request.id);
                 found = if elder { Some(at) } else { found };

@@ -250,6 +250,24 @@ fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
     assert_eq!(log.0.last().map(|s| (s.token, s.request.length)), Some((4, 4096)));
 }
 
+// rule: gate.merge-max
+#[test]
+fn a_merged_request_is_never_longer_than_a_length_can_say() {
+    let build = schedulers::find("noop").unwrap().build;
+    let settings = GateSettings { depth: 1, transfer_max: Bytes(u64::MAX), merging: true, ..GateSettings::default() };
+    let mut gate = Gate::new(build(&Facts::default(), &Default::default()).unwrap(), settings);
+    let (mut log, now) = (Log(Vec::new()), Instant::ZERO);
+    let owner = gate.add_owner(now, Policy::default()).unwrap();
+    let volume = gate.add_volume(now, owner, Policy::default()).unwrap();
+    let length = 3 << 30;
+    for token in 0..2 {
+        let offset = u64::from(token) * u64::from(length);
+        gate.insert(now, &Arrival { offset, ..arrival(owner, volume, Kind::Read, length, token) }).unwrap();
+    }
+    let _ = gate.pump(now, &mut log);
+    assert_eq!((log.0[0].request.length, gate.queued()), (length, 1), "two of 3 GiB do not fit into one of 4 GiB");
+}
+
 /// Each request of random streams ends once, whatever was joined.
 #[test]
 fn merging_loses_nothing_and_doubles_nothing() {
