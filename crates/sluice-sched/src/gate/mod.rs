@@ -510,8 +510,13 @@ impl Gate {
         self.splitting.close(&self.settings.cost, &completion.request, outcome)
     }
 
-    /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`.
+    /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`. An owner that is not
+    /// present has nothing waiting, so nothing changes.
     pub fn cancel(&mut self, now: Instant, scope: Scope, finished: &mut Vec<Finished>) {
+        // The scheduler knows present owners only.
+        if self.members.policy(scope.owner()).is_none() {
+            return;
+        }
         let mut removed = Vec::new();
         self.scheduler.cancel(now, scope, &mut removed);
         for request in &removed {

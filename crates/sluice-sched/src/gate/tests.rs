@@ -268,6 +268,20 @@ fn a_merged_request_is_never_longer_than_a_length_can_say() {
     assert_eq!((log.0[0].request.length, gate.queued()), (length, 1), "two of 3 GiB do not fit into one of 4 GiB");
 }
 
+#[test]
+fn a_cancel_for_an_owner_that_is_not_present_changes_nothing() {
+    for descriptor in schedulers::ALL {
+        let (mut gate, now, mut finished) = (gate(descriptor.name, 1), Instant::ZERO, Vec::new());
+        let owner = gate.add_owner(now, Policy::default()).unwrap();
+        let volume = gate.add_volume(now, owner, Policy::default()).unwrap();
+        gate.insert(now, &arrival(owner, volume, Kind::Read, 4096, 0)).unwrap();
+        gate.cancel(now, Scope::Owner(OwnerId(4000)), &mut finished);
+        gate.cancel(now, Scope::Volume(OwnerId(1), VolumeId(9)), &mut finished);
+        gate.cancel(now, Scope::Volume(owner, VolumeId(9)), &mut finished);
+        assert_eq!((finished.len(), gate.queued()), (0, 1), "{}", descriptor.name);
+    }
+}
+
 /// Each request of random streams ends once, whatever was joined.
 #[test]
 fn merging_loses_nothing_and_doubles_nothing() {
