@@ -1,8 +1,8 @@
 //! mClock as a product: two levels, and formulas that keep their promise.
 //!
 //! A dispatch serves the most overdue reservation, else the VM that is furthest behind its share, among those that their limits
-//! let pass; then the same inside the VM among its volumes. [`super::level`] keeps the orders, [`super::tags`] says how a
-//! dispatch moves the tags, [`super::floor`] leaves a part to the weight phase, [`super::remote`] counts what VMs
+//! let pass; then the same inside the VM among its volumes. `level.rs` keeps the orders, `tags.rs` says how a
+//! dispatch moves the tags, `floor.rs` leaves a part to the weight phase, `remote.rs` counts what VMs
 //! got at other servers. A decision costs O(log VMs + log volumes of the VM).
 //!
 //! Virtual time is the share tag of the last weight-phase dispatch. It never goes back, and starts again when the gate is idle,
