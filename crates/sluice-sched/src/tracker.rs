@@ -24,8 +24,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::cost::Cost;
-use crate::gate::RemoteService;
-use crate::request::Phase;
+use crate::gate::{Finished, RemoteService, Service};
 use crate::time::Instant;
 
 /// A client forgets a server to which it has sent nothing for so long.
@@ -56,14 +55,11 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, cost: Cost, bytes: u64, phase: Phase) {
-        let cost = u64::from(cost.raw());
-        self.all = self.all.wrapping_add(cost);
-        self.all_bytes = self.all_bytes.wrapping_add(bytes);
-        if phase == Phase::Reservation {
-            self.reserved = self.reserved.wrapping_add(cost);
-            self.reserved_bytes = self.reserved_bytes.wrapping_add(bytes);
-        }
+    fn add(&mut self, service: Service, reserved: Service) {
+        self.all = self.all.wrapping_add(service.cost.raw().into());
+        self.all_bytes = self.all_bytes.wrapping_add(service.bytes);
+        self.reserved = self.reserved.wrapping_add(reserved.cost.raw().into());
+        self.reserved_bytes = self.reserved_bytes.wrapping_add(reserved.bytes);
     }
 
     fn zip(self, other: Sums, operation: impl Fn(u64, u64) -> u64) -> Sums {
@@ -163,16 +159,20 @@ impl Tracker {
         }
     }
 
-    /// A server has completed a request; `phase`, `cost` and `bytes` are those of its reply ([`crate::gate::Finished`]).
+    /// A server has completed a request and replied with `finished`. As published, requests are counted, each by the right of
+    /// its last part.
     // rule: mclock.client-counts, mclock.reply-phase
-    pub fn completed(&mut self, server: u32, phase: Phase, cost: Cost, bytes: u64) {
-        let cost = match self.form {
-            Form::Product => cost,
-            Form::Paper => Cost::ONE,
+    pub fn completed(&mut self, server: u32, finished: &Finished) {
+        let (service, reserved) = match self.form {
+            Form::Product => (finished.service, finished.reserved),
+            Form::Paper => {
+                let service = Service { cost: Cost::ONE, ..finished.service };
+                (service, service.if_reserved(finished.phase))
+            }
         };
-        self.total.add(cost, bytes, phase);
+        self.total.add(service, reserved);
         if let Some(known) = self.servers.get_mut(&server) {
-            known.own.add(cost, bytes, phase);
+            known.own.add(service, reserved);
         }
     }
 
@@ -245,6 +245,13 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::Outcome;
+    use crate::request::Phase;
+
+    fn reply(phase: Phase, cost: Cost, bytes: u64) -> Finished {
+        let service = Service { cost, bytes };
+        Finished { token: 0, outcome: Outcome::Done, phase, service, reserved: service.if_reserved(phase) }
+    }
 
     fn secs(secs: u64) -> Instant {
         Instant::from_millis(secs * 1000)
@@ -263,14 +270,14 @@ mod tests {
             assert_eq!([1, 2, 3].map(|server| told(&mut tracker, server)), [first; 3], "{form:?}");
             for (server, phase) in [(1, Phase::Weight), (2, Phase::Reservation), (2, Phase::Weight), (1, Phase::Weight)]
             {
-                tracker.completed(server, phase, Cost::ONE, 8192);
+                tracker.completed(server, &reply(phase, Cost::ONE, 8192));
             }
             // Paper: all four, one by reservation. Product: without the server's own.
             let own = form == Form::Paper;
             assert_eq!(told(&mut tracker, 1), (1, if own { 4 } else { 2 }), "{form:?}");
             assert_eq!(told(&mut tracker, 1), (0, 0), "it has been told");
             assert_eq!(told(&mut tracker, 2), if own { (1, 4) } else { (0, 2) }, "{form:?}");
-            tracker.completed(1, Phase::Reservation, Cost::ONE, 8192);
+            tracker.completed(1, &reply(Phase::Reservation, Cost::ONE, 8192));
             assert_eq!(told(&mut tracker, 3), (2, 5), "{form:?}: since its own last request");
         }
     }
@@ -282,13 +289,13 @@ mod tests {
         told(&mut tracker, 1);
         let mut all = 0;
         for _ in 0..100 {
-            tracker.completed(2, Phase::Weight, Cost::from_raw(Cost::ONE.raw() * 5 / 4), 8192);
+            tracker.completed(2, &reply(Phase::Weight, Cost::from_raw(Cost::ONE.raw() * 5 / 4), 8192));
             all += told(&mut tracker, 1).1;
         }
         assert_eq!(all, 125, "a hundred requests of cost 1.25");
         let mut tracker = Tracker::new(Form::Paper);
         told(&mut tracker, 1);
-        (0..4).for_each(|_| tracker.completed(2, Phase::Weight, Cost::requests(9), 8192));
+        (0..4).for_each(|_| tracker.completed(2, &reply(Phase::Weight, Cost::requests(9), 8192)));
         assert_eq!(told(&mut tracker, 1), (0, 4), "as published, requests");
     }
 
@@ -299,14 +306,14 @@ mod tests {
         told(&mut tracker, 1);
         // The parts of requests that are left over add up to a whole one among reservations first.
         let eighths = |eighths: u32| Cost::from_raw(Cost::ONE.raw() / 8 * eighths);
-        tracker.completed(2, Phase::Weight, eighths(5), 0);
-        tracker.completed(2, Phase::Reservation, eighths(7), 0);
+        tracker.completed(2, &reply(Phase::Weight, eighths(5), 0));
+        tracker.completed(2, &reply(Phase::Reservation, eighths(7), 0));
         assert_eq!(told(&mut tracker, 1), (0, 1));
-        tracker.completed(2, Phase::Reservation, eighths(5), 0);
+        tracker.completed(2, &reply(Phase::Reservation, eighths(5), 0));
         assert_eq!(told(&mut tracker, 1), (1, 1));
-        tracker.completed(2, Phase::Reservation, eighths(4), 0);
+        tracker.completed(2, &reply(Phase::Reservation, eighths(4), 0));
         assert_eq!(told(&mut tracker, 1), (0, 0), "one by reservation, but none in all yet");
-        tracker.completed(2, Phase::Weight, eighths(3), 0);
+        tracker.completed(2, &reply(Phase::Weight, eighths(3), 0));
         assert_eq!(told(&mut tracker, 1), (1, 1), "and nothing is lost");
     }
 
@@ -317,9 +324,9 @@ mod tests {
         let first = tracker.ask(secs(1), 1);
         assert_eq!((first.delta_bytes, first.servers), (0, 1));
         tracker.ask(secs(1), 2);
-        (0..16).for_each(|_| tracker.completed(2, Phase::Weight, Cost::ONE, 4096));
-        tracker.completed(1, Phase::Weight, Cost::requests(4), 1 << 20);
-        tracker.completed(2, Phase::Reservation, Cost::from_raw(7), 512);
+        (0..16).for_each(|_| tracker.completed(2, &reply(Phase::Weight, Cost::ONE, 4096)));
+        tracker.completed(1, &reply(Phase::Weight, Cost::requests(4), 1 << 20));
+        tracker.completed(2, &reply(Phase::Reservation, Cost::from_raw(7), 512));
         let remote = tracker.ask(secs(1), 1);
         let due = RemoteService { rho: 0, delta: 16, rho_bytes: 512, delta_bytes: 66_048, servers: 2 };
         assert_eq!(remote, due);
@@ -341,10 +348,10 @@ mod tests {
             assert_eq!([refused(&mut tracker), refused(&mut tracker), told(&mut tracker, 1)], [first; 3], "{form:?}");
             told(&mut tracker, 2);
             for phase in [Phase::Reservation, Phase::Weight, Phase::Weight] {
-                tracker.completed(2, phase, Cost::ONE, 8192);
+                tracker.completed(2, &reply(phase, Cost::ONE, 8192));
             }
             assert_eq!([refused(&mut tracker), refused(&mut tracker)], [(1, 3); 2], "{form:?}");
-            tracker.completed(2, Phase::Reservation, Cost::ONE, 8192);
+            tracker.completed(2, &reply(Phase::Reservation, Cost::ONE, 8192));
             assert_eq!([told(&mut tracker, 1), told(&mut tracker, 1)], [(2, 4), (0, 0)], "{form:?}");
         }
     }
@@ -355,8 +362,8 @@ mod tests {
         let mut tracker = Tracker::new(Form::Paper);
         tracker.ask(secs(0), 1);
         tracker.ask(secs(599), 2);
-        tracker.completed(2, Phase::Weight, Cost::ONE, 8192);
-        tracker.completed(2, Phase::Weight, Cost::ONE, 8192);
+        tracker.completed(2, &reply(Phase::Weight, Cost::ONE, 8192));
+        tracker.completed(2, &reply(Phase::Weight, Cost::ONE, 8192));
         tracker.forget(secs(599));
         assert_eq!(tracker.servers(), 2);
         let first = RemoteService { rho: 1, delta: 1, servers: 2, ..RemoteService::default() };

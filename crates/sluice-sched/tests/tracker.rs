@@ -122,20 +122,19 @@ impl Cloud {
         if device.step >= device.due
             && let Some((slot, request)) = device.flight.take()
         {
-            let _ = gate.complete(self.now, slot, true);
-            over = Some(request);
+            over = gate.complete(self.now, slot, true).map(|finished| (request.owner, finished));
         }
         let _ = gate.pump(self.now, device);
         if let Some((_, request)) = device.flight.filter(|_| device.due == device.step + SERVICE) {
             self.log.push((index, request.owner.0, request.phase, self.now));
         }
-        if let Some(request) = over {
-            let client = &mut self.clients[request.owner.index()];
+        if let Some((owner, finished)) = over {
+            let client = &mut self.clients[owner.index()];
             client.completed += 1;
             if let Some(tracker) = &mut client.tracker {
-                tracker.completed(index as u32, request.phase, request.cost, u64::from(request.length));
+                tracker.completed(index as u32, &finished);
             }
-            self.ask(request.owner.0);
+            self.ask(owner.0);
         }
     }
 }

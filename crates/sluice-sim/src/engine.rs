@@ -486,7 +486,7 @@ impl Simulation {
         self.open.remove(over.token);
         let vm = &mut self.vms[index];
         if let Some(tracker) = &mut vm.tracker {
-            tracker.completed(node as u32, over.phase, over.cost, over.bytes);
+            tracker.completed(node as u32, over);
         }
         vm.record.complete(self.now, open.arrived, open.length);
         vm.runners[thread].thread.workload.completed(self.now);

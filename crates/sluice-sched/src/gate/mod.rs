@@ -150,10 +150,41 @@ pub struct Finished {
     pub outcome: Outcome,
     /// By which right its last part was dispatched.
     pub phase: Phase,
-    /// What all its parts together cost.
+    /// What all its parts got.
+    pub service: Service,
+    /// Of that, what they got for a reservation.
+    pub reserved: Service,
+}
+
+/// An amount of service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Service {
+    /// In normalised requests.
     pub cost: Cost,
-    /// The bytes that they count against a limit, see [`CostModel::bytes`].
+    /// The bytes that it counts against a limit, see [`CostModel::bytes`].
     pub bytes: u64,
+}
+
+impl Service {
+    /// None at all.
+    pub const NONE: Service = Service { cost: Cost::from_raw(0), bytes: 0 };
+
+    /// What one request gets.
+    #[must_use]
+    pub fn of(request: &Request, model: &CostModel) -> Service {
+        Service { cost: request.cost, bytes: model.bytes(request.kind, request.length, request.cost) }
+    }
+
+    /// The service, if it was given in the reservation phase, else none.
+    #[must_use]
+    pub fn if_reserved(self, phase: Phase) -> Service {
+        if phase == Phase::Reservation { self } else { Service::NONE }
+    }
+
+    fn add(&mut self, other: Service) {
+        self.cost = Cost::from_raw(self.cost.raw().saturating_add(other.cost.raw()));
+        self.bytes += other.bytes;
+    }
 }
 
 /// How an arrival ended.

@@ -1,7 +1,7 @@
 //! Requests that are larger than the device takes: pieces go their own ways, the arrival is over with the last of them.
 
-use crate::cost::{Cost, CostModel};
-use crate::gate::{Finished, Outcome};
+use crate::cost::CostModel;
+use crate::gate::{Finished, Outcome, Service};
 use crate::request::{Flags, Request};
 use crate::units::Bytes;
 
@@ -11,9 +11,9 @@ struct Parent {
     offset: u64,
     left: u32,
     outcome: Outcome,
-    /// Of its parts that have ended: in raw cost units, and bytes.
-    cost: u64,
-    bytes: u64,
+    /// What its parts that have ended got, and of that for a reservation.
+    service: Service,
+    reserved: Service,
 }
 
 /// The arrivals that have been split.
@@ -48,7 +48,8 @@ pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
 impl Splitting {
     /// Remembers an arrival that becomes `pieces` pieces.
     pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
-        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done, cost: 0, bytes: 0 };
+        let (service, reserved) = (Service::NONE, Service::NONE);
+        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done, service, reserved };
         match self.free.pop() {
             Some(index) => {
                 self.parents[index as usize] = parent;
@@ -72,14 +73,15 @@ impl Splitting {
 
     /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
     pub(super) fn close(&mut self, model: &CostModel, request: &Request, outcome: Outcome) -> Option<Finished> {
-        let (phase, cost) = (request.phase, request.cost);
-        let bytes = model.bytes(request.kind, request.length, cost);
+        let phase = request.phase;
+        let service = Service::of(request, model);
+        let reserved = service.if_reserved(phase);
         if !request.flags.contains(Flags::PIECE) {
-            return Some(Finished { token: request.token, outcome, phase, cost, bytes });
+            return Some(Finished { token: request.token, outcome, phase, service, reserved });
         }
         let parent = &mut self.parents[request.token as usize];
-        parent.cost += u64::from(cost.raw());
-        parent.bytes += bytes;
+        parent.service.add(service);
+        parent.reserved.add(reserved);
         if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
             parent.outcome = outcome;
         }
@@ -87,9 +89,8 @@ impl Splitting {
         if parent.left > 0 {
             return None;
         }
-        let cost = Cost::from_raw(u32::try_from(parent.cost).unwrap_or(u32::MAX));
-        let finished = Finished { token: parent.token, outcome: parent.outcome, phase, cost, bytes: parent.bytes };
+        let Parent { token, outcome, service, reserved, .. } = *parent;
         self.free.push(request.token);
-        Some(finished)
+        Some(Finished { token, outcome, phase, service, reserved })
     }
 }

@@ -442,7 +442,7 @@ impl World {
         }
         source.outstanding -= 1;
         if let Some(tracker) = &mut self.vms[source.vm].tracker {
-            tracker.completed(index as u32, finished.phase, finished.cost, finished.bytes);
+            tracker.completed(index as u32, &finished);
         }
         self.top_up(number);
     }
