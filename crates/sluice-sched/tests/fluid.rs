@@ -9,6 +9,7 @@ mod fluid {
     pub mod chance;
     pub mod check;
     pub mod controls;
+    pub mod found;
     pub mod generate;
     pub mod holes;
     pub mod holes_dmclock;

@@ -74,6 +74,8 @@ struct Client {
     servers: Tag,
     /// Reported since the VM was served here last, in raw cost units.
     reported: Tag,
+    /// The cost of its last request here.
+    piece: Tag,
 }
 
 /// A limit holds a VM or a volume: until when, and the first decision since, with virtual time then.
@@ -95,12 +97,14 @@ struct Level {
     hold: Option<Hold>,
     /// Of its limits: in raw cost units and in bytes.
     bursts: (Tag, Tag),
+    /// The sum of the limit's steps less that of the reservation's.
+    excess: Tag,
 }
 
 impl Level {
     fn new(policy: Policy, facts: &Facts, now: Tag, v: Tag) -> Self {
         let (share, bursts) = (v - credit(&policy), bursts(&policy, facts, 1));
-        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts }
+        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts, excess: 0 }
     }
 
     /// Each reservation is a minimum of its own: the earlier tag counts.
@@ -178,7 +182,7 @@ impl Level {
             self.tat_bytes += bytes_at(rate, reserved.bytes + beyond.bytes);
         }
         if let Some(weight) = self.policy.weight {
-            let cap = self.share.max(v + share_of(weight, 16 * client.servers * ONE));
+            let cap = self.share.max(v + share_of(weight, 16 * client.servers * client.piece));
             self.share = (self.share + share_of(weight, reserved.raw)).min(cap);
             self.share += share_of(weight, beyond.raw);
         }
@@ -186,19 +190,33 @@ impl Level {
 
     /// Service for the reservation. Where both currencies are reserved the later tag goes at most one step beyond now.
     fn owe(&mut self, now: Tag, amount: Amount) {
+        self.forget_excess(now);
         let Some(due) = self.due() else { return };
         let present = now.max(due);
-        // Nothing is owed beyond the limit.
-        let limit = self.policy.limit;
-        let by_requests = limit.iops.map_or(0, |rate| requests_at(rate, amount.raw));
-        let limit_step = by_requests.max(limit.bytes.map_or(0, |rate| bytes_at(rate, amount.bytes)));
         if let Some(rate) = self.policy.reservation.iops {
-            let step = requests_at(rate, amount.raw).max(limit_step);
+            let step = requests_at(rate, amount.raw);
             self.due = self.due.max((self.due + step).min(present + step));
         }
         if let Some(rate) = self.policy.reservation.bytes {
-            let step = bytes_at(rate, amount.reserved_bytes).max(limit_step);
+            let step = bytes_at(rate, amount.reserved_bytes);
             self.due_bytes = self.due_bytes.max((self.due_bytes + step).min(present + step));
+        }
+        // Nothing is owed beyond the limit; what smaller steps of it leave counts for the larger ones between them.
+        let (limit, step) = (self.policy.limit, self.due().expect("as before") - due);
+        let by_requests = limit.iops.map(|rate| requests_at(rate, amount.raw));
+        let by_bytes = limit.bytes.map(|rate| bytes_at(rate, amount.bytes));
+        if let Some(limit_step) = by_requests.max(by_bytes) {
+            self.excess = (self.excess + limit_step - step).max(-16 * step);
+        }
+    }
+
+    /// What its limit did not let pass is not owed, up to now.
+    fn forget_excess(&mut self, now: Tag) {
+        if let Some(due) = self.due().filter(|_| self.excess > 0) {
+            let by = self.excess.min(now - due).max(0);
+            self.due = self.due.max((self.due + by).min(now));
+            self.due_bytes = self.due_bytes.max((self.due_bytes + by).min(now));
+            self.excess = 0;
         }
     }
 
@@ -226,6 +244,7 @@ impl Level {
                     let held = released - since;
                     self.due = self.due.max((self.due + held).min(released));
                     self.due_bytes = self.due_bytes.max((self.due_bytes + held).min(released));
+                    self.forget_excess(released);
                     self.share = self.share.max((self.share + v - v_then).min(v));
                 }
             }
@@ -259,6 +278,7 @@ impl Level {
         let bytes = |rate: Option<ByteRate>| rate.map(|rate| Tag::from(rate.bytes_per_second()));
         let weight = |weight: Option<Weight>| weight.map(|weight| Tag::from(weight.hundredths()));
         let old = self.policy;
+        self.excess = 0;
         rescale(&mut self.due, now, milli(old.reservation.iops), milli(policy.reservation.iops));
         rescale(&mut self.due_bytes, now, bytes(old.reservation.bytes), bytes(policy.reservation.bytes));
         rescale(&mut self.share, v, weight(old.weight), weight(policy.weight));
@@ -506,6 +526,25 @@ impl Oracle {
         Some((batch.owner, batch.volume, batch.reserved))
     }
 
+    /// From where a debt is counted, among the VMs and among the volumes of one: the turn after the next of the first in line, if
+    /// that is beyond virtual time and somebody else is there. Requests are of the cost `raw`.
+    fn lines(&self, owner: OwnerId, volume: VolumeId, raw: Tag) -> (Tag, Tag) {
+        let line = |v: Tag, mut shares: Vec<(Tag, RequestId, bool, Weight)>| {
+            shares.sort();
+            let first = shares.first().filter(|_| shares.iter().any(|(_, _, itself, _)| !itself));
+            first.map_or(v, |(share, _, _, weight)| (share + share_of(*weight, raw)).max(v))
+        };
+        let weighted = |level: &Level| level.hold.is_none() && level.policy.weight.is_some();
+        let vms = self.in_line().into_iter().filter(|(_, vm, _)| weighted(&vm.level));
+        let entry = |level: &Level, head, itself| Some((level.share, head, itself, level.policy.weight?));
+        let vms: Vec<_> = vms.filter_map(|(other, vm, head)| entry(&vm.level, head, other == owner)).collect();
+        let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
+        let volumes = vm.volumes.iter().filter(|(_, level)| weighted(level));
+        let heads = volumes.filter_map(|(id, level)| Some((*id, level, self.head(owner, Some(*id))?.id)));
+        let volumes: Vec<_> = heads.filter_map(|(other, level, head)| entry(level, head, other == volume)).collect();
+        (line(self.v, vms), line(vm.v, volumes))
+    }
+
     fn take(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, reserved: bool) -> Request {
         let request = self.head(owner, Some(volume)).expect("chosen");
         let amount = Amount::of(&request, &self.facts);
@@ -516,26 +555,24 @@ impl Oracle {
         } else if self.unreserved_waits() {
             self.owed += amount.raw * self.floor;
         }
-        // A debt is counted from the first in line, if that is beyond virtual time.
-        let shares = self.in_line().into_iter().filter(|(_, vm, _)| vm.level.policy.weight.is_some());
-        let first = shares.map(|(_, vm, _)| vm.level.share).min().filter(|_| reserved);
-        let line = first.unwrap_or(self.v);
+        let (line, inner_line) = self.lines(owner, volume, amount.raw);
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
         let vm = self.vm(owner);
         if !reserved {
             v = v.max(vm.level.share);
         }
-        vm.level.charge(now, amount, reserved, v.max(line), vm.client);
+        vm.level.charge(now, amount, reserved, if reserved { line } else { v }, vm.client);
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);
         if !inner_reserved {
             inner_v = inner_v.max(level.share);
         }
-        level.charge(now, amount, inner_reserved, inner_v, vm.client);
+        let base = if inner_reserved { inner_line } else { inner_v };
+        level.charge(now, amount, inner_reserved, base, vm.client);
         if let Some(client) = &mut vm.client {
-            client.reported = 0;
+            (client.reported, client.piece) = (0, amount.raw);
         }
         vm.v = inner_v;
         self.v = v;
@@ -596,13 +633,14 @@ impl Scheduler for Oracle {
     fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
         let now = tag(now);
         self.refresh(owner);
-        let (v, facts) = (self.v, self.facts);
+        let piece = self.vm(owner).client.map_or(ONE, |client| client.piece);
+        let ((line, inner_line), facts) = (self.lines(owner, volume, piece), self.facts);
         let vm = self.vm(owner);
         let servers = Tag::from(remote.servers.max(2));
         vm.client = match vm.client {
             _ if remote.servers <= 1 && remote.delta == 0 => None,
             Some(client) => Some(Client { servers, ..client }),
-            None => Some(Client { servers, reported: 0 }),
+            None => Some(Client { servers, reported: 0, piece: ONE }),
         };
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
         let servers = vm.client.map_or(1, |client| client.servers);
@@ -614,8 +652,8 @@ impl Scheduler for Oracle {
             let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
             let reserved = Amount::new(rho * ONE, rho_bytes, &facts);
             let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &facts);
-            vm.level.add_remote(now, v, client, reserved, beyond);
-            level.add_remote(now, vm.v, client, reserved, beyond);
+            vm.level.add_remote(now, line, client, reserved, beyond);
+            level.add_remote(now, inner_line, client, reserved, beyond);
         }
         self.settle(now, Some(owner));
     }

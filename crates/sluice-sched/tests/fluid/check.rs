@@ -128,6 +128,11 @@ fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {
         range = ((range.0 - own).max(0.0), range.1 + owed.iter().sum::<f64>() - own);
         verdict = compare(range);
     }
+    if let Some(least) = phase.least_of_few(place)
+        && got + allowance(phase, true) < least
+    {
+        (range.0, verdict) = (least, Verdict::Low);
+    }
     if is_over_limit(phase, place) {
         verdict = Verdict::OverLimit;
     }

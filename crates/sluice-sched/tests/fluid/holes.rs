@@ -14,11 +14,11 @@ pub fn kib(kib: u64) -> Ask {
     read(kib * 1024)
 }
 
-fn weight(weight: f64) -> Policy {
+pub fn weight(weight: f64) -> Policy {
     Policy { weight: Some(Weight::from_hundredths((weight * 100.0).round() as u64)), ..Policy::default() }
 }
 
-fn reserving_bytes(mut policy: Policy, rate: u64) -> Policy {
+pub fn reserving_bytes(mut policy: Policy, rate: u64) -> Policy {
     policy.reservation.bytes = Some(ByteRate::per_second(rate));
     policy
 }

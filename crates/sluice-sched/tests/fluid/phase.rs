@@ -9,6 +9,9 @@ use super::shape::{Rates, Shape, Turns};
 /// Requests of the largest size that a share's debt is capped at: what a reservation took beyond it is forgotten.
 const DEBT: f64 = 16.0;
 
+/// Part of its lower bound that a VM with few requests outstanding gets at least.
+const FEW: f64 = 0.95;
+
 /// A variant of the model.
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -53,7 +56,9 @@ impl<'a> PhaseCheck<'a> {
         let uses: Vec<Use> = members.iter().map(|vm| plan.phases[number].vms[*vm].expect("it is there")).collect();
         let runs: Vec<&VmRun> = members.iter().map(|vm| run.vms[*vm].as_ref().expect("it is there")).collect();
         let shapes: Vec<Shape> = members.iter().zip(&runs).map(|(vm, run)| Shape::of(plan, *vm, run)).collect();
-        let rates = uses.iter().zip(&shapes).map(|(used, shape)| Rates::of(&plan.cloud, used, shape)).collect();
+        let mixes = members.iter().map(|vm| plan.vms[*vm].as_slice());
+        let policies = uses.iter().zip(&shapes).zip(mixes);
+        let rates = policies.map(|((used, shape), mix)| Rates::of(&plan.cloud, used, shape, mix)).collect();
         let seconds = run.slots.iter().map(|slot| slot.seconds).sum();
         let (vms, slots, due, slow, due_always) = Default::default();
         let mut check = PhaseCheck {
@@ -186,6 +191,29 @@ impl<'a> PhaseCheck<'a> {
         pieces >= 2.0 * away + 8.0 * nodes as f64 * (1.0 + self.rate(place) / spare.max(1e-9)) + most
     }
 
+    /// What a VM with few requests outstanding gets at least on one device, in normalised requests: it waits for as long as its
+    /// due rate says, for one piece of each other VM, and for its request at the device, with all that it has outstanding.
+    pub fn least_of_few(&self, place: usize) -> Option<f64> {
+        if !self.slow[place] || self.plan.cloud.nodes > 1 || !matches!(self.uses[place].load, Load::Closed(_)) {
+            return None;
+        }
+        let due = self.due_always[place].min(self.due_if_late(place)) / self.seconds;
+        let others: f64 = self.shapes.iter().map(|shape| shape.piece).sum();
+        let away = self.device_seconds(place) + others / self.run.capacity;
+        let rate = 1.0 / (1.0 / due + away * self.shapes[place].pieces / self.pieces(place));
+        Some(FEW * rate * self.seconds)
+    }
+
+    /// What a VM would be due if it asked always, and its limit let through only what it must.
+    fn due_if_late(&self, place: usize) -> f64 {
+        let mut vms = self.vms.clone();
+        vms[place].demand = Demand::Always;
+        if self.rates[place].is_limited() {
+            (vms[place].tokens, vms[place].burst, vms[place].max_rate) = (0.0, 0.0, self.max_late(place));
+        }
+        run_fluid(&self.slots, self.floor, 0.0, &vms)[place].service
+    }
+
     /// Whether a VM has requests at all nodes nearly always, even if not often enough to get what it is due.
     fn is_everywhere(&self, place: usize) -> bool {
         let closed = matches!(self.uses[place].load, Load::Closed(_));
@@ -267,6 +295,9 @@ impl<'a> PhaseCheck<'a> {
                 // What was let through may still wait at the device.
                 vm.burst += f64::from(self.plan.cloud.depth) * self.largest_piece();
                 vm.tokens = vm.burst;
+            }
+            if !is_late(place) {
+                vm.min_rate = self.rates[place].min_of_each;
             }
             if !is_late(place) && self.is_silent_at_times(place) {
                 let nodes = self.plan.cloud.nodes as f64;

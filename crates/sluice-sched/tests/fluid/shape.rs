@@ -1,5 +1,7 @@
 //! What a VM's requests look like, and what its policy means for such requests in normalised requests per second.
 
+use sluice_sched::Policy;
+
 use super::plan::{Ask, Cloud, Plan, Use};
 use super::run::VmRun;
 
@@ -28,6 +30,8 @@ struct Limit {
 #[derive(Debug, Clone)]
 pub struct Rates {
     pub min: f64,
+    /// What a reservation in requests and bytes gives at most, see [`uneven_minimum`].
+    pub min_of_each: f64,
     pub max: f64,
     /// What its limits let through at once at most, 0 without a limit.
     pub burst: f64,
@@ -57,7 +61,7 @@ impl Shape {
 }
 
 impl Rates {
-    pub fn of(cloud: &Cloud, used: &Use, shape: &Shape) -> Rates {
+    pub fn of(cloud: &Cloud, used: &Use, shape: &Shape, mix: &[Ask]) -> Rates {
         let policy = &used.policy;
         let by_requests = policy.reservation.iops.map_or(0.0, |iops| iops.as_f64());
         let by_bytes =
@@ -74,6 +78,7 @@ impl Rates {
         }
         Rates {
             min: by_requests.max(by_bytes),
+            min_of_each: uneven_minimum(cloud, mix, policy).unwrap_or(0.0).max(by_requests).max(by_bytes),
             max: limits.iter().map(|limit| limit.rate).fold(f64::INFINITY, f64::min),
             burst: limits.iter().map(|limit| limit.burst).fold(0.0, f64::max),
             limits,
@@ -152,4 +157,18 @@ fn uneven(cloud: &Cloud, mix: &[Ask], used: &Use, share: f64, late: f64) -> f64 
         seconds += by_requests.max(by_bytes).max(cost.as_f64() / share) + late;
     }
     costs / seconds
+}
+
+/// The rate that a reservation in requests and bytes gives at most: where sizes are mixed one request is due by the first, the
+/// next one by the other, and none is counted for more than one step ahead. It is never more than what admission counts.
+fn uneven_minimum(cloud: &Cloud, mix: &[Ask], policy: &Policy) -> Option<f64> {
+    let (iops, rate) = (policy.reservation.iops?.as_f64(), policy.reservation.bytes?.bytes_per_second() as f64);
+    let (mut costs, mut seconds) = (0.0, 0.0);
+    for piece in mix.iter().flat_map(|ask| cloud.pieces(*ask)) {
+        let cost = cloud.cost.cost(piece.kind, piece.length);
+        let moved = cloud.cost.bytes(piece.kind, piece.length, cost);
+        costs += cost.as_f64();
+        seconds += (cost.as_f64() / iops).min(cloud.reserved_bytes(moved, cost) as f64 / rate);
+    }
+    Some(costs / seconds)
 }

@@ -34,6 +34,8 @@ pub(super) struct Member {
     pub(super) backlogged: bool,
     /// Whether it is in the list of members for which the time of the next decision is to be noted.
     pub(super) awaits_decision: bool,
+    /// Whether its level counts it among those that may go and have a weight.
+    sharing: bool,
     hold: Option<Hold>,
     /// When a limit last let it pass again; what arrived before that waited for the limit.
     pub(super) released: Tag,
@@ -115,6 +117,8 @@ pub(super) struct Level {
     /// Without a reservation, and with one.
     by_share: [Line; 2],
     limited: Tournament,
+    /// Members that have a weight and may go.
+    sharing: u32,
     clock_offset: Tag,
     /// The share tag of the last dispatch by weight. Never decreases, but where it is reset.
     pub(super) virtual_time: ShareTag,
@@ -127,14 +131,16 @@ impl Level {
             reserved: Line::default(),
             by_share: Default::default(),
             limited: Tournament::default(),
+            sharing: 0,
             clock_offset: 0,
             virtual_time: VIRTUAL_START,
             catch_up_max,
         }
     }
 
-    /// The same clocks with no member in any order.
-    pub(super) fn emptied(&self) -> Self {
+    /// The same clocks with no member in any order; the caller settles each of the members anew.
+    pub(super) fn emptied<'a>(&self, members: impl Iterator<Item = &'a mut Member>) -> Self {
+        members.for_each(|member| member.sharing = false);
         let Level { clock_offset, virtual_time, catch_up_max, .. } = *self;
         Level { clock_offset, virtual_time, ..Level::new(catch_up_max) }
     }
@@ -200,6 +206,8 @@ impl Level {
                 member.tags.release(released.now - hold.since, hold.virtual_then, &released);
             }
         }
+        let sharing = member.is_ready() && member.tags.is_weighted();
+        self.sharing = self.sharing + u32::from(sharing) - u32::from(core::mem::replace(&mut member.sharing, sharing));
     }
 
     /// A member whose limit lets it pass by `now`; [`Level::settle`] puts it back into the orders.
@@ -224,6 +232,43 @@ impl Level {
         let without = self.first_in(false, &members);
         let with = self.first_in(true, &members);
         without.into_iter().chain(with).min().map(|(_, _, index)| index)
+    }
+
+    /// The clocks by which member `index` is charged for a request of `cost` served by `right`. Service by weight moves virtual
+    /// time on.
+    pub(super) fn charge_clocks<'a>(
+        &mut self,
+        right: Right,
+        cost: u64,
+        now: Tag,
+        index: u32,
+        members: impl Fn(u32) -> Option<&'a Member>,
+    ) -> Clocks {
+        let virtual_time = match right {
+            Right::Reservation => self.debt_base(cost, index, members),
+            Right::Weight => {
+                let share = members(index).map_or(0, |member| member.tags.share_tag());
+                self.virtual_time = self.virtual_time.max(share);
+                self.virtual_time
+            }
+        };
+        Clocks { virtual_time, ..self.clocks(now) }
+    }
+
+    /// From where the debt of a member is measured that is served for its reservation: from the turn after the next of the
+    /// member that is first in line, if there is another one. Virtual time stands still during reservation service. Measured
+    /// from there, the debt of a member whose share is larger than its reservation would be forgiven too, that of a VM that
+    /// uses this server alone beside VMs whose tags move by what they got at other servers, and that of a large weight beside
+    /// a small one. For a member that is alone it is virtual time: it owes nothing to anybody.
+    // rule: mclock.debt-cap
+    fn debt_base<'a>(&mut self, cost: u64, index: u32, members: impl Fn(u32) -> Option<&'a Member>) -> ShareTag {
+        let first = match self.sharing {
+            0 => None,
+            1 => self.first_by_share(&members).filter(|first| *first != index),
+            _ => self.first_by_share(&members),
+        };
+        let base = first.and_then(members).map_or(0, |first| first.tags.share_tag_after(cost));
+        base.max(self.virtual_time)
     }
 
     /// Whether a member without a reservation may be chosen.

@@ -63,14 +63,9 @@ impl Meter {
         self.tag = self.tag.max(now).saturating_add(self.step(amount));
     }
 
-    /// Moves the tag on by `step`.
-    pub(super) fn advance(&mut self, step: u64) {
-        self.tag = self.tag.saturating_add(step);
-    }
-
-    /// Moves the tag on by `step`, but no further than one step beyond `present`.
-    pub(super) fn advance_ahead_of(&mut self, present: u64, step: u64) {
-        self.tag = self.tag.max(self.tag.min(present).saturating_add(step));
+    /// `amount` of service has been given; the tag moves no further than one step beyond `present`.
+    pub(super) fn charge_ahead_of(&mut self, present: u64, amount: u64) {
+        self.tag = self.tag.max(self.tag.min(present).saturating_add(self.step(amount)));
     }
 
     /// Moves the tag up to `floor`: nothing further back is remembered.
@@ -142,9 +137,9 @@ mod tests {
     #[test]
     fn charges_are_capped_only_by_what_they_add() {
         let mut meter = Meter::at(rate(1), 10 * SECOND);
-        meter.advance_ahead_of(8 * SECOND, SECOND);
+        meter.charge_ahead_of(8 * SECOND, 1 << 16);
         assert_eq!(meter.tag(), Some(10 * SECOND), "it is further ahead already");
-        meter.advance_ahead_of(9 * SECOND, 2 * SECOND);
+        meter.charge_ahead_of(9 * SECOND, 2 << 16);
         assert_eq!(meter.tag(), Some(11 * SECOND));
         meter.charge_from(20 * SECOND, 1 << 16);
         assert_eq!(meter.tag(), Some(21 * SECOND));

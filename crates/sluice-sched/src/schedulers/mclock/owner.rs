@@ -153,18 +153,16 @@ impl Owner {
     /// A request of a volume has been dispatched. Returns by which right inside the VM.
     pub(super) fn charge_volume(&mut self, index: usize, right: Right, amount: &Amount, now: Tag) -> Option<Right> {
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return None };
-        let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        let mut clocks = inner.level.clocks(now);
-        let is_due = member.tags.minimum.due().is_some_and(|due| due <= clocks.due_now);
+        let members = |index| volume_member(volumes, index);
+        let tags = &members(index as u32).expect("one of several volumes has tags").tags;
+        let is_due = tags.minimum.due().is_some_and(|due| inner.level.real(due) <= now);
         let right = match right {
             Right::Reservation if is_due => Right::Reservation,
-            _ if !member.tags.is_weighted() => Right::Reservation,
+            _ if !tags.is_weighted() => Right::Reservation,
             _ => Right::Weight,
         };
-        if right == Right::Weight {
-            inner.level.virtual_time = inner.level.virtual_time.max(member.tags.share_tag());
-            clocks.virtual_time = inner.level.virtual_time;
-        }
+        let clocks = inner.level.charge_clocks(right, amount.cost, now, index as u32, members);
+        let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
         member.tags.charge(right, amount, &clocks, remote.as_deref());
         if inner.level.virtual_time > VIRTUAL_MAX {
             let by = inner.level.rebase();
@@ -181,10 +179,11 @@ impl Owner {
         member.tags.activate(&inner.level.clocks(now), remote.as_deref());
     }
 
-    /// The tags of a volume and the clocks of its level.
-    pub(super) fn volume_tags(&mut self, index: usize, now: Tag) -> Option<(&mut Tags, Clocks)> {
+    /// The tags of a volume, and the clocks by which requests of `cost` that are served for reservations charge them.
+    pub(super) fn volume_tags(&mut self, index: usize, cost: u64, now: Tag) -> Option<(&mut Tags, Clocks)> {
         let Owner { inner: Some(inner), volumes, .. } = self else { return None };
-        let clocks = inner.level.clocks(now);
+        let members = |index| volume_member(volumes, index);
+        let clocks = inner.level.charge_clocks(Right::Reservation, cost, now, index as u32, members);
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
     }
 
@@ -195,7 +194,12 @@ impl Owner {
         if !several && self.inner.is_none() {
             return;
         }
-        let level = self.inner.as_ref().map_or_else(|| Level::new(catch_up_max), |inner| inner.level.emptied());
+        let level = match &self.inner {
+            None => Level::new(catch_up_max),
+            Some(inner) => {
+                inner.level.emptied(self.volumes.iter_mut().filter_map(|volume| volume.member.as_deref_mut()))
+            }
+        };
         let clocks = level.clocks(now);
         let mut places = Vec::new();
         for (place, volume) in (0u16..).zip(self.volumes.iter_mut()) {

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
 use crate::slots::{Arena, Fifo};
-use crate::tag::{ShareTag, TAGS_PER_NANO, Tag, TagClock};
+use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
 use super::Params;
@@ -190,35 +190,19 @@ impl Product {
         self.batch = Some(Batch { owner, volume, right, left, end: request.end() });
     }
 
-    /// From where the debt of a VM that is served for its reservation is measured: the smallest share tag of those that wait,
-    /// if virtual time, which stands still during reservation service, has not come there yet. Otherwise the debt of a VM whose
-    /// share is larger than its reservation would be forgiven too, and so would that of a VM that uses this server alone beside
-    /// VMs whose tags move by what they got at other servers.
-    // rule: mclock.debt-cap
-    fn debt_base(&mut self) -> ShareTag {
-        let Product { level, owners, .. } = self;
-        let members = |index| member(owners, index);
-        let first = level.first_by_share(members).and_then(members);
-        first.map_or(level.virtual_time, |first| level.virtual_time.max(first.tags.share_tag()))
-    }
-
     /// Takes the head of a volume and charges both levels once.
     // rule: mclock.charged-once
     fn take(&mut self, now: Tag, index: u32, volume: usize, right: Right) -> Request {
-        let debt_base = if right == Right::Reservation { self.debt_base() } else { 0 };
         let Product { owners, arena, level, facts, clock, .. } = self;
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
         let amount = Amount::of(&request, facts);
-        if right == Right::Weight {
-            level.virtual_time = level.virtual_time.max(owner.member.tags.share_tag());
-        }
-        let mut clocks = level.clocks(now);
-        clocks.virtual_time = clocks.virtual_time.max(debt_base);
+        let clocks = level.charge_clocks(right, amount.cost, now, index, |index| member(owners, index));
+        let owner = owners[index as usize].as_mut().expect("as before");
         owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
         let inner_right = owner.charge_volume(volume, right, &amount, now);
         if let Some(remote) = &mut owner.remote {
-            remote.since_served = 0;
+            remote.note_served(amount.cost);
         }
         owner.queued -= 1;
         let arrived = clock.tag(request.arrival);
@@ -363,12 +347,15 @@ impl Scheduler for Product {
         self.refresh_share(now, index);
         self.note_client(now, index, volume, report);
         let (reserved, beyond) = remote::amounts(report, &self.facts);
-        let clocks = self.level.clocks(now);
+        let Product { owners, level, .. } = self;
+        let cost =
+            owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref()).map_or(0, |remote| remote.piece);
+        let clocks = level.charge_clocks(Right::Reservation, cost, now, index, |index| member(owners, index));
         let owner = self.owner_mut(index);
         if let Some(mut remote) = owner.remote.take() {
             remote.note(report);
             owner.member.tags.add_remote(&clocks, &remote, &reserved, &beyond);
-            if let Some((tags, clocks)) = owner.volume_tags(volume, now) {
+            if let Some((tags, clocks)) = owner.volume_tags(volume, cost, now) {
                 tags.add_remote(&clocks, &remote, &reserved, &beyond);
             }
             owner.remote = Some(remote);

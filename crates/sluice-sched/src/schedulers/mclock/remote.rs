@@ -22,6 +22,8 @@ pub(super) struct Remote {
     pub(super) servers: u32,
     /// Service at the others that was reported since the VM was last served here, in raw cost units.
     pub(super) since_served: u64,
+    /// The cost of the VM's last request here, in raw cost units: reports say what was served elsewhere, not in which pieces.
+    pub(super) piece: u64,
 }
 
 impl Remote {
@@ -29,7 +31,12 @@ impl Remote {
     #[must_use]
     pub(super) fn reported(report: &RemoteService) -> Option<Remote> {
         let uses_others = report.servers > 1 || report.delta > 0;
-        uses_others.then_some(Remote { servers: report.servers.max(2), since_served: 0 })
+        uses_others.then_some(Remote { servers: report.servers.max(2), since_served: 0, piece: Cost::ONE.raw().into() })
+    }
+
+    /// A request of this cost has been dispatched here.
+    pub(super) fn note_served(&mut self, cost: u64) {
+        (self.since_served, self.piece) = (0, cost);
     }
 
     /// Notes the service that a report counts.

@@ -53,14 +53,26 @@ impl Amount {
 /// charges both; the later tag does not run ahead of the present by more than one step, so it is there when the requests
 /// change and it becomes the earlier one. Any mix of requests takes no more of the device than the larger of the two rates,
 /// which is what admission counts: each dispatch moves the earlier tag by at least the smaller of its two steps.
+///
+/// Nothing is owed beyond the limit, whose steps are summed beside those of the reservation. Example: 200 IOPS are reserved,
+/// the limit is 1 MiB/s. For requests of 64 KiB its steps are 62.5 ms and those of the reservation 5 ms: it is owed no more than
+/// 16 a second. Where each request of 8 KiB, 7.8 ms, is followed by one of 512 B, 0.5 ms, the limit lets 240 a second pass
+/// and the reservation holds in full.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Minimum {
     requests: Meter,
     bytes: Meter,
+    /// By how much the limit's steps exceed those of the reservation, as far as the tags have not been moved by it; less than 0
+    /// if they are smaller.
+    beyond_limit: i64,
 }
+
+/// How much smaller than the reservation's steps the limit's may have been before larger ones count, in such steps.
+const LIMIT_SAVED_MAX: i64 = 16;
 
 impl Minimum {
     fn rescale(&mut self, reservation: &Reservation, now: Tag) {
+        self.beyond_limit = 0;
         self.requests.rescale(Spacing::per_cost(reservation.iops), now);
         self.bytes.rescale(Spacing::per_byte(reservation.bytes), now);
     }
@@ -81,18 +93,35 @@ impl Minimum {
         }
     }
 
-    /// A request has been dispatched for the reservation. `limit_step` is how far apart its limit keeps such requests: nothing is
-    /// owed beyond the limit, so both tags move at least so far.
+    /// A request has been dispatched for the reservation. `limit_step` is how far apart its limit keeps such requests; 0
+    /// without a limit.
     fn charge(&mut self, now: Tag, amount: &Amount, limit_step: Tag) {
+        self.forget_beyond_limit(now);
+        let before = self.due();
         match (self.requests.is_set(), self.bytes.is_set()) {
-            (true, false) => self.requests.advance(self.requests.step(amount.cost).max(limit_step)),
-            (false, true) => self.bytes.advance(self.bytes.step(amount.reserved_bytes).max(limit_step)),
+            (true, false) => self.requests.charge(amount.cost),
+            (false, true) => self.bytes.charge(amount.reserved_bytes),
             (true, true) => {
                 let present = now.max(self.requests.raw_tag().min(self.bytes.raw_tag()));
-                self.requests.advance_ahead_of(present, self.requests.step(amount.cost).max(limit_step));
-                self.bytes.advance_ahead_of(present, self.bytes.step(amount.reserved_bytes).max(limit_step));
+                self.requests.charge_ahead_of(present, amount.cost);
+                self.bytes.charge_ahead_of(present, amount.reserved_bytes);
             }
             (false, false) => {}
+        }
+        if let (Some(before), Some(after)) = (before, self.due())
+            && limit_step > 0
+        {
+            let step = (after - before).cast_signed();
+            let sum = self.beyond_limit.saturating_add(limit_step.cast_signed()).saturating_sub(step);
+            self.beyond_limit = sum.max(step.saturating_mul(-LIMIT_SAVED_MAX));
+        }
+    }
+
+    /// Moves the tags by what the limit did not let pass, at most to `now`; what is left of it means nothing after that.
+    fn forget_beyond_limit(&mut self, now: Tag) {
+        if let (Some(due), Ok(beyond @ 1..)) = (self.due(), u64::try_from(self.beyond_limit)) {
+            self.beyond_limit = 0;
+            self.move_on(beyond.min(now.saturating_sub(due)), now);
         }
     }
 
@@ -233,6 +262,12 @@ impl Tags {
         self.share.raw_tag()
     }
 
+    /// Its place in that order after another request of `cost`.
+    #[must_use]
+    pub(super) const fn share_tag_after(&self, cost: u64) -> ShareTag {
+        self.share.raw_tag().saturating_add(self.share.step(cost))
+    }
+
     /// It has requests after it had none: it is owed nothing for the time between, and its share begins at the floor.
     ///
     /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
@@ -262,6 +297,7 @@ impl Tags {
     // rule: mclock.released-floor
     pub(super) fn release(&mut self, held: Tag, virtual_then: ShareTag, released: &Clocks) {
         self.minimum.move_on(held, released.due_now);
+        self.minimum.forget_beyond_limit(released.due_now);
         self.share.move_on(released.virtual_time.saturating_sub(virtual_then), released.virtual_time);
     }
 
@@ -281,7 +317,7 @@ impl Tags {
         bytes.move_on(bytes.step(beyond.reserved_bytes), due_now);
         self.limiter.requests.charge_past(reserved.cost + beyond.cost);
         self.limiter.bytes.charge_past(reserved.bytes + beyond.bytes);
-        self.charge_share_up_to_cap(reserved.cost, Cost::ONE.raw().into(), clocks, Some(remote));
+        self.charge_share_up_to_cap(reserved.cost, remote.piece, clocks, Some(remote));
         self.share.charge(beyond.cost);
     }
 
