@@ -281,7 +281,9 @@ impl Level {
         self.excess = 0;
         rescale(&mut self.due, now, milli(old.reservation.iops), milli(policy.reservation.iops));
         rescale(&mut self.due_bytes, now, bytes(old.reservation.bytes), bytes(policy.reservation.bytes));
+        let most = self.share.max(v);
         rescale(&mut self.share, v, weight(old.weight), weight(policy.weight));
+        self.share = self.share.min(most);
         self.set_limit(policy, servers, facts, now);
     }
 }

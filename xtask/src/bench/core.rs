@@ -24,6 +24,8 @@ const SIZES: &[(u32, Option<f64>)] =
     &[(10, Some(100.0)), (100, None), (1_000, Some(150.0)), (10_000, None), (100_000, Some(400.0))];
 /// Owners for each of the other schedulers, and the most nanoseconds per request that are promised.
 const OTHER_SIZES: &[(u32, Option<f64>)] = &[(10, None), (1_000, Some(250.0)), (100_000, None)];
+/// Volumes of one VM, and the most that a request may cost with the larger number, as a ratio.
+const VOLUMES: ([u32; 2], f64) = ([1, 256], 2.0);
 /// Bytes that a waiting request may cost.
 const BYTES_MAX: f64 = 64.0;
 
@@ -96,6 +98,9 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
             report.target(format!("B per request, {owners} owners"), Bound::AtMost(BYTES_MAX), subject.request_bytes);
         }
     }
+    if options.owners.is_empty() && names.contains(&"mclock") {
+        add_volumes(&mut report, effort)?;
+    }
     if options.only.is_none() {
         let others = schedulers::ALL.iter().map(|descriptor| descriptor.name).filter(|name| !names.contains(name));
         for name in others {
@@ -106,6 +111,36 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     report.table(memory);
     report.note(format!("{} rounds of {} requests each, subject and noop in turns", effort.rounds, effort.requests));
     Ok(report)
+}
+
+/// One VM with one volume and with many, each with a reservation, a limit and a weight inside the VM.
+fn add_volumes(report: &mut Report, effort: Effort) -> Result<(), String> {
+    let (volumes, bound) = VOLUMES;
+    let mut subjects = Vec::new();
+    for volumes in volumes {
+        let mut harness = Harness::of_volumes("mclock", volumes)?;
+        harness.fill();
+        harness.warm_up(|| false);
+        subjects.push((harness, Samples::default()));
+    }
+    for round in 0..effort.rounds {
+        eprintln!("core: volumes of one VM, round {} of {}", round + 1, effort.rounds);
+        for (harness, samples) in &mut subjects {
+            samples.push(harness.run(effort.requests) / effort.requests as f64);
+        }
+    }
+    let mut table = Table::new(
+        "CPU time per request with volumes of one VM (mclock) [ns]",
+        &["volumes", "per request", "ratio to one volume"],
+    );
+    for (number, (_, samples)) in volumes.iter().zip(&subjects) {
+        let ratio = samples.ratio(&subjects[0].1);
+        table.row(vec![Cell::Number(f64::from(*number), 0), Cell::spread(samples, 0), Cell::spread(&ratio, 2)]);
+    }
+    let ratio = subjects[1].1.ratio(&subjects[0].1).median();
+    report.target(format!("{} volumes of one VM beside one", volumes[1]), Bound::AtMost(bound), ratio);
+    report.table(table);
+    Ok(())
 }
 
 /// One of the other schedulers, alone: with as many requests as this, only one fits into memory at a time.

@@ -10,10 +10,6 @@ use super::plan::Plan;
 use super::run::run;
 use super::shrink::shrink;
 
-/// Plans of the tests in which a VM is off and that nobody has explained yet, on one node and on several. The lists may only
-/// shrink: such a plan is a defect until it is shown to be an effect with a bound of its own.
-const UNEXPLAINED: [&[u64]; 2] = [&[249, 263], &[25, 86]];
-
 pub struct Campaign {
     plans: u64,
     first: u64,
@@ -60,10 +56,6 @@ impl Campaign {
                     let known = classes.entry(finding.class()).or_insert((0, plan.seed));
                     known.0 += 1;
                 });
-                if !self.by_hand && UNEXPLAINED[usize::from(self.several)].contains(&plan.seed) {
-                    bad -= 1;
-                    continue;
-                }
                 if !self.by_hand || std::env::var("SLUICE_FLUID_SHOW").is_ok() {
                     let (plan, findings) = shrink(&plan, self.scheduler);
                     panic!("{}", report(&plan, &findings));

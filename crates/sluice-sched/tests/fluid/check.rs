@@ -13,21 +13,15 @@
 
 use std::fmt;
 
-use super::model::{Bound, Floor, FloorRule};
+use super::model::Bound;
 use super::phase::PhaseCheck;
 use super::plan::{Cloud, Plan};
 use super::run::PhaseRun;
 use super::shape::Shape;
 
-/// The part of the capacity that VMs without a reservation get together: `weight_floor` as it is by default.
+/// The part of the capacity that is divided by weight at least while a VM without a reservation asks: `weight_floor` as it is
+/// by default.
 pub const FLOOR: f64 = 0.02;
-
-/// The floor as it is promised: a part of the device that is divided by weight while a VM without a reservation waits. With
-/// `SLUICE_FLUID_FLOOR=granted` it is all theirs, which is more than is promised.
-pub fn floor() -> Floor {
-    let granted = std::env::var("SLUICE_FLUID_FLOOR").is_ok_and(|rule| rule == "granted");
-    Floor { part: FLOOR, rule: if granted { FloorRule::Granted } else { FloorRule::Divided } }
-}
 
 /// Part of what is due by which a VM may be off, on one node and on several.
 const TOLERANCE: [f64; 2] = [0.01, 0.02];

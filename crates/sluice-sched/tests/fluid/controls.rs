@@ -2,13 +2,11 @@
 
 use sluice_sched::{Iops, Policy, Weight};
 
-use super::check::{Finding, Verdict, check};
+use super::check::{FLOOR, Finding, Verdict, check};
 use super::holes::kib;
-use super::model::{Bound, Claim, Demand, Floor, FloorRule, FluidVm, Slot, fill, run as run_fluid};
+use super::model::{Bound, Claim, Demand, FluidVm, Slot, fill, run as run_fluid};
 use super::plan::{Cloud, Load, Phase, Plan, Use};
 use super::run::run;
-
-const FLOOR: Floor = Floor { part: 0.02, rule: FloorRule::Granted };
 
 fn claim(weight: f64, min: f64, max: f64, reserved: bool) -> Claim {
     Claim { weight, min, max, reserved, debt: 0.0 }
@@ -37,11 +35,37 @@ fn the_model_keeps_the_floor() {
     let vms = [claim(1.0, 500.0, all, true), claim(1.0, 600.0, all, true), claim(1.0, 0.0, all, false)];
     let division = fill(1000.0, FLOOR, &vms);
     assert_shares("minimums that do not fit", &division.shares, &[980.0 * 5.0 / 11.0, 980.0 * 6.0 / 11.0, 20.0]);
-    let modest = [claim(999.0, 500.0, all, true), claim(1.0, 0.0, 5.0, false), claim(1.0, 0.0, all, false)];
-    assert_shares("granted", &fill(1000.0, FLOOR, &modest).shares, &[980.0, 5.0, 15.0]);
-    let divided = Floor { rule: FloorRule::Divided, ..FLOOR };
-    let by_weight = 1000.0 / 1001.0;
-    assert_shares("divided", &fill(1000.0, divided, &modest).shares, &[999.0 * by_weight, by_weight, by_weight]);
+    assert_eq!(division.bounds, [Bound::Squeezed, Bound::Squeezed, Bound::Floor]);
+    let few = [claim(1.0, 1100.0, all, true), claim(1.0, 0.0, 5.0, false)];
+    assert_shares("no more than they ask for", &fill(1000.0, FLOOR, &few).shares, &[995.0, 5.0]);
+    // The reserved VM has most of the weight, and its share of what minimums leave.
+    let heavy = [claim(99.0, 500.0, all, true), claim(0.0, 600.0, all, true), claim(1.0, 0.0, all, false)];
+    let left = 1000.0 - 980.0 * 6.0 / 11.0;
+    assert_shares("by weight", &fill(1000.0, FLOOR, &heavy).shares, &[left * 0.99, 1000.0 - left, left * 0.01]);
+    let modest = [claim(999.0, 500.0, all, true), claim(1.0, 0.0, all, false)];
+    assert_shares("a small weight", &fill(1000.0, FLOOR, &modest).shares, &[999.0, 1.0]);
+}
+
+#[test]
+fn the_model_makes_up_for_what_a_slow_device_kept_from_a_minimum() {
+    let vm = |weight, min_rate: f64| FluidVm {
+        weight,
+        min_rate,
+        max_rate: f64::INFINITY,
+        reserved: min_rate > 0.0,
+        burst: 0.0,
+        tokens: 0.0,
+        backlog: 0.0,
+        backlog_max: f64::INFINITY,
+        demand: Demand::Always,
+    };
+    let slots = [0.0, 100.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
+    let service = |memory| {
+        let due = run_fluid(&slots, 0.0, memory, &[vm(0.01, 40.0), vm(100.0, 0.0)]);
+        [due[0].service, due[1].service]
+    };
+    assert_shares("each slot for itself", &service(None), &[80.0, 120.0]);
+    assert_shares("with a memory", &service(Some(1.0)), &[120.0, 80.0]);
 }
 
 #[test]
@@ -60,10 +84,10 @@ fn the_model_serves_what_arrives_and_keeps_a_burst() {
     let slots = [Slot { seconds: 1.0, capacity: 100.0 }; 4];
     // The first one asks nothing for two seconds: of 20 a second it saves up 10.
     let late = vm(20.0, Demand::Arrivals(vec![0.0, 0.0, 100.0, 0.0]));
-    let due = run_fluid(&slots, FLOOR, 0.0, &[late, vm(f64::INFINITY, Demand::Always)]);
+    let due = run_fluid(&slots, FLOOR, None, &[late, vm(f64::INFINITY, Demand::Always)]);
     assert_shares("late", &[due[0].service, due[1].service], &[50.0, 350.0]);
     let small = vm(f64::INFINITY, Demand::Arrivals(vec![30.0; 4]));
-    let due = run_fluid(&slots, FLOOR, 0.0, &[small, vm(f64::INFINITY, Demand::Always)]);
+    let due = run_fluid(&slots, FLOOR, None, &[small, vm(f64::INFINITY, Demand::Always)]);
     assert_shares("small", &[due[0].service, due[1].service], &[120.0, 280.0]);
 }
 

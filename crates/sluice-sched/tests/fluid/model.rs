@@ -2,7 +2,8 @@
 //!
 //! Rates are in normalised requests per second. At any time the VMs that ask share the capacity C by water-filling:
 //! VM i gets `clamp(weight_i * level, minimum_i, maximum_i)`, and `level` is such that the sum is C, or everybody is at
-//! its maximum or has what it asks for. VMs without a reservation together get at least a part of C, the floor.
+//! its maximum or has what it asks for. While a VM without a reservation asks, minimums take all of C but a part, the floor:
+//! if they add up to more, they shrink in proportion.
 //!
 //! Example: C = 1000 and VMs of weight 1, 1 and 2, the first with a minimum of 400, the third with a maximum of 350. The
 //! level is 250: 400, 250, 350.
@@ -40,23 +41,6 @@ pub enum Bound {
     Squeezed,
 }
 
-/// What VMs without a reservation get at least, together and while they ask.
-#[derive(Debug, Clone, Copy)]
-pub struct Floor {
-    /// Of the capacity.
-    pub part: f64,
-    pub rule: FloorRule,
-}
-
-/// How the floor is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FloorRule {
-    /// They get all of it, even if their weights are so small that they would get less if nothing were reserved.
-    Granted,
-    /// It is divided by weight: they get as much of it as they would if nothing were reserved.
-    Divided,
-}
-
 /// How an interval's capacity is divided: what each VM gets, and by which rule.
 pub struct Division {
     pub shares: Vec<f64>,
@@ -65,29 +49,26 @@ pub struct Division {
     pub level: f64,
 }
 
-/// Divides `capacity` of an interval.
-pub fn fill(capacity: f64, floor: Floor, claims: &[Claim]) -> Division {
+/// Divides `capacity` of an interval; `floor` is a part of it.
+pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
+    let unreserved = claims.iter().filter(|claim| !claim.reserved && claim.weight > 0.0);
+    let free = (floor * capacity).min(unreserved.map(|claim| claim.max).sum());
+    let minimums: f64 = claims.iter().map(|claim| claim.min.min(claim.max)).sum();
+    let fits = if minimums > capacity - free { (capacity - free) / minimums } else { 1.0 };
+    let least = |claim: &Claim| Claim { min: claim.min.min(claim.max) * fits, ..*claim };
+    let claims: Vec<Claim> = claims.iter().map(least).collect();
     let everybody: Vec<usize> = (0..claims.len()).collect();
-    let Division { shares, bounds, level } = fill_some(capacity, claims, &everybody, Bound::Share);
-    let (reserved, others): (Vec<usize>, Vec<usize>) = everybody.iter().partition(|index| claims[**index].reserved);
-    let sum = |shares: &[f64], of: &[usize]| of.iter().map(|index| shares[*index]).sum::<f64>();
-    let asked: f64 = others.iter().map(|index| claims[*index].max).sum();
-    let mut least = asked.min(floor.part * capacity);
-    if floor.rule == FloorRule::Divided {
-        let free: Vec<Claim> = claims.iter().map(|claim| Claim { min: 0.0, ..*claim }).collect();
-        least = least.min(sum(&fill_some(capacity, &free, &everybody, Bound::Share).shares, &others));
+    let mut division = fill_some(capacity, &claims, &everybody, Bound::Share);
+    if fits < 1.0 {
+        for (bound, claim) in division.bounds.iter_mut().zip(&claims) {
+            *bound = match *bound {
+                Bound::Minimum => Bound::Squeezed,
+                Bound::Share if !claim.reserved => Bound::Floor,
+                bound => bound,
+            };
+        }
     }
-    if sum(&shares, &others) >= least {
-        return Division { shares, bounds, level };
-    }
-    let low = fill_some(least, claims, &others, Bound::Floor);
-    let high = fill_some(capacity - least, claims, &reserved, Bound::Share);
-    let pick = |index: usize| if claims[index].reserved { &high } else { &low };
-    Division {
-        shares: everybody.iter().map(|index| pick(*index).shares[*index]).collect(),
-        bounds: everybody.iter().map(|index| pick(*index).bounds[*index]).collect(),
-        level: high.level,
-    }
+    division
 }
 
 /// Divides `capacity` among the claims named by `members`; the others get 0.
@@ -197,13 +178,17 @@ impl Due {
     }
 }
 
-/// Runs the model over the slots of a phase. With a `memory` of 0 each slot is divided for itself. Otherwise a VM that got more
-/// than its weight's share, because of its minimum, gives back up to so many requests later.
-pub fn run(slots: &[Slot], floor: Floor, memory: f64, vms: &[FluidVm]) -> Vec<Due> {
+/// Seconds of a minimum that are made up for at most after the device was slow.
+const CATCH_UP_MAX: f64 = 1.0;
+
+/// Runs the model over the slots of a phase. Without a `memory` each slot is divided for itself. With one, what a VM missed of its
+/// minimum while the device was slow it gets later, and if it got more than its weight's share because of its minimum it gives
+/// back up to so many requests.
+pub fn run(slots: &[Slot], floor: f64, memory: Option<f64>, vms: &[FluidVm]) -> Vec<Due> {
     let start = |vm: &FluidVm| Due { service: 0.0, by_bound: [0.0; 5], tokens: vm.tokens.min(vm.burst) };
     let mut due: Vec<Due> = vms.iter().map(start).collect();
     let mut backlog: Vec<f64> = vms.iter().map(|vm| vm.backlog).collect();
-    let mut debts = vec![0.0f64; vms.len()];
+    let (mut debts, mut missed) = (vec![0.0f64; vms.len()], vec![0.0f64; vms.len()]);
     for (number, slot) in slots.iter().enumerate() {
         let mut claims = Vec::with_capacity(vms.len());
         for (index, vm) in vms.iter().enumerate() {
@@ -216,13 +201,17 @@ pub fn run(slots: &[Slot], floor: Floor, memory: f64, vms: &[FluidVm]) -> Vec<Du
             };
             due[index].tokens += vm.max_rate * slot.seconds;
             let max = asked.min(due[index].tokens);
-            let (weight, min, debt) = (vm.weight, vm.min_rate * slot.seconds, debts[index]);
+            let (weight, min, debt) = (vm.weight, vm.min_rate * slot.seconds + missed[index], debts[index]);
             claims.push(Claim { weight, min, max, reserved: vm.reserved, debt });
         }
         let Division { shares, bounds, level } = fill(slot.capacity, floor, &claims);
         for (index, share) in shares.iter().enumerate() {
-            if memory > 0.0 && level.is_finite() {
-                debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, memory);
+            if let Some(memory) = memory {
+                let rest = claims[index].min.min(claims[index].max) - share;
+                missed[index] = rest.clamp(0.0, vms[index].min_rate * CATCH_UP_MAX);
+                if level.is_finite() {
+                    debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, memory);
+                }
             }
             due[index].service += share;
             due[index].by_bound[bounds[index] as usize] += share;

@@ -1,7 +1,7 @@
 //! One phase of a run in the words of the fluid model: who asks how much, and what each VM is due at least and at most.
 
-use super::check::{FLOOR, floor};
-use super::model::{Demand, Due, Floor, FluidVm, Slot, run as run_fluid};
+use super::check::FLOOR;
+use super::model::{Demand, Due, FluidVm, Slot, run as run_fluid};
 use super::plan::{Cloud, Load, Plan, Use};
 use super::run::{PhaseRun, VmRun};
 use super::shape::{Rates, Shape, Turns};
@@ -19,8 +19,9 @@ struct Case {
     /// if they did are taken to do so.
     smooth: bool,
     /// A reservation that takes more than the weight's share, while the device is slow or others ask much, gives some of it
-    /// back later: as much as the cap on a share's debt. Else the model has no memory.
-    memory: bool,
+    /// back later: at most as much as the cap on a share's debt, and none where it is small beside the ups and downs of the
+    /// device. Else the model has no memory.
+    memory: Option<f64>,
     /// See [`PhaseCheck::slots`].
     narrow: bool,
 }
@@ -45,7 +46,6 @@ pub struct PhaseCheck<'a> {
     /// Which VMs have too few requests outstanding to get what they are due, and what they would get otherwise.
     slow: Vec<bool>,
     due_always: Vec<f64>,
-    floor: Floor,
 }
 
 impl<'a> PhaseCheck<'a> {
@@ -76,7 +76,6 @@ impl<'a> PhaseCheck<'a> {
             due,
             slow,
             due_always,
-            floor: floor(),
         };
         check.slots = check.slots(false, false);
         for place in 0..check.members.len() {
@@ -134,7 +133,7 @@ impl<'a> PhaseCheck<'a> {
         self.due_always = vec![0.0; self.vms.len()];
         self.slow = vec![false; self.vms.len()];
         loop {
-            self.due = run_fluid(&self.slots, self.floor, 0.0, &self.vms);
+            self.due = run_fluid(&self.slots, FLOOR, None, &self.vms);
             let slow = |place: &usize| !self.slow[*place] && self.wants_more(*place) && !self.can_reach(*place);
             let slow: Vec<usize> = (0..self.vms.len()).filter(slow).collect();
             if slow.is_empty() {
@@ -174,7 +173,8 @@ impl<'a> PhaseCheck<'a> {
     /// its turn. What it misses so it can get elsewhere only from VMs that have requests everywhere and get them by their
     /// weight: a VM gives nothing back of what its reservation says, and takes no more if it is at its limit. If those get a
     /// rate of A, a VM of rate x that goes first has a queue of x / A at each node, as in a queue with a load of x / (x + A).
-    /// With one more at each node, three times as many are asked for, so that it seldom has none.
+    /// With one more at each node, three times as many are asked for, so that it seldom has none. Where others send requests of
+    /// several pieces, these come and go together, and the queue is as much longer.
     fn can_reach(&self, place: usize) -> bool {
         let Cloud { nodes, depth, .. } = self.plan.cloud;
         let counts = self.plan.vms[self.members[place]].iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64);
@@ -188,7 +188,8 @@ impl<'a> PhaseCheck<'a> {
         let gives =
             |other: usize| if self.rates[other].is_limited() { 0.0 } else { self.rate(other) - self.rates[other].min };
         let spare: f64 = others.map(|other| gives(other).max(0.0)).sum();
-        pieces >= 2.0 * away + 8.0 * nodes as f64 * (1.0 + self.rate(place) / spare.max(1e-9)) + most
+        let clump = (1.0 + self.most_pieces()) / 2.0;
+        pieces >= 2.0 * away + 8.0 * nodes as f64 * clump * (1.0 + self.rate(place) / spare.max(1e-9)) + most
     }
 
     /// What a VM with few requests outstanding gets at least on one device, in normalised requests: it waits for as long as its
@@ -211,7 +212,7 @@ impl<'a> PhaseCheck<'a> {
         if self.rates[place].is_limited() {
             (vms[place].tokens, vms[place].burst, vms[place].max_rate) = (0.0, 0.0, self.max_late(place));
         }
-        run_fluid(&self.slots, self.floor, 0.0, &vms)[place].service
+        run_fluid(&self.slots, FLOOR, None, &vms)[place].service
     }
 
     /// Whether a VM has requests at all nodes nearly always, even if not often enough to get what it is due.
@@ -269,7 +270,8 @@ impl<'a> PhaseCheck<'a> {
     pub fn range(&self, place: usize) -> (f64, f64) {
         let mut range = (self.due[place].service, self.due[place].service);
         let slow = self.slow.contains(&true);
-        for (smooth, memory) in [(false, false), (true, false), (false, true), (true, true)] {
+        let memories = [None, Some(0.0), Some(DEBT * self.largest_piece())];
+        for (smooth, memory) in [false, true].into_iter().flat_map(|smooth| memories.map(|memory| (smooth, memory))) {
             if smooth && !slow {
                 continue;
             }
@@ -311,9 +313,8 @@ impl<'a> PhaseCheck<'a> {
                 vm.demand = if near { Demand::Always } else { spread() };
             }
         }
-        let uneven = case.memory && self.plan.cloud.service.exponential;
-        let memory = if case.memory { DEBT * self.largest_piece() } else { 0.0 };
-        run_fluid(&self.slots(case.narrow, uneven), self.floor, memory, &vms)
+        let uneven = case.memory.is_some() && self.plan.cloud.service.exponential;
+        run_fluid(&self.slots(case.narrow, uneven), FLOOR, case.memory, &vms)
     }
 
     /// Whether a VM with requests at several nodes sends none for a while, or few, although many wait. Until it does again no
@@ -360,7 +361,7 @@ impl<'a> PhaseCheck<'a> {
     fn max_late(&self, place: usize) -> f64 {
         let mut free = self.vms.clone();
         free[place].max_rate = f64::INFINITY;
-        let share = run_fluid(&self.slots, self.floor, 0.0, &free)[place].service / self.seconds;
+        let share = run_fluid(&self.slots, FLOOR, None, &free)[place].service / self.seconds;
         let open = |load: &Load| matches!(load, Load::Poisson(_) | Load::Bursty { .. });
         let random = self.plan.cloud.service.exponential || self.uses.iter().any(|used| open(&used.load));
         let batch = random.then(|| self.largest_request());
@@ -381,6 +382,9 @@ impl<'a> PhaseCheck<'a> {
         let minimums: f64 =
             others().map(|other| self.rates[other].min.min(self.due[other].service / self.seconds)).sum();
         let left = (1.0 - minimums / capacity).max(FLOOR);
-        (step * largest + pieces) * nodes as f64 / capacity / left
+        // One of several nodes learns what the others did with the next request: it may hold the VM for as long too much, and
+        // let it pass too late for what the limit earned meanwhile.
+        let reports = if nodes > 1 { nodes as f64 / self.rates[place].max } else { 0.0 };
+        (step * largest + pieces) * nodes as f64 / capacity / left + reports
     }
 }

@@ -91,6 +91,19 @@ impl Harness {
         Ok(harness)
     }
 
+    /// One owner with so many volumes, each of which has a policy and a queue as an owner of [`Harness::new`] has.
+    pub(super) fn of_volumes(scheduler: &str, volumes: u32) -> Result<Harness, String> {
+        let mut harness = Harness::new(scheduler, 0)?;
+        let now = Instant::from_nanos(0);
+        let owner = harness.gate.add_owner(now, Policy::default()).map_err(|error| error.to_string())?;
+        for index in 0..volumes {
+            let volume =
+                harness.gate.add_volume(now, owner, policy(index + 1, volumes)).map_err(|error| error.to_string())?;
+            harness.owners.push((owner, volume));
+        }
+        Ok(harness)
+    }
+
     /// Lets every owner's queue fill, in turns, so that neighbours in a queue are no neighbours in memory.
     pub(super) fn fill(&mut self) {
         for _ in 0..QUEUED {

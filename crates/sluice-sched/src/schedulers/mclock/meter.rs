@@ -73,6 +73,11 @@ impl Meter {
         self.tag = self.tag.max(floor);
     }
 
+    /// Moves the tag down to `ceiling`: nothing further ahead is remembered.
+    pub(super) fn lower_to(&mut self, ceiling: u64) {
+        self.tag = self.tag.min(ceiling);
+    }
+
     /// Moves the tag on by `by`, at most to `latest`.
     pub(super) fn move_on(&mut self, by: u64, latest: u64) {
         self.tag = self.tag.max(self.tag.saturating_add(by).min(latest));

@@ -246,7 +246,10 @@ impl Tags {
     pub(super) fn set_policy(&mut self, policy: &Policy, facts: &Facts, clocks: &Clocks, remote: Option<&Remote>) {
         self.minimum.rescale(&policy.reservation, clocks.due_now);
         self.limiter.set(policy, facts, remote.map_or(1, |remote| remote.servers), clocks.now);
+        let before = self.share.raw_tag();
         self.share.rescale(Spacing::of_weight(policy.effective_weight()), clocks.virtual_time);
+        // A debt may be many requests of a large weight. As the same number at a small one it would keep the VM out for long.
+        self.share.lower_to(before.max(clocks.virtual_time));
         self.idle_credit = self.share.step(u64::from(policy.idle_credit) << Cost::SHIFT);
     }
 
