@@ -133,3 +133,20 @@ fn a_small_weight_beside_a_large_reservation_gets_its_share_over_two_nodes() {
     let got = on_two_nodes(Cloud::device(7276.7, 1, 1), vms);
     assert_due("beside 98 % reserved", got[1], 7276.7 * 4.68 / 400.85, 0.02);
 }
+
+/// A client of several servers has a part of its burst at each. Where that is less than what its limit lets pass while a request
+/// is at the device, ups and downs of what is reported cost some of the limit.
+#[test]
+fn a_small_burst_over_slow_nodes_costs_less_than_a_tenth_of_the_limit() {
+    let got = [30, 300].map(|burst| {
+        let mut world = World::new(&Cloud { nodes: 8, ..Cloud::device(960.5, 18, 1) }, "mclock", 1);
+        let policy = Policy { burst: Some(burst), ..limited(weight(697.37), 261.0) };
+        let vms = [weight(13.32), policy].map(|policy| world.vm(policy, &[kib(8)]));
+        vms.into_iter().for_each(|source| world.set_load(source, Load::Closed(256)));
+        world.run_for(40.0);
+        let meter = Meter::start(&world);
+        world.run_for(60.0);
+        meter.rate(&world, vms[1])
+    });
+    assert!(got[0] >= 0.9 * 261.0 && got[1] >= 0.99 * 261.0 && got.iter().all(|got| *got <= 1.01 * 261.0), "{got:?}");
+}

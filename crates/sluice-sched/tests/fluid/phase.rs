@@ -9,6 +9,9 @@ use super::shape::{Rates, Shape, Turns};
 /// Requests of the largest size that a share's debt is capped at: what a reservation took beyond it is forgotten.
 const DEBT: f64 = 16.0;
 
+/// Part of its limit that a VM gets at least where its part of the burst at each node is small.
+const SMALL_PART: f64 = 0.9;
+
 /// Part of its lower bound that a VM with few requests outstanding gets at least.
 const FEW: f64 = 0.95;
 
@@ -358,7 +361,10 @@ impl<'a> PhaseCheck<'a> {
         asks.map(|ask| self.plan.cloud.cost(*ask)).fold(1.0, f64::max)
     }
 
+    /// What limits let a VM get at least. On several nodes each has a part of its burst, and learns what the others did with a
+    /// delay: a part that is small beside this delay costs some of the limit.
     fn max_late(&self, place: usize) -> f64 {
+        let nodes = self.plan.cloud.nodes as f64;
         let mut free = self.vms.clone();
         free[place].max_rate = f64::INFINITY;
         let share = run_fluid(&self.slots, FLOOR, None, &free)[place].service / self.seconds;
@@ -366,7 +372,9 @@ impl<'a> PhaseCheck<'a> {
         let random = self.plan.cloud.service.exponential || self.uses.iter().any(|used| open(&used.load));
         let batch = random.then(|| self.largest_request());
         let turns = Turns { late: self.late(place), share, batch };
-        self.rates[place].max_late(self.plan, self.members[place], &self.uses[place], &turns)
+        let rate = self.rates[place].max_late(self.plan, self.members[place], &self.uses[place], &turns);
+        let few = self.plan.cloud.nodes > 1 && self.rates[place].seconds_of_burst(nodes) < self.device_seconds(place);
+        if few { SMALL_PART * rate } else { rate }
     }
 
     /// How long a VM may wait for a place at the device when its limit lets it pass, in seconds: constant servers may work in
@@ -382,9 +390,6 @@ impl<'a> PhaseCheck<'a> {
         let minimums: f64 =
             others().map(|other| self.rates[other].min.min(self.due[other].service / self.seconds)).sum();
         let left = (1.0 - minimums / capacity).max(FLOOR);
-        // One of several nodes learns what the others did with the next request: it may hold the VM for as long too much, and
-        // let it pass too late for what the limit earned meanwhile.
-        let reports = if nodes > 1 { nodes as f64 / self.rates[place].max } else { 0.0 };
-        (step * largest + pieces) * nodes as f64 / capacity / left + reports
+        (step * largest + pieces) * nodes as f64 / capacity / left
     }
 }

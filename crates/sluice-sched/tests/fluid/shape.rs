@@ -85,6 +85,11 @@ impl Rates {
         }
     }
 
+    /// How long the smallest burst lasts, in seconds, if each of so many nodes has a part of it.
+    pub fn seconds_of_burst(&self, nodes: f64) -> f64 {
+        self.limits.iter().map(|limit| limit.burst / limit.rate / nodes).fold(f64::INFINITY, f64::min)
+    }
+
     pub fn is_limited(&self) -> bool {
         !self.limits.is_empty()
     }
