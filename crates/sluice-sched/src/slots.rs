@@ -168,6 +168,7 @@ impl Arena {
     }
 
     /// Where a carrier stands; `NIL`: nowhere.
+    #[cold]
     fn note(&mut self, token: u32, place: u32) {
         let index = token as usize;
         if index >= self.carriers.len() {
@@ -185,10 +186,11 @@ impl Arena {
 
     /// Takes the oldest.
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
-        let request = *self.front(fifo)?;
-        if request.flags.contains(Flags::CARRIER) {
-            self.note(request.token, NIL);
+        let front = self.front(fifo)?;
+        if front.flags.contains(Flags::CARRIER) {
+            self.note(front.token, NIL);
         }
+        let request = *self.front(fifo)?;
         fifo.len -= 1;
         self.len -= 1;
         let block = fifo.head >> BLOCK_BITS;

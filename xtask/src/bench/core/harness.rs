@@ -91,11 +91,14 @@ impl Harness {
         Ok(harness)
     }
 
-    /// One owner with so many volumes, each of which has a policy and a queue as an owner of [`Harness::new`] has.
+    /// One owner with so many volumes, each of which has a policy and a queue as an owner of [`Harness::new`] has. The owner
+    /// reserves what they reserve together.
     pub(super) fn of_volumes(scheduler: &str, volumes: u32) -> Result<Harness, String> {
         let mut harness = Harness::new(scheduler, 0)?;
         let now = Instant::from_nanos(0);
-        let owner = harness.gate.add_owner(now, Policy::default()).map_err(|error| error.to_string())?;
+        let mut whole = Policy::default();
+        whole.reservation.iops = Some(Iops::from_milli(CAPACITY_MILLI / 2));
+        let owner = harness.gate.add_owner(now, whole).map_err(|error| error.to_string())?;
         for index in 0..volumes {
             let volume =
                 harness.gate.add_volume(now, owner, policy(index + 1, volumes)).map_err(|error| error.to_string())?;

@@ -34,11 +34,23 @@ pub(super) struct Member {
     pub(super) backlogged: bool,
     /// Whether it is in the list of members for which the time of the next decision is to be noted.
     pub(super) awaits_decision: bool,
-    /// Whether its level counts it among those that may go and have a weight.
-    sharing: bool,
+    /// How its level counts it.
+    counted: Counted,
     hold: Option<Hold>,
     /// When a limit last let it pass again; what arrived before that waited for the limit.
     pub(super) released: Tag,
+}
+
+/// What a member is at a moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Counted {
+    /// It has no requests, no weight, or its limit holds it.
+    #[default]
+    Not,
+    /// It may go, has a weight and no reservation.
+    Unreserved,
+    /// It may go, and has a weight and a reservation.
+    Reserved,
 }
 
 /// A limit holds a member.
@@ -117,8 +129,8 @@ pub(super) struct Level {
     /// Without a reservation, and with one.
     by_share: [Line; 2],
     limited: Tournament,
-    /// Members that have a weight and may go.
-    sharing: u32,
+    /// Members of which each is [`Counted`]; the first number means nothing.
+    counts: [u32; 3],
     clock_offset: Tag,
     /// The share tag of the last dispatch by weight. Never decreases, but where it is reset.
     pub(super) virtual_time: ShareTag,
@@ -131,7 +143,7 @@ impl Level {
             reserved: Line::default(),
             by_share: Default::default(),
             limited: Tournament::default(),
-            sharing: 0,
+            counts: [0; 3],
             clock_offset: 0,
             virtual_time: VIRTUAL_START,
             catch_up_max,
@@ -140,7 +152,7 @@ impl Level {
 
     /// The same clocks with no member in any order; the caller settles each of the members anew.
     pub(super) fn emptied<'a>(&self, members: impl Iterator<Item = &'a mut Member>) -> Self {
-        members.for_each(|member| member.sharing = false);
+        members.for_each(|member| member.counted = Counted::Not);
         let Level { clock_offset, virtual_time, catch_up_max, .. } = *self;
         Level { clock_offset, virtual_time, ..Level::new(catch_up_max) }
     }
@@ -206,8 +218,16 @@ impl Level {
                 member.tags.release(released.now - hold.since, hold.virtual_then, &released);
             }
         }
-        let sharing = member.is_ready() && member.tags.is_weighted();
-        self.sharing = self.sharing + u32::from(sharing) - u32::from(core::mem::replace(&mut member.sharing, sharing));
+        let counted = match member.is_ready() && member.tags.is_weighted() {
+            true if member.tags.minimum.is_set() => Counted::Reserved,
+            true => Counted::Unreserved,
+            false => Counted::Not,
+        };
+        if counted != member.counted {
+            let before = core::mem::replace(&mut member.counted, counted);
+            self.counts[before as usize] = self.counts[before as usize].wrapping_sub(1);
+            self.counts[counted as usize] = self.counts[counted as usize].wrapping_add(1);
+        }
     }
 
     /// A member whose limit lets it pass by `now`; [`Level::settle`] puts it back into the orders.
@@ -229,30 +249,35 @@ impl Level {
     /// The member that is furthest behind its share.
     #[inline]
     pub(super) fn first_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
-        let without = self.first_in(false, &members);
-        let with = self.first_in(true, &members);
-        without.into_iter().chain(with).min().map(|(_, _, index)| index)
+        let without = if self.has_unreserved() { self.first_in(false, &members) } else { None };
+        let first = match (without, self.first_in(true, &members)) {
+            (Some(without), Some(with)) => without.min(with),
+            (one, other) => one.or(other)?,
+        };
+        Some(first.2)
     }
 
-    /// The clocks by which member `index` is charged for a request of `cost` served by `right`. Service by weight moves virtual
-    /// time on.
+    /// The clocks by which member `index` is charged for `cost` of service by `right`, in requests of the cost `each`. Service by
+    /// weight moves virtual time on.
     pub(super) fn charge_clocks<'a>(
         &mut self,
         right: Right,
-        cost: u64,
+        (cost, each): (u64, u64),
         now: Tag,
         index: u32,
         members: impl Fn(u32) -> Option<&'a Member>,
     ) -> Clocks {
-        let virtual_time = match right {
-            Right::Reservation => self.debt_base(cost, index, members),
+        let mut clocks = self.clocks(now);
+        let tags = members(index).map(|member| &member.tags);
+        match right {
             Right::Weight => {
-                let share = members(index).map_or(0, |member| member.tags.share_tag());
-                self.virtual_time = self.virtual_time.max(share);
-                self.virtual_time
+                self.virtual_time = self.virtual_time.max(tags.map_or(0, Tags::share_tag));
+                clocks.virtual_time = self.virtual_time;
             }
-        };
-        Clocks { virtual_time, ..self.clocks(now) }
+            Right::Reservation if tags.is_some_and(|tags| tags.is_within_debt(cost, each, self.virtual_time)) => {}
+            Right::Reservation => clocks.virtual_time = self.debt_base(each, index, members),
+        }
+        clocks
     }
 
     /// From where the debt of a member is measured that is served for its reservation: from the turn after the next of the
@@ -262,7 +287,7 @@ impl Level {
     /// a small one. For a member that is alone it is virtual time: it owes nothing to anybody.
     // rule: mclock.debt-cap
     fn debt_base<'a>(&mut self, cost: u64, index: u32, members: impl Fn(u32) -> Option<&'a Member>) -> ShareTag {
-        let first = match self.sharing {
+        let first = match self.counts[Counted::Unreserved as usize] + self.counts[Counted::Reserved as usize] {
             0 => None,
             1 => self.first_by_share(&members).filter(|first| *first != index),
             _ => self.first_by_share(&members),
@@ -272,9 +297,8 @@ impl Level {
     }
 
     /// Whether a member without a reservation may be chosen.
-    #[inline]
-    pub(super) fn has_unreserved<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> bool {
-        self.first_in(false, &members).is_some()
+    pub(super) const fn has_unreserved(&self) -> bool {
+        self.counts[Counted::Unreserved as usize] > 0
     }
 
     #[inline]

@@ -130,7 +130,11 @@ impl Owner {
 
     /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
     // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
+    #[inline]
     pub(super) fn choose_volume(&mut self, right: Right, now: Tag) -> usize {
+        if self.inner.is_none() {
+            return 0;
+        }
         self.release_volumes(now);
         let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
         let members = |index| volume_member(volumes, index);
@@ -161,7 +165,7 @@ impl Owner {
             _ if !tags.is_weighted() => Right::Reservation,
             _ => Right::Weight,
         };
-        let clocks = inner.level.charge_clocks(right, amount.cost, now, index as u32, members);
+        let clocks = inner.level.charge_clocks(right, (amount.cost, amount.cost), now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
         member.tags.charge(right, amount, &clocks, remote.as_deref());
         if inner.level.virtual_time > VIRTUAL_MAX {
@@ -179,11 +183,11 @@ impl Owner {
         member.tags.activate(&inner.level.clocks(now), remote.as_deref());
     }
 
-    /// The tags of a volume, and the clocks by which requests of `cost` that are served for reservations charge them.
-    pub(super) fn volume_tags(&mut self, index: usize, cost: u64, now: Tag) -> Option<(&mut Tags, Clocks)> {
+    /// The tags of a volume, and the clocks of [`Level::charge_clocks`] for service for reservations.
+    pub(super) fn volume_tags(&mut self, index: usize, costs: (u64, u64), now: Tag) -> Option<(&mut Tags, Clocks)> {
         let Owner { inner: Some(inner), volumes, .. } = self else { return None };
         let members = |index| volume_member(volumes, index);
-        let clocks = inner.level.charge_clocks(Right::Reservation, cost, now, index as u32, members);
+        let clocks = inner.level.charge_clocks(Right::Reservation, costs, now, index as u32, members);
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
     }
 

@@ -152,7 +152,7 @@ impl Product {
         let Product { level, owners, floor, .. } = self;
         let members = |index| member(owners, index);
         let due = level.first_due(now, members);
-        let by_weight = due.is_none() || floor.is_owed() && level.has_unreserved(members);
+        let by_weight = due.is_none() || floor.is_owed() && level.has_unreserved();
         let (owner, right) = match due {
             Some(due) if !by_weight => (due, Right::Reservation),
             _ => (level.first_by_share(members)?, Right::Weight),
@@ -197,7 +197,7 @@ impl Product {
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
         let amount = Amount::of(&request, facts);
-        let clocks = level.charge_clocks(right, amount.cost, now, index, |index| member(owners, index));
+        let clocks = level.charge_clocks(right, (amount.cost, amount.cost), now, index, |index| member(owners, index));
         let owner = owners[index as usize].as_mut().expect("as before");
         owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
         let inner_right = owner.charge_volume(volume, right, &amount, now);
@@ -225,13 +225,13 @@ impl Product {
     /// Counts a dispatch for the floor of the weight phase.
     // rule: mclock.weight-floor
     fn note_floor(&mut self, right: Right, cost: u64) {
-        let Product { owners, level, floor, .. } = self;
+        let Product { level, floor, .. } = self;
         if !floor.is_kept() {
             return;
         }
         if right == Right::Weight {
             floor.note_weight(cost);
-        } else if level.has_unreserved(|index| member(owners, index)) {
+        } else if level.has_unreserved() {
             floor.note_reserved(cost);
         }
     }
@@ -348,14 +348,15 @@ impl Scheduler for Product {
         self.note_client(now, index, volume, report);
         let (reserved, beyond) = remote::amounts(report, &self.facts);
         let Product { owners, level, .. } = self;
-        let cost =
-            owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref()).map_or(0, |remote| remote.piece);
-        let clocks = level.charge_clocks(Right::Reservation, cost, now, index, |index| member(owners, index));
+        let remote = owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref());
+        let piece = remote.map_or(0, |remote| remote.piece);
+        let clocks =
+            level.charge_clocks(Right::Reservation, (reserved.cost, piece), now, index, |index| member(owners, index));
         let owner = self.owner_mut(index);
         if let Some(mut remote) = owner.remote.take() {
             remote.note(report);
             owner.member.tags.add_remote(&clocks, &remote, &reserved, &beyond);
-            if let Some((tags, clocks)) = owner.volume_tags(volume, cost, now) {
+            if let Some((tags, clocks)) = owner.volume_tags(volume, (reserved.cost, piece), now) {
                 tags.add_remote(&clocks, &remote, &reserved, &beyond);
             }
             owner.remote = Some(remote);

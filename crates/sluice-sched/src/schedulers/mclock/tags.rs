@@ -339,6 +339,14 @@ impl Tags {
         self.limiter.charge(clocks.now, amount);
     }
 
+    /// Whether the cap on a share's debt is far from `cost` of service in requests of the cost `each`, even if it is measured
+    /// from `virtual_time` and for one server.
+    #[inline]
+    pub(super) const fn is_within_debt(&self, cost: u64, each: u64, virtual_time: ShareTag) -> bool {
+        let debt = self.share.step(each).saturating_mul(SHARE_DEBT_MAX);
+        self.share.raw_tag().saturating_add(self.share.step(cost)) <= virtual_time.saturating_add(debt)
+    }
+
     /// Service that was not given by weight pushes the share at most so far beyond virtual time as `SHARE_DEBT_MAX` requests of
     /// the cost `each`: otherwise a VM served by its reservation for a minute would be left out of the shares for as long. Each
     /// server that it uses has its own part of this debt.
