@@ -290,7 +290,8 @@ fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
 fn refill(tat: Tag, now: Tag, old: Option<(Tag, Tag)>, (rate, ahead): (Tag, Tag)) -> Tag {
     let Some((old_rate, old_ahead)) = old else { return now };
     if tat <= now {
-        return tat;
+        // It was full; a larger burst fills from then on.
+        return tat + (ahead - old_ahead * old_rate / rate).max(0);
     }
     let left = old_ahead - (tat - now).max(0);
     if left >= 0 { now + ahead - (left * old_rate / rate).min(ahead) } else { now + ahead + -left * old_rate / rate }
