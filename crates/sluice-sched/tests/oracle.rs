@@ -359,6 +359,8 @@ struct Oracle {
     /// The floor of the weight phase, in hundredths of a percent, and what it is owed.
     floor: Tag,
     owed: Tag,
+    /// What the last batch, or single request, of the weight phase took of that.
+    weight_batch: Tag,
     batch: Option<Batch>,
 }
 
@@ -379,6 +381,7 @@ impl Oracle {
             v: 0,
             floor: 200,
             owed: 0,
+            weight_batch: 0,
             batch: None,
         }
     }
@@ -510,10 +513,13 @@ impl Oracle {
     fn take(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, reserved: bool) -> Request {
         let request = self.head(owner, Some(volume)).expect("chosen");
         let amount = Amount::of(&request, &self.facts);
+        // What follows in a batch was not chosen, and does not move virtual time.
+        let is_chosen = self.batch.is_none();
         // The floor of the weight phase.
         if !reserved {
             let served = amount.raw * (10_000 - self.floor);
-            self.owed = (self.owed - served).max(-served);
+            self.weight_batch = served + if is_chosen { 0 } else { self.weight_batch };
+            self.owed = (self.owed - served).max(-self.weight_batch);
         } else if self.unreserved_waits() {
             self.owed += amount.raw * self.floor;
         }

@@ -241,12 +241,12 @@ impl Product {
     /// Counts a dispatch for the floor of the weight phase.
     // rule: mclock.weight-floor
     fn note_floor(&mut self, right: Right, cost: u64) {
-        let Product { owners, level, floor, .. } = self;
+        let Product { owners, level, floor, batch, .. } = self;
         if !floor.is_kept() {
             return;
         }
         if right == Right::Weight {
-            floor.note_weight(cost);
+            floor.note_weight(cost, batch.is_some());
         } else if level.has_unreserved(|index| member(owners, index)) {
             floor.note_reserved(cost);
         }
