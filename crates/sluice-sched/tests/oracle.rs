@@ -530,14 +530,14 @@ impl Oracle {
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
         let vm = self.vm(owner);
-        if !reserved {
+        if !reserved && is_chosen {
             v = v.max(vm.level.share);
         }
         vm.level.charge(now, amount, reserved, v.max(line), vm.client);
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);
-        if !inner_reserved {
+        if !inner_reserved && is_chosen {
             inner_v = inner_v.max(level.share);
         }
         level.charge(now, amount, inner_reserved, inner_v, vm.client);

@@ -116,7 +116,7 @@ pub(super) struct Level {
     by_share: [Line; 2],
     limited: Tournament,
     clock_offset: Tag,
-    /// The share tag of the last dispatch by weight. Never decreases, but where it is reset.
+    /// The share tag of the member that was last chosen by weight. Never decreases, but where it is reset.
     pub(super) virtual_time: ShareTag,
     catch_up_max: Tag,
 }
@@ -224,6 +224,19 @@ impl Level {
         let without = self.first_in(false, &members);
         let with = self.first_in(true, &members);
         without.into_iter().chain(with).min().map(|(_, _, index)| index)
+    }
+
+    /// The same, and it is served now: virtual time comes to its tag.
+    ///
+    /// What follows it in a batch does not move virtual time. It would overtake the tags of those that wait, by a whole batch of
+    /// the member with the lowest weight, and a member that wakes then would stand behind all of them.
+    // rule: mclock.virtual-time
+    #[inline]
+    pub(super) fn choose_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
+        let chosen = self.first_by_share(&members)?;
+        let tag = members(chosen).map_or(0, |member| member.tags.share_tag());
+        self.virtual_time = self.virtual_time.max(tag);
+        Some(chosen)
     }
 
     /// Whether a member without a reservation may be chosen.

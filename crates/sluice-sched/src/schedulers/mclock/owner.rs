@@ -135,9 +135,9 @@ impl Owner {
         let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
         let members = |index| volume_member(volumes, index);
         let chosen = match right {
-            Right::Reservation => inner.level.first_due(now, members).or_else(|| inner.level.first_by_share(members)),
+            Right::Reservation => inner.level.first_due(now, members).or_else(|| inner.level.choose_by_share(members)),
             // A volume without weight has no place among the others; where it is alone it goes when it is due.
-            Right::Weight => inner.level.first_by_share(members).or_else(|| inner.level.first_due(now, members)),
+            Right::Weight => inner.level.choose_by_share(members).or_else(|| inner.level.first_due(now, members)),
         };
         chosen.expect("a VM that may pass has a volume that may") as usize
     }
@@ -154,17 +154,13 @@ impl Owner {
     pub(super) fn charge_volume(&mut self, index: usize, right: Right, amount: &Amount, now: Tag) -> Option<Right> {
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return None };
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        let mut clocks = inner.level.clocks(now);
+        let clocks = inner.level.clocks(now);
         let is_due = member.tags.minimum.due().is_some_and(|due| due <= clocks.due_now);
         let right = match right {
             Right::Reservation if is_due => Right::Reservation,
             _ if !member.tags.is_weighted() => Right::Reservation,
             _ => Right::Weight,
         };
-        if right == Right::Weight {
-            inner.level.virtual_time = inner.level.virtual_time.max(member.tags.share_tag());
-            clocks.virtual_time = inner.level.virtual_time;
-        }
         member.tags.charge(right, amount, &clocks, remote.as_deref());
         if inner.level.virtual_time > VIRTUAL_MAX {
             let by = inner.level.rebase();

@@ -5,8 +5,8 @@
 //! dispatch moves the tags, `floor.rs` leaves a part to the weight phase, `remote.rs` counts what VMs
 //! got at other servers. A decision costs O(log VMs + log volumes of the VM).
 //!
-//! Virtual time is the share tag of the last weight-phase dispatch. It never goes back, and starts again when the gate is idle,
-//! unless clients report service at other servers.
+//! Virtual time is the share tag of the VM that was last chosen by weight. It never goes back, and starts again when the gate is
+//! idle, unless clients report service at other servers.
 
 use crate::few::Few;
 use crate::gate::RemoteService;
@@ -155,7 +155,7 @@ impl Product {
         let by_weight = due.is_none() || floor.is_owed() && level.has_unreserved(members);
         let (owner, right) = match due {
             Some(due) if !by_weight => (due, Right::Reservation),
-            _ => (level.first_by_share(members)?, Right::Weight),
+            _ => (level.choose_by_share(members)?, Right::Weight),
         };
         let volume = self.owner_mut(owner).choose_volume(right, now);
         Some((owner, volume, right))
@@ -210,9 +210,6 @@ impl Product {
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
         let amount = Amount::of(&request, facts);
-        if right == Right::Weight {
-            level.virtual_time = level.virtual_time.max(owner.member.tags.share_tag());
-        }
         let mut clocks = level.clocks(now);
         clocks.virtual_time = clocks.virtual_time.max(debt_base);
         owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
