@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: what a client, a guest or an operator can send, sent at random.
+//! `cargo xtask fuzz`: what a client, a guest or an operator can send, sent at random; and calls to the core at random.
 //!
 //! The targets are the files of `fuzz/fuzz_targets`; each starts from its folder in `fuzz/seeds`, which holds what a
 //! well-behaved peer sends and what once failed. What a run finds on its way stays in `fuzz/corpus`, outside of git. A
@@ -16,7 +16,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks --cfg fuzzing";
 
-/// Fuzz what clients, guests and operators send. Needs a C++ compiler.
+/// Fuzz what clients, guests and operators send, and the core. Needs a C++ compiler.
 #[derive(clap::Args)]
 pub(crate) struct Fuzz {
     /// Which targets; all without it.

@@ -157,6 +157,39 @@ fn q7_services_by_weight_differ_by_one_request_of_each_at_most() {
     assert!((0.99..=1.0).contains(&most), "dispatched work: {most} of the bound, which is tight");
 }
 
+/// A VM of the lowest weight has a batch. Virtual time went on by all of it, and who woke then waited for as long as the
+/// others took for as much: 7 s here.
+// rule: mclock.virtual-time, mclock.batch
+#[test]
+fn who_woke_after_a_batch_of_a_light_vm_waited_behind_all_others() {
+    let light_and_heavy = [1, 1000, 1000].map(Policy::weighted);
+    for of_volumes in [false, true] {
+        let mut world = World::simple(&product().with("batch", Value::Integer(8)), 1, 1000);
+        let vm = world.vm(Policy::default());
+        let places = light_and_heavy.map(|policy| match of_volumes {
+            true => (vm, world.volume(vm, policy)),
+            false => (world.vm(policy), VolumeId(0)),
+        });
+        let streams = places.map(|(owner, volume)| {
+            world.source(Source::new(owner, volume, Pattern::Manual).places(Places::Contiguous))
+        });
+        let served = |world: &World| streams.map(|stream| world.sources[stream].finished);
+        for stream in [0, 1] {
+            (0..200).for_each(|_| assert!(world.ask(streams[stream])));
+        }
+        world.pump();
+        world.run_until(millis(40));
+        let before = served(&world);
+        assert!(before[0] == 8 && before[1] >= 30, "{before:?}");
+        (0..200).for_each(|_| assert!(world.ask(streams[2])));
+        world.pump();
+        world.run_until(millis(140));
+        let after = served(&world);
+        let [heavy, woken] = [after[1] - before[1], after[2]];
+        assert!(heavy.abs_diff(woken) <= 16, "volumes: {of_volumes}, {heavy} and {woken}");
+    }
+}
+
 // rule: sfqd.cost
 #[test]
 fn a_large_request_counts_as_many_unless_all_count_one() {

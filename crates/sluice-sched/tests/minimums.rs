@@ -6,6 +6,7 @@ use common::analysis::{bytes, cost};
 use common::*;
 use proptest::prelude::*;
 use sluice_sched::gate::GateSettings;
+use sluice_sched::params::Value;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
@@ -181,6 +182,24 @@ fn a_vm_without_a_reservation_got_nothing_while_reservations_took_all_of_the_dev
     let vms = vms.map(|policy| world.busy(policy, Pattern::Closed(32)));
     world.run_until(secs(20));
     assert!(world.rates(&vms, secs(2), secs(20))[1] <= 0.1, "without a floor");
+}
+
+// rule: mclock.weight-floor, mclock.batch
+#[test]
+fn the_floor_gave_a_whole_batch_for_each_request_that_it_owed() {
+    for (batch, floor) in [(1, 2), (8, 2), (8, 10)] {
+        let subject = product().with("batch", Value::Integer(batch)).text("weight_floor", &format!("{floor}%"));
+        let mut world = World::simple(&subject, 1, 1000);
+        let reserved = 1000 - 10 * floor;
+        let vms = [Policy::weighted(100).reserving(reserved), Policy::weighted(100)].map(|policy| {
+            let vm = world.vm(policy);
+            world.source(Source::new(vm, VolumeId(0), Pattern::Closed(32)).places(Places::Contiguous));
+            vm
+        });
+        world.run_until(secs(20));
+        let rates = world.rates(&vms, secs(2), secs(20));
+        assert!(rates[0] >= reserved as f64 - 1.0, "{rates:?}, batches of {batch}, a floor of {floor} %");
+    }
 }
 
 // rule: mclock.weight-floor, mclock.catch-up-cap

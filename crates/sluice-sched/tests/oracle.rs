@@ -312,7 +312,8 @@ fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
 fn refill(tat: Tag, now: Tag, old: Option<(Tag, Tag)>, (rate, ahead): (Tag, Tag)) -> Tag {
     let Some((old_rate, old_ahead)) = old else { return now };
     if tat <= now {
-        return tat;
+        // It was full; a larger burst fills from then on.
+        return tat + (ahead - old_ahead * old_rate / rate).max(0);
     }
     let left = old_ahead - (tat - now).max(0);
     if left >= 0 { now + ahead - (left * old_rate / rate).min(ahead) } else { now + ahead + -left * old_rate / rate }
@@ -380,6 +381,8 @@ struct Oracle {
     /// The floor of the weight phase, in hundredths of a percent, and what it is owed.
     floor: Tag,
     owed: Tag,
+    /// What the last batch, or single request, of the weight phase took of that.
+    weight_batch: Tag,
     batch: Option<Batch>,
 }
 
@@ -400,6 +403,7 @@ impl Oracle {
             v: 0,
             floor: 200,
             owed: 0,
+            weight_batch: 0,
             batch: None,
         }
     }
@@ -550,10 +554,13 @@ impl Oracle {
     fn take(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, reserved: bool) -> Request {
         let request = self.head(owner, Some(volume)).expect("chosen");
         let amount = Amount::of(&request, &self.facts);
+        // What follows in a batch was not chosen, and does not move virtual time.
+        let is_chosen = self.batch.is_none();
         // The floor of the weight phase.
         if !reserved {
             let served = amount.raw * (10_000 - self.floor);
-            self.owed = (self.owed - served).max(-served);
+            self.weight_batch = served + if is_chosen { 0 } else { self.weight_batch };
+            self.owed = (self.owed - served).max(-self.weight_batch);
         } else if self.unreserved_waits() {
             self.owed += amount.raw * self.floor;
         }
@@ -561,14 +568,14 @@ impl Oracle {
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
         let vm = self.vm(owner);
-        if !reserved {
+        if !reserved && is_chosen {
             v = v.max(vm.level.share);
         }
         vm.level.charge(now, amount, reserved, if reserved { line } else { v }, vm.client);
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);
-        if !inner_reserved {
+        if !inner_reserved && is_chosen {
             inner_v = inner_v.max(level.share);
         }
         let base = if inner_reserved { inner_line } else { inner_v };

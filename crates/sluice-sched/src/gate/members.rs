@@ -184,6 +184,11 @@ impl Members {
         self.member(owner).map(|member| &member.policy)
     }
 
+    /// The policies of an owner and its volumes.
+    pub(super) fn policies(&self, owner: OwnerId) -> Option<(Policy, &[(VolumeId, Policy)])> {
+        self.member(owner).map(|member| (member.policy, member.volumes.as_slice()))
+    }
+
     pub(super) fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
         self.member(owner).map(|member| &member.account)
     }

@@ -289,12 +289,29 @@ impl Gate {
     ) -> Result<(), ChangeError> {
         self.members.check(owner, &policy, volumes)?;
         self.scheduler.configure(now, Change::SetOwner { owner, policy })?;
+        for (place, &(volume, policy)) in volumes.iter().enumerate() {
+            if let Err(error) = self.scheduler.configure(now, Change::SetVolume { owner, volume, policy }) {
+                self.restore_policies(now, owner, &volumes[..place]);
+                return Err(error);
+            }
+        }
         self.members.set_owner(owner, policy);
         for &(volume, policy) in volumes {
-            self.scheduler.configure(now, Change::SetVolume { owner, volume, policy })?;
             self.members.set_volume(owner, volume, policy);
         }
         Ok(())
+    }
+
+    /// Gives the scheduler back the policies of an owner and these volumes, because it has refused that of another volume.
+    fn restore_policies(&mut self, now: Instant, owner: OwnerId, changed: &[(VolumeId, Policy)]) {
+        let (policy, volumes) = self.members.policies(owner).expect("its new policies have been checked");
+        let mut changes = vec![Change::SetOwner { owner, policy }];
+        for &(volume, policy) in volumes.iter().filter(|(known, _)| changed.iter().any(|(volume, _)| volume == known)) {
+            changes.push(Change::SetVolume { owner, volume, policy });
+        }
+        for change in changes {
+            self.scheduler.configure(now, change).expect("a scheduler takes a policy that it had");
+        }
     }
 
     /// A new volume of an owner, with a policy of its own inside the owner's.

@@ -250,6 +250,28 @@ fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
     assert_eq!(log.0.last().map(|s| (s.token, s.request.length)), Some((4, 4096)));
 }
 
+#[test]
+fn a_refused_policy_of_a_volume_leaves_the_policies_of_its_owner_as_they_were() {
+    let (mut gate, now) = (gate("netback", 8), Instant::ZERO);
+    let limited = |kib: u64| {
+        let limit = crate::Limit { iops: None, bytes: Some(crate::ByteRate::per_second(kib << 10)) };
+        Policy { limit, ..Policy::default() }
+    };
+    let owner = gate.add_owner(now, limited(1)).unwrap();
+    let volumes = [(); 2].map(|()| gate.add_volume(now, owner, Policy::default()).unwrap());
+    let inner = [(volumes[0], limited(3)), (volumes[1], Policy::default().limited(5))];
+    assert!(matches!(gate.set_policies(now, owner, limited(2), &inner), Err(ChangeError::CountsBytes { .. })));
+    assert_eq!(gate.policy(owner), Some(&limited(1)));
+    // 1 KiB/s are 51 bytes per window of 50 ms, 2 KiB/s are 102. What is left of the first window goes, then all of a new one.
+    let later = now + core::time::Duration::from_secs(1);
+    for token in 0..4 {
+        gate.insert(later, &arrival(owner, volumes[0], Kind::Read, 51, token)).unwrap();
+    }
+    let mut log = Log(Vec::new());
+    let _ = gate.pump(later, &mut log);
+    assert_eq!((log.0.len(), gate.queued()), (2, 2));
+}
+
 // rule: gate.merge-max
 #[test]
 fn a_merged_request_is_never_longer_than_a_length_can_say() {

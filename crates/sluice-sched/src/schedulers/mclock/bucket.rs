@@ -32,8 +32,9 @@ impl Bucket {
             return;
         }
         if before.meter.raw_tag() <= now {
-            // It was full; what other servers report belongs to the time since then.
-            return self.meter.set(before.meter.raw_tag());
+            // It was full; what other servers report belongs to the time since then, and so does what a larger burst gives.
+            let more = self.ahead.saturating_sub(before.meter.convert(before.ahead, spacing));
+            return self.meter.set(before.meter.raw_tag().saturating_add(more));
         }
         let used = before.meter.raw_tag().saturating_sub(now);
         let tag = if used <= before.ahead {
@@ -89,6 +90,23 @@ mod tests {
         assert_eq!(bucket.eligible_at(), SECOND + SECOND / 100, "the rate acts at once, the burst fills again");
         bucket.set(Spacing::NONE, 0, SECOND);
         assert_eq!(bucket.eligible_at(), 0);
+    }
+
+    /// So does the burst of a client whose reports name one server and two in turn.
+    #[test]
+    fn a_burst_that_shrinks_and_grows_gave_what_was_used_back() {
+        let mut bucket = Bucket::default();
+        bucket.set(rate(10), 20 << 16, SECOND);
+        let passed = (0..100).take_while(|_| {
+            bucket.set(rate(10), 10 << 16, SECOND);
+            bucket.set(rate(10), 20 << 16, SECOND);
+            let passes = bucket.eligible_at() <= SECOND;
+            bucket.charge(SECOND, 1 << 16);
+            passes
+        });
+        assert_eq!(passed.count(), 11, "what the smaller burst allows, and the one that may go anyway");
+        bucket.set(rate(10), 20 << 16, 9 * SECOND);
+        assert!(bucket.eligible_at() <= 9 * SECOND, "time fills it again");
     }
 
     #[test]

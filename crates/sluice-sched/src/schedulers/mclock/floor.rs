@@ -14,14 +14,16 @@ use crate::units::Percent;
 pub(super) struct Floor {
     /// In hundredths of a percent.
     part: i64,
-    /// What the weight phase is owed: in raw cost units times 10,000. Never less than minus one request, so that what it got
-    /// while it had plenty does not count against it.
+    /// What the weight phase is owed: in raw cost units times 10,000. Never less than minus one request, or one batch, so that
+    /// what it got while it had plenty does not count against it.
     owed: i64,
+    /// What its last batch, or single request, took of that.
+    batch: i64,
 }
 
 impl Floor {
     pub(super) fn new(part: Percent) -> Self {
-        Floor { part: part.hundredths() as i64, owed: 0 }
+        Floor { part: part.hundredths() as i64, owed: 0, batch: 0 }
     }
 
     pub(super) const fn is_kept(&self) -> bool {
@@ -38,9 +40,11 @@ impl Floor {
         self.owed = self.owed.saturating_add((cost as i64).saturating_mul(self.part));
     }
 
-    /// A request was served by weight.
-    pub(super) fn note_weight(&mut self, cost: u64) {
+    /// A request was served by weight; `goes_on`: in a batch with the one before. All of a batch counts, else the weight phase
+    /// would have a batch where a request is owed to it.
+    pub(super) fn note_weight(&mut self, cost: u64, goes_on: bool) {
         let served = (cost as i64).saturating_mul(10_000 - self.part);
-        self.owed = self.owed.saturating_sub(served).max(-served);
+        self.batch = if goes_on { self.batch.saturating_add(served) } else { served };
+        self.owed = self.owed.saturating_sub(served).max(-self.batch);
     }
 }

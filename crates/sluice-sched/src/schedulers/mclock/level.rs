@@ -132,7 +132,7 @@ pub(super) struct Level {
     /// Members of which each is [`Counted`]; the first number means nothing.
     counts: [u32; 3],
     clock_offset: Tag,
-    /// The share tag of the last dispatch by weight. Never decreases, but where it is reset.
+    /// The share tag of the member that was last chosen by weight. Never decreases, but where it is reset.
     pub(super) virtual_time: ShareTag,
     catch_up_max: Tag,
 }
@@ -257,8 +257,7 @@ impl Level {
         Some(first.2)
     }
 
-    /// The clocks by which member `index` is charged for `cost` of service by `right`, in requests of the cost `each`. Service by
-    /// weight moves virtual time on.
+    /// The clocks by which member `index` is charged for `cost` of service by `right`, in requests of the cost `each`.
     pub(super) fn charge_clocks<'a>(
         &mut self,
         right: Right,
@@ -268,14 +267,9 @@ impl Level {
         members: impl Fn(u32) -> Option<&'a Member>,
     ) -> Clocks {
         let mut clocks = self.clocks(now);
-        let tags = members(index).map(|member| &member.tags);
-        match right {
-            Right::Weight => {
-                self.virtual_time = self.virtual_time.max(tags.map_or(0, Tags::share_tag));
-                clocks.virtual_time = self.virtual_time;
-            }
-            Right::Reservation if tags.is_some_and(|tags| tags.is_within_debt(cost, each, self.virtual_time)) => {}
-            Right::Reservation => clocks.virtual_time = self.debt_base(each, index, members),
+        let within = |member: &Member| member.tags.is_within_debt(cost, each, self.virtual_time);
+        if right == Right::Reservation && !members(index).is_some_and(within) {
+            clocks.virtual_time = self.debt_base(each, index, members);
         }
         clocks
     }
@@ -294,6 +288,19 @@ impl Level {
         };
         let base = first.and_then(members).map_or(0, |first| first.tags.share_tag_after(cost));
         base.max(self.virtual_time)
+    }
+
+    /// The same, and it is served now: virtual time comes to its tag.
+    ///
+    /// What follows it in a batch does not move virtual time. It would overtake the tags of those that wait, by a whole batch of
+    /// the member with the lowest weight, and a member that wakes then would stand behind all of them.
+    // rule: mclock.virtual-time
+    #[inline]
+    pub(super) fn choose_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
+        let chosen = self.first_by_share(&members)?;
+        let tag = members(chosen).map_or(0, |member| member.tags.share_tag());
+        self.virtual_time = self.virtual_time.max(tag);
+        Some(chosen)
     }
 
     /// Whether a member without a reservation may be chosen.

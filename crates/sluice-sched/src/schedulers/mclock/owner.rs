@@ -139,9 +139,9 @@ impl Owner {
         let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
         let members = |index| volume_member(volumes, index);
         let chosen = match right {
-            Right::Reservation => inner.level.first_due(now, members).or_else(|| inner.level.first_by_share(members)),
+            Right::Reservation => inner.level.first_due(now, members).or_else(|| inner.level.choose_by_share(members)),
             // A volume without weight has no place among the others; where it is alone it goes when it is due.
-            Right::Weight => inner.level.first_by_share(members).or_else(|| inner.level.first_due(now, members)),
+            Right::Weight => inner.level.choose_by_share(members).or_else(|| inner.level.first_due(now, members)),
         };
         chosen.expect("a VM that may pass has a volume that may") as usize
     }

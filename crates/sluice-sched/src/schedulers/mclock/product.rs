@@ -5,8 +5,8 @@
 //! dispatch moves the tags, `floor.rs` leaves a part to the weight phase, `remote.rs` counts what VMs
 //! got at other servers. A decision costs O(log VMs + log volumes of the VM).
 //!
-//! Virtual time is the share tag of the last weight-phase dispatch. It never goes back, and starts again when the gate is idle,
-//! unless clients report service at other servers.
+//! Virtual time is the share tag of the VM that was last chosen by weight. It never goes back, and starts again when the gate is
+//! idle, unless clients report service at other servers.
 
 use crate::few::Few;
 use crate::gate::RemoteService;
@@ -155,7 +155,7 @@ impl Product {
         let by_weight = due.is_none() || floor.is_owed() && level.has_unreserved();
         let (owner, right) = match due {
             Some(due) if !by_weight => (due, Right::Reservation),
-            _ => (level.first_by_share(members)?, Right::Weight),
+            _ => (level.choose_by_share(members)?, Right::Weight),
         };
         let volume = self.owner_mut(owner).choose_volume(right, now);
         Some((owner, volume, right))
@@ -225,12 +225,12 @@ impl Product {
     /// Counts a dispatch for the floor of the weight phase.
     // rule: mclock.weight-floor
     fn note_floor(&mut self, right: Right, cost: u64) {
-        let Product { level, floor, .. } = self;
+        let Product { level, floor, batch, .. } = self;
         if !floor.is_kept() {
             return;
         }
         if right == Right::Weight {
-            floor.note_weight(cost);
+            floor.note_weight(cost, batch.is_some());
         } else if level.has_unreserved() {
             floor.note_reserved(cost);
         }

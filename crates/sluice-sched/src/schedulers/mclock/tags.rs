@@ -228,7 +228,7 @@ pub(super) struct Clocks {
     pub(super) now: Tag,
     /// The present on the clock of the reservations.
     pub(super) due_now: Tag,
-    /// The share tag of the last dispatch by weight.
+    /// The share tag of the member that was last chosen by weight.
     pub(super) virtual_time: ShareTag,
 }
 

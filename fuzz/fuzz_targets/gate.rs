@@ -1,0 +1,15 @@
+//! Any bytes as the life of a gate: schedulers, policies, requests, clients, devices and time.
+//!
+//! The first byte chooses between two kinds of runs. In a free run anything may happen in any order; what every scheduler
+//! owes its gate is checked ([`gate::watched`], [`gate::ledger`]). In a regular run the device keeps its capacity, no
+//! client lies, and the reservations fit; there each backlogged VM must get its reservation ([`gate::regular`]).
+//!
+//! Each input runs twice, and both runs must do the same. With `SLUICE_FUZZ_PRINT` set, the first run prints what it does.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "gate/mod.rs"]
+mod gate;
+
+fuzz_target!(|data: &[u8]| gate::run(data));

@@ -1,0 +1,101 @@
+//! Shares by weight: while two VMs have requests queued, what they were dispatched, each over its weight, stays together.
+//!
+//! In every interval in which both are backlogged the difference is at most one request of each, or one batch of each where
+//! a scheduler makes batches, and what an idle VM may save up. \[sfq\] Theorem 1; it holds whatever the device does.
+//!
+//! Service is counted in the scheduler's own units of virtual time, so that its rounding is not taken for an error.
+
+use std::collections::BTreeMap;
+
+use sluice_sched::tag::Spacing;
+use sluice_sched::{Cost, OwnerId, Policy, Weight};
+
+/// A VM that is served by its weight alone.
+#[derive(Debug)]
+struct Flow {
+    spacing: Spacing,
+    /// The largest request that was queued, and what the VM may have saved up, in units of virtual time.
+    largest: u64,
+    credit: u64,
+    /// The last request that was dispatched.
+    last: u64,
+    served: i128,
+}
+
+/// The backlogged VMs that are served by their weights alone.
+#[derive(Debug)]
+pub struct Fairness {
+    flows: BTreeMap<OwnerId, Flow>,
+    /// What the last request of a VM that had none queued for a while took: so far its clock may be ahead when it comes back.
+    ahead: BTreeMap<OwnerId, u64>,
+    /// The least and the greatest difference of service of two flows since both are backlogged.
+    ranges: BTreeMap<(OwnerId, OwnerId), (i128, i128)>,
+    /// Requests in a batch.
+    batch: u64,
+    /// Each request counts 1.
+    by_request: bool,
+}
+
+impl Fairness {
+    pub fn new(batch: u64, by_request: bool) -> Self {
+        let (flows, ahead) = (BTreeMap::new(), BTreeMap::new());
+        Fairness { flows, ahead, ranges: BTreeMap::new(), batch, by_request }
+    }
+
+    /// A VM is backlogged from now on. `has_credit`: it may have saved up its idle credit.
+    pub fn start(&mut self, owner: OwnerId, policy: &Policy, has_credit: bool) {
+        let weight = policy.effective_weight().unwrap_or(Weight::MIN);
+        let spacing = Spacing::of_weight(Some(weight));
+        let saved = if has_credit { u64::from(policy.idle_credit) } else { 0 };
+        let credit = spacing.of(saved << Cost::SHIFT);
+        // Under another policy it is still as far ahead as its largest request, or behind as its credit, has put it.
+        let (largest, known) = self.flows.get(&owner).map_or((0, 0), |flow| (flow.largest, flow.credit));
+        let credit = credit.max(known);
+        self.stop(owner);
+        let largest = largest.max(self.ahead.get(&owner).copied().unwrap_or(0));
+        for (other, flow) in &self.flows {
+            let difference = if *other < owner { flow.served } else { -flow.served };
+            self.ranges.insert((owner.min(*other), owner.max(*other)), (difference, difference));
+        }
+        self.flows.insert(owner, Flow { spacing, largest, credit, last: largest, served: 0 });
+    }
+
+    /// A VM is not backlogged any more, or something else than its weight counts.
+    pub fn stop(&mut self, owner: OwnerId) {
+        if let Some(flow) = self.flows.remove(&owner) {
+            self.ahead.insert(owner, flow.last);
+            self.ranges.retain(|(one, other), _| *one != owner && *other != owner);
+        }
+    }
+
+    /// A VM has this request queued.
+    pub fn note(&mut self, owner: OwnerId, cost: Cost) {
+        let cost = if self.by_request { Cost::ONE } else { cost };
+        if let Some(flow) = self.flows.get_mut(&owner) {
+            flow.largest = flow.largest.max(flow.spacing.of(u64::from(cost.raw())));
+        }
+    }
+
+    /// A VM was dispatched a request. Returns the VM that is too far behind or ahead, if there is one.
+    pub fn serve(&mut self, owner: OwnerId, cost: Cost) -> Result<(), String> {
+        let Fairness { flows, ranges, batch, by_request, .. } = self;
+        let Some(flow) = flows.get_mut(&owner) else { return Ok(()) };
+        let step = flow.spacing.of(u64::from(if *by_request { Cost::ONE } else { cost }.raw()));
+        flow.served += i128::from(step);
+        flow.last = step;
+        for ((one, other), (least, most)) in ranges.iter_mut() {
+            if *one != owner && *other != owner {
+                continue;
+            }
+            let (first, second) = (&flows[one], &flows[other]);
+            let difference = first.served - second.served;
+            (*least, *most) = ((*least).min(difference), (*most).max(difference));
+            let of = |flow: &Flow| i128::from(flow.largest) * i128::from(*batch) + i128::from(flow.credit);
+            let bound = of(first) + of(second);
+            if *most - *least > bound {
+                return Err(format!("{one:?} and {other:?} are {} apart, at most {bound}", *most - *least));
+            }
+        }
+        Ok(())
+    }
+}

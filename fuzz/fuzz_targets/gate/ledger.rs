@@ -1,0 +1,230 @@
+//! What became of each arrival: each part is dispatched at most once, each arrival finishes exactly once, and the accounts
+//! that the gate keeps of each VM agree.
+
+use sluice_sched::gate::{Finished, Outcome, OwnerAccount, Part, Service};
+use sluice_sched::{Arrival, CostModel, Kind, OwnerId, Policy, Request, Scope, VolumeId};
+
+/// Most pieces of one arrival.
+pub const PIECES_MAX: u32 = 64;
+
+/// One arrival. Its token is its place in the ledger.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub arrival: Arrival,
+    pub server: usize,
+    /// Which of the server's homes it belongs to.
+    pub home: usize,
+    piece_max: u32,
+    pieces: u32,
+    /// Pieces that were dispatched, one bit each.
+    sent: u64,
+    completed: u32,
+    failed: u32,
+    cancelled: u32,
+    is_finished: bool,
+}
+
+/// What the gate must have counted of a VM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub arrived: u64,
+    pub pieces: u64,
+    pub dispatched: u64,
+    pub completed: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    pub bytes: u64,
+    pub cost: u64,
+}
+
+/// A VM at one server.
+#[derive(Debug)]
+pub struct Home {
+    pub owner: OwnerId,
+    pub vm: usize,
+    pub is_present: bool,
+    pub policy: Policy,
+    pub volumes: Vec<(VolumeId, Policy)>,
+    pub counts: Counts,
+}
+
+impl Counts {
+    pub fn waiting(&self) -> u64 {
+        self.pieces - self.dispatched - self.cancelled
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.dispatched - self.completed - self.failed
+    }
+
+    /// S1 by VM.
+    pub fn check(&self, account: &OwnerAccount) {
+        let known = Counts {
+            arrived: account.arrived,
+            pieces: u64::from(account.waiting) + account.cancelled + account.dispatched.iter().sum::<u64>(),
+            dispatched: account.dispatched.iter().sum(),
+            completed: account.completed.iter().sum(),
+            failed: account.failed,
+            cancelled: account.cancelled,
+            bytes: account.bytes,
+            cost: account.cost,
+        };
+        assert_eq!(&known, self, "S1: the gate counts otherwise");
+        assert_eq!(u64::from(account.in_flight), self.in_flight(), "S1: in flight");
+        assert_eq!(account.waits.iter().sum::<u64>(), self.dispatched, "S1: what requests waited for");
+        assert_eq!(account.queue_time.count(), self.dispatched, "S1: queue times");
+        assert_eq!(account.service_time.count(), self.completed + self.failed, "S1: service times");
+    }
+}
+
+/// All arrivals of a run.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    entries: Vec<Entry>,
+    /// Pieces of all of them.
+    pub pieces: u32,
+}
+
+impl Entry {
+    fn piece_len(&self, index: u32) -> u32 {
+        (self.arrival.length - index * self.piece_max).min(self.piece_max)
+    }
+
+    fn is_over(&self) -> bool {
+        self.completed + self.failed + self.cancelled == self.pieces
+    }
+
+    fn waiting(&self) -> u32 {
+        self.pieces - self.sent.count_ones() - self.cancelled
+    }
+
+    fn is_in(&self, server: usize, scope: Scope) -> bool {
+        let Arrival { owner, volume, .. } = self.arrival;
+        self.server == server
+            && match scope {
+                Scope::Owner(of) => of == owner,
+                Scope::Volume(of, inner) => of == owner && inner == volume,
+            }
+    }
+}
+
+/// How many pieces the gate makes of a request.
+pub fn pieces(length: u32, piece_max: u32) -> u32 {
+    length.div_ceil(piece_max).max(1)
+}
+
+impl Ledger {
+    /// The token of the next arrival.
+    pub fn next_token(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    pub fn entry(&self, token: u32) -> &Entry {
+        &self.entries[token as usize]
+    }
+
+    /// The gate has taken an arrival; its token is the next one.
+    pub fn accept(&mut self, arrival: Arrival, server: usize, home: usize, piece_max: u32) -> u32 {
+        assert_eq!(arrival.token, self.next_token());
+        let pieces = pieces(arrival.length, piece_max);
+        let (sent, completed, failed, cancelled, is_finished) = (0, 0, 0, 0, false);
+        let entry = Entry { arrival, server, home, piece_max, pieces, sent, completed, failed, cancelled, is_finished };
+        self.entries.push(entry);
+        self.pieces += pieces;
+        pieces
+    }
+
+    /// The gate has submitted these parts as one request. Returns the homes that they belong to.
+    pub fn submit(&mut self, server: usize, request: &Request, parts: &[Part]) -> usize {
+        let (mut offset, mut home) = (request.offset, None);
+        for part in parts {
+            let entry = &mut self.entries[part.token as usize];
+            let Arrival { owner, volume, kind, .. } = entry.arrival;
+            let index = part.skip / entry.piece_max;
+            assert!(entry.server == server && !entry.is_finished, "S1: {part:?} of {entry:?} is submitted");
+            assert!(
+                (owner, volume, kind) == (request.owner, request.volume, request.kind),
+                "S1: {request:?}, {entry:?}"
+            );
+            assert!(part.skip.is_multiple_of(entry.piece_max) && index < entry.pieces, "S1: {part:?} of {entry:?}");
+            assert_eq!(part.length, entry.piece_len(index), "S1: {part:?} of {entry:?}");
+            assert_eq!(entry.sent & 1 << index, 0, "S1: {part:?} of {entry:?} is submitted twice");
+            let begins = entry.arrival.offset.saturating_add(u64::from(part.skip));
+            assert_eq!(begins, offset, "{part:?} of {entry:?} lies elsewhere in {request:?}");
+            offset = offset.saturating_add(u64::from(part.length));
+            entry.sent |= 1 << index;
+            home = Some(entry.home);
+        }
+        let length: u64 = parts.iter().map(|part| u64::from(part.length)).sum();
+        assert_eq!(length, u64::from(request.length), "S1: {request:?} of {parts:?}");
+        home.expect("a submission has a part")
+    }
+
+    /// A part has left the device.
+    pub fn complete(&mut self, model: &CostModel, part: &Part, ok: bool, counts: &mut Counts) {
+        let entry = &mut self.entries[part.token as usize];
+        let kind = entry.arrival.kind;
+        if !ok {
+            entry.failed += 1;
+            counts.failed += 1;
+            return;
+        }
+        entry.completed += 1;
+        counts.completed += 1;
+        counts.cost += u64::from(model.cost(kind, part.length).raw());
+        if matches!(kind, Kind::Read | Kind::Write) {
+            counts.bytes += u64::from(part.length);
+        }
+    }
+
+    /// All that waits of `scope` leaves unserved. Returns how many pieces that are.
+    pub fn cancel(&mut self, server: usize, scope: Scope) -> u64 {
+        let mut cancelled = 0;
+        for entry in self.entries.iter_mut().filter(|entry| !entry.is_finished && entry.is_in(server, scope)) {
+            let waiting = entry.waiting();
+            entry.cancelled += waiting;
+            cancelled += u64::from(waiting);
+        }
+        cancelled
+    }
+
+    /// The gate says that an arrival is over.
+    pub fn finish(&mut self, model: &CostModel, finished: &Finished) {
+        let entry = &mut self.entries[finished.token as usize];
+        assert!(!entry.is_finished, "S1: finishes twice: {entry:?}");
+        assert!(entry.is_over(), "S1: finishes too early: {entry:?}");
+        entry.is_finished = true;
+        let outcome = match (entry.failed, entry.cancelled) {
+            (0, 0) => Outcome::Done,
+            (0, _) => Outcome::Cancelled,
+            _ => Outcome::Failed,
+        };
+        assert_eq!(finished.outcome, outcome, "{entry:?}");
+        let (mut cost, mut bytes) = (0, 0);
+        for index in 0..entry.pieces {
+            let (kind, length) = (entry.arrival.kind, entry.piece_len(index));
+            let of_piece = model.cost(kind, length);
+            cost += u64::from(of_piece.raw());
+            bytes += model.bytes(kind, length, of_piece);
+        }
+        let Service { cost: counted, bytes: counted_bytes } = finished.service;
+        assert_eq!(u64::from(counted.raw()), cost.min(u64::from(u32::MAX)), "the cost of {entry:?}");
+        assert_eq!(counted_bytes, bytes, "the bytes of {entry:?}");
+        let reserved = finished.reserved;
+        assert!(reserved.cost <= counted && reserved.bytes <= bytes, "more reserved than served: {finished:?}");
+    }
+
+    /// No arrival of the last call may be over without having finished.
+    pub fn check_finished<'a>(&self, tokens: impl Iterator<Item = &'a u32>) {
+        for token in tokens {
+            let entry = self.entry(*token);
+            assert_eq!(entry.is_over(), entry.is_finished, "S1: over, and not finished: {entry:?}");
+        }
+    }
+
+    /// Nothing is left.
+    pub fn check_all_finished(&self) {
+        let left = self.entries.iter().find(|entry| !entry.is_finished);
+        assert!(left.is_none(), "S1: never finishes: {left:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! What a limit allows at most, and until when it may make a request wait, in integers.
+//!
+//! Both are leaky buckets, one in requests and one in bytes. The first one checks that a limit holds: its level, which is
+//! the largest excess over rate x time of all windows that end now, never exceeds burst + one request. The second one
+//! has no burst at all; as soon as it is empty, no limit explains a wait any more.
+//!
+//! Example: limit 100/s, burst 5, cost 1. Six requests at 0 s raise the level to 6, which is the most; a seventh at once
+//! is an error. Without a burst the six are paid for at 0.06 s, and at the latest then the next one has to go.
+
+use sluice_sched::{Cost, Limit};
+
+/// Binary digits behind the nanosecond in which instants are kept here.
+const SHIFT: u32 = 16;
+/// Bursts of more nanoseconds than this, 18 years, are not checked: the scheduler's clock ends after twice as many.
+const BURST_MAX: u128 = 1 << 59;
+/// Windows of rates above these are not checked: their spacing is a handful of the scheduler's units of time.
+const MILLI_MAX: u64 = 1_000_000_000_000;
+const BYTES_MAX: u64 = 1 << 50;
+
+/// How fast a bucket empties: `per_nano` of `unit` parts of a request (or byte) in each nanosecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Leak {
+    per_nano: u128,
+    unit: u128,
+    /// Whether windows are checked.
+    is_checked: bool,
+}
+
+/// A bucket for one rate.
+#[derive(Debug, Clone, Default)]
+struct Bucket {
+    leak: Option<Leak>,
+    level: u128,
+    largest: u128,
+    at: u64,
+    /// When a limiter without burst lets the next request pass, in 1/65,536 ns.
+    passes: u128,
+}
+
+/// The limits of a VM or a volume.
+#[derive(Debug, Clone, Default)]
+pub struct Meters {
+    requests: Bucket,
+    bytes: Bucket,
+    /// What a limiter lets through at once, in raw cost units and in bytes.
+    burst: (u64, u64),
+    /// Bytes of the largest request for which credits of several windows may have been saved.
+    saved: u64,
+}
+
+impl Bucket {
+    /// Another rate. Service that is not paid for yet stays the same service.
+    fn set(&mut self, now: u64, leak: Option<Leak>) {
+        let now = u128::from(now) << SHIFT;
+        let owed = self.passes.saturating_sub(now);
+        self.passes = match (self.leak, leak) {
+            (Some(old), Some(new)) if owed > 0 => {
+                // The scheduler's distances are integers, too short ones by some binary digits.
+                let served = owed.checked_mul((old.per_nano >> 10) + (old.per_nano >> 25)).filter(|_| old.is_checked);
+                served.map_or(u128::MAX >> 1, |served| now + served.div_ceil(new.per_nano >> 10))
+            }
+            _ => self.passes.min(now),
+        };
+        self.leak = leak;
+    }
+
+    fn restart(&mut self, now: u64) {
+        (self.level, self.largest, self.at) = (0, 0, now);
+    }
+
+    /// Returns the level after `amount`, and the most that it may be.
+    fn charge(&mut self, now: u64, amount: u64, burst: u64) -> Option<(u128, u128)> {
+        let Leak { per_nano, unit, is_checked } = self.leak?;
+        let amount = u128::from(amount) * unit;
+        // The scheduler's distances are integers: a rate may be exceeded by its last binary digits.
+        let leaked = (per_nano + (per_nano >> 15)).saturating_mul(u128::from(now - self.at));
+        self.level = self.level.saturating_sub(leaked);
+        self.largest = if self.level == 0 { amount } else { self.largest.max(amount) };
+        self.level += amount;
+        self.at = now;
+        // A sixteenth of a nanosecond for rounding.
+        let paid = (amount << SHIFT).div_ceil(per_nano) + (1 << (SHIFT - 4));
+        self.passes = self.passes.max(u128::from(now) << SHIFT).saturating_add(paid);
+        // The burst is a distance of the scheduler's, rounded up to sixteenths of a nanosecond, and so is each step.
+        let rounding = per_nano / 8;
+        let is_checked = is_checked && u128::from(burst) * unit / per_nano < BURST_MAX;
+        is_checked.then(|| (self.level / unit, u128::from(burst) + (self.largest + rounding).div_ceil(unit)))
+    }
+
+    fn passes(&self) -> u64 {
+        u64::try_from(self.passes.div_ceil(1 << SHIFT)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Meters {
+    /// Takes over a limit. `burst` is in raw cost units and in bytes. Where limit or burst are others than before, windows
+    /// start again.
+    pub fn set(&mut self, now: u64, limit: &Limit, burst: (u64, u64)) {
+        let of_requests = |milli: u64| Leak {
+            per_nano: u128::from(milli) * u128::from(Cost::ONE.raw()),
+            unit: 1_000_000_000_000,
+            is_checked: milli <= MILLI_MAX,
+        };
+        let of_bytes = |rate: u64| Leak {
+            per_nano: u128::from(rate) << 10,
+            unit: 1_000_000_000 << 10,
+            is_checked: rate <= BYTES_MAX,
+        };
+        let requests = limit.iops.map(|iops| of_requests(iops.milli()));
+        let bytes = limit.bytes.map(|rate| of_bytes(rate.bytes_per_second()));
+        for (bucket, leak) in [(&mut self.requests, requests), (&mut self.bytes, bytes)] {
+            if bucket.leak != leak || burst != self.burst {
+                bucket.restart(now);
+            }
+            if bucket.leak != leak {
+                bucket.set(now, leak);
+            }
+        }
+        self.burst = burst;
+    }
+
+    /// A request is dispatched. Returns what it exceeds, if anything.
+    pub fn charge(&mut self, now: u64, cost: Cost, bytes: u64) -> Result<(), String> {
+        let over = |what: &str, level: Option<(u128, u128)>, unit: u128| match level {
+            Some((level, most)) if level > most => {
+                let show = |amount: u128| amount as f64 / unit as f64;
+                Err(format!("{} {what} above rate x time, at most {}", show(level), show(most)))
+            }
+            _ => Ok(()),
+        };
+        let requests = self.requests.charge(now, u64::from(cost.raw()), self.burst.0);
+        over("requests", requests, u128::from(Cost::ONE.raw()))?;
+        let bytes = self.bytes.charge(now, bytes, self.burst.1.saturating_add(self.saved));
+        over("bytes", bytes, 1)
+    }
+
+    /// A request of this length waits; it may leave without using what was saved for it.
+    pub fn save(&mut self, length: u64) {
+        self.saved = self.saved.max(length);
+    }
+
+    /// When any limiter lets the next request pass.
+    pub fn passes(&self) -> u64 {
+        self.requests.passes().max(self.bytes.passes())
+    }
+}

@@ -1,0 +1,468 @@
+//! A scheduler between the gate and the checks: each call is passed on, each answer is checked against the contract.
+//!
+//! | id | what holds |
+//! |---|---|
+//! | S1 | what is dispatched or cancelled was queued and is unchanged; the counts that `inspect` shows are right |
+//! | S2 | no more in flight than slots |
+//! | S3 | where promised, the requests of a volume leave in the order of their arrival |
+//! | S5 | a wait lies in the future, and a limit or something in flight explains it |
+//! | S6 | a wake-up leads to a dispatch or to a later one, and comes when the first request may go |
+//! | limits | in every window at most rate x time + burst + one request |
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use sluice_sched::gate::{GateSettings, RemoteService};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
+use sluice_sched::*;
+
+use super::fairness::Fairness;
+use super::meters::Meters;
+use super::subject::{Limits, Order, Promise, Subject, Waits};
+
+/// Wake-ups without a dispatch that may follow each other.
+const REPEATS_MAX: u32 = 3;
+
+struct Volume {
+    id: VolumeId,
+    policy: Policy,
+    meters: Meters,
+    /// Its queued requests in the order of their arrival.
+    queue: VecDeque<RequestId>,
+}
+
+struct Member {
+    owner: OwnerId,
+    policy: Policy,
+    meters: Meters,
+    /// Its client has reported service at other servers, which the meters do not know.
+    is_remote: bool,
+    /// It has had something else than weights: its share may be ahead or behind.
+    was_clamped: bool,
+    volumes: Vec<Volume>,
+}
+
+/// The policies of VMs and of volumes.
+pub type Policies = BTreeMap<(OwnerId, Option<VolumeId>), Policy>;
+
+/// A scheduler under watch.
+pub struct Watched {
+    inner: Box<dyn Scheduler>,
+    name: String,
+    /// What the gate has told it.
+    known: Arc<Mutex<Policies>>,
+    promise: Promise,
+    fairness: Option<Fairness>,
+    /// A window of rate credits with the tick by which it may be longer, in nanoseconds.
+    window: u64,
+    /// The longest latency target of any VM so far, in nanoseconds.
+    latency_max: u64,
+    facts: Facts,
+    members: Vec<Member>,
+    queued: BTreeMap<RequestId, Request>,
+    flying: BTreeMap<RequestId, Request>,
+    waiting_for: Option<Instant>,
+    repeats: u32,
+    now: Instant,
+}
+
+impl Member {
+    fn is_queued(&self) -> bool {
+        self.volumes.iter().any(|volume| !volume.queue.is_empty())
+    }
+
+    fn volume(&mut self, id: VolumeId) -> &mut Volume {
+        self.volumes.iter_mut().find(|volume| volume.id == id).expect("S7: the gate adds a volume before it uses it")
+    }
+}
+
+/// What a limiter lets through at once, in raw cost units and in bytes: as stated, else the depth times the largest piece.
+fn burst(limits: Limits, facts: &Facts, policy: &Policy) -> (u64, u64) {
+    match (limits, policy.burst) {
+        (Limits::Windows { nanos, windows }, _) => {
+            let rate = policy.limit.bytes.map_or(0, |rate| rate.bytes_per_second());
+            let credit = u128::from(rate) * u128::from(nanos) / 1_000_000_000;
+            (0, u64::try_from(windows * credit.max(1)).unwrap_or(u64::MAX))
+        }
+        (_, Some(burst)) => {
+            let each = facts.cost.reference_size().0;
+            (u64::from(burst) << Cost::SHIFT, each.saturating_mul(u64::from(burst)))
+        }
+        (_, None) => {
+            let (cost, depth) = (u64::from(facts.piece_cost().raw()), u64::from(facts.depth));
+            (cost * depth, facts.piece_max.0.max(512).saturating_mul(depth))
+        }
+    }
+}
+
+impl Watched {
+    pub fn new(subject: &Subject, facts: &Facts, settings: &GateSettings, known: Arc<Mutex<Policies>>) -> Self {
+        let facts = Facts { depth: settings.depth, ..*facts };
+        let promise = subject.promise(facts.rotational);
+        let fairness = promise.shares.map(|shares| Fairness::new(shares.batch, shares.by_request));
+        Watched {
+            inner: subject.build(&facts),
+            name: subject.to_string(),
+            known,
+            promise,
+            fairness,
+            window: subject.nanos("interval").saturating_add(subject.nanos("tick")),
+            latency_max: 0,
+            facts,
+            members: Vec::new(),
+            queued: BTreeMap::new(),
+            flying: BTreeMap::new(),
+            waiting_for: None,
+            repeats: 0,
+            now: Instant::ZERO,
+        }
+    }
+
+    fn event(&mut self, now: Instant) {
+        self.tick(now);
+        self.waiting_for = None;
+    }
+
+    fn tick(&mut self, now: Instant) {
+        assert!(now >= self.now, "time never decreases");
+        self.now = now;
+    }
+
+    fn member(&mut self, owner: OwnerId) -> &mut Member {
+        let found = self.members.iter_mut().find(|member| member.owner == owner);
+        found.expect("S7: the gate adds an owner before it uses it")
+    }
+
+    /// Takes over the limits of all policies. The default burst follows the depth.
+    fn set_meters(&mut self) {
+        let Watched { members, promise: Promise { limits, .. }, facts, now, .. } = self;
+        let set = |meters: &mut Meters, policy: &Policy, is_volume: bool| {
+            let limit = match limits {
+                Limits::Buckets => policy.limit,
+                Limits::Windows { .. } if !is_volume => Limit { iops: None, ..policy.limit },
+                _ => Limit::default(),
+            };
+            meters.set(now.as_nanos(), &limit, burst(*limits, facts, policy));
+        };
+        for Member { policy, meters, volumes, .. } in members {
+            set(meters, policy, false);
+            volumes.iter_mut().for_each(|volume| set(&mut volume.meters, &volume.policy, true));
+        }
+    }
+
+    /// S1, S3 and limits.
+    fn check_dispatch(&mut self, request: Request) {
+        let Watched { name, promise, .. } = self;
+        let (name, promise) = (name.clone(), *promise);
+        let queued = self.queued.remove(&request.id);
+        let queued = queued.unwrap_or_else(|| panic!("S1: {name}: {request:?} was not queued, or leaves twice"));
+        let as_it_came = Request { phase: queued.phase, wait: queued.wait, ..request };
+        assert_eq!(as_it_came, queued, "S1: {name}: a request is dispatched as it came");
+        let bytes = match promise.limits {
+            Limits::Windows { .. } => u64::from(request.length),
+            _ => self.facts.cost.bytes(request.kind, request.length, request.cost),
+        };
+        let now = self.now.as_nanos();
+        let member = self.member(request.owner);
+        let volume = member.volume(request.volume);
+        let place = volume.queue.iter().position(|id| *id == request.id).expect("a queued request is in a queue");
+        let in_turn = place == 0 || promise.order == Order::Any;
+        assert!(in_turn, "S3: {name}: {request:?} overtakes {:?}", volume.queue[0]);
+        volume.queue.remove(place);
+        let inside = member.volume(request.volume).meters.charge(now, request.cost, bytes);
+        let charged = member.meters.charge(now, request.cost, bytes).and(inside);
+        if let Err(over) = charged {
+            panic!("limits: {name}: {} are dispatched with {request:?} at {now}: {:?}", over, member.policy);
+        }
+        if promise.order == Order::All {
+            let first = self.queued.first_key_value().filter(|(id, _)| **id < request.id);
+            assert!(first.is_none(), "S3: {name}: {request:?} overtakes {first:?}");
+        }
+        self.check_shares(request);
+        self.flying.insert(request.id, request);
+        assert!(self.flying.len() <= self.facts.depth as usize, "S2: {name}: more in flight than slots");
+    }
+
+    fn check_shares(&mut self, request: Request) {
+        let Some(fairness) = &mut self.fairness else { return };
+        if let Err(apart) = fairness.serve(request.owner, request.cost) {
+            panic!("shares: {}: {apart} units of virtual time, with {request:?}", self.name);
+        }
+        if !self.member(request.owner).is_queued() {
+            self.fairness.iter_mut().for_each(|fairness| fairness.stop(request.owner));
+        }
+    }
+
+    /// The shares of a VM are counted from now on, if nothing but its weight counts.
+    fn restart_shares(&mut self, owner: OwnerId) {
+        let Some(shares) = self.promise.shares else { return };
+        // SFQ(D) knows weights only.
+        let has_limits = self.promise.limits != Limits::None;
+        let member = self.members.iter_mut().find(|member| member.owner == owner).expect("a known owner");
+        let unclamped = |policy: &Policy| policy.limit == Limit::default() && policy.weight.is_some();
+        let by_weight = !member.is_remote
+            && unclamped(&member.policy)
+            && !member.policy.is_reserved()
+            && member.volumes.iter().all(|volume| unclamped(&volume.policy));
+        member.was_clamped |= has_limits && !by_weight;
+        let counts = member.is_queued() && !member.was_clamped;
+        let queued = member.volumes.iter().flat_map(|volume| &volume.queue).map(|id| self.queued[id].cost);
+        let Some(fairness) = &mut self.fairness else { return };
+        if counts {
+            fairness.start(owner, &member.policy, shares.with_credit);
+            queued.for_each(|cost| fairness.note(owner, cost));
+        } else {
+            fairness.stop(owner);
+        }
+    }
+
+    /// S5 and S6.
+    fn check_wait(&mut self, now: Instant, until: Instant) {
+        assert!(until > now, "S5: {}: a wait lies in the future, {until:?} at {now:?}", self.name);
+        self.repeats = if self.waiting_for == Some(now) { self.repeats + 1 } else { 0 };
+        assert!(self.repeats <= REPEATS_MAX, "S6: {}: woken {} times for nothing", self.name, self.repeats);
+        self.waiting_for = Some(until);
+        match self.promise.waits {
+            Waits::Depth(_) => panic!("S5: {} waits until {until:?} at {now:?}", self.name),
+            Waits::Tags { .. } => self.check_tags(now, Some(until)),
+            Waits::Windows { .. } => self.check_windows(now, until),
+            Waits::AtMost(nanos_max) => self.check_length(now, until, nanos_max),
+            Waits::Deadlines(nanos_max) => self.check_length(now, until, nanos_max.max(self.latency_max)),
+            Waits::Somehow => {}
+        }
+    }
+
+    fn check_length(&self, now: Instant, until: Instant, nanos_max: u64) {
+        let nanos = until.nanos_since(now);
+        assert!(nanos <= nanos_max, "S5: {} waits for {nanos} ns at {now:?}, at most {nanos_max}", self.name);
+    }
+
+    /// Each VM with requests waits for its byte limit, and for no longer than the windows that pay for one request.
+    fn check_windows(&self, now: Instant, until: Instant) {
+        let Limits::Windows { nanos, .. } = self.promise.limits else { return };
+        let mut windows = 1;
+        for Member { owner, policy, volumes, .. } in self.members.iter().filter(|member| member.is_queued()) {
+            let Some(rate) = policy.limit.bytes else {
+                panic!("S5: {} waits at {now:?} although {owner:?} has no limit", self.name)
+            };
+            let credit = (u128::from(rate.bytes_per_second()) * u128::from(nanos) / 1_000_000_000).max(1);
+            let ids = volumes.iter().flat_map(|volume| &volume.queue);
+            let longest = ids.map(|id| u128::from(self.queued[id].length)).max().unwrap_or(0);
+            windows = windows.max(longest / credit + 2);
+        }
+        let nanos_max = u64::try_from(windows * u128::from(self.window)).unwrap_or(u64::MAX);
+        self.check_length(now, until, nanos_max);
+    }
+
+    fn check_completion_wait(&self, now: Instant) {
+        let flying = self.flying.len() as u64;
+        let name = &self.name;
+        assert!(flying > 0, "S6: {name} waits for a completion that cannot come");
+        let enough = |depth: u64| assert!(flying >= depth, "S5: {name} waits with {flying} of {depth} in flight");
+        match self.promise.waits {
+            Waits::Depth(depth) => enough(if depth == 0 { u64::from(self.facts.depth) } else { depth }),
+            Waits::Windows { or_depth } => enough(or_depth),
+            Waits::Tags { .. } => self.check_tags(now, None),
+            Waits::Somehow | Waits::AtMost(_) | Waits::Deadlines(_) => {}
+        }
+    }
+
+    /// Each VM with requests waits for its limit, or for its reservation where it has no weight; and not for longer.
+    fn check_tags(&self, now: Instant, until: Option<Instant>) {
+        let state = self.inner.inspect(now);
+        for member in self.members.iter().filter(|member| member.is_queued()) {
+            let shown = &state.owners[&member.owner.0];
+            let may_go = self.may_go(member, shown);
+            let Member { owner, policy, .. } = member;
+            let name = &self.name;
+            assert!(may_go > now.as_nanos(), "S5: {name} waits at {now:?}, {owner:?} may go: {shown:?}, {policy:?}");
+            let late = until.filter(|until| until.as_nanos() > may_go);
+            assert!(late.is_none(), "S6: {name} waits until {late:?} at {now:?}, {owner:?} may go at {may_go} ns");
+        }
+    }
+
+    /// An instant, in nanoseconds, at which a VM with requests has to go at the latest, as far as can be said.
+    fn may_go(&self, member: &Member, shown: &OwnerState) -> u64 {
+        let Waits::Tags { inside } = self.promise.waits else { return u64::MAX };
+        let shown_passes = shown.limit_passes_ns.unwrap_or(0);
+        let due = shown.reservation_due_ns.unwrap_or(u64::MAX);
+        if !inside {
+            // As published: the constraint phase looks at no limit.
+            return if member.policy.weight.is_some() { shown_passes.min(due) } else { due };
+        }
+        let volumes = member.volumes.iter().filter(|volume| !volume.queue.is_empty());
+        let weighted = volumes.filter(|volume| volume.policy.weight.is_some());
+        // A volume without weight waits for its reservation, which nobody shows.
+        let Some(volumes_pass) = weighted.map(|volume| volume.meters.passes()).min() else { return u64::MAX };
+        let is_limited = |policy: &Policy| policy.limit != Limit::default();
+        let remote_limits = member.is_remote
+            && (is_limited(&member.policy) || member.volumes.iter().any(|volume| is_limited(&volume.policy)));
+        let own = if remote_limits { u64::MAX } else { member.meters.passes().max(volumes_pass) };
+        let limits_inside = member.volumes.iter().any(|volume| is_limited(&volume.policy));
+        let shown = if limits_inside { u64::MAX } else { shown_passes };
+        match member.policy.weight {
+            Some(_) => own.min(shown),
+            None if limits_inside => u64::MAX,
+            None => due.max(shown),
+        }
+    }
+
+    fn note_change(&mut self, change: &Change) {
+        let changed = match *change {
+            Change::AddOwner { owner, policy } => {
+                assert!(self.members.iter().all(|member| member.owner != owner), "S7: the gate reuses a number");
+                let (meters, volumes) = (Meters::default(), Vec::new());
+                self.members.push(Member { owner, policy, meters, is_remote: false, was_clamped: false, volumes });
+                Some(owner)
+            }
+            Change::SetOwner { owner, policy } => {
+                self.member(owner).policy = policy;
+                Some(owner)
+            }
+            Change::RemoveOwner { owner } => {
+                self.members.retain(|member| member.owner != owner);
+                self.fairness.iter_mut().for_each(|fairness| fairness.stop(owner));
+                None
+            }
+            Change::AddVolume { owner, volume, policy } => {
+                let (meters, queue) = (Meters::default(), VecDeque::new());
+                self.member(owner).volumes.push(Volume { id: volume, policy, meters, queue });
+                Some(owner)
+            }
+            Change::SetVolume { owner, volume, policy } => {
+                self.member(owner).volume(volume).policy = policy;
+                Some(owner)
+            }
+            Change::RemoveVolume { owner, volume } => {
+                self.member(owner).volumes.retain(|known| known.id != volume);
+                Some(owner)
+            }
+            Change::Depth(depth) => {
+                self.facts.depth = depth;
+                None
+            }
+        };
+        let p99 = change.policy().and_then(|policy| policy.latency).map_or(0, |latency| latency.p99.as_nanos());
+        self.latency_max = self.latency_max.max(u64::try_from(p99).unwrap_or(u64::MAX));
+        let policies = self.members.iter().flat_map(|member| {
+            let volumes = member.volumes.iter().map(|volume| ((member.owner, Some(volume.id)), volume.policy));
+            volumes.chain([((member.owner, None), member.policy)])
+        });
+        *self.known.lock().expect("there is one thread") = policies.collect();
+        self.set_meters();
+        changed.into_iter().for_each(|owner| self.restart_shares(owner));
+    }
+}
+
+impl Scheduler for Watched {
+    fn insert(&mut self, now: Instant, request: Request) {
+        self.event(now);
+        let last = self.queued.last_key_value().map(|(id, _)| *id);
+        assert!(last < Some(request.id), "the gate numbers what arrives");
+        self.queued.insert(request.id, request);
+        let has_windows = matches!(self.promise.limits, Limits::Windows { .. });
+        let member = self.member(request.owner);
+        let wakes = !member.is_queued();
+        // Of a scheduler that was replaced it has requests that were counted there.
+        member.is_remote |= request.flags.contains(Flags::TRACKED);
+        member.volume(request.volume).queue.push_back(request.id);
+        if has_windows {
+            member.meters.save(u64::from(request.length));
+        }
+        self.fairness.iter_mut().for_each(|fairness| fairness.note(request.owner, request.cost));
+        if wakes {
+            self.restart_shares(request.owner);
+        }
+        self.inner.insert(now, request);
+    }
+
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+        self.event(now);
+        self.member(owner).is_remote = true;
+        self.restart_shares(owner);
+        self.inner.add_remote_service(now, owner, volume, remote);
+    }
+
+    fn grow(&mut self, now: Instant, grown: Request) -> bool {
+        self.event(now);
+        let known = self.queued.get(&grown.id).copied();
+        let grows = self.inner.grow(now, grown);
+        if grows {
+            let known = known.unwrap_or_else(|| panic!("S1: {}: {grown:?} grows, but is not queued", self.name));
+            assert!(grown.length >= known.length && grown.offset <= known.offset, "a request grows: {grown:?}");
+            self.queued.insert(grown.id, grown);
+            if matches!(self.promise.limits, Limits::Windows { .. }) {
+                self.member(grown.owner).meters.save(u64::from(grown.length));
+            }
+            self.fairness.iter_mut().for_each(|fairness| fairness.note(grown.owner, grown.cost));
+        }
+        grows
+    }
+
+    fn dispatch(&mut self, now: Instant) -> Decision {
+        self.tick(now);
+        let decision = self.inner.dispatch(now);
+        if !matches!(decision, Decision::Dispatch(_) | Decision::Idle) {
+            assert!(!self.queued.is_empty(), "S5: {} waits with nothing queued", self.name);
+        }
+        match decision {
+            Decision::Dispatch(request) => {
+                self.check_dispatch(request);
+                self.waiting_for = None;
+            }
+            Decision::WaitUntil(until) => self.check_wait(now, until),
+            Decision::WaitCompletion => self.check_completion_wait(now),
+            Decision::Idle => assert!(self.queued.is_empty(), "S5: {} is idle with requests", self.name),
+        }
+        decision
+    }
+
+    fn complete(&mut self, now: Instant, completion: &Completion) {
+        self.event(now);
+        let flying = self.flying.remove(&completion.request.id);
+        assert!(flying.is_some(), "S1: the gate completes what is in flight, {completion:?}");
+        self.inner.complete(now, completion);
+    }
+
+    fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        self.event(now);
+        self.inner.configure(now, change)?;
+        self.note_change(&change);
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
+        self.event(now);
+        let mut cancelled = Vec::new();
+        self.inner.cancel(now, scope, &mut cancelled);
+        let due = self.queued.values().filter(|request| scope.contains(request)).count();
+        assert_eq!(cancelled.len(), due, "S1: {}: all of {scope:?} that waits is cancelled", self.name);
+        let owner = scope.owner();
+        for request in &cancelled {
+            let queued = self.queued.remove(&request.id);
+            assert!(queued.is_some_and(|queued| scope.contains(&queued)), "S1: {}: cancels {request:?}", self.name);
+            let queue = &mut self.member(request.owner).volume(request.volume).queue;
+            let place = queue.iter().position(|id| *id == request.id).expect("a queued request is in a queue");
+            queue.remove(place);
+            let in_turn = place == 0 || self.promise.order == Order::Any;
+            assert!(in_turn, "S1: {}: cancels in the order of arrival", self.name);
+        }
+        if self.members.iter().any(|member| member.owner == owner && !member.is_queued()) {
+            self.fairness.iter_mut().for_each(|fairness| fairness.stop(owner));
+        }
+        removed.append(&mut cancelled);
+    }
+
+    fn inspect(&self, now: Instant) -> State {
+        let state = self.inner.inspect(now);
+        let name = &self.name;
+        assert_eq!(state.queued, self.queued.len() as u64, "S1: {name}: what waits");
+        assert_eq!(state.in_flight, self.flying.len() as u64, "S1: {name}: what is in flight");
+        for (owner, shown) in &state.owners {
+            let member = self.members.iter().find(|member| member.owner.0 == *owner);
+            let queued: usize = member.map_or(0, |member| member.volumes.iter().map(|v| v.queue.len()).sum());
+            assert_eq!(shown.queued, queued as u64, "S1: {name}: what waits of {owner}");
+        }
+        state
+    }
+}
