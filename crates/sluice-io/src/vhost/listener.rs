@@ -17,6 +17,7 @@ use super::session::{Entry, Over, serve};
 use super::socket::hung_up;
 use crate::listener::{Endpoint, ListenError, listen_unix};
 use crate::seats::{Row, Seats};
+use crate::socket_file::SocketFile;
 
 /// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
@@ -27,6 +28,7 @@ pub struct VhostListener {
     entry: watch::Sender<Option<Entry>>,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
+    _file: SocketFile,
 }
 
 impl VhostListener {
@@ -38,13 +40,13 @@ impl VhostListener {
     /// # Panics
     /// If the endpoint is no Unix socket.
     pub fn start(endpoint: Endpoint, entry: Option<Entry>, seats: &Arc<Seats>) -> Result<Self, ListenError> {
-        let socket = listen_unix(&endpoint)?;
+        let (socket, file) = listen_unix(&endpoint)?;
         let (entry, offered) = watch::channel(entry);
         let counts = Arc::new(Counts::default());
         let door =
             DoorKeeper { endpoint: endpoint.to_string(), offered, seats: seats.row(), counts: Arc::clone(&counts) };
         let task = tokio::spawn(door.accept(socket));
-        Ok(VhostListener { endpoint, entry, counts, task })
+        Ok(VhostListener { endpoint, entry, counts, task, _file: file })
     }
 
     /// Where it listens.
@@ -69,9 +71,6 @@ impl VhostListener {
 impl Drop for VhostListener {
     fn drop(&mut self) {
         self.task.abort();
-        if let Endpoint::Unix { path, .. } = &self.endpoint {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
