@@ -481,7 +481,12 @@ pub static VOLUME: Section = Section {
     groups: &[
         &[
             Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it lies"),
-            Key::new("source", Kind::Path, "\"/srv/vm/db1.img\"", "The file or block device that holds its data"),
+            Key::new(
+                "source",
+                Kind::Path,
+                "\"/srv/vm/db1.img\"",
+                "The file or block device that holds its data; symbolic links are followed where only root can change them",
+            ),
             Key::new(
                 "offset",
                 Kind::Size(0, OFFSET_MAX),
@@ -536,7 +541,13 @@ pub static EXPORT: Section = Section {
 };
 
 const ENDPOINT_KEYS: &[Key] = &[
-    Key::new("socket", Kind::Path, "\"/run/sluice/db1-root.sock\"", "A Unix socket"),
+    Key::new(
+        "socket",
+        Kind::Path,
+        "\"/run/sluice/db1-root.sock\"",
+        "A Unix socket, in a folder that nobody but root, the daemon's user, and the stated owner and group may write, or that is \
+         sticky",
+    ),
     Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "The user who owns the socket").default("the daemon's user"),
     Key::new("group", Kind::Text, "\"kvm\"", "The group that owns the socket").default("the daemon's group"),
     Key::new("mode", Kind::Mode, "\"0660\"", "The socket's permissions").default("\"0660\""),
@@ -578,6 +589,13 @@ pub static DAEMON: Section = Section {
             "\"/run/sluice/control.sock\"",
             "The socket at which attach, detach, resize and set reach it; for its own user alone",
         ),
+        Key::new(
+            "source_root",
+            Kind::Path,
+            "\"/srv/vm\"",
+            "The folder in which sources that attach and set name must lie, at any depth; those in the host file may lie anywhere",
+        )
+        .default("none: anywhere"),
     ]],
     scheduler_tables: &[],
 };

@@ -42,6 +42,11 @@ impl Place {
         Place { file, start: 0, end: 0 }
     }
 
+    /// Whether it lies in a file with this number or a later one.
+    pub(crate) fn is_from(self, file: u32) -> bool {
+        self.file >= file
+    }
+
     /// The whole of the file that this lies in.
     pub(crate) fn of_file(self) -> Self {
         Place::file(self.file)
@@ -56,9 +61,15 @@ impl Place {
 impl Sources {
     /// Adds a file and returns its number.
     pub(crate) fn add(&mut self, name: &str, text: String) -> u32 {
+        let file = self.next();
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         self.0.push(Source { name: name.to_owned(), text, line_starts });
-        u32::try_from(self.0.len() - 1).expect("the number of files is bounded")
+        file
+    }
+
+    /// The number that the next file gets.
+    pub(crate) fn next(&self) -> u32 {
+        u32::try_from(self.0.len()).expect("the number of files is bounded")
     }
 
     pub(crate) fn name(&self, place: Place) -> &str {

@@ -263,6 +263,30 @@ fn components(path: &Path) -> VecDeque<OsString> {
     names.map(|part| part.as_os_str().to_owned()).collect()
 }
 
+/// Runs `work` while `tenant` is repeated on another thread.
+#[cfg(test)]
+pub(crate) fn beside(tenant: impl Fn() + Sync, work: impl FnOnce()) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                tenant();
+            }
+        });
+        // Also when `work` panics.
+        let _end = End(&done);
+        work();
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -94,6 +94,31 @@ fn who_asks_for_a_change_is_told_what_is_wrong_with_it_and_not_with_others() {
     assert!(name.contains("Volume b/v: the export name 'z/v' is that of z/v"), "{name}");
 }
 
+#[test]
+fn attach_named_any_file_of_the_host() {
+    let place = Place::new();
+    let (inside, outside) = (place.file("vms"), place.image("outside.img", MIB));
+    std::fs::create_dir(&inside).unwrap();
+    let image = place.image("vms/b.img", MIB);
+    let root = format!("[daemon]\nsource_root = \"{}\"\n", inside.display());
+    let served = host(&place);
+    let daemon = Daemon::serve(&place, &served.replace("[daemon]\n", &root));
+    let attach = |source: &Path| {
+        let keys = [("source", source), ("export.socket", &place.volume_socket("b", "v"))];
+        let keys = keys.map(|(key, value)| format!("{key}={}", value.display()));
+        ask(&place, &["attach", "b/v", "device=disk", &keys[0], &keys[1]])
+    };
+    for source in [&outside, &inside.join("../outside.img"), &inside] {
+        let said = attach(source).failed();
+        assert!(said.contains("Volume b/v: source: ") && said.contains("the source_root of [daemon]"), "{said}");
+    }
+    json(attach(&image));
+    open(&place, "b", "v");
+    // What was attached must lie in the folder of a later file, too.
+    let said = daemon.reload(&served.replace("[daemon]\n", "[daemon]\nsource_root = \"/srv/other\"\n"));
+    assert!(said.contains("does not lie in /srv/other") && said.contains("everything stays as it was"), "{said}");
+}
+
 /// 600 of 1000 iops are reserved; at run time others came for 50 of 100 MiB/s.
 #[test]
 fn a_device_was_sold_twice_by_set_attach_and_reload() {

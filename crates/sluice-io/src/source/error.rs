@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::holder::Holder;
 use super::range::ByteRange;
+use crate::path_walk::Stranger;
 
 /// A volume cannot be opened, locked or inspected.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,19 @@ pub enum SourceError {
         /// The operating system's reason.
         #[source]
         source: io::Error,
+    },
+
+    /// A symbolic link on the way that a tenant may have put there.
+    #[error(
+        "Volume {path}: {link} is a symbolic link that {by} may change: name the file that it leads to, or keep the link in a folder that only root may write"
+    )]
+    Link {
+        /// The volume's path.
+        path: PathBuf,
+        /// The link.
+        link: PathBuf,
+        /// A user or group that may change it.
+        by: Stranger,
     },
 
     /// Neither a regular file nor a block device.
@@ -173,6 +187,7 @@ mod tests {
                 advice: "that this user may read it",
                 source: io(),
             },
+            SourceError::Link { path: path.clone(), link: path.clone(), by: Stranger::User(1000) },
             SourceError::NotAVolume { path: path.clone(), kind: "directory" },
             SourceError::NotDirect { path: path.clone() },
             SourceError::InUse { path: path.clone() },
