@@ -37,6 +37,9 @@ struct Source {
 const EXCERPT_CHARS_MAX: usize = 160;
 
 impl Place {
+    /// The first character of the first file, for what is missing in it.
+    pub(crate) const FIRST: Place = Place { file: 0, start: 0, end: 1 };
+
     /// The whole of a file, for what has no line of its own.
     pub(crate) fn file(file: u32) -> Self {
         Place { file, start: 0, end: 0 }

@@ -111,6 +111,24 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
     assert_eq!(found(&no_floor(two_vms(half, half))), (vec![], false), "a VM takes the larger of its parts");
 }
 
+#[test]
+fn a_shared_policy_was_to_be_lowered_to_what_one_vm_could_have() {
+    let text = two_vms("reservation = \"600 iops\"", "policy = \"p\"");
+    let said = refused(&text);
+    assert!(said.contains("hint: it is the reservation of 2 VMs: lower it to 490 iops@8KiB at most"), "{said}");
+}
+
+#[test]
+fn a_rate_of_0_was_to_be_unlimited_where_nothing_is() {
+    let said = refused(&GOOD.replace("capacity = \"1000 iops@8KiB\"", "capacity = \"0 iops\""));
+    assert!(said.contains("from 0.001 iops to 10^12 iops") && !said.contains("unlimited"), "{said}");
+    let limit = refused(&GOOD.replace("weight = 100", "limit = \"0 iops\""));
+    assert!(limit.contains("for no limit write \"unlimited\""), "{limit}");
+    // Another scheduler of Linux is not a slip of the hand.
+    let bfq = refused(&GOOD.replace("capacity =", "scheduler = \"bfq\"\ncapacity ="));
+    assert!(!bfq.contains("did you mean"), "{bfq}");
+}
+
 // rule: mclock.admission
 #[test]
 fn reservations_left_nothing_to_vms_without() {

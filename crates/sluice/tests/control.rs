@@ -174,6 +174,9 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     let nobody = run(sluice().args(["set", "a", "weight=3", "--socket"]).arg(place.socket("other")));
     assert_eq!(nobody.code(), Some(5));
     assert_eq!(daemon.accounts().vm("a")["vm"], "a");
+    ask(&place, &["detach", "a/v"]).ok();
+    let bare = ask(&place, &["detach", "a/v"]).failed();
+    assert!(bare.contains("VM a has no volume v; it has no other"), "{bare}");
 }
 
 #[test]

@@ -103,6 +103,15 @@ pub enum SourceError {
         alignment_bytes: u32,
     },
 
+    /// A disk image in another format, seen where its length does not suit a raw one.
+    #[error("Volume {path} is a {format} image, and a volume is raw: convert it (`qemu-img convert -O raw`)")]
+    NotRaw {
+        /// The volume's path.
+        path: PathBuf,
+        /// For example `qcow2`.
+        format: &'static str,
+    },
+
     /// Somebody else has the volume's bytes.
     #[error("Volume {path}, {range}, is locked by {holder}: stop that one, or give this volume another file or range")]
     Busy {
@@ -194,6 +203,7 @@ mod tests {
             SourceError::Empty { path: path.clone() },
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },
             SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
+            SourceError::NotRaw { path: path.clone(), format: "qcow2" },
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },

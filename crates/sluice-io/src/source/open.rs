@@ -107,7 +107,10 @@ impl Source {
         let range = spec.range_in(size_bytes);
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
-        check_alignment(path, range, alignment)?;
+        check_alignment(path, range, alignment).map_err(|misaligned| match format_of(&found_path) {
+            Some(format) => SourceError::NotRaw { path: path.clone(), format },
+            None => misaligned,
+        })?;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
         Ok(Self {
             path: path.clone(),
@@ -407,6 +410,14 @@ fn check_alignment(path: &Path, range: ByteRange, alignment: Alignment) -> Resul
     Ok(())
 }
 
+/// The format of a disk image that is not raw, by its first bytes. A raw disk may begin like one too, if its guest wants it so.
+fn format_of(path: &Path) -> Option<&'static str> {
+    let mut start = [0; 8];
+    rustix::io::read(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?, &mut start).ok()?;
+    let formats = [(b"QFI\xfb".as_slice(), "qcow2"), (b"KDMV", "VMDK"), (b"vhdxfile", "VHDX")];
+    formats.into_iter().find_map(|(magic, format)| start.starts_with(magic).then_some(format))
+}
+
 fn id_of(stat: &Stat, block_device: bool) -> FileId {
     if block_device { FileId { dev: stat.st_rdev, ino: 0 } } else { FileId { dev: stat.st_dev, ino: stat.st_ino } }
 }
@@ -503,6 +514,17 @@ mod tests {
         assert!(matches!(refusal(0, Some(0)), SourceError::Empty { .. }));
         assert!(matches!(refusal(100, None), SourceError::Misaligned { what: "offset", value_bytes: 100, .. }));
         assert!(matches!(refusal(0, Some(1000)), SourceError::Misaligned { what: "length", alignment_bytes: 512, .. }));
+    }
+
+    #[test]
+    fn a_qcow2_image_of_odd_length_was_to_be_truncated() {
+        let image = image(1000);
+        rustix::io::pwrite(&image, b"QFI\xfb\0\0\0\x03", 0).unwrap();
+        let refusal = Source::open(&buffered(&image, 0, None)).unwrap_err();
+        assert!(matches!(refusal, SourceError::NotRaw { format: "qcow2", .. }), "{refusal}");
+        rustix::io::pwrite(&image, &[0; 8], 0).unwrap();
+        let refusal = Source::open(&buffered(&image, 0, None)).unwrap_err();
+        assert!(matches!(refusal, SourceError::Misaligned { .. }), "{refusal}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::cost::{Cost, CostModel};
 use crate::gate::{Finished, Outcome};
 use crate::request::{Flags, Request};
+use crate::time::Instant;
 use crate::units::Bytes;
 
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +12,8 @@ struct Parent {
     offset: u64,
     left: u32,
     outcome: Outcome,
+    /// The last of its parts that have ended.
+    dispatched: Instant,
     /// Of its parts that have ended: in raw cost units, and bytes.
     cost: u64,
     bytes: u64,
@@ -48,7 +51,15 @@ pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
 impl Splitting {
     /// Remembers an arrival that becomes `pieces` pieces.
     pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
-        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done, cost: 0, bytes: 0 };
+        let parent = Parent {
+            token,
+            offset,
+            left: pieces,
+            outcome: Outcome::Done,
+            dispatched: Instant::ZERO,
+            cost: 0,
+            bytes: 0,
+        };
         match self.free.pop() {
             Some(index) => {
                 self.parents[index as usize] = parent;
@@ -71,11 +82,17 @@ impl Splitting {
     }
 
     /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
-    pub(super) fn close(&mut self, model: &CostModel, request: &Request, outcome: Outcome) -> Option<Finished> {
+    pub(super) fn close(
+        &mut self,
+        model: &CostModel,
+        request: &Request,
+        outcome: Outcome,
+        dispatched: Instant,
+    ) -> Option<Finished> {
         let (phase, cost) = (request.phase, request.cost);
         let bytes = model.bytes(request.kind, request.length, cost);
         if !request.flags.contains(Flags::PIECE) {
-            return Some(Finished { token: request.token, outcome, phase, cost, bytes });
+            return Some(Finished { token: request.token, outcome, phase, dispatched, cost, bytes });
         }
         let parent = &mut self.parents[request.token as usize];
         parent.cost += u64::from(cost.raw());
@@ -83,12 +100,14 @@ impl Splitting {
         if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
             parent.outcome = outcome;
         }
+        parent.dispatched = parent.dispatched.max(dispatched);
         parent.left -= 1;
         if parent.left > 0 {
             return None;
         }
         let cost = Cost::from_raw(u32::try_from(parent.cost).unwrap_or(u32::MAX));
-        let finished = Finished { token: parent.token, outcome: parent.outcome, phase, cost, bytes: parent.bytes };
+        let Parent { token, outcome, dispatched, bytes, .. } = *parent;
+        let finished = Finished { token, outcome, phase, dispatched, cost, bytes };
         self.free.push(request.token);
         Some(finished)
     }
