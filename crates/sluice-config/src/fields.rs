@@ -552,6 +552,13 @@ const ENDPOINT_KEYS: &[Key] = &[
     Key::new("group", Kind::Text, "\"kvm\"", "The group that owns the socket").default("the daemon's group"),
     Key::new("mode", Kind::Mode, "\"0660\"", "The socket's permissions").default("\"0660\""),
     Key::new("listen", Kind::Address, "\"127.0.0.1:10809\"", "An address and a port"),
+    Key::new(
+        "insecure",
+        Kind::Bool,
+        "true",
+        "Accepts an address that other hosts can reach: who reaches it reads and writes the volumes, and nothing is encrypted",
+    )
+    .default("false"),
 ];
 
 /// `[nbd]`

@@ -27,5 +27,6 @@ pub mod seats;
 pub mod socket_file;
 pub mod source;
 pub mod sync;
+mod unfinished;
 pub mod users;
 pub mod vhost;

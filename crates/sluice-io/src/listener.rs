@@ -16,12 +16,14 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::device::{Arrived, Door};
+use crate::limits::is_for_clients;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
 use crate::nbd::negotiate::negotiate;
 use crate::path_walk::Exposed;
 use crate::seats::{Row, Seats};
 use crate::socket_file::{self, SocketFile, SocketFileError};
+use crate::unfinished::{Peer, Unfinished};
 use crate::users;
 
 /// How long a client may take for its handshake.
@@ -266,12 +268,19 @@ fn resolve(
 }
 
 async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row) {
+    let mut unfinished = Unfinished::default();
     loop {
         let accepted = match socket {
-            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Client::Unix(stream)),
-            Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Client::Tcp(stream)),
+            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                let peer = Peer::User(stream.peer_cred().ok().map(|of| of.uid()));
+                (Client::Unix(stream), peer)
+            }),
+            Socket::Tcp(listener) => {
+                let accepted = listener.accept().await;
+                accepted.map(|(stream, from)| (Client::Tcp(stream), Peer::Address(from.ip())))
+            }
         };
-        let client = match accepted {
+        let (client, peer) = match accepted {
             Ok(client) => client,
             Err(error) => {
                 // Out of descriptors, most likely: others must leave first.
@@ -280,7 +289,18 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
                 continue;
             }
         };
-        let seat = match seats.take() {
+        if !client.has_descriptor_of_clients() {
+            tracing::warn!(endpoint = name, "Client refused: too few descriptors are left; raise LimitNOFILE");
+            continue;
+        }
+        unfinished.make_room(peer);
+        let mut taken = seats.take();
+        while taken.is_err() && unfinished.give_up_oldest() {
+            // It gives its place back when it is dropped, which is before this goes on.
+            tokio::task::yield_now().await;
+            taken = seats.take();
+        }
+        let seat = match taken {
             Ok(seat) => seat,
             Err(reason) => {
                 tracing::warn!(endpoint = name, "Client refused: {reason}");
@@ -289,7 +309,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
         };
         let offer = catalogue.snapshot();
         let name = name.to_owned();
-        tokio::spawn(async move {
+        let handshake = tokio::spawn(async move {
             match tokio::time::timeout(HANDSHAKE_MAX, client.welcome(offer, Box::new(seat))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
@@ -299,6 +319,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
                 Err(_) => tracing::warn!(endpoint = name, "Client took too long for its handshake"),
             }
         });
+        unfinished.add(peer, handshake.abort_handle());
     }
 }
 
@@ -319,6 +340,13 @@ enum Client {
 }
 
 impl Client {
+    fn has_descriptor_of_clients(&self) -> bool {
+        match self {
+            Client::Unix(stream) => is_for_clients(stream),
+            Client::Tcp(stream) => is_for_clients(stream),
+        }
+    }
+
     /// Speaks the handshake and hands the client over.
     async fn welcome(self, offer: Offer, seat: Box<dyn Send>) -> Result<(), NegotiateError> {
         let (negotiated, socket) = match self {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use common::disk::Loop;
 use common::raw::{READ, Raw};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use serde_json::Value;
 use sluice_io::vhost::client::{ClientOptions, Request};
 
@@ -117,6 +117,23 @@ fn attach_named_any_file_of_the_host() {
     // What was attached must lie in the folder of a later file, too.
     let said = daemon.reload(&served.replace("[daemon]\n", "[daemon]\nsource_root = \"/srv/other\"\n"));
     assert!(said.contains("does not lie in /srv/other") && said.contains("everything stays as it was"), "{said}");
+}
+
+#[test]
+fn clients_took_all_descriptors_and_the_control_socket_was_mute() {
+    let place = Place::new();
+    let file = place.write("host.toml", host(&place));
+    let mut limited = tool("prlimit", "util-linux");
+    let daemon = start(limited.arg("--nofile=128:128").arg(sluice().get_program()).arg("serve").arg(&file));
+    daemon.stderr.up_to(&["Ready"]);
+    let all: Vec<Raw> =
+        std::iter::from_fn(|| Raw::open(&place.volume_socket("a", "v"), "a/v").ok()).take(200).collect();
+    assert!((50..120).contains(&all.len()), "{} clients", all.len());
+    json(ask(&place, &["set", "a", "weight=300"]));
+    let more = place.image("more.img", MIB);
+    let keys = [("source", more), ("export.socket", place.volume_socket("a", "w"))];
+    let keys = keys.map(|(key, value)| format!("{key}={}", value.display()));
+    json(ask(&place, &["attach", "a/w", "device=disk", &keys[0], &keys[1]]));
 }
 
 /// 600 of 1000 iops are reserved; at run time others came for 50 of 100 MiB/s.

@@ -154,7 +154,7 @@ fn what_is_not_there_is_refused_with_what_to_make_or_name() {
     refused(&place, &nowhere, &["Cannot listen on", "none/a.sock: make its folder", "No such file or directory"]);
     let control = format!("{host}[daemon]\ncontrol = \"{}\"\n", place.file("none/control").display());
     refused(&place, &control, &["none/control: make its folder"]);
-    let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\n");
+    let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\ninsecure = true\n");
     refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: name an address of this host"]);
     let device = host.replacen(&format!("path = \"{}\"", place.folder().display()), "path = \"/dev/none0n1\"", 1);
     refused(&place, &device, &["Device disk", "Cannot look at /dev/none0n1: name a block device that is there"]);
