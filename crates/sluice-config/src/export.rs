@@ -136,10 +136,14 @@ fn tcp(reader: &Reader<'_>) -> Option<Endpoint> {
         reader.refuse(KEY, "port 0 is none", "write a port from 1 to 65535; NBD's own is 10809");
         return None;
     }
+    let insecure = reader.bool("insecure").unwrap_or(false);
     if !address.ip().is_loopback() {
         let message = format!("{}: whoever reaches {address} reads and writes the volumes there", reader.whose);
         let hint = "NBD here neither asks who it is nor encrypts; use a socket or 127.0.0.1, or a protected network";
-        reader.report.warn(reader.at(KEY), message, hint.to_owned());
+        match insecure {
+            true => reader.report.warn(reader.at(KEY), message, hint.to_owned()),
+            false => reader.report.error(reader.at(KEY), message, format!("{hint} and insecure = true")),
+        }
     }
     Some(Endpoint::Tcp(address))
 }

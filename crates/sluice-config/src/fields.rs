@@ -8,6 +8,10 @@ use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
 use sluice_sched::scheduler::Medium;
 use sluice_sched::{Descriptor, schedulers};
 
+mod serving;
+
+pub use serving::{DAEMON, EXPORT, NBD};
+
 /// A table of the host file.
 #[derive(Debug)]
 pub struct Section {
@@ -481,7 +485,12 @@ pub static VOLUME: Section = Section {
     groups: &[
         &[
             Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it lies"),
-            Key::new("source", Kind::Path, "\"/srv/vm/db1.img\"", "The file or block device that holds its data"),
+            Key::new(
+                "source",
+                Kind::Path,
+                "\"/srv/vm/db1.img\"",
+                "The file or block device that holds its data; symbolic links are followed where only root can change them",
+            ),
             Key::new(
                 "offset",
                 Kind::Size(0, OFFSET_MAX),
@@ -515,69 +524,5 @@ pub static VOLUME: Section = Section {
         ],
         POLICY_KEYS,
     ],
-    scheduler_tables: &[],
-};
-
-/// `export` of a volume.
-pub static EXPORT: Section = Section {
-    title: "vm.NAME.volume.NAME.export",
-    doc: "How the VM reaches the volume: by a socket or an address of its own",
-    groups: &[
-        &[
-            Key::new("type", Kind::Word(&["nbd", "vhost-user-blk"]), "\"vhost-user-blk\"", "The protocol")
-                .default("\"nbd\""),
-            Key::new("name", Kind::Text, "\"db1/root\"", "The export's name at [nbd]").default("VM/VOLUME"),
-            Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: most virtqueues that the VM may use")
-                .default("16"),
-        ],
-        ENDPOINT_KEYS,
-    ],
-    scheduler_tables: &[],
-};
-
-const ENDPOINT_KEYS: &[Key] = &[
-    Key::new("socket", Kind::Path, "\"/run/sluice/db1-root.sock\"", "A Unix socket"),
-    Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "The user who owns the socket").default("the daemon's user"),
-    Key::new("group", Kind::Text, "\"kvm\"", "The group that owns the socket").default("the daemon's group"),
-    Key::new("mode", Kind::Mode, "\"0660\"", "The socket's permissions").default("\"0660\""),
-    Key::new("listen", Kind::Address, "\"127.0.0.1:10809\"", "An address and a port"),
-];
-
-/// `[nbd]`
-pub static NBD: Section = Section {
-    title: "nbd",
-    doc: "Serves every volume by its export name, beside the sockets of their own",
-    groups: &[
-        ENDPOINT_KEYS,
-        &[Key::new(
-            "connections_max",
-            Kind::Integer(1, 65_536),
-            "1024",
-            "Connections of the host, all sockets together; up to half of them are kept so that each socket can have two",
-        )
-        .default("1024")],
-    ],
-    scheduler_tables: &[],
-};
-
-/// `[daemon]`
-pub static DAEMON: Section = Section {
-    title: "daemon",
-    doc: "The daemon itself",
-    groups: &[&[
-        Key::new(
-            "drain_timeout",
-            Kind::Time(Duration::ZERO, HOUR),
-            "\"10s\"",
-            "How long it waits at its end for requests that are in flight",
-        )
-        .default("\"10s\""),
-        Key::new(
-            "control",
-            Kind::Path,
-            "\"/run/sluice/control.sock\"",
-            "The socket at which attach, detach, resize and set reach it; for its own user alone",
-        ),
-    ]],
     scheduler_tables: &[],
 };

@@ -51,8 +51,9 @@ impl Files {
 
     fn check(&self, changes: &Changes, report: Report) -> Result<Host, Diagnostics> {
         let (mut tree, mut sources) = (self.tree.clone(), self.sources.clone());
+        let changes_from = sources.next();
         changes.lay(&mut tree, &mut sources, &report);
-        check(&tree, report, &sources)
+        check(&tree, report, &sources, changes_from)
     }
 }
 
@@ -60,14 +61,16 @@ impl Files {
 pub fn parse(name: &str, text: &str) -> Result<Host, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
-    check(&tree, report, &sources)
+    check(&tree, report, &sources, sources.next())
 }
 
-fn check(tree: &Table, report: Report, sources: &Sources) -> Result<Host, Diagnostics> {
+/// `changes_from`: files from this number on are changes that were made at run time.
+fn check(tree: &Table, report: Report, sources: &Sources, changes_from: u32) -> Result<Host, Diagnostics> {
     let (draft, daemon) = read(tree, &report);
     // With a part of the text missing, what belongs together does not come together.
     if !report.is_incomplete() {
         checks::run(&draft, &report);
+        checks::roots::check(&draft, daemon.source_root.as_deref(), changes_from, &report);
     }
     let errors = report.errors();
     let found = report.finish(sources);
@@ -105,5 +108,6 @@ fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Place)>)
     let endpoint = control.clone().map(|path| Endpoint::Unix { path, owner: None, group: None, mode: 0o600 });
     let endpoint = endpoint.map(|endpoint| (endpoint, reader.at("control")));
     let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
-    (DaemonSettings { drain_timeout, control }, endpoint)
+    let source_root = reader.path("source_root");
+    (DaemonSettings { drain_timeout, control, source_root }, endpoint)
 }

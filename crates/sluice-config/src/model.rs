@@ -241,10 +241,12 @@ pub struct DaemonSettings {
     pub drain_timeout: Duration,
     /// Where it takes changes; `None`: nowhere.
     pub control: Option<PathBuf>,
+    /// The folder in which sources that are named at run time must lie; `None`: anywhere.
+    pub source_root: Option<PathBuf>,
 }
 
 impl Default for DaemonSettings {
     fn default() -> Self {
-        DaemonSettings { drain_timeout: Duration::from_secs(10), control: None }
+        DaemonSettings { drain_timeout: Duration::from_secs(10), control: None, source_root: None }
     }
 }

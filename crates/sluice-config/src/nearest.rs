@@ -2,6 +2,8 @@
 
 /// Longer names are not compared.
 const LENGTH_MAX: usize = 64;
+/// Names of so many letters must begin with the letter that was written; a single letter says nothing.
+const SHORT: core::ops::RangeInclusive<usize> = 2..=3;
 /// More names are not compared either.
 const CANDIDATES_MAX: usize = 1000;
 
@@ -12,7 +14,10 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     }
     let name = name.to_lowercase();
     let changes = |candidate: &&str| distance(&name, candidate);
-    let best = known.into_iter().take(CANDIDATES_MAX).min_by_key(changes)?;
+    // A short name that begins otherwise is another word: bfq is not cfq.
+    let is_short = |candidate: &str| SHORT.contains(&candidate.len().min(name.len()));
+    let likely = |candidate: &&str| !is_short(candidate) || candidate.get(..1) == name.get(..1);
+    let best = known.into_iter().take(CANDIDATES_MAX).filter(likely).min_by_key(changes)?;
     let allowed = (best.chars().count().max(name.chars().count()) / 3).max(1);
     (changes(&best) <= allowed).then_some(best)
 }
@@ -50,5 +55,7 @@ mod tests {
         assert_eq!(nearest("colour", known), None);
         assert_eq!(nearest(&"w".repeat(1000), known), None);
         assert_eq!(nearest("x", []), None);
+        assert_eq!(nearest("bfq", ["cfq", "noop"]), None);
+        assert_eq!(nearest("cfg", ["cfq", "noop"]), Some("cfq"));
     }
 }

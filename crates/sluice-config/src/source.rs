@@ -37,9 +37,17 @@ struct Source {
 const EXCERPT_CHARS_MAX: usize = 160;
 
 impl Place {
+    /// The first character of the first file, for what is missing in it.
+    pub(crate) const FIRST: Place = Place { file: 0, start: 0, end: 1 };
+
     /// The whole of a file, for what has no line of its own.
     pub(crate) fn file(file: u32) -> Self {
         Place { file, start: 0, end: 0 }
+    }
+
+    /// Whether it lies in a file with this number or a later one.
+    pub(crate) fn is_from(self, file: u32) -> bool {
+        self.file >= file
     }
 
     /// The whole of the file that this lies in.
@@ -56,9 +64,15 @@ impl Place {
 impl Sources {
     /// Adds a file and returns its number.
     pub(crate) fn add(&mut self, name: &str, text: String) -> u32 {
+        let file = self.next();
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         self.0.push(Source { name: name.to_owned(), text, line_starts });
-        u32::try_from(self.0.len() - 1).expect("the number of files is bounded")
+        file
+    }
+
+    /// The number that the next file gets.
+    pub(crate) fn next(&self) -> u32 {
+        u32::try_from(self.0.len()).expect("the number of files is bounded")
     }
 
     pub(crate) fn name(&self, place: Place) -> &str {

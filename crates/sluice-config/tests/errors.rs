@@ -111,6 +111,24 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
     assert_eq!(found(&no_floor(two_vms(half, half))), (vec![], false), "a VM takes the larger of its parts");
 }
 
+#[test]
+fn a_shared_policy_was_to_be_lowered_to_what_one_vm_could_have() {
+    let text = two_vms("reservation = \"600 iops\"", "policy = \"p\"");
+    let said = refused(&text);
+    assert!(said.contains("hint: it is the reservation of 2 VMs: lower it to 490 iops@8KiB at most"), "{said}");
+}
+
+#[test]
+fn a_rate_of_0_was_to_be_unlimited_where_nothing_is() {
+    let said = refused(&GOOD.replace("capacity = \"1000 iops@8KiB\"", "capacity = \"0 iops\""));
+    assert!(said.contains("from 0.001 iops to 10^12 iops") && !said.contains("unlimited"), "{said}");
+    let limit = refused(&GOOD.replace("weight = 100", "limit = \"0 iops\""));
+    assert!(limit.contains("for no limit write \"unlimited\""), "{limit}");
+    // Another scheduler of Linux is not a slip of the hand.
+    let bfq = refused(&GOOD.replace("capacity =", "scheduler = \"bfq\"\ncapacity ="));
+    assert!(!bfq.contains("did you mean"), "{bfq}");
+}
+
 // rule: mclock.admission
 #[test]
 fn reservations_left_nothing_to_vms_without() {
@@ -663,7 +681,7 @@ fn what_two_volumes_must_not_share() {
     let long = format!("{own}\n[daemon]\ncontrol = \"/{}\"", "x".repeat(107));
     assert_eq!(second(&long), ["Host file: daemon.control: the path has 108 bytes"]);
     let any = own.replace("socket = \"/run/sluice/w.sock\"", "listen = \"127.0.0.1:10809\"")
-        + "\n[nbd]\nlisten = \"0.0.0.0:10809\"";
+        + "\n[nbd]\nlisten = \"0.0.0.0:10809\"\ninsecure = true";
     let reach = "[nbd]: whoever reaches 0.0.0.0:10809 reads and writes the volumes there";
     assert_eq!(second(&any), ["Volume a/w: 127.0.0.1:10809 is taken by [nbd]", reach]);
     let name = own.replace("w.sock\"", "w.sock\", name = \"a/v\"");
@@ -671,6 +689,18 @@ fn what_two_volumes_must_not_share() {
     let bytes = own.replace("w.img", "a.img") + "\noffset = \"1GiB\"";
     assert_eq!(second(&bytes), ["Volume a/w: its bytes of /srv/vm/a.img are also those of a/v"]);
     assert_eq!(second(&(bytes + "\nread_only = true")).len(), 1);
+}
+
+#[test]
+fn nbd_was_open_to_the_network_without_a_word_of_the_operator() {
+    let open = |more: &str| found(&(GOOD.to_owned() + "[nbd]\nlisten = \"192.0.2.1:10809\"\n" + more));
+    let reach = vec!["[nbd]: whoever reaches 192.0.2.1:10809 reads and writes the volumes there".to_owned()];
+    assert_eq!(open(""), (reach.clone(), true));
+    assert_eq!(open("insecure = false"), (reach.clone(), true));
+    assert_eq!(open("insecure = true"), (reach, false));
+    assert_eq!(found(&(GOOD.to_owned() + "[nbd]\nlisten = \"[::1]:10809\"\n")), (vec![], false));
+    let own = GOOD.replace("socket = \"/run/sluice/a.sock\"", "listen = \"192.0.2.1:10809\"");
+    assert!(found(&own).1 && !found(&own.replace("10809\"", "10809\", insecure = true")).1);
 }
 
 #[test]

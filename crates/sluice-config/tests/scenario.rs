@@ -305,7 +305,7 @@ fn what_belongs_together_is_checked() {
 fn a_file_without_sim_is_told_so_once() {
     assert_eq!(
         refused("").to_string(),
-        "error: There is no [sim]\n --> s.toml\n  = hint: add [sim] with duration = \"60s\"\n\n1 error"
+        "error: There is no [sim]\n --> s.toml:1:1\n  |\n1 | \n  | ^\n  = hint: add [sim] with duration = \"60s\"\n\n1 error"
     );
 }
 

@@ -3,7 +3,7 @@
 //! A buffer is owned by one request from the moment its frontend needs room until its reply has left. While the kernel
 //! works on it the request stays in the device loop's table, so it is never freed under an operation.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 /// Alignment of every buffer, in bytes: what any direct I/O wants.
@@ -25,15 +25,12 @@ pub struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// At least `len` bytes.
-    fn allocate(size: usize) -> Self {
+    /// `size` bytes; nothing if there is no memory for them.
+    fn allocate(size: usize) -> Option<Self> {
         let layout = Layout::from_size_align(size, ALIGNMENT).expect("sizes are bounded far below isize::MAX");
         // SAFETY: the size is at least one page, so not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(start) {
-            Some(start) => Buffer { start, size },
-            None => handle_alloc_error(layout),
-        }
+        NonNull::new(start).map(|start| Buffer { start, size })
     }
 
     /// How many bytes it holds.
@@ -75,8 +72,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A buffer of at least `len` bytes.
-    pub fn take(&mut self, len: usize) -> Buffer {
+    /// A buffer of at least `len` bytes; nothing if there is no memory for it.
+    pub fn take(&mut self, len: usize) -> Option<Buffer> {
         let size = len.max(1 << CLASS_MIN).next_power_of_two();
         if size > 1 << CLASS_MAX {
             return Buffer::allocate(len.next_multiple_of(ALIGNMENT));
@@ -85,7 +82,7 @@ impl Pool {
         match self.classes[class].pop() {
             Some(buffer) => {
                 self.kept -= buffer.size;
-                buffer
+                Some(buffer)
             }
             None => Buffer::allocate(size),
         }
@@ -108,15 +105,16 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_reused() {
         let mut pool = Pool::default();
-        let mut buffer = pool.take(5000);
+        let mut buffer = pool.take(5000).unwrap();
         assert_eq!((buffer.size(), buffer.as_ptr() as usize % ALIGNMENT), (8192, 0));
         buffer.bytes_mut(5000).fill(7);
         let place = buffer.as_ptr();
         pool.give(buffer);
-        assert_eq!(pool.take(8192).as_ptr(), place);
-        let large = pool.take((3 << 20) + 1);
+        assert_eq!(pool.take(8192).unwrap().as_ptr(), place);
+        let large = pool.take((3 << 20) + 1).unwrap();
         assert_eq!(large.size(), (3 << 20) + 4096);
         pool.give(large);
         assert_eq!(pool.kept, 0);
+        assert!(pool.take(isize::MAX as usize - (2 << 20)).is_none(), "more than any machine has");
     }
 }

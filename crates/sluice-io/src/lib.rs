@@ -9,6 +9,7 @@
 //! | the NBD protocol, and where its clients come in | [`nbd`], [`listener`] |
 //! | the vhost-user protocol | [`vhost`] |
 //! | opening volumes | [`source`] |
+//! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
 //! | a device of known capacity | [`delay`] |
 //! | flushes | [`sync`] |
 //! | how many connections there may be | [`seats`] |
@@ -20,9 +21,12 @@ pub mod device;
 pub mod limits;
 pub mod listener;
 pub mod nbd;
+pub mod path_walk;
 pub mod ring;
 pub mod seats;
+pub mod socket_file;
 pub mod source;
 pub mod sync;
+mod unfinished;
 pub mod users;
 pub mod vhost;

@@ -3,14 +3,12 @@
 //! The control plane's part of the NBD frontend, on tokio. A listener accepts, speaks the handshake with a stated
 //! patience, and hands the raw socket to the device of the chosen volume; from there on no async code touches it.
 //!
-//! A socket file that a dead daemon left is replaced; one that somebody listens on is refused.
+//! How the file of a Unix socket is made is in [`crate::socket_file`].
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,10 +16,14 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::device::{Arrived, Door};
+use crate::limits::is_for_clients;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
 use crate::nbd::negotiate::negotiate;
+use crate::path_walk::Exposed;
 use crate::seats::{Row, Seats};
+use crate::socket_file::{self, SocketFile, SocketFileError};
+use crate::unfinished::{Peer, Unfinished};
 use crate::users;
 
 /// How long a client may take for its handshake.
@@ -70,6 +72,29 @@ pub enum ListenError {
     /// There is something that is not a socket.
     #[error("{} exists and is not a socket; remove it or choose another path", .0.display())]
     NotASocket(PathBuf),
+    /// Users that have nothing to do with it may replace it.
+    #[error(
+        "Socket {endpoint}: {} may replace files in {}; take that right away, state that user as the owner of the socket, \
+         or choose another folder",
+        .exposed.by, .exposed.folder.display()
+    )]
+    Exposed {
+        /// Which socket.
+        endpoint: String,
+        /// The folder and the user.
+        exposed: Exposed,
+    },
+    /// Such users may change where it leads.
+    #[error(
+        "Socket {endpoint}: {} is a symbolic link that others than root may change; name the folder itself",
+        .link.display()
+    )]
+    Link {
+        /// Which socket.
+        endpoint: String,
+        /// The link.
+        link: PathBuf,
+    },
     /// The owner or group is not known.
     #[error("Socket {endpoint}: no {kind} {name} on this host; create it or name another")]
     Nobody {
@@ -147,6 +172,7 @@ pub struct Listener {
     endpoint: Endpoint,
     catalogue: Catalogue,
     task: JoinHandle<()>,
+    _file: Option<SocketFile>,
 }
 
 enum Socket {
@@ -157,10 +183,16 @@ enum Socket {
 impl Listener {
     /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
     pub fn start(endpoint: Endpoint, catalogue: Catalogue, seats: &Arc<Seats>) -> Result<Self, ListenError> {
-        let socket = bind(&endpoint)?;
+        let (socket, file) = match &endpoint {
+            Endpoint::Tcp(address) => (Socket::Tcp(listen_tcp(&endpoint, *address)?), None),
+            Endpoint::Unix { .. } => {
+                let (socket, file) = listen_unix(&endpoint)?;
+                (Socket::Unix(socket), Some(file))
+            }
+        };
         let (offers, seats, name) = (catalogue.clone(), seats.row(), endpoint.to_string());
         let task = tokio::spawn(async move { accept(&name, &socket, &offers, &seats).await });
-        Ok(Listener { endpoint, catalogue, task })
+        Ok(Listener { endpoint, catalogue, task, _file: file })
     }
 
     /// Where it listens.
@@ -179,19 +211,32 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();
-        if let Endpoint::Unix { path, .. } = &self.endpoint {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
-/// A socket that listens at a path, with the owner and the permissions that its endpoint states; must be called within a
-/// tokio runtime. What comes in is the caller's.
-pub fn listen_unix(endpoint: &Endpoint) -> Result<UnixListener, ListenError> {
-    match bind(endpoint)? {
-        Socket::Unix(listener) => Ok(listener),
-        Socket::Tcp(_) => unreachable!("a Unix endpoint makes a Unix socket"),
-    }
+/// A socket that listens at a path, with the owner and the permissions that its endpoint states, and its file, which is
+/// removed when it is dropped; must be called within a tokio runtime.
+///
+/// # Errors
+/// [`ListenError`].
+///
+/// # Panics
+/// If the endpoint is not a Unix socket.
+pub fn listen_unix(endpoint: &Endpoint) -> Result<(UnixListener, SocketFile), ListenError> {
+    let Endpoint::Unix { path, owner, group, mode } = endpoint else { panic!("{endpoint} is not a Unix socket") };
+    let owner = resolve(endpoint, "user", owner.as_deref(), users::user)?;
+    let group = resolve(endpoint, "group", group.as_deref(), users::group)?;
+    let io = |advice, source| ListenError::Io { endpoint: endpoint.to_string(), advice, source };
+    let (listener, file) = socket_file::listen(path, owner, group, *mode).map_err(|error| match error {
+        SocketFileError::InUse => ListenError::InUse(endpoint.to_string()),
+        SocketFileError::NotASocket => ListenError::NotASocket(path.clone()),
+        SocketFileError::Exposed(exposed) => ListenError::Exposed { endpoint: endpoint.to_string(), exposed },
+        SocketFileError::Link(link) => ListenError::Link { endpoint: endpoint.to_string(), link },
+        SocketFileError::Folder(error) => io(NO_FILE, error),
+        SocketFileError::Owner(error) => io(NO_OWNER, error),
+    })?;
+    let listener = UnixListener::from_std(listener).map_err(|error| io(NO_FILE, error))?;
+    Ok((listener, file))
 }
 
 /// What to do where a socket's file cannot be made or removed.
@@ -201,35 +246,14 @@ const NO_OWNER: &str = "state an owner, a group and a mode that this user may gi
 /// What to do where an address cannot be had.
 const NO_ADDRESS: &str = "name an address of this host and a port that this user may take";
 
-fn bind(endpoint: &Endpoint) -> Result<Socket, ListenError> {
-    let refused = |advice: &'static str| {
-        move |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),
-            _ => ListenError::Io { endpoint: endpoint.to_string(), advice, source },
-        }
+fn listen_tcp(endpoint: &Endpoint, address: SocketAddr) -> Result<TcpListener, ListenError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),
+        _ => ListenError::Io { endpoint: endpoint.to_string(), advice: NO_ADDRESS, source },
     };
-    match endpoint {
-        Endpoint::Tcp(address) => {
-            let failed = refused(NO_ADDRESS);
-            let listener = std::net::TcpListener::bind(address).map_err(&failed)?;
-            listener.set_nonblocking(true).map_err(&failed)?;
-            Ok(Socket::Tcp(TcpListener::from_std(listener).map_err(failed)?))
-        }
-        Endpoint::Unix { path, owner, group, mode } => {
-            remove_stale(path)?;
-            let owner = resolve(endpoint, "user", owner.as_deref(), users::user)?;
-            let group = resolve(endpoint, "group", group.as_deref(), users::group)?;
-            let listener = StdUnixListener::bind(path).map_err(refused(NO_FILE))?;
-            let adjusted = std::os::unix::fs::chown(path, owner, group)
-                .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(*mode)))
-                .and_then(|()| listener.set_nonblocking(true));
-            adjusted.map_err(|source| {
-                let _ = std::fs::remove_file(path);
-                refused(NO_OWNER)(source)
-            })?;
-            Ok(Socket::Unix(UnixListener::from_std(listener).map_err(refused(NO_FILE))?))
-        }
-    }
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    TcpListener::from_std(listener).map_err(failed)
 }
 
 fn resolve(
@@ -243,27 +267,20 @@ fn resolve(
     find(name).map(Some).ok_or_else(nobody)
 }
 
-/// Removes a socket file that nobody listens on any more.
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    use std::os::unix::fs::FileTypeExt;
-    let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !there.file_type().is_socket() {
-        return Err(ListenError::NotASocket(path.to_owned()));
-    }
-    match StdUnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .map_err(|source| ListenError::Io { endpoint: path.display().to_string(), advice: NO_FILE, source }),
-        _ => Err(ListenError::InUse(path.display().to_string())),
-    }
-}
-
 async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row) {
+    let mut unfinished = Unfinished::default();
     loop {
         let accepted = match socket {
-            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Client::Unix(stream)),
-            Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Client::Tcp(stream)),
+            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                let peer = Peer::User(stream.peer_cred().ok().map(|of| of.uid()));
+                (Client::Unix(stream), peer)
+            }),
+            Socket::Tcp(listener) => {
+                let accepted = listener.accept().await;
+                accepted.map(|(stream, from)| (Client::Tcp(stream), Peer::Address(from.ip())))
+            }
         };
-        let client = match accepted {
+        let (client, peer) = match accepted {
             Ok(client) => client,
             Err(error) => {
                 // Out of descriptors, most likely: others must leave first.
@@ -272,7 +289,18 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
                 continue;
             }
         };
-        let seat = match seats.take() {
+        if !client.has_descriptor_of_clients() {
+            tracing::warn!(endpoint = name, "Client refused: too few descriptors are left; raise LimitNOFILE");
+            continue;
+        }
+        unfinished.make_room(peer);
+        let mut taken = seats.take();
+        while taken.is_err() && unfinished.give_up_oldest() {
+            // It gives its place back when it is dropped, which is before this goes on.
+            tokio::task::yield_now().await;
+            taken = seats.take();
+        }
+        let seat = match taken {
             Ok(seat) => seat,
             Err(reason) => {
                 tracing::warn!(endpoint = name, "Client refused: {reason}");
@@ -281,7 +309,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
         };
         let offer = catalogue.snapshot();
         let name = name.to_owned();
-        tokio::spawn(async move {
+        let handshake = tokio::spawn(async move {
             match tokio::time::timeout(HANDSHAKE_MAX, client.welcome(offer, Box::new(seat))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
@@ -291,6 +319,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
                 Err(_) => tracing::warn!(endpoint = name, "Client took too long for its handshake"),
             }
         });
+        unfinished.add(peer, handshake.abort_handle());
     }
 }
 
@@ -311,6 +340,13 @@ enum Client {
 }
 
 impl Client {
+    fn has_descriptor_of_clients(&self) -> bool {
+        match self {
+            Client::Unix(stream) => is_for_clients(stream),
+            Client::Tcp(stream) => is_for_clients(stream),
+        }
+    }
+
     /// Speaks the handshake and hands the client over.
     async fn welcome(self, offer: Offer, seat: Box<dyn Send>) -> Result<(), NegotiateError> {
         let (negotiated, socket) = match self {

@@ -46,7 +46,7 @@ impl Ring {
         plain.setup_cqsize(COMPLETIONS);
         let (ring, tells) = match modern.build(ENTRIES) {
             Ok(ring) => (ring, true),
-            Err(_) => (plain.build(ENTRIES)?, false),
+            Err(_) => (plain.build(ENTRIES).map_err(explain)?, false),
         };
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::other("The kernel's io_uring is too old: Linux 5.11 or newer is needed"));
@@ -127,5 +127,26 @@ impl Ring {
             events.push(Event { user_data: entry.user_data(), result: entry.result() });
         }
         Ok(())
+    }
+}
+
+/// Of an error that says nothing of what to change.
+fn explain(error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(libc::ENOMEM) {
+        return error;
+    }
+    let advice = "The kernel lets this user lock too little memory for io_uring; raise LimitMEMLOCK (ulimit -l)";
+    io::Error::new(io::ErrorKind::OutOfMemory, advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_locked_memory_was_cannot_allocate_memory() {
+        let said = explain(io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(said.contains("raise LimitMEMLOCK"), "{said}");
+        assert_eq!(explain(io::Error::from_raw_os_error(libc::EPERM)).raw_os_error(), Some(libc::EPERM));
     }
 }

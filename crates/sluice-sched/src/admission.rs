@@ -266,6 +266,19 @@ impl Supply {
         Some(self.part(sum))
     }
 
+    /// The most that each of `count` VMs could reserve in the currencies of `like`, next to `others`; `None` where nothing
+    /// is left.
+    #[must_use]
+    pub fn free_each<'a>(
+        &self,
+        others: impl IntoIterator<Item = &'a Policy>,
+        count: usize,
+        like: &Reservation,
+    ) -> Reservation {
+        let taken = others.into_iter().map(|policy| self.units(&policy.reservation).0).fold(0, u128::saturating_add);
+        self.largest(self.most().saturating_sub(taken) / count.max(1) as u128, like)
+    }
+
     fn claim(&self, vm: &str, policy: &Policy) -> Claim {
         let (units, binding) = self.units(&policy.reservation);
         Claim { vm: vm.to_owned(), reservation: policy.reservation, part: self.part(units), binding }

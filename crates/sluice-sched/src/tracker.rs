@@ -250,7 +250,8 @@ mod tests {
 
     fn reply(phase: Phase, cost: Cost, bytes: u64) -> Finished {
         let service = Service { cost, bytes };
-        Finished { token: 0, outcome: Outcome::Done, phase, service, reserved: service.if_reserved(phase) }
+        let reserved = service.if_reserved(phase);
+        Finished { token: 0, outcome: Outcome::Done, phase, dispatched: Instant::ZERO, service, reserved }
     }
 
     fn secs(secs: u64) -> Instant {

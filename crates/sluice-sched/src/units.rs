@@ -269,7 +269,7 @@ impl FromStr for StatedIops {
         };
         let milli = parse_with_unit(rate, "iops", "a request rate", "2000 iops@8KiB")?;
         if milli == 0 || milli > u128::from(Iops::MAX_MILLI) {
-            let range = "from 0.001 iops to 10^12 iops; for no limit write \"unlimited\"";
+            let range = "from 0.001 iops to 10^12 iops";
             return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Rate", range });
         }
         Ok(StatedIops { iops: Iops(milli as u64), size })
@@ -456,7 +456,7 @@ mod tests {
         let refused = |text: &str| text.parse::<StatedIops>().unwrap_err().to_string();
         assert_eq!(refused("2000"), "'2000' has no unit; write for example \"2000 iops\"");
         assert!(refused("2000 iop").contains("is not a unit of a request rate"));
-        assert!(refused("0 iops").contains("for no limit write \"unlimited\""));
+        assert!(refused("0 iops").contains("from 0.001 iops"), "where a rate may be unlimited is not known here");
         assert!(refused("iops").contains("does not start with a number"));
         assert!(refused("1.2345 iops").contains("does not start with a number"));
         assert!("5".parse::<Bytes>().is_err());

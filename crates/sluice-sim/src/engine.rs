@@ -13,10 +13,10 @@ use std::time::Duration;
 use sluice_sched::gate::{Finished, Outcome, OwnerAccount};
 use sluice_sched::stack::{Guest, StackError};
 use sluice_sched::tracker::{Form, Tracker};
-use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Policy, VolumeId};
+use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
 
 use crate::devices::Model;
-use crate::record::Record;
+use crate::record::{Record, Served};
 use crate::workloads::Workload;
 
 mod cpus;
@@ -62,6 +62,10 @@ pub struct Over {
     pub length: u32,
     /// When it came.
     pub arrived: Instant,
+    /// When the last part of it went to the device.
+    pub dispatched: Instant,
+    /// By which right.
+    pub phase: Phase,
     /// When it was over.
     pub completed: Instant,
 }
@@ -261,6 +265,14 @@ impl Simulation {
     #[must_use]
     pub fn record(&self, vm: usize) -> &Record {
         &self.vms[vm].record
+    }
+
+    /// What the gates gave a VM after the warm-up, and how long it had a request waiting.
+    #[must_use]
+    pub fn served(&self, vm: usize) -> Served {
+        let waiting = self.accounts(vm).any(|account| account.waiting > 0);
+        let open = self.open.iter().filter(|open| waiting && open.vm as usize == vm);
+        self.record(vm).served(self.now, open.map(|open| open.arrived).min())
     }
 
     /// Requests per second that one of them got after the warm-up.
@@ -489,11 +501,13 @@ impl Simulation {
             tracker.completed(node as u32, over);
         }
         vm.record.complete(self.now, open.arrived, open.length);
+        vm.record.serve(self.now, open.arrived, over);
         vm.runners[thread].thread.workload.completed(self.now);
         self.longest = self.longest.max(self.now.nanos_since(open.arrived));
         if let Some(observer) = &mut self.observer {
             let Open { kind, offset, length, arrived, .. } = open;
-            observer(&Over { vm: index, thread, node, kind, offset, length, arrived, completed: self.now });
+            let (dispatched, phase, completed) = (over.dispatched, over.phase, self.now);
+            observer(&Over { vm: index, thread, node, kind, offset, length, arrived, dispatched, phase, completed });
         }
         if !self.vms[index].held.is_empty() {
             self.offer_held(index);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use sluice_sched::Instant;
+use sluice_sched::gate::Finished;
 
 /// Nanoseconds of one unit of the histograms: finer than anything that a device does.
 const UNIT: u64 = 100;
@@ -38,8 +39,22 @@ pub struct Record {
     outstanding: u64,
     since: Instant,
     warm: Instant,
+    served: Served,
+    /// Up to when waiting is counted in `served`.
+    waited_until: Instant,
     window: u64,
     series: Vec<Window>,
+}
+
+/// What gates gave a VM after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Served {
+    /// Completed requests, normalised.
+    pub normalised: f64,
+    /// The bytes that they count against a limit.
+    pub bytes: u64,
+    /// How long at least one request had come and was not dispatched.
+    pub waiting: Duration,
 }
 
 /// What was completed in one window of a series.
@@ -73,6 +88,8 @@ impl Record {
             outstanding: 0,
             since: Instant::ZERO,
             warm,
+            served: Served::default(),
+            waited_until: warm,
             window: (window.as_nanos() as u64).max(1),
             series: Vec::new(),
         }
@@ -113,6 +130,24 @@ impl Record {
         window.completed += 1;
         window.bytes += u64::from(length);
         window.latency += latency;
+    }
+
+    /// What a gate says of a request that was completed. Requests that overtake each other may count as waiting for too
+    /// short a time, never for too long.
+    pub(crate) fn serve(&mut self, now: Instant, arrived: Instant, finished: &Finished) {
+        if now < self.warm {
+            return;
+        }
+        self.served.normalised += f64::from(finished.service.cost.raw()) / 65_536.0;
+        self.served.bytes += finished.service.bytes;
+        self.served.waiting += waiting(arrived.max(self.waited_until), finished.dispatched);
+        self.waited_until = self.waited_until.max(finished.dispatched);
+    }
+
+    /// With what still waits since `oldest`, if there is something.
+    pub(crate) fn served(&self, now: Instant, oldest: Option<Instant>) -> Served {
+        let still = oldest.map_or(Duration::ZERO, |arrived| waiting(arrived.max(self.waited_until), now));
+        Served { waiting: self.served.waiting + still, ..self.served }
     }
 
     pub(crate) fn cancel(&mut self, now: Instant, arrived: Instant) {
@@ -185,6 +220,10 @@ impl Record {
         let time = end.nanos_since(self.warm);
         if time == 0 { 0.0 } else { self.area as f64 / time as f64 }
     }
+}
+
+fn waiting(from: Instant, to: Instant) -> Duration {
+    Duration::from_nanos(if to > from { to.nanos_since(from) } else { 0 })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(crate) const CODES: &str = "\
 Exit codes:
   0  It is done, and the answer is yes
   1  It failed, or the answer is no: errors in a file, a promise or an exact row that does not hold
-  2  The arguments are wrong
+  2  The arguments are wrong; of `sim run`: it ran, and a promise to a VM was not kept
   3  There is nothing of that name: VM, volume, scheduler, workload, figure, ...
   4  It is refused as things are; nothing has changed
   5  There is no daemon at the control socket
@@ -28,6 +28,8 @@ pub(crate) enum Failure {
     Run(Box<dyn Error + Send + Sync>),
     /// It ran and its answer is "no"; everything has been printed already.
     No,
+    /// It was simulated, and a VM did not get what it was promised; everything has been printed already.
+    NotKept,
     /// There is no such thing.
     NotFound(String),
     /// It cannot be done as things are.
@@ -43,6 +45,7 @@ impl Failure {
             Failure::Config(diagnostics) => diagnostics.to_string(),
             Failure::Run(error) => chain(&*error),
             Failure::No => "it ran, and its answer is no".to_owned(),
+            Failure::NotKept => "it ran, and a promise was not kept".to_owned(),
             Failure::NotFound(text) | Failure::Refused(text) | Failure::Unreachable(text) => text,
         }
     }
@@ -59,6 +62,7 @@ impl Failure {
             }
             Failure::Run(error) => say(&chain(&*error), format, 1),
             Failure::No => ExitCode::from(1),
+            Failure::NotKept => ExitCode::from(2),
             Failure::NotFound(text) => say(&text, format, 3),
             Failure::Refused(text) => say(&text, format, 4),
             Failure::Unreachable(text) => say(&text, format, 5),

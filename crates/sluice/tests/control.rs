@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use common::disk::Loop;
 use common::raw::{READ, Raw};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use serde_json::Value;
 use sluice_io::vhost::client::{ClientOptions, Request};
 
@@ -94,6 +94,48 @@ fn who_asks_for_a_change_is_told_what_is_wrong_with_it_and_not_with_others() {
     assert!(name.contains("Volume b/v: the export name 'z/v' is that of z/v"), "{name}");
 }
 
+#[test]
+fn attach_named_any_file_of_the_host() {
+    let place = Place::new();
+    let (inside, outside) = (place.file("vms"), place.image("outside.img", MIB));
+    std::fs::create_dir(&inside).unwrap();
+    let image = place.image("vms/b.img", MIB);
+    let root = format!("[daemon]\nsource_root = \"{}\"\n", inside.display());
+    let served = host(&place);
+    let daemon = Daemon::serve(&place, &served.replace("[daemon]\n", &root));
+    let attach = |source: &Path| {
+        let keys = [("source", source), ("export.socket", &place.volume_socket("b", "v"))];
+        let keys = keys.map(|(key, value)| format!("{key}={}", value.display()));
+        ask(&place, &["attach", "b/v", "device=disk", &keys[0], &keys[1]])
+    };
+    for source in [&outside, &inside.join("../outside.img"), &inside] {
+        let said = attach(source).failed();
+        assert!(said.contains("Volume b/v: source: ") && said.contains("the source_root of [daemon]"), "{said}");
+    }
+    json(attach(&image));
+    open(&place, "b", "v");
+    // What was attached must lie in the folder of a later file, too.
+    let said = daemon.reload(&served.replace("[daemon]\n", "[daemon]\nsource_root = \"/srv/other\"\n"));
+    assert!(said.contains("does not lie in /srv/other") && said.contains("everything stays as it was"), "{said}");
+}
+
+#[test]
+fn clients_took_all_descriptors_and_the_control_socket_was_mute() {
+    let place = Place::new();
+    let file = place.write("host.toml", host(&place));
+    let mut limited = tool("prlimit", "util-linux");
+    let daemon = start(limited.arg("--nofile=128:128").arg(sluice().get_program()).arg("serve").arg(&file));
+    daemon.stderr.up_to(&["Ready"]);
+    let all: Vec<Raw> =
+        std::iter::from_fn(|| Raw::open(&place.volume_socket("a", "v"), "a/v").ok()).take(200).collect();
+    assert!((50..120).contains(&all.len()), "{} clients", all.len());
+    json(ask(&place, &["set", "a", "weight=300"]));
+    let more = place.image("more.img", MIB);
+    let keys = [("source", more), ("export.socket", place.volume_socket("a", "w"))];
+    let keys = keys.map(|(key, value)| format!("{key}={}", value.display()));
+    json(ask(&place, &["attach", "a/w", "device=disk", &keys[0], &keys[1]]));
+}
+
 /// 600 of 1000 iops are reserved; at run time others came for 50 of 100 MiB/s.
 #[test]
 fn a_device_was_sold_twice_by_set_attach_and_reload() {
@@ -149,6 +191,9 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     let nobody = run(sluice().args(["set", "a", "weight=3", "--socket"]).arg(place.socket("other")));
     assert_eq!(nobody.code(), Some(5));
     assert_eq!(daemon.accounts().vm("a")["vm"], "a");
+    ask(&place, &["detach", "a/v"]).ok();
+    let bare = ask(&place, &["detach", "a/v"]).failed();
+    assert!(bare.contains("VM a has no volume v; it has no other"), "{bare}");
 }
 
 #[test]

@@ -26,6 +26,35 @@ fn assert_works(raw: &mut Raw, seed: u64) {
     assert!(raw.read(128 * KIB, 64 << 10).unwrap() == data);
 }
 
+/// Half of a write that fills the window which all volumes of the VM share.
+#[test]
+fn a_half_sent_write_blocked_every_volume_of_its_vm() {
+    let place = Place::new();
+    let image = |name: &str| place.image(name, 4 * MIB);
+    let (a, b) = (place.volume("a", "v", &image("v.img"), ""), place.volume("a", "w", &image("w.img"), ""));
+    let window = "window = { requests = 64, bytes = \"256KiB\" }";
+    let _daemon = Daemon::serve(&place, &(place.device(window) + &a + &b));
+    let mut stuck = open(&place, "a");
+    let mut other = Raw::open(&place.volume_socket("a", "w"), "a/w").unwrap();
+    stuck.stream.write_all(&header(WRITE, 0, 1, 0, MIB as u32)).unwrap();
+    stuck.stream.write_all(&noise(1, 300 << 10)).unwrap();
+    // This waits until the first has been closed, as soon as the window is full.
+    for seed in 0..3 {
+        assert_works(&mut other, seed);
+    }
+    assert!(stuck.is_shown_out());
+    assert_works(&mut other, 9);
+}
+
+#[test]
+fn silent_connections_took_every_place_until_their_time_was_up() {
+    let place = Place::new();
+    let _daemon = two_vms(&place, "{ requests = 64 }", "[nbd]\nconnections_max = 20\n");
+    let _silent: Vec<_> = (0..60).map(|_| connect(&place.volume_socket("a", "v")).unwrap()).collect();
+    assert_works(&mut open(&place, "a"), 1);
+    assert_works(&mut open(&place, "b"), 2);
+}
+
 #[test]
 fn a_client_that_takes_no_replies_fills_its_own_window_alone() {
     let place = Place::new();

@@ -1,5 +1,6 @@
 //! Nobody gets what is somebody else's: one writer per byte, one gate per disk, each volume on the disk that it names.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use common::disk::Loop;
@@ -7,6 +8,9 @@ use common::raw::Raw;
 use common::{Daemon, MIB, Place, noise};
 
 mod common;
+
+/// A user that no file belongs to.
+const TENANT: u32 = 54_321;
 
 /// What another process that tries to serve `host` is told.
 #[track_caller]
@@ -150,7 +154,7 @@ fn what_is_not_there_is_refused_with_what_to_make_or_name() {
     refused(&place, &nowhere, &["Cannot listen on", "none/a.sock: make its folder", "No such file or directory"]);
     let control = format!("{host}[daemon]\ncontrol = \"{}\"\n", place.file("none/control").display());
     refused(&place, &control, &["none/control: make its folder"]);
-    let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\n");
+    let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\ninsecure = true\n");
     refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: name an address of this host"]);
     let device = host.replacen(&format!("path = \"{}\"", place.folder().display()), "path = \"/dev/none0n1\"", 1);
     refused(&place, &device, &["Device disk", "Cannot look at /dev/none0n1: name a block device that is there"]);
@@ -175,4 +179,55 @@ fn a_socket_that_somebody_listens_on_is_refused() {
     std::fs::write(&socket, "precious").unwrap();
     refused(&place, &host, &["exists and is not a socket"]);
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+}
+
+#[test]
+fn a_tenants_link_was_followed_to_the_file_of_another() {
+    let place = Place::new();
+    let secret = place.image("secret.img", MIB);
+    let theirs = place.file("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(TENANT), None).unwrap();
+    let link = theirs.join("a.img");
+    std::os::unix::fs::symlink(&secret, &link).unwrap();
+    let said = format!("{} is a symbolic link that user {TENANT} may change: name the file", link.display());
+    refused(&place, &(place.device("") + &place.volume("a", "v", &link, "")), &["VM a, volume v: Volume ", &said]);
+}
+
+#[test]
+fn a_socket_in_a_folder_of_a_stranger_is_refused_and_its_stated_owner_is_none() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let theirs = place.socket("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(TENANT), None).unwrap();
+    let host = |more: &str| {
+        let socket = theirs.join("a.sock");
+        let own = format!("socket = \"{}\"", place.volume_socket("a", "v").display());
+        let there = format!("socket = \"{}\"{more}", socket.display());
+        (place.device("") + &place.volume("a", "v", &image, "")).replace(&own, &there)
+    };
+    let said = format!("user {TENANT} may replace files in {}; take that right away", theirs.display());
+    refused(&place, &host(""), &[&said]);
+    let daemon = Daemon::serve(&place, &host(&format!(", owner = \"{TENANT}\"")));
+    let there = std::fs::metadata(theirs.join("a.sock")).unwrap();
+    assert_eq!((there.uid(), there.mode() & 0o777), (TENANT, 0o660));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert_eq!(std::fs::read_dir(&theirs).unwrap().count(), 0, "nothing is left there");
+}
+
+#[test]
+fn files_of_the_daemon_had_whatever_permissions_its_starter_let_through() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let log = place.file("slots.csv");
+    let delay = format!("delay = {{ time = \"1us\", log = \"{}\" }}", log.display());
+    let file = place.write("host.toml", place.device(&delay) + &place.volume("a", "v", &image, ""));
+    let mut shell = common::tool("sh", "dash");
+    let daemon = common::start(
+        shell.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(common::sluice().get_program()).arg("serve").arg(&file),
+    );
+    daemon.stderr.up_to(&["Ready"]);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&log), mode(&place.volume_socket("a", "v"))), (0o600, 0o660));
 }

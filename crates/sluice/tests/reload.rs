@@ -405,6 +405,18 @@ fn what_does_not_drain_in_time_is_given_up() {
 }
 
 #[test]
+fn a_socket_that_was_freed_and_taken_in_one_reload_was_that_of_another_process() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", "")));
+    let [old, new] = ["a", "b"].map(|vm| format!("socket = \"{}\"", place.volume_socket(vm, "v").display()));
+    let after = place.device("") + &vm(&place, "b", "").replace(&new, &format!("type = \"vhost-user-blk\", {old}"));
+    let said = daemon.reload(&after);
+    assert!(said.contains("it is freed and taken again in one change"), "{said}");
+    daemon.accept(&place.device(""));
+    daemon.accept(&after);
+}
+
+#[test]
 fn sockets_have_the_owner_and_mode_that_the_file_says() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let place = Place::new();

@@ -72,6 +72,33 @@ fn a_run_prints_what_it_promises() {
     assert!(iops(0) >= 392.0 && (950.0..1050.0).contains(&(iops(0) + iops(1))), "{} and {}", iops(0), iops(1));
 }
 
+/// The device serves 1,000 requests per second, the file says 2,000, and VM a reserves 1,500 of them.
+#[test]
+fn a_run_whose_promises_were_not_kept_ended_well() {
+    let place = Place::new();
+    let text = SMALL.replace("500 iops", "2000 iops").replace("400 iops", "1500 iops");
+    let text = text.replace("workload = \"closed\"", "workload = { type = \"closed\", outstanding = 32 }");
+    let file = place.write("s.toml", text + "limit = \"500 iops\"\n");
+    let table = run(sluice().args(["sim", "run"]).arg(&file));
+    assert_eq!(table.code(), Some(2), "{}", table.stderr);
+    for part in
+        ["PROMISE", "VERDICT", "reservation 1500 iops", "BROKEN: ", "limit 500 iops", "kept", "1 promise NOT kept"]
+    {
+        assert!(table.stdout.contains(part), "no {part:?} in\n{}", table.stdout);
+    }
+    let json = run(sluice().args(["-o", "json", "sim", "run"]).arg(&file));
+    assert_eq!(json.code(), Some(2));
+    let result: Value = serde_json::from_str(&json.stdout).unwrap();
+    let (a, b) = (&result["vms"][0]["promises"][0], &result["vms"][1]["promises"][0]);
+    assert_eq!((a["verdict"].as_str(), a["expected"].as_f64()), (Some("broken"), Some(1500.0)));
+    assert!(a["measured"].as_f64().unwrap() < 1100.0, "{a}");
+    assert_eq!((b["promise"].as_str(), b["verdict"].as_str()), (Some("limit 500 iops"), Some("kept")));
+    let check = run(sluice().args(["sim", "check"]).arg(&file));
+    let warning = "capacity = 2000 iops@8KiB is more than the 1000 iops that its model gives: any requests";
+    assert!(check.code() == Some(0) && check.stderr.contains(warning), "{}", check.stderr);
+    assert!(run(sluice().args(["sim", "check"]).arg(place.write("small.toml", SMALL))).ok().contains("No errors"));
+}
+
 #[test]
 fn the_division_of_the_paper_comes_out() {
     let result = json_of(&sim(&["run", "scenario-division.toml", "-o", "json"]));
@@ -159,7 +186,7 @@ fn check_says_what_follows() {
     assert!(nodes.starts_with("Device store: 3 nodes of servers, scheduler mclock\n"), "{nodes}");
     let result = json_of(&sim(&["check", "scenario-aged-ssd.toml", "-o", "json"]));
     let device = &result["devices"][0];
-    assert_eq!((device["reserved_iops"].as_f64(), device["capacity_iops"].as_f64()), (Some(500.0), Some(1000.0)));
+    assert_eq!((device["reserved_iops"].as_f64(), device["capacity_iops"].as_f64()), (Some(300.0), Some(1000.0)));
     assert_eq!(device["facts"]["spare blocks of a plane"], "67, of which 3 are kept free");
     assert_eq!((result["runs"].as_u64(), result["vms"][1]["offset_bytes"].as_u64()), (Some(12), Some(3828 << 20)));
 }
@@ -227,8 +254,14 @@ fn a_run_leaves_its_results_and_they_repeat() {
     let requests = text(&place, "out/requests.csv");
     assert_eq!(
         requests.lines().next(),
-        Some("vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns")
+        Some("vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns,dispatched_ns,phase")
     );
+    for row in requests.lines().skip(1) {
+        let fields: Vec<&str> = row.split(',').collect();
+        let [arrived, completed, dispatched] = [6, 7, 8].map(|field| fields[field].parse::<u64>().unwrap());
+        assert!(arrived <= dispatched && dispatched <= completed, "{row}");
+        assert!(["reservation", "weight"].contains(&fields[9]), "{row}");
+    }
     let vms = printed["vms"].as_array().unwrap();
     let over: u64 =
         vms.iter().map(|vm| vm["arrived_in_all"].as_u64().unwrap() - vm["outstanding"].as_u64().unwrap()).sum();

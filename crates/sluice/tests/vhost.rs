@@ -1,5 +1,7 @@
 //! VMMs at a real daemon: what every request does, changes while they work, and VMMs that do what none should.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::{Daemon, MIB, Place, noise, run, sluice, until};
@@ -36,6 +38,21 @@ fn works(client: &mut Client) {
     let mut bytes = vec![0; 8192];
     client.read(0, &mut bytes).unwrap();
     assert!(bytes == noise(1, SIZE as usize)[..8192]);
+}
+
+#[test]
+fn a_vmm_that_says_nothing_held_its_volume_for_ever() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let socket = place.volume_socket("a", "v");
+    let mut silent = UnixStream::connect(&socket).unwrap();
+    let mut connected = None;
+    until("another VMM has its place", || {
+        connected = Client::connect(&socket, &ClientOptions::default()).ok();
+        connected.is_some()
+    });
+    works(&mut connected.unwrap());
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it was shown out");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str,
     let device = &device.device;
     let (vm, message, hint) = match &error {
         AdmissionError::NoCapacity { vm, reservation, missing } => without_capacity(device, vm, reservation, missing),
-        AdmissionError::Over(short) => over(device, room, short),
+        AdmissionError::Over(short) => over(device, room, short, shared(&short.claim.vm, parts, room)),
     };
     let part = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| part);
     let place = part.and_then(|part| part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
@@ -75,7 +75,12 @@ fn without_capacity<'a>(
 }
 
 /// The same where the reservations are too large.
-fn over<'a>(device: &Device, room: &Room, short: &'a Shortfall) -> (&'a str, String, String) {
+fn over<'a>(
+    device: &Device,
+    room: &Room,
+    short: &'a Shortfall,
+    shared: Option<(usize, Reservation)>,
+) -> (&'a str, String, String) {
     let (name, reference, claim) = (&device.name, device.reference, &short.claim);
     let capacity = match claim.binding {
         Currency::Requests => room.supply.capacity.iops.map(|iops| format!("capacity{} = {iops}@{reference}", room.of)),
@@ -90,9 +95,13 @@ fn over<'a>(device: &Device, room: &Room, short: &'a Shortfall) -> (&'a str, Str
         capacity.unwrap_or_default(),
         short.arithmetic()
     );
-    let lower = match short.free {
-        Reservation { iops: None, bytes: None } => "lower the other reservations".to_owned(),
-        free => format!("lower it to {} at most", at_size(&free, reference)),
+    let nothing = Reservation { iops: None, bytes: None };
+    let lower = match (shared, short.free) {
+        (Some((count, each)), _) if each != nothing => {
+            format!("it is the reservation of {count} VMs: lower it to {} at most", at_size(&each, reference))
+        }
+        (None, free) if free != nothing => format!("lower it to {} at most", at_size(&free, reference)),
+        _ => "lower the other reservations".to_owned(),
     };
     let other = "place the VM on another device";
     let hint = match short.weight_floor.hundredths() {
@@ -100,6 +109,18 @@ fn over<'a>(device: &Device, room: &Room, short: &'a Shortfall) -> (&'a str, Str
         _ => format!("{lower}, {other}, or set a lower weight_floor in [device.{name}.{}]", device.scheduler.name),
     };
     (&claim.vm, message, hint)
+}
+
+/// How many VMs have the reservation of `vm` from the same line of the file, if it is not the only one, and what each of
+/// them could have.
+fn shared(vm: &str, parts: &[(&str, &Part)], room: &Room) -> Option<(usize, Reservation)> {
+    let place = |part: &Part| part.place_of(Field::Reservation).map(|(place, _)| place);
+    let own = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| *part)?;
+    let sound = parts.iter().map(|(_, part)| *part).filter(|part| !part.broken);
+    let (same, others): (Vec<&Part>, Vec<&Part>) = sound.partition(|part| place(part) == place(own));
+    let others: Vec<Policy> = others.into_iter().map(Part::policy).collect();
+    let each = room.supply.free_each(&others, same.len(), &own.policy().reservation);
+    (same.len() > 1).then_some((same.len(), each))
 }
 
 /// A reservation with the size to which its requests are normalised.

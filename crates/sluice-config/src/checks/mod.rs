@@ -4,6 +4,7 @@ pub(crate) mod admission;
 pub(crate) mod bursts;
 mod patience;
 pub(crate) mod promises;
+pub(crate) mod roots;
 mod sharing;
 
 use std::collections::BTreeMap;

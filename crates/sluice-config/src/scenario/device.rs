@@ -62,6 +62,9 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
     let telling = read_telling(reader, &belief, nodes);
     let queue_max = reader.small("queue").unwrap_or(65_536);
     let broken = reader.report.errors() > before;
+    if let Some((_, _, derived)) = &model {
+        check_capacity(reader, &belief, derived);
+    }
     let device = model.filter(|_| !broken).map(|(model, model_params, derived)| {
         let gate = GateSettings { queue_max, ..belief.gate_settings() };
         let device = sim::Device {
@@ -79,6 +82,18 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
         (device, derived)
     });
     Device { draft: DeviceDraft { device: belief, path_at: reader.place, broken }, device, nodes, medium }
+}
+
+/// Warns of a capacity that the model cannot give, so that what is promised of it cannot be kept.
+fn check_capacity(reader: &Reader<'_>, belief: &crate::model::Device, derived: &Derived) {
+    let Some(iops) = belief.capacity.iops.filter(|iops| iops.as_f64() > derived.most.0) else { return };
+    let ((most, of), reference) = (derived.most, belief.reference);
+    let message = format!(
+        "{}: capacity = {iops}@{reference} is more than the {most:.0} iops that its model gives: {of}",
+        reader.whose
+    );
+    let hint = "state what the model gives at worst; what is reserved of more is not kept";
+    reader.report.warn(reader.at("capacity"), message, hint.to_owned());
 }
 
 /// What VMs tell its nodes of each other; nothing: each node is alone.

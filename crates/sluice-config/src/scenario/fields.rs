@@ -345,7 +345,8 @@ pub static TIMELINE: Section = Section {
                 "change",
                 Kind::Word(CHANGES),
                 "\"start\"",
-                "A VM: start (it is not there before), idle, stop, policy (the keys of one stand beside); a device: \
+                "A VM: start (it is not there before), idle, stop, policy (the keys of one stand beside: those that are not \
+                 stated stay as they are, but with policy = the named policy replaces all of them); a device: \
                  slow, stall, recover, fail, return",
             ),
             Key::new("times", Kind::Decimal(1.0, 1e6), "4.0", "change \"slow\": how many times as long requests take"),

@@ -230,7 +230,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     timeline.sort_by_key(|entry| entry.at);
     if vms.is_empty() {
         let hint = "add [device.disk] with a model and [vm.a] with a workload".to_owned();
-        root.report.error(root.place, "There is no VM in it", hint);
+        root.report.error(Place::FIRST, "There is no VM in it", hint);
     }
     Some(Draft { settings, seed, host, devices, vms, timeline })
 }
@@ -251,7 +251,7 @@ fn workloads<'a>(root: &Reader<'a>) -> BTreeMap<String, &'a Node> {
 
 fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
     if root.node("sim").is_none() && !root.report.is_incomplete() {
-        root.report.error(root.place, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
+        root.report.error(Place::FIRST, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
     }
     let mut reader = root.table("sim")?;
     reader.whose = "[sim]".into();

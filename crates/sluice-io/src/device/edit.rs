@@ -66,7 +66,7 @@ impl Loop {
             }
             Edit::SetDepth(depth) => {
                 let set = self.gate.set_depth(now, depth);
-                set.map_err(|cause| refused(&self.device, cause))
+                set.map_err(|cause| EditError::Device { cause })
             }
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(now, scheduler, merging),
         }
@@ -76,7 +76,7 @@ impl Loop {
         let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
         let scheduler = spec.build().map_err(wrong)?;
         let replaced = self.gate.replace_scheduler(now, scheduler, merging);
-        replaced.map_err(|cause| refused(&self.device, cause))?;
+        replaced.map_err(|cause| EditError::Device { cause })?;
         self.scheduler = Some((spec, merging));
         Ok(())
     }

@@ -158,6 +158,12 @@ pub enum EditError {
         /// Why.
         cause: ChangeError,
     },
+    /// The gate refuses a change of the device itself.
+    #[error("{cause}")]
+    Device {
+        /// Why.
+        cause: ChangeError,
+    },
     /// The scheduler's parameters are wrong.
     #[error("Scheduler {name}: {cause}")]
     Scheduler {

@@ -116,6 +116,22 @@ fn store(path: &std::path::Path) -> Store {
 }
 
 #[test]
+fn a_device_that_refuses_a_scheduler_was_called_a_vm() {
+    let device = device(None);
+    let mut policy = Policy::default();
+    policy.reservation.iops = Some(sluice_sched::Iops::per_second(100));
+    add(&device, policy, Store::Null, 1 << 30);
+    let bytes_alone = SchedulerSpec {
+        descriptor: schedulers::find("wrr").unwrap(),
+        facts: Facts::default(),
+        params: Default::default(),
+    };
+    let refused = device.edit(vec![Edit::SetScheduler { scheduler: bytes_alone, merging: false }]).unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("keeps a reservation in bytes") && !said.contains("VM d"), "{said}");
+}
+
+#[test]
 fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
     let device = device(None);
     let window = Window { requests: 64, bytes: 32 << 20 };

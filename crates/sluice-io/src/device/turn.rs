@@ -121,6 +121,8 @@ pub(super) struct Loop {
     pub(super) restarts: u64,
     bell: Box<u64>,
     wake: Option<Instant>,
+    /// When clients that owe data are looked at; nothing while no client does.
+    pub(super) look_at_data: Option<Instant>,
 }
 
 impl Loop {
@@ -151,6 +153,7 @@ impl Loop {
             restarts,
             bell: Box::new(0),
             wake: None,
+            look_at_data: None,
         }
     }
 
@@ -170,6 +173,7 @@ impl Loop {
                 self.event(now, event, inbox)?;
             }
             self.backend.release_delayed(now);
+            self.look_at_data(now);
             moved |= self.look_at_hot_queues(now);
             self.settle(now);
             self.send_answers();
@@ -197,10 +201,7 @@ impl Loop {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::delay::Delay::next);
-        let wake = match (self.wake, delayed) {
-            (Some(wake), Some(delayed)) => wake.min(delayed),
-            (wake, delayed) => wake.or(delayed)?,
-        };
+        let wake = [self.wake, delayed, self.look_at_data].into_iter().flatten().min()?;
         Some(wake.since(now))
     }
 

@@ -220,7 +220,7 @@ pub(super) struct Backend {
 impl Backend {
     pub(super) fn new(ring: Ring, delay: Option<Delay>, depth: u32, slow: Sender<Question>) -> Self {
         let mut pool = Pool::default();
-        let zeroes = pool.take(ZEROES_LEN);
+        let zeroes = pool.take(ZEROES_LEN).expect("a device that starts has memory for its zeroes");
         Backend {
             ring,
             ios: Table::default(),

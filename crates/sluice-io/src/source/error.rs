@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::holder::Holder;
 use super::range::ByteRange;
+use crate::path_walk::Stranger;
 
 /// A volume cannot be opened, locked or inspected.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,19 @@ pub enum SourceError {
         /// The operating system's reason.
         #[source]
         source: io::Error,
+    },
+
+    /// A symbolic link on the way that a tenant may have put there.
+    #[error(
+        "Volume {path}: {link} is a symbolic link that {by} may change: name the file that it leads to, or keep the link in a folder that only root may write"
+    )]
+    Link {
+        /// The volume's path.
+        path: PathBuf,
+        /// The link.
+        link: PathBuf,
+        /// A user or group that may change it.
+        by: Stranger,
     },
 
     /// Neither a regular file nor a block device.
@@ -87,6 +101,15 @@ pub enum SourceError {
         value_bytes: u64,
         /// What it must be a multiple of, in bytes.
         alignment_bytes: u32,
+    },
+
+    /// A disk image in another format, seen where its length does not suit a raw one.
+    #[error("Volume {path} is a {format} image, and a volume is raw: convert it (`qemu-img convert -O raw`)")]
+    NotRaw {
+        /// The volume's path.
+        path: PathBuf,
+        /// For example `qcow2`.
+        format: &'static str,
     },
 
     /// Somebody else has the volume's bytes.
@@ -173,12 +196,14 @@ mod tests {
                 advice: "that this user may read it",
                 source: io(),
             },
+            SourceError::Link { path: path.clone(), link: path.clone(), by: Stranger::User(1000) },
             SourceError::NotAVolume { path: path.clone(), kind: "directory" },
             SourceError::NotDirect { path: path.clone() },
             SourceError::InUse { path: path.clone() },
             SourceError::Empty { path: path.clone() },
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },
             SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
+            SourceError::NotRaw { path: path.clone(), format: "qcow2" },
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },

@@ -2,6 +2,9 @@
 //!
 //! One description is opened and does everything: it carries the I/O, the lock and `O_DIRECT`. Opening
 //! a second one for the lock would lose the guarantee that [`super::lock`] explains.
+//!
+//! The path is looked up once, and symbolic links that a tenant can change are refused ([`crate::path_walk`]). What was
+//! found is checked and then opened by its descriptor: a file that takes its place in between is never opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +24,7 @@ use super::extents::ExtentMap;
 use super::lock;
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
+use crate::path_walk::{self, Trust, WalkError};
 
 /// What the configuration says about a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,20 +95,22 @@ impl Source {
     /// As [`Source::open`].
     pub fn open_within(spec: &SourceSpec, wait: Duration) -> Result<Self, SourceError> {
         let path = &spec.path;
-        let found = rustix::fs::stat(path).map_err(|errno| cannot_open(spec, errno))?;
-        let block_device = is_block_device(&found, path)?;
-        if block_device && !spec.read_only && is_claimed_by_host(path) {
+        let found = find(spec)?;
+        let stat = rustix::fs::fstat(&found).map_err(|errno| inspect(path, "type", errno.into()))?;
+        let block_device = is_block_device(&stat, path)?;
+        let found_path = path_walk::of_descriptor(found.as_fd());
+        if block_device && !spec.read_only && is_claimed_by_host(&found_path) {
             return Err(SourceError::InUse { path: path.clone() });
         }
-        let fd = open_description(spec)?;
-        // Asked again of the description: the path may have changed hands since.
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| inspect(path, "type", errno.into()))?;
-        let block_device = is_block_device(&stat, path)? && block_device;
+        let fd = open_description(spec, &found_path)?;
         let size_bytes = size_of(fd.as_fd(), &stat, block_device).map_err(|error| inspect(path, "size", error))?;
         let range = spec.range_in(size_bytes);
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
-        check_alignment(path, range, alignment)?;
+        check_alignment(path, range, alignment).map_err(|misaligned| match format_of(&found_path) {
+            Some(format) => SourceError::NotRaw { path: path.clone(), format },
+            None => misaligned,
+        })?;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
         Ok(Self {
             path: path.clone(),
@@ -311,6 +317,14 @@ fn cannot_open(spec: &SourceSpec, errno: Errno) -> SourceError {
     SourceError::Open { path: spec.path.clone(), access, advice, source: errno.into() }
 }
 
+/// What the path leads to, opened with `O_PATH`.
+fn find(spec: &SourceSpec) -> Result<OwnedFd, SourceError> {
+    path_walk::to_file(&spec.path, &Trust::daemon()).map_err(|error| match error {
+        WalkError::System(errno) => cannot_open(spec, errno),
+        WalkError::Link { link, by } => SourceError::Link { path: spec.path.clone(), link, by },
+    })
+}
+
 fn inspect(path: &Path, what: &'static str, source: io::Error) -> SourceError {
     SourceError::Inspect { path: path.to_path_buf(), what, source }
 }
@@ -340,10 +354,10 @@ fn is_claimed_by_host(path: &Path) -> bool {
     matches!(rustix::fs::open(path, flags, Mode::empty()), Err(Errno::BUSY))
 }
 
-fn open_description(spec: &SourceSpec) -> Result<OwnedFd, SourceError> {
+fn open_description(spec: &SourceSpec, found: &Path) -> Result<OwnedFd, SourceError> {
     let access = if spec.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let cache = if spec.buffered { OFlags::empty() } else { OFlags::DIRECT };
-    rustix::fs::open(&spec.path, access | cache | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).map_err(|errno| {
+    rustix::fs::open(found, access | cache | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).map_err(|errno| {
         // The one reason for EINVAL on an existing file: its filesystem does not know O_DIRECT.
         if errno == Errno::INVAL && !spec.buffered {
             SourceError::NotDirect { path: spec.path.clone() }
@@ -396,6 +410,14 @@ fn check_alignment(path: &Path, range: ByteRange, alignment: Alignment) -> Resul
     Ok(())
 }
 
+/// The format of a disk image that is not raw, by its first bytes. A raw disk may begin like one too, if its guest wants it so.
+fn format_of(path: &Path) -> Option<&'static str> {
+    let mut start = [0; 8];
+    rustix::io::read(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?, &mut start).ok()?;
+    let formats = [(b"QFI\xfb".as_slice(), "qcow2"), (b"KDMV", "VMDK"), (b"vhdxfile", "VHDX")];
+    formats.into_iter().find_map(|(magic, format)| start.starts_with(magic).then_some(format))
+}
+
 fn id_of(stat: &Stat, block_device: bool) -> FileId {
     if block_device { FileId { dev: stat.st_rdev, ino: 0 } } else { FileId { dev: stat.st_dev, ino: stat.st_ino } }
 }
@@ -413,7 +435,7 @@ fn capabilities_of(spec: &SourceSpec, stat: &Stat, block_device: bool) -> Capabi
 mod tests {
     use super::*;
     use crate::source::{Holder, Support};
-    use rustix::fs::{AtFlags, CWD, StatxFlags, fcntl_getfl, mknodat, statx};
+    use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, fcntl_getfl, mknodat, statx};
     use tempfile::{NamedTempFile, TempDir};
 
     const MIB: u64 = 1 << 20;
@@ -495,6 +517,17 @@ mod tests {
     }
 
     #[test]
+    fn a_qcow2_image_of_odd_length_was_to_be_truncated() {
+        let image = image(1000);
+        rustix::io::pwrite(&image, b"QFI\xfb\0\0\0\x03", 0).unwrap();
+        let refusal = Source::open(&buffered(&image, 0, None)).unwrap_err();
+        assert!(matches!(refusal, SourceError::NotRaw { format: "qcow2", .. }), "{refusal}");
+        rustix::io::pwrite(&image, &[0; 8], 0).unwrap();
+        let refusal = Source::open(&buffered(&image, 0, None)).unwrap_err();
+        assert!(matches!(refusal, SourceError::Misaligned { .. }), "{refusal}");
+    }
+
+    #[test]
     fn empty_files_are_refused_whatever_the_cache() {
         let image = image(0);
         for buffered in [false, true] {
@@ -538,6 +571,36 @@ mod tests {
         let second = Source::open(&SourceSpec { offset: 4096, ..by_link }).unwrap();
         assert_eq!(first.id(), second.id());
         assert!(!first.shares_bytes_with(&second) && first.shares_bytes_with(&first));
+    }
+
+    #[test]
+    fn a_link_that_a_tenant_put_in_place_of_its_image_gave_it_the_file_of_another() {
+        let here = TempDir::new().unwrap();
+        let (theirs, secret) = (here.path().join("theirs"), here.path().join("secret"));
+        std::fs::create_dir(&theirs).unwrap();
+        std::fs::File::create_new(&secret).unwrap().set_len(MIB).unwrap();
+        let image = theirs.join("a.img");
+        let spec = SourceSpec { buffered: true, ..SourceSpec::whole(&image) };
+        std::os::unix::fs::symlink(&secret, &image).unwrap();
+        assert!(Source::open(&spec).is_ok(), "only this user can have put it there");
+        std::os::unix::fs::chown(&theirs, Some(54_321), None).unwrap();
+        match Source::open(&spec) {
+            Err(SourceError::Link { link, .. }) => assert_eq!(link, image),
+            other => panic!("{other:?}"),
+        }
+        // The same while the path is being opened: now an image, now a link.
+        let secret_inode = rustix::fs::stat(&secret).unwrap().st_ino;
+        let own = theirs.join("own");
+        std::fs::File::create_new(&own).unwrap().set_len(MIB).unwrap();
+        let swap = || rustix::fs::renameat_with(CWD, &own, CWD, &image, RenameFlags::EXCHANGE).unwrap();
+        path_walk::beside(swap, || {
+            for _ in 0..2000 {
+                match Source::open(&spec) {
+                    Ok(source) => assert_ne!(rustix::fs::fstat(&source).unwrap().st_ino, secret_inode),
+                    Err(error) => assert!(matches!(error, SourceError::Link { .. }), "{error:?}"),
+                }
+            }
+        });
     }
 
     #[test]

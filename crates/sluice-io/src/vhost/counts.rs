@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct Counts {
     sessions: AtomicU64,
+    messages: AtomicU64,
     turned_away: AtomicU64,
     refusals: AtomicU64,
     faults: AtomicU64,
@@ -44,6 +45,15 @@ impl Counts {
             config_changes: read(&self.config_changes),
             taken_over: read(&self.taken_over),
         }
+    }
+
+    pub(super) fn message(&self) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Messages that were received in all sessions.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
     }
 
     pub(super) fn session(&self) {

@@ -10,16 +10,21 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::counts::{Counts, Totals};
 use super::session::{Entry, Over, serve};
 use super::socket::hung_up;
+use crate::limits::is_for_clients;
 use crate::listener::{Endpoint, ListenError, listen_unix};
 use crate::seats::{Row, Seats};
+use crate::socket_file::SocketFile;
 
 /// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+/// How long a VMM may say nothing at all before it is shown out for another one.
+pub const SILENT_MAX: Duration = Duration::from_secs(10);
 
 /// A socket that VMMs connect to. Dropping it closes the socket, removes its file, and ends the session.
 pub struct VhostListener {
@@ -27,6 +32,7 @@ pub struct VhostListener {
     entry: watch::Sender<Option<Entry>>,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
+    _file: SocketFile,
 }
 
 impl VhostListener {
@@ -38,13 +44,13 @@ impl VhostListener {
     /// # Panics
     /// If the endpoint is no Unix socket.
     pub fn start(endpoint: Endpoint, entry: Option<Entry>, seats: &Arc<Seats>) -> Result<Self, ListenError> {
-        let socket = listen_unix(&endpoint)?;
+        let (socket, file) = listen_unix(&endpoint)?;
         let (entry, offered) = watch::channel(entry);
         let counts = Arc::new(Counts::default());
         let door =
             DoorKeeper { endpoint: endpoint.to_string(), offered, seats: seats.row(), counts: Arc::clone(&counts) };
         let task = tokio::spawn(door.accept(socket));
-        Ok(VhostListener { endpoint, entry, counts, task })
+        Ok(VhostListener { endpoint, entry, counts, task, _file: file })
     }
 
     /// Where it listens.
@@ -69,9 +75,6 @@ impl VhostListener {
 impl Drop for VhostListener {
     fn drop(&mut self) {
         self.task.abort();
-        if let Endpoint::Unix { path, .. } = &self.endpoint {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
@@ -80,6 +83,9 @@ struct Serving {
     /// Absent when it reads no more.
     stream: Weak<UnixStream>,
     task: JoinHandle<()>,
+    since: Instant,
+    /// Messages of all sessions before it.
+    messages_before: u64,
 }
 
 impl Serving {
@@ -88,6 +94,18 @@ impl Serving {
         use std::os::fd::AsFd;
         let alive = self.stream.upgrade().is_some_and(|stream| !hung_up(stream.as_fd()));
         alive && !self.task.is_finished()
+    }
+
+    /// Ends it if it has said nothing for [`SILENT_MAX`]: a VMM speaks as soon as it is connected, and one that does not
+    /// would hold the volume for ever. Its session then finds the end of its connection.
+    fn end_if_silent(&self, now: Instant, messages: u64) {
+        if messages == self.messages_before
+            && now.duration_since(self.since) >= SILENT_MAX
+            && let Some(stream) = self.stream.upgrade()
+        {
+            tracing::warn!("VMM shown out for another one: it has said nothing");
+            let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
+        }
     }
 }
 
@@ -121,6 +139,7 @@ impl DoorKeeper {
     /// Whether the volume can be served to another VMM; waits for the end of one that has gone.
     async fn is_free(&self, serving: &mut Option<Serving>) -> bool {
         let Some(before) = serving else { return true };
+        before.end_if_silent(Instant::now(), self.counts.messages());
         if before.is_alive() {
             self.turn_away("another VMM is served");
             return false;
@@ -143,6 +162,10 @@ impl DoorKeeper {
             self.turn_away("the volume is not offered");
             return None;
         };
+        if !is_for_clients(&stream) {
+            self.turn_away("too few descriptors are left; raise LimitNOFILE");
+            return None;
+        }
         let seat = match self.seats.take() {
             Ok(seat) => seat,
             Err(reason) => {
@@ -151,6 +174,7 @@ impl DoorKeeper {
             }
         };
         let process = stream.peer_cred().ok().and_then(|of| of.pid());
+        let (since, messages_before) = (Instant::now(), self.counts.messages());
         let stream = Arc::new(stream);
         let weak = Arc::downgrade(&stream);
         let session = serve(stream, self.offered.clone(), Box::new(seat), Arc::clone(&self.counts));
@@ -163,7 +187,7 @@ impl DoorKeeper {
                 Err(fault) => tracing::debug!(vm, volume, %fault, "VMM shown out: it broke the protocol"),
             }
         });
-        Some(Serving { stream: weak, task })
+        Some(Serving { stream: weak, task, since, messages_before })
     }
 
     /// Some try again each second, which must not fill the log.

@@ -242,6 +242,7 @@ impl Session {
                 received = self.socket.receive() => match received? {
                     None => return Ok(Over::Left),
                     Some(message) => {
+                        self.counts.message();
                         let stream = Arc::clone(self.socket.stream());
                         let over = tokio::select! {
                             biased;

@@ -18,6 +18,8 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
+use crate::limits::is_for_clients;
+
 use super::wire::{DESCRIPTORS_MAX, HEADER_LEN, Header, HeaderError, Message};
 
 /// How long a message may take from its first byte to its last, and an answer to be taken.
@@ -38,6 +40,9 @@ pub enum SocketError {
     /// Descriptors in the middle of a message, or more than any has.
     #[error("Descriptors beyond {DESCRIPTORS_MAX}, or in the middle of a message")]
     Descriptors,
+    /// The host has few descriptors left.
+    #[error("Too few descriptors are left for those of a message; raise LimitNOFILE")]
+    NoDescriptors,
     /// The system says no.
     #[error("The connection failed: {0}")]
     Io(#[from] io::Error),
@@ -148,6 +153,9 @@ impl Socket {
         let in_payload = self.header.is_some();
         if cut || in_payload && !descriptors.is_empty() {
             return Err(SocketError::Descriptors);
+        }
+        if !descriptors.iter().all(is_for_clients) {
+            return Err(SocketError::NoDescriptors);
         }
         if bytes.is_empty() {
             return if self.bytes.is_empty() { Ok(false) } else { Err(SocketError::Truncated) };

@@ -150,6 +150,8 @@ pub struct Finished {
     pub outcome: Outcome,
     /// By which right its last part was dispatched.
     pub phase: Phase,
+    /// When its last part was dispatched; of one that was cancelled, when it was cancelled.
+    pub dispatched: Instant,
     /// What all its parts got.
     pub service: Service,
     /// Of that, what they got for a reservation.
@@ -555,7 +557,7 @@ impl Gate {
     fn finish(&mut self, now: Instant, completion: &Completion) -> Option<Finished> {
         self.members.complete(now, completion);
         let outcome = if completion.ok { Outcome::Done } else { Outcome::Failed };
-        self.splitting.close(&self.settings.cost, &completion.request, outcome)
+        self.splitting.close(&self.settings.cost, &completion.request, outcome, completion.dispatched)
     }
 
     /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`. An owner that is not
@@ -573,13 +575,13 @@ impl Gate {
                 Gate::unmerge(merging, request, |part| {
                     *queued -= 1;
                     members.account_mut(part.owner).cancel();
-                    finished.extend(splitting.close(&settings.cost, &part, Outcome::Cancelled));
+                    finished.extend(splitting.close(&settings.cost, &part, Outcome::Cancelled, now));
                 });
                 continue;
             }
             self.queued -= 1;
             self.members.account_mut(request.owner).cancel();
-            finished.extend(self.splitting.close(&self.settings.cost, request, Outcome::Cancelled));
+            finished.extend(self.splitting.close(&self.settings.cost, request, Outcome::Cancelled, now));
         }
     }
 

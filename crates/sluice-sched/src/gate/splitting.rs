@@ -3,6 +3,7 @@
 use crate::cost::CostModel;
 use crate::gate::{Finished, Outcome, Service};
 use crate::request::{Flags, Request};
+use crate::time::Instant;
 use crate::units::Bytes;
 
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +12,8 @@ struct Parent {
     offset: u64,
     left: u32,
     outcome: Outcome,
+    /// The last of its parts that have ended.
+    dispatched: Instant,
     /// What its parts that have ended got, and of that for a reservation.
     service: Service,
     reserved: Service,
@@ -48,8 +51,15 @@ pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
 impl Splitting {
     /// Remembers an arrival that becomes `pieces` pieces.
     pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
-        let (service, reserved) = (Service::NONE, Service::NONE);
-        let parent = Parent { token, offset, left: pieces, outcome: Outcome::Done, service, reserved };
+        let parent = Parent {
+            token,
+            offset,
+            left: pieces,
+            outcome: Outcome::Done,
+            dispatched: Instant::ZERO,
+            service: Service::NONE,
+            reserved: Service::NONE,
+        };
         match self.free.pop() {
             Some(index) => {
                 self.parents[index as usize] = parent;
@@ -72,12 +82,18 @@ impl Splitting {
     }
 
     /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
-    pub(super) fn close(&mut self, model: &CostModel, request: &Request, outcome: Outcome) -> Option<Finished> {
+    pub(super) fn close(
+        &mut self,
+        model: &CostModel,
+        request: &Request,
+        outcome: Outcome,
+        dispatched: Instant,
+    ) -> Option<Finished> {
         let phase = request.phase;
         let service = Service::of(request, model);
         let reserved = service.if_reserved(phase);
         if !request.flags.contains(Flags::PIECE) {
-            return Some(Finished { token: request.token, outcome, phase, service, reserved });
+            return Some(Finished { token: request.token, outcome, phase, dispatched, service, reserved });
         }
         let parent = &mut self.parents[request.token as usize];
         parent.service.add(service);
@@ -85,12 +101,13 @@ impl Splitting {
         if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
             parent.outcome = outcome;
         }
+        parent.dispatched = parent.dispatched.max(dispatched);
         parent.left -= 1;
         if parent.left > 0 {
             return None;
         }
-        let Parent { token, outcome, service, reserved, .. } = *parent;
+        let Parent { token, outcome, dispatched, service, reserved, .. } = *parent;
         self.free.push(request.token);
-        Some(Finished { token, outcome, phase, service, reserved })
+        Some(Finished { token, outcome, phase, dispatched, service, reserved })
     }
 }

@@ -28,12 +28,14 @@ mod assemble;
 pub mod cpus;
 pub mod models;
 pub mod outcome;
+pub mod promises;
 mod run;
 pub mod trace;
 
 pub use crate::devices::ssd::States;
 pub use crate::named::written;
 pub use outcome::{Check, CpuOutcome, DeviceOutcome, Outcome, VmOutcome};
+pub use promises::{Promise, Verdict};
 pub use run::{Requests, RunError, Watch, run};
 
 /// A scenario without errors.

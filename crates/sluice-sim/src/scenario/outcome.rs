@@ -6,6 +6,7 @@ use sluice_sched::Phase;
 
 use super::Scenario;
 use super::assemble::Part;
+use super::promises::{self, Promise, Run, Verdict};
 use crate::checks::{self, Broken};
 use crate::cpu::VcpuId;
 use crate::record::{Record, Window};
@@ -64,6 +65,8 @@ pub struct VmOutcome {
     pub ended: Option<Duration>,
     /// What was completed in each window, from the end of the warm-up to the end of the run.
     pub series: Vec<Window>,
+    /// What it was promised, and whether that was kept.
+    pub promises: Vec<Promise>,
     /// Latencies: upper end of a step in nanoseconds, and how many lie in it.
     pub latencies: Vec<(u64, u64)>,
     percentiles: Vec<(f64, Duration)>,
@@ -124,6 +127,12 @@ impl Outcome {
         (self.warm_up.as_nanos() + self.window.as_nanos() * index as u128) as f64 / 1e9
     }
 
+    /// Every promise that was not kept, with the name of its VM.
+    pub fn not_kept(&self) -> impl Iterator<Item = (&str, &Promise)> {
+        let broken = |promise: &&Promise| matches!(promise.verdict, Verdict::Broken { .. });
+        self.vms.iter().flat_map(move |vm| vm.promises.iter().filter(broken).map(|promise| (vm.name.as_str(), promise)))
+    }
+
     /// Every law that is broken, with its check.
     pub fn broken(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.checks.iter().flat_map(|check| check.broken.iter().map(|broken| (check.name, broken.as_str())))
@@ -156,8 +165,10 @@ fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
     let record = simulation.record(at);
     let dispatched = simulation.dispatched(at);
     let seconds = (settings.duration - settings.warm_up).as_secs_f64();
-    VmOutcome {
-        name: scenario.vms[part.vms[at]].name.clone(),
+    let number = part.vms[at];
+    let mut outcome = VmOutcome {
+        name: scenario.vms[number].name.clone(),
+        promises: Vec::new(),
         arrived: record.arrived,
         completed: record.measured,
         bytes: record.bytes,
@@ -173,7 +184,9 @@ fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
         series: series(record, settings.duration - settings.warm_up, settings.window),
         latencies: record.latencies().collect(),
         percentiles: PERCENTILES.iter().map(|percent| (*percent, record.percentile(*percent))).collect(),
-    }
+    };
+    outcome.promises = promises::judge(&Run { scenario, number, served: simulation.served(at), outcome: &outcome });
+    outcome
 }
 
 /// A window for every one that there is time for; what came at the very end belongs to the last.

@@ -142,13 +142,15 @@ fn known(plane: &Plane, target: &str) -> Result<Target, Reply> {
     let vms = &plane.host().vms;
     let Some(vm) = vms.get(&target.vm) else {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
-        let error = format!("There is no VM {}; there are {}", target.vm, names.join(", "));
+        let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let error = format!("There is no VM {}; there are {are}", target.vm);
         return Err(Reply::failed(Code::NotFound, error));
     };
     match &target.volume {
         Some(volume) if !vm.volumes.contains_key(volume) => {
             let names: Vec<&str> = vm.volumes.keys().map(String::as_str).collect();
-            let error = format!("VM {} has no volume {volume}; it has {}", target.vm, names.join(", "));
+            let has = if names.is_empty() { "no other".to_owned() } else { names.join(", ") };
+            let error = format!("VM {} has no volume {volume}; it has {has}", target.vm);
             Err(Reply::failed(Code::NotFound, error))
         }
         _ => Ok(target),

@@ -1,10 +1,11 @@
 //! The daemon's side of the control socket.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use sluice_io::listener::{Endpoint, ListenError};
+use sluice_io::socket_file::SocketFile;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -26,8 +27,8 @@ pub(crate) type Asked = (Request, oneshot::Sender<Reply>);
 
 /// The socket; dropping it closes it and removes its file.
 pub(crate) struct Server {
-    path: PathBuf,
     task: JoinHandle<()>,
+    _file: SocketFile,
 }
 
 impl Server {
@@ -35,17 +36,16 @@ impl Server {
     /// tokio runtime.
     pub(crate) fn start(path: &Path) -> Result<(Server, mpsc::Receiver<Asked>), ListenError> {
         let endpoint = Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 };
-        let listener = sluice_io::listener::listen_unix(&endpoint)?;
+        let (listener, file) = sluice_io::listener::listen_unix(&endpoint)?;
         let (sender, asked) = mpsc::channel(WAITING_MAX);
         let task = tokio::spawn(accept(listener, sender));
-        Ok((Server { path: path.to_owned(), task }, asked))
+        Ok((Server { task, _file: file }, asked))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -131,6 +131,11 @@ pub(crate) enum PlaneError {
     /// A socket cannot be made.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A socket that leaves in the same change.
+    #[error(
+        "Socket {0}: it is freed and taken again in one change; remove its old use, reload, and add the new one then"
+    )]
+    SocketMoves(String),
     /// A socket's owner or permissions.
     #[error(
         "Socket {0}: its owner, group and mode cannot change while it is served; remove it, reload, and add it again"

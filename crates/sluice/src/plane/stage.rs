@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_config::{Endpoint, Host, Protocol, Volume};
 use sluice_io::device::{Device, Store};
-use sluice_io::listener::{Catalogue, Listener};
+use sluice_io::listener::{Catalogue, ListenError, Listener};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source, SourceSpec};
 use sluice_io::vhost::listener::VhostListener;
@@ -281,10 +281,24 @@ fn listen_to_guests(plane: &Plane, host: &Host) -> Result<Vec<VhostListener>, Pl
         match plane.guests.iter().find(|known| known.endpoint().to_string() == name) {
             Some(known) if *known.endpoint() == endpoint => {}
             Some(_) => return Err(PlaneError::EndpointChanged(name)),
-            None => listeners.push(VhostListener::start(endpoint, None, &plane.seats)?),
+            None => {
+                let started = VhostListener::start(endpoint, None, &plane.seats);
+                listeners.push(started.map_err(|error| refused_socket(plane, error))?);
+            }
         }
     }
     Ok(listeners)
+}
+
+/// A socket in use may be one of our own that leaves with this very change.
+fn refused_socket(plane: &Plane, error: ListenError) -> PlaneError {
+    let known = plane.listeners.iter().map(Listener::endpoint).chain(plane.guests.iter().map(VhostListener::endpoint));
+    match &error {
+        ListenError::InUse(name) if known.map(ToString::to_string).any(|known| known == *name) => {
+            PlaneError::SocketMoves(name.clone())
+        }
+        _ => error.into(),
+    }
 }
 
 fn listen(plane: &Plane, host: &Host) -> Result<Vec<Listener>, PlaneError> {
@@ -295,7 +309,10 @@ fn listen(plane: &Plane, host: &Host) -> Result<Vec<Listener>, PlaneError> {
         match plane.listeners.iter().find(|known| known.endpoint().to_string() == name) {
             Some(known) if *known.endpoint() == endpoint => {}
             Some(_) => return Err(PlaneError::EndpointChanged(name)),
-            None => listeners.push(Listener::start(endpoint, Catalogue::default(), &plane.seats)?),
+            None => {
+                let started = Listener::start(endpoint, Catalogue::default(), &plane.seats);
+                listeners.push(started.map_err(|error| refused_socket(plane, error))?);
+            }
         }
     }
     Ok(listeners)

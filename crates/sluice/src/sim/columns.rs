@@ -11,7 +11,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use sluice_sim::engine::Over;
 
-use super::logs::operation;
+use super::logs::{operation, phase};
 
 /// The columns of requests.csv.
 const SCHEMA: &str = "message requests {
@@ -23,6 +23,8 @@ const SCHEMA: &str = "message requests {
     REQUIRED INT32 length_bytes (INTEGER(32, false));
     REQUIRED INT64 arrived_ns (INTEGER(64, false));
     REQUIRED INT64 completed_ns (INTEGER(64, false));
+    REQUIRED INT64 dispatched_ns (INTEGER(64, false));
+    REQUIRED BYTE_ARRAY phase (STRING);
 }";
 /// Requests that are kept in memory before they are written.
 const GROUP: usize = 1 << 16;
@@ -65,6 +67,8 @@ impl Columns {
         numbers(&mut group, rows.iter().map(|over| over.length))?;
         large_numbers(&mut group, rows.iter().map(|over| over.arrived.as_nanos()))?;
         large_numbers(&mut group, rows.iter().map(|over| over.completed.as_nanos()))?;
+        large_numbers(&mut group, rows.iter().map(|over| over.dispatched.as_nanos()))?;
+        texts(&mut group, rows.iter().map(|over| phase(over.phase).into()))?;
         group.close().map(drop)
     }
 }

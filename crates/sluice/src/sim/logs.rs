@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use clap::ValueEnum;
 use sluice_config::Loaded;
-use sluice_sched::Kind;
+use sluice_sched::{Kind, Phase};
 use sluice_sim::engine::Over;
 use sluice_sim::scenario::Requests;
 
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// What is written of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Log {
-    /// requests.csv: whose, where, what, and when it came and was over.
+    /// requests.csv: whose, where, what, when it came, went to the device and was over, and by which right it went.
     Requests,
     /// requests.parquet: the same in columns, by a program that was built with `--features parquet`.
     Parquet,
@@ -72,7 +72,10 @@ impl Writing {
         let writer = match log {
             Log::Requests => {
                 let mut file = create("requests.csv")?;
-                writeln!(file, "vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns")?;
+                writeln!(
+                    file,
+                    "vm,thread,node,operation,offset_bytes,length_bytes,arrived_ns,completed_ns,dispatched_ns,phase"
+                )?;
                 Writer::Requests { file, names: vms.iter().map(|vm| vm.name.clone()).collect(), failed: None }
             }
             #[cfg(feature = "parquet")]
@@ -161,11 +164,20 @@ pub(super) fn operation(kind: Kind) -> &'static str {
     }
 }
 
+/// The right by which it was dispatched, as it is called in a log.
+pub(super) fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::None => "none",
+        Phase::Reservation => "reservation",
+        Phase::Weight => "weight",
+    }
+}
+
 fn row(file: &mut impl Write, vm: &str, over: &Over) -> io::Result<()> {
-    let Over { thread, node, offset, length, arrived, completed, .. } = over;
-    let operation = operation(over.kind);
-    let (arrived, completed) = (arrived.as_nanos(), completed.as_nanos());
-    writeln!(file, "{vm},{thread},{node},{operation},{offset},{length},{arrived},{completed}")
+    let Over { thread, node, offset, length, arrived, completed, dispatched, .. } = over;
+    let (operation, phase) = (operation(over.kind), phase(over.phase));
+    let [arrived, completed, dispatched] = [arrived, completed, dispatched].map(|at| at.as_nanos());
+    writeln!(file, "{vm},{thread},{node},{operation},{offset},{length},{arrived},{completed},{dispatched},{phase}")
 }
 
 impl FioLogs {

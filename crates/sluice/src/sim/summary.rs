@@ -1,7 +1,7 @@
 //! What a run is printed as: a stable object for programs, a table for people.
 
 use serde::Serialize;
-use sluice_sim::scenario::{Outcome, VmOutcome};
+use sluice_sim::scenario::{Outcome, Promise, Verdict, VmOutcome};
 
 use crate::output;
 
@@ -38,6 +38,18 @@ struct Vm<'a> {
     retried: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_s: Option<f64>,
+    promises: Vec<Promised<'a>>,
+}
+
+/// What a VM was promised; the numbers where it was not kept, in the unit of the promise.
+#[derive(Serialize)]
+struct Promised<'a> {
+    promise: &'a str,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<f64>,
 }
 
 /// Of what was completed; nothing where nothing was.
@@ -146,7 +158,18 @@ fn vm(vm: &VmOutcome) -> Vm<'_> {
         dropped: vm.dropped,
         retried: vm.retried,
         ended_s: vm.ended.map(|at| at.as_secs_f64()),
+        promises: vm.promises.iter().map(promised).collect(),
     }
+}
+
+fn promised(promise: &Promise) -> Promised<'_> {
+    let (verdict, measured, expected) = match promise.verdict {
+        Verdict::Kept => ("kept", None, None),
+        Verdict::Broken { measured, expected } => ("broken", Some(measured), Some(expected)),
+        Verdict::NotGiven => ("not-given", None, None),
+        Verdict::NotJudged => ("not-judged", None, None),
+    };
+    Promised { promise: &promise.text, verdict, measured, expected }
 }
 
 fn series<'a>(outcome: &'a Outcome, vm: &'a VmOutcome) -> impl Iterator<Item = Moment<'a>> {
@@ -165,7 +188,7 @@ fn series<'a>(outcome: &'a Outcome, vm: &'a VmOutcome) -> impl Iterator<Item = M
 
 /// The same for people.
 pub(crate) fn table(outcome: &Outcome) -> String {
-    let header = ["VM", "IOPS", "MB/S", "MEAN", "P50", "P99", "BY RESERVATION", "BY WEIGHT"];
+    let header = ["VM", "IOPS", "MB/S", "MEAN", "P50", "P99", "BY RESERVATION", "BY WEIGHT", "PROMISE", "VERDICT"];
     let mut table = output::table(&header);
     for vm in &outcome.vms {
         let by = |count: u64| match vm.dispatched.0 + vm.dispatched.1 {
@@ -181,6 +204,8 @@ pub(crate) fn table(outcome: &Outcome) -> String {
             show(vm.percentile(99.0)),
             by(vm.dispatched.0),
             by(vm.dispatched.1),
+            each(vm, |promise| promise.text.clone()),
+            each(vm, |promise| promise.verdict.to_string()),
         ]);
     }
     let busy = outcome.devices.iter().map(|device| {
@@ -190,11 +215,23 @@ pub(crate) fn table(outcome: &Outcome) -> String {
     });
     let measured = outcome.measured.as_secs_f64();
     let checks = if outcome.broken().next().is_none() { "all checks hold" } else { "a check does NOT hold" };
+    let promises = match outcome.not_kept().count() {
+        0 => String::new(),
+        count => format!("; {count} promise{} NOT kept", if count == 1 { "" } else { "s" }),
+    };
     let cpus = outcome.cpus.iter().map(|cpu| format!("{} on its CPU {:.0} %", cpu.of, cpu.busy * 100.0));
     let dropped = outcome.vms.iter().filter(|vm| vm.dropped > 0);
     let dropped = dropped.map(|vm| format!("{} of VM {} dropped", vm.dropped, vm.name));
     let busy: Vec<String> = busy.chain(cpus).chain(dropped).collect();
-    format!("{table}\n\nMeasured {measured} s, seed {}; {}; {checks}", outcome.seed, busy.join(", "))
+    format!("{table}\n\nMeasured {measured} s, seed {}; {}; {checks}{promises}", outcome.seed, busy.join(", "))
+}
+
+/// Something of each promise of a VM, a line for each.
+fn each(vm: &VmOutcome, what: impl Fn(&Promise) -> String) -> String {
+    match vm.promises.is_empty() {
+        true => "-".to_owned(),
+        false => vm.promises.iter().map(what).collect::<Vec<_>>().join("\n"),
+    }
 }
 
 /// A latency in the unit in which it is easy to read.

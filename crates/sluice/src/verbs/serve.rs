@@ -31,6 +31,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        sluice_io::socket_file::keep_new_files_private();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.serve(format))
     }

@@ -1,6 +1,9 @@
 //! One NBD client in transmission: its socket, what has come, what must go.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use sluice_sched::Instant;
 
 use crate::device::spec::Arrived;
 use crate::nbd::handshake::Negotiated;
@@ -28,6 +31,12 @@ pub(in crate::device) enum Expect {
     },
 }
 
+/// How long the data of a write may take from the first receive for them on, besides [`DATA_PER_MIB`]. Until then they hold
+/// room in the window that all volumes of the VM share.
+const DATA_MAX: Duration = Duration::from_secs(10);
+/// How much longer for each MiB of them.
+const DATA_PER_MIB: Duration = Duration::from_secs(1);
+
 /// A client.
 pub(in crate::device) struct Connection {
     pub(in crate::device) socket: OwnedFd,
@@ -40,6 +49,8 @@ pub(in crate::device) struct Connection {
     pub(in crate::device) start: usize,
     pub(in crate::device) end: usize,
     pub(in crate::device) expect: Expect,
+    /// When the data that are expected now must be there.
+    pub(in crate::device) due: Option<Instant>,
     /// A receive is in the kernel.
     pub(in crate::device) receiving: bool,
     /// It goes straight into the buffer of a request.
@@ -115,6 +126,7 @@ impl Connection {
             start: 0,
             end: 0,
             expect: Expect::Header,
+            due: None,
             receiving: false,
             direct: false,
             parked: false,
@@ -127,6 +139,16 @@ impl Connection {
             spare: None,
             listed: false,
         }
+    }
+
+    /// Waits for `left` more bytes of data, from `now` on if it did not wait for them before.
+    pub(in crate::device) fn wait_for_data(&mut self, now: Instant, left: u32) {
+        self.due.get_or_insert_with(|| now + DATA_MAX + DATA_PER_MIB * (left >> 20));
+    }
+
+    /// The data that it waited for are there.
+    pub(in crate::device) fn data_are_there(&mut self) {
+        (self.expect, self.due) = (Expect::Header, None);
     }
 
     pub(in crate::device) fn fd(&self) -> i32 {

@@ -3,6 +3,8 @@
 //! As many requests as the window allows are taken from what has been received; then the socket is read again. A client
 //! whose VM has no room stands in line: its bytes stay where they are and its socket is not read.
 
+use std::time::Duration;
+
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
@@ -18,6 +20,8 @@ use crate::source::{Allocation, ByteRange, Span};
 
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
+/// How often clients that owe data are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Loop {
     /// A receive has ended.
@@ -52,7 +56,7 @@ impl Loop {
                         connection.expect = Expect::Skip { token, left: left - skipped };
                         break;
                     }
-                    connection.expect = Expect::Header;
+                    connection.data_are_there();
                     self.answer(token);
                 }
                 Expect::Payload { token, have } => {
@@ -90,7 +94,7 @@ impl Loop {
             connection.expect = Expect::Payload { token, have };
             return false;
         }
-        connection.expect = Expect::Header;
+        connection.data_are_there();
         self.arrive(now, token);
         true
     }
@@ -165,12 +169,25 @@ impl Loop {
         let token = self.open_client_io(index, io);
         let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
         if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
-            self.backend.ios[token].buffer = Some(self.backend.pool.take(length));
+            self.backend.ios[token].buffer = self.backend.pool.take(length);
+            if self.backend.ios[token].buffer.is_none() {
+                return self.refuse_without_memory(index, token, kind == Some(Kind::Write));
+            }
         }
         match operation {
             Operation::Write { .. } => self.connections[index].expect = Expect::Payload { token, have: 0 },
             Operation::BlockStatus { req_one, .. } => self.ask_status(token, req_one),
             _ => self.arrive(now, token),
+        }
+    }
+
+    /// There is no memory for the data of a request: it fails, and its client may try again.
+    fn refuse_without_memory(&mut self, index: u32, token: u32, is_write: bool) {
+        let io = &mut self.backend.ios[token];
+        io.errno = libc::ENOMEM;
+        match is_write {
+            false => self.answer(token),
+            true => self.connections[index].expect = Expect::Skip { token, left: io.length },
         }
     }
 
@@ -194,6 +211,22 @@ impl Loop {
         }
     }
 
+    /// Ends the connections of clients that began to send data and did not go on.
+    pub(in crate::device) fn look_at_data(&mut self, now: Instant) {
+        if self.look_at_data.is_none_or(|at| at > now) {
+            return;
+        }
+        let waiting = self.connections.iter().filter_map(|(index, connection)| {
+            let due = connection.due.filter(|_| !connection.closed)?;
+            Some((index, due))
+        });
+        let waiting: Vec<(u32, Instant)> = waiting.collect();
+        self.look_at_data = (!waiting.is_empty()).then(|| now + LOOK_EVERY);
+        for (index, _) in waiting.into_iter().filter(|(_, due)| *due <= now) {
+            self.broken(index, "the data of a write did not come in time");
+        }
+    }
+
     /// Reads on from a client's socket, straight into the buffer of a request whose data are due.
     pub(in crate::device) fn receive(&mut self, index: u32) {
         let connection = &mut self.connections[index];
@@ -203,6 +236,16 @@ impl Loop {
         }
         connection.compact();
         connection.direct = false;
+        let left = match connection.expect {
+            Expect::Header => None,
+            Expect::Payload { token, have } => Some(self.backend.ios[token].length - have),
+            Expect::Skip { left, .. } => Some(left),
+        };
+        if let Some(left) = left {
+            let now = self.clock.now();
+            connection.wait_for_data(now, left);
+            self.look_at_data.get_or_insert(now + LOOK_EVERY);
+        }
         let (place, room) = match connection.expect {
             Expect::Payload { token, have }
                 if connection.end == 0 && self.backend.ios[token].length - have >= DIRECT_MIN =>

@@ -168,7 +168,10 @@ impl Loop {
                 let io = Io { kind: Some(kind), offset, length, no_hole, forced, held, ..io };
                 let token = self.open_io(io);
                 self.attach_data(token, kind, chain, memory);
-                self.arrive(now, token);
+                match self.backend.ios[token].errno {
+                    0 => self.arrive(now, token),
+                    _ => self.answer(token),
+                }
             }
             Ok(Asked::Id) => {
                 let mut id = [0; ID_LEN];
@@ -190,7 +193,8 @@ impl Loop {
     }
 
     /// Where the data of a transfer are: in the guest, and on their way in a buffer of ours if the disk wants them aligned
-    /// and they are not. A request without data has its status byte there, so it too keeps the memory that it came with.
+    /// and they are not; with an error of the request where there is no memory for that. A request without data has its status
+    /// byte there, so it too keeps the memory that it came with.
     fn attach_data(&mut self, token: u32, kind: Kind, chain: &Chain, memory: Arc<crate::vhost::memory::Memory>) {
         let pieces: &[Piece] = match kind {
             Kind::Read => &chain.writable,
@@ -204,11 +208,12 @@ impl Loop {
             && !guest.is_aligned(source.alignment().memory as usize)
         {
             let length = io.length as usize;
-            let mut buffer = self.backend.pool.take(length);
-            if kind == Kind::Write {
-                guest.copy_to(buffer.bytes_mut(length));
+            io.buffer = self.backend.pool.take(length);
+            match &mut io.buffer {
+                Some(buffer) if kind == Kind::Write => guest.copy_to(buffer.bytes_mut(length)),
+                Some(_) => {}
+                None => io.errno = libc::ENOMEM,
             }
-            io.buffer = Some(buffer);
         }
         io.guest = Some(guest);
     }

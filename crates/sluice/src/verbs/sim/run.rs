@@ -16,7 +16,7 @@ use crate::sim::summary::{Summary, table};
 /// Run a scenario once, and say what each VM got.
 ///
 /// Rates and latencies are measured from the end of the warm-up. Fails if the run breaks a law that every run keeps:
-/// requests neither lost nor doubled, Little's law, no device busier than the time.
+/// requests neither lost nor doubled, Little's law, no device busier than the time. Ends with 2 if a promise was not kept.
 #[derive(Args)]
 pub(crate) struct Run {
     /// The scenario file.
@@ -67,7 +67,8 @@ impl Run {
             Format::Json => output::json(&Summary::of(&outcome)),
             Format::Table => output::line(&table(&outcome)),
         }
-        broken(&outcome)
+        broken(&outcome)?;
+        if outcome.not_kept().next().is_some() { Err(Failure::NotKept) } else { Ok(()) }
     }
 }
 

@@ -1,0 +1,31 @@
+//! Where the sources may lie that are named at run time.
+//!
+//! The host file is root's. Changes may come from a program that acts for tenants and passes on what they named.
+
+use std::path::{Component, Path};
+
+use super::Draft;
+use crate::diagnostics::Report;
+
+/// `changes_from`: files from this number on are changes that were made at run time.
+pub(crate) fn check(draft: &Draft, root: Option<&Path>, changes_from: u32, report: &Report) {
+    let Some(root) = root else { return };
+    let changed = draft.vms.iter().flat_map(|vm| &vm.volumes).filter(|volume| volume.source_at.is_from(changes_from));
+    for volume in changed {
+        let Some(source) = volume.volume.source.as_deref().filter(|source| !is_inside(source, root)) else { continue };
+        let message = format!(
+            "Volume {}: source: {} does not lie in {}, the source_root of [daemon]",
+            volume.title,
+            source.display(),
+            root.display()
+        );
+        let hint = "name a file in that folder, without '..'; one elsewhere belongs in the host file";
+        report.error(volume.source_at, message, hint.to_owned());
+    }
+}
+
+/// By name: what symbolic links may do is checked when the source is opened.
+fn is_inside(source: &Path, root: &Path) -> bool {
+    let climbs = source.components().any(|component| component == Component::ParentDir);
+    !climbs && source != root && source.starts_with(root)
+}

@@ -1,0 +1,383 @@
+//! Finds the folder of a path without following what a tenant may have changed.
+//!
+//! The daemon often runs as root and opens paths in folders that other users may write: an image in the folder of a VM,
+//! a socket in the folder of a VMM. Whoever may write a folder may put a symbolic link there at any moment, also between
+//! a check and the use of the same path. So the path is walked one component at a time, each by the descriptor of the
+//! folder before it. A symbolic link is followed only if nobody but trusted users could have put it there. The result is
+//! a descriptor of the last folder, which later renames do not change.
+//!
+//! Example: `/dev/disk/by-id/x` leads to `../../sda`. Only root may write `/dev/disk/by-id`, so the link is followed. In
+//! `/srv/tenant`, which belongs to user 1000, a link is refused.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+/// Symbolic links that are followed in one path, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// The users and groups that may change what a path names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    users: Vec<u32>,
+    groups: Vec<u32>,
+}
+
+impl Trust {
+    /// Root and the daemon's own user and group.
+    #[must_use]
+    pub fn daemon() -> Self {
+        let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Trust { users: vec![0, user], groups: vec![0, group] }
+    }
+
+    /// Adds a user and a group.
+    #[must_use]
+    pub fn and(mut self, user: Option<u32>, group: Option<u32>) -> Self {
+        self.users.extend(user);
+        self.groups.extend(group);
+        self
+    }
+
+    fn user(&self, user: u32) -> bool {
+        self.users.contains(&user)
+    }
+
+    /// A user or group outside of this set that may create and remove entries in a folder; in a sticky folder only the
+    /// owner of the folder counts.
+    fn stranger(&self, folder: &Stat) -> Option<Stranger> {
+        let shared = folder.st_mode & STICKY == 0;
+        if !self.user(folder.st_uid) {
+            Some(Stranger::User(folder.st_uid))
+        } else if shared && folder.st_mode & OTHERS_WRITE != 0 {
+            Some(Stranger::Anyone)
+        } else if shared && folder.st_mode & GROUP_WRITES != 0 && !self.groups.contains(&folder.st_gid) {
+            Some(Stranger::Group(folder.st_gid))
+        } else {
+            None
+        }
+    }
+
+    /// A user or group outside of this set that may replace `entry` of `folder`.
+    fn replacer(&self, folder: &Stat, entry: &Stat) -> Option<Stranger> {
+        let sticky = folder.st_mode & STICKY != 0 && folder.st_mode & (OTHERS_WRITE | GROUP_WRITES) != 0;
+        let by_its_owner = (sticky && !self.user(entry.st_uid)).then_some(Stranger::User(entry.st_uid));
+        self.stranger(folder).or(by_its_owner)
+    }
+}
+
+/// A user or group outside of a [`Trust`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// A user, by number.
+    User(u32),
+    /// The members of a group, by number.
+    Group(u32),
+    /// Every user.
+    Anyone,
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stranger::User(user) => write!(f, "user {user}"),
+            Stranger::Group(group) => write!(f, "group {group}"),
+            Stranger::Anyone => f.write_str("every user"),
+        }
+    }
+}
+
+/// A folder on the way that users outside of the [`Trust`] may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exposed {
+    /// The folder.
+    pub folder: PathBuf,
+    /// A user or group that may change it.
+    pub by: Stranger,
+}
+
+/// A path that cannot be walked.
+#[derive(Debug)]
+pub enum WalkError {
+    /// A symbolic link that users outside of the [`Trust`] may change.
+    Link {
+        /// The link.
+        link: PathBuf,
+        /// A user or group that may change it.
+        by: Stranger,
+    },
+    /// The system refuses.
+    System(Errno),
+}
+
+impl From<Errno> for WalkError {
+    fn from(errno: Errno) -> Self {
+        WalkError::System(errno)
+    }
+}
+
+/// The last folder of a path and the name in it.
+#[derive(Debug)]
+pub struct Walked {
+    /// The folder, opened with `O_PATH`.
+    pub folder: OwnedFd,
+    /// The last component, which need not exist.
+    pub name: OsString,
+    /// The first folder on the way, or the last folder itself, that users outside of the [`Trust`] may change.
+    pub exposed: Option<Exposed>,
+}
+
+/// Walks to the folder of `path`, which is absolute, without a look at its last component.
+///
+/// # Errors
+/// [`WalkError`]; a path without a last component is `EINVAL`.
+pub fn to_folder(path: &Path, trust: &Trust) -> Result<Walked, WalkError> {
+    let mut walk = Walk::start(path, trust)?;
+    let name = walk.rest.pop_back().ok_or(Errno::INVAL)?;
+    while let Some(next) = walk.rest.pop_front() {
+        walk.enter(&next)?;
+    }
+    let exposed = walk.exposed.take().or_else(|| walk.exposed_here());
+    Ok(Walked { folder: walk.folder, name, exposed })
+}
+
+/// Opens what `path`, which is absolute, names, with `O_PATH`: through symbolic links that only trusted users can change.
+///
+/// # Errors
+/// [`WalkError`].
+pub fn to_file(path: &Path, trust: &Trust) -> Result<OwnedFd, WalkError> {
+    let mut walk = Walk::start(path, trust)?;
+    loop {
+        let Some(next) = walk.rest.pop_front() else { return Ok(walk.folder) };
+        if !walk.rest.is_empty() {
+            walk.enter(&next)?;
+            continue;
+        }
+        let file = rustix::fs::openat(&walk.folder, &next, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, NO_MODE)?;
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            return Ok(file);
+        }
+        walk.follow(&next)?;
+    }
+}
+
+/// A path to the file of a descriptor, for calls that take only paths. It names that file, whatever is renamed.
+#[must_use]
+pub fn of_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+}
+
+const NO_MODE: Mode = Mode::empty();
+
+/// A walk under way.
+struct Walk<'a> {
+    trust: &'a Trust,
+    folder: OwnedFd,
+    stat: Stat,
+    /// Where it is, for messages.
+    at: PathBuf,
+    rest: VecDeque<OsString>,
+    links: usize,
+    exposed: Option<Exposed>,
+}
+
+impl<'a> Walk<'a> {
+    fn start(path: &Path, trust: &'a Trust) -> Result<Self, Errno> {
+        let folder = root()?;
+        let stat = rustix::fs::fstat(&folder)?;
+        let rest = components(path);
+        Ok(Walk { trust, folder, stat, at: PathBuf::from("/"), rest, links: 0, exposed: None })
+    }
+
+    /// Goes into a folder, or follows a symbolic link to it.
+    fn enter(&mut self, name: &OsStr) -> Result<(), WalkError> {
+        // As a component in the middle of a path, so that an automounter mounts what belongs there.
+        let inside = Path::new(name).join(".");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::openat2(&self.folder, &inside, flags, NO_MODE, ResolveFlags::NO_SYMLINKS) {
+            Ok(folder) => {
+                let stat = rustix::fs::fstat(&folder)?;
+                self.note_exposure(&stat);
+                (self.folder, self.stat) = (folder, stat);
+                self.at.push(name);
+                Ok(())
+            }
+            Err(Errno::LOOP) => self.follow(name),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn note_exposure(&mut self, entry: &Stat) {
+        if self.exposed.is_none() {
+            let by = self.trust.replacer(&self.stat, entry);
+            self.exposed = by.map(|by| Exposed { folder: self.at.clone(), by });
+        }
+    }
+
+    fn exposed_here(&self) -> Option<Exposed> {
+        self.trust.stranger(&self.stat).map(|by| Exposed { folder: self.at.clone(), by })
+    }
+
+    fn follow(&mut self, name: &OsStr) -> Result<(), WalkError> {
+        let link = rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        self.note_exposure(&link);
+        if let Some(Exposed { by, .. }) = self.exposed {
+            return Err(WalkError::Link { link: self.at.join(name), by });
+        }
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        let target = rustix::fs::readlinkat(&self.folder, name, Vec::new())?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        if target.is_absolute() {
+            self.folder = root()?;
+            self.stat = rustix::fs::fstat(&self.folder)?;
+            self.at = PathBuf::from("/");
+        }
+        for component in components(&target).into_iter().rev() {
+            self.rest.push_front(component);
+        }
+        Ok(())
+    }
+}
+
+fn root() -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, NO_MODE)
+}
+
+/// The names in a path, with `..` kept: what it means depends on the links before it.
+fn components(path: &Path) -> VecDeque<OsString> {
+    let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    names.map(|part| part.as_os_str().to_owned()).collect()
+}
+
+/// Runs `work` while `tenant` is repeated on another thread.
+#[cfg(test)]
+pub(crate) fn beside(tenant: impl Fn() + Sync, work: impl FnOnce()) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                tenant();
+            }
+        });
+        // Also when `work` panics.
+        let _end = End(&done);
+        work();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A user that no file belongs to.
+    const TENANT: u32 = 54_321;
+
+    fn folder(parent: &Path, name: &str, owner: u32, mode: u32) -> PathBuf {
+        let path = parent.join(name);
+        fs::create_dir(&path).unwrap();
+        chown(&path, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn inode(path: &Path) -> Result<u64, WalkError> {
+        let file = to_file(path, &Trust::daemon())?;
+        Ok(rustix::fs::fstat(&file).unwrap().st_ino)
+    }
+
+    #[test]
+    fn links_are_followed_where_only_trusted_users_can_change_them() {
+        let here = TempDir::new().unwrap();
+        let file = here.path().join("file");
+        fs::write(&file, "").unwrap();
+        let wanted = fs::metadata(&file).unwrap().ino();
+        let inner = folder(here.path(), "inner", 0, 0o755);
+        symlink(&file, here.path().join("absolute")).unwrap();
+        symlink("../file", inner.join("relative")).unwrap();
+        symlink("inner", here.path().join("folder")).unwrap();
+        symlink("folder/relative", here.path().join("chain")).unwrap();
+        symlink("loop", here.path().join("loop")).unwrap();
+        for name in ["file", "absolute", "inner/relative", "folder/relative", "chain", "inner/../file"] {
+            assert_eq!(inode(&here.path().join(name)).unwrap(), wanted, "{name}");
+        }
+        assert!(matches!(inode(&here.path().join("loop")), Err(WalkError::System(Errno::LOOP))));
+        assert!(matches!(inode(&here.path().join("none")), Err(WalkError::System(Errno::NOENT))));
+        assert!(matches!(inode(&here.path().join("file/x")), Err(WalkError::System(Errno::NOTDIR))));
+    }
+
+    #[test]
+    fn links_that_a_tenant_can_change_are_refused() {
+        let here = TempDir::new().unwrap();
+        let secret = here.path().join("secret");
+        fs::write(&secret, "").unwrap();
+        let cases = [
+            ("owned", TENANT, 0o755, Stranger::User(TENANT)),
+            ("group", 0, 0o775, Stranger::Group(TENANT)),
+            ("open", 0, 0o777, Stranger::Anyone),
+            ("sticky", 0, 0o1777, Stranger::User(TENANT)),
+        ];
+        for (name, owner, mode, expected) in cases {
+            let path = folder(here.path(), name, owner, mode);
+            chown(&path, None, Some(TENANT)).unwrap();
+            let link = path.join("link");
+            symlink(&secret, &link).unwrap();
+            std::os::unix::fs::lchown(&link, Some(TENANT), Some(TENANT)).unwrap();
+            let Err(WalkError::Link { link: found, by }) = inode(&link) else { panic!("{name} was followed") };
+            assert_eq!((found, by), (link, expected));
+            let below = folder(&path, "below", 0, 0o755);
+            symlink(&secret, below.join("link")).unwrap();
+            let refused = inode(&below.join("link"));
+            // Nobody but root can rename root's folder in a sticky one.
+            assert_eq!(refused.is_err(), name != "sticky", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_says_who_may_change_it() {
+        let here = TempDir::new().unwrap();
+        let exposed = |path: &Path, trust: &Trust| to_folder(&path.join("a.sock"), trust).unwrap().exposed;
+        let open = folder(here.path(), "open", 0, 0o777);
+        assert_eq!(exposed(&open, &Trust::daemon()), Some(Exposed { folder: open.clone(), by: Stranger::Anyone }));
+        let deeper = folder(&open, "deeper", 0, 0o700);
+        assert_eq!(exposed(&deeper, &Trust::daemon()), Some(Exposed { folder: open, by: Stranger::Anyone }));
+        let theirs = folder(here.path(), "theirs", TENANT, 0o770);
+        let by = Stranger::User(TENANT);
+        assert_eq!(exposed(&theirs, &Trust::daemon()), Some(Exposed { folder: theirs.clone(), by }));
+        let both = Trust::daemon().and(Some(TENANT), Some(TENANT));
+        assert_eq!(exposed(&theirs, &both), None, "its stated owner and group may write there");
+        assert_eq!(
+            exposed(&theirs, &Trust::daemon().and(Some(TENANT), None)).unwrap().by,
+            Stranger::Group(TENANT),
+            "the group is not stated"
+        );
+        let sticky = folder(here.path(), "sticky", 0, 0o1777);
+        assert_eq!(exposed(&sticky, &Trust::daemon()), None);
+    }
+}

@@ -1,0 +1,320 @@
+//! A listening Unix socket with its owner and permissions, in a folder that a tenant may write.
+//!
+//! `bind` makes the file of a socket, and only then can its owner and mode be changed by path. In a folder that a tenant
+//! may write, the path can lead to another file by then: the tenant puts a symbolic link there and gets the file it names.
+//! So the socket is made in a folder of mode 0700 beside its place, by the descriptor of that folder. It gets its mode and
+//! owner there, listens, and is renamed into place. A rename does not follow links and replaces what a dead daemon left.
+//!
+//! The stated owner of a socket may write its folder, as libvirt's user may write libvirt's folders: replacing the socket
+//! harms nobody but that owner. A folder that others may write is refused, unless it is sticky, as `/tmp` is.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::path_walk::{self, Exposed, Trust, WalkError};
+
+/// Connections that wait to be accepted, as tokio and the standard library have it.
+const BACKLOG: i32 = 1024;
+/// Bytes of a socket's name that its address keeps for whoever lists sockets; the rest of the address is the folder.
+const SHOWN_MAX: usize = 80;
+/// Names that are tried for the private folder, of which a tenant may take some.
+const NAMES_MAX: u32 = 100;
+
+/// A socket that cannot be made.
+#[derive(Debug)]
+pub enum SocketFileError {
+    /// A process listens there.
+    InUse,
+    /// There is a file that is not a socket.
+    NotASocket,
+    /// Users that are not trusted may change the folder.
+    Exposed(Exposed),
+    /// A symbolic link in the path that such users may change.
+    Link(PathBuf),
+    /// The file cannot be made there.
+    Folder(io::Error),
+    /// The file cannot get its owner.
+    Owner(io::Error),
+}
+
+impl From<WalkError> for SocketFileError {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::Link { link, .. } => SocketFileError::Link(link),
+            WalkError::System(errno) => SocketFileError::Folder(errno.into()),
+        }
+    }
+}
+
+impl From<Errno> for SocketFileError {
+    fn from(errno: Errno) -> Self {
+        SocketFileError::Folder(errno.into())
+    }
+}
+
+/// The file of a listening socket. Dropping it removes the file, if it is still this socket's.
+#[derive(Debug)]
+pub struct SocketFile {
+    folder: OwnedFd,
+    name: OsString,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let there = rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|stat| id_of(&stat) == self.id) {
+            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Sets the umask of this process: what it makes from now on belongs to its user alone, unless it is given other permissions.
+pub fn keep_new_files_private() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Makes a socket at `path` that listens, does not block, and has its owner, group and mode before it can be reached there.
+/// Replaces a socket at which no process listens.
+///
+/// # Errors
+/// [`SocketFileError`]; nothing has changed then.
+pub fn listen(
+    path: &Path,
+    owner: Option<u32>,
+    group: Option<u32>,
+    mode: u32,
+) -> Result<(UnixListener, SocketFile), SocketFileError> {
+    let walked = path_walk::to_folder(path, &Trust::daemon().and(owner, group))?;
+    if let Some(exposed) = walked.exposed {
+        return Err(SocketFileError::Exposed(exposed));
+    }
+    let (folder, name) = (walked.folder, walked.name);
+    refuse_occupied(&folder, &name)?;
+    let private = PrivateFolder::make(&folder, &name)?;
+    let listener = private.listen(Mode::from_raw_mode(mode))?;
+    let made = open(&private.itself, &private.socket)?;
+    let (user, group) = (owner.map(Uid::from_raw), group.map(Gid::from_raw));
+    let owned = rustix::fs::chownat(&made, "", user, group, AtFlags::EMPTY_PATH);
+    owned.map_err(|errno| SocketFileError::Owner(errno.into()))?;
+    let id = id_of(&rustix::fs::fstat(&made)?);
+    private.move_to(&name)?;
+    drop(private);
+    Ok((listener, SocketFile { folder, name, id }))
+}
+
+fn refuse_occupied(folder: &OwnedFd, name: &OsStr) -> Result<(), SocketFileError> {
+    let file = match open(folder, name) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::Socket {
+        return Err(SocketFileError::NotASocket);
+    }
+    // Not blocking: a process that does not accept may have a full backlog.
+    let probe = stream_socket()?;
+    match rustix::net::connect(&probe, &SocketAddrUnix::new(path_walk::of_descriptor(file.as_fd()))?) {
+        Err(Errno::CONNREFUSED) => Ok(()),
+        _ => Err(SocketFileError::InUse),
+    }
+}
+
+/// The file itself, also if it is a symbolic link.
+fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn stream_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+fn id_of(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// A folder of the daemon's own in a folder that others may write, for one socket. Dropping it removes both.
+struct PrivateFolder<'a> {
+    parent: &'a OwnedFd,
+    name: String,
+    itself: OwnedFd,
+    /// The name of the socket.
+    socket: OsString,
+}
+
+impl<'a> PrivateFolder<'a> {
+    fn make(parent: &'a OwnedFd, socket: &OsStr) -> Result<Self, Errno> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let socket = OsStr::from_bytes(&socket.as_bytes()[..socket.len().min(SHOWN_MAX)]).to_owned();
+        for _ in 0..NAMES_MAX {
+            let name = format!(".sluice-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            match rustix::fs::mkdirat(parent, &name, Mode::RWXU) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(errno),
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let itself = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
+            let stat = rustix::fs::fstat(&itself)?;
+            // Whoever may write `parent` may have put another folder there.
+            let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+            if ours && stat.st_mode & 0o777 == 0o700 {
+                return Ok(PrivateFolder { parent, name, itself, socket });
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    fn listen(&self, mode: Mode) -> Result<UnixListener, Errno> {
+        let socket = stream_socket()?;
+        // The file gets these permissions less the umask; without this it would get all of them.
+        rustix::fs::fchmod(&socket, mode)?;
+        let path = path_walk::of_descriptor(self.itself.as_fd()).join(&self.socket);
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
+        rustix::fs::chmodat(&self.itself, &self.socket, mode, AtFlags::empty())?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(UnixListener::from(socket))
+    }
+
+    fn move_to(&self, name: &OsStr) -> Result<(), Errno> {
+        rustix::fs::renameat(&self.itself, &self.socket, self.parent, name)
+    }
+}
+
+impl Drop for PrivateFolder<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::fs::unlinkat(&self.itself, &self.socket, AtFlags::empty());
+        let _ = rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+    use std::os::unix::net::UnixStream;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::path_walk::beside;
+
+    /// A user that no file belongs to.
+    const TENANT: u32 = 54_321;
+
+    fn mode_of(path: &Path) -> (u32, u32) {
+        let metadata = fs::symlink_metadata(path).unwrap();
+        (metadata.mode() & 0o777, metadata.uid())
+    }
+
+    #[test]
+    fn a_link_in_the_folder_of_a_tenant_got_the_mode_and_owner_of_the_socket() {
+        let here = TempDir::new().unwrap();
+        let secret = here.path().join("secret");
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let before = mode_of(&secret);
+        let theirs = here.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        chown(&theirs, Some(TENANT), None).unwrap();
+        let (path, link) = (theirs.join("a.sock"), theirs.join("link"));
+        let replace = || {
+            let _ = symlink(&secret, &link);
+            if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_symlink()) {
+                let _ = fs::rename(&link, &path);
+            }
+        };
+        beside(replace, || {
+            for _ in 0..300 {
+                drop(listen(&path, Some(TENANT), None, 0o666));
+                assert_eq!(mode_of(&secret), before);
+                let _ = fs::remove_file(&path);
+            }
+        });
+    }
+
+    #[test]
+    fn a_socket_could_be_reached_before_it_had_its_mode_and_owner() {
+        let here = TempDir::new().unwrap();
+        let path = here.path().join("a.sock");
+        let look = || {
+            if let Ok(there) = fs::symlink_metadata(&path) {
+                assert_eq!((there.mode() & 0o777, there.uid()), (0o620, TENANT));
+                // It listens, too.
+                let connected = UnixStream::connect(&path).map_err(|error| error.kind());
+                assert!(matches!(connected, Ok(_) | Err(io::ErrorKind::NotFound)), "{connected:?}");
+            }
+        };
+        beside(look, || {
+            // Those that have lost their file go on listening: a connection that finds it a moment before is not refused.
+            let listening = (0..300).map(|_| listen(&path, Some(TENANT), None, 0o620).unwrap().0);
+            drop(listening.collect::<Vec<_>>());
+        });
+        assert_eq!(fs::read_dir(here.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_folder_that_strangers_may_write_is_refused() {
+        let here = TempDir::new().unwrap();
+        let open = here.path().join("open");
+        fs::create_dir(&open).unwrap();
+        let listen = |mode, owner| {
+            fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
+            listen(&open.join("a.sock"), owner, None, 0o600).map(drop)
+        };
+        assert!(matches!(listen(0o777, None), Err(SocketFileError::Exposed(_))));
+        assert!(listen(0o1777, None).is_ok());
+        chown(&open, Some(TENANT), None).unwrap();
+        assert!(matches!(listen(0o755, None), Err(SocketFileError::Exposed(_))));
+        assert!(listen(0o755, Some(TENANT)).is_ok());
+        symlink(here.path(), open.join("link")).unwrap();
+        let through = super::listen(&open.join("link/a.sock"), None, None, 0o600);
+        assert!(matches!(through, Err(SocketFileError::Link(link)) if link == open.join("link")));
+    }
+
+    #[test]
+    fn a_dead_daemons_socket_is_replaced_and_nothing_else() {
+        let here = TempDir::new().unwrap();
+        let path = here.path().join(format!("{}.sock", "n".repeat(90)));
+        let listen = || listen(&path, None, None, 0o600);
+        drop(UnixListener::bind(here.path().join("s")).unwrap());
+        fs::rename(here.path().join("s"), &path).unwrap();
+        let (listener, file) = listen().unwrap();
+        assert!(matches!(listen(), Err(SocketFileError::InUse)));
+        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_socket(), "a refusal leaves it there");
+        drop(listener);
+        let (second, its_file) = listen().unwrap();
+        drop(file);
+        assert!(path.exists(), "the first one's end leaves the second one's file");
+        drop((second, its_file));
+        assert!(!path.exists());
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(listen(), Err(SocketFileError::NotASocket)));
+        fs::remove_file(&path).unwrap();
+        symlink(here.path().join("elsewhere"), &path).unwrap();
+        assert!(matches!(listen(), Err(SocketFileError::NotASocket)));
+        assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_full_backlog_does_not_hold_up_the_one_who_asks() {
+        let here = TempDir::new().unwrap();
+        let path = here.path().join("a.sock");
+        let socket = stream_socket().unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let _waiting = UnixStream::connect(&path).unwrap();
+        assert!(matches!(listen(&path, None, None, 0o600), Err(SocketFileError::InUse)));
+    }
+}

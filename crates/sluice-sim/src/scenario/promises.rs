@@ -1,0 +1,179 @@
+//! Whether a run kept what each VM was promised: its reservation, its limit and its latency target.
+//!
+//! A reservation holds while a VM has a request waiting at the gate, so it is compared with what the VM got, divided by
+//! the time for which it waited. Weights are not judged: the part of a VM depends on what all others asked for at each
+//! moment. Tolerances stand beside the numbers below; two requests more or less are the edges of the measurement.
+//!
+//! Example: a VM reserves 400 iops, measured for 10 s, in which it always had a request waiting, and got 3,950 requests.
+//! 395 of 400 is less than 99 %: not kept.
+
+use std::fmt;
+use std::time::Duration;
+
+use sluice_sched::Kind;
+use sluice_sched::policy::Field;
+
+use super::outcome::VmOutcome;
+use super::{Device, Event, Scenario, Vm, VmEvent};
+use crate::record::Served;
+
+/// A reservation is kept if this part of it was got.
+const RESERVED_MIN: f64 = 0.99;
+/// A limit is kept up to this multiple of it, besides its burst.
+const LIMIT_MAX: f64 = 1.02;
+
+/// Something that a VM was promised, and whether it was kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Promise {
+    /// In words, for example `reservation 400 iops`.
+    pub text: String,
+    /// How it ended.
+    pub verdict: Verdict,
+}
+
+/// How a promise ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// It was kept.
+    Kept,
+    /// It was not: what was measured, and what was promised, in the unit of the promise.
+    Broken {
+        /// What the VM got.
+        measured: f64,
+        /// What it was promised.
+        expected: f64,
+    },
+    /// The device's scheduler does not enforce it, which the file accepts.
+    NotGiven,
+    /// It changed in the run, holds across nodes, or depends on a guest's own scheduler or on reads alone.
+    NotJudged,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Kept => f.write_str("kept"),
+            Verdict::Broken { measured, expected } => {
+                write!(f, "BROKEN: {:.0} % of {expected:.0}", 100.0 * measured / expected)
+            }
+            Verdict::NotGiven => f.write_str("not given"),
+            Verdict::NotJudged => f.write_str("not judged"),
+        }
+    }
+}
+
+/// What is known of a VM after a run.
+pub(super) struct Run<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) number: usize,
+    pub(super) served: Served,
+    pub(super) outcome: &'a VmOutcome,
+}
+
+/// Everything that a VM was promised.
+pub(super) fn judge(run: &Run<'_>) -> Vec<Promise> {
+    let vm = &run.scenario.vms[run.number];
+    let device = &run.scenario.devices[vm.device];
+    let measured = run.scenario.settings.duration - run.scenario.settings.warm_up;
+    let mut promises = Vec::new();
+    let mut add = |field: Field, text: String, verdict: Verdict| {
+        let verdict = match () {
+            () if !device.scheduler.enforces_with(field, &device.params) => Verdict::NotGiven,
+            () if device.nodes > 1 || vm.guest.is_some() || changes(run.scenario, run.number) => Verdict::NotJudged,
+            () => verdict,
+        };
+        promises.push(Promise { text, verdict });
+    };
+    let Served { normalised, bytes, waiting } = run.served;
+    let each = run.outcome.completed.max(1) as f64;
+    if let Some(iops) = vm.policy.reservation.iops {
+        let verdict = at_least(iops.as_f64(), normalised, waiting, normalised / each);
+        add(Field::Reservation, format!("reservation {iops}"), verdict);
+    }
+    if let Some(rate) = vm.policy.reservation.bytes {
+        let verdict = at_least(rate.bytes_per_second() as f64, bytes as f64, waiting, bytes as f64 / each);
+        add(Field::Reservation, format!("reservation {rate}"), verdict);
+    }
+    let (burst, burst_bytes) = burst(vm, device);
+    if let Some(iops) = vm.policy.limit.iops {
+        let verdict = at_most(iops.as_f64(), normalised, measured, burst + 2.0 * normalised / each);
+        add(Field::Limit, format!("limit {iops}"), verdict);
+    }
+    if let Some(rate) = vm.policy.limit.bytes {
+        let edges = burst_bytes + 2.0 * bytes as f64 / each;
+        add(
+            Field::Limit,
+            format!("limit {rate}"),
+            at_most(rate.bytes_per_second() as f64, bytes as f64, measured, edges),
+        );
+    }
+    if let Some(target) = vm.policy.latency {
+        let (got, wanted) = (run.outcome.percentile(99.0).as_secs_f64() * 1e6, target.p99.as_secs_f64() * 1e6);
+        let verdict = match target.reads_only {
+            true => Verdict::NotJudged,
+            false if got <= wanted => Verdict::Kept,
+            false => Verdict::Broken { measured: got, expected: wanted },
+        };
+        add(Field::Latency, format!("99 % within {wanted:.0} us"), verdict);
+    }
+    promises
+}
+
+/// Whether the policy of a VM changes in the run.
+fn changes(scenario: &Scenario, number: usize) -> bool {
+    let is = |event: &Event| matches!(event, Event::Vm(vm, VmEvent::Policy(_)) if *vm == number);
+    scenario.timeline.iter().any(|planned| is(&planned.event))
+}
+
+/// `each` is the size of one request, in the unit of `got`.
+fn at_least(promised: f64, got: f64, waiting: Duration, each: f64) -> Verdict {
+    let seconds = waiting.as_secs_f64();
+    match got + 2.0 * each >= RESERVED_MIN * promised * seconds {
+        true => Verdict::Kept,
+        false => Verdict::Broken { measured: got / seconds, expected: promised },
+    }
+}
+
+/// `more` is what may come on top of the rate, in the unit of `got`.
+fn at_most(promised: f64, got: f64, measured: Duration, more: f64) -> Verdict {
+    let seconds = measured.as_secs_f64();
+    match got <= LIMIT_MAX * promised * seconds + more {
+        true => Verdict::Kept,
+        false => Verdict::Broken { measured: got / seconds, expected: promised },
+    }
+}
+
+/// The burst of a limit, in normalised requests and in bytes; see [`Policy::burst`](sluice_sched::Policy).
+fn burst(vm: &Vm, device: &Device) -> (f64, f64) {
+    let model = &device.facts.cost;
+    match vm.policy.burst {
+        Some(requests) => (f64::from(requests), f64::from(requests) * model.reference_size().0 as f64),
+        None => {
+            let largest = u32::try_from(device.gate.transfer_max.0).unwrap_or(u32::MAX);
+            let depth = f64::from(device.gate.depth);
+            (depth * model.cost(Kind::Write, largest).as_f64(), depth * f64::from(largest))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_reservation_counts_while_its_vm_waits() {
+        assert_eq!(at_least(400.0, 397.0, SECOND, 1.0), Verdict::Kept);
+        assert_eq!(at_least(400.0, 390.0, SECOND, 1.0), Verdict::Broken { measured: 390.0, expected: 400.0 });
+        assert_eq!(at_least(400.0, 100.0, SECOND / 4, 1.0), Verdict::Kept, "it asked for a quarter of the time");
+        assert_eq!(at_least(400.0, 0.0, Duration::ZERO, 0.0), Verdict::Kept, "it asked for nothing");
+        assert!(matches!(at_least(400.0, 0.0, SECOND, 0.0), Verdict::Broken { .. }), "it got nothing");
+    }
+
+    #[test]
+    fn a_limit_lets_its_burst_through_once() {
+        assert_eq!(at_most(100.0, 132.0, SECOND, 32.0), Verdict::Kept);
+        assert_eq!(at_most(100.0, 135.0, SECOND, 32.0), Verdict::Broken { measured: 135.0, expected: 100.0 });
+    }
+}
