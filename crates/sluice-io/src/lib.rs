@@ -22,6 +22,7 @@ pub mod listener;
 pub mod nbd;
 pub mod ring;
 pub mod seats;
+mod slot_log;
 pub mod source;
 pub mod sync;
 pub mod users;

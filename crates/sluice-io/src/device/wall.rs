@@ -1,7 +1,6 @@
 //! The panic wall: a device thread that fails ends its connections and starts anew; the others go on.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -16,6 +15,7 @@ use crate::device::spec::{DeviceSpec, Snapshot};
 use crate::device::turn::Loop;
 use crate::device::work::Backend;
 use crate::ring::Ring;
+use crate::slot_log;
 use crate::source::FileId;
 
 /// The life of a device thread. Says on `started` whether it could begin; returns what it did until its end.
@@ -75,10 +75,7 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
     let delay = match &spec.delay {
         None => None,
         Some(delay) => {
-            let log: Option<Box<dyn Write + Send>> = match &spec.delay_log {
-                Some(path) => Some(Box::new(BufWriter::new(File::options().create(true).append(true).open(path)?))),
-                None => None,
-            };
+            let log = spec.delay_log.as_deref().map(slot_log::open).transpose()?;
             Some(Delay::new(*delay, log)?)
         }
     };

@@ -45,6 +45,11 @@ impl Verb {
         matches!(self, Verb::Demo(_))
     }
 
+    /// Whether it serves VMs, who must not wait for whoever reads what it says.
+    pub(crate) fn is_daemon(&self) -> bool {
+        matches!(self, Verb::Serve(_))
+    }
+
     /// Does it.
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
         match self {
