@@ -120,10 +120,9 @@ impl Loop {
         let new = VolumeStore::open(store, &mut self.backend.files);
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
             self.backend.files.close(file);
-            // Operations that were pushed in this turn name its descriptor.
-            self.backend.outlived.push(source);
+            self.backend.outlive(index, source);
         }
-        volume.export = export;
+        self.backend.volumes[index].export = export;
     }
 
     fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {

@@ -374,3 +374,57 @@ fn a_client_that_leaves_takes_its_joined_requests_along() {
     let snapshot = device.snapshot().unwrap();
     assert_eq!((snapshot.queued, snapshot.in_flight, snapshot.vms[0].outstanding), (0, 0, 0));
 }
+
+#[test]
+fn a_kernel_that_takes_nothing_for_a_while_fails_no_request() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    for times in [1, 2, 3, 50] {
+        device.mailbox.send(Message::RefuseSubmits(times)).unwrap();
+        for cookie in 0..40 {
+            let data = [times as u8; 4096];
+            client.submit(cookie, Command::Write { offset: cookie * 4096, data: &data, fua: false }).unwrap();
+        }
+        let mut done = 0;
+        while done < 40 {
+            client.flush_output().unwrap();
+            client.receive(None, &mut |reply| done += u32::from(reply.result.is_ok())).unwrap();
+        }
+        let read = ask(&mut client, Command::Read { offset: 39 * 4096, len: 4096 }).unwrap();
+        assert!(read.iter().all(|byte| *byte == times as u8));
+    }
+    assert_eq!(device.snapshot().unwrap().restarts, 0);
+}
+
+#[test]
+fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_replaced() {
+    let (image, store) = file(2 << 20);
+    let Store::File { source, .. } = &store else { unreachable!("it is a file") };
+    let resized = Arc::new(source.resized(Some(2 << 20)).unwrap());
+    let device = device(None);
+    add(&device, Policy::default(), store, 2 << 20);
+    let mut client = connect(&device, 2 << 20);
+    device.mailbox.send(Message::HoldWork(true)).unwrap();
+    client.submit(1, Command::Write { offset: 0, data: &[7; 4096], fua: false }).unwrap();
+    client.flush_output().unwrap();
+    while device.snapshot().unwrap().in_flight == 0 {}
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    let store = Store::File { source: resized, extents: None };
+    device.edit(vec![Edit::ResizeVolume { vm, volume, store, export: export(2 << 20) }]).unwrap();
+    device.snapshot().unwrap();
+    // Were its number free, one of these would have it now.
+    let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
+    device.mailbox.send(Message::HoldWork(false)).unwrap();
+    let mut answer = None;
+    client.receive(None, &mut |reply| answer = Some(reply.result.map(|()| ()))).unwrap();
+    assert_eq!(answer, Some(Ok(())));
+    assert!(others.iter().all(|other| other.metadata().unwrap().len() == 0), "it went to another file");
+    assert_eq!(std::fs::read(image.path()).unwrap()[..4096], [7; 4096]);
+    // When it is over, the old description's number is free: the lock ends with the last of both.
+    assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 4096 }), Ok(vec![7; 4096]));
+    device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
+    assert!(ends(client));
+    Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(image.path()) }).unwrap();
+}

@@ -206,8 +206,8 @@ pub(super) struct Backend {
     pub(super) over: Vec<Slot>,
     pub(super) slow: Sender<Question>,
     pub(super) zeroes: Buffer,
-    /// Replaced in this turn.
-    pub(super) outlived: Vec<Arc<Source>>,
+    /// Sources that were replaced, with the places whose operations may still name their descriptors by number.
+    outlived: Vec<(Arc<Source>, Vec<u32>)>,
     covered: Vec<Slot>,
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
@@ -241,6 +241,25 @@ impl Backend {
         }
     }
 
+    /// A volume has another source from now on. The old one stays open until nothing can name its descriptor any more: the
+    /// number would be the next file's, and an operation that the kernel has not looked at yet would go there.
+    pub(super) fn outlive(&mut self, volume: u32, source: Arc<Source>) {
+        let of_volume = |work: &Work| self.ios[work.token].volume == volume;
+        let works = self.works.iter().enumerate();
+        let places = works.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
+        self.outlived.push((source, places.collect()));
+        self.outlived.retain(|(_, places)| !places.is_empty());
+    }
+
+    /// The work at a place is over.
+    pub(super) fn take_work(&mut self, slot: Slot) -> Work {
+        if !self.outlived.is_empty() {
+            self.outlived.iter_mut().for_each(|(_, places)| places.retain(|place| *place != slot.0));
+            self.outlived.retain(|(_, places)| !places.is_empty());
+        }
+        self.works[slot.0 as usize].take().expect("a slot that is over was at work")
+    }
+
     fn work(&mut self, slot: Slot) -> &mut Work {
         self.works[slot.0 as usize].as_mut().expect("a slot at work has an entry")
     }
@@ -251,7 +270,7 @@ impl Backend {
         if matches!(result, r if r == -libc::EINTR || r == -libc::EAGAIN) {
             return match stage {
                 // It is the one that runs already: others wait for it, and it must not wait for itself.
-                Stage::Sync => self.push_sync(now, slot),
+                Stage::Sync => self.push_sync(slot),
                 _ => self.start(now, slot),
             };
         }
@@ -321,7 +340,7 @@ impl Backend {
         }
         self.covered = covered;
         if let Some(next) = next {
-            self.push_sync(now, next);
+            self.push_sync(next);
         }
     }
 
@@ -358,7 +377,7 @@ impl Backend {
         match stage {
             Stage::Sync => {
                 if self.files.flush(*file, slot) {
-                    self.push_sync(now, slot);
+                    self.push_sync(slot);
                 }
                 return;
             }
@@ -395,22 +414,16 @@ impl Backend {
         // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
         // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
         // flight.
-        let pushed = unsafe { self.ring.push_work(&entry.user_data(tag(Tag::Work, slot.0))) };
-        if pushed.is_err() {
-            self.end(now, slot, libc::EIO);
-        }
+        unsafe { self.ring.push_work(entry.user_data(tag(Tag::Work, slot.0))) };
     }
 
-    fn push_sync(&mut self, now: Instant, slot: Slot) {
+    fn push_sync(&mut self, slot: Slot) {
         let token = self.work(slot).token;
         let VolumeStore::File { source, .. } = &self.volumes[self.ios[token].volume].store else { return };
         let fd = types::Fd(source.as_fd().as_raw_fd());
         let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
         // SAFETY: no memory is referred to; the descriptor is the volume's, which stays while it has work in flight.
-        let pushed = unsafe { self.ring.push(&entry.user_data(tag(Tag::Work, slot.0))) };
-        if pushed.is_err() {
-            self.sync_over(now, slot, -libc::EIO);
-        }
+        unsafe { self.ring.push(entry.user_data(tag(Tag::Work, slot.0))) };
     }
 
     /// The first operation of work that the gate let through as `kind`; `None`: it was to cost less than it now would.
