@@ -3,7 +3,7 @@
 //! | verb | file |
 //! |---|---|
 //! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions` | `verbs/` |
-//! | `attach`, `detach`, `resize`, `set` | `verbs/`, and `control/` at both ends of the daemon's socket |
+//! | `attach`, `detach`, `resize`, `set`, `accept-loss` | `verbs/`, and `control/` at both ends of the daemon's socket |
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 //! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |

@@ -64,6 +64,7 @@ impl Loop {
                 self.leave(now, volume);
                 Ok(())
             }
+            Edit::AcceptLoss { vm, volume } => self.accept_loss(&vm, &volume),
             Edit::SetDepth(depth) => {
                 let set = self.gate.set_depth(now, depth);
                 set.map_err(|cause| refused(&self.device, cause))
@@ -222,7 +223,7 @@ impl Loop {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(_, vm)| {
+        let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(index, vm)| {
             Some(VmSnapshot {
                 vm: vm.name.clone(),
                 policy: vm.policy,
@@ -230,6 +231,7 @@ impl Loop {
                 protocol_errors: vm.protocol_errors,
                 refused: vm.refused,
                 outstanding: vm.outstanding.requests,
+                lost: self.backend.lost_volumes(index),
             })
         });
         Snapshot {

@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 use crate::device::mailbox::Mailbox;
 
 mod edit;
+mod lost;
 mod mailbox;
 mod merged;
 mod nbd;

@@ -15,7 +15,7 @@ use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
 use crate::nbd::wire::Errno;
-use crate::source::{Source, SourceSpec};
+use crate::source::{Loss, Source, SourceSpec};
 
 mod zeroes;
 
@@ -418,7 +418,7 @@ fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_r
     let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
     device.mailbox.send(Message::HoldWork(false)).unwrap();
     let mut answer = None;
-    client.receive(None, &mut |reply| answer = Some(reply.result.map(|()| ()))).unwrap();
+    client.receive(None, &mut |reply| answer = Some(reply.result)).unwrap();
     assert_eq!(answer, Some(Ok(())));
     assert!(others.iter().all(|other| other.metadata().unwrap().len() == 0), "it went to another file");
     assert_eq!(std::fs::read(image.path()).unwrap()[..4096], [7; 4096]);
@@ -427,4 +427,34 @@ fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_r
     device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
     assert!(ends(client));
     Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(image.path()) }).unwrap();
+}
+
+#[test]
+fn a_restart_and_a_volume_that_comes_later_do_not_forget_what_was_lost() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(2 << 20).unwrap();
+    let half = |offset| {
+        let spec = SourceSpec { offset, length: Some(1 << 20), buffered: true, ..SourceSpec::whole(image.path()) };
+        Arc::new(Source::open(&spec).unwrap())
+    };
+    let first = half(0);
+    first.set_loss(Loss::OfFile);
+    let device = device(None);
+    add(&device, Policy::default(), Store::File { source: first, extents: None }, 1 << 20);
+    device.mailbox.send(Message::Panic).unwrap();
+    let mut client = connect(&device, 1 << 20);
+    let write = Command::Write { offset: 0, data: &[9; 512], fua: false };
+    assert_eq!(ask(&mut client, write), Err(Errno::Eio));
+    let later = half(1 << 20);
+    let volume = Box::new(VolumeSpec {
+        name: "later".to_owned(),
+        policy: Policy::default(),
+        store: Store::File { source: Arc::clone(&later), extents: None },
+        export: export(1 << 20),
+    });
+    device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
+    assert_eq!(later.loss(), Loss::OfFile);
+    device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "later".to_owned() }]).unwrap();
+    assert_eq!((later.loss(), device.snapshot().unwrap().restarts), (Loss::None, 1));
+    assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[9; 512], fua: false }), Ok(vec![]));
 }

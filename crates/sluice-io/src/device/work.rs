@@ -4,7 +4,6 @@
 //! the whole request or a piece of it. Work may need several operations: short transfers go on where they stopped,
 //! zeroes are written where they cannot be made otherwise, a forced write of zeroes is followed by a sync.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -25,7 +24,7 @@ use crate::device::vhost::GuestData;
 use crate::device::{Tag, tag};
 use crate::nbd::export::Export;
 use crate::ring::Ring;
-use crate::source::{ByteRange, ExtentMap, Source, Span};
+use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
 use crate::sync::{FileIndex, Files};
 
 /// Zeroes for writing: as much as one operation takes.
@@ -134,6 +133,12 @@ impl VolumeStore {
             Store::Null => VolumeStore::Null,
             Store::File { source, extents } => {
                 let (file, can) = (files.open(source.id()), source.capabilities());
+                // What was lost stays lost when the thread begins again, or another volume comes.
+                if source.loss() == Loss::OfFile {
+                    files.set_failed(file, true);
+                } else if files.is_failed(file) {
+                    source.set_loss(Loss::OfFile);
+                }
                 VolumeStore::File { source, extents, file, can }
             }
         }
@@ -304,13 +309,14 @@ impl Backend {
         let Work { stage, token, .. } = *self.work(slot);
         let io = &self.ios[token];
         let volume = &self.volumes[io.volume];
-        if let VolumeStore::File { file, .. } = volume.store
+        if let VolumeStore::File { source, file, .. } = &volume.store
             && volume.carries_sync(stage, io)
             && errno == libc::EIO
         {
-            self.files.fail(file);
-            let volume = &volume.name;
-            tracing::error!(volume, "Forced write failed: every volume on this file fails until it is reopened");
+            match source.is_block_device() {
+                true => self.lose_volume(io.volume),
+                false => self.lose_file(*file, io.volume, "Forced write failed"),
+            }
         }
         self.end(now, slot, errno);
     }
@@ -331,9 +337,7 @@ impl Backend {
         let mut covered = std::mem::take(&mut self.covered);
         let next = self.files.synced(file, result >= 0, &mut covered);
         if result < 0 {
-            let error = io::Error::from_raw_os_error(-result);
-            let volume = &self.volumes[self.ios[token].volume].name;
-            tracing::error!(volume, %error, "Sync failed: every volume on this file fails until it is reopened");
+            self.lose_file(file, self.ios[token].volume, "Sync failed");
         }
         for slot in covered.drain(..) {
             self.end(now, slot, if result < 0 { libc::EIO } else { 0 });
@@ -371,7 +375,8 @@ impl Backend {
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(now, slot, 0);
         };
-        if self.files.is_failed(*file) {
+        let is_read = stage == Stage::Transfer && io.kind == Some(Kind::Read);
+        if source.loss() != Loss::None && (!is_read || source.is_buffered()) {
             return self.end(now, slot, libc::EIO);
         }
         match stage {

@@ -19,6 +19,7 @@ use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
 use super::lock;
+use super::loss::{Loss, Mark};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
 
@@ -73,6 +74,7 @@ pub struct Source {
     read_only: bool,
     buffered: bool,
     waited: Duration,
+    lost: Mark,
 }
 
 impl Source {
@@ -116,6 +118,7 @@ impl Source {
             read_only: spec.read_only,
             buffered: spec.buffered,
             waited,
+            lost: Mark::default(),
             fd,
         })
     }
@@ -137,7 +140,7 @@ impl Source {
         lock::lock_within(self.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
         let fd = self.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
         let waited = Duration::ZERO;
-        Ok(Self { path: path.clone(), range, waited, fd, ..*self })
+        Ok(Self { path: path.clone(), range, waited, fd, lost: self.lost.clone(), ..*self })
     }
 
     /// Gives back the lock of what `longer` has beyond this: it came out of [`Source::resized`] and is not put into force.
@@ -258,6 +261,23 @@ impl Source {
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// What may have been lost of it, so that its writes and flushes fail.
+    #[must_use]
+    pub fn loss(&self) -> Loss {
+        self.lost.get()
+    }
+
+    /// Notes a loss, or that it has been accepted.
+    pub fn set_loss(&self, loss: Loss) {
+        self.lost.set(loss);
+    }
+
+    /// Takes from the kernel what it would still say of writes that were lost before: it says so once to each description,
+    /// and to none that has heard of it already. Blocks as long as a sync takes.
+    pub fn hear_of_loss(&self) {
+        let _ = rustix::fs::fdatasync(&self.fd);
     }
 
     /// Whether both have a byte of the same file or device: also through two nodes of one block device,

@@ -12,6 +12,7 @@
 //! ```
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
+#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
@@ -27,6 +28,7 @@ use tempfile::TempDir;
 
 pub(crate) mod disk;
 pub(crate) mod fio;
+pub(crate) mod fused;
 pub(crate) mod guest;
 pub(crate) mod journal;
 pub(crate) mod raw;
