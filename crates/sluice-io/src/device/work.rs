@@ -172,12 +172,11 @@ impl Volume {
         matches!(self.store, VolumeStore::Null)
     }
 
-    /// Whether an operation makes itself durable. Direct writes do; through the page cache a sync follows, because there
-    /// it is often others' writes that it fails for.
+    /// Whether an operation makes itself durable; else a sync follows it.
     fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
-        let direct = matches!(&self.store, VolumeStore::File { source, .. } if !source.is_buffered());
+        let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
         let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
-        direct && writes && io.forced
+        forces && writes && io.forced
     }
 
     /// Whether its writes go through the host's page cache.

@@ -32,6 +32,7 @@ pub mod disk;
 pub mod error;
 pub mod extents;
 mod fiemap;
+mod forcing;
 pub mod holder;
 pub mod lock;
 pub mod loss;

@@ -18,6 +18,7 @@ use super::capabilities::{Capabilities, Support};
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
+use super::forcing;
 use super::lock;
 use super::loss::{Loss, Mark};
 use super::range::ByteRange;
@@ -73,6 +74,7 @@ pub struct Source {
     block_device: bool,
     read_only: bool,
     buffered: bool,
+    forces: bool,
     waited: Duration,
     lost: Mark,
 }
@@ -107,6 +109,8 @@ impl Source {
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
         check_alignment(path, range, alignment)?;
+        let forces = forcing::is_honoured(fd.as_fd(), block_device);
+        let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
         Ok(Self {
             path: path.clone(),
@@ -117,6 +121,7 @@ impl Source {
             block_device,
             read_only: spec.read_only,
             buffered: spec.buffered,
+            forces,
             waited,
             lost: Mark::default(),
             fd,
@@ -255,6 +260,13 @@ impl Source {
     #[must_use]
     pub fn is_buffered(&self) -> bool {
         self.buffered
+    }
+
+    /// Whether a write that is asked to make itself durable (`RWF_DSYNC`) does; else a sync must follow it. Never through the
+    /// page cache, where it is often others' writes that the sync fails for.
+    #[must_use]
+    pub fn forces_writes(&self) -> bool {
+        self.forces
     }
 
     /// How long opening waited for the lock.

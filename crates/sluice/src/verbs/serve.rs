@@ -46,7 +46,7 @@ impl Serve {
         let mut report = signal(SignalKind::user_defined1())?;
         let changes = Changes::default();
         let (files, host) = sluice_config::load_changed(&self.file, &changes).map_err(Failure::Config)?;
-        host.warnings.iter().for_each(|warning| crate::output::say(warning));
+        host.warnings.iter().for_each(crate::output::say);
         if let Some(descriptors) = sluice_io::limits::raise_descriptors()
             && descriptors < u64::from(host.nbd.connections_max)
         {
@@ -121,7 +121,7 @@ fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant
     if applied.as_ref().is_err_and(PlaneError::is_busy) && leaving && since.elapsed() < LEAVING_MAX {
         return Some(since);
     }
-    warnings.iter().for_each(|warning| crate::output::say(warning));
+    warnings.iter().for_each(crate::output::say);
     if socket_moved {
         tracing::warn!("The control socket stays where it is until the daemon is started anew");
     }
