@@ -27,8 +27,8 @@ const LINE_MAX: usize = 2048;
 /// Most bytes that wait to be written to standard error, and to standard output: the accounts of 2,000 VMs are 3 MB.
 const LOG_MAX: usize = 1 << 20;
 const RESULTS_MAX: usize = 64 << 20;
-/// How long the end of the process is held up by somebody who does not read.
-const FLUSH_MAX: Duration = Duration::from_millis(500);
+/// How long the end of the process is held up by somebody who does not read one of them.
+const FLUSH_MAX: Duration = Duration::from_millis(200);
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
