@@ -225,6 +225,7 @@ impl Ring {
 mod tests {
     use super::*;
     use io_uring::opcode;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn what_the_kernel_does_not_take_at_once_is_done_once_and_in_order() {
@@ -244,5 +245,27 @@ mod tests {
             let done: Vec<u64> = events.iter().map(|event| event.user_data).collect();
             assert_eq!(done, (0..count).collect::<Vec<_>>(), "{refused} refused");
         }
+    }
+    #[test]
+    fn a_submission_that_stops_in_the_middle_is_taken_up_again() {
+        let mut ring = Ring::new().unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        // The kernel stops behind an operation that it finds wrong.
+        let wrong = types::FsyncFlags::from_bits_retain(1 << 31);
+        for user_data in 0..30 {
+            let entry = match user_data % 3 {
+                0 => opcode::Fsync::new(types::Fd(null.as_raw_fd())).flags(wrong).build(),
+                _ => opcode::Nop::new().build(),
+            };
+            // SAFETY: the file is open to the end, and nothing else is referred to.
+            unsafe { ring.push(entry.user_data(user_data)) };
+        }
+        let mut events = Vec::new();
+        while ring.in_kernel() > 0 {
+            ring.turn(None, &mut events).unwrap();
+        }
+        let results: Vec<(u64, i32)> = events.iter().map(|event| (event.user_data, event.result)).collect();
+        let expected = (0..30).map(|n| (n, if n % 3 == 0 { -libc::EINVAL } else { 0 }));
+        assert_eq!(results, expected.collect::<Vec<_>>());
     }
 }

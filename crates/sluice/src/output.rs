@@ -24,7 +24,7 @@ use outlet::Outlet;
 
 /// Longest line of the log, in bytes.
 const LINE_MAX: usize = 2048;
-/// Most bytes that wait to be written to standard error, and to standard output: the accounts of 2,000 VMs are 3 MB.
+/// Most bytes that wait to be written to standard error, and to standard output, where the accounts of all VMs are one text.
 const LOG_MAX: usize = 1 << 20;
 const RESULTS_MAX: usize = 64 << 20;
 /// How long the end of the process is held up by somebody who does not read one of them.

@@ -81,8 +81,8 @@ impl Shared {
     fn write_all(&self, sink: &mut impl Write) {
         loop {
             let (text, lost) = self.take();
-            let said = lost == 0 || sink.write_all(format!("{lost} texts were lost here\n").as_bytes()).is_ok();
-            let written = said && sink.write_all(&text).and_then(|()| sink.flush()).is_ok();
+            let said = lost == 0 || write(sink, format!("{lost} texts were lost here\n").as_bytes());
+            let written = said && write(sink, &text);
             let mut queue = self.lock();
             queue.writing = false;
             if said {
@@ -105,6 +105,14 @@ impl Shared {
             }
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+/// Whether nothing is lost by it: what nobody wants any more, since he has closed his end of the pipe, is not.
+fn write(sink: &mut impl Write, text: &[u8]) -> bool {
+    match sink.write_all(text).and_then(|()| sink.flush()) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::BrokenPipe,
     }
 }
 
@@ -172,5 +180,15 @@ mod tests {
             let len = reader.read(&mut piece).unwrap();
             read.extend_from_slice(&piece[..len]);
         }
+    }
+
+    #[test]
+    fn a_reader_who_has_left_has_lost_nothing() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let outlet = Outlet::start("test", 1024, writer).unwrap();
+        outlet.put("a".into());
+        outlet.flush(LONG);
+        assert_eq!(outlet.unwritten(), 0);
     }
 }

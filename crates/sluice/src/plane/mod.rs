@@ -15,7 +15,7 @@ use sluice_io::device::{Device, Edit, EditError, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::seats::Seats;
-use sluice_io::source::{DiskSet, Source, SourceError};
+use sluice_io::source::{DiskSet, Loss, Source, SourceError};
 use sluice_io::vhost::counts::Totals;
 use sluice_io::vhost::listener::VhostListener;
 
@@ -144,13 +144,17 @@ impl Plane {
         Ok(any)
     }
 
-    /// Whoever has the file or disk of this volume open may yet be told of the loss that is being accepted.
+    /// Whoever has the file or disk of this volume open may yet be told of the loss that is being accepted. If it is that of a
+    /// volume alone, nobody may: what he would be told is his own.
     fn hear_of_loss(&self, vm: &str, volume: &str) {
         let source = |served: &(Store, Export)| match &served.0 {
             Store::Null => None,
             Store::File { source, .. } => Some(Arc::clone(source)),
         };
         let Some(lost) = self.served.get(&(vm.to_owned(), volume.to_owned())).and_then(source) else { return };
+        if lost.loss() != Loss::OfFile {
+            return;
+        }
         let same = self.served.values().filter_map(source).filter(|other| other.id() == lost.id());
         same.filter(|other| !other.is_read_only()).for_each(|other| other.hear_of_loss());
     }
