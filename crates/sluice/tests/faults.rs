@@ -245,6 +245,35 @@ fn a_failed_forced_write_to_a_block_device_concerns_its_volume_alone() {
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
+#[test]
+fn who_accepts_his_own_loss_accepts_none_of_others() {
+    let place = Place::new();
+    let fused = Fused::new(&place, 16);
+    let device = Loop::new(&fused.disk());
+    let part = |vm: &str, offset, lines: &str| {
+        let lines = format!("offset = \"{offset}MiB\"\nsize = \"8MiB\"\n{lines}");
+        place.volume(vm, "v", &device.path, &lines)
+    };
+    let volumes = part("a", 0, "") + &part("b", 8, "cache = \"buffered\"");
+    let host = format!("[device.disk]\npath = \"{}\"\n", device.path.display()) + &volumes;
+    let daemon = Daemon::serve(&place, &controlled(&place, &host));
+    let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
+    let known = noise(1, 64 << 10);
+    fused.fail_writes();
+    assert_eq!(b.write(0, &known), Ok(()), "the page cache takes it");
+    assert_eq!(a.ask(WRITE, FUA, MIB, 64 << 10, &known), Err(EIO));
+    assert_eq!(ask(&place, "accept-loss", "a").0, Some(0));
+    fused.mend();
+    // Whether the kernel has tried to write back meanwhile or not: a flush that succeeds has flushed.
+    let flushed = b.flush();
+    drop((a, b));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let mut found = vec![0; known.len()];
+    let disk = std::fs::File::open(fused.disk()).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&disk, &mut found, 8 * MIB).unwrap();
+    assert!(flushed == Err(EIO) || found == known, "{flushed:?}");
+}
+
 /// The kernel reports lost writes once: to whichever call asks first, and that may be a forced write.
 #[test]
 fn a_forced_write_that_learns_of_lost_writes_fails_the_file() {
