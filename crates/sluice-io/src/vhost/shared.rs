@@ -5,11 +5,29 @@
 //! volatile loads, each word once, and looked at in our own memory. `cargo xtask tidy` keeps other reads out of the folders
 //! that deal with guests.
 
+/// Reads `N` bytes of shared memory: a descriptor or a header, which lie at a multiple of eight but for odd guests.
+///
+/// # Safety
+/// As many bytes from `place` on are mapped for reading.
+#[inline(always)]
+pub(crate) unsafe fn read<const N: usize>(place: *const u8) -> [u8; N] {
+    let mut bytes = [0; N];
+    if !N.is_multiple_of(8) || !place.addr().is_multiple_of(8) {
+        // SAFETY: the caller's promise; the array is our own.
+        unsafe { copy_to(place, &mut bytes) };
+        return bytes;
+    }
+    for (at, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        // SAFETY: the word is one of those that the caller vouches for, and its address is a multiple of eight.
+        *word = unsafe { place.add(at * 8).cast::<u64>().read_volatile() }.to_ne_bytes();
+    }
+    bytes
+}
+
 /// Copies from shared memory as many bytes as there is room for.
 ///
 /// # Safety
 /// As many bytes from `place` on are mapped for reading, and `room` is no part of them.
-#[inline]
 pub(crate) unsafe fn copy_to(place: *const u8, room: &mut [u8]) {
     let before = place.align_offset(size_of::<u64>()).min(room.len());
     let (head, rest) = room.split_at_mut(before);
@@ -43,6 +61,9 @@ mod tests {
                 unsafe { copy_to(bytes[start..].as_ptr(), &mut room) };
                 assert_eq!(room, bytes[start..start + len], "{len} from {start} on");
             }
+            // SAFETY: as above.
+            let (words, odd) = unsafe { (read::<16>(bytes[start..].as_ptr()), read::<13>(bytes[start..].as_ptr())) };
+            assert_eq!((&words[..], &odd[..]), (&bytes[start..start + 16], &bytes[start..start + 13]));
         }
     }
 }

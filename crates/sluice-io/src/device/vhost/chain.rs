@@ -82,8 +82,8 @@ impl DescriptorTable {
         let mut descriptor = Descriptor::default();
         let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN);
         // SAFETY: the place lies within the table, which lies in mapped guest memory that the caller's memory table keeps
-        // mapped; the descriptor is our own.
-        unsafe { shared::copy_to(place, descriptor.as_mut_slice()) };
+        // mapped.
+        descriptor.as_mut_slice().copy_from_slice(&unsafe { shared::read::<DESCRIPTOR_LEN>(place) });
         Ok(descriptor)
     }
 }
@@ -170,6 +170,13 @@ impl Chain {
 
     /// Takes the first `N` bytes to be read out of the chain.
     pub(super) fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let first = self.readable.first()?;
+        if first.len() == N {
+            // SAFETY: the piece lies in mapped guest memory and is as long.
+            let bytes = unsafe { shared::read(first.place()) };
+            self.readable.remove(0);
+            return Some(bytes);
+        }
         let mut bytes = [0; N];
         let mut have = 0;
         let mut used = 0;
