@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_export::{device, export};
 use sluice_io::device::Device;
 use sluice_io::vhost::door::{Driver, QueueSpec, Session};
-use sluice_io::vhost::memory::Memory;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use sluice_io::vhost::memory::{self, Memory};
+use vm_memory::{Bytes, GuestAddress};
 
 #[path = "export.rs"]
 #[allow(dead_code, reason = "each target uses its part of what they share")]
@@ -62,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((first, bytes)) = data.split_first() else { return };
     let Bench { device, runtime } = bench();
     let ranges = [(GuestAddress(0), BORDER as usize), (GuestAddress(BORDER), (END - BORDER) as usize)];
-    let memory: Arc<Memory> = Arc::new(GuestMemoryMmap::from_ranges(&ranges).expect("little memory"));
+    let memory: Arc<Memory> = Arc::new(memory::unshared(&ranges).expect("little memory"));
     let len = bytes.len().min(END as usize);
     memory.write_slice(&bytes[..len], TABLE).expect("it fits");
     // The used ring is the device's from the start on; the guest's index is what the input says, within bounds or not.

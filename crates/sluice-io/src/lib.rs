@@ -24,6 +24,7 @@ pub mod nbd;
 pub mod path_walk;
 pub mod ring;
 pub mod seats;
+mod slot_log;
 pub mod socket_file;
 pub mod source;
 pub mod sync;

@@ -2,8 +2,8 @@
 //!
 //! A flush covers the writes that completed before it arrived. A sync that runs already may have looked at the file
 //! before those writes, so a flush that comes meanwhile waits for the next one, together with all others that do: many
-//! VMs on one file cost one sync at a time. A failed sync may have thrown data away, and the kernel reports it once:
-//! from then on the file is failed for every volume on it, until it is opened again.
+//! VMs on one file cost one sync at a time. A failed sync may have thrown data away, and the kernel reports it once: it
+//! concerns every volume on the file, also those that are opened later, until the loss is accepted or all have been closed.
 
 use std::collections::HashMap;
 
@@ -28,54 +28,42 @@ struct File {
 pub struct Files {
     by_id: HashMap<FileId, u32>,
     files: Vec<File>,
+    free: Vec<u32>,
 }
 
 impl Files {
     /// A volume on the file `id` has been opened.
     pub fn open(&mut self, id: FileId) -> FileIndex {
-        let next = self.files.len() as u32;
-        let index = *self.by_id.entry(id).or_insert(next);
-        if index == next {
-            self.files.push(File::default());
-        }
-        let file = &mut self.files[index as usize];
-        if file.volumes == 0 {
-            file.failed = false;
-        }
-        file.volumes += 1;
+        let index = *self.by_id.entry(id).or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                self.files.push(File::default());
+                (self.files.len() - 1) as u32
+            })
+        });
+        self.files[index as usize].volumes += 1;
         FileIndex(index)
     }
 
-    /// A volume on it has been closed. With the last one its failure is forgotten.
+    /// A volume on it has been closed. With the last one the file is forgotten, and its failure.
     pub fn close(&mut self, file: FileIndex) {
-        self.files[file.0 as usize].volumes -= 1;
+        let known = &mut self.files[file.0 as usize];
+        known.volumes -= 1;
+        if known.volumes == 0 {
+            *known = File::default();
+            self.by_id.retain(|_, index| *index != file.0);
+            self.free.push(file.0);
+        }
     }
 
-    /// Whether a sync has failed since it was opened.
+    /// Whether what was written to it may be lost.
     #[must_use]
     pub fn is_failed(&self, file: FileIndex) -> bool {
         self.files[file.0 as usize].failed
     }
 
-    /// What was to be durable may be lost: the file is failed until it is opened again.
-    pub fn fail(&mut self, file: FileIndex) {
-        self.files[file.0 as usize].failed = true;
-    }
-
-    /// The files that are open and failed.
-    #[must_use]
-    pub fn failed(&self) -> Vec<FileId> {
-        let open = |index: &u32| self.files[*index as usize].volumes > 0 && self.files[*index as usize].failed;
-        self.by_id.iter().filter(|(_, index)| open(index)).map(|(id, _)| *id).collect()
-    }
-
-    /// These files failed under the same descriptions before this table was made.
-    pub fn inherit(&mut self, failed: &[FileId]) {
-        for id in failed {
-            if let Some(index) = self.by_id.get(id) {
-                self.files[*index as usize].failed = true;
-            }
-        }
+    /// Says whether what was written to it may be lost.
+    pub fn set_failed(&mut self, file: FileIndex, failed: bool) {
+        self.files[file.0 as usize].failed = failed;
     }
 
     /// A flush of `slot` arrives. `true`: start a sync now, it covers this flush.
@@ -125,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_fails_the_file_until_it_is_opened_again() {
+    fn a_failed_sync_fails_the_file_until_it_is_accepted_or_all_have_left() {
         let mut files = Files::default();
         let id = FileId { dev: 1, ino: 2 };
         let (file, _second) = (files.open(id), files.open(id));
@@ -138,18 +126,25 @@ mod tests {
         files.close(file);
         let again = files.open(id);
         assert!(files.is_failed(again));
+        files.set_failed(again, false);
+        assert!(!files.is_failed(again));
+        files.set_failed(again, true);
         files.close(file);
         files.close(file);
         let anew = files.open(id);
         assert!(!files.is_failed(anew));
-        files.fail(anew);
-        assert!(files.is_failed(anew));
-        // A table that is made anew over files that stay open.
-        let (mut after, other) = (Files::default(), FileId { dev: 1, ino: 3 });
-        let (same, sound) = (after.open(id), after.open(other));
-        after.inherit(&files.failed());
-        assert!(after.is_failed(same) && !after.is_failed(sound));
-        files.close(anew);
-        assert_eq!(files.failed(), []);
+    }
+
+    #[test]
+    fn files_that_come_and_go_leave_nothing_behind() {
+        let mut files = Files::default();
+        let stays = files.open(FileId { dev: 1, ino: 1 });
+        for ino in 2..1000 {
+            let file = files.open(FileId { dev: 1, ino });
+            assert!(file != stays && files.flush(file, Slot(0)));
+            files.synced(file, true, &mut Vec::new());
+            files.close(file);
+        }
+        assert_eq!((files.by_id.len(), files.files.len()), (1, 2));
     }
 }

@@ -54,7 +54,7 @@ impl Failure {
     pub(crate) fn report(self, format: Format) -> ExitCode {
         match self {
             Failure::Config(diagnostics) => {
-                anstream::eprintln!("{diagnostics}");
+                crate::output::say(&diagnostics);
                 if format == Format::Json {
                     crate::output::json(&serde_json::json!({ "ok": false, "diagnostics": diagnostics }));
                 }
@@ -71,7 +71,7 @@ impl Failure {
 }
 
 fn say(text: &str, format: Format, code: u8) -> ExitCode {
-    anstream::eprintln!("error: {text}");
+    crate::output::say(format_args!("error: {text}"));
     if format == Format::Json {
         crate::output::json(&serde_json::json!({ "ok": false, "error": text }));
     }

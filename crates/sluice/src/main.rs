@@ -3,7 +3,7 @@
 //! | verb | file |
 //! |---|---|
 //! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions` | `verbs/` |
-//! | `attach`, `detach`, `resize`, `set` | `verbs/`, and `control/` at both ends of the daemon's socket |
+//! | `attach`, `detach`, `resize`, `set`, `accept-loss` | `verbs/`, and `control/` at both ends of the daemon's socket |
 //! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
 //! | what `export` prints, one format per file | `export/` |
 //! | what `demo` shows | `demo/` |
@@ -27,6 +27,7 @@ mod progress;
 mod sim;
 mod verbs;
 
+use failure::Failure;
 use output::Format;
 
 /// Per-VM reservation, limit and weight for shared disks.
@@ -48,14 +49,25 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if cli.verb.is_daemon()
+        && let Err(error) = output::never_wait()
+    {
+        return Failure::from(error).report(cli.output);
+    }
     output::start_logging(cli.verbose, cli.quiet || cli.verbose == 0 && cli.verb.is_a_show());
-    match cli.verb.run(cli.output, cli.quiet) {
-        Ok(()) => output::lost().map_or(ExitCode::SUCCESS, |error| {
-            anstream::eprintln!(
-                "error: Standard output has not got all of it: {error}; make room, or write it elsewhere"
-            );
-            ExitCode::FAILURE
-        }),
+    let code = match cli.verb.run(cli.output, cli.quiet) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.output),
+    };
+    output::finish();
+    match output::lost() {
+        Some(error) if code == ExitCode::SUCCESS => {
+            output::say(format_args!(
+                "error: Standard output has not got all of it: {error}; make room, or write it elsewhere"
+            ));
+            output::finish();
+            ExitCode::FAILURE
+        }
+        _ => code,
     }
 }

@@ -1,12 +1,34 @@
 //! What goes to standard output and to standard error.
+//!
+//! A verb that does something and ends writes both directly, and waits for whoever reads them. The daemon serves while it
+//! speaks, so [`never_wait`] puts a queue before each of them: a text may be lost there and counted, and nothing else can
+//! happen.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::fmt::Display;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::prelude::*;
+
+mod limits;
+mod outlet;
+
+use limits::Limits;
+use outlet::Outlet;
+
+/// Longest line of the log, in bytes.
+const LINE_MAX: usize = 2048;
+/// Most bytes that wait to be written to standard error, and to standard output, where the accounts of all VMs are one text.
+const LOG_MAX: usize = 1 << 20;
+const RESULTS_MAX: usize = 64 << 20;
+/// How long the end of the process is held up by somebody who does not read one of them.
+const FLUSH_MAX: Duration = Duration::from_millis(200);
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -17,6 +39,15 @@ pub(crate) enum Format {
     Json,
 }
 
+/// The daemon's ways out.
+struct Outlets {
+    error: Outlet,
+    output: Outlet,
+    limits: Limits,
+}
+
+static OUTLETS: OnceLock<Outlets> = OnceLock::new();
+
 /// Logs go to standard error; `RUST_LOG` overrides the flags.
 pub(crate) fn start_logging(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
@@ -26,8 +57,40 @@ pub(crate) fn start_logging(verbose: u8, quiet: bool) {
         (_, _) => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).init();
+    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    // The library must not speak of its own errors: it would do so on the same standard error, and panic.
+    let lines = tracing_subscriber::fmt::layer().with_writer(LogWriter).with_ansi(colour).log_internal_errors(false);
+    let limits = OUTLETS.get().map(|outlets| outlets.limits.clone());
+    tracing_subscriber::registry().with(lines).with(limits).with(filter).init();
+}
+
+/// From now on nothing that is said is waited for, and no VM can fill the log. For the daemon, before it logs anything.
+///
+/// # Errors
+/// If there is no thread for it.
+pub(crate) fn never_wait() -> io::Result<()> {
+    let limits = Limits::default();
+    limits.clone().start()?;
+    let error = Outlet::start("stderr", LOG_MAX, io::stderr())?;
+    let output = Outlet::start("stdout", RESULTS_MAX, io::stdout())?;
+    let _ = OUTLETS.set(Outlets { error, output, limits });
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
+        let message = panic.payload_as_str().unwrap_or("of another type than text");
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        // Not as a line of the log: its library may be what panics.
+        say(format_args!("PANIC in thread {thread} at {location}: {message}"));
+    }));
+    Ok(())
+}
+
+/// Waits for a short time until what was said has been written. For the end of the process.
+pub(crate) fn finish() {
+    if let Some(Outlets { error, output, limits }) = OUTLETS.get() {
+        limits.report();
+        error.flush(FLUSH_MAX);
+        output.flush(FLUSH_MAX);
+    }
 }
 
 /// Prints one JSON value on a line of its own.
@@ -38,28 +101,85 @@ pub(crate) fn json(value: &impl Serialize) {
 
 /// Prints a line; a closed pipe is no error, anything else is remembered as [`lost`].
 pub(crate) fn line(text: &str) {
-    written(writeln!(anstream::stdout(), "{text}"));
+    match OUTLETS.get() {
+        Some(outlets) => outlets.output.put(format!("{text}\n").into_bytes()),
+        None => written(writeln!(anstream::stdout(), "{text}")),
+    }
 }
 
 /// Prints what has its own lines.
 pub(crate) fn raw(bytes: &[u8]) {
-    let mut stdout = std::io::stdout();
+    let mut stdout = io::stdout();
     written(stdout.write_all(bytes).and_then(|()| stdout.flush()));
 }
 
+/// Says something on standard error. If that cannot be, it cannot be said either.
+pub(crate) fn say(text: impl Display) {
+    match OUTLETS.get() {
+        Some(outlets) => {
+            let text = text.to_string();
+            outlets.error.put(format!("{}\n", anstream::adapter::strip_str(&text)).into_bytes());
+        }
+        None => drop(writeln!(anstream::stderr(), "{text}")),
+    }
+}
+
 /// Why standard output has not got all of what was printed, if it has not: who reads it later must not take it for whole.
-pub(crate) fn lost() -> Option<&'static str> {
-    LOST.get().map(String::as_str)
+pub(crate) fn lost() -> Option<String> {
+    match OUTLETS.get().map(|outlets| outlets.output.unwritten()) {
+        Some(texts) if texts > 0 => Some(format!("{texts} texts found nobody to take them")),
+        _ => LOST.get().cloned(),
+    }
 }
 
 static LOST: OnceLock<String> = OnceLock::new();
 
-fn written(result: std::io::Result<()>) {
+fn written(result: io::Result<()>) {
     if let Err(error) = result
         && error.kind() != ErrorKind::BrokenPipe
     {
         LOST.get_or_init(|| error.to_string());
     }
+}
+
+/// Takes the log line by line.
+struct LogWriter;
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogWriter;
+
+    fn make_writer(&'a self) -> LogWriter {
+        LogWriter
+    }
+}
+
+impl Write for LogWriter {
+    /// A call has one line; it cannot fail.
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let line = bounded(text);
+        match OUTLETS.get() {
+            Some(outlets) => outlets.error.put(line),
+            None => drop(io::stderr().write_all(&line)),
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One line of bounded length: what others have put into it neither begins a line of its own nor fills the log.
+fn bounded(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    let text = text.trim_end_matches('\n');
+    let end = text.floor_char_boundary(LINE_MAX);
+    let mut line = text[..end].replace(['\n', '\r'], " ");
+    if end < text.len() {
+        line += &format!("... ({} bytes more)", text.len() - end);
+    }
+    line.push('\n');
+    line.into_bytes()
 }
 
 /// A table with a header.
@@ -69,4 +189,17 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_calls_itself_is_one_line_of_bounded_length() {
+        let named = |name: &str| String::from_utf8(bounded(format!("Refused: {name}\n").as_bytes())).unwrap();
+        assert_eq!(named("a\n2026 INFO all is well"), "Refused: a 2026 INFO all is well\n");
+        let long = named(&"\u{e4}".repeat(2000));
+        assert!(long.len() < LINE_MAX + 30 && long.ends_with("... (1962 bytes more)\n"), "{}", &long[2000..]);
+    }
 }

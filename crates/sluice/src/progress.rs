@@ -58,9 +58,9 @@ impl Progress {
         match self.style {
             Style::Json => {
                 let said = json!({ "what": self.what, "done": done, "elapsed_s": passed.as_secs_f64(), "eta_s": left });
-                anstream::eprintln!("{said}");
+                crate::output::say(said);
             }
-            _ => anstream::eprintln!("{}: {} %, {left:.0} s to go", self.what, tenths * 10),
+            _ => crate::output::say(format_args!("{}: {} %, {left:.0} s to go", self.what, tenths * 10)),
         }
     }
 

@@ -5,6 +5,7 @@
 //! Parts are counted up to a number of requests and not up to a time: a machine that stands still for a moment slows both the
 //! clients and the count down. What a clock decides (limits, reservations) can be off if it stands still in the wrong moment,
 //! so that a case has three tries.
+#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

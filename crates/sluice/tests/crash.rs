@@ -1,6 +1,7 @@
 //! A daemon that is killed at any moment, and what is on the disk then and afterwards.
 //!
 //! `SLUICE_CRASHES=200` is the long form: so many kills per test.
+#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::fs::File;
 use std::path::Path;

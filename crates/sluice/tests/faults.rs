@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use common::disk::{FileSystem, Loop};
+use common::fused::Fused;
 use common::raw::{EIO, ENOSPC, FUA, Raw, TRIM, WRITE, WRITE_ZEROES};
-use common::{Daemon, KIB, MIB, Place, noise};
+use common::{Daemon, KIB, MIB, Place, noise, run, sluice};
+use serde_json::Value;
 
 mod common;
 
@@ -156,7 +158,7 @@ fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_opened_again() {
     assert!(b.read(0, MIB as u32).unwrap() == known);
     assert_eq!(a.write(8 * MIB, &known), Ok(()), "the page cache takes it");
     assert_eq!(a.flush(), Err(EIO), "and cannot get rid of it");
-    daemon.stderr().up_to(&["Sync failed: every volume on this file fails until it is reopened"]);
+    daemon.stderr().up_to(&["Sync failed: writes and flushes of every volume on this source fail"]);
     assert_eq!(a.flush(), Err(EIO));
     assert_eq!(a.read(0, 4096), Err(EIO));
     assert_eq!(b.write(0, &known), Err(EIO));
@@ -171,6 +173,105 @@ fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_opened_again() {
     assert!(b.read(0, MIB as u32).unwrap() == known);
     assert_works(&mut a, 3);
     assert_works(&mut other, 4);
+}
+
+/// What the daemon answers to a verb about a target, as JSON.
+fn ask(place: &Place, verb: &str, target: &str) -> (Option<i32>, Value) {
+    let socket = place.socket("control");
+    let ended = run(sluice().args(["-o", "json", verb, target, "--socket"]).arg(socket));
+    (ended.code(), serde_json::from_str(&ended.stdout).unwrap_or(Value::Null))
+}
+
+/// A host file with a control socket.
+fn controlled(place: &Place, rest: &str) -> String {
+    format!("[daemon]\ncontrol = \"{}\"\n{rest}", place.socket("control").display())
+}
+
+#[test]
+fn a_failed_sync_lets_direct_reads_go_on_and_writes_when_the_loss_is_accepted() {
+    let place = Place::new();
+    let thin = Thin::new(&place);
+    let (_, all) = with_page_cache(&place, &thin, &place.image("fine.img", MIB));
+    let daemon = Daemon::serve(&place, &controlled(&place, &(all + &thin.part(&place, "direct", 2, ""))));
+    let (mut a, mut direct) = (open(&place, "a"), open(&place, "direct"));
+    let known = noise(1, MIB as usize);
+    assert_eq!(direct.write(0, &known), Ok(()));
+    assert_eq!(a.write(8 * MIB, &known), Ok(()), "the page cache takes it");
+    assert_eq!(a.flush(), Err(EIO), "and cannot get rid of it");
+    for _ in 0..3 {
+        assert!(direct.read(0, MIB as u32).unwrap() == known, "what is on the disk is on the disk");
+        assert_eq!(direct.write(0, &known), Err(EIO));
+        assert_eq!(direct.flush(), Err(EIO));
+        assert_eq!(a.read(8 * MIB, 4096), Err(EIO), "the page cache may show what never got to the disk");
+    }
+    assert_eq!(daemon.accounts().vm("direct")["writes_fail"], serde_json::json!(["v"]));
+    // The cause is gone, but nobody has said that he knows of the loss.
+    thin.small.relieve();
+    assert_eq!(direct.write(0, &known), Err(EIO));
+    let (code, reply) = ask(&place, "accept-loss", "direct/v");
+    assert_eq!((code, &reply["before"]["writes_fail"]), (Some(0), &Value::from("yes: a sync failed")), "{reply}");
+    assert_eq!(reply["after"]["writes_fail"], Value::Null);
+    daemon.stderr().up_to(&["Loss accepted"]);
+    assert_works(&mut direct, 3);
+    assert_works(&mut a, 4);
+    assert_eq!(ask(&place, "accept-loss", "a/v").0, Some(4), "there is none any more");
+    assert_eq!(daemon.accounts().vm("a")["writes_fail"], serde_json::json!([]));
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_failed_forced_write_to_a_block_device_concerns_its_volume_alone() {
+    let place = Place::new();
+    let fused = Fused::new(&place, 16);
+    let device = Loop::new(&fused.disk());
+    let part =
+        |vm: &str, offset| place.volume(vm, "v", &device.path, &format!("offset = \"{offset}MiB\"\nsize = \"8MiB\""));
+    let host = format!("[device.disk]\npath = \"{}\"\n", device.path.display()) + &part("a", 0) + &part("b", 8);
+    let daemon = Daemon::serve(&place, &controlled(&place, &host));
+    let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
+    let known = noise(1, 64 << 10);
+    assert_eq!(a.write(0, &known), Ok(()));
+    fused.fail_writes();
+    assert_eq!(a.ask(WRITE, FUA, MIB, 64 << 10, &known), Err(EIO));
+    fused.mend();
+    daemon.stderr().up_to(&["Forced write failed: writes and flushes of this volume fail"]);
+    assert!(a.read(0, 64 << 10).unwrap() == known);
+    assert_eq!(a.write(0, &known), Err(EIO));
+    assert_eq!(a.flush(), Err(EIO));
+    assert_works(&mut b, 2);
+    let (code, reply) = ask(&place, "accept-loss", "a");
+    assert_eq!((code, &reply["before"]["writes_fail"]), (Some(0), &serde_json::json!(["v"])), "{reply}");
+    assert_works(&mut a, 3);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn who_accepts_his_own_loss_accepts_none_of_others() {
+    let place = Place::new();
+    let fused = Fused::new(&place, 16);
+    let device = Loop::new(&fused.disk());
+    let part = |vm: &str, offset, lines: &str| {
+        let lines = format!("offset = \"{offset}MiB\"\nsize = \"8MiB\"\n{lines}");
+        place.volume(vm, "v", &device.path, &lines)
+    };
+    let volumes = part("a", 0, "") + &part("b", 8, "cache = \"buffered\"");
+    let host = format!("[device.disk]\npath = \"{}\"\n", device.path.display()) + &volumes;
+    let daemon = Daemon::serve(&place, &controlled(&place, &host));
+    let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
+    let known = noise(1, 64 << 10);
+    fused.fail_writes();
+    assert_eq!(b.write(0, &known), Ok(()), "the page cache takes it");
+    assert_eq!(a.ask(WRITE, FUA, MIB, 64 << 10, &known), Err(EIO));
+    assert_eq!(ask(&place, "accept-loss", "a").0, Some(0));
+    fused.mend();
+    // Whether the kernel has tried to write back meanwhile or not: a flush that succeeds has flushed.
+    let flushed = b.flush();
+    drop((a, b));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let mut found = vec![0; known.len()];
+    let disk = std::fs::File::open(fused.disk()).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&disk, &mut found, 8 * MIB).unwrap();
+    assert!(flushed == Err(EIO) || found == known, "{flushed:?}");
 }
 
 /// The kernel reports lost writes once: to whichever call asks first, and that may be a forced write.

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use common::{Daemon, MIB, Place, noise, run, sluice, until};
+use common::{Daemon, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use sluice_io::vhost::client::ring::{Descriptor, NEXT};
 use sluice_io::vhost::client::{ALL_FEATURES, Client, ClientError, ClientOptions, Request};
@@ -285,4 +285,22 @@ fn one_vmm_at_a_time_and_its_successor_when_it_is_over() {
     works(&mut second.unwrap());
     daemon.signal(Signal::HUP);
     daemon.stderr().up_to(&["File applied"]);
+}
+
+#[test]
+fn guests_are_served_where_there_is_no_proc() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let file = place.write("host.toml", place.device("") + &place.vhost_volume("a", "v", &image, ""));
+    let mut command = tool("unshare", "util-linux");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
+    let daemon = start(command.arg(sluice().get_program()).args(["-o", "json", "serve"]).arg(file));
+    daemon.stdout.up_to(&["ready"]);
+    let mut client = place.vhost("a", "v", &ClientOptions::default());
+    let (data, mut bytes) = (noise(1, 4096), vec![0; 4096]);
+    client.write(8192, &data).unwrap();
+    client.read(8192, &mut bytes).unwrap();
+    assert!(bytes == data);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.end().code(), Some(0));
 }

@@ -14,6 +14,13 @@ const UNSAFE_CRATE: &str = "crates/sluice-io/";
 /// The scheduling core, whose decisions must repeat.
 const CORE: &str = "crates/sluice-sched/src/";
 
+/// Where memory is read that a guest or its VMM writes at the same time.
+const SHARED: &[&str] = &["crates/sluice-io/src/vhost/", "crates/sluice-io/src/device/vhost/"];
+
+/// Reads in which the compiler takes it that nobody else writes.
+const PLAIN_READS: &[&str] =
+    &["read_unaligned", "copy_to_nonoverlapping", "copy_nonoverlapping", "from_raw_parts", "from_raw_parts_mut"];
+
 /// Calls that wait for a duration.
 const SLEEPS: &[&str] = &["sleep", "sleep_ms", "sleep_until", "park_timeout"];
 
@@ -33,6 +40,7 @@ pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
         forbid_unsafe,
         safety_comment,
         core_repeats,
+        plain_reads,
         test_sleeps,
     ];
     rules.iter().flat_map(|rule| rule(&file)).collect()
@@ -224,6 +232,17 @@ fn core_repeats(file: &File<'_>) -> Vec<Violation> {
     violations
 }
 
+fn plain_reads(file: &File<'_>) -> Vec<Violation> {
+    let tokens = file.tokens;
+    let is_shared = SHARED.iter().any(|folder| file.source.path.starts_with(folder));
+    let plain = |at: &usize| tokens.word(*at).is_some_and(|word| PLAIN_READS.contains(&word));
+    let violation = |at| {
+        let what = "plain read where guests write at the same time, use `vhost::shared` or an atomic";
+        file.source.violation(tokens.line(at), what.to_string())
+    };
+    (0..tokens.len()).filter(|_| is_shared).filter(plain).map(violation).collect()
+}
+
 fn test_sleeps(file: &File<'_>) -> Vec<Violation> {
     let tokens = file.tokens;
     let mut violations = Vec::new();
@@ -402,6 +421,14 @@ unsafe fn declared() {}
         assert_eq!(lines("a.rs", explained), NONE);
         let too_far = "// SAFETY: of f.\nfn f() {\n    unsafe { g() };\n}\n";
         assert_eq!(lines("a.rs", too_far), [3]);
+    }
+
+    #[test]
+    fn guests_memory_is_read_by_volatile_loads() {
+        let plain = "fn f() {\n    place.read_unaligned();\n    place.copy_to_nonoverlapping(room, 4);\n}\n";
+        assert_eq!(lines("crates/sluice-io/src/device/vhost/chain.rs", plain), [2, 3]);
+        assert_eq!(lines("crates/sluice-io/src/vhost/a.rs", plain), [2, 3]);
+        assert_eq!(lines("crates/sluice-io/src/buffer.rs", plain), NONE);
     }
 
     #[test]

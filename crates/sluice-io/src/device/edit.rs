@@ -64,6 +64,7 @@ impl Loop {
                 self.leave(now, volume);
                 Ok(())
             }
+            Edit::AcceptLoss { vm, volume } => self.accept_loss(&vm, &volume),
             Edit::SetDepth(depth) => {
                 let set = self.gate.set_depth(now, depth);
                 set.map_err(|cause| EditError::Device { cause })
@@ -120,10 +121,9 @@ impl Loop {
         let new = VolumeStore::open(store, &mut self.backend.files);
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
             self.backend.files.close(file);
-            // Operations that were pushed in this turn name its descriptor.
-            self.backend.outlived.push(source);
+            self.backend.outlive(index, source);
         }
-        volume.export = export;
+        self.backend.volumes[index].export = export;
     }
 
     fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {
@@ -223,7 +223,7 @@ impl Loop {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(_, vm)| {
+        let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(index, vm)| {
             Some(VmSnapshot {
                 vm: vm.name.clone(),
                 policy: vm.policy,
@@ -231,6 +231,7 @@ impl Loop {
                 protocol_errors: vm.protocol_errors,
                 refused: vm.refused,
                 outstanding: vm.outstanding.requests,
+                lost: self.backend.lost_volumes(index),
             })
         });
         Snapshot {

@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 use crate::device::mailbox::Mailbox;
 
 mod edit;
+mod lost;
 mod mailbox;
 mod merged;
 mod nbd;
@@ -88,6 +89,12 @@ enum Message {
     Answer(u64, slow::Answer),
     #[cfg(test)]
     Panic,
+    /// The kernel takes nothing so many times.
+    #[cfg(test)]
+    RefuseSubmits(u32),
+    /// The kernel takes no operation for the disk until it is told to go on.
+    #[cfg(test)]
+    HoldWork(bool),
     /// File systems make zeroes this many times more, and refuse afterwards.
     #[cfg(test)]
     RefuseZeroing(u32),

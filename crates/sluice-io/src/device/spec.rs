@@ -136,6 +136,14 @@ pub enum Edit {
         /// Known.
         volume: String,
     },
+    /// What a failed sync may have lost of this volume is accepted: writes and flushes go on, also those of the other volumes
+    /// on its file or disk if it was that which failed.
+    AcceptLoss {
+        /// Known.
+        vm: String,
+        /// Known.
+        volume: String,
+    },
     /// The device takes another number of requests at once.
     SetDepth(u32),
     /// Another scheduler takes over, or the same with other parameters; what waits, waits on.
@@ -230,4 +238,6 @@ pub struct VmSnapshot {
     pub refused: u64,
     /// Requests between socket and reply now.
     pub outstanding: u32,
+    /// Volumes whose writes and flushes fail, because of what a failed sync may have lost.
+    pub lost: Vec<String>,
 }

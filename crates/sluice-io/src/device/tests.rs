@@ -15,7 +15,7 @@ use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
 use crate::nbd::wire::Errno;
-use crate::source::{Source, SourceSpec};
+use crate::source::{Loss, Source, SourceSpec};
 
 mod zeroes;
 
@@ -389,4 +389,88 @@ fn a_client_that_leaves_takes_its_joined_requests_along() {
     assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
     let snapshot = device.snapshot().unwrap();
     assert_eq!((snapshot.queued, snapshot.in_flight, snapshot.vms[0].outstanding), (0, 0, 0));
+}
+
+#[test]
+fn a_kernel_that_takes_nothing_for_a_while_fails_no_request() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    for times in [1, 2, 3, 50] {
+        device.mailbox.send(Message::RefuseSubmits(times)).unwrap();
+        for cookie in 0..40 {
+            let data = [times as u8; 4096];
+            client.submit(cookie, Command::Write { offset: cookie * 4096, data: &data, fua: false }).unwrap();
+        }
+        let mut done = 0;
+        while done < 40 {
+            client.flush_output().unwrap();
+            client.receive(None, &mut |reply| done += u32::from(reply.result.is_ok())).unwrap();
+        }
+        let read = ask(&mut client, Command::Read { offset: 39 * 4096, len: 4096 }).unwrap();
+        assert!(read.iter().all(|byte| *byte == times as u8));
+    }
+    assert_eq!(device.snapshot().unwrap().restarts, 0);
+}
+
+#[test]
+fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_replaced() {
+    let (image, store) = file(2 << 20);
+    let Store::File { source, .. } = &store else { unreachable!("it is a file") };
+    let resized = Arc::new(source.resized(Some(2 << 20)).unwrap());
+    let device = device(None);
+    add(&device, Policy::default(), store, 2 << 20);
+    let mut client = connect(&device, 2 << 20);
+    device.mailbox.send(Message::HoldWork(true)).unwrap();
+    client.submit(1, Command::Write { offset: 0, data: &[7; 4096], fua: false }).unwrap();
+    client.flush_output().unwrap();
+    while device.snapshot().unwrap().in_flight == 0 {}
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    let store = Store::File { source: resized, extents: None };
+    device.edit(vec![Edit::ResizeVolume { vm, volume, store, export: export(2 << 20) }]).unwrap();
+    device.snapshot().unwrap();
+    // Were its number free, one of these would have it now.
+    let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
+    device.mailbox.send(Message::HoldWork(false)).unwrap();
+    let mut answer = None;
+    client.receive(None, &mut |reply| answer = Some(reply.result)).unwrap();
+    assert_eq!(answer, Some(Ok(())));
+    assert!(others.iter().all(|other| other.metadata().unwrap().len() == 0), "it went to another file");
+    assert_eq!(std::fs::read(image.path()).unwrap()[..4096], [7; 4096]);
+    // When it is over, the old description's number is free: the lock ends with the last of both.
+    assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 4096 }), Ok(vec![7; 4096]));
+    device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
+    assert!(ends(client));
+    Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(image.path()) }).unwrap();
+}
+
+#[test]
+fn a_restart_and_a_volume_that_comes_later_do_not_forget_what_was_lost() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(2 << 20).unwrap();
+    let half = |offset| {
+        let spec = SourceSpec { offset, length: Some(1 << 20), buffered: true, ..SourceSpec::whole(image.path()) };
+        Arc::new(Source::open(&spec).unwrap())
+    };
+    let first = half(0);
+    first.set_loss(Loss::OfFile);
+    let device = device(None);
+    add(&device, Policy::default(), Store::File { source: first, extents: None }, 1 << 20);
+    device.mailbox.send(Message::Panic).unwrap();
+    let mut client = connect(&device, 1 << 20);
+    let write = Command::Write { offset: 0, data: &[9; 512], fua: false };
+    assert_eq!(ask(&mut client, write), Err(Errno::Eio));
+    let later = half(1 << 20);
+    let volume = Box::new(VolumeSpec {
+        name: "later".to_owned(),
+        policy: Policy::default(),
+        store: Store::File { source: Arc::clone(&later), extents: None },
+        export: export(1 << 20),
+    });
+    device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
+    assert_eq!(later.loss(), Loss::OfFile);
+    device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "later".to_owned() }]).unwrap();
+    assert_eq!((later.loss(), device.snapshot().unwrap().restarts), (Loss::None, 1));
+    assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[9; 512], fua: false }), Ok(vec![]));
 }

@@ -160,17 +160,16 @@ impl Loop {
     /// Serves until it is told to end.
     pub(super) fn run(&mut self, inbox: &Inbox) -> io::Result<()> {
         let mut events = Vec::new();
-        self.listen(inbox)?;
+        self.listen(inbox);
         while !self.is_over() {
             self.turns += 1;
             let before = self.clock.now();
             let patience = self.patience(before);
             self.backend.ring.turn(patience, &mut events)?;
-            self.backend.outlived.clear();
             let now = self.clock.now();
             let mut moved = !events.is_empty();
             for event in events.drain(..) {
-                self.event(now, event, inbox)?;
+                self.event(now, event, inbox);
             }
             self.backend.release_delayed(now);
             self.look_at_data(now);
@@ -206,21 +205,21 @@ impl Loop {
     }
 
     /// Waits for the next message.
-    fn listen(&mut self, inbox: &Inbox) -> io::Result<()> {
+    fn listen(&mut self, inbox: &Inbox) {
         let place = (&raw mut *self.bell).cast();
         let entry = opcode::Read::new(types::Fd(inbox.bell.as_raw_fd()), place, 8).build();
         // SAFETY: the eight bytes are boxed and live until the ring holds nothing any more; so does the eventfd.
-        unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Bell, 0))) }
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Bell, 0))) };
     }
 
-    fn event(&mut self, now: Instant, event: Event, inbox: &Inbox) -> io::Result<()> {
+    fn event(&mut self, now: Instant, event: Event, inbox: &Inbox) {
         let (tag, index) = untag(event.user_data);
         match tag {
             Tag::Bell => {
                 while let Ok(message) = inbox.receiver.try_recv() {
                     self.message(now, message);
                 }
-                self.listen(inbox)?;
+                self.listen(inbox);
             }
             Tag::Receive => self.received(now, index, event.result),
             Tag::Send => self.sent(index, event.result),
@@ -229,7 +228,6 @@ impl Loop {
             Tag::Other => self.operation_of_queue_over(index),
             Tag::Work => self.backend.operation_over(now, Slot(index), event.result),
         }
-        Ok(())
     }
 
     /// Tells the gate what is over, lets it dispatch, and takes what now finds room, until nothing moves or the next turn has
@@ -258,7 +256,7 @@ impl Loop {
     }
 
     fn slot_over(&mut self, now: Instant, slot: Slot) {
-        let work = self.backend.works[slot.0 as usize].take().expect("a slot that is over was at work");
+        let work = self.backend.take_work(slot);
         let io = &mut self.backend.ios[work.token];
         if work.errno != 0 {
             io.errno = work.errno;
@@ -331,6 +329,10 @@ impl Loop {
             Message::Answer(_, answer) => self.slow_answer(now, answer),
             #[cfg(test)]
             Message::Panic => panic!("asked to panic by a test"),
+            #[cfg(test)]
+            Message::RefuseSubmits(times) => self.backend.ring.faults.refused = times,
+            #[cfg(test)]
+            Message::HoldWork(holding) => self.backend.ring.faults.holding = holding,
             #[cfg(test)]
             Message::RefuseZeroing(after) => self.backend.zeroing_left.set(Some(after)),
         }

@@ -1,7 +1,6 @@
 //! The panic wall: a device thread that fails ends its connections and starts anew; the others go on.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -16,7 +15,7 @@ use crate::device::spec::{DeviceSpec, Snapshot};
 use crate::device::turn::Loop;
 use crate::device::work::Backend;
 use crate::ring::Ring;
-use crate::source::FileId;
+use crate::slot_log;
 
 /// The life of a device thread. Says on `started` whether it could begin; returns what it did until its end.
 pub(super) fn run(
@@ -39,7 +38,6 @@ pub(super) fn run(
     loop {
         let end = catch_unwind(AssertUnwindSafe(|| state.run(inbox)));
         let edits = state.describe();
-        let failed = state.backend.files.failed();
         let restarts = state.restarts + 1;
         let device = &spec.name;
         match end {
@@ -52,7 +50,7 @@ pub(super) fn run(
             Err(_) => tracing::error!(device, "Device thread panicked: its connections end, it is started anew"),
         }
         bury(state, mailbox, helper);
-        (state, helper) = match rebuild(spec, mailbox, restarts, edits, &failed) {
+        (state, helper) = match rebuild(spec, mailbox, restarts, edits) {
             Ok(built) => built,
             Err(error) => {
                 tracing::error!(device, %error, "Device cannot be started anew and stays down");
@@ -75,10 +73,7 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
     let delay = match &spec.delay {
         None => None,
         Some(delay) => {
-            let log: Option<Box<dyn Write + Send>> = match &spec.delay_log {
-                Some(path) => Some(Box::new(BufWriter::new(File::options().create(true).append(true).open(path)?))),
-                None => None,
-            };
+            let log = spec.delay_log.as_deref().map(slot_log::open).transpose()?;
             Some(Delay::new(*delay, log)?)
         }
     };
@@ -93,13 +88,10 @@ fn rebuild(
     mailbox: &Mailbox,
     restarts: u64,
     edits: Vec<crate::device::Edit>,
-    failed: &[FileId],
 ) -> io::Result<(Loop, JoinHandle<()>)> {
     let (mut state, helper) = build(spec, mailbox, restarts)?;
     let now = state.clock.now();
     state.apply(now, edits).map_err(io::Error::other)?;
-    // Their files are still open as they were, and what was lost is lost.
-    state.backend.files.inherit(failed);
     Ok((state, helper))
 }
 

@@ -4,7 +4,6 @@
 //! the whole request or a piece of it. Work may need several operations: short transfers go on where they stopped,
 //! zeroes are written where they cannot be made otherwise, a forced write of zeroes is followed by a sync.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -25,7 +24,7 @@ use crate::device::vhost::GuestData;
 use crate::device::{Tag, tag};
 use crate::nbd::export::Export;
 use crate::ring::Ring;
-use crate::source::{ByteRange, ExtentMap, Source, Span};
+use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
 use crate::sync::{FileIndex, Files};
 
 /// Zeroes for writing: as much as one operation takes.
@@ -134,6 +133,12 @@ impl VolumeStore {
             Store::Null => VolumeStore::Null,
             Store::File { source, extents } => {
                 let (file, can) = (files.open(source.id()), source.capabilities());
+                // What was lost stays lost when the thread begins again, or another volume comes.
+                if source.loss() == Loss::OfFile {
+                    files.set_failed(file, true);
+                } else if files.is_failed(file) {
+                    source.set_loss(Loss::OfFile);
+                }
                 VolumeStore::File { source, extents, file, can }
             }
         }
@@ -167,12 +172,11 @@ impl Volume {
         matches!(self.store, VolumeStore::Null)
     }
 
-    /// Whether an operation makes itself durable. Direct writes do; through the page cache a sync follows, because there
-    /// it is often others' writes that it fails for.
+    /// Whether an operation makes itself durable; else a sync follows it.
     fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
-        let direct = matches!(&self.store, VolumeStore::File { source, .. } if !source.is_buffered());
+        let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
         let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
-        direct && writes && io.forced
+        forces && writes && io.forced
     }
 
     /// Whether its writes go through the host's page cache.
@@ -206,8 +210,8 @@ pub(super) struct Backend {
     pub(super) over: Vec<Slot>,
     pub(super) slow: Sender<Question>,
     pub(super) zeroes: Buffer,
-    /// Replaced in this turn.
-    pub(super) outlived: Vec<Arc<Source>>,
+    /// Sources that were replaced, with the places whose operations may still name their descriptors by number.
+    outlived: Vec<(Arc<Source>, Vec<u32>)>,
     covered: Vec<Slot>,
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
@@ -241,6 +245,25 @@ impl Backend {
         }
     }
 
+    /// A volume has another source from now on. The old one stays open until nothing can name its descriptor any more: the
+    /// number would be the next file's, and an operation that the kernel has not looked at yet would go there.
+    pub(super) fn outlive(&mut self, volume: u32, source: Arc<Source>) {
+        let of_volume = |work: &Work| self.ios[work.token].volume == volume;
+        let works = self.works.iter().enumerate();
+        let places = works.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
+        self.outlived.push((source, places.collect()));
+        self.outlived.retain(|(_, places)| !places.is_empty());
+    }
+
+    /// The work at a place is over.
+    pub(super) fn take_work(&mut self, slot: Slot) -> Work {
+        if !self.outlived.is_empty() {
+            self.outlived.iter_mut().for_each(|(_, places)| places.retain(|place| *place != slot.0));
+            self.outlived.retain(|(_, places)| !places.is_empty());
+        }
+        self.works[slot.0 as usize].take().expect("a slot that is over was at work")
+    }
+
     fn work(&mut self, slot: Slot) -> &mut Work {
         self.works[slot.0 as usize].as_mut().expect("a slot at work has an entry")
     }
@@ -251,7 +274,7 @@ impl Backend {
         if matches!(result, r if r == -libc::EINTR || r == -libc::EAGAIN) {
             return match stage {
                 // It is the one that runs already: others wait for it, and it must not wait for itself.
-                Stage::Sync => self.push_sync(now, slot),
+                Stage::Sync => self.push_sync(slot),
                 _ => self.start(now, slot),
             };
         }
@@ -285,13 +308,14 @@ impl Backend {
         let Work { stage, token, .. } = *self.work(slot);
         let io = &self.ios[token];
         let volume = &self.volumes[io.volume];
-        if let VolumeStore::File { file, .. } = volume.store
+        if let VolumeStore::File { source, file, .. } = &volume.store
             && volume.carries_sync(stage, io)
             && errno == libc::EIO
         {
-            self.files.fail(file);
-            let volume = &volume.name;
-            tracing::error!(volume, "Forced write failed: every volume on this file fails until it is reopened");
+            match source.is_block_device() {
+                true => self.lose_volume(io.volume),
+                false => self.lose_file(*file, io.volume, "Forced write failed"),
+            }
         }
         self.end(now, slot, errno);
     }
@@ -312,16 +336,14 @@ impl Backend {
         let mut covered = std::mem::take(&mut self.covered);
         let next = self.files.synced(file, result >= 0, &mut covered);
         if result < 0 {
-            let error = io::Error::from_raw_os_error(-result);
-            let volume = &self.volumes[self.ios[token].volume].name;
-            tracing::error!(volume, %error, "Sync failed: every volume on this file fails until it is reopened");
+            self.lose_file(file, self.ios[token].volume, "Sync failed");
         }
         for slot in covered.drain(..) {
             self.end(now, slot, if result < 0 { libc::EIO } else { 0 });
         }
         self.covered = covered;
         if let Some(next) = next {
-            self.push_sync(now, next);
+            self.push_sync(next);
         }
     }
 
@@ -352,13 +374,14 @@ impl Backend {
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(now, slot, 0);
         };
-        if self.files.is_failed(*file) {
+        let is_read = stage == Stage::Transfer && io.kind == Some(Kind::Read);
+        if source.loss() != Loss::None && (!is_read || source.is_buffered()) {
             return self.end(now, slot, libc::EIO);
         }
         match stage {
             Stage::Sync => {
                 if self.files.flush(*file, slot) {
-                    self.push_sync(now, slot);
+                    self.push_sync(slot);
                 }
                 return;
             }
@@ -395,22 +418,16 @@ impl Backend {
         // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
         // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
         // flight.
-        let pushed = unsafe { self.ring.push_work(&entry.user_data(tag(Tag::Work, slot.0))) };
-        if pushed.is_err() {
-            self.end(now, slot, libc::EIO);
-        }
+        unsafe { self.ring.push_work(entry.user_data(tag(Tag::Work, slot.0))) };
     }
 
-    fn push_sync(&mut self, now: Instant, slot: Slot) {
+    fn push_sync(&mut self, slot: Slot) {
         let token = self.work(slot).token;
         let VolumeStore::File { source, .. } = &self.volumes[self.ios[token].volume].store else { return };
         let fd = types::Fd(source.as_fd().as_raw_fd());
         let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
         // SAFETY: no memory is referred to; the descriptor is the volume's, which stays while it has work in flight.
-        let pushed = unsafe { self.ring.push(&entry.user_data(tag(Tag::Work, slot.0))) };
-        if pushed.is_err() {
-            self.sync_over(now, slot, -libc::EIO);
-        }
+        unsafe { self.ring.push(entry.user_data(tag(Tag::Work, slot.0))) };
     }
 
     /// The first operation of work that the gate let through as `kind`; `None`: it was to cost less than it now would.

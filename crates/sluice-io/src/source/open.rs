@@ -21,7 +21,9 @@ use super::capabilities::{Capabilities, Support};
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
+use super::forcing;
 use super::lock;
+use super::loss::{Loss, Mark};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
 use crate::path_walk::{self, Trust, WalkError};
@@ -76,7 +78,9 @@ pub struct Source {
     block_device: bool,
     read_only: bool,
     buffered: bool,
+    forces: bool,
     waited: Duration,
+    lost: Mark,
 }
 
 impl Source {
@@ -111,6 +115,8 @@ impl Source {
             Some(format) => SourceError::NotRaw { path: path.clone(), format },
             None => misaligned,
         })?;
+        let forces = forcing::is_honoured(fd.as_fd(), block_device);
+        let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
         Ok(Self {
             path: path.clone(),
@@ -121,7 +127,9 @@ impl Source {
             block_device,
             read_only: spec.read_only,
             buffered: spec.buffered,
+            forces,
             waited,
+            lost: Mark::default(),
             fd,
         })
     }
@@ -143,7 +151,7 @@ impl Source {
         lock::lock_within(self.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
         let fd = self.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
         let waited = Duration::ZERO;
-        Ok(Self { path: path.clone(), range, waited, fd, ..*self })
+        Ok(Self { path: path.clone(), range, waited, fd, lost: self.lost.clone(), ..*self })
     }
 
     /// Gives back the lock of what `longer` has beyond this: it came out of [`Source::resized`] and is not put into force.
@@ -260,10 +268,34 @@ impl Source {
         self.buffered
     }
 
+    /// Whether a write that is asked to make itself durable (`RWF_DSYNC`) does; else a sync must follow it. Never through the
+    /// page cache, where it is often others' writes that the sync fails for.
+    #[must_use]
+    pub fn forces_writes(&self) -> bool {
+        self.forces
+    }
+
     /// How long opening waited for the lock.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// What may have been lost of it, so that its writes and flushes fail.
+    #[must_use]
+    pub fn loss(&self) -> Loss {
+        self.lost.get()
+    }
+
+    /// Notes a loss, or that it has been accepted.
+    pub fn set_loss(&self, loss: Loss) {
+        self.lost.set(loss);
+    }
+
+    /// Takes from the kernel what it would still say of writes that were lost before: it says so once to each description,
+    /// and to none that has heard of it already. Blocks as long as a sync takes.
+    pub fn hear_of_loss(&self) {
+        let _ = rustix::fs::fdatasync(&self.fd);
     }
 
     /// Whether both have a byte of the same file or device: also through two nodes of one block device,

@@ -14,14 +14,17 @@ use super::guard::{self, Watch};
 /// As `statfs` knows it.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// What atomic accesses to a mapping want of its start, in bytes: the descriptor tables of rings want the most.
+pub const ALIGNMENT: u64 = 16;
+
 /// Areas that wait to be unmapped; beyond them who drops a mapping unmaps it.
 const AREAS_MAX: usize = 1024;
 
 /// Why a file cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
-    /// Its offset is none of a page.
-    #[error("Offset {0:#x} is no multiple of 4096")]
+    /// Its words would not lie where words may lie.
+    #[error("Offset {0:#x} is no multiple of {ALIGNMENT}")]
     Offset(u64),
     /// It ends before the part that is to be mapped does.
     #[error("The file has {file} bytes, which is less than offset and size together ({wanted})")]
@@ -63,9 +66,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes from `offset` on, which is a multiple of 4096. `bell` is rung when a page is found to be gone.
+    /// Maps `len` bytes from `offset` on, which is a multiple of [`ALIGNMENT`]. `bell` is rung when a page is found to be gone.
     pub fn new(file: impl AsFd, offset: u64, len: u64, bell: Option<Arc<OwnedFd>>) -> Result<Self, MappingError> {
-        if !offset.is_multiple_of(4096) {
+        if !offset.is_multiple_of(ALIGNMENT) {
             return Err(MappingError::Offset(offset));
         }
         let page_len = page_len(&file)?;
@@ -195,8 +198,9 @@ mod tests {
     #[test]
     fn what_cannot_be_mapped_is_refused() {
         let file = memfd(8192);
-        assert!(matches!(Mapping::new(&file, 512, 512, None), Err(MappingError::Offset(512))));
+        assert!(matches!(Mapping::new(&file, 520, 512, None), Err(MappingError::Offset(520))));
         assert!(matches!(Mapping::new(&file, 4096, 4097, None), Err(MappingError::Short { file: 8192, wanted: 8193 })));
+        assert_eq!(Mapping::new(&file, 512, 512, None).unwrap().len_bytes(), 512, "pages are our own business");
         assert!(matches!(Mapping::new(&file, 0, 0, None), Err(MappingError::Short { .. })));
         assert!(matches!(Mapping::new(&file, !4095, 8192, None), Err(MappingError::Short { .. })));
         let elsewhere = std::fs::File::open("/proc/self/exe").unwrap();

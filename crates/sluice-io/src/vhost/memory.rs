@@ -4,14 +4,18 @@
 //! addresses it says where rings are), and where in the file. A table is never changed: a message makes a new one, which
 //! shares the mappings of the regions that stay. So a request in flight keeps what it came with.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
-use vm_memory::bitmap::{Bitmap, NewBitmap, WithBitmapSlice};
-use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::bitmap::BS;
+use vm_memory::{
+    GuestAddress, GuestMemoryError, GuestMemoryRegion, GuestMemoryRegionBytes, GuestRegionCollection, GuestUsize,
+    MemoryRegionAddress, VolatileSlice, guest_memory,
+};
 
 use super::mapping::{Mapping, MappingError};
 
@@ -26,13 +30,54 @@ pub const BYTES_MAX: u64 = 4 << 40;
 const TABLES_MAX: usize = 4;
 
 /// A memory table of a VMM, mapped. A request in flight holds the table that it came with, so nothing is unmapped under it.
-pub type Memory = GuestMemoryMmap<Mapped>;
+pub type Memory = GuestRegionCollection<GuestRegion>;
 
-/// What keeps a region mapped. To `vm-memory` it is a map of dirty pages that notes nothing: dropped with the region.
-#[derive(Debug, Default)]
-pub struct Mapped {
-    _mapping: Option<Arc<Mapping>>,
+/// A region as `vm-memory` reads and writes it: a mapping, and where the guest has it. It may begin anywhere in a page: what
+/// pages the host has is none of the guest's business.
+#[derive(Debug)]
+pub struct GuestRegion {
+    start: GuestAddress,
+    mapping: Arc<Mapping>,
     _share: Option<Share>,
+}
+
+impl GuestMemoryRegion for GuestRegion {
+    type B = ();
+
+    fn len(&self) -> GuestUsize {
+        self.mapping.len_bytes() as GuestUsize
+    }
+
+    fn start_addr(&self) -> GuestAddress {
+        self.start
+    }
+
+    fn bitmap(&self) -> BS<'_, ()> {}
+
+    fn get_slice(&self, offset: MemoryRegionAddress, count: usize) -> guest_memory::Result<VolatileSlice<'_>> {
+        let len = self.mapping.len_bytes();
+        let offset = usize::try_from(offset.0).ok().filter(|offset| *offset <= len && count <= len - offset);
+        let offset = offset.ok_or(GuestMemoryError::InvalidBackendAddress)?;
+        // SAFETY: the part lies within the mapping, which the region keeps. Guests write to it at any time, so whoever has
+        // the slice reads by volatile or atomic accesses.
+        Ok(unsafe { VolatileSlice::new(self.mapping.as_ptr().add(offset), count) })
+    }
+}
+
+impl GuestMemoryRegionBytes for GuestRegion {}
+
+/// Memory that is nobody else's, as tests have it: start and length of each region, in order.
+///
+/// # Errors
+/// If there is none to be had.
+pub fn unshared(regions: &[(GuestAddress, usize)]) -> io::Result<Memory> {
+    let regions = regions.iter().map(|&(start, len)| {
+        let file = memfd_create("unshared", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, len as u64)?;
+        let mapping = Arc::new(Mapping::new(&file, 0, len as u64, None).map_err(io::Error::other)?);
+        Ok(GuestRegion { start, mapping, _share: None })
+    });
+    Memory::from_regions(regions.collect::<io::Result<_>>()?).map_err(io::Error::other)
 }
 
 /// What a VMM has mapped, whichever table it is in.
@@ -61,27 +106,6 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.of.regions.fetch_sub(1, Ordering::Relaxed);
         self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl WithBitmapSlice<'_> for Mapped {
-    type S = ();
-}
-
-impl Bitmap for Mapped {
-    fn mark_dirty(&self, _offset: usize, _len: usize) {}
-
-    fn dirty_at(&self, _offset: usize) -> bool {
-        false
-    }
-
-    fn slice_at(&self, _offset: usize) {}
-}
-
-/// For memory that is nobody else's, as tests have it.
-impl NewBitmap for Mapped {
-    fn with_len(_len: usize) -> Self {
-        Mapped::default()
     }
 }
 
@@ -145,7 +169,7 @@ struct Region {
     user: u64,
     len: u64,
     mapping: Arc<Mapping>,
-    region: Arc<GuestRegionMmap<Mapped>>,
+    region: Arc<GuestRegion>,
 }
 
 impl Region {
@@ -159,13 +183,8 @@ impl Region {
         let failed = |source| MemoryError::Mapping { guest, source };
         let mapping = Mapping::new(file, wanted.mmap_offset, len, Some(Arc::clone(bell))).map_err(failed)?;
         let mapping = Arc::new(mapping);
-        let kept = Mapped { _mapping: Some(Arc::clone(&mapping)), _share: Some(Share::new(usage, len)) };
-        let builder = MmapRegionBuilder::new_with_bitmap(mapping.len_bytes(), kept);
-        let builder = builder.with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE).with_mmap_flags(libc::MAP_SHARED);
-        // SAFETY: the pointer and the length are those of a mapping, which the region keeps.
-        let region = unsafe { builder.with_raw_mmap_pointer(mapping.as_ptr()) }.build();
-        let region = region.expect("a mapping begins at a page");
-        let region = GuestRegionMmap::new(region, GuestAddress(guest)).expect("addresses do not wrap, as was checked");
+        let share = Some(Share::new(usage, len));
+        let region = GuestRegion { start: GuestAddress(guest), mapping: Arc::clone(&mapping), _share: share };
         Ok(Region { guest, user, len, mapping, region: Arc::new(region) })
     }
 }
@@ -311,7 +330,6 @@ fn check(mut places: Vec<Place>) -> Result<(), MemoryError> {
 #[cfg(test)]
 mod tests {
     use rustix::event::{EventfdFlags, eventfd};
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use vm_memory::{Bytes, GuestMemoryBackend};
 
     use super::*;
@@ -374,6 +392,19 @@ mod tests {
         assert_eq!(table.translate(50 * PAGE, 0), Some(GuestAddress(0)));
         assert_eq!(table.translate(u64::MAX, 2), None);
         assert_eq!(table.translate(8 * PAGE, 1), None, "that is where the guest has it");
+    }
+
+    #[test]
+    fn a_region_may_begin_anywhere_in_a_page_of_the_host() {
+        // As on a host with pages of 64 KiB, where a region at 4 KiB is in the middle of one.
+        let file = memfd(2 * PAGE);
+        let table = empty().with(&region(0x1000, PAGE, 0x5000, 1024), &file).unwrap();
+        rustix::io::pwrite(&file, b"here", 1024 + 8).unwrap();
+        let mut bytes = [0; 4];
+        table.memory().read_slice(&mut bytes, GuestAddress(0x1008)).unwrap();
+        assert_eq!(&bytes, b"here");
+        assert!(table.memory().read_slice(&mut bytes, GuestAddress(0x1ffd)).is_err(), "a byte beyond its end");
+        assert!(matches!(empty().with(&region(0, PAGE, 0, 1020), &file), Err(MemoryError::Mapping { .. })));
     }
 
     #[test]

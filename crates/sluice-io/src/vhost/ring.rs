@@ -4,11 +4,12 @@
 //! the VMM asks for its base, and then waits for another kick.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vm_memory::GuestAddress;
 
+use super::eventfd::is_eventfd;
 use super::memory::Table;
 
 /// Most entries of a ring.
@@ -39,8 +40,8 @@ pub enum RingError {
     #[error("Ring {0} has no kick; polling is not offered")]
     Polling(u32),
     /// Something else than an eventfd.
-    #[error("A descriptor to ring with is no eventfd but {0}")]
-    NoEventfd(String),
+    #[error("A descriptor to ring with is no eventfd")]
+    NoEventfd,
     /// The system says no.
     #[error("A descriptor to ring with cannot be used: {0}")]
     Io(#[from] io::Error),
@@ -109,10 +110,8 @@ impl Ring {
 
 /// An eventfd, made to never block. What is no eventfd could block for ever, or be a file of ours.
 pub fn eventfd(descriptor: OwnedFd) -> Result<OwnedFd, RingError> {
-    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new());
-    let link = link.map_err(io::Error::from)?;
-    if link.as_bytes() != b"anon_inode:[eventfd]" {
-        return Err(RingError::NoEventfd(link.to_string_lossy().into_owned()));
+    if !is_eventfd(&descriptor)? {
+        return Err(RingError::NoEventfd);
     }
     let flags = fcntl_getfl(descriptor.as_fd()).map_err(io::Error::from)?;
     fcntl_setfl(descriptor.as_fd(), flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
@@ -134,9 +133,14 @@ mod tests {
         let made = eventfd(rustix::event::eventfd(0, EventfdFlags::empty()).unwrap()).unwrap();
         assert!(fcntl_getfl(&made).unwrap().contains(OFlags::NONBLOCK));
         let (pipe, _) = io::pipe().unwrap();
-        assert!(matches!(eventfd(pipe.into()), Err(RingError::NoEventfd(what)) if what.starts_with("pipe:")));
-        let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(eventfd(file.into()), Err(RingError::NoEventfd(what)) if what == "/dev/null"));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let folder = rustix::fs::open(".", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        // The kernel makes it as it makes eventfds.
+        let timer =
+            rustix::time::timerfd_create(rustix::time::TimerfdClockId::Monotonic, rustix::time::TimerfdFlags::empty());
+        for other in [pipe.into(), null.into(), folder, timer.unwrap()] {
+            assert!(matches!(eventfd(other), Err(RingError::NoEventfd)));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluice_config::changes::{Changes, Target};
-use sluice_config::{Files, Host, Vm, Volume};
+use sluice_config::{Files, Vm, Volume};
 use sluice_sched::Bytes;
 use tokio::sync::oneshot;
 
@@ -68,6 +68,7 @@ impl Attempt {
 fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<Reply, Refusal> {
     let mut changes = state.changes.clone();
     let (target, grown) = match request {
+        Request::AcceptLoss { target } => return Ok(accept_loss(plane, known(plane, &target)?)?),
         Request::Attach { target, keys, vm } => (attach(plane, &mut changes, &target, keys, vm)?, None),
         Request::Detach { target } => {
             let target = known(plane, &target)?;
@@ -92,7 +93,7 @@ fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<R
         }
     };
     let host = state.files.changed(&changes).map_err(|found| Reply::failed(Code::Invalid, found.to_string()))?;
-    let before = describe(plane.host(), &target);
+    let before = describe(plane, &target);
     let undo = grown.map(|bytes| plane.extend(&target, bytes)).transpose();
     let undo = undo.map_err(|error| Reply::failed(Code::Refused, chain(&error)))?.flatten();
     if let Err(error) = plane.apply(host) {
@@ -103,9 +104,24 @@ fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<R
         return Err(if error.is_busy() { Refusal::Busy(reply) } else { Refusal::Other(reply) });
     }
     state.changes = changes;
-    let after = describe(plane.host(), &target);
+    let after = describe(plane, &target);
     tracing::info!(target = %target, "Changed at run time");
     Ok(Reply { ok: true, code: None, error: None, before, after })
+}
+
+/// No part of the host file changes.
+fn accept_loss(plane: &Plane, target: Target) -> Result<Reply, Reply> {
+    let before = describe(plane, &target);
+    match plane.accept_loss(&target) {
+        Ok(true) => {}
+        Ok(false) => {
+            let error = format!("No sync of {target} has failed: there is no loss to accept");
+            return Err(Reply::failed(Code::Refused, error));
+        }
+        Err(error) => return Err(Reply::failed(Code::Refused, chain(&error))),
+    }
+    tracing::warn!(target = %target, "Loss accepted: writes and flushes go on");
+    Ok(Reply { ok: true, code: None, error: None, before, after: describe(plane, &target) })
 }
 
 fn attach(
@@ -158,24 +174,27 @@ fn known(plane: &Plane, target: &str) -> Result<Target, Reply> {
 }
 
 /// A VM or a volume as it is; null if it is not there.
-fn describe(host: &Host, target: &Target) -> Value {
-    let Some(vm) = host.vms.get(&target.vm) else { return Value::Null };
+fn describe(plane: &Plane, target: &Target) -> Value {
+    let Some(vm) = plane.host().vms.get(&target.vm) else { return Value::Null };
+    let loss = |volume: &Volume| plane.loss(&target.vm, &volume.name);
     match &target.volume {
-        None => describe_vm(vm),
-        Some(volume) => vm.volumes.get(volume).map_or(Value::Null, describe_volume),
+        None => describe_vm(vm, loss),
+        Some(volume) => vm.volumes.get(volume).map_or(Value::Null, |volume| describe_volume(volume, loss(volume))),
     }
 }
 
-fn describe_vm(vm: &Vm) -> Value {
+fn describe_vm(vm: &Vm, loss: impl Fn(&Volume) -> Option<&'static str>) -> Value {
     let volumes: Vec<&String> = vm.volumes.keys().collect();
-    json!({ "policy": describe_policy(&vm.policy), "volumes": volumes })
+    let lost = vm.volumes.values().filter(|volume| loss(volume).is_some()).map(|volume| &volume.name);
+    json!({ "policy": describe_policy(&vm.policy), "volumes": volumes, "writes_fail": lost.collect::<Vec<_>>() })
 }
 
-fn describe_volume(volume: &Volume) -> Value {
+fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
     json!({
         "device": volume.device,
         "source": volume.source,
         "size_bytes": volume.size,
+        "writes_fail": loss.map(|reason| format!("yes: {reason}")),
         "policy": describe_policy(&volume.policy),
     })
 }

@@ -21,6 +21,8 @@ pub(crate) enum Request {
     Detach { target: String },
     /// A volume grows.
     Resize { target: String, size: String },
+    /// Writes go on where a failed sync may have lost data.
+    AcceptLoss { target: String },
     /// Keys get other values.
     Set { target: String, keys: toml::Table },
 }

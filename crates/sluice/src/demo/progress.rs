@@ -51,7 +51,7 @@ impl Progress {
     pub(super) fn say(&self, text: &str) {
         match &self.style {
             Style::Silent => {}
-            Style::Lines => anstream::eprintln!("{text}"),
+            Style::Lines => crate::output::say(text),
             Style::Bars { all, .. } => drop(all.println(text)),
         }
     }
@@ -84,7 +84,7 @@ impl Progress {
             Style::Lines => {
                 let rates: Vec<_> =
                     CAST.iter().zip(&rates).map(|(vm, iops)| format!("{} {iops:.0}", vm.name)).collect();
-                anstream::eprintln!("  {}: {} iops@8KiB", self.title, rates.join(", "));
+                crate::output::say(format_args!("  {}: {} iops@8KiB", self.title, rates.join(", ")));
             }
             Style::Bars { lines, .. } => {
                 for (vm, line) in lines.iter().enumerate() {

@@ -67,6 +67,7 @@ fn vm(vm: &VmSnapshot) -> Value {
         "refused": vm.refused,
         "protocol_errors": vm.protocol_errors,
         "outstanding": vm.outstanding,
+        "writes_fail": vm.lost,
         "dispatched": {
             "reservation": account.dispatched_in(Phase::Reservation),
             "weight": account.dispatched_in(Phase::Weight),

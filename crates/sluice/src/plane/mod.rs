@@ -11,11 +11,11 @@ use std::sync::{Arc, Weak};
 
 use sluice_config::Host;
 use sluice_config::changes::Target;
-use sluice_io::device::{Device, Edit, Snapshot, Store};
+use sluice_io::device::{Device, Edit, EditError, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::seats::Seats;
-use sluice_io::source::{DiskSet, Source, SourceError};
+use sluice_io::source::{DiskSet, Loss, Source, SourceError};
 use sluice_io::vhost::counts::Totals;
 use sluice_io::vhost::listener::VhostListener;
 
@@ -117,6 +117,46 @@ impl Plane {
         let before = source.extend(bytes)?;
         let grew = source.range().offset.saturating_add(bytes) > before;
         Ok(grew.then(|| Extended { source: Arc::clone(source), before }))
+    }
+
+    /// Why writes and flushes of a volume fail, if they do because of what a failed sync may have lost.
+    #[must_use]
+    pub(crate) fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
+        match &self.served.get(&(vm.to_owned(), volume.to_owned()))?.0 {
+            Store::Null => None,
+            Store::File { source, .. } => source.loss().reason(),
+        }
+    }
+
+    /// Lets writes and flushes of the target's volumes go on where they fail because of what may have been lost. Returns
+    /// whether there was any such volume.
+    pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, EditError> {
+        let volumes = self.host.vms[&target.vm].volumes.values();
+        let mut any = false;
+        for volume in volumes.filter(|volume| target.volume.as_ref().is_none_or(|name| *name == volume.name)) {
+            if self.loss(&target.vm, &volume.name).is_some() {
+                self.hear_of_loss(&target.vm, &volume.name);
+                let (vm, name) = (target.vm.clone(), volume.name.clone());
+                self.devices[&volume.device].device.edit(vec![Edit::AcceptLoss { vm, volume: name }])?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Whoever has the file or disk of this volume open may yet be told of the loss that is being accepted. If it is that of a
+    /// volume alone, nobody may: what he would be told is his own.
+    fn hear_of_loss(&self, vm: &str, volume: &str) {
+        let source = |served: &(Store, Export)| match &served.0 {
+            Store::Null => None,
+            Store::File { source, .. } => Some(Arc::clone(source)),
+        };
+        let Some(lost) = self.served.get(&(vm.to_owned(), volume.to_owned())).and_then(source) else { return };
+        if lost.loss() != Loss::OfFile {
+            return;
+        }
+        let same = self.served.values().filter_map(source).filter(|other| other.id() == lost.id());
+        same.filter(|other| !other.is_read_only()).for_each(|other| other.hear_of_loss());
     }
 
     /// What every device does at the moment.

@@ -115,7 +115,7 @@ pub(crate) fn states(folder: PathBuf) -> Result<States, Failure> {
 /// Says which states could not be used or kept.
 pub(crate) fn say_refused(states: Option<&States>) {
     for what in states.into_iter().flat_map(States::take_refused) {
-        anstream::eprintln!("warning: {what}");
+        crate::output::say(format_args!("warning: {what}"));
     }
 }
 

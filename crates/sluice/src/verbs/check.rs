@@ -36,7 +36,7 @@ impl Check {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
         for warning in &host.warnings {
-            anstream::eprintln!("{warning}");
+            crate::output::say(warning);
         }
         match format {
             Format::Json => print_json(&host),

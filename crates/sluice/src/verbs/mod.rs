@@ -5,6 +5,7 @@ use clap::Subcommand;
 use crate::failure::Failure;
 use crate::output::Format;
 
+mod accept_loss;
 mod advise;
 mod attach;
 mod check;
@@ -29,6 +30,7 @@ pub(crate) enum Verb {
     Detach(detach::Detach),
     Resize(resize::Resize),
     Set(set::Set),
+    AcceptLoss(accept_loss::AcceptLoss),
     Export(export::Export),
     Schema(schema::Schema),
     Schedulers(schedulers::Schedulers),
@@ -45,6 +47,11 @@ impl Verb {
         matches!(self, Verb::Demo(_))
     }
 
+    /// Whether it serves VMs, who must not wait for whoever reads what it says.
+    pub(crate) fn is_daemon(&self) -> bool {
+        matches!(self, Verb::Serve(_))
+    }
+
     /// Does it.
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
         match self {
@@ -54,6 +61,7 @@ impl Verb {
             Verb::Detach(verb) => verb.run(format),
             Verb::Resize(verb) => verb.run(format),
             Verb::Set(verb) => verb.run(format),
+            Verb::AcceptLoss(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Schema(verb) => verb.run(),
             Verb::Schedulers(verb) => verb.run(format),

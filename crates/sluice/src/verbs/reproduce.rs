@@ -151,7 +151,7 @@ fn write(out: &Path, all: &[Reproduced<'_>]) -> Result<(), Failure> {
     report::write(&out.join("rows.json"), &(rows + "\n"))?;
     report::write(&out.join("report.html"), &report::page(all))?;
     report::write_markdown(&out.join("papers"), all)?;
-    anstream::eprintln!("Written: {}", out.join("report.html").display());
+    crate::output::say(format_args!("Written: {}", out.join("report.html").display()));
     Ok(())
 }
 

@@ -23,6 +23,10 @@ use crate::plane::{Plane, PlaneError, accounts};
 ///
 /// SIGHUP applies a changed file, all or nothing, without a pause for VMs. SIGTERM drains and ends. SIGUSR1 prints the
 /// accounts of every VM.
+///
+/// Serving never waits for the log or for its reader. A line that finds standard error full is lost, and the next one that
+/// is written says how many were. Of one kind of line about one VM there are 32 at once and then one per second; every 5
+/// seconds "Lines left out" says how many more there would have been.
 #[derive(Args)]
 pub(crate) struct Serve {
     /// The host file; the files in the folder NAME.d beside NAME.toml are laid over it.
@@ -43,7 +47,7 @@ impl Serve {
         let mut report = signal(SignalKind::user_defined1())?;
         let changes = Changes::default();
         let (files, host) = sluice_config::load_changed(&self.file, &changes).map_err(Failure::Config)?;
-        host.warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
+        host.warnings.iter().for_each(crate::output::say);
         if let Some(descriptors) = sluice_io::limits::raise_descriptors()
             && descriptors < u64::from(host.nbd.connections_max)
         {
@@ -106,7 +110,7 @@ fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant
     let (files, host) = match sluice_config::load_changed(file, &state.changes) {
         Ok(loaded) => loaded,
         Err(diagnostics) => {
-            anstream::eprintln!("{diagnostics}");
+            crate::output::say(&diagnostics);
             tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
             return None;
         }
@@ -118,7 +122,7 @@ fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant
     if applied.as_ref().is_err_and(PlaneError::is_busy) && leaving && since.elapsed() < LEAVING_MAX {
         return Some(since);
     }
-    warnings.iter().for_each(|warning| anstream::eprintln!("{warning}"));
+    warnings.iter().for_each(crate::output::say);
     if socket_moved {
         tracing::warn!("The control socket stays where it is until the daemon is started anew");
     }

@@ -45,17 +45,32 @@ impl FileSystem {
     /// Formats `file` and mounts it on `folder`, which is made.
     pub(crate) fn new(file: &Path, folder: PathBuf) -> Self {
         // Without reserved blocks and lazy work, so that what is free stays predictable.
-        FileSystem::made_by("mkfs.ext4", &["-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"], file, folder)
+        FileSystem::made_by(
+            "mkfs.ext4",
+            &["-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            file,
+            folder,
+        )
     }
 
     /// An ext2, which punches holes but does not know `FALLOC_FL_ZERO_RANGE`: who must not leave a hole has to write zeroes.
     pub(crate) fn without_ranges_of_zeroes(file: &Path, folder: PathBuf) -> Self {
-        FileSystem::made_by("mkfs.ext2", &["-m", "0"], file, folder)
+        FileSystem::made_by("mkfs.ext2", &["-q", "-F", "-m", "0"], file, folder)
+    }
+
+    /// An xfs, which wants 300 MiB.
+    pub(crate) fn xfs(file: &Path, folder: PathBuf) -> Self {
+        FileSystem::made_by("mkfs.xfs", &["-q", "-f"], file, folder)
+    }
+
+    /// A btrfs.
+    pub(crate) fn btrfs(file: &Path, folder: PathBuf) -> Self {
+        FileSystem::made_by("mkfs.btrfs", &["-q", "-f"], file, folder)
     }
 
     fn made_by(program: &str, options: &[&str], file: &Path, folder: PathBuf) -> Self {
         let device = Loop::new(file);
-        run(tool(program, "e2fsprogs").args(["-q", "-F"]).args(options).arg(&device.path)).ok();
+        run(tool(program, program.trim_start_matches("mkfs.")).args(options).arg(&device.path)).ok();
         std::fs::create_dir(&folder).unwrap();
         run(tool("mount", "mount").arg(&device.path).arg(&folder)).ok();
         FileSystem { folder, device }

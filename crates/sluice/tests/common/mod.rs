@@ -12,6 +12,7 @@
 //! ```
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
+#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
@@ -27,6 +28,7 @@ use tempfile::TempDir;
 
 pub(crate) mod disk;
 pub(crate) mod fio;
+pub(crate) mod fused;
 pub(crate) mod guest;
 pub(crate) mod journal;
 pub(crate) mod raw;
@@ -218,10 +220,15 @@ pub(crate) fn run_within(command: &mut Command, bound: Duration) -> Ended {
 
 /// Starts a program in the background.
 pub(crate) fn start(command: &mut Command) -> Running {
-    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = piped.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let stdout = Lines::of(child.stdout.take().expect("it was piped"));
-    let stderr = Lines::of(child.stderr.take().expect("it was piped"));
+    start_into(command, Stdio::piped(), Stdio::piped())
+}
+
+/// The same with places of its own for what it says; of what is not piped nothing is read here.
+pub(crate) fn start_into(command: &mut Command, stdout: Stdio, stderr: Stdio) -> Running {
+    let placed = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+    let mut child = placed.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = child.stdout.take().map_or_else(|| Lines::of(std::io::empty()), Lines::of);
+    let stderr = child.stderr.take().map_or_else(|| Lines::of(std::io::empty()), Lines::of);
     Running { child, stdout, stderr, name: format!("{command:?}") }
 }
 
@@ -309,8 +316,14 @@ impl Daemon {
     /// The same with a name for the file, where there are two daemons.
     #[track_caller]
     pub(crate) fn serve_as(place: &Place, name: &str, host: &str) -> Daemon {
+        Daemon::serve_into(place, name, host, Stdio::piped())
+    }
+
+    /// The same with a place of its own for what it says on standard error.
+    #[track_caller]
+    pub(crate) fn serve_into(place: &Place, name: &str, host: &str, stderr: Stdio) -> Daemon {
         let file = place.write(name, host);
-        let running = start(sluice().args(["-o", "json", "serve"]).arg(&file));
+        let running = start_into(sluice().args(["-o", "json", "serve"]).arg(&file), Stdio::piped(), stderr);
         let ready = running.stdout.receiver.recv_timeout(LONG);
         let Ok(ready) = ready else { panic!("not ready:\n{}", running.end().stderr) };
         let ready: Value = serde_json::from_str(&ready).expect("its output is JSON");

@@ -265,10 +265,7 @@ impl Loop {
         let entry = opcode::Recv::new(types::Fd(connection.fd()), place, room as u32).build();
         // SAFETY: both the receive memory and the buffer stay until this receive has ended: a connection is removed only
         // when it receives nothing, and a request whose data are due is kept by its connection.
-        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Receive, index))) };
-        match pushed {
-            Ok(()) => connection.receiving = true,
-            Err(_) => self.close(index),
-        }
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Receive, index))) };
+        connection.receiving = true;
     }
 }

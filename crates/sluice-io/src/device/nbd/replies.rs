@@ -106,11 +106,7 @@ impl Loop {
         };
         // SAFETY: the batch is boxed and stays with its connection until this send has ended; its pieces lie in its own
         // headers, in the loop's zeroes, and in buffers of requests that are released only after it.
-        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Send, index))) };
-        if pushed.is_err() {
-            self.end_batch(index);
-            self.close(index);
-        }
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Send, index))) };
     }
 
     /// A send has ended.

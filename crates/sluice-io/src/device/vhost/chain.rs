@@ -7,9 +7,10 @@
 
 use libc::iovec;
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileSlice};
+use vm_memory::{ByteValued, GuestAddress, GuestMemoryBackend, VolatileSlice};
 
 use crate::vhost::memory::Memory;
+use crate::vhost::shared;
 
 /// Pieces that the kernel takes in one operation.
 const PIECES_MAX: usize = 1024;
@@ -78,10 +79,12 @@ impl DescriptorTable {
         if index >= self.entries {
             return Err(Malformed::Index);
         }
-        let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN).cast::<Descriptor>();
+        let mut descriptor = Descriptor::default();
+        let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN);
         // SAFETY: the place lies within the table, which lies in mapped guest memory that the caller's memory table keeps
-        // mapped. A descriptor is plain numbers, valid whatever the guest writes meanwhile; unaligned reads are allowed.
-        Ok(unsafe { place.read_unaligned() })
+        // mapped.
+        descriptor.as_mut_slice().copy_from_slice(&unsafe { shared::read::<DESCRIPTOR_LEN>(place) });
+        Ok(descriptor)
     }
 }
 
@@ -167,14 +170,21 @@ impl Chain {
 
     /// Takes the first `N` bytes to be read out of the chain.
     pub(super) fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let first = self.readable.first()?;
+        if first.len() == N {
+            // SAFETY: the piece lies in mapped guest memory and is as long.
+            let bytes = unsafe { shared::read(first.place()) };
+            self.readable.remove(0);
+            return Some(bytes);
+        }
         let mut bytes = [0; N];
         let mut have = 0;
         let mut used = 0;
         while have < N {
             let piece = self.readable.get_mut(used)?;
             let part = piece.len().min(N - have);
-            // SAFETY: the piece lies in mapped guest memory, and the array has room for the part.
-            unsafe { piece.place().copy_to_nonoverlapping(bytes[have..].as_mut_ptr(), part) };
+            // SAFETY: the piece lies in mapped guest memory, and the array is our own.
+            unsafe { shared::copy_to(piece.place(), &mut bytes[have..have + part]) };
             have += part;
             if part == piece.len() {
                 used += 1;

@@ -6,6 +6,7 @@ use libc::iovec;
 
 use crate::device::vhost::chain::Piece;
 use crate::vhost::memory::Memory;
+use crate::vhost::shared;
 
 /// Pieces of guest memory, in the order of the bytes of a request; none, if it has no data. The memory table that the
 /// request came with stays mapped for as long as this lives.
@@ -67,7 +68,8 @@ impl GuestData {
         for piece in self.pieces() {
             let len = piece.len().min(bytes.len());
             let (part, rest) = bytes.split_at(len);
-            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own. The guest may
+            // write there at the same time: then it has what it made of it, and nothing of ours reads it.
             unsafe { piece.place().copy_from_nonoverlapping(part.as_ptr(), len) };
             bytes = rest;
         }
@@ -76,7 +78,7 @@ impl GuestData {
     /// Zeroes for the guest.
     pub(super) fn clear(&self) {
         for piece in self.pieces() {
-            // SAFETY: the piece lies in guest memory, which is mapped while this lives.
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives; as above for what the guest writes.
             unsafe { piece.place().write_bytes(0, piece.len()) };
         }
     }
@@ -87,7 +89,7 @@ impl GuestData {
             let len = piece.len().min(room.len());
             let (part, rest) = room.split_at_mut(len);
             // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.
-            unsafe { piece.place().copy_to_nonoverlapping(part.as_mut_ptr(), len) };
+            unsafe { shared::copy_to(piece.place(), part) };
             room = rest;
         }
     }

@@ -90,14 +90,9 @@ impl Loop {
         let entry = opcode::Read::new(types::Fd(queue.kick_fd()), place, 8).build();
         // SAFETY: the eight bytes are boxed, and a queue with an operation in the kernel is not removed; its descriptor
         // neither.
-        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Kick, index))) };
-        match pushed {
-            Ok(()) => {
-                queue.listening = true;
-                queue.operations += 1;
-            }
-            Err(_) => self.break_queue(index, "the ring takes nothing more"),
-        }
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Kick, index))) };
+        queue.listening = true;
+        queue.operations += 1;
     }
 
     /// Takes up to `budget` requests of a queue, as far as its VM has room; whether there was any. The next turn goes on

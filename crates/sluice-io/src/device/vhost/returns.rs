@@ -71,11 +71,9 @@ impl Loop {
         let Some(call) = &queue.call else { return };
         let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
-        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Call, index))) };
-        if pushed.is_ok() {
-            queue.calling = true;
-            queue.operations += 1;
-        }
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Call, index))) };
+        queue.calling = true;
+        queue.operations += 1;
     }
 
     /// An interrupt has been raised.
@@ -96,10 +94,8 @@ impl Loop {
         let Some(error) = &queue.error else { return };
         let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
-        let pushed = unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Other, index))) };
-        if pushed.is_ok() {
-            queue.operations += 1;
-        }
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Other, index))) };
+        queue.operations += 1;
     }
 
     /// An operation for a queue has ended.

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::Iops;
 use sluice_sched::{GateSettings, Policy, schedulers};
-use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::delay::{DelaySpec, ServiceTime};
 use crate::device::{Device, DeviceSpec, Edit, Message, SchedulerSpec, Store, VolumeSpec, Window};
@@ -18,7 +18,7 @@ use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
 use crate::vhost::door::{Driver, QueueSpec, Session};
 use crate::vhost::inflight::Log;
-use crate::vhost::memory::Memory;
+use crate::vhost::memory::{Memory, unshared};
 
 const ENTRIES: u16 = 16;
 const TABLE: u64 = 0x1000;
@@ -74,7 +74,7 @@ fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, d
 }
 
 fn memory() -> Arc<Memory> {
-    Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap())
+    Arc::new(unshared(&[(GuestAddress(0), MEMORY)]).unwrap())
 }
 
 fn null(requests: u32) -> Bench {

@@ -43,7 +43,7 @@ impl Sim {
 fn load(file: &std::path::Path) -> Result<sluice_config::ScenarioFile, Failure> {
     let scenario = sluice_config::load_scenario(file).map_err(Failure::Config)?;
     for warning in &scenario.warnings {
-        anstream::eprintln!("{warning}");
+        crate::output::say(warning);
     }
     Ok(scenario)
 }

@@ -82,7 +82,7 @@ fn whole_number(text: &str) -> Result<u64, String> {
 fn broken(outcome: &Outcome) -> Result<(), Failure> {
     let broken: Vec<String> = outcome.broken().map(|(check, what)| format!("{check}: {what}")).collect();
     for what in &broken {
-        anstream::eprintln!("error: The run breaks a law that every run keeps: {what}");
+        crate::output::say(format_args!("error: The run breaks a law that every run keeps: {what}"));
     }
     if broken.is_empty() { Ok(()) } else { Err(Failure::No) }
 }

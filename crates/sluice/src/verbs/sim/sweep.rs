@@ -77,7 +77,10 @@ fn broken(sweep: &Value) -> Result<(), Failure> {
     let broken = points(sweep).flat_map(|point| point["broken"].as_array().into_iter().flatten());
     let broken: Vec<&Value> = broken.collect();
     for what in &broken {
-        anstream::eprintln!("error: A run breaks a law that every run keeps: {}", what.as_str().unwrap_or_default());
+        crate::output::say(format_args!(
+            "error: A run breaks a law that every run keeps: {}",
+            what.as_str().unwrap_or_default()
+        ));
     }
     if broken.is_empty() { Ok(()) } else { Err(Failure::No) }
 }

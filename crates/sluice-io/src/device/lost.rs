@@ -1,0 +1,72 @@
+//! What a failed sync may have lost: whose writes and flushes fail from then on, and until when.
+
+use crate::device::spec::EditError;
+use crate::device::turn::Loop;
+use crate::device::work::{Backend, Volume, VolumeStore};
+use crate::source::Loss;
+use crate::sync::FileIndex;
+
+impl Backend {
+    /// What any volume has written to this file or disk may be lost; `volume` found out.
+    pub(super) fn lose_file(&mut self, file: FileIndex, volume: u32, what: &str) {
+        self.files.set_failed(file, true);
+        self.set_loss_of_file(file, Loss::OfFile);
+        let volume = &self.volumes[volume];
+        let VolumeStore::File { source, .. } = &volume.store else { return };
+        tracing::error!(
+            volume = volume.name,
+            source = %source.path().display(),
+            "{what}: writes and flushes of every volume on this source fail until `sluice accept-loss`"
+        );
+    }
+
+    /// What this volume forced may be lost; nobody else's writes went with it.
+    pub(super) fn lose_volume(&self, volume: u32) {
+        let volume = &self.volumes[volume];
+        let VolumeStore::File { source, .. } = &volume.store else { return };
+        source.set_loss(Loss::OfVolume);
+        tracing::error!(
+            volume = volume.name,
+            source = %source.path().display(),
+            "Forced write failed: writes and flushes of this volume fail until `sluice accept-loss`"
+        );
+    }
+
+    /// The names of a VM's volumes whose writes fail.
+    pub(super) fn lost_volumes(&self, vm: u32) -> Vec<String> {
+        let lost = |volume: &Volume| {
+            let VolumeStore::File { source, .. } = &volume.store else { return false };
+            volume.vm == vm && !volume.leaving && source.loss() != Loss::None
+        };
+        self.volumes.iter().filter(|(_, volume)| lost(volume)).map(|(_, volume)| volume.name.clone()).collect()
+    }
+
+    fn set_loss_of_file(&mut self, file: FileIndex, loss: Loss) {
+        for volume in self.volumes.values_mut() {
+            if let VolumeStore::File { source, file: own, .. } = &volume.store
+                && *own == file
+            {
+                source.set_loss(loss);
+            }
+        }
+    }
+}
+
+impl Loop {
+    /// Writes and flushes of a volume go on, and those of all others on its file or disk if it is that which failed.
+    pub(super) fn accept_loss(&mut self, vm: &str, volume: &str) -> Result<(), EditError> {
+        let (vm, _) = self.find_vm(vm)?;
+        let volume = self.find_volume(vm, volume)?;
+        let VolumeStore::File { source, file, .. } = &self.backend.volumes[volume].store else { return Ok(()) };
+        let file = *file;
+        match source.loss() {
+            Loss::None => {}
+            Loss::OfVolume => source.set_loss(Loss::None),
+            Loss::OfFile => {
+                self.backend.files.set_failed(file, false);
+                self.backend.set_loss_of_file(file, Loss::None);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! What the daemon says may get lost. Nobody waits for it, nothing fails with it, and one VM's lines are not all there is.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::process::Stdio;
+
+use common::raw::{Raw, greet};
+use common::{Daemon, KIB, MIB, Place, noise, run, sluice, start_into, until};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::Signal;
+
+mod common;
+
+/// Two VMs with a volume each, and a control socket.
+fn two_vms(place: &Place) -> String {
+    let (a, b) = (place.image("a.img", MIB), place.image("b.img", MIB));
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    control + &place.device("") + &place.volume("a", "v", &a, "") + &place.volume("b", "v", &b, "")
+}
+
+fn open(place: &Place, vm: &str) -> io::Result<Raw> {
+    Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v"))
+}
+
+/// Connections of VM `a` that send garbage: to the device thread, which says so, and in the handshake.
+fn break_connections(place: &Place, times: usize) {
+    for _ in 0..times {
+        let mut broken = open(place, "a").unwrap();
+        let _ = broken.stream.write_all(&[0; 28]);
+        assert!(broken.is_shown_out());
+        let mut broken = greet(&place.volume_socket("a", "v")).unwrap();
+        let _ = broken.write_all(b"no option at all");
+    }
+}
+
+fn assert_serves(place: &Place, daemon: &Daemon, broken: usize) {
+    let data = noise(1, 64 << 10);
+    let mut fine = open(place, "b").unwrap();
+    assert_eq!(fine.write(128 * KIB, &data), Ok(()));
+    assert!(fine.read(128 * KIB, 64 << 10).unwrap() == data);
+    let accounts = daemon.accounts();
+    assert_eq!(accounts.number("a", "protocol_errors"), broken as u64);
+    assert_eq!(accounts.device()["restarts"], 0);
+    let mut set = sluice();
+    set.arg("set").arg("--socket").arg(place.socket("control")).args(["b", "weight=7"]);
+    run(&mut set).ok();
+}
+
+/// A pipe into which nothing goes any more.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_log_on_a_full_disk_ends_no_device_and_no_daemon() {
+    let place = Place::new();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let daemon = Daemon::serve_into(&place, "host.toml", &two_vms(&place), full.into());
+    break_connections(&place, 20);
+    assert_serves(&place, &daemon, 20);
+    daemon.signal(Signal::HUP);
+    assert_serves(&place, &daemon, 20);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_stops_no_vm_and_not_the_end() {
+    let place = Place::new();
+    let (reader, writer) = full_pipe();
+    let daemon = Daemon::serve_into(&place, "host.toml", &two_vms(&place), writer.into());
+    break_connections(&place, 400);
+    assert_serves(&place, &daemon, 400);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    drop(reader);
+}
+
+#[test]
+fn a_standard_output_that_nobody_reads_stops_no_vm_and_not_the_end() {
+    let place = Place::new();
+    let (reader, writer) = full_pipe();
+    let file = place.write("host.toml", two_vms(&place));
+    let daemon = start_into(sluice().arg("serve").arg(&file), writer.into(), Stdio::piped());
+    daemon.stderr.up_to(&["Ready"]);
+    (0..20).for_each(|_| daemon.signal(Signal::USR1));
+    let mut fine = open(&place, "b").unwrap();
+    assert_eq!(fine.read(0, 512), Ok(vec![0; 512]));
+    daemon.signal(Signal::TERM);
+    let ended = daemon.end();
+    assert!(ended.stderr.contains("Drained"), "{}", ended.stderr);
+    // Who reads the accounts must not take them for whole.
+    assert!(ended.stderr.contains("Standard output has not got all of it"), "{}", ended.stderr);
+    assert_eq!(ended.code(), Some(1));
+    drop(reader);
+}
+
+#[test]
+fn what_one_tenant_breaks_is_some_lines_and_a_count() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &two_vms(&place));
+    break_connections(&place, 1000);
+    let mut other = open(&place, "b").unwrap();
+    let _ = other.stream.write_all(&[0; 28]);
+    assert!(other.is_shown_out());
+    let mut said = daemon.stderr().up_to(&["Lines left out"]);
+    let of_b = |said: &str| said.lines().any(|line| line.contains("broke the protocol") && line.contains("vm=\"b\""));
+    until("the other VM has its line", || {
+        said += &daemon.stderr().said();
+        of_b(&said)
+    });
+    let lines = said.lines().filter(|line| line.contains("vm=\"a\"")).count();
+    assert!((1..200).contains(&lines), "{lines} lines of 1000 broken connections");
+    assert_eq!(daemon.accounts().number("a", "protocol_errors"), 1000);
+}
