@@ -240,6 +240,7 @@ impl Loop {
             connections: (self.connections.len() + self.sessions.len()) as u64,
             turns: self.turns,
             restarts: self.restarts,
+            stale_messages: self.stale_messages,
             vms: vms.collect(),
         }
     }

@@ -36,7 +36,7 @@ mod wall;
 mod work;
 mod zeroes;
 
-pub(crate) use vhost::SessionMessage;
+pub(crate) use vhost::{SessionChange, SessionHandle, SessionMessage};
 
 pub use spec::{Arrived, DeviceSpec, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window};
 

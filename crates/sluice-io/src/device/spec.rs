@@ -205,6 +205,8 @@ pub struct Snapshot {
     pub turns: u64,
     /// Times that the thread had to be restarted after a panic.
     pub restarts: u64,
+    /// Messages of VMMs' sessions that came after the session had ended here, and were refused.
+    pub stale_messages: u64,
     /// By VM.
     pub vms: Vec<VmSnapshot>,
 }

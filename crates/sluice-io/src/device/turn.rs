@@ -119,6 +119,8 @@ pub(super) struct Loop {
     pub(super) ending: Ending,
     pub(super) turns: u64,
     pub(super) restarts: u64,
+    /// Messages of sessions that had ended, which were refused.
+    pub(super) stale_messages: u64,
     bell: Box<u64>,
     wake: Option<Instant>,
 }
@@ -149,6 +151,7 @@ impl Loop {
             ending: Ending::No,
             turns: 0,
             restarts,
+            stale_messages: 0,
             bell: Box::new(0),
             wake: None,
         }

@@ -43,6 +43,7 @@ fn as_json(devices: &[Snapshot]) -> Vec<Value> {
             "connections": device.connections,
             "turns": device.turns,
             "restarts": device.restarts,
+            "stale_messages": device.stale_messages,
             "vms": device.vms.iter().map(vm).collect::<Vec<_>>(),
         })
     };
