@@ -3,7 +3,7 @@
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::device::nbd::Connection;
-use crate::device::spec::{Arrived, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
+use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::device::turn::{Ending, Held, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
 use crate::nbd::export::Export;
@@ -235,6 +235,7 @@ impl Loop {
         });
         Snapshot {
             device: self.device.clone(),
+            health: Health::Serving,
             queued: self.gate.queued(),
             in_flight: self.gate.in_flight(),
             connections: (self.connections.len() + self.sessions.len()) as u64,
@@ -247,6 +248,8 @@ impl Loop {
 
     /// What must be applied to an empty loop so that it serves the same.
     pub(super) fn describe(&self) -> Vec<Edit> {
+        #[cfg(test)]
+        assert!(!self.broken, "asked to panic by a test");
         let mut edits = vec![Edit::SetDepth(self.gate.settings().depth)];
         if let Some((scheduler, merging)) = self.scheduler.clone() {
             edits.push(Edit::SetScheduler { scheduler, merging });

@@ -172,6 +172,9 @@ pub enum EditError {
     /// The thread has ended.
     #[error("Device {0} has stopped")]
     Stopped(String),
+    /// The thread has not answered in time; it makes the change when it goes on.
+    #[error("Device {0} does not answer")]
+    Silent(String),
 }
 
 /// A client that has finished its handshake.
@@ -190,11 +193,43 @@ pub struct Arrived {
     pub seat: Box<dyn Send>,
 }
 
+/// Whether a device serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Health {
+    /// Its thread runs.
+    Serving,
+    /// Its thread has failed: it waits for the kernel to finish requests, or for its restart.
+    Restarting,
+    /// Its thread runs and has not answered in time.
+    Silent,
+    /// Its thread has failed too often, or could not be restarted.
+    Down,
+    /// Its thread was told to end, and has.
+    Ended,
+}
+
+impl Health {
+    /// As programs read it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::Serving => "serving",
+            Health::Restarting => "restarting",
+            Health::Silent => "silent",
+            Health::Down => "down",
+            Health::Ended => "ended",
+        }
+    }
+}
+
 /// The state of a device at one moment.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// As in the host file.
     pub device: String,
+    /// Whether it serves. Of one that does not, nothing else is known but the restarts.
+    pub health: Health,
     /// Requests (pieces) waiting in the gate.
     pub queued: u64,
     /// Requests (pieces) at the device.

@@ -121,6 +121,8 @@ pub(super) struct Loop {
     pub(super) restarts: u64,
     /// Messages of sessions that had ended, which were refused.
     pub(super) stale_messages: u64,
+    #[cfg(test)]
+    pub(super) broken: bool,
     bell: Box<u64>,
     wake: Option<Instant>,
 }
@@ -152,13 +154,15 @@ impl Loop {
             turns: 0,
             restarts,
             stale_messages: 0,
+            #[cfg(test)]
+            broken: false,
             bell: Box::new(0),
             wake: None,
         }
     }
 
     /// Serves until it is told to end.
-    pub(super) fn run(&mut self, inbox: &Inbox) -> io::Result<()> {
+    pub(super) fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox)?;
         while !self.is_over() {
@@ -215,11 +219,11 @@ impl Loop {
         unsafe { self.backend.ring.push(&entry.user_data(tag(Tag::Bell, 0))) }
     }
 
-    fn event(&mut self, now: Instant, event: Event, inbox: &Inbox) -> io::Result<()> {
+    fn event(&mut self, now: Instant, event: Event, inbox: &mut Inbox) -> io::Result<()> {
         let (tag, index) = untag(event.user_data);
         match tag {
             Tag::Bell => {
-                while let Ok(message) = inbox.receiver.try_recv() {
+                while let Some(message) = inbox.next() {
                     self.message(now, message);
                 }
                 self.listen(inbox)?;
@@ -333,6 +337,11 @@ impl Loop {
             Message::Answer(_, answer) => self.slow_answer(now, answer),
             #[cfg(test)]
             Message::Panic => panic!("asked to panic by a test"),
+            #[cfg(test)]
+            Message::PanicTwice => {
+                self.broken = true;
+                panic!("asked to panic by a test");
+            }
             #[cfg(test)]
             Message::RefuseZeroing(after) => self.backend.zeroing_left.set(Some(after)),
         }
