@@ -126,19 +126,12 @@ impl Asked {
     pub fn until(self, deadline: Instant) -> Snapshot {
         let left = deadline.saturating_duration_since(Instant::now());
         let answer = self.answer.and_then(|answer| answer.recv_timeout(left).ok());
-        answer.unwrap_or_else(|| Snapshot {
-            device: self.name,
-            health: match self.life.health() {
+        answer.unwrap_or_else(|| {
+            let health = match self.life.health() {
                 Health::Serving => Health::Silent,
                 other => other,
-            },
-            queued: 0,
-            in_flight: 0,
-            connections: 0,
-            turns: 0,
-            restarts: self.life.restarts(),
-            stale_messages: 0,
-            vms: Vec::new(),
+            };
+            Snapshot { restarts: self.life.restarts(), ..Snapshot::unknown(self.name, health) }
         })
     }
 }

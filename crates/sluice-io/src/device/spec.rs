@@ -246,6 +246,24 @@ pub struct Snapshot {
     pub vms: Vec<VmSnapshot>,
 }
 
+impl Snapshot {
+    /// Of a device of which nothing is known but how it is.
+    #[must_use]
+    pub fn unknown(device: String, health: Health) -> Self {
+        Snapshot {
+            device,
+            health,
+            queued: 0,
+            in_flight: 0,
+            connections: 0,
+            turns: 0,
+            restarts: 0,
+            stale_messages: 0,
+            vms: Vec::new(),
+        }
+    }
+}
+
 /// One VM of it.
 #[derive(Debug, Clone)]
 pub struct VmSnapshot {

@@ -95,7 +95,7 @@ fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<R
     let before = describe(plane.host(), &target);
     let undo = grown.map(|bytes| plane.extend(&target, bytes)).transpose();
     let undo = undo.map_err(|error| Reply::failed(Code::Refused, chain(&error)))?.flatten();
-    if let Err(error) = plane.apply(host) {
+    if let Err(error) = plane.apply(&host) {
         if let Some(undo) = undo {
             undo.cut();
         }

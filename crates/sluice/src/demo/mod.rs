@@ -191,10 +191,10 @@ impl Performance {
     fn begin(stage: &Stage, scheduler: &str) -> Result<Self, Failure> {
         let host = parse(stage, scheduler, false)?;
         let mut plane = Plane::new();
-        let buffered = match plane.apply(host) {
+        let buffered = match plane.apply(&host) {
             Ok(_) => false,
             Err(PlaneError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
-                plane.apply(parse(stage, scheduler, true)?)?;
+                plane.apply(&parse(stage, scheduler, true)?)?;
                 true
             }
             Err(PlaneError::Device { source, .. }) if is_forbidden(&source) => {
@@ -265,10 +265,7 @@ impl Performance {
     async fn end(self) -> Result<(), DemoError> {
         let Performance { load, plane, .. } = self;
         load.finish()?;
-        let (draining, since) = (plane.drain(), Instant::now());
-        while !draining.is_over() && since.elapsed() < DRAIN_MAX {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        plane.drain().until(Instant::now() + DRAIN_MAX).await;
         Ok(())
     }
 }

@@ -136,6 +136,11 @@ pub(crate) enum PlaneError {
         "Socket {0}: its owner, group and mode cannot change while it is served; remove it, reload, and add it again"
     )]
     EndpointChanged(String),
+    /// A change for a device that does not serve.
+    #[error(
+        "Device {0} is down, its thread has failed too often: restart the daemon, or detach the device's volumes, which is all that it does now"
+    )]
+    Down(String),
     /// A device refuses an edit.
     #[error("Device {device}")]
     Edit {

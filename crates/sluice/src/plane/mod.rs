@@ -5,27 +5,37 @@
 //! fails, all of it is dropped, and nothing has changed. *Commit*: devices get their edits, sockets their catalogues,
 //! and what the file does not name any more goes. VMs that stay are not paused.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use sluice_config::Host;
 use sluice_config::changes::Target;
-use sluice_io::device::{Device, Edit, Snapshot, Store};
+use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::seats::Seats;
 use sluice_io::source::{DiskSet, Source, SourceError};
 use sluice_io::vhost::counts::Totals;
 use sluice_io::vhost::listener::VhostListener;
+use tokio::sync::Notify;
 
 pub(crate) mod accounts;
 mod commit;
+mod drain;
 mod error;
+mod opening;
 mod stage;
 mod translate;
 
+pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
+pub(crate) use opening::{Found, Needs, Subject};
+
+/// How long all devices together may take to say what they do.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A volume's place in a host file: VM and volume.
 pub(crate) type VolumeName = (String, String);
@@ -68,10 +78,23 @@ pub(crate) struct Plane {
     served: BTreeMap<VolumeName, (Store, Export)>,
     /// Volumes that have left, whose last requests may still be at the device.
     leaving: Vec<Leaving>,
-    listeners: Vec<Listener>,
-    /// Sockets of guests.
-    guests: Vec<VhostListener>,
+    /// Volumes of the file that are out of service: requests of a dead process hold their bytes.
+    missing: BTreeSet<VolumeName>,
+    /// By their names.
+    listeners: BTreeMap<String, Listener>,
+    /// Sockets of guests, by their names.
+    guests: BTreeMap<String, VhostListener>,
     seats: Arc<Seats>,
+    /// Notified when a device goes down.
+    down: Arc<Notify>,
+}
+
+/// How far the application of a host file has come.
+pub(crate) enum Step {
+    /// It is in force. The number of changes to devices.
+    Done(usize),
+    /// This must be looked at first, which may take long.
+    Needs(Needs),
 }
 
 impl Plane {
@@ -84,9 +107,11 @@ impl Plane {
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
             leaving: Vec::new(),
-            listeners: Vec::new(),
-            guests: Vec::new(),
+            missing: BTreeSet::new(),
+            listeners: BTreeMap::new(),
+            guests: BTreeMap::new(),
             seats: Arc::default(),
+            down: Arc::default(),
         }
     }
 
@@ -96,10 +121,56 @@ impl Plane {
         &self.host
     }
 
-    /// Makes what runs what `host` says, all or nothing. Returns the number of changes to devices.
-    pub(crate) fn apply(&mut self, host: Host) -> Result<usize, PlaneError> {
-        let staged = stage::stage(self, &host)?;
-        commit::commit(self, host, staged)
+    /// Makes what runs what `host` says, all or nothing, and waits for what that takes. Returns the number of changes to
+    /// devices.
+    pub(crate) fn apply(&mut self, host: &Host) -> Result<usize, PlaneError> {
+        let mut found = Found::default();
+        loop {
+            match self.apply_found(host, &mut found)? {
+                Step::Done(changes) => return Ok(changes),
+                Step::Needs(needs) => found.add(needs.meet(&Subject::default())),
+            }
+        }
+    }
+
+    /// Makes what runs what `host` says, all or nothing, with what was found. It waits for no disk and no file system; what
+    /// was not found and is needed now is returned.
+    pub(crate) fn apply_found(&mut self, host: &Host, found: &mut Found) -> Result<Step, PlaneError> {
+        stage::check_devices(self, host)?;
+        let old = self.in_service();
+        let needs = opening::needs(self, &old, host)?;
+        if !needs.are_met_by(found) {
+            return Ok(Step::Needs(needs.beyond(found)));
+        }
+        let staged = stage::stage(self, &old, host, &needs, found)?;
+        drop(old);
+        commit::commit(self, host.clone(), staged).map(Step::Done)
+    }
+
+    /// The file in force without the volumes that are out of service.
+    fn in_service(&self) -> Cow<'_, Host> {
+        without(&self.host, &self.missing)
+    }
+
+    /// Volumes that are out of service.
+    pub(crate) fn missing(&self) -> &BTreeSet<VolumeName> {
+        &self.missing
+    }
+
+    /// Their names, for people and programs.
+    pub(crate) fn missing_names(&self) -> Vec<String> {
+        self.missing.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect()
+    }
+
+    /// Notified when a device goes down.
+    pub(crate) fn down(&self) -> Arc<Notify> {
+        Arc::clone(&self.down)
+    }
+
+    /// Whether there are devices, and all are down.
+    pub(crate) fn is_dead(&self) -> bool {
+        let mut devices = self.devices.values().map(|running| running.device.health());
+        !self.devices.is_empty() && devices.all(|health| health == Health::Down)
     }
 
     /// Whether volumes that have left may have held bytes since this was asked last: one whose last request has just ended
@@ -119,10 +190,10 @@ impl Plane {
         Ok(grew.then(|| Extended { source: Arc::clone(source), before }))
     }
 
-    /// What every device does at the moment.
+    /// What every device does at the moment; of one that does not answer, how it is.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
-        self.devices.values().filter_map(|running| running.device.snapshot()).collect()
+        drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
     }
 
     /// What happened at the sockets of guests.
@@ -141,10 +212,23 @@ impl Plane {
     #[must_use]
     pub(crate) fn drain(self) -> Draining {
         drop(self.listeners);
-        self.devices.values().for_each(|running| running.device.drain());
         let devices = self.devices.into_values().map(|running| running.device).collect();
-        Draining { devices, _guests: self.guests }
+        Draining::begin(devices, self.guests.into_values().collect())
     }
+}
+
+/// A file without some of its volumes.
+fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> {
+    if missing.is_empty() {
+        return Cow::Borrowed(host);
+    }
+    let mut rest = host.clone();
+    for (vm, volume) in missing {
+        if let Some(vm) = rest.vms.get_mut(vm) {
+            vm.volumes.remove(volume);
+        }
+    }
+    Cow::Owned(rest)
 }
 
 /// A file that was made longer for a change that may yet fail.
@@ -159,27 +243,6 @@ impl Extended {
         if let Err(error) = self.source.cut(self.before) {
             tracing::error!(path = %self.source.path().display(), %error, "File stays longer than it was");
         }
-    }
-}
-
-/// Devices on their way out. Dropping it ends them at once.
-pub(crate) struct Draining {
-    devices: Vec<Device>,
-    /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
-    _guests: Vec<VhostListener>,
-}
-
-impl Draining {
-    /// Whether all have ended.
-    #[must_use]
-    pub(crate) fn is_over(&self) -> bool {
-        self.devices.iter().all(Device::is_finished)
-    }
-
-    /// Ends those that have not ended by themselves; what every device did until its end.
-    #[must_use]
-    pub(crate) fn finish(self) -> Vec<Snapshot> {
-        self.devices.into_iter().filter_map(Device::stop).collect()
     }
 }
 

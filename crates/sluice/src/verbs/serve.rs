@@ -19,6 +19,9 @@ use crate::failure::{Failure, chain};
 use crate::output::{self, Format};
 use crate::plane::{Plane, PlaneError, accounts};
 
+/// How often volumes that are out of service are tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
 /// Serve the virtual disks of a host file.
 ///
 /// SIGHUP applies a changed file, all or nothing, without a pause for VMs. SIGTERM drains and ends. SIGUSR1 prints the
@@ -50,15 +53,16 @@ impl Serve {
             tracing::warn!(descriptors, wanted, "Fewer descriptors than connections are allowed; raise LimitNOFILE");
         }
         let mut plane = Plane::new();
+        let down = plane.down();
         let (_control, mut asked) = listen(host.daemon.control.as_deref())?;
-        plane.apply(host)?;
+        plane.apply(&host)?;
         let mut state = State { files, changes };
         say_ready(&plane, format);
         // A request that is tried again and again for a while; others wait for their turn meanwhile.
         let mut waiting: Option<Attempt> = None;
         // Since when the file is tried to be applied again and again.
         let mut reloading: Option<Instant> = None;
-        loop {
+        let ended = loop {
             tokio::select! {
                 _ = reload.recv() => reloading = reload_file(&self.file, &mut plane, &mut state, Instant::now()),
                 Some(request) = asked.recv(), if waiting.is_none() => {
@@ -68,13 +72,17 @@ impl Serve {
                     waiting = waiting.take().and_then(|attempt| attempt.carry_out(&mut plane, &mut state));
                     reloading = reloading.and_then(|since| reload_file(&self.file, &mut plane, &mut state, since));
                 }
-                _ = report.recv() => accounts::print(&plane.snapshots(), &plane.guest_sockets(), format),
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                () = tokio::time::sleep(RETRY_EVERY), if !plane.missing().is_empty() => retry(&mut plane),
+                _ = report.recv() => print_accounts(&plane, format),
+                () = down.notified() => if plane.is_dead() {
+                    break Err(Failure::Run("Every device is down: nothing is served any more; restart the daemon".into()));
+                },
+                _ = terminate.recv() => break Ok(()),
+                _ = interrupt.recv() => break Ok(()),
             }
-        }
+        };
         drain(plane, format).await;
-        Ok(())
+        ended
     }
 }
 
@@ -113,7 +121,7 @@ fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant
     let warnings = host.warnings.clone();
     let socket_moved = host.daemon.control != plane.host().daemon.control;
     let leaving = plane.had_leaving();
-    let applied = plane.apply(host);
+    let applied = plane.apply(&host);
     if applied.as_ref().is_err_and(PlaneError::is_busy) && leaving && since.elapsed() < LEAVING_MAX {
         return Some(since);
     }
@@ -134,21 +142,31 @@ fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant
     None
 }
 
+fn print_accounts(plane: &Plane, format: Format) {
+    accounts::print(&plane.snapshots(), &plane.guest_sockets(), &plane.missing_names(), format);
+}
+
+/// Volumes that are out of service are tried again.
+fn retry(plane: &mut Plane) {
+    let host = plane.host().clone();
+    if let Err(error) = plane.apply(&host) {
+        tracing::error!(error = chain(&error), "Volumes stay out of service");
+    }
+}
+
+/// Ends within the drain time-out and a second, whatever the disks do.
 async fn drain(plane: Plane, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
-    let now = plane.snapshots();
-    let outstanding: u64 = now.iter().flat_map(|device| &device.vms).map(|vm| u64::from(vm.outstanding)).sum();
-    tracing::info!(outstanding, "Draining");
-    let started = Instant::now();
-    let sockets = plane.guest_sockets();
+    let deadline = Instant::now() + timeout;
+    let (sockets, missing) = (plane.guest_sockets(), plane.missing_names());
     let draining = plane.drain();
-    while !draining.is_over() && started.elapsed() < timeout {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let outstanding: u64 = draining.outstanding();
+    tracing::info!(outstanding, "Draining");
+    draining.until(deadline).await;
     if draining.is_over() {
         tracing::info!("Drained");
     } else {
         tracing::warn!(?timeout, "Not drained in time: what waits is not served");
     }
-    accounts::print(&draining.finish(), &sockets, format);
+    accounts::print(&draining.finish().await, &sockets, &missing, format);
 }
