@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -250,11 +250,20 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     if !there.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.to_owned()));
     }
-    match StdUnixStream::connect(path) {
+    match connect_at_once(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
             .map_err(|source| ListenError::Io { endpoint: path.display().to_string(), advice: NO_FILE, source }),
         _ => Err(ListenError::InUse(path.display().to_string())),
     }
+}
+
+/// Connects to a socket if that needs no waiting: who listens there may have as many waiting as it can, and accept none.
+fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row) {

@@ -3,6 +3,7 @@
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::device::nbd::Connection;
+use crate::device::slow::Question;
 use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::device::turn::{Ending, Held, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
@@ -176,8 +177,11 @@ impl Loop {
         let volume = self.backend.volumes.remove(index);
         self.vms[volume.vm].volumes -= 1;
         self.look_at_line(volume.vm);
-        if let VolumeStore::File { file, .. } = volume.store {
+        if let VolumeStore::File { file, source, .. } = volume.store {
             self.backend.files.close(file);
+            if source.is_buffered() {
+                let _ = self.backend.slow.send(Question::Close(source));
+            }
         }
         self.remove_left_vm(volume.vm);
     }

@@ -41,7 +41,9 @@ mod zeroes;
 
 pub(crate) use vhost::{SessionChange, SessionHandle, SessionMessage};
 
-pub use spec::{Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window};
+pub use spec::{
+    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window,
+};
 
 /// What an event of the ring belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,9 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::mem::ManuallyDrop;
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -108,7 +110,10 @@ pub(super) fn run(
             last
         }
         Ok(End::Down) | Err(_) => {
-            tracing::error!(device = spec.name, "Device is down: its volumes are not served until the daemon is restarted");
+            tracing::error!(
+                device = spec.name,
+                "Device is down: its volumes are not served until the daemon is restarted"
+            );
             life.go_down();
             None
         }
@@ -223,7 +228,7 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
         None => None,
         Some(delay) => {
             let log: Option<Box<dyn Write + Send>> = match &spec.delay_log {
-                Some(path) => Some(Box::new(BufWriter::new(File::options().create(true).append(true).open(path)?))),
+                Some(path) => Some(Box::new(BufWriter::new(open_log(path)?))),
                 None => None,
             };
             Some(Delay::new(*delay, log)?)
@@ -233,6 +238,11 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
     let backend = Backend::new(Ring::new()?, delay, spec.gate.depth, questions);
     let gate = Gate::new(scheduler, spec.gate);
     Ok((Loop::new(spec.name.clone(), gate, backend, restarts), helper))
+}
+
+/// A pipe that nobody reads is refused, and not waited for.
+fn open_log(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// Nothing has been submitted to the new ring when this fails, so it may be dropped.

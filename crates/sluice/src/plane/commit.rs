@@ -16,6 +16,7 @@ use sluice_io::nbd::export::Export;
 use sluice_io::vhost::listener::VhostListener;
 use sluice_io::vhost::session;
 
+use super::opening::Resized;
 use super::stage::{self, Staged};
 use super::{Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
 
@@ -31,7 +32,7 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     let edits = edits(&plane.in_service(), &served, &volumes, &resized, &rotational);
     drop(served);
     let edits = refuse_down(plane, edits)?;
-    grown.keep();
+    grown.into_iter().for_each(Resized::keep);
     plane.devices.extend(devices);
     let changes = edits.values().map(Vec::len).sum();
     for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
@@ -45,7 +46,10 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
     let ended = plane.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
     for (name, running) in ended.collect::<Vec<_>>() {
         if !running.device.stop_within(END_MAX) {
-            tracing::error!(device = name, "Its disk does not answer: its thread waits for that, and the daemon does not");
+            tracing::error!(
+                device = name,
+                "Its disk does not answer: its thread waits for that, and the daemon does not"
+            );
         }
     }
     let is_again = |name: &&VolumeName| plane.missing.contains(*name);
@@ -224,9 +228,9 @@ fn name_of(endpoint: &sluice_config::Endpoint) -> String {
 }
 
 fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
-    host.vms.iter().flat_map(|(vm, spec)| {
-        spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), volume))
-    })
+    host.vms
+        .iter()
+        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), volume)))
 }
 
 /// Tells the sockets of volumes that have changed what they offer now; closes those that the file does not name any more.

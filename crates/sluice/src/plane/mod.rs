@@ -12,12 +12,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sluice_config::Host;
-use sluice_config::changes::Target;
 use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::seats::Seats;
-use sluice_io::source::{DiskSet, Source, SourceError};
+use sluice_io::source::{DiskSet, Source};
 use sluice_io::vhost::counts::Totals;
 use sluice_io::vhost::listener::VhostListener;
 use tokio::sync::Notify;
@@ -126,19 +125,24 @@ impl Plane {
     pub(crate) fn apply(&mut self, host: &Host) -> Result<usize, PlaneError> {
         let mut found = Found::default();
         loop {
-            match self.apply_found(host, &mut found)? {
+            match self.apply_found(host, None, &mut found)? {
                 Step::Done(changes) => return Ok(changes),
-                Step::Needs(needs) => found.add(needs.meet(&Subject::default())),
+                Step::Needs(needs) => found.add(needs.meet(&Subject::new())),
             }
         }
     }
 
     /// Makes what runs what `host` says, all or nothing, with what was found. It waits for no disk and no file system; what
-    /// was not found and is needed now is returned.
-    pub(crate) fn apply_found(&mut self, host: &Host, found: &mut Found) -> Result<Step, PlaneError> {
+    /// was not found and is needed now is returned. The file of the volume `grows` is made as long as that needs.
+    pub(crate) fn apply_found(
+        &mut self,
+        host: &Host,
+        grows: Option<&VolumeName>,
+        found: &mut Found,
+    ) -> Result<Step, PlaneError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
-        let needs = opening::needs(self, &old, host)?;
+        let needs = opening::needs(self, &old, host, grows)?;
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.beyond(found)));
         }
@@ -181,15 +185,6 @@ impl Plane {
         any
     }
 
-    /// Makes the file of a volume long enough for `bytes`; `None`: it is, or it has none.
-    pub(crate) fn extend(&self, target: &Target, bytes: u64) -> Result<Option<Extended>, SourceError> {
-        let name = (target.vm.clone(), target.volume.clone().unwrap_or_default());
-        let Some((Store::File { source, .. }, _)) = self.served.get(&name) else { return Ok(None) };
-        let before = source.extend(bytes)?;
-        let grew = source.range().offset.saturating_add(bytes) > before;
-        Ok(grew.then(|| Extended { source: Arc::clone(source), before }))
-    }
-
     /// What every device does at the moment; of one that does not answer, how it is.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
@@ -229,21 +224,6 @@ fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> 
         }
     }
     Cow::Owned(rest)
-}
-
-/// A file that was made longer for a change that may yet fail.
-pub(crate) struct Extended {
-    source: Arc<Source>,
-    before: u64,
-}
-
-impl Extended {
-    /// Makes it as it was; nobody has been told of what is cut off.
-    pub(crate) fn cut(self) {
-        if let Err(error) = self.source.cut(self.before) {
-            tracing::error!(path = %self.source.path().display(), %error, "File stays longer than it was");
-        }
-    }
 }
 
 /// The edits of each device.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Volume};
+use sluice_io::device::Store;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
 use super::{Leaving, Plane, PlaneError, VolumeName, stage, translate};
@@ -48,10 +49,20 @@ pub(super) struct Opening {
     replaces: bool,
 }
 
+/// A volume that stays, with another size.
+struct Resizing {
+    name: VolumeName,
+    source: Arc<Source>,
+    size: Option<u64>,
+    /// Its file is made long enough.
+    extends: bool,
+}
+
 /// What a host file needs that is not there.
 #[derive(Default)]
 pub(crate) struct Needs {
     pub(super) volumes: Vec<Opening>,
+    resizings: Vec<Resizing>,
     /// Paths of new devices.
     disks: Vec<(String, PathBuf)>,
     lock_wait: Duration,
@@ -64,24 +75,68 @@ pub(super) struct Opened {
     pub(super) disks: DiskSet,
 }
 
+/// A volume that is to have another size: locked, and its file made longer. Both are undone when this is dropped.
+pub(super) struct Resized {
+    is: Arc<Source>,
+    /// As it is to be; absent only while it is made.
+    to_be: Option<Arc<Source>>,
+    /// What its file had, if it was made longer. Nobody has been told of what is cut off.
+    before_bytes: Option<u64>,
+    pub(super) extents: Option<ExtentMap>,
+}
+
+impl Resized {
+    pub(super) fn source(&self) -> Arc<Source> {
+        Arc::clone(self.to_be.as_ref().expect("it was made"))
+    }
+
+    /// The new size was put into force.
+    pub(super) fn keep(mut self) {
+        (self.to_be, self.before_bytes) = (None, None);
+    }
+}
+
+impl Drop for Resized {
+    fn drop(&mut self) {
+        if let Some(to_be) = &self.to_be
+            && let Err(error) = self.is.give_back(to_be)
+        {
+            tracing::error!(error = crate::failure::chain(&error), "Bytes behind a volume stay locked");
+        }
+        if let Some(before) = self.before_bytes
+            && let Err(error) = self.is.cut(before)
+        {
+            tracing::error!(path = %self.is.path().display(), %error, "File stays longer than it was");
+        }
+    }
+}
+
+type Sized = (Option<u64>, Result<Resized, SourceError>);
+
 /// What was found.
 #[derive(Default)]
 pub(crate) struct Found {
     volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
+    resized: BTreeMap<VolumeName, Sized>,
     disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
 }
 
-/// What is being looked at, for whoever waits.
-#[derive(Clone, Default)]
-pub(crate) struct Subject(Arc<Mutex<PathBuf>>);
+/// What is being looked at, and since when, for whoever waits.
+#[derive(Clone)]
+pub(crate) struct Subject(Arc<Mutex<(PathBuf, Instant)>>);
 
 impl Subject {
-    pub(crate) fn path(&self) -> PathBuf {
+    pub(crate) fn new() -> Self {
+        Subject(Arc::new(Mutex::new((PathBuf::new(), Instant::now()))))
+    }
+
+    pub(crate) fn now(&self) -> (PathBuf, Instant) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, path: &Path) {
-        path.clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    /// This is looked at from now on.
+    pub(crate) fn set(&self, path: &Path) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (path.to_owned(), Instant::now());
     }
 }
 
@@ -98,6 +153,14 @@ impl Found {
         self.volumes.remove(name).map(|(_, opened)| opened)
     }
 
+    fn has_resized(&self, resizing: &Resizing) -> bool {
+        self.resized.get(&resizing.name).is_some_and(|(size, _)| *size == resizing.size)
+    }
+
+    pub(super) fn take_resized(&mut self, name: &VolumeName) -> Option<Result<Resized, SourceError>> {
+        self.resized.remove(name).map(|(_, resized)| resized)
+    }
+
     pub(super) fn take_disk(&mut self, device: &str) -> Option<Result<DiskSet, SourceError>> {
         self.disks.remove(device).map(|(_, disks)| disks)
     }
@@ -105,12 +168,13 @@ impl Found {
     /// Adds what was found later.
     pub(crate) fn add(&mut self, later: Found) {
         self.volumes.extend(later.volumes);
+        self.resized.extend(later.resized);
         self.disks.extend(later.disks);
     }
 }
 
-/// What `host` needs. `old` is what is served.
-pub(super) fn needs(plane: &Plane, old: &Host, host: &Host) -> Result<Needs, PlaneError> {
+/// What `host` needs. `old` is what is served; the file of the volume `grows` may be made longer.
+pub(super) fn needs(plane: &Plane, old: &Host, host: &Host, grows: Option<&VolumeName>) -> Result<Needs, PlaneError> {
     let is_start = plane.devices.is_empty();
     let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
     for (name, device) in &host.devices {
@@ -124,7 +188,11 @@ pub(super) fn needs(plane: &Plane, old: &Host, host: &Host) -> Result<Needs, Pla
     for (vm, spec) in &host.vms {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
-            if stage::stays(before.and_then(|vm| vm.volumes.get(name)), volume) {
+            let known = before.and_then(|vm| vm.volumes.get(name));
+            if stage::stays(known, volume) {
+                if known.is_some_and(|known| known.size != volume.size) {
+                    needs.resizings.extend(resizing(plane, (vm, name), volume, grows));
+                }
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
@@ -143,6 +211,18 @@ pub(super) fn needs(plane: &Plane, old: &Host, host: &Host) -> Result<Needs, Pla
         }
     }
     Ok(needs)
+}
+
+fn resizing(
+    plane: &Plane,
+    (vm, name): (&String, &String),
+    volume: &Volume,
+    grows: Option<&VolumeName>,
+) -> Option<Resizing> {
+    let name = (vm.clone(), name.clone());
+    let (Store::File { source, .. }, _) = plane.served.get(&name)? else { return None };
+    let extends = grows == Some(&name);
+    Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
 }
 
 type BySource<'a> = BTreeMap<&'a Path, Vec<(&'a str, &'a Volume)>>;
@@ -188,6 +268,7 @@ impl Needs {
     /// What of it was not found yet.
     pub(super) fn beyond(mut self, found: &Found) -> Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
+        self.resizings.retain(|resizing| !found.has_resized(resizing));
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
         self
     }
@@ -197,6 +278,10 @@ impl Needs {
         let no_disk = |(device, path): &(String, PathBuf)| {
             found.has_disk(device, path) && found.disks.get(device).is_some_and(|(_, disks)| disks.is_err())
         };
+        let not_resized = |resizing: &Resizing| {
+            found.has_resized(resizing)
+                && found.resized.get(&resizing.name).is_some_and(|(_, resized)| resized.is_err())
+        };
         let refused = |opening: &Opening| {
             let is_fatal = |(_, opened): &(Volume, Result<Opened, SourceError>)| {
                 opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error))
@@ -204,8 +289,12 @@ impl Needs {
             found.has_volume(&opening.name, &opening.volume) && found.volumes.get(&opening.name).is_some_and(is_fatal)
         };
         let all = self.disks.iter().all(|(device, path)| found.has_disk(device, path))
+            && self.resizings.iter().all(|resizing| found.has_resized(resizing))
             && self.volumes.iter().all(|opening| found.has_volume(&opening.name, &opening.volume));
-        all || self.disks.iter().any(no_disk) || self.volumes.iter().any(refused)
+        let some_failed = self.disks.iter().any(no_disk)
+            || self.resizings.iter().any(not_resized)
+            || self.volumes.iter().any(refused);
+        all || some_failed
     }
 
     /// Looks, up to the first thing for which all is refused. May take as long as a disk or a file system hangs; `subject`
@@ -221,6 +310,15 @@ impl Needs {
                 return found;
             }
         }
+        for resizing in self.resizings {
+            subject.set(resizing.source.path());
+            let resized = resizing.resize();
+            let failed = resized.is_err();
+            found.resized.insert(resizing.name, (resizing.size, resized));
+            if failed {
+                return found;
+            }
+        }
         let until = Instant::now() + self.lock_wait;
         for opening in self.volumes {
             let opened = opening.open(until.saturating_duration_since(Instant::now()), subject);
@@ -231,6 +329,21 @@ impl Needs {
             }
         }
         found
+    }
+}
+
+impl Resizing {
+    fn resize(&self) -> Result<Resized, SourceError> {
+        let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
+        if let Some(bytes) = self.size.filter(|_| self.extends) {
+            let before = self.source.extend(bytes)?;
+            let grew = self.source.range().offset.saturating_add(bytes) > before;
+            resized.before_bytes = grew.then_some(before);
+        }
+        let to_be = self.source.resized(self.size)?;
+        resized.extents = to_be.extents().ok();
+        resized.to_be = Some(Arc::new(to_be));
+        Ok(resized)
     }
 }
 

@@ -7,10 +7,10 @@ use sluice_config::{Endpoint, Host, Protocol, Volume};
 use sluice_io::device::{Device, Store};
 use sluice_io::listener::{Catalogue, Listener};
 use sluice_io::nbd::export::Export;
-use sluice_io::source::{DiskSet, Source};
+use sluice_io::source::DiskSet;
 use sluice_io::vhost::listener::VhostListener;
 
-use super::opening::{Found, Needs, Opened, Opening};
+use super::opening::{Found, Needs, Opened, Opening, Resized};
 use super::{Plane, PlaneError, Running, VolumeName, translate};
 
 /// What is ready to be put into force.
@@ -22,34 +22,11 @@ pub(super) struct Staged {
     pub(super) missing: BTreeSet<VolumeName>,
     /// Volumes that stay, with another size.
     pub(super) resized: BTreeMap<VolumeName, (Store, Export)>,
-    pub(super) grown: Grown,
+    /// What was made for them; undone when it is dropped.
+    pub(super) grown: Vec<Resized>,
     /// New sockets, by their names.
     pub(super) listeners: BTreeMap<String, Listener>,
     pub(super) guests: BTreeMap<String, VhostListener>,
-}
-
-/// What volumes that stay have locked for their new size; given back when it is dropped.
-#[derive(Default)]
-pub(super) struct Grown {
-    /// As they are, and as they are to be.
-    sources: Vec<(Arc<Source>, Arc<Source>)>,
-}
-
-impl Grown {
-    /// They get their new size.
-    pub(super) fn keep(mut self) {
-        self.sources.clear();
-    }
-}
-
-impl Drop for Grown {
-    fn drop(&mut self) {
-        for (is, was_to_be) in &self.sources {
-            if let Err(error) = is.give_back(was_to_be) {
-                tracing::error!(error = crate::failure::chain(&error), "Bytes behind a volume stay locked");
-            }
-        }
-    }
 }
 
 /// Stages `host` with what was `found` of its `needs`. `old` is what is served.
@@ -61,8 +38,8 @@ pub(super) fn stage(
     found: &mut Found,
 ) -> Result<Staged, PlaneError> {
     let devices = start_devices(plane, host, found)?;
-    let mut grown = Grown::default();
-    let resized = resize_volumes(plane, old, host, &mut grown)?;
+    let mut grown = Vec::new();
+    let resized = resize_volumes(plane, old, host, found, &mut grown)?;
     let mut missing = BTreeSet::new();
     let volumes = open_volumes(plane, old, host, &devices, needs, found, &mut missing)?;
     let listeners = listen(plane, host)?;
@@ -124,7 +101,8 @@ fn resize_volumes(
     plane: &Plane,
     old: &Host,
     host: &Host,
-    grown: &mut Grown,
+    found: &mut Found,
+    grown: &mut Vec<Resized>,
 ) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
     let mut resized = BTreeMap::new();
     for (vm, spec) in &host.vms {
@@ -132,7 +110,11 @@ fn resize_volumes(
             let before = old.vms.get(vm).and_then(|vm| vm.volumes.get(name));
             if before.is_some_and(|before| before.size != new.size && stays(Some(before), new)) {
                 let key = (vm.clone(), name.clone());
-                let volume = resize(&key, &plane.served[&key], new, grown)?;
+                let was_made = found.take_resized(&key).transpose();
+                let was_made =
+                    was_made.map_err(|source| PlaneError::Volume { vm: vm.clone(), volume: name.clone(), source })?;
+                let volume = resize(&key, &plane.served[&key].1, new, was_made.as_ref())?;
+                grown.extend(was_made);
                 resized.insert(key, volume);
             }
         }
@@ -142,25 +124,18 @@ fn resize_volumes(
 
 fn resize(
     name: &VolumeName,
-    served: &(Store, Export),
+    export: &Export,
     new: &Volume,
-    grown: &mut Grown,
+    was_made: Option<&Resized>,
 ) -> Result<(Store, Export), PlaneError> {
     let (vm, volume) = name.clone();
-    let (store, export) = served;
-    let store = match store {
-        Store::Null => Store::Null,
-        Store::File { source, .. } => {
-            let failed = |source| PlaneError::Volume { vm: vm.clone(), volume: volume.clone(), source };
-            let resized = Arc::new(source.resized(new.size).map_err(failed)?);
-            grown.sources.push((Arc::clone(source), Arc::clone(&resized)));
-            let extents = resized.extents().ok();
-            Store::File { source: resized, extents }
+    let (store, size_bytes) = match was_made {
+        None => (Store::Null, new.size.unwrap_or(export.size_bytes)),
+        Some(resized) => {
+            let source = resized.source();
+            let size_bytes = source.size_bytes();
+            (Store::File { source, extents: resized.extents.clone() }, size_bytes)
         }
-    };
-    let size_bytes = match &store {
-        Store::Null => new.size.unwrap_or(export.size_bytes),
-        Store::File { source, .. } => source.size_bytes(),
     };
     if size_bytes < export.size_bytes {
         let (from, to) = (export.size_bytes, size_bytes);
@@ -270,9 +245,13 @@ fn new_endpoints<'a>(
         spec.volumes.iter().map(move |(name, volume)| (before.and_then(|vm| vm.volumes.get(name)), volume))
     });
     let same = |before: Option<&Volume>, volume: &Volume| {
-        before.is_some_and(|before| before.export.endpoint == volume.export.endpoint && is_guest(before) == is_guest(volume))
+        before.is_some_and(|before| {
+            before.export.endpoint == volume.export.endpoint && is_guest(before) == is_guest(volume)
+        })
     };
-    volumes.filter(move |(before, volume)| of(volume) && !same(*before, volume)).map(|(_, volume)| &volume.export.endpoint)
+    volumes
+        .filter(move |(before, volume)| of(volume) && !same(*before, volume))
+        .map(|(_, volume)| &volume.export.endpoint)
 }
 
 fn is_guest(volume: &Volume) -> bool {
