@@ -439,3 +439,43 @@ fn answer(attempt: Attempt, answer: Reply) {
         let _ = reply.send(answer);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
+        let text = "[device.a]\nbackend = \"null\"\n";
+        let plane = Plane::with_a_dead_device(text, "a");
+        plane.down().notified().await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("host.toml");
+        std::fs::write(&file, text).unwrap();
+        let Ok((files, _)) = sluice_config::load_changed(&file, &Changes::default()) else { panic!("it is right") };
+        let (events, inbox) = channel();
+        let (news, mut heard) = mpsc::unbounded_channel();
+        let state = State { files, changes: Changes::default() };
+        let thread = Thread {
+            file,
+            format: Format::Json,
+            plane,
+            state,
+            attempts: Vec::new(),
+            next: 0,
+            control: None,
+            retry_at: Instant::now(),
+            helpers: Arc::default(),
+            events: events.clone(),
+            news,
+        };
+        let running = thread::spawn(move || thread.run(&inbox));
+        events.send(Event::LookAtDevices).unwrap();
+        assert!(matches!(heard.recv().await, Some(News::Dead)));
+        let (reply, plane) = oneshot::channel();
+        events.send(Event::End(reply)).unwrap();
+        let draining = plane.await.unwrap().drain();
+        assert!(draining.is_over(), "there is nothing to drain");
+        running.join().unwrap();
+    }
+}

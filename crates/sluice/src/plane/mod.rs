@@ -228,3 +228,6 @@ fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> 
 
 /// The edits of each device.
 type Edits = BTreeMap<String, Vec<Edit>>;
+
+#[cfg(test)]
+mod tests;
