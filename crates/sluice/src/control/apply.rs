@@ -1,5 +1,7 @@
 //! A request becomes a change of the host file, checked with all of it, and applied like a reload: all or nothing.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use sluice_config::changes::{Changes, Target};
 use sluice_config::{Files, Host, Vm, Volume};
@@ -16,7 +18,7 @@ pub(crate) struct State {
 
 /// What a host file is to become.
 pub(crate) struct Proposal {
-    pub(crate) host: Host,
+    pub(crate) host: Arc<Host>,
     /// The volume whose file is made as long as the volume is to be.
     pub(crate) grows: Option<(String, String)>,
     /// Of a request: whom it concerns, how that was, and the changes with it.
@@ -25,7 +27,7 @@ pub(crate) struct Proposal {
 
 impl Proposal {
     /// A host file that nobody asked for at the control socket.
-    pub(crate) fn of(host: Host) -> Proposal {
+    pub(crate) fn of(host: Arc<Host>) -> Proposal {
         Proposal { host, grows: None, asked: None }
     }
 }
@@ -61,6 +63,7 @@ pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result
     };
     let host = state.files.changed(&changes).map_err(|found| Reply::failed(Code::Invalid, found.to_string()))?;
     let before = describe(plane.host(), &target);
+    let host = Arc::new(host);
     Ok(Proposal { host, grows, asked: Some((target, before, changes)) })
 }
 

@@ -93,9 +93,21 @@ impl Changer {
             let control = host.daemon.control.clone();
             let attempts = Vec::new();
             let (helpers, retry_at) = (Arc::default(), Instant::now());
-            let mut thread =
-                Thread { file, format, plane, state, attempts, next: 0, control, retry_at, helpers, events: own, news };
-            thread.begin(Kind::Start(Box::new(host)));
+            let mut thread = Thread {
+                file,
+                format,
+                plane,
+                state,
+                attempts,
+                next: 0,
+                version: 0,
+                control,
+                retry_at,
+                helpers,
+                events: own,
+                news,
+            };
+            thread.begin(Kind::Start(Arc::new(host)));
             thread.run(&inbox);
         })?;
         Ok((Changer { events }, listener))
@@ -138,7 +150,7 @@ fn watch_devices(handle: &Handle, plane: &Plane, events: Sender<Event>) {
 
 /// What is to become of what is served.
 enum Kind {
-    Start(Box<Host>),
+    Start(Arc<Host>),
     Change {
         request: Request,
         reply: oneshot::Sender<Reply>,
@@ -164,6 +176,8 @@ struct Attempt {
     since: Instant,
     found: Found,
     waits: Waits,
+    /// What it comes to, as long as nothing else was changed: the version of the state, and the proposal.
+    proposal: Option<(u64, Proposal)>,
     /// It has waited for the last requests of a volume that had left.
     has_waited: bool,
 }
@@ -175,6 +189,8 @@ struct Thread {
     state: State,
     attempts: Vec<Attempt>,
     next: u64,
+    /// Changes that were made.
+    version: u64,
     /// Where the control socket is.
     control: Option<PathBuf>,
     /// When volumes that are out of service are tried again.
@@ -259,7 +275,7 @@ impl Thread {
         self.next += 1;
         let (number, since) = (self.next, Instant::now());
         let (found, waits) = (Found::default(), Waits::Leaving);
-        let attempt = Attempt { number, kind, since, found, waits, has_waited: false };
+        let attempt = Attempt { number, kind, since, found, waits, proposal: None, has_waited: false };
         match attempt.kind {
             _ if self.attempts.len() >= ATTEMPTS_MAX => {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes wait already; try again when they are over"));
@@ -340,7 +356,8 @@ impl Thread {
 
     /// Makes the change, as far as nothing has to be waited for.
     fn go_on(&mut self, mut attempt: Attempt) {
-        let proposal = match self.propose(&attempt) {
+        let known = attempt.proposal.take().filter(|(version, _)| *version == self.version);
+        let proposal = match known.map_or_else(|| self.propose(&attempt), |(_, proposal)| Ok(proposal)) {
             Ok(proposal) => proposal,
             Err(Refused::Reply(reply)) => return answer(attempt, reply),
             Err(Refused::File(diagnostics)) => return say_wrong(&diagnostics),
@@ -350,6 +367,7 @@ impl Thread {
             Ok(Step::Done(changes)) => self.done(attempt, proposal, changes),
             Ok(Step::Needs(needs)) => {
                 let number = attempt.number;
+                attempt.proposal = Some((self.version, proposal));
                 self.help(attempt, move |subject: &Subject| Event::Found(number, Needs::meet(needs, subject)));
             }
             Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < LEAVING_MAX => {
@@ -375,17 +393,19 @@ impl Thread {
 
     fn propose(&self, attempt: &Attempt) -> Result<Proposal, Refused> {
         match &attempt.kind {
-            Kind::Start(host) => Ok(Proposal::of((**host).clone())),
-            Kind::Retry => Ok(Proposal::of(self.plane.host().clone())),
+            Kind::Start(host) => Ok(Proposal::of(Arc::clone(host))),
+            Kind::Retry => Ok(Proposal::of(Arc::clone(self.plane.host()))),
             Kind::Reload(files) => {
                 let files = files.as_ref().expect("a file is applied when it has been read");
-                files.changed(&self.state.changes).map(Proposal::of).map_err(Refused::File)
+                let host = files.changed(&self.state.changes).map_err(Refused::File)?;
+                Ok(Proposal::of(Arc::new(host)))
             }
             Kind::Change { request, .. } => apply::propose(&self.plane, &self.state, request).map_err(Refused::Reply),
         }
     }
 
     fn done(&mut self, attempt: Attempt, proposal: Proposal, changes: usize) {
+        self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
             tracing::info!(waited_ms, "Waited for the last requests of a volume that was detached");
@@ -463,6 +483,7 @@ mod tests {
             state,
             attempts: Vec::new(),
             next: 0,
+            version: 0,
             control: None,
             retry_at: Instant::now(),
             helpers: Arc::default(),
@@ -475,6 +496,8 @@ mod tests {
         let (reply, plane) = oneshot::channel();
         events.send(Event::End(reply)).unwrap();
         let draining = plane.await.unwrap().drain();
+        // The bound is only for a test that fails.
+        draining.until(Instant::now() + Duration::from_secs(60)).await;
         assert!(draining.is_over(), "there is nothing to drain");
         running.join().unwrap();
     }

@@ -18,6 +18,7 @@
 //! Whatever ends it, the folder with disks and sockets is removed; a signal drops [`perform`] where it waits.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_config::Host;
@@ -174,8 +175,9 @@ pub(crate) async fn perform(pieces: usize, quiet: bool) -> Result<Report, Failur
     Ok(Report { capacity, claims, phases: [phase("noop", noop), phase("mclock", mclock)], promises, buffered, paused })
 }
 
-fn parse(stage: &Stage, scheduler: &str, buffered: bool) -> Result<Host, Failure> {
-    sluice_config::parse("the demo's host file", &stage.host_file(scheduler, buffered)).map_err(Failure::Config)
+fn parse(stage: &Stage, scheduler: &str, buffered: bool) -> Result<Arc<Host>, Failure> {
+    let parsed = sluice_config::parse("the demo's host file", &stage.host_file(scheduler, buffered));
+    parsed.map(Arc::new).map_err(Failure::Config)
 }
 
 /// A plane that serves, and its clients. The clients come first: they leave before what serves them goes.

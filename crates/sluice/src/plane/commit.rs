@@ -18,18 +18,18 @@ use sluice_io::vhost::session;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};
-use super::{Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
+use super::{Changed, Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
 
 /// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How long closing the sources of volumes that have gone may take. A file system that hangs closes them later.
 const CLOSE_MAX: Duration = Duration::from_millis(200);
 
-pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
+pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: Staged) -> Result<usize, PlaneError> {
     let Staged { devices, volumes, missing, resized, grown, listeners, guests } = staged;
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
     let served = super::without(&host, &missing);
-    let edits = edits(&plane.in_service(), &served, &volumes, &resized, &rotational);
+    let edits = edits((&plane.in_service(), &served), vms, &volumes, &resized, &rotational);
     drop(served);
     let edits = refuse_down(plane, edits)?;
     grown.into_iter().for_each(Resized::keep);
@@ -57,7 +57,7 @@ pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<us
         tracing::info!(vm, volume, "Volume is in service again");
     }
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
-    let changed = replace_served(plane, &host, volumes.into_iter().chain(resized));
+    let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
     plane.seats.set_max(host.nbd.connections_max);
     plane.missing = missing;
     plane.host = host;
@@ -89,13 +89,20 @@ fn refuse_down(plane: &Plane, mut edits: Edits) -> Result<Edits, PlaneError> {
 fn replace_served(
     plane: &mut Plane,
     host: &Host,
+    vms: &Changed,
     volumes: impl Iterator<Item = (VolumeName, (Store, Export))>,
 ) -> BTreeSet<VolumeName> {
     let stays = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
     let mut changed = BTreeSet::new();
     let mut closing = Vec::new();
     plane.leaving.retain(|volume| !volume.is_over());
-    for (name, (store, _)) in plane.served.extract_if(.., |name, _| !stays(name)) {
+    let mut left: Vec<VolumeName> = Vec::new();
+    for vm in &vms.0 {
+        let from_here = plane.served.range((vm.clone(), String::new())..).map(|(name, _)| name);
+        left.extend(from_here.take_while(|name| name.0 == *vm).filter(|name| !stays(name)).cloned());
+    }
+    for name in left {
+        let (store, _) = plane.served.remove(&name).expect("it was there a moment ago");
         let export = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
         if let (Store::File { source, .. }, Some(export)) = (&store, export) {
             let socket = export.endpoint.socket().map(Path::to_owned);
@@ -128,24 +135,30 @@ fn close(stores: Vec<Store>) {
     }
 }
 
-/// The VMs with volumes on a device.
-fn on_device<'a>(host: &'a Host, device: &'a str) -> impl Iterator<Item = (&'a String, &'a Vm)> {
-    host.vms.iter().filter(move |(_, vm)| vm.volumes.values().any(|volume| volume.device == device))
+/// Whether a VM has volumes on a device.
+fn is_on(vm: &Vm, device: &str) -> bool {
+    vm.volumes.values().any(|volume| volume.device == device)
 }
 
 type Volumes = BTreeMap<VolumeName, (Store, Export)>;
 
-fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes, rotational: &dyn Fn(&str) -> bool) -> Edits {
+fn edits(
+    (old, new): (&Host, &Host),
+    vms: &Changed,
+    opened: &Volumes,
+    resized: &Volumes,
+    rotational: &dyn Fn(&str) -> bool,
+) -> Edits {
     let mut edits = Edits::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
         if edits.contains_key(device) {
             continue;
         }
         let mut list = Vec::new();
-        leaving(old, new, device, &mut list);
+        leaving(old, new, vms, device, &mut list);
         rescheduling(old, new, device, rotational, &mut list);
-        changing(old, new, device, resized, &mut list);
-        coming(old, new, device, opened, &mut list);
+        changing(old, new, vms, device, resized, &mut list);
+        coming(old, new, vms, device, opened, &mut list);
         edits.insert(device.clone(), list);
     }
     edits
@@ -153,11 +166,11 @@ fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes, rotational
 
 /// A VM of the other file that has volumes on this device there.
 fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
-    host.vms.get(vm).filter(|vm| vm.volumes.values().any(|volume| volume.device == device))
+    host.vms.get(vm).filter(|vm| is_on(vm, device))
 }
 
-fn leaving(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
-    for (name, vm) in on_device(old, device) {
+fn leaving(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<Edit>) {
+    for (name, vm) in vms.of(old).filter(|(_, vm)| is_on(vm, device)) {
         let Some(after) = vm_there(new, device, name) else {
             list.push(Edit::RemoveVm { vm: name.clone() });
             continue;
@@ -181,12 +194,16 @@ fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) 
     }
 }
 
-fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
+fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
     if before.depth != after.depth {
         list.push(Edit::SetDepth(after.depth));
     }
-    for (name, vm) in on_device(new, device) {
+    let window = translate::window(after);
+    // The window is the device's and every VM's on it.
+    let all = window != translate::window(before);
+    let of_changed = vms.of(new).filter(|_| !all);
+    for (name, vm) in of_changed.chain(new.vms.iter().filter(|_| all)).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
         let staying = vm
             .volumes
@@ -196,8 +213,7 @@ fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut 
             .filter(|(volume, now)| known.volumes[*volume].policy != now.policy)
             .map(|(volume, now)| (volume.clone(), now.policy))
             .collect();
-        let window = translate::window(after);
-        if vm.policy != known.policy || window != translate::window(before) || !volumes.is_empty() {
+        if vm.policy != known.policy || all || !volumes.is_empty() {
             list.push(Edit::SetPolicies { vm: name.clone(), policy: vm.policy, window, volumes });
         }
         for volume in vm.volumes.values().filter(|volume| volume.device == device) {
@@ -208,8 +224,8 @@ fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut 
     }
 }
 
-fn coming(old: &Host, new: &Host, device: &str, opened: &Volumes, list: &mut Vec<Edit>) {
-    for (name, vm) in on_device(new, device) {
+fn coming(old: &Host, new: &Host, vms: &Changed, device: &str, opened: &Volumes, list: &mut Vec<Edit>) {
+    for (name, vm) in vms.of(new).filter(|(_, vm)| is_on(vm, device)) {
         if vm_there(old, device, name).is_none() {
             let window = translate::window(&new.devices[device]);
             list.push(Edit::AddVm { vm: name.clone(), policy: vm.policy, window });

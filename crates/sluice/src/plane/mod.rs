@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use sluice_config::Host;
+use sluice_config::{Host, Vm};
 use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
@@ -71,7 +71,7 @@ impl Leaving {
 
 /// Everything that runs for a host file.
 pub(crate) struct Plane {
-    host: Host,
+    host: Arc<Host>,
     devices: BTreeMap<String, Running>,
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
@@ -102,7 +102,7 @@ impl Plane {
     pub(crate) fn new() -> Self {
         let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
         Plane {
-            host: nothing,
+            host: Arc::new(nothing),
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
             leaving: Vec::new(),
@@ -116,13 +116,13 @@ impl Plane {
 
     /// The file that is in force.
     #[must_use]
-    pub(crate) fn host(&self) -> &Host {
+    pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
 
     /// Makes what runs what `host` says, all or nothing, and waits for what that takes. Returns the number of changes to
     /// devices.
-    pub(crate) fn apply(&mut self, host: &Host) -> Result<usize, PlaneError> {
+    pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, PlaneError> {
         let mut found = Found::default();
         loop {
             match self.apply_found(host, None, &mut found)? {
@@ -136,19 +136,20 @@ impl Plane {
     /// was not found and is needed now is returned. The file of the volume `grows` is made as long as that needs.
     pub(crate) fn apply_found(
         &mut self,
-        host: &Host,
+        host: &Arc<Host>,
         grows: Option<&VolumeName>,
         found: &mut Found,
     ) -> Result<Step, PlaneError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
-        let needs = opening::needs(self, &old, host, grows)?;
+        let changed = Changed::between(&old, host);
+        let needs = opening::needs(self, &old, host, &changed, grows)?;
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.beyond(found)));
         }
-        let staged = stage::stage(self, &old, host, &needs, found)?;
+        let staged = stage::stage(self, &old, host, &changed, &needs, found)?;
         drop(old);
-        commit::commit(self, host.clone(), staged).map(Step::Done)
+        commit::commit(self, Arc::clone(host), &changed, staged).map(Step::Done)
     }
 
     /// The file in force without the volumes that are out of service.
@@ -209,6 +210,23 @@ impl Plane {
         drop(self.listeners);
         let devices = self.devices.into_values().map(|running| running.device).collect();
         Draining::begin(devices, self.guests.into_values().collect())
+    }
+}
+
+/// The VMs that are not in both files, or not the same. What a change costs follows from them, not from all.
+struct Changed(BTreeSet<String>);
+
+impl Changed {
+    fn between(old: &Host, new: &Host) -> Changed {
+        let differs = |(name, vm): &(&String, &Vm)| old.vms.get(*name) != Some(vm);
+        let changed = new.vms.iter().filter(differs).map(|(name, _)| name);
+        let left = old.vms.keys().filter(|name| !new.vms.contains_key(*name));
+        Changed(changed.chain(left).cloned().collect())
+    }
+
+    /// Those that a file has.
+    fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
+        self.0.iter().filter_map(|name| host.vms.get_key_value(name))
     }
 }
 

@@ -13,7 +13,7 @@ use sluice_config::{Host, Volume};
 use sluice_io::device::Store;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
-use super::{Leaving, Plane, PlaneError, VolumeName, stage, translate};
+use super::{Changed, Leaving, Plane, PlaneError, VolumeName, stage, translate};
 
 /// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
 /// reload does not wait: who holds a lock then is alive.
@@ -174,7 +174,13 @@ impl Found {
 }
 
 /// What `host` needs. `old` is what is served; the file of the volume `grows` may be made longer.
-pub(super) fn needs(plane: &Plane, old: &Host, host: &Host, grows: Option<&VolumeName>) -> Result<Needs, PlaneError> {
+pub(super) fn needs(
+    plane: &Plane,
+    old: &Host,
+    host: &Host,
+    changed: &Changed,
+    grows: Option<&VolumeName>,
+) -> Result<Needs, PlaneError> {
     let is_start = plane.devices.is_empty();
     let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
     for (name, device) in &host.devices {
@@ -185,7 +191,7 @@ pub(super) fn needs(plane: &Plane, old: &Host, host: &Host, grows: Option<&Volum
         }
     }
     let mut served = None;
-    for (vm, spec) in &host.vms {
+    for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
             let known = before.and_then(|vm| vm.volumes.get(name));

@@ -11,7 +11,7 @@ use sluice_io::source::DiskSet;
 use sluice_io::vhost::listener::VhostListener;
 
 use super::opening::{Found, Needs, Opened, Opening, Resized};
-use super::{Plane, PlaneError, Running, VolumeName, translate};
+use super::{Changed, Plane, PlaneError, Running, VolumeName, translate};
 
 /// What is ready to be put into force.
 pub(super) struct Staged {
@@ -34,16 +34,17 @@ pub(super) fn stage(
     plane: &Plane,
     old: &Host,
     host: &Host,
+    changed: &Changed,
     needs: &Needs,
     found: &mut Found,
 ) -> Result<Staged, PlaneError> {
     let devices = start_devices(plane, host, found)?;
     let mut grown = Vec::new();
-    let resized = resize_volumes(plane, old, host, found, &mut grown)?;
+    let resized = resize_volumes(plane, (old, host), changed, found, &mut grown)?;
     let mut missing = BTreeSet::new();
-    let volumes = open_volumes(plane, old, host, &devices, needs, found, &mut missing)?;
-    let listeners = listen(plane, host)?;
-    let guests = listen_to_guests(plane, host)?;
+    let volumes = open_volumes(plane, (old, host), changed, (&devices, needs), found, &mut missing)?;
+    let listeners = listen(plane, host, changed)?;
+    let guests = listen_to_guests(plane, host, changed)?;
     Ok(Staged { devices, volumes, missing, resized, grown, listeners, guests })
 }
 
@@ -99,13 +100,13 @@ pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
 /// Volumes that stay and have another size in the file.
 fn resize_volumes(
     plane: &Plane,
-    old: &Host,
-    host: &Host,
+    (old, host): (&Host, &Host),
+    changed: &Changed,
     found: &mut Found,
     grown: &mut Vec<Resized>,
 ) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
     let mut resized = BTreeMap::new();
-    for (vm, spec) in &host.vms {
+    for (vm, spec) in changed.of(host) {
         for (name, new) in &spec.volumes {
             let before = old.vms.get(vm).and_then(|vm| vm.volumes.get(name));
             if before.is_some_and(|before| before.size != new.size && stays(Some(before), new)) {
@@ -149,16 +150,15 @@ fn resize(
 /// Volumes that are new, or lie somewhere else now. What its tolerance covers is added to `missing`.
 fn open_volumes(
     plane: &Plane,
-    old: &Host,
-    host: &Host,
-    started: &BTreeMap<String, Running>,
-    needs: &Needs,
+    (old, host): (&Host, &Host),
+    changed: &Changed,
+    (started, needs): (&BTreeMap<String, Running>, &Needs),
     found: &mut Found,
     missing: &mut BTreeSet<VolumeName>,
 ) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
     let mut opened = BTreeMap::new();
     let openings: BTreeMap<&VolumeName, &Opening> = needs.volumes.iter().map(|need| (&need.name, need)).collect();
-    for (vm, spec) in &host.vms {
+    for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
             if stays(before.and_then(|vm| vm.volumes.get(name)), volume) {
@@ -204,9 +204,13 @@ fn store(vm: &str, volume: &Volume, running: &Running, opened: Opened) -> Result
     Ok(Store::File { source: Arc::new(source), extents })
 }
 
-fn listen_to_guests(plane: &Plane, host: &Host) -> Result<BTreeMap<String, VhostListener>, PlaneError> {
+fn listen_to_guests(
+    plane: &Plane,
+    host: &Host,
+    changed: &Changed,
+) -> Result<BTreeMap<String, VhostListener>, PlaneError> {
     let mut listeners = BTreeMap::new();
-    for endpoint in new_endpoints(plane, host, |volume| volume.export.protocol != Protocol::Nbd) {
+    for endpoint in new_endpoints(plane, host, changed, |volume| volume.export.protocol != Protocol::Nbd) {
         let endpoint = translate::endpoint(endpoint);
         let name = endpoint.to_string();
         match plane.guests.get(&name) {
@@ -218,9 +222,9 @@ fn listen_to_guests(plane: &Plane, host: &Host) -> Result<BTreeMap<String, Vhost
     Ok(listeners)
 }
 
-fn listen(plane: &Plane, host: &Host) -> Result<BTreeMap<String, Listener>, PlaneError> {
+fn listen(plane: &Plane, host: &Host, changed: &Changed) -> Result<BTreeMap<String, Listener>, PlaneError> {
     let mut listeners = BTreeMap::new();
-    let own = new_endpoints(plane, host, |volume| volume.export.protocol == Protocol::Nbd);
+    let own = new_endpoints(plane, host, changed, |volume| volume.export.protocol == Protocol::Nbd);
     for endpoint in own.chain(&host.nbd.endpoints) {
         let endpoint = translate::endpoint(endpoint);
         let name = endpoint.to_string();
@@ -238,9 +242,10 @@ fn listen(plane: &Plane, host: &Host) -> Result<BTreeMap<String, Listener>, Plan
 fn new_endpoints<'a>(
     plane: &'a Plane,
     host: &'a Host,
+    changed: &'a Changed,
     of: impl Fn(&Volume) -> bool,
 ) -> impl Iterator<Item = &'a Endpoint> {
-    let volumes = host.vms.iter().flat_map(|(vm, spec)| {
+    let volumes = changed.of(host).flat_map(|(vm, spec)| {
         let before = plane.host.vms.get(vm);
         spec.volumes.iter().map(move |(name, volume)| (before.and_then(|vm| vm.volumes.get(name)), volume))
     });

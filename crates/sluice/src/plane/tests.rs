@@ -10,8 +10,8 @@ use super::*;
 /// Failures in a row after which a device stays down.
 const FAILURES: usize = 7;
 
-fn host(text: &str) -> Host {
-    sluice_config::parse("a test's host file", text).unwrap_or_else(|found| panic!("{found}"))
+fn host(text: &str) -> Arc<Host> {
+    Arc::new(sluice_config::parse("a test's host file", text).unwrap_or_else(|found| panic!("{found}")))
 }
 
 fn fails(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
