@@ -169,7 +169,7 @@ impl Device {
         self.life.health()
     }
 
-    /// Applies changes between two turns; waits until it has happened, for at most [`EDIT_MAX`].
+    /// Applies changes between two turns; waits until it has happened, for at most 5 s.
     pub fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
         let (reply, answer) = channel();
         let stopped = || EditError::Stopped(self.name.clone());
