@@ -9,6 +9,7 @@
 
 mod accuracy;
 mod contest;
+mod control;
 mod core;
 mod fio;
 mod load;
@@ -47,6 +48,8 @@ enum What {
     Vhost(vhost::Options),
     /// How many requests per second the simulator gets through.
     Sim,
+    /// What a change costs on a host with many VMs, and the start.
+    Control(control::Options),
     /// Whether VMs get what they are promised, beside what else limits and shares.
     Accuracy(accuracy::Options),
 }
@@ -62,6 +65,7 @@ impl Verb for Bench {
             What::Core(options) => core::run(options, self.quick)?,
             What::Nbd(options) => nbd::run(options, self.quick)?,
             What::Vhost(options) => vhost::run(options, self.quick)?,
+            What::Control(options) => control::run(options, self.quick)?,
             What::Sim => sim::run(self.quick)?,
             What::Accuracy(options) => accuracy::run(options, self.quick)?,
         };

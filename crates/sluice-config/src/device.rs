@@ -11,7 +11,7 @@ use crate::model::{Backend, Delay, DelayTime, Device, Window};
 use crate::quantity::{at_reference, cost_of};
 use crate::reader::{Reader, one_of};
 use crate::source::Place;
-use crate::tree::{Node, Table, Value};
+use crate::tree::{Node, Value};
 
 /// A device, and what the checks across the file need to know.
 pub(crate) struct DeviceDraft {
@@ -218,14 +218,14 @@ pub(crate) fn read_scheduler(
 /// all together.
 fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node, facts: &Facts) -> ParamTable {
     let title = format!("{}: {}", reader.whose, scheduler.name);
-    let Value::Table(Table { entries, .. }) = &node.value else {
+    let Value::Table(table) = &node.value else {
         let hint = format!("write a table, [device.NAME.{}]", scheduler.name);
         reader.report.error(node.place, format!("{title} must be a table, not {}", node.value.words()), hint);
         return ParamTable::new();
     };
     let before = reader.report.errors();
     let mut params = ParamTable::new();
-    for (name, node) in entries {
+    for (name, node) in &table.entries {
         let Some(known) = scheduler.parameters.iter().find(|known| known.name == name) else {
             let names = || scheduler.parameters.iter().map(|known| known.name);
             let hint = match (reader.report.suggest(name, names()), names().next()) {

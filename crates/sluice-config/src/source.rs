@@ -1,6 +1,7 @@
 //! The texts that were read, and places in them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A stretch of one of the files; the file is a number, so that a place is cheap to keep with every value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -24,9 +25,9 @@ pub(crate) struct Position {
 
 /// Every file that was read, in the order in which they override each other.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Sources(Vec<Source>);
+pub(crate) struct Sources(Vec<Arc<Source>>);
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Source {
     name: String,
     text: String,
@@ -66,7 +67,7 @@ impl Sources {
     pub(crate) fn add(&mut self, name: &str, text: String) -> u32 {
         let file = self.next();
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        self.0.push(Source { name: name.to_owned(), text, line_starts });
+        self.0.push(Arc::new(Source { name: name.to_owned(), text, line_starts }));
         file
     }
 

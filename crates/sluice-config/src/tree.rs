@@ -4,6 +4,7 @@
 //! what `{ mean = "4ms" }` replaces is gone. A key of a table written as `[...]` or with dots is replaced alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -28,7 +29,8 @@ pub(crate) enum Value {
     Bool(bool),
     Date,
     List(Vec<Node>),
-    Table(Table),
+    /// Shared, so that a change is laid over a copy of the files that has what did not change in common with them.
+    Table(Arc<Table>),
 }
 
 #[derive(Debug, Clone, Default)]
@@ -80,7 +82,7 @@ impl Table {
         let mut table = self;
         for key in above {
             let Some(Node { value: Value::Table(inner), .. }) = table.entries.get_mut(*key) else { return };
-            table = inner;
+            table = Arc::make_mut(inner);
         }
         table.entries.remove(*last);
     }
@@ -91,11 +93,11 @@ impl Table {
         let Some((last, above)) = path.split_last() else { return false };
         let mut table = self;
         for key in above {
-            let new = || Node { key: node.key, place: node.place, value: Value::Table(Table::default()) };
+            let new = || Node { key: node.key, place: node.place, value: Value::Table(Arc::default()) };
             let Value::Table(inner) = &mut table.entries.entry((*key).to_owned()).or_insert_with(new).value else {
                 return false;
             };
-            table = inner;
+            table = Arc::make_mut(inner);
         }
         table.entries.insert((*last).to_owned(), node);
         true
@@ -111,7 +113,9 @@ impl Table {
     pub(crate) fn merge(&mut self, later: Table) {
         for (name, node) in later.entries {
             match (self.entries.get_mut(&name).map(|known| &mut known.value), node.value) {
-                (Some(Value::Table(known)), Value::Table(table)) if !table.inline => known.merge(table),
+                (Some(Value::Table(known)), Value::Table(table)) if !table.inline => {
+                    Arc::make_mut(known).merge(Arc::unwrap_or_clone(table));
+                }
                 (_, value) => {
                     self.entries.insert(name, Node { value, ..node });
                 }
@@ -127,7 +131,7 @@ fn node(file: u32, text: &str, key: std::ops::Range<usize>, value: &Spanned<DeVa
     let (place, value) = match value.get_ref() {
         DeValue::Table(table) => {
             let place = if inline { Place::new(file, span) } else { key };
-            (place, Value::Table(Table { inline, ..Table::from_toml(file, text, table) }))
+            (place, Value::Table(Arc::new(Table { inline, ..Table::from_toml(file, text, table) })))
         }
         DeValue::Array(items) => {
             let items = items.iter().map(|item| node(file, text, item.span(), item)).collect();

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -25,12 +26,14 @@ struct SlotLog {
     ended: Receiver<()>,
 }
 
-/// Opens the file to append to it. What is written goes there later; an error of the file is reported by a later write.
+/// Opens the file to append to it; a pipe that nobody reads is refused, and not waited for. What is written goes there later; an error of the file is reported by a later write.
 ///
 /// # Errors
 /// If the file cannot be opened, or there is no thread.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
-    let file = File::options().create(true).append(true).open(path)?;
+    let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
     Ok(Box::new(BufWriter::with_capacity(PIECE, SlotLog::start(file)?)))
 }
 

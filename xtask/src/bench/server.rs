@@ -92,7 +92,8 @@ impl Drop for Server {
     }
 }
 
-fn sluice_binary() -> PathBuf {
+/// Our daemon.
+pub(super) fn sluice_binary() -> PathBuf {
     // The daemon is built into the folder from which this program runs.
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(|folder| folder.join("sluice"));

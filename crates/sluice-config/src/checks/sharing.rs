@@ -3,7 +3,7 @@
 //! behind the files, is told what is wrong with itself.
 
 use core::net::SocketAddr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::Draft;
@@ -40,7 +40,7 @@ fn check_endpoints(draft: &Draft, report: &Report) {
     let control = draft.control.iter().map(|(endpoint, place)| ("[daemon] control".to_owned(), endpoint, *place));
     let own = volumes(draft).filter(|volume| !volume.export.broken);
     let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
-    let mut sockets: BTreeMap<&Path, String> = BTreeMap::new();
+    let mut sockets: HashMap<&Path, String> = HashMap::new();
     let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
     let mut own: Vec<_> = own.collect();
     own.sort_by_key(|(_, _, place)| *place);
@@ -86,12 +86,18 @@ fn check_names(draft: &Draft, report: &Report) {
 
 /// Bytes of one source in two volumes, one of which may write.
 fn check_ranges(draft: &Draft, report: &Report) {
-    let mut sources: BTreeMap<&Path, Vec<&VolumeDraft>> = BTreeMap::new();
+    // Looked up by hash, which is cheaper than comparing long paths part by part; gone through as they come.
+    let mut numbers: HashMap<&Path, usize> = HashMap::new();
+    let mut sources: Vec<(&Path, Vec<&VolumeDraft>)> = Vec::new();
     for volume in volumes(draft).filter(|volume| !volume.broken) {
         let device = draft.devices.get(&volume.volume.device);
         let is_stored = device.is_some_and(|draft| draft.device.backend == Backend::Direct);
         if let Some(path) = volume.volume.source.as_deref().filter(|_| is_stored) {
-            sources.entry(path).or_default().push(volume);
+            let number = *numbers.entry(path).or_insert(sources.len());
+            if number == sources.len() {
+                sources.push((path, Vec::new()));
+            }
+            sources[number].1.push(volume);
         }
     }
     for (path, mut on_path) in sources {

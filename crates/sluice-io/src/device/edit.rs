@@ -3,7 +3,8 @@
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::device::nbd::Connection;
-use crate::device::spec::{Arrived, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
+use crate::device::slow::Question;
+use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::device::turn::{Ending, Held, Loop, Vm};
 use crate::device::work::{Volume, VolumeStore};
 use crate::nbd::export::Export;
@@ -176,8 +177,11 @@ impl Loop {
         let volume = self.backend.volumes.remove(index);
         self.vms[volume.vm].volumes -= 1;
         self.look_at_line(volume.vm);
-        if let VolumeStore::File { file, .. } = volume.store {
+        if let VolumeStore::File { file, source, .. } = volume.store {
             self.backend.files.close(file);
+            if source.is_buffered() {
+                let _ = self.backend.slow.send(Question::Close(source));
+            }
         }
         self.remove_left_vm(volume.vm);
     }
@@ -236,17 +240,21 @@ impl Loop {
         });
         Snapshot {
             device: self.device.clone(),
+            health: Health::Serving,
             queued: self.gate.queued(),
             in_flight: self.gate.in_flight(),
             connections: (self.connections.len() + self.sessions.len()) as u64,
             turns: self.turns,
             restarts: self.restarts,
+            stale_messages: self.stale_messages,
             vms: vms.collect(),
         }
     }
 
     /// What must be applied to an empty loop so that it serves the same.
     pub(super) fn describe(&self) -> Vec<Edit> {
+        #[cfg(test)]
+        assert!(!self.broken, "asked to panic by a test");
         let mut edits = vec![Edit::SetDepth(self.gate.settings().depth)];
         if let Some((scheduler, merging)) = self.scheduler.clone() {
             edits.push(Edit::SetScheduler { scheduler, merging });

@@ -2,10 +2,12 @@
 //!
 //! For control alone; no request of a VM passes here.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -20,7 +22,9 @@ pub(super) struct Mailbox {
 
 /// The device thread's side.
 pub(super) struct Inbox {
-    pub(super) receiver: Receiver<Message>,
+    receiver: Receiver<Message>,
+    /// What came while nothing was served, in order. The pauses of a restart are short and only control comes here.
+    early: VecDeque<Message>,
     pub(super) bell: Arc<OwnedFd>,
 }
 
@@ -32,7 +36,26 @@ pub(super) struct Gone;
 pub(super) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
     let (sender, receiver) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-    Ok((Mailbox { sender, bell: Arc::clone(&bell) }, Inbox { receiver, bell }))
+    Ok((Mailbox { sender, bell: Arc::clone(&bell) }, Inbox { receiver, early: VecDeque::new(), bell }))
+}
+
+impl Inbox {
+    /// The next message, if one is there.
+    pub(super) fn next(&mut self) -> Option<Message> {
+        self.early.pop_front().or_else(|| self.receiver.try_recv().ok())
+    }
+
+    /// Waits so long, while nothing is served; `true`: the thread is to end. Everything else is kept for [`Inbox::next`].
+    pub(super) fn is_told_to_end_within(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        loop {
+            match self.receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Message::Stop | Message::Drain) | Err(RecvTimeoutError::Disconnected) => return true,
+                Ok(message) => self.early.push_back(message),
+                Err(RecvTimeoutError::Timeout) => return false,
+            }
+        }
+    }
 }
 
 impl Mailbox {

@@ -13,13 +13,16 @@
 //! its sockets are not read. A client that does not take its replies fills its own VM's window and nobody else's.
 //!
 //! Panic wall: a panic in the loop ends its connections, waits until the kernel has let go of all memory, builds the gate
-//! anew from the same specification, and goes on. Other devices do not notice.
+//! anew from the same specification, and goes on. Other devices do not notice. One that fails again and again goes down.
 
 use std::io;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crate::device::mailbox::Mailbox;
+use crate::device::wall::Life;
 
 mod edit;
 mod lost;
@@ -37,9 +40,11 @@ mod wall;
 mod work;
 mod zeroes;
 
-pub(crate) use vhost::SessionMessage;
+pub(crate) use vhost::{SessionChange, SessionHandle, SessionMessage};
 
-pub use spec::{Arrived, DeviceSpec, Edit, EditError, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window};
+pub use spec::{
+    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window,
+};
 
 /// What an event of the ring belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,30 +100,68 @@ enum Message {
     /// The kernel takes no operation for the disk until it is told to go on.
     #[cfg(test)]
     HoldWork(bool),
+    /// Panics, and again when the state is looked at.
+    #[cfg(test)]
+    PanicTwice,
     /// File systems make zeroes this many times more, and refuse afterwards.
     #[cfg(test)]
     RefuseZeroing(u32),
 }
 
+/// How long a device thread may take to answer: it is asked between two turns of its loop.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long it may take to make a change. It makes it later then, in order.
+const EDIT_MAX: Duration = Duration::from_secs(5);
+
 /// The handle of a running device thread. Dropping it stops the thread without draining.
 pub struct Device {
     name: String,
     mailbox: Mailbox,
+    life: Arc<Life>,
     /// Its last word is what it did until its end.
     thread: Option<JoinHandle<Option<Snapshot>>>,
+}
+
+/// A question that a device thread has not answered yet.
+pub struct Asked {
+    name: String,
+    life: Arc<Life>,
+    answer: Option<Receiver<Snapshot>>,
+}
+
+impl Asked {
+    /// The answer, if it comes until then; else what can be seen without it.
+    #[must_use]
+    pub fn until(self, deadline: Instant) -> Snapshot {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let answer = self.answer.and_then(|answer| answer.recv_timeout(left).ok());
+        answer.unwrap_or_else(|| {
+            let health = match self.life.health() {
+                Health::Serving => Health::Silent,
+                other => other,
+            };
+            Snapshot { restarts: self.life.restarts(), ..Snapshot::unknown(self.name, health) }
+        })
+    }
 }
 
 impl Device {
     /// Starts the thread. Errors of the ring and of the scheduler's parameters are reported here.
     pub fn start(spec: DeviceSpec) -> io::Result<Device> {
+        Device::start_watched(spec, Box::new(|| ()))
+    }
+
+    /// As [`Device::start`]. `went_down` is called, on the device's thread, when it has failed for good.
+    pub fn start_watched(spec: DeviceSpec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
         let (mailbox, inbox) = mailbox::mailbox()?;
         let (started, starting) = channel();
         let name = spec.name.clone();
-        let own = mailbox.clone();
+        let life = Arc::new(Life::new(went_down));
+        let (own, lives) = (mailbox.clone(), Arc::clone(&life));
         let builder = thread::Builder::new().name(format!("dev-{name}"));
-        let thread = builder.spawn(move || wall::run(&spec, &own, &inbox, &started))?;
+        let thread = builder.spawn(move || wall::run(&spec, &own, inbox, &started, &lives))?;
         starting.recv().map_err(|_| io::Error::other("The device thread ended before it began"))??;
-        Ok(Device { name, mailbox, thread: Some(thread) })
+        Ok(Device { name, mailbox, life, thread: Some(thread) })
     }
 
     /// As in the host file.
@@ -127,12 +170,21 @@ impl Device {
         &self.name
     }
 
-    /// Applies changes between two turns; waits until it has happened.
+    /// Whether it serves, as far as can be seen without asking its thread.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.life.health()
+    }
+
+    /// Applies changes between two turns; waits until it has happened, for at most 5 s.
     pub fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
         let (reply, answer) = channel();
         let stopped = || EditError::Stopped(self.name.clone());
         self.mailbox.send(Message::Edit(edits, reply)).map_err(|_| stopped())?;
-        answer.recv().map_err(|_| stopped())?
+        answer.recv_timeout(EDIT_MAX).map_err(|error| match error {
+            RecvTimeoutError::Timeout => EditError::Silent(self.name.clone()),
+            RecvTimeoutError::Disconnected => stopped(),
+        })?
     }
 
     /// A way to hand over clients, for other threads.
@@ -141,12 +193,19 @@ impl Device {
         Door { mailbox: self.mailbox.clone() }
     }
 
-    /// What it does at the moment.
+    /// Asks what it does at the moment.
+    #[must_use]
+    pub fn ask(&self) -> Asked {
+        let (reply, answer) = channel();
+        let sent = self.mailbox.send(Message::Snapshot(reply));
+        Asked { name: self.name.clone(), life: Arc::clone(&self.life), answer: sent.is_ok().then_some(answer) }
+    }
+
+    /// What it does at the moment; `None` if it does not answer, which a serving device does.
     #[must_use]
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let (reply, answer) = channel();
-        self.mailbox.send(Message::Snapshot(reply)).ok()?;
-        answer.recv().ok()
+        let snapshot = self.ask().until(Instant::now() + ANSWER_MAX);
+        (snapshot.health == Health::Serving).then_some(snapshot)
     }
 
     /// Asks it to read no more and to end when every request has been answered.
@@ -154,10 +213,30 @@ impl Device {
         let _ = self.mailbox.send(Message::Drain);
     }
 
-    /// Whether it has ended.
+    /// Asks it to end now. What waits is not served; what is at the disk ends there, and the thread waits for it.
+    pub fn tell_to_stop(&self) {
+        let _ = self.mailbox.send(Message::Stop);
+    }
+
+    /// Whether its thread has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it now and waits for it, for at most so long: requests at a disk that hangs end when that answers, and its thread
+    /// waits for them. Returns whether it has ended.
+    pub fn stop_within(mut self, patience: Duration) -> bool {
+        self.tell_to_stop();
+        let until = Instant::now() + patience;
+        while !self.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let ended = self.is_finished();
+        if !ended {
+            drop(self.thread.take());
+        }
+        ended
     }
 
     /// Ends it now, unless it has ended, and waits for it. What it did until then; nothing if it had failed for good.
@@ -165,8 +244,14 @@ impl Device {
         self.end()
     }
 
+    /// Does not wait for its end: the process ends first. What the kernel still works on it finishes without it.
+    pub fn abandon(mut self) {
+        self.tell_to_stop();
+        drop(self.thread.take());
+    }
+
     fn end(&mut self) -> Option<Snapshot> {
-        let _ = self.mailbox.send(Message::Stop);
+        self.tell_to_stop();
         self.thread.take()?.join().ok().flatten()
     }
 }

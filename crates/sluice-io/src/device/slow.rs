@@ -47,6 +47,8 @@ pub(super) enum Question {
         /// Of the device, not of the volume.
         part: ByteRange,
     },
+    /// Nothing: the last one who has it closes it, and a block device is written back then.
+    Close(Arc<Source>),
 }
 
 /// An answer.
@@ -108,6 +110,10 @@ fn answer(questions: &Receiver<Question>, life: u64, mailbox: &Mailbox) {
             Question::Discard { slot, source, part } => {
                 let result = discard(&source, part);
                 Answer::Discard { slot, result }
+            }
+            Question::Close(source) => {
+                drop(source);
+                continue;
             }
         };
         if mailbox.send(Message::Answer(life, answer)).is_err() {

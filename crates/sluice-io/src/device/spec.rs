@@ -186,6 +186,9 @@ pub enum EditError {
     /// The thread has ended.
     #[error("Device {0} has stopped")]
     Stopped(String),
+    /// The thread has not answered in time; it makes the change when it goes on.
+    #[error("Device {0} does not answer")]
+    Silent(String),
 }
 
 /// A client that has finished its handshake.
@@ -204,11 +207,43 @@ pub struct Arrived {
     pub seat: Box<dyn Send>,
 }
 
+/// Whether a device serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Health {
+    /// Its thread runs.
+    Serving,
+    /// Its thread has failed: it waits for the kernel to finish requests, or for its restart.
+    Restarting,
+    /// Its thread runs and has not answered in time.
+    Silent,
+    /// Its thread has failed too often, or could not be restarted.
+    Down,
+    /// Its thread was told to end, and has.
+    Ended,
+}
+
+impl Health {
+    /// As programs read it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::Serving => "serving",
+            Health::Restarting => "restarting",
+            Health::Silent => "silent",
+            Health::Down => "down",
+            Health::Ended => "ended",
+        }
+    }
+}
+
 /// The state of a device at one moment.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// As in the host file.
     pub device: String,
+    /// Whether it serves. Of one that does not, nothing else is known but the restarts.
+    pub health: Health,
     /// Requests (pieces) waiting in the gate.
     pub queued: u64,
     /// Requests (pieces) at the device.
@@ -219,8 +254,28 @@ pub struct Snapshot {
     pub turns: u64,
     /// Times that the thread had to be restarted after a panic.
     pub restarts: u64,
+    /// Messages of VMMs' sessions that came after the session had ended here, and were refused.
+    pub stale_messages: u64,
     /// By VM.
     pub vms: Vec<VmSnapshot>,
+}
+
+impl Snapshot {
+    /// Of a device of which nothing is known but how it is.
+    #[must_use]
+    pub fn unknown(device: String, health: Health) -> Self {
+        Snapshot {
+            device,
+            health,
+            queued: 0,
+            in_flight: 0,
+            connections: 0,
+            turns: 0,
+            restarts: 0,
+            stale_messages: 0,
+            vms: Vec::new(),
+        }
+    }
 }
 
 /// One VM of it.

@@ -3,7 +3,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use sluice_sched::scheduler::Facts;
 use sluice_sched::{GateSettings, Kind, Policy, schedulers};
@@ -19,14 +18,18 @@ use crate::source::{Loss, Source, SourceSpec};
 
 mod zeroes;
 
-fn device(delay: Option<DelaySpec>) -> Device {
+fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
         facts: Facts::default(),
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None }).unwrap()
+    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None }
+}
+
+fn device(delay: Option<DelaySpec>) -> Device {
+    Device::start(spec(delay)).unwrap()
 }
 
 fn export(size_bytes: u64) -> Export {
@@ -277,6 +280,67 @@ fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
     let mut client = connect(&device, 1 << 20);
     assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
     assert_eq!(device.snapshot().unwrap().restarts, 1);
+}
+
+/// A device, and what comes when it goes down.
+fn watched() -> (Device, std::sync::mpsc::Receiver<()>) {
+    let (sender, receiver) = channel();
+    let went_down = Box::new(move || sender.send(()).unwrap());
+    (Device::start_watched(spec(None), went_down).unwrap(), receiver)
+}
+
+/// The bound is only for a test that fails.
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    (0..7).for_each(|_| device.mailbox.leave(Message::Panic));
+    device.mailbox.ring();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+    let seen = device.ask().until(Instant::now() + LONG);
+    assert_eq!((seen.health, seen.restarts, seen.device.as_str()), (Health::Down, 6, "d"));
+    assert!(device.snapshot().is_none());
+    assert_eq!(device.edit(vec![]), Err(EditError::Stopped("d".to_owned())));
+    assert!(device.stop().is_none());
+}
+
+#[test]
+fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    // The second failure is followed by a pause.
+    (0..3).for_each(|_| device.mailbox.leave(Message::Panic));
+    device.mailbox.ring();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.restarts, snapshot.vms.len()), (3, 0));
+}
+
+#[test]
+fn a_thread_that_could_not_say_what_it_served_was_gone_without_a_word() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.mailbox.send(Message::PanicTwice).unwrap();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+}
+
+#[test]
+fn a_thread_that_failed_while_it_drained_was_started_anew() {
+    for ending in [Message::Drain, Message::Stop] {
+        let (device, went_down) = watched();
+        device.mailbox.leave(ending);
+        device.mailbox.leave(Message::Panic);
+        device.mailbox.ring();
+        while !device.is_finished() {
+            thread::yield_now();
+        }
+        assert_eq!(device.health(), Health::Ended);
+        assert!(went_down.try_recv().is_err(), "it has ended because it was told to");
+    }
 }
 
 #[test]

@@ -119,6 +119,10 @@ pub(super) struct Loop {
     pub(super) ending: Ending,
     pub(super) turns: u64,
     pub(super) restarts: u64,
+    /// Messages of sessions that had ended, which were refused.
+    pub(super) stale_messages: u64,
+    #[cfg(test)]
+    pub(super) broken: bool,
     bell: Box<u64>,
     wake: Option<Instant>,
     /// When clients that owe data are looked at; nothing while no client does.
@@ -151,6 +155,9 @@ impl Loop {
             ending: Ending::No,
             turns: 0,
             restarts,
+            stale_messages: 0,
+            #[cfg(test)]
+            broken: false,
             bell: Box::new(0),
             wake: None,
             look_at_data: None,
@@ -158,7 +165,7 @@ impl Loop {
     }
 
     /// Serves until it is told to end.
-    pub(super) fn run(&mut self, inbox: &Inbox) -> io::Result<()> {
+    pub(super) fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox);
         while !self.is_over() {
@@ -212,11 +219,11 @@ impl Loop {
         unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Bell, 0))) };
     }
 
-    fn event(&mut self, now: Instant, event: Event, inbox: &Inbox) {
+    fn event(&mut self, now: Instant, event: Event, inbox: &mut Inbox) {
         let (tag, index) = untag(event.user_data);
         match tag {
             Tag::Bell => {
-                while let Ok(message) = inbox.receiver.try_recv() {
+                while let Some(message) = inbox.next() {
                     self.message(now, message);
                 }
                 self.listen(inbox);
@@ -333,6 +340,11 @@ impl Loop {
             Message::RefuseSubmits(times) => self.backend.ring.faults.refused = times,
             #[cfg(test)]
             Message::HoldWork(holding) => self.backend.ring.faults.holding = holding,
+            #[cfg(test)]
+            Message::PanicTwice => {
+                self.broken = true;
+                panic!("asked to panic by a test");
+            }
             #[cfg(test)]
             Message::RefuseZeroing(after) => self.backend.zeroing_left.set(Some(after)),
         }

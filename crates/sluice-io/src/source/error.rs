@@ -180,6 +180,14 @@ pub enum SourceError {
     },
 }
 
+impl SourceError {
+    /// Whether the bytes are held by what is left of a process: requests in the kernel, which end when their disk answers.
+    #[must_use]
+    pub fn is_left_behind(&self) -> bool {
+        matches!(self, SourceError::Busy { holder, .. } if holder.is_dying())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,8 @@ pub enum Holder {
         /// Its command name, empty when it cannot be read.
         name: String,
     },
+    /// No process: requests in the kernel, of one that is gone.
+    Gone,
     /// No process that can be seen from here.
     Unknown,
 }
@@ -45,12 +47,49 @@ impl Holder {
         let Ok(processes) = fs::read_dir("/proc") else {
             return Self::Unknown;
         };
-        let holder = processes
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-            .find(|pid| has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), &file, start));
-        holder.map_or(Self::Unknown, Self::by_pid)
+        let mut all_seen = true;
+        for pid in processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            match has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), &file, start) {
+                Ok(true) => return Self::by_pid(pid),
+                Ok(false) => {}
+                // It has ended meanwhile, or is about to.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+                // What even root may not look at in a container is its supervisor, which has no disks open.
+                Err(_) => all_seen &= rustix::process::geteuid().is_root(),
+            }
+        }
+        if all_seen { Self::Gone } else { Self::Unknown }
     }
+
+    /// Whether nobody is left who could give the lock back but the kernel: no process has it, or one that has been killed
+    /// and waits for its requests.
+    pub(super) fn is_dying(&self) -> bool {
+        match self {
+            Self::ThisProcess | Self::Unknown => false,
+            Self::Gone => true,
+            Self::Process { pid, .. } => is_dying(*pid),
+        }
+    }
+}
+
+/// Whether a process ends: it is a zombie, all its threads exit, or it has been sent SIGKILL.
+fn is_dying(pid: u32) -> bool {
+    /// Linux: the task is being shut down.
+    const PF_EXITING: u64 = 4;
+    const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let of = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or_default();
+    let pending = |key| u64::from_str_radix(of(key), 16).unwrap_or(0);
+    let killed = (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0;
+    let ended = matches!(of("State:").chars().next(), None | Some('Z' | 'X'));
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let exits = |stat: String| {
+        // The name in parentheses may hold anything.
+        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & PF_EXITING != 0)
+    };
+    let stats = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    killed || ended || stats.into_iter().all(exits)
 }
 
 impl fmt::Display for Holder {
@@ -59,6 +98,7 @@ impl fmt::Display for Holder {
             Self::ThisProcess => f.write_str("another volume of this daemon"),
             Self::Process { pid, name } if name.is_empty() => write!(f, "process {pid}"),
             Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
+            Self::Gone => f.write_str("requests of a process that is gone"),
             Self::Unknown => {
                 f.write_str("another process or volume (none to be seen: perhaps requests of a process that is gone)")
             }
@@ -66,14 +106,9 @@ impl fmt::Display for Holder {
     }
 }
 
-fn has_lock(fdinfo: &Path, file: &str, start: u64) -> bool {
-    let Ok(descriptors) = fs::read_dir(fdinfo) else {
-        return false;
-    };
-    descriptors
-        .flatten()
-        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
-        .any(|text| text.lines().any(|line| is_lock(line, file, start)))
+fn has_lock(fdinfo: &Path, file: &str, start: u64) -> std::io::Result<bool> {
+    let texts = fs::read_dir(fdinfo)?.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    Ok(texts.into_iter().any(|text| text.lines().any(|line| is_lock(line, file, start))))
 }
 
 /// Whether a line reads like `lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:1234 0 4095` for this file and start.
@@ -104,6 +139,18 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(is_lock(line, file, 4096), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn who_has_been_killed_is_dying_and_who_runs_is_not() {
+        assert!(!Holder::by_pid(std::process::id()).is_dying());
+        assert!(!is_dying(std::process::id()));
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(!is_dying(child.id()));
+        child.kill().unwrap();
+        assert!(is_dying(child.id()), "until it is waited for it is a zombie, or on its way there");
+        child.wait().unwrap();
+        assert!(Holder::Gone.is_dying() && !Holder::Unknown.is_dying());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use vm_memory::GuestAddress;
 
 use super::inflight::QueueLog;
 use super::memory::Memory;
-use crate::device::{Door, SessionMessage};
+use crate::device::{Door, SessionChange, SessionHandle, SessionMessage};
 
 /// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
 /// descriptors are eventfds that do not block.
@@ -61,7 +61,7 @@ pub enum SessionError {
 /// A VMM's place at a device thread. Dropped without [`Session::close`], it is closed all the same.
 pub struct Session {
     door: Door,
-    id: u32,
+    handle: SessionHandle,
     of: (String, String),
     closed: bool,
 }
@@ -73,7 +73,7 @@ impl Door {
         let (reply, answer) = oneshot::channel();
         self.tell(SessionMessage::Open { vm: of.0.clone(), volume: of.1.clone(), seat, reply });
         match answer.await {
-            Ok(Some(id)) => Ok(Session { door: self.clone(), id, of, closed: false }),
+            Ok(Some(handle)) => Ok(Session { door: self.clone(), handle, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
         }
     }
@@ -88,9 +88,9 @@ impl Session {
         memory: Arc<Memory>,
         driver: Driver,
     ) -> Result<u16, SessionError> {
-        let (session, index) = (self.id, queue.index);
+        let index = queue.index;
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::Start { session, queue: Box::new(queue), memory, driver, reply });
+        self.change(SessionChange::Start { queue: Box::new(queue), memory, driver, reply });
         match answer.await {
             Ok(Some(recovered)) => Ok(recovered),
             Ok(None) => Err(SessionError::Rings(index)),
@@ -103,28 +103,28 @@ impl Session {
     /// available ring to be taken.
     pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::StopQueue { session: self.id, index, reply });
+        self.change(SessionChange::StopQueue { index, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Lets a running queue rest, or go on.
     pub async fn enable_queue(&self, index: u16, enabled: bool) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::Enable { session: self.id, index, enabled, reply });
+        self.change(SessionChange::Enable { index, enabled, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Another way to ring for the guest.
     pub async fn set_call(&self, index: u16, call: Option<OwnedFd>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::SetCall { session: self.id, index, call, reply });
+        self.change(SessionChange::SetCall { index, call, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Another memory table, for what is taken from now on. A queue whose rings do not lie in it stops.
     pub async fn set_memory(&self, memory: Arc<Memory>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::SetMemory { session: self.id, memory, reply });
+        self.change(SessionChange::SetMemory { memory, reply });
         match answer.await {
             Ok(None) => Ok(()),
             Ok(Some(queue)) => Err(SessionError::Rings(queue)),
@@ -135,7 +135,7 @@ impl Session {
     /// The driver switched the write cache.
     pub async fn set_driver(&self, driver: Driver) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::SetDriver { session: self.id, driver, reply });
+        self.change(SessionChange::SetDriver { driver, reply });
         answer.await.map_err(|_| self.gone())
     }
 
@@ -144,8 +144,17 @@ impl Session {
     pub async fn close(mut self) {
         self.closed = true;
         let (reply, answer) = oneshot::channel();
-        self.door.tell(SessionMessage::Close { session: self.id, reply: Some(reply) });
+        self.change(SessionChange::Close { reply: Some(reply) });
         let _ = answer.await;
+    }
+
+    /// The device thread has let go of it already: there is nothing to close.
+    pub fn forget(mut self) {
+        self.closed = true;
+    }
+
+    fn change(&self, change: SessionChange) {
+        self.door.tell(SessionMessage::Change(self.handle, change));
     }
 
     fn gone(&self) -> SessionError {
@@ -156,7 +165,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.closed {
-            self.door.tell(SessionMessage::Close { session: self.id, reply: None });
+            self.change(SessionChange::Close { reply: None });
         }
     }
 }

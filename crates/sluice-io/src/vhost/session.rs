@@ -182,8 +182,10 @@ pub async fn serve(
     // The VMM learns it before the drain, which may take long.
     let Session { socket, place, .. } = session;
     drop(socket);
-    place.close().await;
-    if !stood_up.is_terminated() {
+    if stood_up.is_terminated() {
+        place.forget();
+    } else {
+        place.close().await;
         let _ = stood_up.await;
     }
     ended
@@ -238,14 +240,26 @@ impl Session {
         // SAFETY: the descriptor is open and the same as long as it is registered, which holds it.
         let bell = unsafe { AsyncFd::register(Arc::clone(&self.bell)) }.map_err(io::Error::from)?;
         loop {
+            // What ends the session, or changes it, comes before what its VMM has queued up.
             tokio::select! {
+                biased;
+                changed = entry.changed() => {
+                    let now = changed.ok().and_then(|()| entry.borrow_and_update().clone());
+                    if !now.is_some_and(|now| self.follow(now)) {
+                        return Ok(Over::Withdrawn);
+                    }
+                }
+                _ = &mut *stood_up => return Ok(Over::GivenUp),
+                _ = bell.readable() => return Err(Fault::Memory(self.missed())),
                 received = self.socket.receive() => match received? {
                     None => return Ok(Over::Left),
                     Some(message) => {
                         self.counts.message();
                         let stream = Arc::clone(self.socket.stream());
+                        // A reply that the VMM does not take must not outlive the session.
                         let over = tokio::select! {
                             biased;
+                            _ = &mut *stood_up => Some(Over::GivenUp),
                             over = self.take(message) => over?,
                             () = gone(&stream) => Some(Over::Left),
                         };
@@ -256,14 +270,6 @@ impl Session {
                         tokio::task::yield_now().await;
                     }
                 },
-                changed = entry.changed() => {
-                    let now = changed.ok().and_then(|()| entry.borrow_and_update().clone());
-                    if !now.is_some_and(|now| self.follow(now)) {
-                        return Ok(Over::Withdrawn);
-                    }
-                }
-                _ = &mut *stood_up => return Ok(Over::GivenUp),
-                _ = bell.readable() => return Err(Fault::Memory(self.missed())),
             }
         }
     }

@@ -1,14 +1,12 @@
 //! A request becomes a change of the host file, checked with all of it, and applied like a reload: all or nothing.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sluice_config::changes::{Changes, Target};
-use sluice_config::{Files, Vm, Volume};
+use sluice_config::{Files, Host, Vm, Volume};
 use sluice_sched::Bytes;
-use tokio::sync::oneshot;
 
-use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
 use crate::plane::Plane;
@@ -19,109 +17,84 @@ pub(crate) struct State {
     pub(crate) changes: Changes,
 }
 
-/// How long a volume waits for its bytes while the last requests of one that was detached hold them.
-pub(crate) const LEAVING_MAX: Duration = Duration::from_secs(5);
-/// How long to wait before the next attempt.
-pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-
-/// A request on its way to a reply.
-pub(crate) struct Attempt {
-    request: Request,
-    reply: oneshot::Sender<Reply>,
-    since: Instant,
+/// What a host file is to become.
+pub(crate) struct Proposal {
+    pub(crate) host: Arc<Host>,
+    /// The volume whose file is made as long as the volume is to be.
+    pub(crate) grows: Option<(String, String)>,
+    /// Of a request: whom it concerns, how that was, and the changes with it.
+    asked: Option<(Target, Value, Changes)>,
 }
 
-/// Why a request is not carried out.
-enum Refusal {
-    /// Somebody holds the bytes of a volume.
-    Busy(Reply),
-    Other(Reply),
-}
-
-impl From<Reply> for Refusal {
-    fn from(reply: Reply) -> Refusal {
-        Refusal::Other(reply)
+impl Proposal {
+    /// A host file that nobody asked for at the control socket.
+    pub(crate) fn of(host: Arc<Host>) -> Proposal {
+        Proposal { host, grows: None, asked: None }
     }
 }
 
-impl Attempt {
-    pub(crate) fn new((request, reply): Asked) -> Attempt {
-        Attempt { request, reply, since: Instant::now() }
-    }
-
-    /// Carries the request out and replies; comes back if that must be tried again after [`PAUSE`].
-    pub(crate) fn carry_out(self, plane: &mut Plane, state: &mut State) -> Option<Attempt> {
-        let (leaving, waited) = (plane.had_leaving(), self.since.elapsed());
-        let reply = match carry_out(plane, state, self.request.clone()) {
-            Err(Refusal::Busy(_)) if leaving && waited < LEAVING_MAX => return Some(self),
-            Ok(reply) | Err(Refusal::Busy(reply) | Refusal::Other(reply)) => reply,
-        };
-        if waited >= PAUSE {
-            let waited_ms = waited.as_millis();
-            tracing::info!(waited_ms, "Waited for the last requests of a volume that was detached");
-        }
-        let _ = self.reply.send(reply);
-        None
-    }
-}
-
-fn carry_out(plane: &mut Plane, state: &mut State, request: Request) -> Result<Reply, Refusal> {
+/// What a request asks for, with all that is in force.
+pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result<Proposal, Reply> {
     let mut changes = state.changes.clone();
-    let (target, grown) = match request {
-        Request::AcceptLoss { target } => return Ok(accept_loss(plane, known(plane, &target)?)?),
-        Request::Attach { target, keys, vm } => (attach(plane, &mut changes, &target, keys, vm)?, None),
+    let mut grows = None;
+    let target = match request.clone() {
+        Request::AcceptLoss { target } => {
+            let target = known(plane, &target)?;
+            return Err(accept_loss(plane, &target));
+        }
+        Request::Attach { target, keys, vm } => attach(plane, &mut changes, &target, keys, vm)?,
         Request::Detach { target } => {
             let target = known(plane, &target)?;
             changes.remove(target.clone());
-            (target, None)
+            target
         }
         Request::Set { target, keys } => {
             let target = known(plane, &target)?;
             changes.set(target.clone(), keys);
-            (target, None)
+            target
         }
         Request::Resize { target, size } => {
             let target = known(plane, &target)?;
-            if target.volume.is_none() {
+            let Some(volume) = target.volume.clone() else {
                 let names: Vec<&str> = plane.host().vms[&target.vm].volumes.keys().map(String::as_str).collect();
                 let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
-                return Err(Reply::failed(Code::Invalid, error).into());
-            }
-            let bytes: Bytes = size.parse().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
+                return Err(Reply::failed(Code::Invalid, error));
+            };
+            size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
             changes.set(target.clone(), toml::Table::from_iter([("size".to_owned(), size.into())]));
-            (target, Some(bytes.0))
+            grows = Some((target.vm.clone(), volume));
+            target
         }
     };
     let host = state.files.changed(&changes).map_err(|found| Reply::failed(Code::Invalid, found.to_string()))?;
     let before = describe(plane, &target);
-    let undo = grown.map(|bytes| plane.extend(&target, bytes)).transpose();
-    let undo = undo.map_err(|error| Reply::failed(Code::Refused, chain(&error)))?.flatten();
-    if let Err(error) = plane.apply(host) {
-        if let Some(undo) = undo {
-            undo.cut();
-        }
-        let reply = Reply::failed(Code::Refused, chain(&error));
-        return Err(if error.is_busy() { Refusal::Busy(reply) } else { Refusal::Other(reply) });
-    }
+    let host = Arc::new(host);
+    Ok(Proposal { host, grows, asked: Some((target, before, changes)) })
+}
+
+/// The proposal of a request is in force: what is told to whoever asked.
+pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal) -> Reply {
+    let (target, before, changes) = proposal.asked.expect("only a request is answered");
     state.changes = changes;
     let after = describe(plane, &target);
     tracing::info!(target = %target, "Changed at run time");
-    Ok(Reply { ok: true, code: None, error: None, before, after })
+    Reply { ok: true, code: None, error: None, before, after }
 }
 
 /// No part of the host file changes.
-fn accept_loss(plane: &Plane, target: Target) -> Result<Reply, Reply> {
-    let before = describe(plane, &target);
-    match plane.accept_loss(&target) {
-        Ok(true) => {}
+fn accept_loss(plane: &Plane, target: &Target) -> Reply {
+    let before = describe(plane, target);
+    match plane.accept_loss(target) {
+        Ok(true) => {
+            tracing::warn!(target = %target, "Loss accepted: writes and flushes go on");
+            Reply { ok: true, code: None, error: None, before, after: describe(plane, target) }
+        }
         Ok(false) => {
             let error = format!("No sync of {target} has failed: there is no loss to accept");
-            return Err(Reply::failed(Code::Refused, error));
+            Reply::failed(Code::Refused, error)
         }
-        Err(error) => return Err(Reply::failed(Code::Refused, chain(&error))),
+        Err(error) => Reply::failed(Code::Refused, chain(&error)),
     }
-    tracing::warn!(target = %target, "Loss accepted: writes and flushes go on");
-    Ok(Reply { ok: true, code: None, error: None, before, after: describe(plane, &target) })
 }
 
 fn attach(

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) mod apply;
+pub(crate) mod changer;
 pub(crate) mod client;
 pub(crate) mod keys;
 pub(crate) mod server;

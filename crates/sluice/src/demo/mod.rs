@@ -18,6 +18,7 @@
 //! Whatever ends it, the folder with disks and sockets is removed; a signal drops [`perform`] where it waits.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_config::Host;
@@ -174,8 +175,9 @@ pub(crate) async fn perform(pieces: usize, quiet: bool) -> Result<Report, Failur
     Ok(Report { capacity, claims, phases: [phase("noop", noop), phase("mclock", mclock)], promises, buffered, paused })
 }
 
-fn parse(stage: &Stage, scheduler: &str, buffered: bool) -> Result<Host, Failure> {
-    sluice_config::parse("the demo's host file", &stage.host_file(scheduler, buffered)).map_err(Failure::Config)
+fn parse(stage: &Stage, scheduler: &str, buffered: bool) -> Result<Arc<Host>, Failure> {
+    let parsed = sluice_config::parse("the demo's host file", &stage.host_file(scheduler, buffered));
+    parsed.map(Arc::new).map_err(Failure::Config)
 }
 
 /// A plane that serves, and its clients. The clients come first: they leave before what serves them goes.
@@ -191,10 +193,10 @@ impl Performance {
     fn begin(stage: &Stage, scheduler: &str) -> Result<Self, Failure> {
         let host = parse(stage, scheduler, false)?;
         let mut plane = Plane::new();
-        let buffered = match plane.apply(host) {
+        let buffered = match plane.apply(&host) {
             Ok(_) => false,
             Err(PlaneError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
-                plane.apply(parse(stage, scheduler, true)?)?;
+                plane.apply(&parse(stage, scheduler, true)?)?;
                 true
             }
             Err(PlaneError::Device { source, .. }) if is_forbidden(&source) => {
@@ -265,10 +267,7 @@ impl Performance {
     async fn end(self) -> Result<(), DemoError> {
         let Performance { load, plane, .. } = self;
         load.finish()?;
-        let (draining, since) = (plane.drain(), Instant::now());
-        while !draining.is_over() && since.elapsed() < DRAIN_MAX {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        plane.drain().until(Instant::now() + DRAIN_MAX).await;
         Ok(())
     }
 }

@@ -1,21 +1,26 @@
 //! What every VM got: for SIGUSR1 and at the end.
 
 use serde_json::{Value, json};
-use sluice_io::device::{Snapshot, VmSnapshot};
+use sluice_io::device::{Health, Snapshot, VmSnapshot};
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::{Kind, Phase, Wait};
 
 use super::GuestSocket;
 use crate::output::{self, Format};
 
-/// Prints the accounts of all devices, and what happened at the sockets of guests.
-pub(crate) fn print(devices: &[Snapshot], sockets: &[GuestSocket], format: Format) {
+/// Prints the accounts of all devices, what happened at the sockets of guests, and which volumes are out of service.
+pub(crate) fn print(devices: &[Snapshot], sockets: &[GuestSocket], missing: &[String], format: Format) {
     match format {
         Format::Json => {
             let sockets: Vec<Value> = sockets.iter().map(socket).collect();
-            output::json(&json!({ "event": "accounts", "devices": as_json(devices), "guest_sockets": sockets }));
+            output::json(&json!({
+                "event": "accounts",
+                "devices": as_json(devices),
+                "guest_sockets": sockets,
+                "out_of_service": missing,
+            }));
         }
-        Format::Table => print_table(devices),
+        Format::Table => print_table(devices, missing),
     }
 }
 
@@ -38,11 +43,13 @@ fn as_json(devices: &[Snapshot]) -> Vec<Value> {
     let device = |device: &Snapshot| {
         json!({
             "device": device.device,
+            "health": device.health.name(),
             "queued": device.queued,
             "in_flight": device.in_flight,
             "connections": device.connections,
             "turns": device.turns,
             "restarts": device.restarts,
+            "stale_messages": device.stale_messages,
             "vms": device.vms.iter().map(vm).collect::<Vec<_>>(),
         })
     };
@@ -100,7 +107,7 @@ fn waits(count: impl Fn(Wait) -> u64) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
-fn print_table(devices: &[Snapshot]) {
+fn print_table(devices: &[Snapshot], missing: &[String]) {
     let mut table = output::table(&[
         "DEVICE",
         "VM",
@@ -132,6 +139,12 @@ fn print_table(devices: &[Snapshot]) {
         }
     }
     output::line(&table.to_string());
+    for device in devices.iter().filter(|device| !matches!(device.health, Health::Serving | Health::Ended)) {
+        output::line(&format!("Device {} is {}", device.device, device.health.name()));
+    }
+    for volume in missing {
+        output::line(&format!("Volume {volume} is out of service"));
+    }
 }
 
 #[cfg(test)]

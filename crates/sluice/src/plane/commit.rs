@@ -3,70 +3,162 @@
 //! Order, so that every step fits on its own: volumes and VMs go, policies change, VMs and volumes come. Policies of a
 //! VM and of its volumes change together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
-use sluice_config::{Device, Host, Protocol, Vm};
-use sluice_io::device::{Edit, Store, VolumeSpec};
+use sluice_config::{Device, Host, Protocol, Vm, Volume};
+use sluice_io::device::{Edit, EditError, Health, Store, VolumeSpec};
 use sluice_io::listener::Entry;
 use sluice_io::nbd::export::Export;
 use sluice_io::vhost::listener::VhostListener;
 use sluice_io::vhost::session;
 
+use super::opening::Resized;
 use super::stage::{self, Staged};
-use super::{Edits, Leaving, Plane, PlaneError, VolumeName, translate};
+use super::{Changed, Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
 
-pub(super) fn commit(plane: &mut Plane, host: Host, staged: Staged) -> Result<usize, PlaneError> {
-    let Staged { devices, volumes, resized, grown, listeners, guests } = staged;
-    grown.keep();
-    plane.devices.extend(devices);
+/// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
+const END_MAX: Duration = Duration::from_secs(5);
+/// How long closing the sources of volumes that have gone may take. A file system that hangs closes them later.
+const CLOSE_MAX: Duration = Duration::from_millis(200);
+
+pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: Staged) -> Result<usize, PlaneError> {
+    let Staged { devices, volumes, missing, resized, grown, listeners, guests } = staged;
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
-    let edits = edits(&plane.host, &host, &volumes, &resized, &rotational);
+    let served = super::without(&host, &missing);
+    let edits = edits((&plane.in_service(), &served), vms, &volumes, &resized, &rotational);
+    drop(served);
+    let edits = refuse_down(plane, edits)?;
+    grown.into_iter().for_each(Resized::keep);
+    plane.devices.extend(devices);
     let changes = edits.values().map(Vec::len).sum();
-    for (device, edits) in edits {
-        let running = &plane.devices[&device];
-        running.device.edit(edits).map_err(|source| PlaneError::Edit { device, source })?;
+    for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
+        match plane.devices[&device].device.edit(edits) {
+            Ok(()) => {}
+            Err(error @ EditError::Silent(_)) => tracing::error!(%error, "It makes the change when it goes on"),
+            Err(error @ EditError::Stopped(_)) => tracing::error!(%error, "It has gone down while it was changed"),
+            Err(source) => return Err(PlaneError::Edit { device, source }),
+        }
     }
-    plane.devices.retain(|name, _| host.devices.contains_key(name));
-    let served = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
-    let left = plane.served.iter().filter(|(name, _)| !served(name)).filter_map(|((vm, volume), (store, _))| {
-        let Store::File { source, .. } = store else { return None };
-        let export = &plane.host.vms.get(vm)?.volumes.get(volume)?.export;
-        Some(Leaving { socket: export.endpoint.socket().map(Path::to_owned), source: Arc::downgrade(source) })
-    });
-    plane.leaving.retain(|volume| !volume.is_over());
-    plane.leaving.extend(left);
-    plane.served.extend(volumes);
-    plane.served.extend(resized);
-    plane.served.retain(|name, _| served(name));
+    let ended = plane.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
+    for (name, running) in ended.collect::<Vec<_>>() {
+        if !running.device.stop_within(END_MAX) {
+            tracing::error!(
+                device = name,
+                "Its disk does not answer: its thread waits for that, and the daemon does not"
+            );
+        }
+    }
+    let is_again = |name: &&VolumeName| plane.missing.contains(*name);
+    for (vm, volume) in volumes.keys().filter(is_again) {
+        tracing::info!(vm, volume, "Volume is in service again");
+    }
+    let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
+    let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
     plane.seats.set_max(host.nbd.connections_max);
+    plane.missing = missing;
     plane.host = host;
     plane.listeners.extend(listeners);
     plane.guests.extend(guests);
-    offer(plane);
-    offer_to_guests(plane);
+    if sockets_changed || !changed.is_empty() {
+        offer(plane, &changed);
+        offer_to_guests(plane, &changed);
+    }
     Ok(changes)
 }
 
-/// The VMs with volumes on a device.
-fn on_device<'a>(host: &'a Host, device: &'a str) -> impl Iterator<Item = (&'a String, &'a Vm)> {
-    host.vms.iter().filter(move |(_, vm)| vm.volumes.values().any(|volume| volume.device == device))
+/// A device that is down changes nothing any more, but that its volumes go.
+fn refuse_down(plane: &Plane, mut edits: Edits) -> Result<Edits, PlaneError> {
+    for (device, list) in &mut edits {
+        let is_down = |running: &Running| matches!(running.device.health(), Health::Down | Health::Ended);
+        if list.is_empty() || !plane.devices.get(device).is_some_and(is_down) {
+            continue;
+        }
+        if !list.iter().all(|edit| matches!(edit, Edit::RemoveVm { .. } | Edit::RemoveVolume { .. })) {
+            return Err(PlaneError::Down(device.clone()));
+        }
+        list.clear();
+    }
+    Ok(edits)
+}
+
+/// Puts the volumes in their places. Returns the names of all that came, went or changed.
+fn replace_served(
+    plane: &mut Plane,
+    host: &Host,
+    vms: &Changed,
+    volumes: impl Iterator<Item = (VolumeName, (Store, Export))>,
+) -> BTreeSet<VolumeName> {
+    let stays = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
+    let mut changed = BTreeSet::new();
+    let mut closing = Vec::new();
+    plane.leaving.retain(|volume| !volume.is_over());
+    let mut left: Vec<VolumeName> = Vec::new();
+    for vm in &vms.0 {
+        let from_here = plane.served.range((vm.clone(), String::new())..).map(|(name, _)| name);
+        left.extend(from_here.take_while(|name| name.0 == *vm).filter(|name| !stays(name)).cloned());
+    }
+    for name in left {
+        let (store, _) = plane.served.remove(&name).expect("it was there a moment ago");
+        let export = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
+        if let (Store::File { source, .. }, Some(export)) = (&store, export) {
+            let socket = export.endpoint.socket().map(Path::to_owned);
+            plane.leaving.push(Leaving { socket, source: Arc::downgrade(source) });
+        }
+        closing.push(store);
+        changed.insert(name);
+    }
+    for (name, volume) in volumes {
+        changed.insert(name.clone());
+        closing.extend(plane.served.insert(name, volume).map(|(store, _)| store));
+    }
+    close(closing);
+    changed
+}
+
+/// Closes sources elsewhere: the last close of a file on a file system that hangs takes as long as that.
+fn close(stores: Vec<Store>) {
+    if stores.is_empty() {
+        return;
+    }
+    let (closed, closing) = std::sync::mpsc::channel();
+    let closer = std::thread::Builder::new().name("close".to_owned());
+    let started = closer.spawn(move || {
+        drop(stores);
+        let _ = closed.send(());
+    });
+    if started.is_ok() && closing.recv_timeout(CLOSE_MAX) == Err(RecvTimeoutError::Timeout) {
+        tracing::warn!("Volumes that have gone are still being closed: their file system does not answer");
+    }
+}
+
+/// Whether a VM has volumes on a device.
+fn is_on(vm: &Vm, device: &str) -> bool {
+    vm.volumes.values().any(|volume| volume.device == device)
 }
 
 type Volumes = BTreeMap<VolumeName, (Store, Export)>;
 
-fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes, rotational: &dyn Fn(&str) -> bool) -> Edits {
+fn edits(
+    (old, new): (&Host, &Host),
+    vms: &Changed,
+    opened: &Volumes,
+    resized: &Volumes,
+    rotational: &dyn Fn(&str) -> bool,
+) -> Edits {
     let mut edits = Edits::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
         if edits.contains_key(device) {
             continue;
         }
         let mut list = Vec::new();
-        leaving(old, new, device, &mut list);
+        leaving(old, new, vms, device, &mut list);
         rescheduling(old, new, device, rotational, &mut list);
-        changing(old, new, device, resized, &mut list);
-        coming(old, new, device, opened, &mut list);
+        changing(old, new, vms, device, resized, &mut list);
+        coming(old, new, vms, device, opened, &mut list);
         edits.insert(device.clone(), list);
     }
     edits
@@ -74,11 +166,11 @@ fn edits(old: &Host, new: &Host, opened: &Volumes, resized: &Volumes, rotational
 
 /// A VM of the other file that has volumes on this device there.
 fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
-    host.vms.get(vm).filter(|vm| vm.volumes.values().any(|volume| volume.device == device))
+    host.vms.get(vm).filter(|vm| is_on(vm, device))
 }
 
-fn leaving(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
-    for (name, vm) in on_device(old, device) {
+fn leaving(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<Edit>) {
+    for (name, vm) in vms.of(old).filter(|(_, vm)| is_on(vm, device)) {
         let Some(after) = vm_there(new, device, name) else {
             list.push(Edit::RemoveVm { vm: name.clone() });
             continue;
@@ -102,12 +194,16 @@ fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) 
     }
 }
 
-fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
+fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
     if before.depth != after.depth {
         list.push(Edit::SetDepth(after.depth));
     }
-    for (name, vm) in on_device(new, device) {
+    let window = translate::window(after);
+    // The window is the device's and every VM's on it.
+    let all = window != translate::window(before);
+    let of_changed = vms.of(new).filter(|_| !all);
+    for (name, vm) in of_changed.chain(new.vms.iter().filter(|_| all)).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
         let staying = vm
             .volumes
@@ -117,8 +213,7 @@ fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut 
             .filter(|(volume, now)| known.volumes[*volume].policy != now.policy)
             .map(|(volume, now)| (volume.clone(), now.policy))
             .collect();
-        let window = translate::window(after);
-        if vm.policy != known.policy || window != translate::window(before) || !volumes.is_empty() {
+        if vm.policy != known.policy || all || !volumes.is_empty() {
             list.push(Edit::SetPolicies { vm: name.clone(), policy: vm.policy, window, volumes });
         }
         for volume in vm.volumes.values().filter(|volume| volume.device == device) {
@@ -129,8 +224,8 @@ fn changing(old: &Host, new: &Host, device: &str, resized: &Volumes, list: &mut 
     }
 }
 
-fn coming(old: &Host, new: &Host, device: &str, opened: &Volumes, list: &mut Vec<Edit>) {
-    for (name, vm) in on_device(new, device) {
+fn coming(old: &Host, new: &Host, vms: &Changed, device: &str, opened: &Volumes, list: &mut Vec<Edit>) {
+    for (name, vm) in vms.of(new).filter(|(_, vm)| is_on(vm, device)) {
         if vm_there(old, device, name).is_none() {
             let window = translate::window(&new.devices[device]);
             list.push(Edit::AddVm { vm: name.clone(), policy: vm.policy, window });
@@ -144,58 +239,61 @@ fn coming(old: &Host, new: &Host, device: &str, opened: &Volumes, list: &mut Vec
     }
 }
 
-/// Tells every socket what it offers now; closes those that the file does not name any more.
-fn offer(plane: &mut Plane) {
-    let wanted: Vec<String> =
-        stage::endpoints(&plane.host).map(|endpoint| translate::endpoint(endpoint).to_string()).collect();
-    plane.listeners.retain(|listener| wanted.contains(&listener.endpoint().to_string()));
-    let shared: Vec<String> =
-        plane.host.nbd.endpoints.iter().map(|endpoint| translate::endpoint(endpoint).to_string()).collect();
-    for listener in &plane.listeners {
-        let here = listener.endpoint().to_string();
-        let everything = shared.contains(&here);
-        let mut entries = Vec::new();
-        for (vm, spec) in &plane.host.vms {
-            for (volume, spec) in &spec.volumes {
-                let own = spec.export.protocol == Protocol::Nbd
-                    && translate::endpoint(&spec.export.endpoint).to_string() == here;
-                if everything || own {
-                    let name = (vm.clone(), volume.clone());
-                    let export = plane.served[&name].1.clone();
-                    let door = plane.devices[&spec.device].device.door();
-                    entries.push(Entry { export, vm: name.0, volume: name.1, door });
-                }
-            }
+fn name_of(endpoint: &sluice_config::Endpoint) -> String {
+    translate::endpoint(endpoint).to_string()
+}
+
+fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
+    host.vms
+        .iter()
+        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), volume)))
+}
+
+/// Tells the sockets of volumes that have changed what they offer now; closes those that the file does not name any more.
+fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
+    let shared: BTreeSet<String> = plane.host.nbd.endpoints.iter().map(name_of).collect();
+    let mut own: BTreeMap<String, Vec<(VolumeName, &Volume)>> = BTreeMap::new();
+    for (name, volume) in volumes(&plane.host).filter(|(_, volume)| volume.export.protocol == Protocol::Nbd) {
+        own.entry(name_of(&volume.export.endpoint)).or_default().push((name, volume));
+    }
+    plane.listeners.retain(|name, _| own.contains_key(name) || shared.contains(name));
+    let entry = |(name, volume): &(VolumeName, &Volume)| {
+        let export = plane.served.get(name)?.1.clone();
+        let door = plane.devices[&volume.device].device.door();
+        Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), door })
+    };
+    for (here, listener) in &plane.listeners {
+        if shared.contains(here) {
+            let all: Vec<_> = volumes(&plane.host).collect();
+            listener.catalogue().replace(all.iter().filter_map(entry).collect());
+        } else if own[here].iter().any(|(name, _)| changed.contains(name)) {
+            listener.catalogue().replace(own[here].iter().filter_map(entry).collect());
         }
-        listener.catalogue().replace(entries);
     }
 }
 
 /// The same for the sockets of guests: one volume each.
-fn offer_to_guests(plane: &mut Plane) {
-    let name = |endpoint| translate::endpoint(endpoint).to_string();
-    let wanted: Vec<String> = stage::guest_endpoints(&plane.host).map(name).collect();
-    plane.guests.retain(|listener| wanted.contains(&listener.endpoint().to_string()));
-    for (vm, spec) in &plane.host.vms {
-        for (volume, spec) in &spec.volumes {
-            let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
-            let here = name(&spec.export.endpoint);
-            let listener = plane.guests.iter().find(|listener| listener.endpoint().to_string() == here);
-            let (vm, volume) = (vm.clone(), volume.clone());
-            let export = plane.served[&(vm.clone(), volume.clone())].1.clone();
-            let door = plane.devices[&spec.device].device.door();
-            let entry = session::Entry { export, vm, volume, door, queues };
-            listener.expect("every endpoint of the file has a socket").replace(Some(entry));
-        }
+fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
+    let guests = volumes(&plane.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
+    let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
+    plane.guests.retain(|name, _| wanted.contains(name));
+    for name in changed {
+        let Some(spec) = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
+        let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
+        let (vm, volume) = name.clone();
+        let export = plane.served[name].1.clone();
+        let door = plane.devices[&spec.device].device.door();
+        let listener = plane.guests.get(&name_of(&spec.export.endpoint));
+        let entry = session::Entry { export, vm, volume, door, queues };
+        listener.expect("every endpoint of the file has a socket").replace(Some(entry));
     }
 }
 
 /// The sockets of guests: VM, volume, and the socket.
 pub(super) fn guest_sockets(plane: &Plane) -> impl Iterator<Item = (&String, &String, &VhostListener)> {
     let volumes = plane.host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
-    volumes.filter_map(|(vm, (volume, spec))| {
-        let here = translate::endpoint(&spec.export.endpoint).to_string();
-        let listener = plane.guests.iter().find(|listener| listener.endpoint().to_string() == here)?;
+    volumes.filter(|(_, (_, spec))| spec.export.protocol != Protocol::Nbd).filter_map(|(vm, (volume, spec))| {
+        let listener = plane.guests.get(&name_of(&spec.export.endpoint))?;
         Some((vm, volume, listener))
     })
 }

@@ -1,6 +1,7 @@
 //! Why a host file cannot be put into force although it is right in itself.
 
 use std::io;
+use std::path::PathBuf;
 
 use sluice_io::device::EditError;
 use sluice_io::listener::ListenError;
@@ -141,6 +142,14 @@ pub(crate) enum PlaneError {
         "Socket {0}: its owner, group and mode cannot change while it is served; remove it, reload, and add it again"
     )]
     EndpointChanged(String),
+    /// A change for a device that does not serve.
+    #[error(
+        "Device {0} is down, its thread has failed too often: restart the daemon, or detach the device's volumes, which is all that it does now"
+    )]
+    Down(String),
+    /// A disk that hangs is asked what it has lost.
+    #[error("{} does not answer: its disk or file system hangs; nothing was accepted, try again when it answers", .0.display())]
+    NoAnswer(PathBuf),
     /// A device refuses an edit.
     #[error("Device {device}")]
     Edit {

@@ -5,27 +5,37 @@
 //! fails, all of it is dropped, and nothing has changed. *Commit*: devices get their edits, sockets their catalogues,
 //! and what the file does not name any more goes. VMs that stay are not paused.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use sluice_config::Host;
-use sluice_config::changes::Target;
-use sluice_io::device::{Device, Edit, EditError, Snapshot, Store};
+use sluice_config::{Host, Vm};
+use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::seats::Seats;
-use sluice_io::source::{DiskSet, Loss, Source, SourceError};
+use sluice_io::source::{DiskSet, Source};
 use sluice_io::vhost::counts::Totals;
 use sluice_io::vhost::listener::VhostListener;
+use tokio::sync::Notify;
 
 pub(crate) mod accounts;
 mod commit;
+mod drain;
 mod error;
+mod loss;
+mod opening;
 mod stage;
 mod translate;
 
+pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
+pub(crate) use opening::{Found, Needs, Subject};
+
+/// How long all devices together may take to say what they do.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A volume's place in a host file: VM and volume.
 pub(crate) type VolumeName = (String, String);
@@ -62,16 +72,29 @@ impl Leaving {
 
 /// Everything that runs for a host file.
 pub(crate) struct Plane {
-    host: Host,
+    host: Arc<Host>,
     devices: BTreeMap<String, Running>,
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
     /// Volumes that have left, whose last requests may still be at the device.
     leaving: Vec<Leaving>,
-    listeners: Vec<Listener>,
-    /// Sockets of guests.
-    guests: Vec<VhostListener>,
+    /// Volumes of the file that are out of service: requests of a dead process hold their bytes.
+    missing: BTreeSet<VolumeName>,
+    /// By their names.
+    listeners: BTreeMap<String, Listener>,
+    /// Sockets of guests, by their names.
+    guests: BTreeMap<String, VhostListener>,
     seats: Arc<Seats>,
+    /// Notified when a device goes down.
+    down: Arc<Notify>,
+}
+
+/// How far the application of a host file has come.
+pub(crate) enum Step {
+    /// It is in force. The number of changes to devices.
+    Done(usize),
+    /// This must be looked at first, which may take long.
+    Needs(Needs),
 }
 
 impl Plane {
@@ -80,26 +103,80 @@ impl Plane {
     pub(crate) fn new() -> Self {
         let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
         Plane {
-            host: nothing,
+            host: Arc::new(nothing),
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
             leaving: Vec::new(),
-            listeners: Vec::new(),
-            guests: Vec::new(),
+            missing: BTreeSet::new(),
+            listeners: BTreeMap::new(),
+            guests: BTreeMap::new(),
             seats: Arc::default(),
+            down: Arc::default(),
         }
     }
 
     /// The file that is in force.
     #[must_use]
-    pub(crate) fn host(&self) -> &Host {
+    pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
 
-    /// Makes what runs what `host` says, all or nothing. Returns the number of changes to devices.
-    pub(crate) fn apply(&mut self, host: Host) -> Result<usize, PlaneError> {
-        let staged = stage::stage(self, &host)?;
-        commit::commit(self, host, staged)
+    /// Makes what runs what `host` says, all or nothing, and waits for what that takes. Returns the number of changes to
+    /// devices.
+    pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, PlaneError> {
+        let mut found = Found::default();
+        loop {
+            match self.apply_found(host, None, &mut found)? {
+                Step::Done(changes) => return Ok(changes),
+                Step::Needs(needs) => found.add(needs.meet(&Subject::new())),
+            }
+        }
+    }
+
+    /// Makes what runs what `host` says, all or nothing, with what was found. It waits for no disk and no file system; what
+    /// was not found and is needed now is returned. The file of the volume `grows` is made as long as that needs.
+    pub(crate) fn apply_found(
+        &mut self,
+        host: &Arc<Host>,
+        grows: Option<&VolumeName>,
+        found: &mut Found,
+    ) -> Result<Step, PlaneError> {
+        stage::check_devices(self, host)?;
+        let old = self.in_service();
+        let changed = Changed::between(&old, host);
+        let needs = opening::needs(self, &old, host, &changed, grows)?;
+        if !needs.are_met_by(found) {
+            return Ok(Step::Needs(needs.beyond(found)));
+        }
+        let staged = stage::stage(self, &old, host, &changed, &needs, found)?;
+        drop(old);
+        commit::commit(self, Arc::clone(host), &changed, staged).map(Step::Done)
+    }
+
+    /// The file in force without the volumes that are out of service.
+    fn in_service(&self) -> Cow<'_, Host> {
+        without(&self.host, &self.missing)
+    }
+
+    /// Volumes that are out of service.
+    pub(crate) fn missing(&self) -> &BTreeSet<VolumeName> {
+        &self.missing
+    }
+
+    /// Their names, for people and programs.
+    pub(crate) fn missing_names(&self) -> Vec<String> {
+        self.missing.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect()
+    }
+
+    /// Notified when a device goes down.
+    pub(crate) fn down(&self) -> Arc<Notify> {
+        Arc::clone(&self.down)
+    }
+
+    /// Whether there are devices, and all are down.
+    pub(crate) fn is_dead(&self) -> bool {
+        let mut devices = self.devices.values().map(|running| running.device.health());
+        !self.devices.is_empty() && devices.all(|health| health == Health::Down)
     }
 
     /// Whether volumes that have left may have held bytes since this was asked last: one whose last request has just ended
@@ -110,59 +187,10 @@ impl Plane {
         any
     }
 
-    /// Makes the file of a volume long enough for `bytes`; `None`: it is, or it has none.
-    pub(crate) fn extend(&self, target: &Target, bytes: u64) -> Result<Option<Extended>, SourceError> {
-        let name = (target.vm.clone(), target.volume.clone().unwrap_or_default());
-        let Some((Store::File { source, .. }, _)) = self.served.get(&name) else { return Ok(None) };
-        let before = source.extend(bytes)?;
-        let grew = source.range().offset.saturating_add(bytes) > before;
-        Ok(grew.then(|| Extended { source: Arc::clone(source), before }))
-    }
-
-    /// Why writes and flushes of a volume fail, if they do because of what a failed sync may have lost.
-    #[must_use]
-    pub(crate) fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
-        match &self.served.get(&(vm.to_owned(), volume.to_owned()))?.0 {
-            Store::Null => None,
-            Store::File { source, .. } => source.loss().reason(),
-        }
-    }
-
-    /// Lets writes and flushes of the target's volumes go on where they fail because of what may have been lost. Returns
-    /// whether there was any such volume.
-    pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, EditError> {
-        let volumes = self.host.vms[&target.vm].volumes.values();
-        let mut any = false;
-        for volume in volumes.filter(|volume| target.volume.as_ref().is_none_or(|name| *name == volume.name)) {
-            if self.loss(&target.vm, &volume.name).is_some() {
-                self.hear_of_loss(&target.vm, &volume.name);
-                let (vm, name) = (target.vm.clone(), volume.name.clone());
-                self.devices[&volume.device].device.edit(vec![Edit::AcceptLoss { vm, volume: name }])?;
-                any = true;
-            }
-        }
-        Ok(any)
-    }
-
-    /// Whoever has the file or disk of this volume open may yet be told of the loss that is being accepted. If it is that of a
-    /// volume alone, nobody may: what he would be told is his own.
-    fn hear_of_loss(&self, vm: &str, volume: &str) {
-        let source = |served: &(Store, Export)| match &served.0 {
-            Store::Null => None,
-            Store::File { source, .. } => Some(Arc::clone(source)),
-        };
-        let Some(lost) = self.served.get(&(vm.to_owned(), volume.to_owned())).and_then(source) else { return };
-        if lost.loss() != Loss::OfFile {
-            return;
-        }
-        let same = self.served.values().filter_map(source).filter(|other| other.id() == lost.id());
-        same.filter(|other| !other.is_read_only()).for_each(|other| other.hear_of_loss());
-    }
-
-    /// What every device does at the moment.
+    /// What every device does at the moment; of one that does not answer, how it is.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
-        self.devices.values().filter_map(|running| running.device.snapshot()).collect()
+        drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
     }
 
     /// What happened at the sockets of guests.
@@ -181,47 +209,44 @@ impl Plane {
     #[must_use]
     pub(crate) fn drain(self) -> Draining {
         drop(self.listeners);
-        self.devices.values().for_each(|running| running.device.drain());
         let devices = self.devices.into_values().map(|running| running.device).collect();
-        Draining { devices, _guests: self.guests }
+        Draining::begin(devices, self.guests.into_values().collect())
     }
 }
 
-/// A file that was made longer for a change that may yet fail.
-pub(crate) struct Extended {
-    source: Arc<Source>,
-    before: u64,
+/// The VMs that are not in both files, or not the same. What a change costs follows from them, not from all.
+struct Changed(BTreeSet<String>);
+
+impl Changed {
+    fn between(old: &Host, new: &Host) -> Changed {
+        let differs = |(name, vm): &(&String, &Vm)| old.vms.get(*name) != Some(vm);
+        let changed = new.vms.iter().filter(differs).map(|(name, _)| name);
+        let left = old.vms.keys().filter(|name| !new.vms.contains_key(*name));
+        Changed(changed.chain(left).cloned().collect())
+    }
+
+    /// Those that a file has.
+    fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
+        self.0.iter().filter_map(|name| host.vms.get_key_value(name))
+    }
 }
 
-impl Extended {
-    /// Makes it as it was; nobody has been told of what is cut off.
-    pub(crate) fn cut(self) {
-        if let Err(error) = self.source.cut(self.before) {
-            tracing::error!(path = %self.source.path().display(), %error, "File stays longer than it was");
+/// A file without some of its volumes.
+fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> {
+    if missing.is_empty() {
+        return Cow::Borrowed(host);
+    }
+    let mut rest = host.clone();
+    for (vm, volume) in missing {
+        if let Some(vm) = rest.vms.get_mut(vm) {
+            vm.volumes.remove(volume);
         }
     }
-}
-
-/// Devices on their way out. Dropping it ends them at once.
-pub(crate) struct Draining {
-    devices: Vec<Device>,
-    /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
-    _guests: Vec<VhostListener>,
-}
-
-impl Draining {
-    /// Whether all have ended.
-    #[must_use]
-    pub(crate) fn is_over(&self) -> bool {
-        self.devices.iter().all(Device::is_finished)
-    }
-
-    /// Ends those that have not ended by themselves; what every device did until its end.
-    #[must_use]
-    pub(crate) fn finish(self) -> Vec<Snapshot> {
-        self.devices.into_iter().filter_map(Device::stop).collect()
-    }
+    Cow::Owned(rest)
 }
 
 /// The edits of each device.
 type Edits = BTreeMap<String, Vec<Edit>>;
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use crate::output::Format;
 /// Keys are those of the host file, checked as there: `sluice attach db1/data device=nvme0 source=/srv/vm/data.img
 /// export.type=vhost-user-blk export.socket=/run/sluice/db1-data.sock`. Of a new VM `vm.KEY=VALUE` gives the policy.
 /// Holds until the daemon ends; a reload keeps it. Right after a detach it waits for the volume's last requests, at
-/// most 5 s.
+/// most 5 s. It is refused when a path does not answer for 5 s; other changes do not wait for it.
 #[derive(Args)]
 pub(crate) struct Attach {
     /// VM and volume, for example db1/data.

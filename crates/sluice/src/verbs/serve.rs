@@ -4,20 +4,20 @@
 //! is answered, then the daemon ends. SIGUSR1 prints the accounts of every VM.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
-
+use sluice_config::Host;
 use sluice_config::changes::Changes;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::control::apply::{Attempt, LEAVING_MAX, PAUSE, State};
+use crate::control::changer::{Changer, News};
 use crate::control::server::{Asked, Server};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::plane::{Plane, PlaneError, accounts};
+use crate::plane::{Plane, accounts};
 
 /// Serve the virtual disks of a host file.
 ///
@@ -41,12 +41,8 @@ impl Serve {
     }
 
     async fn serve(self, format: Format) -> Result<(), Failure> {
-        let mut reload = signal(SignalKind::hangup())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut report = signal(SignalKind::user_defined1())?;
-        let changes = Changes::default();
-        let (files, host) = sluice_config::load_changed(&self.file, &changes).map_err(Failure::Config)?;
+        let mut signals = Signals::register()?;
+        let (files, host) = sluice_config::load_changed(&self.file, &Changes::default()).map_err(Failure::Config)?;
         host.warnings.iter().for_each(crate::output::say);
         if let Some(descriptors) = sluice_io::limits::raise_descriptors()
             && descriptors < u64::from(host.nbd.connections_max)
@@ -54,42 +50,76 @@ impl Serve {
             let wanted = host.nbd.connections_max;
             tracing::warn!(descriptors, wanted, "Fewer descriptors than connections are allowed; raise LimitNOFILE");
         }
-        let mut plane = Plane::new();
         let (_control, mut asked) = listen(host.daemon.control.as_deref())?;
-        plane.apply(host)?;
-        let mut state = State { files, changes };
-        say_ready(&plane, format);
-        // A request that is tried again and again for a while; others wait for their turn meanwhile.
-        let mut waiting: Option<Attempt> = None;
-        // Since when the file is tried to be applied again and again.
-        let mut reloading: Option<Instant> = None;
-        loop {
+        let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(&host));
+        let runtime = tokio::runtime::Handle::current();
+        let (changer, mut news) = Changer::start(self.file, (files, host), format, runtime)?;
+        let mut serves = false;
+        let ended = loop {
             tokio::select! {
-                _ = reload.recv() => reloading = reload_file(&self.file, &mut plane, &mut state, Instant::now()),
-                Some(request) = asked.recv(), if waiting.is_none() => {
-                    waiting = Attempt::new(request).carry_out(&mut plane, &mut state);
-                }
-                () = tokio::time::sleep(PAUSE), if waiting.is_some() || reloading.is_some() => {
-                    waiting = waiting.take().and_then(|attempt| attempt.carry_out(&mut plane, &mut state));
-                    reloading = reloading.and_then(|since| reload_file(&self.file, &mut plane, &mut state, since));
-                }
-                _ = report.recv() => accounts::print(&plane.snapshots(), &plane.guest_sockets(), format),
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                Some(news) = news.recv() => match news {
+                    News::Started(Ok(())) => {
+                        serves = true;
+                        ready.say(format);
+                    }
+                    News::Started(Err(failure)) => return Err(failure),
+                    News::Dead => break Err(Failure::Run(ALL_DOWN.into())),
+                },
+                _ = signals.reload.recv(), if serves => changer.reload(),
+                Some(request) = asked.recv(), if serves => changer.change(request),
+                _ = signals.report.recv() => changer.report(),
+                _ = signals.terminate.recv() => break Ok(()),
+                _ = signals.interrupt.recv() => break Ok(()),
             }
+        };
+        match tokio::time::timeout(drain_timeout, changer.end()).await {
+            Ok(Ok(plane)) => drain(plane, format).await,
+            _ => tracing::error!("A change that is being made does not end: the daemon ends without draining"),
         }
-        drain(plane, format).await;
-        Ok(())
+        ended
     }
 }
 
-fn say_ready(plane: &Plane, format: Format) {
-    let host = plane.host();
-    let volumes: usize = host.vms.values().map(|vm| vm.volumes.len()).sum();
-    let (devices, vms) = (host.devices.len(), host.vms.len());
-    tracing::info!(devices, vms, volumes, "Ready");
-    if format == Format::Json {
-        output::json(&json!({ "event": "ready", "devices": devices, "vms": vms, "volumes": volumes }));
+/// What the daemon ends with when it has nothing to serve any more.
+const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";
+
+struct Signals {
+    reload: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    report: Signal,
+}
+
+impl Signals {
+    fn register() -> std::io::Result<Signals> {
+        Ok(Signals {
+            reload: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            report: signal(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+/// What is said when everything is served.
+struct Ready {
+    devices: usize,
+    vms: usize,
+    volumes: usize,
+}
+
+impl Ready {
+    fn of(host: &Host) -> Ready {
+        let volumes = host.vms.values().map(|vm| vm.volumes.len()).sum();
+        Ready { devices: host.devices.len(), vms: host.vms.len(), volumes }
+    }
+
+    fn say(&self, format: Format) {
+        let Ready { devices, vms, volumes } = self;
+        tracing::info!(devices, vms, volumes, "Ready");
+        if format == Format::Json {
+            output::json(&json!({ "event": "ready", "devices": devices, "vms": vms, "volumes": volumes }));
+        }
     }
 }
 
@@ -104,56 +134,19 @@ fn listen(path: Option<&Path>) -> Result<(Option<Server>, mpsc::Receiver<Asked>)
     }
 }
 
-/// Loads the file and applies it; comes back with `since` if that must be tried again after [`PAUSE`], because the last
-/// requests of volumes that have left still hold bytes.
-fn reload_file(file: &Path, plane: &mut Plane, state: &mut State, since: Instant) -> Option<Instant> {
-    let (files, host) = match sluice_config::load_changed(file, &state.changes) {
-        Ok(loaded) => loaded,
-        Err(diagnostics) => {
-            crate::output::say(&diagnostics);
-            tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
-            return None;
-        }
-    };
-    let warnings = host.warnings.clone();
-    let socket_moved = host.daemon.control != plane.host().daemon.control;
-    let leaving = plane.had_leaving();
-    let applied = plane.apply(host);
-    if applied.as_ref().is_err_and(PlaneError::is_busy) && leaving && since.elapsed() < LEAVING_MAX {
-        return Some(since);
-    }
-    warnings.iter().for_each(crate::output::say);
-    if socket_moved {
-        tracing::warn!("The control socket stays where it is until the daemon is started anew");
-    }
-    match applied {
-        Ok(changes) => {
-            state.files = files;
-            let kept = state.changes.len();
-            tracing::info!(changes, kept, "File applied");
-        }
-        Err(error) => {
-            tracing::error!(error = chain(&error), "File cannot be applied: everything stays as it was");
-        }
-    }
-    None
-}
-
+/// Ends within the drain time-out and a second, whatever the disks do.
 async fn drain(plane: Plane, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
-    let now = plane.snapshots();
-    let outstanding: u64 = now.iter().flat_map(|device| &device.vms).map(|vm| u64::from(vm.outstanding)).sum();
-    tracing::info!(outstanding, "Draining");
-    let started = Instant::now();
-    let sockets = plane.guest_sockets();
+    let deadline = Instant::now() + timeout;
+    let (sockets, missing) = (plane.guest_sockets(), plane.missing_names());
     let draining = plane.drain();
-    while !draining.is_over() && started.elapsed() < timeout {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let outstanding: u64 = draining.outstanding();
+    tracing::info!(outstanding, "Draining");
+    draining.until(deadline).await;
     if draining.is_over() {
         tracing::info!("Drained");
     } else {
         tracing::warn!(?timeout, "Not drained in time: what waits is not served");
     }
-    accounts::print(&draining.finish(), &sockets, format);
+    accounts::print(&draining.finish().await, &sockets, &missing, format);
 }

@@ -327,7 +327,7 @@ impl Daemon {
         let ready = running.stdout.receiver.recv_timeout(LONG);
         let Ok(ready) = ready else { panic!("not ready:\n{}", running.end().stderr) };
         let ready: Value = serde_json::from_str(&ready).expect("its output is JSON");
-        assert_eq!(ready["event"], "ready");
+        assert_eq!(ready["event"], "ready", "{ready}");
         Daemon { running, file }
     }
 

@@ -2,20 +2,43 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot::Sender;
 
 use crate::vhost::door::{Driver, QueueSpec};
 use crate::vhost::memory::Memory;
 
-/// A change; its sender waits for the reply. See [`crate::vhost::door::Session`] for what each means.
+/// A session of a VMM as both threads know it: where its device thread keeps it, and a generation that no other session of
+/// this process has, whichever device it is on and however often that was restarted. The place is reused, the generation
+/// never, so a message of a session that has ended cannot reach the one that came after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionHandle {
+    pub(super) index: u32,
+    pub(super) generation: u64,
+}
+
+impl SessionHandle {
+    /// A session at `index` of the table of sessions, with a new generation.
+    pub(super) fn new(index: u32) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        SessionHandle { index, generation: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+/// A message; its sender waits for the reply. A reply that is dropped says that the session has ended.
 pub(crate) enum SessionMessage {
-    Open { vm: String, volume: String, seat: Box<dyn Send>, reply: Sender<Option<u32>> },
-    Start { session: u32, queue: Box<QueueSpec>, memory: Arc<Memory>, driver: Driver, reply: Sender<Option<u16>> },
-    StopQueue { session: u32, index: u16, reply: Sender<u16> },
-    Enable { session: u32, index: u16, enabled: bool, reply: Sender<()> },
-    SetCall { session: u32, index: u16, call: Option<OwnedFd>, reply: Sender<()> },
-    SetMemory { session: u32, memory: Arc<Memory>, reply: Sender<Option<u16>> },
-    SetDriver { session: u32, driver: Driver, reply: Sender<()> },
-    Close { session: u32, reply: Option<Sender<()>> },
+    Open { vm: String, volume: String, seat: Box<dyn Send>, reply: Sender<Option<SessionHandle>> },
+    Change(SessionHandle, SessionChange),
+}
+
+/// What becomes of an open session. See [`crate::vhost::door::Session`] for what each means.
+pub(crate) enum SessionChange {
+    Start { queue: Box<QueueSpec>, memory: Arc<Memory>, driver: Driver, reply: Sender<Option<u16>> },
+    StopQueue { index: u16, reply: Sender<u16> },
+    Enable { index: u16, enabled: bool, reply: Sender<()> },
+    SetCall { index: u16, call: Option<OwnedFd>, reply: Sender<()> },
+    SetMemory { memory: Arc<Memory>, reply: Sender<Option<u16>> },
+    SetDriver { driver: Driver, reply: Sender<()> },
+    Close { reply: Option<Sender<()>> },
 }

@@ -22,7 +22,7 @@ mod session;
 
 pub(super) use chain::Chain;
 pub(super) use data::GuestData;
-pub(crate) use message::SessionMessage;
+pub(crate) use message::{SessionChange, SessionHandle, SessionMessage};
 pub(super) use queue::VirtQueue;
 pub(super) use session::SessionState;
 

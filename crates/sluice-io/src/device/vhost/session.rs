@@ -9,7 +9,7 @@ use tokio::sync::oneshot::Sender;
 
 use crate::device::requests::Client;
 use crate::device::turn::{Ending, Loop};
-use crate::device::vhost::{SessionMessage, VirtQueue};
+use crate::device::vhost::{SessionChange, SessionHandle, SessionMessage, VirtQueue};
 use crate::device::work::Origin;
 use crate::device::{Tag, tag};
 use crate::vhost::door::{Driver, QueueSpec};
@@ -17,6 +17,8 @@ use crate::vhost::memory::Memory;
 
 /// A VMM that is connected for a volume.
 pub(in crate::device) struct SessionState {
+    /// Of its [`SessionHandle`].
+    generation: u64,
     pub(super) volume: u32,
     /// Its place among the host's connections; its end tells the control plane.
     _seat: Box<dyn Send>,
@@ -33,64 +35,84 @@ impl Loop {
             SessionMessage::Open { vm, volume, seat, reply } => {
                 let _ = reply.send(self.open_session(&vm, &volume, seat));
             }
-            SessionMessage::Start { session, queue, memory, driver, reply } => {
-                if let Some(started) = self.start_queue(now, session, *queue, memory, driver) {
-                    let _ = reply.send(started);
-                }
+            SessionMessage::Change(handle, change) => match self.find_session(handle) {
+                Some(session) => self.change_session(now, session, change),
+                // Its place may belong to another VMM by now.
+                None => self.stale_messages += 1,
+            },
+        }
+    }
+
+    /// The place of a session that is open. Every message of a session passes here.
+    fn find_session(&self, handle: SessionHandle) -> Option<u32> {
+        let state = self.sessions.get(handle.index)?;
+        (state.generation == handle.generation).then_some(handle.index)
+    }
+
+    fn change_session(&mut self, now: Instant, session: u32, change: SessionChange) {
+        if let SessionChange::Close { reply } = change {
+            self.sessions[session].closed = reply;
+            return self.close_session(session);
+        }
+        if self.sessions[session].closing {
+            return;
+        }
+        match change {
+            SessionChange::Start { queue, memory, driver, reply } => {
+                let _ = reply.send(self.start_queue(now, session, *queue, memory, driver));
             }
-            SessionMessage::StopQueue { session, index, reply } => self.stop_queue(now, session, index, reply),
-            SessionMessage::Enable { session, index, enabled, reply } => {
+            SessionChange::StopQueue { index, reply } => self.stop_queue(now, session, index, reply),
+            SessionChange::Enable { index, enabled, reply } => {
                 if let Some(index) = self.find_queue(session, index) {
                     self.queues[index].enabled = enabled;
                     self.take_from(now, index);
                 }
                 let _ = reply.send(());
             }
-            SessionMessage::SetCall { session, index, call, reply } => {
+            SessionChange::SetCall { index, call, reply } => {
                 if let Some(index) = self.find_queue(session, index) {
                     self.set_call(index, call);
                 }
                 let _ = reply.send(());
             }
-            SessionMessage::SetMemory { session, memory, reply } => {
+            SessionChange::SetMemory { memory, reply } => {
                 let _ = reply.send(self.set_memory(session, &memory));
             }
-            SessionMessage::SetDriver { session, driver, reply } => {
-                if let Some(state) = self.sessions.get_mut(session) {
-                    state.write_back = driver.write_back;
-                }
+            SessionChange::SetDriver { driver, reply } => {
+                self.sessions[session].write_back = driver.write_back;
                 let _ = reply.send(());
             }
-            SessionMessage::Close { session, reply } => {
-                if let Some(state) = self.sessions.get_mut(session) {
-                    state.closed = reply;
-                    self.close_session(session);
-                }
-            }
+            SessionChange::Close { .. } => unreachable!("it was dealt with above"),
         }
     }
 
-    fn open_session(&mut self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Option<u32> {
+    fn open_session(&mut self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Option<SessionHandle> {
         let (vm, _) = self.find_vm(vm).ok()?;
         let volume = self.find_volume(vm, volume).ok()?;
         if self.ending != Ending::No {
             return None;
         }
-        let state =
-            SessionState { volume, _seat: seat, queues: Vec::new(), write_back: true, closing: false, closed: None };
-        let index = self.sessions.insert(state);
-        self.backend.volumes[volume].sessions.push(index);
-        Some(index)
+        let state = SessionState {
+            generation: 0,
+            volume,
+            _seat: seat,
+            queues: Vec::new(),
+            write_back: true,
+            closing: false,
+            closed: None,
+        };
+        let handle = SessionHandle::new(self.sessions.insert(state));
+        self.sessions[handle.index].generation = handle.generation;
+        self.backend.volumes[volume].sessions.push(handle.index);
+        Some(handle)
     }
 
     fn find_queue(&self, session: u32, index: u16) -> Option<u32> {
-        let session = self.sessions.get(session)?;
-        let mut queues = session.queues.iter().copied();
+        let mut queues = self.sessions[session].queues.iter().copied();
         queues.find(|queue| self.queues[*queue].index == index && self.queues[*queue].stopping.is_none())
     }
 
-    /// How many requests are taken over from the in-flight log, or `None` if its rings do not lie in the memory; `None` at
-    /// all: the session has gone.
+    /// How many requests are taken over from the in-flight log, or `None` if its rings do not lie in the memory.
     fn start_queue(
         &mut self,
         now: Instant,
@@ -98,17 +120,17 @@ impl Loop {
         spec: QueueSpec,
         memory: Arc<Memory>,
         driver: Driver,
-    ) -> Option<Option<u16>> {
-        let state = self.sessions.get_mut(session).filter(|state| !state.closing)?;
+    ) -> Option<u16> {
+        let state = &mut self.sessions[session];
         state.write_back = driver.write_back;
-        let Some(mut queue) = VirtQueue::new(session, spec, memory) else { return Some(None) };
+        let mut queue = VirtQueue::new(session, spec, memory)?;
         let recovered = queue.recovered();
         queue.parked = self.backend.volumes[state.volume].orphans > 0;
         let index = self.queues.insert(queue);
         state.queues.push(index);
         self.callers.push(index);
         self.take_from(now, index);
-        Some(Some(recovered))
+        Some(recovered)
     }
 
     /// Takes what is there already, and waits for kicks.
@@ -148,7 +170,7 @@ impl Loop {
 
     /// The first queue whose rings do not lie in the new table; it is broken.
     fn set_memory(&mut self, session: u32, memory: &Arc<Memory>) -> Option<u16> {
-        let queues = self.sessions.get(session)?.queues.clone();
+        let queues = self.sessions[session].queues.clone();
         let mut first = None;
         for index in queues {
             let queue = &mut self.queues[index];

@@ -20,6 +20,8 @@ use crate::vhost::door::{Driver, QueueSpec, Session};
 use crate::vhost::inflight::Log;
 use crate::vhost::memory::{Memory, unshared};
 
+mod stale;
+
 const ENTRIES: u16 = 16;
 const TABLE: u64 = 0x1000;
 const AVAILABLE: u64 = 0x2000;

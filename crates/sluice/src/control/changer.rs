@@ -1,0 +1,504 @@
+//! The thread that changes what is served: start, reload, requests at the control socket.
+//!
+//! The control thread answers handshakes, VMMs and signals, and must never wait for a disk. So changes are made here, one
+//! after another, and what may take as long as a disk or a file system hangs (reading the host file, looking at paths, opening
+//! volumes) runs on a helper thread for each change. Others go on meanwhile. When the helper is back the change is checked
+//! anew with all that is in force then.
+//!
+//! ```text
+//! control thread --Event--> [changer] --Needs--> helper
+//!                              ^  |                 |
+//!                              |  '--> devices      |
+//!                              '------Event---------'
+//! ```
+//!
+//! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change refused; of those at most [`HELPERS_MAX`] may
+//! hang.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sluice_config::changes::Changes;
+use sluice_config::{Diagnostics, Files, Host};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::apply::{self, Proposal, State};
+use super::server::Asked;
+use super::{Code, Reply, Request};
+use crate::failure::{Failure, chain};
+use crate::output::Format;
+use crate::plane::{Found, Needs, Plane, PlaneError, Step, Subject, accounts};
+
+/// How long a helper may look at one path.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// The same at the start, where locks of a dead daemon are waited for.
+const LOOK_MAX_AT_START: Duration = Duration::from_secs(15);
+/// Helpers that may hang; then changes that need one are refused.
+const HELPERS_MAX: usize = 16;
+/// Changes that may wait at once; more are refused.
+const ATTEMPTS_MAX: usize = 64;
+/// How long a volume waits for its bytes while the last requests of one that was detached hold them.
+const LEAVING_MAX: Duration = Duration::from_secs(5);
+/// How long to wait before the next attempt.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How often volumes that are out of service are tried again, and helpers that take long are looked at.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// What the control thread is told.
+pub(crate) enum News {
+    /// Everything is served, or nothing is.
+    Started(Result<(), Failure>),
+    /// Every device is down.
+    Dead,
+}
+
+enum Event {
+    Change(Asked),
+    Reload,
+    Report,
+    LookAtDevices,
+    /// Hands the plane back.
+    End(oneshot::Sender<Plane>),
+    /// What a helper for this attempt has found.
+    Found(u64, Found),
+    Loaded(u64, Result<Files, Diagnostics>),
+}
+
+/// The control thread's end.
+pub(crate) struct Changer {
+    events: Sender<Event>,
+}
+
+impl Changer {
+    /// Starts the thread, which serves `host` first. Sockets live on the runtime of `handle`.
+    pub(crate) fn start(
+        file: PathBuf,
+        (files, host): (Files, Host),
+        format: Format,
+        handle: Handle,
+    ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<News>)> {
+        let (events, inbox) = channel();
+        let (news, listener) = mpsc::unbounded_channel();
+        let own = events.clone();
+        thread::Builder::new().name("changes".to_owned()).spawn(move || {
+            let _runtime = handle.enter();
+            let plane = Plane::new();
+            watch_devices(&handle, &plane, own.clone());
+            let state = State { files, changes: Changes::default() };
+            let control = host.daemon.control.clone();
+            let attempts = Vec::new();
+            let (helpers, retry_at) = (Arc::default(), Instant::now());
+            let mut thread = Thread {
+                file,
+                format,
+                plane,
+                state,
+                attempts,
+                next: 0,
+                version: 0,
+                control,
+                retry_at,
+                helpers,
+                events: own,
+                news,
+            };
+            thread.begin(Kind::Start(Arc::new(host)));
+            thread.run(&inbox);
+        })?;
+        Ok((Changer { events }, listener))
+    }
+
+    /// A request of the control socket. Its reply goes where it came from.
+    pub(crate) fn change(&self, asked: Asked) {
+        let _ = self.events.send(Event::Change(asked));
+    }
+
+    /// Reads the file again and applies it.
+    pub(crate) fn reload(&self) {
+        let _ = self.events.send(Event::Reload);
+    }
+
+    /// Prints the accounts.
+    pub(crate) fn report(&self) {
+        let _ = self.events.send(Event::Report);
+    }
+
+    /// Ends the thread; what it serves comes back, when the change that is being made is over.
+    pub(crate) fn end(&self) -> oneshot::Receiver<Plane> {
+        let (reply, plane) = oneshot::channel();
+        let _ = self.events.send(Event::End(reply));
+        plane
+    }
+}
+
+fn watch_devices(handle: &Handle, plane: &Plane, events: Sender<Event>) {
+    let down = plane.down();
+    handle.spawn(async move {
+        loop {
+            down.notified().await;
+            if events.send(Event::LookAtDevices).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// What is to become of what is served.
+enum Kind {
+    Start(Arc<Host>),
+    Change {
+        request: Request,
+        reply: oneshot::Sender<Reply>,
+    },
+    /// The files, when they have been read.
+    Reload(Option<Box<Files>>),
+    /// Volumes that are out of service are tried again.
+    Retry,
+}
+
+/// Why an attempt goes no further now.
+enum Waits {
+    /// For a helper, which looks at this.
+    Helper(Subject),
+    /// For the last requests of a volume that has left.
+    Leaving,
+}
+
+/// A change on its way.
+struct Attempt {
+    number: u64,
+    kind: Kind,
+    since: Instant,
+    found: Found,
+    waits: Waits,
+    /// What it comes to, as long as nothing else was changed: the version of the state, and the proposal.
+    proposal: Option<(u64, Proposal)>,
+    /// It has waited for the last requests of a volume that had left.
+    has_waited: bool,
+}
+
+struct Thread {
+    file: PathBuf,
+    format: Format,
+    plane: Plane,
+    state: State,
+    attempts: Vec<Attempt>,
+    next: u64,
+    /// Changes that were made.
+    version: u64,
+    /// Where the control socket is.
+    control: Option<PathBuf>,
+    /// When volumes that are out of service are tried again.
+    retry_at: Instant,
+    /// Helpers that are not back.
+    helpers: Arc<AtomicUsize>,
+    events: Sender<Event>,
+    news: mpsc::UnboundedSender<News>,
+}
+
+impl Thread {
+    fn run(mut self, inbox: &Receiver<Event>) {
+        loop {
+            let event = match self.patience() {
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(patience) => inbox.recv_timeout(patience),
+            };
+            match event {
+                Ok(Event::End(reply)) => {
+                    let _ = reply.send(self.plane);
+                    return;
+                }
+                Ok(event) => self.take(event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.look_at_attempts();
+            if !self.plane.missing().is_empty() && Instant::now() >= self.retry_at {
+                self.retry_at = Instant::now() + RETRY_EVERY;
+                if !self.attempts.iter().any(|attempt| matches!(attempt.kind, Kind::Retry)) {
+                    self.begin(Kind::Retry);
+                }
+            }
+        }
+    }
+
+    /// How long nothing has to be done unless something comes.
+    fn patience(&self) -> Option<Duration> {
+        let is_leaving = |attempt: &Attempt| matches!(attempt.waits, Waits::Leaving);
+        if self.attempts.iter().any(is_leaving) {
+            return Some(PAUSE);
+        }
+        (!self.attempts.is_empty() || !self.plane.missing().is_empty()).then_some(RETRY_EVERY)
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Change((request, reply)) => self.begin(Kind::Change { request, reply }),
+            Event::Reload => self.begin(Kind::Reload(None)),
+            Event::Report => {
+                let (plane, missing) = (&self.plane, self.plane.missing_names());
+                accounts::print(&plane.snapshots(), &plane.guest_sockets(), &missing, self.format);
+            }
+            Event::LookAtDevices => {
+                if self.plane.is_dead() {
+                    let _ = self.news.send(News::Dead);
+                }
+            }
+            Event::Found(number, found) => match self.remove(number) {
+                Some(mut attempt) => {
+                    attempt.found.add(found);
+                    self.go_on(attempt);
+                }
+                // It was given up. What hung once may hang when it is closed.
+                None => drop(thread::spawn(move || drop(found))),
+            },
+            Event::Loaded(number, loaded) => {
+                if let Some(attempt) = self.remove(number) {
+                    self.loaded(attempt, loaded);
+                }
+            }
+            Event::End(_) => unreachable!("it ends the loop"),
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Attempt> {
+        let at = self.attempts.iter().position(|attempt| attempt.number == number)?;
+        Some(self.attempts.remove(at))
+    }
+
+    fn begin(&mut self, kind: Kind) {
+        self.next += 1;
+        let (number, since) = (self.next, Instant::now());
+        let (found, waits) = (Found::default(), Waits::Leaving);
+        let attempt = Attempt { number, kind, since, found, waits, proposal: None, has_waited: false };
+        match attempt.kind {
+            _ if self.attempts.len() >= ATTEMPTS_MAX => {
+                self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes wait already; try again when they are over"));
+            }
+            Kind::Reload(None) => {
+                // An older file must not be put into force over a newer one.
+                self.attempts.retain(|known| !matches!(known.kind, Kind::Reload(_)));
+                let (file, changes) = (self.file.clone(), self.state.changes.clone());
+                let job = move |subject: &Subject| {
+                    subject.set(&file);
+                    let loaded = sluice_config::load_changed(&file, &changes).map(|(files, _)| files);
+                    Event::Loaded(number, loaded)
+                };
+                self.help(attempt, job);
+            }
+            _ => self.go_on(attempt),
+        }
+    }
+
+    /// Lets a helper do what may take long.
+    fn help(&mut self, mut attempt: Attempt, job: impl FnOnce(&Subject) -> Event + Send + 'static) {
+        if self.helpers.load(Ordering::Acquire) >= HELPERS_MAX {
+            let error = format!("{HELPERS_MAX} paths that were looked at do not answer; see what hangs on this host");
+            return self.refuse(attempt, &error);
+        }
+        let subject = Subject::new();
+        let (events, helpers, own) = (self.events.clone(), Arc::clone(&self.helpers), subject.clone());
+        helpers.fetch_add(1, Ordering::AcqRel);
+        let spawned = thread::Builder::new().name("open".to_owned()).spawn(move || {
+            let event = job(&own);
+            helpers.fetch_sub(1, Ordering::AcqRel);
+            let _ = events.send(event);
+        });
+        match spawned {
+            Ok(_) => {
+                attempt.waits = Waits::Helper(subject);
+                self.attempts.push(attempt);
+            }
+            Err(error) => {
+                self.helpers.fetch_sub(1, Ordering::AcqRel);
+                self.refuse(attempt, &format!("A thread cannot be started: {error}"));
+            }
+        }
+    }
+
+    /// Tries again what waits for volumes that leave, and gives up helpers that take too long.
+    fn look_at_attempts(&mut self) {
+        let now = Instant::now();
+        for attempt in std::mem::take(&mut self.attempts) {
+            match &attempt.waits {
+                Waits::Leaving => self.go_on(attempt),
+                Waits::Helper(subject) => {
+                    let (path, since) = subject.now();
+                    let max = if matches!(attempt.kind, Kind::Start(_)) { LOOK_MAX_AT_START } else { LOOK_MAX };
+                    if now.duration_since(since) < max {
+                        self.attempts.push(attempt);
+                        continue;
+                    }
+                    let (path, seconds) = (path.display(), max.as_secs());
+                    self.refuse(
+                        attempt,
+                        &format!("{path} does not answer for {seconds} s: its disk or file system hangs"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn loaded(&mut self, mut attempt: Attempt, loaded: Result<Files, Diagnostics>) {
+        match loaded {
+            Ok(files) => {
+                attempt.kind = Kind::Reload(Some(Box::new(files)));
+                self.go_on(attempt);
+            }
+            Err(diagnostics) => say_wrong(&diagnostics),
+        }
+    }
+
+    /// Makes the change, as far as nothing has to be waited for.
+    fn go_on(&mut self, mut attempt: Attempt) {
+        let known = attempt.proposal.take().filter(|(version, _)| *version == self.version);
+        let proposal = match known.map_or_else(|| self.propose(&attempt), |(_, proposal)| Ok(proposal)) {
+            Ok(proposal) => proposal,
+            Err(Refused::Reply(reply)) => return answer(attempt, reply),
+            Err(Refused::File(diagnostics)) => return say_wrong(&diagnostics),
+        };
+        let leaving = self.plane.had_leaving();
+        match self.plane.apply_found(&proposal.host, proposal.grows.as_ref(), &mut attempt.found) {
+            Ok(Step::Done(changes)) => self.done(attempt, proposal, changes),
+            Ok(Step::Needs(needs)) => {
+                let number = attempt.number;
+                attempt.proposal = Some((self.version, proposal));
+                self.help(attempt, move |subject: &Subject| Event::Found(number, Needs::meet(needs, subject)));
+            }
+            Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < LEAVING_MAX => {
+                (attempt.found, attempt.waits, attempt.has_waited) = (Found::default(), Waits::Leaving, true);
+                self.attempts.push(attempt);
+            }
+            Err(error) => {
+                if matches!(attempt.kind, Kind::Reload(_)) {
+                    self.warn(&proposal.host);
+                }
+                self.failed(attempt, error);
+            }
+        }
+    }
+
+    /// What an operator should know of a file that was read again.
+    fn warn(&self, host: &Host) {
+        host.warnings.iter().for_each(crate::output::say);
+        if host.daemon.control != self.control {
+            tracing::warn!("The control socket stays where it is until the daemon is started anew");
+        }
+    }
+
+    fn propose(&self, attempt: &Attempt) -> Result<Proposal, Refused> {
+        match &attempt.kind {
+            Kind::Start(host) => Ok(Proposal::of(Arc::clone(host))),
+            Kind::Retry => Ok(Proposal::of(Arc::clone(self.plane.host()))),
+            Kind::Reload(files) => {
+                let files = files.as_ref().expect("a file is applied when it has been read");
+                let host = files.changed(&self.state.changes).map_err(Refused::File)?;
+                Ok(Proposal::of(Arc::new(host)))
+            }
+            Kind::Change { request, .. } => apply::propose(&self.plane, &self.state, request).map_err(Refused::Reply),
+        }
+    }
+
+    fn done(&mut self, attempt: Attempt, proposal: Proposal, changes: usize) {
+        self.version += 1;
+        if attempt.has_waited {
+            let waited_ms = attempt.since.elapsed().as_millis();
+            tracing::info!(waited_ms, "Waited for the last requests of a volume that was detached");
+        }
+        match attempt.kind {
+            Kind::Start(_) => drop(self.news.send(News::Started(Ok(())))),
+            Kind::Retry => {}
+            Kind::Change { .. } => {
+                let reply = apply::accept(&self.plane, &mut self.state, proposal);
+                answer(attempt, reply);
+            }
+            Kind::Reload(files) => {
+                self.warn(&proposal.host);
+                self.state.files = *files.expect("a file is applied when it has been read");
+                let kept = self.state.changes.len();
+                tracing::info!(changes, kept, "File applied");
+            }
+        }
+    }
+
+    fn failed(&mut self, attempt: Attempt, error: PlaneError) {
+        match attempt.kind {
+            Kind::Start(_) => drop(self.news.send(News::Started(Err(error.into())))),
+            _ => self.refuse(attempt, &chain(&error)),
+        }
+    }
+
+    /// Everything stays as it is.
+    fn refuse(&mut self, attempt: Attempt, error: &str) {
+        match attempt.kind {
+            Kind::Start(_) => drop(self.news.send(News::Started(Err(Failure::Run(error.into()))))),
+            Kind::Change { .. } => answer(attempt, Reply::failed(Code::Refused, error)),
+            Kind::Reload(_) => tracing::error!(error, "File cannot be applied: everything stays as it was"),
+            Kind::Retry => tracing::error!(error, "Volumes stay out of service"),
+        }
+    }
+}
+
+enum Refused {
+    Reply(Reply),
+    File(Diagnostics),
+}
+
+fn say_wrong(diagnostics: &Diagnostics) {
+    crate::output::say(diagnostics);
+    tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
+}
+
+fn answer(attempt: Attempt, answer: Reply) {
+    if let Kind::Change { reply, .. } = attempt.kind {
+        let _ = reply.send(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
+        let text = "[device.a]\nbackend = \"null\"\n";
+        let plane = Plane::with_a_dead_device(text, "a");
+        plane.down().notified().await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("host.toml");
+        std::fs::write(&file, text).unwrap();
+        let Ok((files, _)) = sluice_config::load_changed(&file, &Changes::default()) else { panic!("it is right") };
+        let (events, inbox) = channel();
+        let (news, mut heard) = mpsc::unbounded_channel();
+        let state = State { files, changes: Changes::default() };
+        let thread = Thread {
+            file,
+            format: Format::Json,
+            plane,
+            state,
+            attempts: Vec::new(),
+            next: 0,
+            version: 0,
+            control: None,
+            retry_at: Instant::now(),
+            helpers: Arc::default(),
+            events: events.clone(),
+            news,
+        };
+        let running = thread::spawn(move || thread.run(&inbox));
+        events.send(Event::LookAtDevices).unwrap();
+        assert!(matches!(heard.recv().await, Some(News::Dead)));
+        let (reply, plane) = oneshot::channel();
+        events.send(Event::End(reply)).unwrap();
+        let draining = plane.await.unwrap().drain();
+        // The bound is only for a test that fails.
+        draining.until(Instant::now() + Duration::from_secs(60)).await;
+        assert!(draining.is_over(), "there is nothing to drain");
+        running.join().unwrap();
+    }
+}

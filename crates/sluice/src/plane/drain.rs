@@ -1,0 +1,91 @@
+//! The end of devices: what was read is answered, for a while; what a disk does not answer is not waited for.
+
+use std::time::{Duration, Instant};
+
+use sluice_io::device::{Asked, Device, Health, Snapshot};
+use sluice_io::vhost::listener::VhostListener;
+
+/// How long devices may take to say what they have at the disk, before they are told to end.
+const LAST_WORD_MAX: Duration = Duration::from_millis(300);
+/// How long they may take to end.
+const END_MAX: Duration = Duration::from_millis(400);
+/// How often their end is looked for.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// What devices do at the moment; all are asked before the first answer is waited for.
+pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Device>, patience: Duration) -> Vec<Snapshot> {
+    let asked: Vec<_> = devices.map(Device::ask).collect();
+    let deadline = Instant::now() + patience;
+    asked.into_iter().map(|asked| asked.until(deadline)).collect()
+}
+
+/// Devices on their way out. Dropping it ends them at once, and waits for them.
+pub(crate) struct Draining {
+    devices: Vec<Device>,
+    outstanding: u64,
+    /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
+    _guests: Vec<VhostListener>,
+}
+
+impl Draining {
+    pub(super) fn begin(devices: Vec<Device>, guests: Vec<VhostListener>) -> Self {
+        // They are asked before they are told to end, so that the answer counts what they still have to do.
+        let asked: Vec<Asked> = devices.iter().map(Device::ask).collect();
+        devices.iter().for_each(Device::drain);
+        let deadline = Instant::now() + LAST_WORD_MAX;
+        let now = asked.into_iter().map(|asked| asked.until(deadline));
+        let outstanding = now.flat_map(|device| device.vms).map(|vm| u64::from(vm.outstanding)).sum();
+        Draining { devices, outstanding, _guests: guests }
+    }
+
+    /// Requests that were to be answered when it began.
+    #[must_use]
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// Whether all have ended.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        self.devices.iter().all(Device::is_finished)
+    }
+
+    /// Waits until all have ended, at most until then.
+    pub(crate) async fn until(&self, deadline: Instant) {
+        while !self.is_over() && Instant::now() < deadline {
+            tokio::time::sleep(GLANCE).await;
+        }
+    }
+
+    /// Ends those that have not ended by themselves; what every device did until its end. One that has requests at a disk
+    /// that does not answer is not waited for, and named in the log.
+    pub(crate) async fn finish(self) -> Vec<Snapshot> {
+        let before = ask(self.devices.iter(), LAST_WORD_MAX);
+        self.devices.iter().for_each(Device::tell_to_stop);
+        self.until(Instant::now() + END_MAX).await;
+        let mut last = Vec::new();
+        for (device, before) in self.devices.into_iter().zip(before) {
+            if device.is_finished() {
+                let (name, health) = (device.name().to_owned(), device.health());
+                last.push(device.stop().unwrap_or_else(|| Snapshot::unknown(name, health)));
+                continue;
+            }
+            say_unfinished(&before);
+            device.abandon();
+            last.push(before);
+        }
+        last
+    }
+}
+
+fn say_unfinished(device: &Snapshot) {
+    let with_requests = device.vms.iter().filter(|vm| vm.outstanding > 0).map(|vm| vm.vm.as_str());
+    let vms = with_requests.collect::<Vec<_>>().join(", ");
+    let (name, in_flight) = (&device.device, device.in_flight);
+    match device.health {
+        Health::Serving => {
+            tracing::error!(device = name, in_flight, vms, "Not waited for: requests that the disk has not answered");
+        }
+        health => tracing::error!(device = name, health = health.name(), "Not waited for: the device does not answer"),
+    }
+}

@@ -1,0 +1,387 @@
+//! Looking at paths and opening volumes: what may take as long as a disk or a file system hangs.
+//!
+//! [`needs`] lists what a host file needs beside what is served. The list refers to nothing of the plane, so
+//! [`Needs::meet`] may run on any thread, and be given up. What it found is put into force by the plane, if that still needs
+//! it then.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_config::{Host, Volume};
+use sluice_io::device::Store;
+use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
+
+use super::{Changed, Leaving, Plane, PlaneError, VolumeName, stage, translate};
+
+/// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
+/// reload does not wait: who holds a lock then is alive.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// When a volume that cannot be opened is put out of service, and the rest goes on without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tolerance {
+    /// Never: it is refused, with all that comes with it.
+    Never,
+    /// If requests of a dead process hold its bytes.
+    LeftBehind,
+    /// Always: it is out of service already.
+    Anything,
+}
+
+impl Tolerance {
+    pub(super) fn covers(self, error: &SourceError) -> bool {
+        match self {
+            Tolerance::Never => false,
+            Tolerance::LeftBehind => error.is_left_behind(),
+            Tolerance::Anything => true,
+        }
+    }
+}
+
+/// A volume that must be opened.
+pub(super) struct Opening {
+    pub(super) name: VolumeName,
+    pub(super) volume: Volume,
+    pub(super) tolerance: Tolerance,
+    /// It takes the place of one that is served, whose reader is not waited for: its VMM is, where it comes back.
+    replaces: bool,
+}
+
+/// A volume that stays, with another size.
+struct Resizing {
+    name: VolumeName,
+    source: Arc<Source>,
+    size: Option<u64>,
+    /// Its file is made long enough.
+    extends: bool,
+}
+
+/// What a host file needs that is not there.
+#[derive(Default)]
+pub(crate) struct Needs {
+    pub(super) volumes: Vec<Opening>,
+    resizings: Vec<Resizing>,
+    /// Paths of new devices.
+    disks: Vec<(String, PathBuf)>,
+    lock_wait: Duration,
+}
+
+/// An open volume.
+pub(super) struct Opened {
+    pub(super) source: Source,
+    pub(super) extents: Option<ExtentMap>,
+    pub(super) disks: DiskSet,
+}
+
+/// A volume that is to have another size: locked, and its file made longer. Both are undone when this is dropped.
+pub(super) struct Resized {
+    is: Arc<Source>,
+    /// As it is to be; absent only while it is made.
+    to_be: Option<Arc<Source>>,
+    /// What its file had, if it was made longer. Nobody has been told of what is cut off.
+    before_bytes: Option<u64>,
+    pub(super) extents: Option<ExtentMap>,
+}
+
+impl Resized {
+    pub(super) fn source(&self) -> Arc<Source> {
+        Arc::clone(self.to_be.as_ref().expect("it was made"))
+    }
+
+    /// The new size was put into force.
+    pub(super) fn keep(mut self) {
+        (self.to_be, self.before_bytes) = (None, None);
+    }
+}
+
+impl Drop for Resized {
+    fn drop(&mut self) {
+        if let Some(to_be) = &self.to_be
+            && let Err(error) = self.is.give_back(to_be)
+        {
+            tracing::error!(error = crate::failure::chain(&error), "Bytes behind a volume stay locked");
+        }
+        if let Some(before) = self.before_bytes
+            && let Err(error) = self.is.cut(before)
+        {
+            tracing::error!(path = %self.is.path().display(), %error, "File stays longer than it was");
+        }
+    }
+}
+
+type Sized = (Option<u64>, Result<Resized, SourceError>);
+
+/// What was found.
+#[derive(Default)]
+pub(crate) struct Found {
+    volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
+    resized: BTreeMap<VolumeName, Sized>,
+    disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
+}
+
+/// What is being looked at, and since when, for whoever waits.
+#[derive(Clone)]
+pub(crate) struct Subject(Arc<Mutex<(PathBuf, Instant)>>);
+
+impl Subject {
+    pub(crate) fn new() -> Self {
+        Subject(Arc::new(Mutex::new((PathBuf::new(), Instant::now()))))
+    }
+
+    pub(crate) fn now(&self) -> (PathBuf, Instant) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// This is looked at from now on.
+    pub(crate) fn set(&self, path: &Path) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (path.to_owned(), Instant::now());
+    }
+}
+
+impl Found {
+    fn has_volume(&self, name: &VolumeName, volume: &Volume) -> bool {
+        self.volumes.get(name).is_some_and(|(of, _)| of == volume)
+    }
+
+    fn has_disk(&self, device: &str, path: &Path) -> bool {
+        self.disks.get(device).is_some_and(|(of, _)| of == path)
+    }
+
+    pub(super) fn take_volume(&mut self, name: &VolumeName) -> Option<Result<Opened, SourceError>> {
+        self.volumes.remove(name).map(|(_, opened)| opened)
+    }
+
+    fn has_resized(&self, resizing: &Resizing) -> bool {
+        self.resized.get(&resizing.name).is_some_and(|(size, _)| *size == resizing.size)
+    }
+
+    pub(super) fn take_resized(&mut self, name: &VolumeName) -> Option<Result<Resized, SourceError>> {
+        self.resized.remove(name).map(|(_, resized)| resized)
+    }
+
+    pub(super) fn take_disk(&mut self, device: &str) -> Option<Result<DiskSet, SourceError>> {
+        self.disks.remove(device).map(|(_, disks)| disks)
+    }
+
+    /// Adds what was found later.
+    pub(crate) fn add(&mut self, later: Found) {
+        self.volumes.extend(later.volumes);
+        self.resized.extend(later.resized);
+        self.disks.extend(later.disks);
+    }
+}
+
+/// What `host` needs. `old` is what is served; the file of the volume `grows` may be made longer.
+pub(super) fn needs(
+    plane: &Plane,
+    old: &Host,
+    host: &Host,
+    changed: &Changed,
+    grows: Option<&VolumeName>,
+) -> Result<Needs, PlaneError> {
+    let is_start = plane.devices.is_empty();
+    let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
+    for (name, device) in &host.devices {
+        if !plane.devices.contains_key(name)
+            && let Some(path) = device.path.as_ref().filter(|_| translate::has_disk(device))
+        {
+            needs.disks.push((name.clone(), path.clone()));
+        }
+    }
+    let mut served = None;
+    for (vm, spec) in changed.of(host) {
+        let before = old.vms.get(vm);
+        for (name, volume) in &spec.volumes {
+            let known = before.and_then(|vm| vm.volumes.get(name));
+            if stage::stays(known, volume) {
+                if known.is_some_and(|known| known.size != volume.size) {
+                    needs.resizings.extend(resizing(plane, (vm, name), volume, grows));
+                }
+                continue;
+            }
+            refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
+            refuse_beside_leaving(plane, vm, volume)?;
+            if volume.source.is_none() || !translate::has_disk(&host.devices[&volume.device]) {
+                continue;
+            }
+            let key = (vm.clone(), name.clone());
+            let tolerance = match (plane.missing.contains(&key), is_start) {
+                (true, _) => Tolerance::Anything,
+                (false, true) => Tolerance::LeftBehind,
+                (false, false) => Tolerance::Never,
+            };
+            let replaces = plane.served.contains_key(&key);
+            needs.volumes.push(Opening { name: key, volume: volume.clone(), tolerance, replaces });
+        }
+    }
+    Ok(needs)
+}
+
+fn resizing(
+    plane: &Plane,
+    (vm, name): (&String, &String),
+    volume: &Volume,
+    grows: Option<&VolumeName>,
+) -> Option<Resizing> {
+    let name = (vm.clone(), name.clone());
+    let (Store::File { source, .. }, _) = plane.served.get(&name)? else { return None };
+    let extends = grows == Some(&name);
+    Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
+}
+
+type BySource<'a> = BTreeMap<&'a Path, Vec<(&'a str, &'a Volume)>>;
+
+fn by_source(host: &Host) -> BySource<'_> {
+    let mut by_source = BySource::new();
+    for (vm, spec) in &host.vms {
+        for volume in spec.volumes.values() {
+            if let Some(source) = &volume.source {
+                by_source.entry(source).or_default().push((vm, volume));
+            }
+        }
+    }
+    by_source
+}
+
+/// A VMM that finds a volume at its socket again sends it what it has not heard the end of. What the volume that was there
+/// before reads for such a request must not land in the guest's memory after that.
+fn refuse_beside_leaving(plane: &Plane, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
+    let socket = volume.export.endpoint.socket();
+    let at_it = |left: &Leaving| left.socket.as_deref() == socket && !left.is_over();
+    match socket.is_some() && plane.leaving.iter().any(at_it) {
+        true => Err(PlaneError::Leaving { vm: vm.to_owned(), volume: volume.name.clone() }),
+        false => Ok(()),
+    }
+}
+
+/// Our own lock on these bytes is held until the volume that has them now has gone, which is after the new one is opened.
+fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
+    let end = |volume: &Volume| volume.size.map_or(u64::MAX, |size| volume.offset.saturating_add(size));
+    let same = volume.source.as_deref().and_then(|source| served.get(source));
+    for (old_vm, old) in same.into_iter().flatten() {
+        let overlaps = old.offset < end(volume) && volume.offset < end(old);
+        if overlaps && !(old.read_only && volume.read_only) {
+            let (vm, volume) = (vm.to_owned(), volume.name.clone());
+            return Err(PlaneError::VolumeChanged { vm, volume, old: format!("{old_vm}/{}", old.name) });
+        }
+    }
+    Ok(())
+}
+
+impl Needs {
+    /// What of it was not found yet.
+    pub(super) fn beyond(mut self, found: &Found) -> Needs {
+        self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
+        self.resizings.retain(|resizing| !found.has_resized(resizing));
+        self.disks.retain(|(device, path)| !found.has_disk(device, path));
+        self
+    }
+
+    /// Whether all was found, or something for which all is refused.
+    pub(super) fn are_met_by(&self, found: &Found) -> bool {
+        let no_disk = |(device, path): &(String, PathBuf)| {
+            found.has_disk(device, path) && found.disks.get(device).is_some_and(|(_, disks)| disks.is_err())
+        };
+        let not_resized = |resizing: &Resizing| {
+            found.has_resized(resizing)
+                && found.resized.get(&resizing.name).is_some_and(|(_, resized)| resized.is_err())
+        };
+        let refused = |opening: &Opening| {
+            let is_fatal = |(_, opened): &(Volume, Result<Opened, SourceError>)| {
+                opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error))
+            };
+            found.has_volume(&opening.name, &opening.volume) && found.volumes.get(&opening.name).is_some_and(is_fatal)
+        };
+        let all = self.disks.iter().all(|(device, path)| found.has_disk(device, path))
+            && self.resizings.iter().all(|resizing| found.has_resized(resizing))
+            && self.volumes.iter().all(|opening| found.has_volume(&opening.name, &opening.volume));
+        let some_failed = self.disks.iter().any(no_disk)
+            || self.resizings.iter().any(not_resized)
+            || self.volumes.iter().any(refused);
+        all || some_failed
+    }
+
+    /// Looks, up to the first thing for which all is refused. May take as long as a disk or a file system hangs; `subject`
+    /// says on what.
+    pub(crate) fn meet(self, subject: &Subject) -> Found {
+        let mut found = Found::default();
+        for (device, path) in self.disks {
+            subject.set(&path);
+            let disks = DiskSet::of_path(&path);
+            let failed = disks.is_err();
+            found.disks.insert(device, (path, disks));
+            if failed {
+                return found;
+            }
+        }
+        for resizing in self.resizings {
+            subject.set(resizing.source.path());
+            let resized = resizing.resize();
+            let failed = resized.is_err();
+            found.resized.insert(resizing.name, (resizing.size, resized));
+            if failed {
+                return found;
+            }
+        }
+        let until = Instant::now() + self.lock_wait;
+        for opening in self.volumes {
+            let opened = opening.open(until.saturating_duration_since(Instant::now()), subject);
+            let failed = opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error));
+            found.volumes.insert(opening.name, (opening.volume, opened));
+            if failed {
+                break;
+            }
+        }
+        found
+    }
+}
+
+impl Resizing {
+    fn resize(&self) -> Result<Resized, SourceError> {
+        let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
+        if let Some(bytes) = self.size.filter(|_| self.extends) {
+            let before = self.source.extend(bytes)?;
+            let grew = self.source.range().offset.saturating_add(bytes) > before;
+            resized.before_bytes = grew.then_some(before);
+        }
+        let to_be = self.source.resized(self.size)?;
+        resized.extents = to_be.extents().ok();
+        resized.to_be = Some(Arc::new(to_be));
+        Ok(resized)
+    }
+}
+
+impl Opening {
+    fn open(&self, wait: Duration, subject: &Subject) -> Result<Opened, SourceError> {
+        let ((vm, name), volume) = (&self.name, &self.volume);
+        let spec = SourceSpec {
+            path: volume.source.clone().expect("only volumes with a source are opened"),
+            offset: volume.offset,
+            length: volume.size,
+            read_only: volume.read_only,
+            buffered: volume.buffered,
+        };
+        subject.set(&spec.path);
+        let source = Source::open_within(&spec, wait)?;
+        let mut waited = source.waited();
+        if volume.read_only {
+            let left = (!self.replaces).then(|| wait.saturating_sub(waited));
+            waited += source.read_as(&format!("{vm}/{name}"), left)?;
+        }
+        if !waited.is_zero() {
+            let waited_ms = waited.as_millis();
+            tracing::info!(vm, volume = name, waited_ms, "Waited for the last requests of another daemon");
+        }
+        let disks = source.disks()?;
+        let extents = match source.extents() {
+            Ok(extents) => Some(extents),
+            Err(error) => {
+                tracing::warn!(vm, volume = name, %error, "Its place on the disk is not known");
+                None
+            }
+        };
+        Ok(Opened { source, extents, disks })
+    }
+}

@@ -1,0 +1,54 @@
+//! A device whose thread fails for good.
+
+use sluice_io::device::{EditError, SchedulerSpec};
+use sluice_sched::params::{ParamError, ParamTable};
+use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
+use sluice_sched::schedulers;
+
+use super::*;
+
+/// Failures in a row after which a device stays down.
+const FAILURES: usize = 7;
+
+fn host(text: &str) -> Arc<Host> {
+    Arc::new(sluice_config::parse("a test's host file", text).unwrap_or_else(|found| panic!("{found}")))
+}
+
+fn fails(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    panic!("asked to panic by a test");
+}
+
+impl Plane {
+    /// A plane of which one device is down.
+    pub(crate) fn with_a_dead_device(text: &str, device: &str) -> Plane {
+        let mut plane = Plane::new();
+        plane.apply(&host(text)).unwrap();
+        let noop = schedulers::find("noop").unwrap();
+        let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: fails, ..*noop }));
+        let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
+        for _ in 0..FAILURES {
+            let edit = Edit::SetScheduler { scheduler: scheduler.clone(), merging: false };
+            let stopped = EditError::Stopped(device.to_owned());
+            assert_eq!(plane.devices[device].device.edit(vec![edit]), Err(stopped));
+        }
+        plane
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_was_down_was_left_out_and_changed_all_the_same() {
+    let text = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n";
+    let mut plane = Plane::with_a_dead_device(text, "a");
+    plane.down().notified().await;
+    let health: Vec<_> = plane.snapshots().into_iter().map(|device| (device.device, device.health)).collect();
+    assert_eq!(health, [("a".to_owned(), Health::Down), ("b".to_owned(), Health::Serving)]);
+    assert!(!plane.is_dead(), "another one serves");
+    let deeper = |device: &str| text.replace(&format!("[device.{device}]"), &format!("[device.{device}]\ndepth = 7"));
+    assert!(matches!(plane.apply(&host(&deeper("a"))), Err(PlaneError::Down(device)) if device == "a"));
+    assert_eq!(plane.apply(&host(&deeper("b"))).unwrap(), 1);
+    plane.apply(&host("[device.a]\nbackend = \"null\"\n")).unwrap();
+    assert!(plane.is_dead());
+    plane.apply(&host("[device.b]\nbackend = \"null\"\n")).unwrap();
+    plane.apply(&host(text)).unwrap();
+    assert!(plane.snapshots().iter().all(|device| device.health == Health::Serving), "it came back anew");
+}

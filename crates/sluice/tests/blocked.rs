@@ -1,0 +1,178 @@
+//! Paths that do not answer: whoever names one waits alone, and not for ever.
+#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use common::disk::{FileSystem, Loop};
+use common::raw::Raw;
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+mod common;
+
+fn host(place: &Place) -> String {
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    control + &place.device("") + "[vm.fine]\n" + &place.volume("fine", "v", &place.image("fine.img", MIB), "")
+}
+
+fn verb(place: &Place, verb: &[&str]) -> std::process::Command {
+    let mut command = sluice();
+    command.args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control"));
+    command
+}
+
+fn ask(place: &Place, words: &[&str]) -> Ended {
+    run(&mut verb(place, words))
+}
+
+fn attach(place: &Place, source: &Path, socket: &Path) -> std::process::Command {
+    let source = format!("source={}", source.display());
+    let socket = format!("export.socket={}", socket.display());
+    verb(place, &["attach", "new/v", "device=disk", &source, &socket])
+}
+
+/// Handshakes, requests and changes go on.
+fn others_go_on(place: &Place, seed: u64) {
+    ask(place, &["set", "fine", &format!("weight={}", seed + 100)]).ok();
+    let mut raw = Raw::open(&place.volume_socket("fine", "v"), "fine/v").unwrap();
+    let data = noise(seed, 4096);
+    raw.write(0, &data).unwrap();
+    assert!(raw.read(0, 4096).unwrap() == data);
+}
+
+/// A file system that answers nothing: it is mounted, and nobody serves it.
+struct Hung {
+    folder: PathBuf,
+    connection: Option<OwnedFd>,
+}
+
+impl Hung {
+    fn new(place: &Place) -> Hung {
+        let folder = place.file("hung");
+        std::fs::create_dir(&folder).unwrap();
+        let connection = File::options().read(true).write(true).open("/dev/fuse").expect("FUSE is needed, and root");
+        // The program that mounts gets it as its standard input.
+        let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
+        let mut mount = tool("mount", "mount");
+        mount.args(["-i", "-n", "-t", "fuse", "-o", options, "hung"]).arg(&folder);
+        let mounted = mount.stdin(connection.try_clone().unwrap()).output().unwrap();
+        assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+        Hung { folder, connection: Some(connection.into()) }
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        // Its end is the end of everything that waits for it.
+        self.connection.take();
+        let unmounted = run(tool("umount", "mount").arg("--lazy").arg(&self.folder));
+        if !unmounted.status.success() {
+            eprintln!("{}", unmounted.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_hung_file_system_that_was_named_to_attach_stopped_everything() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let daemon = Daemon::serve(&place, &host(&place));
+    let attaching = start(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new")));
+    until("a helper looks at it", || threads(daemon.pid()).iter().any(|name| name == "open"));
+    others_go_on(&place, 1);
+    let refused = attaching.end().failed();
+    assert!(refused.contains("does not answer for 5 s") && refused.contains("hung/disk.img"), "{refused}");
+    others_go_on(&place, 2);
+    // A file may name it too.
+    let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
+    let said = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
+    assert!(said.contains("does not answer for 5 s"), "{said}");
+    others_go_on(&place, 3);
+    let ended = daemon.terminate();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    drop(hung);
+}
+
+/// The names of a process's threads.
+fn threads(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(name).map(|name| name.trim().to_owned()).collect()
+}
+
+#[test]
+fn a_daemon_whose_start_hung_did_not_hear_sigterm() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
+    let file = place.write("hung.toml", host(&place) + &volume);
+    let running = start(sluice().arg("serve").arg(&file));
+    until("a helper looks at it", || threads(running.pid()).iter().any(|name| name == "open"));
+    running.signal(rustix::process::Signal::TERM);
+    assert_eq!(running.end().code(), Some(0));
+}
+
+#[test]
+fn a_socket_that_accepts_nobody_stopped_everything() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let path = place.socket("full");
+    let listener = UnixListener::bind(&path).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        match connect(&socket, &SocketAddrUnix::new(&path).unwrap()) {
+            Ok(()) => waiting.push(socket),
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::AGAIN);
+                break;
+            }
+        }
+    }
+    let refused = run(&mut attach(&place, &place.image("new.img", MIB), &path)).failed();
+    assert!(refused.contains("is in use by another process"), "{refused}");
+    others_go_on(&place, 1);
+    assert!(listener.as_raw_fd() >= 0 && !waiting.is_empty());
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_stopped_everything() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let pipe = place.file("pipe");
+    run(tool("mkfifo", "coreutils").arg(&pipe)).ok();
+    let refused = run(&mut attach(&place, &pipe, &place.socket("new"))).failed();
+    assert!(refused.contains("is a pipe"), "{refused}");
+    let delay = format!("[device.second.delay]\ntime = \"1ms\"\nlog = \"{}\"\n", pipe.display());
+    let second = format!("[device.second]\nbackend = \"null\"\n{delay}");
+    let said = daemon.reload(&(host + &second));
+    assert!(said.contains("everything stays as it was") && said.contains("Device second cannot be started"), "{said}");
+    others_go_on(&place, 1);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+/// The last close of a block device writes back what is in the page cache.
+#[test]
+fn a_buffered_volume_on_a_hung_disk_stopped_everything_when_it_was_detached() {
+    let place = Place::new();
+    let below = FileSystem::new(&place.image("below.img", 64 * MIB), place.file("mounted"));
+    let image = below.folder.join("disk.img");
+    std::fs::write(&image, vec![0; MIB as usize]).unwrap();
+    let device = Loop::new(&image);
+    let host = host(&place) + &place.volume("new", "v", &device.path, "cache = \"buffered\"");
+    let daemon = Daemon::serve(&place, &host);
+    let mut raw = Raw::open(&place.volume_socket("new", "v"), "new/v").unwrap();
+    below.freeze();
+    raw.write(0, &noise(1, 64 << 10)).unwrap();
+    ask(&place, &["detach", "new"]).ok();
+    others_go_on(&place, 1);
+    below.thaw();
+    assert_eq!(daemon.terminate().code(), Some(0));
+}

@@ -1,0 +1,108 @@
+//! A disk that does not answer: the daemon ends all the same, and the next one serves what lies elsewhere.
+
+use std::path::PathBuf;
+
+use common::disk::{FileSystem, Loop};
+use common::raw::{Raw, WRITE};
+use common::{Daemon, MIB, Place, noise, until};
+use rustix::process::Signal;
+use sluice_io::vhost::client::{ClientOptions, Request};
+
+mod common;
+
+/// A block device that hangs while the file system below it is frozen.
+struct Hanging {
+    device: Loop,
+    below: FileSystem,
+}
+
+impl Hanging {
+    fn new(place: &Place, name: &str) -> Self {
+        let below = FileSystem::new(&place.image(&format!("{name}.below"), 64 * MIB), place.file(name));
+        let image = below.folder.join("disk.img");
+        std::fs::write(&image, vec![0; 2 * MIB as usize]).unwrap();
+        Hanging { device: Loop::new(&image), below }
+    }
+
+    fn path(&self) -> &PathBuf {
+        &self.device.path
+    }
+}
+
+fn open(place: &Place, vm: &str) -> Raw {
+    Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()
+}
+
+fn daemon_keys(place: &Place) -> String {
+    format!("[daemon]\ndrain_timeout = \"1s\"\ncontrol = \"{}\"\n", place.socket("control").display())
+}
+
+#[test]
+fn a_disk_that_hung_kept_the_daemon_from_ending() {
+    let place = Place::new();
+    let disk = Hanging::new(&place, "hung");
+    let volumes =
+        place.volume("stuck", "v", disk.path(), "") + &place.volume("fine", "v", &place.image("fine.img", MIB), "");
+    let daemon = Daemon::serve(&place, &(daemon_keys(&place) + &place.device("") + &volumes));
+    let (mut stuck, mut fine) = (open(&place, "stuck"), open(&place, "fine"));
+    disk.below.freeze();
+    stuck.send(WRITE, 0, 0, 4096, &noise(1, 4096)).unwrap();
+    until("the write is at the disk", || daemon.accounts().device()["in_flight"] == 1);
+    fine.write(0, &noise(2, 4096)).unwrap();
+    daemon.signal(Signal::TERM);
+    let ended = daemon.end();
+    let said = &ended.stderr;
+    assert_eq!(ended.code(), Some(0), "{said}");
+    assert!(said.contains("Not drained in time"), "{said}");
+    let line = said.lines().find(|line| line.contains("requests that the disk has not answered")).expect(said);
+    assert!(line.contains("in_flight=1") && line.contains("vms=\"stuck\""), "{line}");
+    let last = ended.stdout.lines().last().unwrap();
+    let accounts: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(accounts["devices"][0]["in_flight"], 1, "{last}");
+    disk.below.thaw();
+}
+
+#[test]
+fn volumes_whose_disk_hung_kept_the_others_from_starting() {
+    let place = Place::new();
+    let disk = Hanging::new(&place, "hung");
+    let part = |number: u64| format!("offset = \"{number}MiB\"\nsize = \"1MiB\"");
+    let volumes = place.volume("stuck", "v", disk.path(), &part(0))
+        + &place.vhost_volume("guest", "v", disk.path(), &part(1))
+        + &place.volume("fine", "v", &place.image("fine.img", MIB), "");
+    let host = daemon_keys(&place) + &place.device("") + &volumes;
+    let daemon = Daemon::serve(&place, &host);
+    let mut stuck = open(&place, "stuck");
+    let mut guest = place.vhost("guest", "v", &ClientOptions::default());
+    disk.below.freeze();
+    let data = noise(1, 4096);
+    stuck.send(WRITE, 0, 0, 4096, &data).unwrap();
+    let queue = guest.queue(0);
+    queue.submit(0, Request::Write { offset: 0, len: 4096 }).unwrap();
+    queue.publish().unwrap();
+    until("the writes are at the disk", || daemon.accounts().device()["in_flight"] == 2);
+    daemon.kill();
+
+    let daemon = Daemon::serve(&place, &host);
+    let said = daemon.stderr().up_to(&["Ready"]);
+    for vm in ["stuck", "guest"] {
+        let line = said.lines().find(|line| line.contains("out of service") && line.contains(vm)).expect(&said);
+        assert!(line.contains("requests of a process that is gone"), "{line}");
+    }
+    assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!(["guest/v", "stuck/v"]));
+    let mut fine = open(&place, "fine");
+    fine.write(0, &data).unwrap();
+    assert!(Raw::open(&place.volume_socket("stuck", "v"), "stuck/v").is_err(), "nothing is offered there");
+    // A file that changes something else is applied beside them.
+    daemon.accept(&host.replace("[vm.fine.volume.v]", "[vm.fine]\nweight = 200\n[vm.fine.volume.v]"));
+    disk.below.thaw();
+    let back = daemon.stderr().up_to(&["Volume is in service again"]);
+    if !(back.contains("stuck") && back.contains("guest")) {
+        daemon.stderr().up_to(&["Volume is in service again"]);
+    }
+    assert!(open(&place, "stuck").read(0, 4096).unwrap() == data, "what was on its way has landed");
+    let mut guest = place.vhost("guest", "v", &ClientOptions::default());
+    guest.perform(0, Request::Read { offset: 0, len: 4096 }).unwrap();
+    assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!([]));
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
