@@ -8,7 +8,7 @@
 //!
 //! Watch it through [`Gate::account`] (counters and histograms of an owner) and [`Gate::inspect`] (the scheduler's state).
 
-use crate::cost::{Cost, CostModel};
+use crate::cost::CostModel;
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
@@ -17,6 +17,7 @@ use crate::units::Bytes;
 
 pub mod accounting;
 mod fanout;
+mod finished;
 pub mod histogram;
 mod members;
 mod merging;
@@ -24,6 +25,7 @@ mod splitting;
 mod switching;
 
 pub use accounting::OwnerAccount;
+pub use finished::{Finished, Outcome, Service};
 use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
@@ -138,66 +140,6 @@ pub trait Device {
         let _ = parts;
         self.submit(now, submission);
     }
-}
-
-/// An arrival that is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-// rule: mclock.reply-phase
-pub struct Finished {
-    /// The handle of the arrival.
-    pub token: u32,
-    /// Whether every part of it succeeded.
-    pub outcome: Outcome,
-    /// By which right its last part was dispatched.
-    pub phase: Phase,
-    /// When its last part was dispatched; of one that was cancelled, when it was cancelled.
-    pub dispatched: Instant,
-    /// What all its parts got.
-    pub service: Service,
-    /// Of that, what they got for a reservation.
-    pub reserved: Service,
-}
-
-/// An amount of service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Service {
-    /// In normalised requests.
-    pub cost: Cost,
-    /// The bytes that it counts against a limit, see [`CostModel::bytes`].
-    pub bytes: u64,
-}
-
-impl Service {
-    /// None at all.
-    pub const NONE: Service = Service { cost: Cost::from_raw(0), bytes: 0 };
-
-    /// What one request gets.
-    #[must_use]
-    pub fn of(request: &Request, model: &CostModel) -> Service {
-        Service { cost: request.cost, bytes: model.bytes(request.kind, request.length, request.cost) }
-    }
-
-    /// The service, if it was given in the reservation phase, else none.
-    #[must_use]
-    pub fn if_reserved(self, phase: Phase) -> Service {
-        if phase == Phase::Reservation { self } else { Service::NONE }
-    }
-
-    fn add(&mut self, other: Service) {
-        self.cost = Cost::from_raw(self.cost.raw().saturating_add(other.cost.raw()));
-        self.bytes += other.bytes;
-    }
-}
-
-/// How an arrival ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Every part succeeded.
-    Done,
-    /// A part failed at the device.
-    Failed,
-    /// It was cancelled before all of it went to the device.
-    Cancelled,
 }
 
 /// An arrival that was not taken; nothing has changed, no tag has moved.
