@@ -333,7 +333,7 @@ pub struct Descriptor {
     pub medium: Medium,
     /// Whether neighbouring requests are merged before it, unless the device says otherwise.
     pub merging: bool,
-    /// The part of the device that VMs without a reservation get at least while they ask, with these parameters;
+    /// The part of the device that is divided by weight at least while a VM without a reservation waits, with these parameters;
     /// admission leaves it free. Zero for schedulers that keep none.
     pub weight_floor: fn(&ParamTable) -> Percent,
     /// Its parameters.
