@@ -82,6 +82,7 @@ impl Splitting {
     }
 
     /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
+    #[inline]
     pub(super) fn close(
         &mut self,
         model: &CostModel,
@@ -89,25 +90,26 @@ impl Splitting {
         outcome: Outcome,
         dispatched: Instant,
     ) -> Option<Finished> {
-        let phase = request.phase;
+        let (token, phase) = (request.token, request.phase);
         let service = Service::of(request, model);
-        let reserved = service.if_reserved(phase);
-        if !request.flags.contains(Flags::PIECE) {
-            return Some(Finished { token: request.token, outcome, phase, dispatched, service, reserved });
+        let part = Finished { token, outcome, phase, dispatched, service, reserved: service.if_reserved(phase) };
+        if request.flags.contains(Flags::PIECE) { self.close_piece(part) } else { Some(part) }
+    }
+
+    fn close_piece(&mut self, part: Finished) -> Option<Finished> {
+        let parent = &mut self.parents[part.token as usize];
+        parent.service.add(part.service);
+        parent.reserved.add(part.reserved);
+        if part.outcome != Outcome::Done && parent.outcome != Outcome::Failed {
+            parent.outcome = part.outcome;
         }
-        let parent = &mut self.parents[request.token as usize];
-        parent.service.add(service);
-        parent.reserved.add(reserved);
-        if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
-            parent.outcome = outcome;
-        }
-        parent.dispatched = parent.dispatched.max(dispatched);
+        parent.dispatched = parent.dispatched.max(part.dispatched);
         parent.left -= 1;
         if parent.left > 0 {
             return None;
         }
         let Parent { token, outcome, dispatched, service, reserved, .. } = *parent;
-        self.free.push(request.token);
-        Some(Finished { token, outcome, phase, dispatched, service, reserved })
+        self.free.push(part.token);
+        Some(Finished { token, outcome, phase: part.phase, dispatched, service, reserved })
     }
 }

@@ -58,13 +58,24 @@ impl Amount {
 /// the limit is 1 MiB/s. For requests of 64 KiB its steps are 62.5 ms and those of the reservation 5 ms: it is owed no more than
 /// 16 a second. Where each request of 8 KiB, 7.8 ms, is followed by one of 512 B, 0.5 ms, the limit lets 240 a second pass
 /// and the reservation holds in full.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Minimum {
+    /// What is not reserved is [`NEVER_DUE`].
     requests: Meter,
     bytes: Meter,
     /// By how much the limit's steps exceed those of the reservation, as far as the tags have not been moved by it; less than 0
     /// if they are smaller.
     beyond_limit: i64,
+}
+
+/// The tag of what is not reserved: behind all others, wherever tags move.
+const NEVER_DUE: Tag = Tag::MAX;
+
+impl Default for Minimum {
+    fn default() -> Self {
+        let never = Meter::at(Spacing::NONE, NEVER_DUE);
+        Minimum { requests: never, bytes: never, beyond_limit: 0 }
+    }
 }
 
 /// How much smaller than the reservation's steps the limit's may have been before larger ones count, in such steps.
@@ -73,8 +84,18 @@ const LIMIT_SAVED_MAX: i64 = 16;
 impl Minimum {
     fn rescale(&mut self, reservation: &Reservation, now: Tag) {
         self.beyond_limit = 0;
-        self.requests.rescale(Spacing::per_cost(reservation.iops), now);
-        self.bytes.rescale(Spacing::per_byte(reservation.bytes), now);
+        let spacings = [Spacing::per_cost(reservation.iops), Spacing::per_byte(reservation.bytes)];
+        for (meter, spacing) in [&mut self.requests, &mut self.bytes].into_iter().zip(spacings) {
+            meter.rescale(spacing, now);
+            if spacing.is_none() {
+                meter.set(NEVER_DUE);
+            }
+        }
+    }
+
+    #[inline]
+    fn earlier(&self) -> Tag {
+        self.requests.raw_tag().min(self.bytes.raw_tag())
     }
 
     /// Whether there is a reservation.
@@ -87,31 +108,20 @@ impl Minimum {
     #[must_use]
     // rule: mclock.byte-reservation
     pub(super) fn due(&self) -> Option<Tag> {
-        match (self.requests.tag(), self.bytes.tag()) {
-            (Some(requests), Some(bytes)) => Some(requests.min(bytes)),
-            (one, other) => one.or(other),
-        }
+        let due = self.earlier();
+        (due != NEVER_DUE).then_some(due)
     }
 
     /// A request has been dispatched for the reservation. `limit_step` is how far apart its limit keeps such requests; 0
     /// without a limit.
     fn charge(&mut self, now: Tag, amount: &Amount, limit_step: Tag) {
         self.forget_beyond_limit(now);
-        let before = self.due();
-        match (self.requests.is_set(), self.bytes.is_set()) {
-            (true, false) => self.requests.charge(amount.cost),
-            (false, true) => self.bytes.charge(amount.reserved_bytes),
-            (true, true) => {
-                let present = now.max(self.requests.raw_tag().min(self.bytes.raw_tag()));
-                self.requests.charge_ahead_of(present, amount.cost);
-                self.bytes.charge_ahead_of(present, amount.reserved_bytes);
-            }
-            (false, false) => {}
-        }
-        if let (Some(before), Some(after)) = (before, self.due())
-            && limit_step > 0
-        {
-            let step = (after - before).cast_signed();
+        let before = self.earlier();
+        let present = now.max(before);
+        self.requests.charge_ahead_of(present, amount.cost);
+        self.bytes.charge_ahead_of(present, amount.reserved_bytes);
+        if limit_step > 0 {
+            let step = (self.earlier() - before).cast_signed();
             let sum = self.beyond_limit.saturating_add(limit_step.cast_signed()).saturating_sub(step);
             self.beyond_limit = sum.max(step.saturating_mul(-LIMIT_SAVED_MAX));
         }
@@ -119,9 +129,9 @@ impl Minimum {
 
     /// Moves the tags by what the limit did not let pass, at most to `now`; what is left of it means nothing after that.
     fn forget_beyond_limit(&mut self, now: Tag) {
-        if let (Some(due), Ok(beyond @ 1..)) = (self.due(), u64::try_from(self.beyond_limit)) {
+        if let Ok(beyond @ 1..) = u64::try_from(self.beyond_limit) {
             self.beyond_limit = 0;
-            self.move_on(beyond.min(now.saturating_sub(due)), now);
+            self.move_on(beyond.min(now.saturating_sub(self.earlier())), now);
         }
     }
 
@@ -325,7 +335,7 @@ impl Tags {
     }
 
     /// A request has been dispatched.
-    #[inline]
+    #[inline(always)]
     pub(super) fn charge(&mut self, right: Right, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
         match right {
             Right::Weight => self.share.charge(amount.cost),
