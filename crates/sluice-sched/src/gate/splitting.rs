@@ -90,7 +90,7 @@ impl Splitting {
         dispatched: Instant,
     ) -> Option<Finished> {
         let phase = request.phase;
-        let service = Service::of(request, model);
+        let service = if outcome == Outcome::Cancelled { Service::NONE } else { Service::of(request, model) };
         let reserved = service.if_reserved(phase);
         if !request.flags.contains(Flags::PIECE) {
             return Some(Finished { token: request.token, outcome, phase, dispatched, service, reserved });
