@@ -8,13 +8,15 @@
 use crate::request::Kind;
 use crate::units::Bytes;
 
-/// A cost in normalised requests: an integer of 1/65,536; up to 65,535 requests.
+/// A cost in normalised requests: an integer of 1/65,536; up to 65,535 requests. Every request costs something.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Cost(u32);
 
 impl Cost {
     /// One normalised request.
     pub const ONE: Cost = Cost(1 << Cost::SHIFT);
+    /// No request's cost: where sums of costs begin.
+    pub const NONE: Cost = Cost(0);
     /// Binary digits after the point.
     pub const SHIFT: u32 = 16;
 
@@ -24,7 +26,7 @@ impl Cost {
         if requests > 65_535 { Cost(u32::MAX) } else { Cost(requests << Cost::SHIFT) }
     }
 
-    /// A cost from its raw integer (1/65,536 of a request); 0 is raised to 1.
+    /// The cost of a request from its raw integer (1/65,536 of a request); 0 is raised to 1.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         if raw == 0 { Cost(1) } else { Cost(raw) }
@@ -34,6 +36,12 @@ impl Cost {
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
+    }
+
+    /// Both costs together, at most the largest.
+    #[must_use]
+    pub const fn plus(self, other: Cost) -> Self {
+        Cost(self.0.saturating_add(other.0))
     }
 
     /// The cost as a number, for output.

@@ -16,7 +16,7 @@ pub struct Finished {
     pub phase: Phase,
     /// When its last part was dispatched; of one that was cancelled, when it was cancelled.
     pub dispatched: Instant,
-    /// What all its parts got.
+    /// What all its parts got; one that was cancelled got nothing.
     pub service: Service,
     /// Of that, what they got for a reservation.
     pub reserved: Service,
@@ -33,7 +33,7 @@ pub struct Service {
 
 impl Service {
     /// None at all.
-    pub const NONE: Service = Service { cost: Cost::from_raw(0), bytes: 0 };
+    pub const NONE: Service = Service { cost: Cost::NONE, bytes: 0 };
 
     /// What one request gets.
     #[must_use]
@@ -48,7 +48,7 @@ impl Service {
     }
 
     pub(super) fn add(&mut self, other: Service) {
-        self.cost = Cost::from_raw(self.cost.raw().saturating_add(other.cost.raw()));
+        self.cost = self.cost.plus(other.cost);
         self.bytes += other.bytes;
     }
 }

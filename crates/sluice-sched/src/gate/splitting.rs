@@ -91,7 +91,7 @@ impl Splitting {
         dispatched: Instant,
     ) -> Option<Finished> {
         let (token, phase) = (request.token, request.phase);
-        let service = Service::of(request, model);
+        let service = if outcome == Outcome::Cancelled { Service::NONE } else { Service::of(request, model) };
         let part = Finished { token, outcome, phase, dispatched, service, reserved: service.if_reserved(phase) };
         if request.flags.contains(Flags::PIECE) { self.close_piece(part) } else { Some(part) }
     }

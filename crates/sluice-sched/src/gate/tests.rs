@@ -46,6 +46,31 @@ fn a_large_request_is_split_and_completed_once() {
     }
 }
 
+/// Sums of costs began at the least that a request costs, not at nothing, and what was cancelled counted as if it had been served.
+// rule: gate.split
+#[test]
+fn an_arrival_got_what_its_parts_got_and_no_more() {
+    for (policy, reserved) in [(Policy::default(), 0), (Policy::default().reserving(1), 1)] {
+        let (mut gate, mut log, now) = (gate("mclock", 2), Log(Vec::new()), Instant::ZERO);
+        let owner = gate.add_owner(now, policy).unwrap();
+        let volume = gate.add_volume(now, owner, Policy::default()).unwrap();
+        gate.insert(now, &arrival(owner, volume, Kind::Write, 600 << 10, 7)).unwrap();
+        let _ = gate.pump(now, &mut log);
+        let mut finished = Vec::new();
+        gate.cancel(now, Scope::Owner(owner), &mut finished);
+        log.0.iter().for_each(|sent| gate.complete_all(now, sent.slot, true, &mut finished));
+        let piece = u64::from(gate.settings().cost.cost(Kind::Write, 256 << 10).raw());
+        let sums = |service: Service| (u64::from(service.cost.raw()), service.bytes);
+        let got: Vec<_> = finished.iter().map(|f| (f.outcome, sums(f.service), sums(f.reserved))).collect();
+        let pieces = |count: u64| (count * piece, count * (256 << 10));
+        assert_eq!(
+            got,
+            [(Outcome::Cancelled, pieces(2), pieces(reserved))],
+            "two of three pieces went, the second by weight"
+        );
+    }
+}
+
 #[test]
 fn an_owner_that_leaves_returns_what_waits_and_keeps_its_number_while_in_flight() {
     for name in ["noop", "mclock"] {
