@@ -24,12 +24,12 @@ use super::shape::Shape;
 pub const FLOOR: f64 = 0.02;
 
 /// Part of what is due by which a VM may be off, on one node and on several.
-const TOLERANCE: [f64; 2] = [0.01, 0.02];
+pub const TOLERANCE: [f64; 2] = [0.01, 0.02];
 /// Requests of the size of the largest piece by which a VM may be off at each node, apart from depth and burst.
 const REQUESTS: f64 = 16.0;
 
 /// Part of the capacity of several nodes that may be left over by VMs without a request at a node.
-const LEFT_OVER: f64 = 0.05;
+pub const LEFT_OVER: f64 = 0.05;
 
 /// One VM in one phase that was checked; rates in normalised requests per second.
 #[derive(Debug, Clone)]
@@ -77,13 +77,14 @@ impl Finding {
 /// Checks all phases. Returns a finding for each VM in each phase.
 pub fn check(plan: &Plan, runs: &[PhaseRun]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut before = Before { tokens: vec![None; plan.vms.len()], owed: vec![0.0; plan.vms.len()] };
+    let mut before = Before::nothing(plan);
     for (number, run) in runs.iter().enumerate() {
-        let phase = PhaseCheck::new(plan, number, run, &before.tokens);
-        let mut after = Before { tokens: vec![None; plan.vms.len()], owed: vec![0.0; plan.vms.len()] };
+        let phase = PhaseCheck::new(plan, number, run, &before);
+        let mut after = Before::nothing(plan);
         for (place, &vm) in phase.members.iter().enumerate() {
             let finding = judge(&phase, place, &before.owed);
             after.tokens[vm] = Some(phase.due[place].tokens);
+            after.missed[vm] = phase.missed(place);
             if plan.cloud.nodes > 1 {
                 after.owed[vm] = ((finding.got - finding.due.1) * phase.seconds).max(0.0);
             }
@@ -95,11 +96,20 @@ pub fn check(plan: &Plan, runs: &[PhaseRun]) -> Vec<Finding> {
 }
 
 /// What is left over from the phase before, by VM.
-struct Before {
+pub struct Before {
     /// Of the bursts of limits.
-    tokens: Vec<Option<f64>>,
+    pub tokens: Vec<Option<f64>>,
+    /// Of reservations, in normalised requests. They make up for it in the next phase.
+    pub missed: Vec<f64>,
     /// What a VM got beyond what it was due, on several nodes. They learn of it later, and hold it against the VM then.
     owed: Vec<f64>,
+}
+
+impl Before {
+    fn nothing(plan: &Plan) -> Before {
+        let count = plan.vms.len();
+        Before { tokens: vec![None; count], missed: vec![0.0; count], owed: vec![0.0; count] }
+    }
 }
 
 fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {

@@ -57,6 +57,7 @@ fn the_model_makes_up_for_what_a_slow_device_kept_from_a_minimum() {
         tokens: 0.0,
         backlog: 0.0,
         backlog_max: f64::INFINITY,
+        missed: 0.0,
         demand: Demand::Always,
     };
     let slots = [0.0, 100.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
@@ -79,6 +80,7 @@ fn the_model_serves_what_arrives_and_keeps_a_burst() {
         tokens: 0.0,
         backlog: 0.0,
         backlog_max: f64::INFINITY,
+        missed: 0.0,
         demand,
     };
     let slots = [Slot { seconds: 1.0, capacity: 100.0 }; 4];
