@@ -168,12 +168,16 @@ fn allowance(phase: &PhaseCheck, always: bool) -> f64 {
 fn is_over_limit(phase: &PhaseCheck, place: usize) -> bool {
     let (cloud, policy, sums) = (&phase.plan.cloud, &phase.uses[place].policy, &phase.runs[place].sums);
     let burst = cloud.burst(policy);
-    // The first node that a VM sends to does not know of the others, the second one knows of one, and so on; a piece may go at
-    // each, and a request more before the first report, which is late by the time at the device.
-    let nodes = cloud.nodes;
-    let bursts: f64 = (1..=nodes).map(|known| 1.0 / known as f64).sum();
-    let (late, pieces) = if nodes > 1 {
-        (0.02 * phase.seconds + nodes as f64 * phase.device_seconds(place), (1.0 + phase.most_pieces()) * nodes as f64)
+    // The first node that a VM sends to does not know of the others, the second one knows of one, and so on, and a piece may go
+    // at each. A node learns of the others with the VM's next request there, late by the time at the device. Between two of
+    // them the VM sends one to each of the n nodes, if it has as many as its limit lets pass, and meanwhile each of the n - 1
+    // others may let through as much as that: n (n - 1) requests that the node does not know of when it lets one more pass. It
+    // makes up for them later, so they do not add up.
+    let nodes = cloud.nodes as f64;
+    let bursts: f64 = (1..=cloud.nodes).map(|known| 1.0 / known as f64).sum();
+    let (late, pieces) = if cloud.nodes > 1 {
+        let untold = nodes * (nodes - 1.0) * phase.pieces_of_request(place);
+        (0.02 * phase.seconds + nodes * phase.device_seconds(place), nodes + untold)
     } else {
         (0.0, 1.0)
     };

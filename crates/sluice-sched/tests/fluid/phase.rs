@@ -193,8 +193,7 @@ impl<'a> PhaseCheck<'a> {
     /// several pieces, these come and go together, and the queue is as much longer.
     fn can_reach(&self, place: usize) -> bool {
         let Cloud { nodes, depth, .. } = self.plan.cloud;
-        let counts = self.plan.vms[self.members[place]].iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64);
-        let most = counts.clone().fold(1.0, f64::max);
+        let most = self.pieces_of_request(place);
         let (pieces, away) = (self.pieces(place), self.away(place));
         if nodes == 1 {
             let enough = f64::from(self.outstanding(place)) >= f64::from(depth) + most + 1.0;
@@ -316,9 +315,17 @@ impl<'a> PhaseCheck<'a> {
                 continue;
             }
             let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, owed, narrow });
-            let least = self.due_if(narrow, |other| other == place)[place].service;
-            let most = self.due_if(wide, |other| other != place)[place].service;
-            range = (range.0.min(least).min(most), range.1.max(least).max(most));
+            let mut add = |case: Case, late: &dyn Fn(usize) -> bool| {
+                let due = self.due_if(case, late)[place].service;
+                range = (range.0.min(due), range.1.max(due));
+            };
+            add(narrow, &|other| other == place);
+            add(wide, &|other| other != place);
+            // If one of the others is late, a third may get more of its limit, and this one less in all.
+            for one in (0..self.vms.len()).filter(|one| *one != place && self.rates[*one].is_limited()) {
+                add(narrow, &|other| other == place || other == one);
+                add(wide, &|other| other != place && other != one);
+            }
         }
         // Whether a full window has room for a request depends on the moment.
         let VmRun { dropped, .. } = self.runs[place];
@@ -410,10 +417,15 @@ impl<'a> PhaseCheck<'a> {
         self.shapes.iter().map(|shape| shape.piece).fold(1.0, f64::max)
     }
 
-    /// Pieces of the request with the most.
+    /// Pieces of a VM's request with the most.
+    pub fn pieces_of_request(&self, place: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[place]];
+        mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64).fold(1.0, f64::max)
+    }
+
+    /// Pieces of the request with the most, of all VMs.
     pub fn most_pieces(&self) -> f64 {
-        let asks = self.members.iter().flat_map(|vm| &self.plan.vms[*vm]);
-        asks.map(|ask| self.plan.cloud.pieces(*ask).count() as f64).fold(1.0, f64::max)
+        (0..self.members.len()).map(|place| self.pieces_of_request(place)).fold(1.0, f64::max)
     }
 
     /// The largest request of all VMs, in normalised requests.
