@@ -151,8 +151,11 @@ pub struct FluidVm {
     /// What waits at the start, and what may wait: the rest of what arrives is lost.
     pub backlog: f64,
     pub backlog_max: f64,
-    /// What it is owed of its minimum at the start; means nothing without a memory.
+    /// What it is owed of its minimum at the start.
     pub missed: f64,
+    /// What it gives back at most of what its minimum gave it beyond its weight's share; the rest is forgotten. `None`: it has
+    /// no memory, neither of that nor of what it missed.
+    pub debt_max: Option<f64>,
     pub demand: Demand,
 }
 
@@ -187,10 +190,10 @@ impl Due {
 /// Seconds of a minimum that are made up for at most after the device was slow.
 pub const CATCH_UP_MAX: f64 = 1.0;
 
-/// Runs the model over the slots of a phase. Without a `memory` each slot is divided for itself. With one, what a VM missed of its
+/// Runs the model over the slots of a phase. Without a memory each slot is divided for itself. With one, what a VM missed of its
 /// minimum while the device was slow it gets later, beside what its weight gave it meanwhile, and if it got more than its weight's
 /// share because of its minimum it gives back up to so many requests.
-pub fn run(slots: &[Slot], floor: f64, memory: Option<f64>, vms: &[FluidVm]) -> Vec<Due> {
+pub fn run(slots: &[Slot], floor: f64, vms: &[FluidVm]) -> Vec<Due> {
     let start = |vm: &FluidVm| Due {
         service: 0.0,
         by_slot: Vec::with_capacity(slots.len()),
@@ -200,7 +203,7 @@ pub fn run(slots: &[Slot], floor: f64, memory: Option<f64>, vms: &[FluidVm]) -> 
     let mut due: Vec<Due> = vms.iter().map(start).collect();
     let mut backlog: Vec<f64> = vms.iter().map(|vm| vm.backlog).collect();
     let mut debts = vec![0.0f64; vms.len()];
-    let mut missed: Vec<f64> = vms.iter().map(|vm| if memory.is_some() { vm.missed } else { 0.0 }).collect();
+    let mut missed: Vec<f64> = vms.iter().map(|vm| vm.debt_max.map_or(0.0, |_| vm.missed)).collect();
     for (number, slot) in slots.iter().enumerate() {
         let mut claims = Vec::with_capacity(vms.len());
         for (index, vm) in vms.iter().enumerate() {
@@ -218,12 +221,12 @@ pub fn run(slots: &[Slot], floor: f64, memory: Option<f64>, vms: &[FluidVm]) -> 
         }
         let Division { shares, bounds, level, fits } = fill(slot.capacity, floor, &claims);
         for (index, share) in shares.iter().enumerate() {
-            if let Some(memory) = memory {
+            if let Some(debt_max) = vms[index].debt_max {
                 let min = claims[index].min.min(claims[index].max);
                 let rest = min - share.min(min * fits);
                 missed[index] = rest.clamp(0.0, vms[index].min_rate * CATCH_UP_MAX);
                 if level.is_finite() {
-                    debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, memory);
+                    debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, debt_max);
                 }
             }
             due[index].service += share;

@@ -24,11 +24,26 @@ struct Case {
     /// A reservation that takes more than the weight's share, while the device is slow or others ask much, gives some of it
     /// back later: at most as much as the cap on a share's debt, and none where it is small beside the ups and downs of the
     /// device. Else the model has no memory.
-    memory: Option<f64>,
+    memory: Option<Memory>,
     /// A reservation makes up for what it missed in the phase before; needs a memory.
     owed: bool,
     /// See [`PhaseCheck::slots`].
     narrow: bool,
+    /// Other VMs with a limit get what they got. What their limits let through may lie anywhere between the least and the most,
+    /// and what a VM gets is not largest or smallest at an end: one that is late may let a third take more. Each of them is
+    /// held to its own due.
+    known: bool,
+}
+
+/// How many of their largest pieces VMs give back at most of what reservations gave them beyond their weights' shares: one VM, and
+/// each of the others.
+///
+/// The cap on debts is [`DEBT`]. It is reached in ups and downs of the device that are shorter than a slot, and what is beyond is
+/// forgotten each time: on average a VM gives back anything from nothing to all of that.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    own: f64,
+    others: f64,
 }
 
 /// One phase under check. Vectors are by place in `members`.
@@ -109,6 +124,7 @@ impl<'a> PhaseCheck<'a> {
             backlog: self.runs[place].backlog,
             backlog_max: self.runs[place].backlog.max(f64::from(self.plan.cloud.window()) * self.mean_cost(place)),
             missed: missed.min(rates.min * CATCH_UP_MAX),
+            debt_max: None,
             demand: match load {
                 Load::Closed(_) => Demand::Always,
                 _ => Demand::Arrivals(self.runs[place].arrivals.clone()),
@@ -139,7 +155,7 @@ impl<'a> PhaseCheck<'a> {
         self.due_always = vec![Vec::new(); self.vms.len()];
         self.slow = vec![false; self.vms.len()];
         loop {
-            self.due = run_fluid(&self.slots, FLOOR, None, &self.vms);
+            self.due = run_fluid(&self.slots, FLOOR, &self.vms);
             let slow = |place: &usize| !self.slow[*place] && self.wants_more(*place) && !self.can_reach(*place);
             let slow: Vec<usize> = (0..self.vms.len()).filter(slow).collect();
             if slow.is_empty() {
@@ -233,7 +249,7 @@ impl<'a> PhaseCheck<'a> {
         if self.rates[place].is_limited() {
             (vms[place].tokens, vms[place].burst, vms[place].max_rate) = (0.0, 0.0, self.max_late(place));
         }
-        run_fluid(&self.slots, FLOOR, None, &vms).swap_remove(place).by_slot
+        run_fluid(&self.slots, FLOOR, &vms).swap_remove(place).by_slot
     }
 
     /// Whether a VM has requests at all nodes nearly always, even if not often enough to get what it is due.
@@ -306,26 +322,23 @@ impl<'a> PhaseCheck<'a> {
         let mut range = (self.due[place].service, self.due[place].service);
         let slow = self.slow.contains(&true);
         let owing = self.vms.iter().any(|vm| vm.missed > 0.0);
-        let debt = Some(DEBT * self.largest_piece());
-        let memories = [(None, false), (Some(0.0), false), (debt, false), (Some(0.0), true), (debt, true)];
-        for (smooth, (memory, owed)) in
-            [false, true].into_iter().flat_map(|smooth| memories.map(|memory| (smooth, memory)))
-        {
-            if smooth && !slow || owed && !owing {
+        let sizes = [(0.0, 0.0), (0.0, DEBT), (DEBT, 0.0), (DEBT, DEBT)];
+        let some = |owed| sizes.map(|(own, others)| (Some(Memory { own, others }), owed));
+        let memories = || [(None, false)].into_iter().chain(some(false)).chain(some(true));
+        let limited = (0..self.vms.len()).any(|other| other != place && self.rates[other].is_limited());
+        let all = [false, true].into_iter().flat_map(|smooth| [false, true].map(|known| (smooth, known)));
+        let possible = all.filter(|(smooth, known)| (slow || !smooth) && (limited || !known));
+        for ((smooth, known), (memory, owed)) in possible.flat_map(|one| memories().map(move |memory| (one, memory))) {
+            if owed && !owing {
                 continue;
             }
-            let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, owed, narrow });
+            let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, owed, narrow, known });
             let mut add = |case: Case, late: &dyn Fn(usize) -> bool| {
-                let due = self.due_if(case, late)[place].service;
+                let due = self.due_if(place, case, late)[place].service;
                 range = (range.0.min(due), range.1.max(due));
             };
             add(narrow, &|other| other == place);
             add(wide, &|other| other != place);
-            // If one of the others is late, a third may get more of its limit, and this one less in all.
-            for one in (0..self.vms.len()).filter(|one| *one != place && self.rates[*one].is_limited()) {
-                add(narrow, &|other| other == place || other == one);
-                add(wide, &|other| other != place && other != one);
-            }
         }
         // Whether a full window has room for a request depends on the moment.
         let VmRun { dropped, .. } = self.runs[place];
@@ -334,8 +347,8 @@ impl<'a> PhaseCheck<'a> {
         (range.0 - lost, range.1)
     }
 
-    /// The model's result if the limits of some VMs let through only what they must.
-    fn due_if(&self, case: Case, is_late: impl Fn(usize) -> bool) -> Vec<Due> {
+    /// The model's result if the limits of some VMs let through only what they must; `own` is the VM that is looked at.
+    fn due_if(&self, own: usize, case: Case, is_late: impl Fn(usize) -> bool) -> Vec<Due> {
         let mut vms = self.vms.clone();
         for (place, vm) in vms.iter_mut().enumerate() {
             if is_late(place) && self.rates[place].is_limited() {
@@ -348,6 +361,8 @@ impl<'a> PhaseCheck<'a> {
             if !is_late(place) {
                 vm.min_rate = self.rates[place].min_of_each;
             }
+            let requests = case.memory.map(|memory| if place == own { memory.own } else { memory.others });
+            vm.debt_max = requests.map(|requests| requests * self.shapes[place].piece);
             if !case.owed {
                 vm.missed = 0.0;
             }
@@ -358,6 +373,12 @@ impl<'a> PhaseCheck<'a> {
             if !is_late(place) && self.is_silent_at_times(place) {
                 let nodes = self.plan.cloud.nodes as f64;
                 (vm.weight, vm.min_rate, vm.max_rate) = (vm.weight * nodes, vm.min_rate * nodes, vm.max_rate * nodes);
+            }
+            if case.known && place != own && self.rates[place].is_limited() {
+                vm.demand = Demand::Arrivals(self.runs[place].got.clone());
+                (vm.backlog, vm.backlog_max) = (0.0, f64::INFINITY);
+                (vm.tokens, vm.burst) = (f64::INFINITY, f64::INFINITY);
+                continue;
             }
             let got = self.runs[place].sums.got;
             if case.smooth && self.slow[place] {
@@ -372,7 +393,7 @@ impl<'a> PhaseCheck<'a> {
             }
         }
         let uneven = case.memory.is_some() && self.plan.cloud.service.exponential;
-        run_fluid(&self.slots(case.narrow, uneven), FLOOR, case.memory, &vms)
+        run_fluid(&self.slots(case.narrow, uneven), FLOOR, &vms)
     }
 
     /// Whether a VM with requests at several nodes sends none for a while, or few, although many wait. Until it does again no
@@ -440,7 +461,7 @@ impl<'a> PhaseCheck<'a> {
         let nodes = self.plan.cloud.nodes as f64;
         let mut free = self.vms.clone();
         free[place].max_rate = f64::INFINITY;
-        let share = run_fluid(&self.slots, FLOOR, None, &free)[place].service / self.seconds;
+        let share = run_fluid(&self.slots, FLOOR, &free)[place].service / self.seconds;
         let open = |load: &Load| matches!(load, Load::Poisson(_) | Load::Bursty { .. });
         let random = self.plan.cloud.service.exponential || self.uses.iter().any(|used| open(&used.load));
         let batch = random.then(|| self.largest_request());
