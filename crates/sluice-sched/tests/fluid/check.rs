@@ -24,12 +24,12 @@ use super::shape::Shape;
 pub const FLOOR: f64 = 0.02;
 
 /// Part of what is due by which a VM may be off, on one node and on several.
-const TOLERANCE: [f64; 2] = [0.01, 0.02];
+pub const TOLERANCE: [f64; 2] = [0.01, 0.02];
 /// Requests of the size of the largest piece by which a VM may be off at each node, apart from depth and burst.
 const REQUESTS: f64 = 16.0;
 
 /// Part of the capacity of several nodes that may be left over by VMs without a request at a node.
-const LEFT_OVER: f64 = 0.05;
+pub const LEFT_OVER: f64 = 0.05;
 
 /// One VM in one phase that was checked; rates in normalised requests per second.
 #[derive(Debug, Clone)]
@@ -77,13 +77,14 @@ impl Finding {
 /// Checks all phases. Returns a finding for each VM in each phase.
 pub fn check(plan: &Plan, runs: &[PhaseRun]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut before = Before { tokens: vec![None; plan.vms.len()], owed: vec![0.0; plan.vms.len()] };
+    let mut before = Before::nothing(plan);
     for (number, run) in runs.iter().enumerate() {
-        let phase = PhaseCheck::new(plan, number, run, &before.tokens);
-        let mut after = Before { tokens: vec![None; plan.vms.len()], owed: vec![0.0; plan.vms.len()] };
+        let phase = PhaseCheck::new(plan, number, run, &before);
+        let mut after = Before::nothing(plan);
         for (place, &vm) in phase.members.iter().enumerate() {
             let finding = judge(&phase, place, &before.owed);
             after.tokens[vm] = Some(phase.due[place].tokens);
+            after.missed[vm] = phase.missed(place);
             if plan.cloud.nodes > 1 {
                 after.owed[vm] = ((finding.got - finding.due.1) * phase.seconds).max(0.0);
             }
@@ -95,11 +96,20 @@ pub fn check(plan: &Plan, runs: &[PhaseRun]) -> Vec<Finding> {
 }
 
 /// What is left over from the phase before, by VM.
-struct Before {
+pub struct Before {
     /// Of the bursts of limits.
-    tokens: Vec<Option<f64>>,
+    pub tokens: Vec<Option<f64>>,
+    /// Of reservations, in normalised requests. They make up for it in the next phase.
+    pub missed: Vec<f64>,
     /// What a VM got beyond what it was due, on several nodes. They learn of it later, and hold it against the VM then.
     owed: Vec<f64>,
+}
+
+impl Before {
+    fn nothing(plan: &Plan) -> Before {
+        let count = plan.vms.len();
+        Before { tokens: vec![None; count], missed: vec![0.0; count], owed: vec![0.0; count] }
+    }
 }
 
 fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {
@@ -158,12 +168,16 @@ fn allowance(phase: &PhaseCheck, always: bool) -> f64 {
 fn is_over_limit(phase: &PhaseCheck, place: usize) -> bool {
     let (cloud, policy, sums) = (&phase.plan.cloud, &phase.uses[place].policy, &phase.runs[place].sums);
     let burst = cloud.burst(policy);
-    // The first node that a VM sends to does not know of the others, the second one knows of one, and so on; a piece may go at
-    // each, and a request more before the first report, which is late by the time at the device.
-    let nodes = cloud.nodes;
-    let bursts: f64 = (1..=nodes).map(|known| 1.0 / known as f64).sum();
-    let (late, pieces) = if nodes > 1 {
-        (0.02 * phase.seconds + nodes as f64 * phase.device_seconds(place), (1.0 + phase.most_pieces()) * nodes as f64)
+    // The first node that a VM sends to does not know of the others, the second one knows of one, and so on, and a piece may go
+    // at each. A node learns of the others with the VM's next request there, late by the time at the device. Between two of
+    // them the VM sends one to each of the n nodes, if it has as many as its limit lets pass, and meanwhile each of the n - 1
+    // others may let through as much as that: n (n - 1) requests that the node does not know of when it lets one more pass. It
+    // makes up for them later, so they do not add up.
+    let nodes = cloud.nodes as f64;
+    let bursts: f64 = (1..=cloud.nodes).map(|known| 1.0 / known as f64).sum();
+    let (late, pieces) = if cloud.nodes > 1 {
+        let untold = nodes * (nodes - 1.0) * phase.pieces_of_request(place);
+        (0.02 * phase.seconds + nodes * phase.device_seconds(place), nodes + untold)
     } else {
         (0.0, 1.0)
     };

@@ -57,11 +57,13 @@ fn the_model_makes_up_for_what_a_slow_device_kept_from_a_minimum() {
         tokens: 0.0,
         backlog: 0.0,
         backlog_max: f64::INFINITY,
+        missed: 0.0,
+        debt_max: None,
         demand: Demand::Always,
     };
     let slots = [0.0, 100.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
-    let service = |memory| {
-        let due = run_fluid(&slots, 0.0, memory, &[vm(0.01, 40.0), vm(100.0, 0.0)]);
+    let service = |debt_max| {
+        let due = run_fluid(&slots, 0.0, &[vm(0.01, 40.0), vm(100.0, 0.0)].map(|vm| FluidVm { debt_max, ..vm }));
         [due[0].service, due[1].service]
     };
     assert_shares("each slot for itself", &service(None), &[80.0, 120.0]);
@@ -79,15 +81,17 @@ fn the_model_serves_what_arrives_and_keeps_a_burst() {
         tokens: 0.0,
         backlog: 0.0,
         backlog_max: f64::INFINITY,
+        missed: 0.0,
+        debt_max: None,
         demand,
     };
     let slots = [Slot { seconds: 1.0, capacity: 100.0 }; 4];
     // The first one asks nothing for two seconds: of 20 a second it saves up 10.
     let late = vm(20.0, Demand::Arrivals(vec![0.0, 0.0, 100.0, 0.0]));
-    let due = run_fluid(&slots, FLOOR, None, &[late, vm(f64::INFINITY, Demand::Always)]);
+    let due = run_fluid(&slots, FLOOR, &[late, vm(f64::INFINITY, Demand::Always)]);
     assert_shares("late", &[due[0].service, due[1].service], &[50.0, 350.0]);
     let small = vm(f64::INFINITY, Demand::Arrivals(vec![30.0; 4]));
-    let due = run_fluid(&slots, FLOOR, None, &[small, vm(f64::INFINITY, Demand::Always)]);
+    let due = run_fluid(&slots, FLOOR, &[small, vm(f64::INFINITY, Demand::Always)]);
     assert_shares("small", &[due[0].service, due[1].service], &[120.0, 280.0]);
 }
 
@@ -155,4 +159,26 @@ fn the_check_refuses_a_scheduler_that_keeps_nothing() {
         let findings = judge(nodes, "noop", &policies, &policies);
         assert!(findings.iter().all(Finding::is_bad), "{nodes} nodes: {findings:?}");
     }
+}
+
+/// What the floor gives a VM beside its reservation is none of what the reservation missed.
+#[test]
+fn the_model_makes_up_for_a_minimum_beside_what_the_floor_gave() {
+    let vm = |weight, min_rate: f64| FluidVm {
+        weight,
+        min_rate,
+        max_rate: f64::INFINITY,
+        reserved: min_rate > 0.0,
+        burst: 0.0,
+        tokens: 0.0,
+        backlog: 0.0,
+        backlog_max: f64::INFINITY,
+        missed: 0.0,
+        debt_max: Some(0.0),
+        demand: Demand::Always,
+    };
+    // 15 of 30 and 5 of the floor; then 45 of them, of which two thirds fit, and 10 of the floor.
+    let slots = [50.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
+    let due = run_fluid(&slots, 0.1, &[vm(1000.0, 30.0), vm(1e-9, 60.0), vm(1e-9, 0.0)]);
+    assert_shares("beside another reservation", &[due[0].service, due[1].service], &[60.0, 90.0]);
 }

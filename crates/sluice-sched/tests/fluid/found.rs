@@ -4,7 +4,7 @@
 use sluice_sched::{ByteRate, Bytes, CostModel, Iops, Policy};
 
 use super::holes::{Meter, kib, read, reserving_bytes, weight};
-use super::plan::{Cloud, Load};
+use super::plan::{Cloud, Load, Service};
 use super::world::World;
 
 fn reserving(policy: Policy, iops: f64) -> Policy {
@@ -149,4 +149,44 @@ fn a_small_burst_over_slow_nodes_costs_less_than_a_tenth_of_the_limit() {
         meter.rate(&world, vms[1])
     });
     assert!(got[0] >= 0.9 * 261.0 && got[1] >= 0.99 * 261.0 && got.iter().all(|got| *got <= 1.01 * 261.0), "{got:?}");
+}
+
+/// Nodes learn of each other with a VM's requests: n (n - 1) of them may pass unreported, and nodes make up for them later.
+#[test]
+fn what_a_limit_lets_through_unreported_over_nine_nodes_does_not_add_up() {
+    let cloud = Cloud { nodes: 9, ..Cloud::device(27_663.4, 1, 1) };
+    let mut world = World::new(&cloud, "mclock", 1);
+    let policy = limited(reserving(weight(4.2), 182.845), 182.845);
+    let large = world.vm(policy, &[read(1 << 20)]);
+    let others = [827.85, 14.51, 785.36].map(|weights| world.vm(weight(weights), &[kib(8)]));
+    world.set_load(large, Load::Poisson(479.0));
+    others.into_iter().for_each(|source| world.set_load(source, Load::Closed(256)));
+    let requests = cloud.cost(read(1 << 20)) * 9.0 * 8.0;
+    let (meter, most) = (Meter::start(&world), requests + cloud.burst(&policy).requests + 9.0 * 2.1);
+    for seconds in 1..=40 {
+        world.run_for(1.0);
+        let over = (meter.rate(&world, large) - 182.845) * f64::from(seconds);
+        assert!(over <= most, "after {seconds} s: {over:.1} of at most {most:.1} above the limit");
+    }
+    assert_due("in 40 s", meter.rate(&world, large), 182.845, 0.02);
+}
+
+/// A limit with a burst of few requests is lost where service times are random. A reservation as high as the limit misses as
+/// much, and makes up for it once the limit is gone: by no more than it gives in a second.
+#[test]
+fn what_a_reservation_missed_below_its_limit_it_gets_for_a_second_at_most() {
+    let service = Service { fixed_ns: None, exponential: true };
+    let mut world = World::new(&Cloud { service, ..Cloud::device(1821.0, 1, 1) }, "mclock", 1);
+    let reserved = world.vm(limited(reserving(weight(1.44), 1737.416), 1737.416), &[kib(8)]);
+    let other = world.vm(weight(14.15), &[kib(8)]);
+    [reserved, other].into_iter().for_each(|source| world.set_load(source, Load::Closed(256)));
+    world.run_for(10.0);
+    world.set_policy(world.vm_of(reserved), reserving(weight(0.7), 1464.681));
+    let meter = Meter::start(&world);
+    world.run_for(20.0);
+    let over = (meter.rate(&world, reserved) - 1464.681) * 20.0;
+    assert!(over <= 1.01 * 1464.681, "{over:.1} of at most a second's 1464.7");
+    let meter = Meter::start(&world);
+    world.run_for(20.0);
+    assert_due("afterwards", meter.rate(&world, reserved), 1464.681, 0.01);
 }

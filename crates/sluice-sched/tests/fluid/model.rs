@@ -47,6 +47,8 @@ pub struct Division {
     pub bounds: Vec<Bound>,
     /// Service per weight of those that get what their weight gives.
     pub level: f64,
+    /// The part of the minimums that fits beside the floor.
+    pub fits: f64,
 }
 
 /// Divides `capacity` of an interval; `floor` is a part of it.
@@ -58,7 +60,7 @@ pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
     let least = |claim: &Claim| Claim { min: claim.min.min(claim.max) * fits, ..*claim };
     let claims: Vec<Claim> = claims.iter().map(least).collect();
     let everybody: Vec<usize> = (0..claims.len()).collect();
-    let mut division = fill_some(capacity, &claims, &everybody, Bound::Share);
+    let mut division = Division { fits, ..fill_some(capacity, &claims, &everybody, Bound::Share) };
     if fits < 1.0 {
         for (bound, claim) in division.bounds.iter_mut().zip(&claims) {
             *bound = match *bound {
@@ -82,7 +84,7 @@ fn fill_some(capacity: f64, claims: &[Claim], members: &[usize], by_weight: Boun
             shares[*index] = if reserved > 0.0 { min(*index) * capacity / reserved } else { 0.0 };
             bounds[*index] = Bound::Squeezed;
         }
-        return Division { shares, bounds, level: 0.0 };
+        return Division { shares, bounds, level: 0.0, fits: 1.0 };
     }
     let level = level(capacity, claims, members);
     for &index in members {
@@ -94,7 +96,7 @@ fn fill_some(capacity: f64, claims: &[Claim], members: &[usize], by_weight: Boun
             share => (share, by_weight),
         };
     }
-    Division { shares, bounds, level }
+    Division { shares, bounds, level, fits: 1.0 }
 }
 
 /// Returns the level at which the members' claims add up to `capacity`; infinite if all of them together are less.
@@ -149,6 +151,11 @@ pub struct FluidVm {
     /// What waits at the start, and what may wait: the rest of what arrives is lost.
     pub backlog: f64,
     pub backlog_max: f64,
+    /// What it is owed of its minimum at the start.
+    pub missed: f64,
+    /// What it gives back at most of what its minimum gave it beyond its weight's share; the rest is forgotten. `None`: it has
+    /// no memory, neither of that nor of what it missed.
+    pub debt_max: Option<f64>,
     pub demand: Demand,
 }
 
@@ -160,9 +167,11 @@ pub struct Slot {
 }
 
 /// What the model says of one VM.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Due {
     pub service: f64,
+    /// The same by slot.
+    pub by_slot: Vec<f64>,
     /// Of it, what each [`Bound`] decided, in the order of the enum.
     pub by_bound: [f64; 5],
     /// Left of the burst at the end.
@@ -179,16 +188,22 @@ impl Due {
 }
 
 /// Seconds of a minimum that are made up for at most after the device was slow.
-const CATCH_UP_MAX: f64 = 1.0;
+pub const CATCH_UP_MAX: f64 = 1.0;
 
-/// Runs the model over the slots of a phase. Without a `memory` each slot is divided for itself. With one, what a VM missed of its
-/// minimum while the device was slow it gets later, and if it got more than its weight's share because of its minimum it gives
-/// back up to so many requests.
-pub fn run(slots: &[Slot], floor: f64, memory: Option<f64>, vms: &[FluidVm]) -> Vec<Due> {
-    let start = |vm: &FluidVm| Due { service: 0.0, by_bound: [0.0; 5], tokens: vm.tokens.min(vm.burst) };
+/// Runs the model over the slots of a phase. Without a memory each slot is divided for itself. With one, what a VM missed of its
+/// minimum while the device was slow it gets later, beside what its weight gave it meanwhile, and if it got more than its weight's
+/// share because of its minimum it gives back up to so many requests.
+pub fn run(slots: &[Slot], floor: f64, vms: &[FluidVm]) -> Vec<Due> {
+    let start = |vm: &FluidVm| Due {
+        service: 0.0,
+        by_slot: Vec::with_capacity(slots.len()),
+        by_bound: [0.0; 5],
+        tokens: vm.tokens.min(vm.burst),
+    };
     let mut due: Vec<Due> = vms.iter().map(start).collect();
     let mut backlog: Vec<f64> = vms.iter().map(|vm| vm.backlog).collect();
-    let (mut debts, mut missed) = (vec![0.0f64; vms.len()], vec![0.0f64; vms.len()]);
+    let mut debts = vec![0.0f64; vms.len()];
+    let mut missed: Vec<f64> = vms.iter().map(|vm| vm.debt_max.map_or(0.0, |_| vm.missed)).collect();
     for (number, slot) in slots.iter().enumerate() {
         let mut claims = Vec::with_capacity(vms.len());
         for (index, vm) in vms.iter().enumerate() {
@@ -204,16 +219,18 @@ pub fn run(slots: &[Slot], floor: f64, memory: Option<f64>, vms: &[FluidVm]) -> 
             let (weight, min, debt) = (vm.weight, vm.min_rate * slot.seconds + missed[index], debts[index]);
             claims.push(Claim { weight, min, max, reserved: vm.reserved, debt });
         }
-        let Division { shares, bounds, level } = fill(slot.capacity, floor, &claims);
+        let Division { shares, bounds, level, fits } = fill(slot.capacity, floor, &claims);
         for (index, share) in shares.iter().enumerate() {
-            if let Some(memory) = memory {
-                let rest = claims[index].min.min(claims[index].max) - share;
+            if let Some(debt_max) = vms[index].debt_max {
+                let min = claims[index].min.min(claims[index].max);
+                let rest = min - share.min(min * fits);
                 missed[index] = rest.clamp(0.0, vms[index].min_rate * CATCH_UP_MAX);
                 if level.is_finite() {
-                    debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, memory);
+                    debts[index] = (debts[index] + share - vms[index].weight * level).clamp(0.0, debt_max);
                 }
             }
             due[index].service += share;
+            due[index].by_slot.push(*share);
             due[index].by_bound[bounds[index] as usize] += share;
             backlog[index] = (backlog[index] - share).clamp(0.0, vms[index].backlog_max);
             due[index].tokens = (due[index].tokens - share).min(vms[index].burst);

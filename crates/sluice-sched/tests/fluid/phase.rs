@@ -1,7 +1,7 @@
 //! One phase of a run in the words of the fluid model: who asks how much, and what each VM is due at least and at most.
 
-use super::check::FLOOR;
-use super::model::{Demand, Due, FluidVm, Slot, run as run_fluid};
+use super::check::{Before, FLOOR, LEFT_OVER, TOLERANCE};
+use super::model::{CATCH_UP_MAX, Demand, Due, FluidVm, Slot, run as run_fluid};
 use super::plan::{Cloud, Load, Plan, Use};
 use super::run::{PhaseRun, VmRun};
 use super::shape::{Rates, Shape, Turns};
@@ -24,9 +24,26 @@ struct Case {
     /// A reservation that takes more than the weight's share, while the device is slow or others ask much, gives some of it
     /// back later: at most as much as the cap on a share's debt, and none where it is small beside the ups and downs of the
     /// device. Else the model has no memory.
-    memory: Option<f64>,
+    memory: Option<Memory>,
+    /// A reservation makes up for what it missed in the phase before; needs a memory.
+    owed: bool,
     /// See [`PhaseCheck::slots`].
     narrow: bool,
+    /// Other VMs with a limit get what they got. What their limits let through may lie anywhere between the least and the most,
+    /// and what a VM gets is not largest or smallest at an end: one that is late may let a third take more. Each of them is
+    /// held to its own due.
+    known: bool,
+}
+
+/// How many of their largest pieces VMs give back at most of what reservations gave them beyond their weights' shares: one VM, and
+/// each of the others.
+///
+/// The cap on debts is [`DEBT`]. It is reached in ups and downs of the device that are shorter than a slot, and what is beyond is
+/// forgotten each time: on average a VM gives back anything from nothing to all of that.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    own: f64,
+    others: f64,
 }
 
 /// One phase under check. Vectors are by place in `members`.
@@ -48,12 +65,11 @@ pub struct PhaseCheck<'a> {
     pub due: Vec<Due>,
     /// Which VMs have too few requests outstanding to get what they are due, and what they would get otherwise.
     slow: Vec<bool>,
-    due_always: Vec<f64>,
+    due_always: Vec<Vec<f64>>,
 }
 
 impl<'a> PhaseCheck<'a> {
-    /// `tokens` is what was left of the bursts at the end of the phase before, by VM.
-    pub fn new(plan: &'a Plan, number: usize, run: &'a PhaseRun, tokens: &[Option<f64>]) -> Self {
+    pub fn new(plan: &'a Plan, number: usize, run: &'a PhaseRun, before: &Before) -> Self {
         let there = |vm: &usize| run.vms[*vm].is_some();
         let members: Vec<usize> = (0..plan.vms.len()).filter(there).collect();
         let uses: Vec<Use> = members.iter().map(|vm| plan.phases[number].vms[*vm].expect("it is there")).collect();
@@ -82,8 +98,9 @@ impl<'a> PhaseCheck<'a> {
         };
         check.slots = check.slots(false, false);
         for place in 0..check.members.len() {
-            let left = tokens[check.members[place]].filter(|_| check.has_same_policy(place));
-            check.vms.push(check.fluid_vm(place, left));
+            let vm = check.members[place];
+            let left = before.tokens[vm].filter(|_| check.has_same_policy(place));
+            check.vms.push(check.fluid_vm(place, left, before.missed[vm]));
         }
         check.find_demands();
         check
@@ -95,7 +112,7 @@ impl<'a> PhaseCheck<'a> {
         before.is_some_and(|before| before.policy == self.uses[place].policy)
     }
 
-    fn fluid_vm(&self, place: usize, tokens: Option<f64>) -> FluidVm {
+    fn fluid_vm(&self, place: usize, tokens: Option<f64>, missed: f64) -> FluidVm {
         let (Use { policy, load }, rates) = (&self.uses[place], &self.rates[place]);
         FluidVm {
             weight: policy.weight.map_or(0.0, |weight| weight.as_f64()),
@@ -106,6 +123,8 @@ impl<'a> PhaseCheck<'a> {
             tokens: tokens.unwrap_or(rates.burst),
             backlog: self.runs[place].backlog,
             backlog_max: self.runs[place].backlog.max(f64::from(self.plan.cloud.window()) * self.mean_cost(place)),
+            missed: missed.min(rates.min * CATCH_UP_MAX),
+            debt_max: None,
             demand: match load {
                 Load::Closed(_) => Demand::Always,
                 _ => Demand::Arrivals(self.runs[place].arrivals.clone()),
@@ -133,10 +152,10 @@ impl<'a> PhaseCheck<'a> {
     /// Finds out which VMs cannot get what they are due because they have few requests outstanding: their demand is what they
     /// got.
     fn find_demands(&mut self) {
-        self.due_always = vec![0.0; self.vms.len()];
+        self.due_always = vec![Vec::new(); self.vms.len()];
         self.slow = vec![false; self.vms.len()];
         loop {
-            self.due = run_fluid(&self.slots, FLOOR, None, &self.vms);
+            self.due = run_fluid(&self.slots, FLOOR, &self.vms);
             let slow = |place: &usize| !self.slow[*place] && self.wants_more(*place) && !self.can_reach(*place);
             let slow: Vec<usize> = (0..self.vms.len()).filter(slow).collect();
             if slow.is_empty() {
@@ -144,7 +163,7 @@ impl<'a> PhaseCheck<'a> {
             }
             for place in slow {
                 self.slow[place] = true;
-                self.due_always[place] = self.due[place].service;
+                self.due_always[place] = self.due[place].by_slot.clone();
                 self.vms[place].demand = Demand::Arrivals(self.runs[place].got.clone());
                 (self.vms[place].backlog, self.vms[place].backlog_max) = (0.0, f64::INFINITY);
             }
@@ -155,6 +174,16 @@ impl<'a> PhaseCheck<'a> {
     fn wants_more(&self, place: usize) -> bool {
         let bursty = matches!(self.uses[place].load, Load::Bursty { .. });
         self.always_asks(place) || bursty || self.due[place].service < 0.98 * self.runs[place].offered()
+    }
+
+    /// What a VM's reservation has missed at the end of the phase, with what it had missed before: a device with random service
+    /// times may be slower than stated for a while, and a small burst of a limit may be lost meanwhile. The scheduler makes up
+    /// for as much as the reservation gives in [`CATCH_UP_MAX`].
+    pub fn missed(&self, place: usize) -> f64 {
+        let (rate, run) = (self.rates[place].min.min(self.rates[place].max), self.runs[place]);
+        let minimum = rate * self.seconds + self.vms[place].missed;
+        let asked = if matches!(self.uses[place].load, Load::Closed(_)) { minimum } else { run.offered() };
+        (minimum.min(asked) - run.sums.got).clamp(0.0, rate * CATCH_UP_MAX)
     }
 
     /// The mean cost of a VM's requests, in normalised requests.
@@ -180,12 +209,15 @@ impl<'a> PhaseCheck<'a> {
     /// several pieces, these come and go together, and the queue is as much longer.
     fn can_reach(&self, place: usize) -> bool {
         let Cloud { nodes, depth, .. } = self.plan.cloud;
-        let counts = self.plan.vms[self.members[place]].iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64);
-        let most = counts.clone().fold(1.0, f64::max);
+        let most = self.pieces_of_request(place);
         let (pieces, away) = (self.pieces(place), self.away(place));
         if nodes == 1 {
             let enough = f64::from(self.outstanding(place)) >= f64::from(depth) + most + 1.0;
-            return enough || pieces >= 1.5 * (away + 1.0) + most;
+            // What it is due changes with what others ask: its requests bound its rate at any time, not the mean.
+            let reach = ((pieces - most) / 1.5 - 1.0) / (self.shapes[place].pieces * self.device_seconds(place));
+            let due = self.due[place].by_slot.iter().zip(&self.slots);
+            let missed: f64 = due.map(|(due, slot)| (due - reach.max(0.0) * slot.seconds).max(0.0)).sum();
+            return enough || missed <= 0.5 * TOLERANCE[0] * self.due[place].service;
         }
         let others = (0..self.vms.len()).filter(|other| *other != place && self.is_everywhere(*other));
         let gives =
@@ -195,27 +227,29 @@ impl<'a> PhaseCheck<'a> {
         pieces >= 2.0 * away + 8.0 * nodes as f64 * clump * (1.0 + self.rate(place) / spare.max(1e-9)) + most
     }
 
-    /// What a VM with few requests outstanding gets at least on one device, in normalised requests: it waits for as long as its
-    /// due rate says, for one piece of each other VM, and for its request at the device, with all that it has outstanding.
+    /// What a VM with few requests outstanding gets at least on one device, in normalised requests: in each slot it waits for as
+    /// long as its due rate there says, for one piece of each other VM, and for its request at the device, with all that it
+    /// has outstanding.
     pub fn least_of_few(&self, place: usize) -> Option<f64> {
         if !self.slow[place] || self.plan.cloud.nodes > 1 || !matches!(self.uses[place].load, Load::Closed(_)) {
             return None;
         }
-        let due = self.due_always[place].min(self.due_if_late(place)) / self.seconds;
         let others: f64 = self.shapes.iter().map(|shape| shape.piece).sum();
         let away = self.device_seconds(place) + others / self.run.capacity;
-        let rate = 1.0 / (1.0 / due + away * self.shapes[place].pieces / self.pieces(place));
-        Some(FEW * rate * self.seconds)
+        let at_device = away * self.shapes[place].pieces / self.pieces(place).min(self.pieces_at_random(place));
+        let due = self.due_always[place].iter().zip(self.due_if_late(place)).map(|(always, late)| always.min(late));
+        let least = due.zip(&self.slots).map(|(due, slot)| slot.seconds / (slot.seconds / due + at_device));
+        Some(FEW * least.sum::<f64>())
     }
 
     /// What a VM would be due if it asked always, and its limit let through only what it must.
-    fn due_if_late(&self, place: usize) -> f64 {
+    fn due_if_late(&self, place: usize) -> Vec<f64> {
         let mut vms = self.vms.clone();
         vms[place].demand = Demand::Always;
         if self.rates[place].is_limited() {
             (vms[place].tokens, vms[place].burst, vms[place].max_rate) = (0.0, 0.0, self.max_late(place));
         }
-        run_fluid(&self.slots, FLOOR, None, &vms)[place].service
+        run_fluid(&self.slots, FLOOR, &vms).swap_remove(place).by_slot
     }
 
     /// Whether a VM has requests at all nodes nearly always, even if not often enough to get what it is due.
@@ -250,6 +284,20 @@ impl<'a> PhaseCheck<'a> {
         f64::from(self.outstanding(place)) * (1.0 + mean) / 2.0
     }
 
+    /// Pieces that a VM has outstanding on average where those of one request are served at the same time and take random
+    /// times: the last of k exponential ones takes 1 + 1/2 + ... + 1/k times the mean.
+    fn pieces_at_random(&self, place: usize) -> f64 {
+        let Cloud { servers, service, .. } = self.plan.cloud;
+        if !service.exponential {
+            return f64::INFINITY;
+        }
+        let mix = &self.plan.vms[self.members[place]];
+        let counts = || mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count());
+        let last = |pieces: usize| (1..=pieces.min(servers as usize)).map(|k| 1.0 / k as f64).sum::<f64>();
+        let longest: f64 = counts().map(last).sum();
+        f64::from(self.outstanding(place)) * counts().sum::<usize>() as f64 / longest
+    }
+
     /// Pieces of a VM at the devices, if it gets what it is due.
     fn away(&self, place: usize) -> f64 {
         self.rate(place) * self.shapes[place].pieces * self.device_seconds(place)
@@ -273,15 +321,24 @@ impl<'a> PhaseCheck<'a> {
     pub fn range(&self, place: usize) -> (f64, f64) {
         let mut range = (self.due[place].service, self.due[place].service);
         let slow = self.slow.contains(&true);
-        let memories = [None, Some(0.0), Some(DEBT * self.largest_piece())];
-        for (smooth, memory) in [false, true].into_iter().flat_map(|smooth| memories.map(|memory| (smooth, memory))) {
-            if smooth && !slow {
+        let owing = self.vms.iter().any(|vm| vm.missed > 0.0);
+        let sizes = [(0.0, 0.0), (0.0, DEBT), (DEBT, 0.0), (DEBT, DEBT)];
+        let some = |owed| sizes.map(|(own, others)| (Some(Memory { own, others }), owed));
+        let memories = || [(None, false)].into_iter().chain(some(false)).chain(some(true));
+        let limited = (0..self.vms.len()).any(|other| other != place && self.rates[other].is_limited());
+        let all = [false, true].into_iter().flat_map(|smooth| [false, true].map(|known| (smooth, known)));
+        let possible = all.filter(|(smooth, known)| (slow || !smooth) && (limited || !known));
+        for ((smooth, known), (memory, owed)) in possible.flat_map(|one| memories().map(move |memory| (one, memory))) {
+            if owed && !owing {
                 continue;
             }
-            let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, narrow });
-            let least = self.due_if(narrow, |other| other == place)[place].service;
-            let most = self.due_if(wide, |other| other != place)[place].service;
-            range = (range.0.min(least).min(most), range.1.max(least).max(most));
+            let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, owed, narrow, known });
+            let mut add = |case: Case, late: &dyn Fn(usize) -> bool| {
+                let due = self.due_if(place, case, late)[place].service;
+                range = (range.0.min(due), range.1.max(due));
+            };
+            add(narrow, &|other| other == place);
+            add(wide, &|other| other != place);
         }
         // Whether a full window has room for a request depends on the moment.
         let VmRun { dropped, .. } = self.runs[place];
@@ -290,8 +347,8 @@ impl<'a> PhaseCheck<'a> {
         (range.0 - lost, range.1)
     }
 
-    /// The model's result if the limits of some VMs let through only what they must.
-    fn due_if(&self, case: Case, is_late: impl Fn(usize) -> bool) -> Vec<Due> {
+    /// The model's result if the limits of some VMs let through only what they must; `own` is the VM that is looked at.
+    fn due_if(&self, own: usize, case: Case, is_late: impl Fn(usize) -> bool) -> Vec<Due> {
         let mut vms = self.vms.clone();
         for (place, vm) in vms.iter_mut().enumerate() {
             if is_late(place) && self.rates[place].is_limited() {
@@ -304,20 +361,39 @@ impl<'a> PhaseCheck<'a> {
             if !is_late(place) {
                 vm.min_rate = self.rates[place].min_of_each;
             }
+            let requests = case.memory.map(|memory| if place == own { memory.own } else { memory.others });
+            vm.debt_max = requests.map(|requests| requests * self.shapes[place].piece);
+            if !case.owed {
+                vm.missed = 0.0;
+            }
+            if vm.demand != Demand::Always && !self.slow[place] {
+                let (less, more) = self.room(place);
+                vm.backlog_max = if is_late(place) { (vm.backlog_max - less).max(0.0) } else { vm.backlog_max + more };
+            }
             if !is_late(place) && self.is_silent_at_times(place) {
                 let nodes = self.plan.cloud.nodes as f64;
                 (vm.weight, vm.min_rate, vm.max_rate) = (vm.weight * nodes, vm.min_rate * nodes, vm.max_rate * nodes);
             }
+            if case.known && place != own && self.rates[place].is_limited() {
+                vm.demand = Demand::Arrivals(self.runs[place].got.clone());
+                (vm.backlog, vm.backlog_max) = (0.0, f64::INFINITY);
+                (vm.tokens, vm.burst) = (f64::INFINITY, f64::INFINITY);
+                continue;
+            }
             let got = self.runs[place].sums.got;
             if case.smooth && self.slow[place] {
                 let evenly = |slot: &Slot| got * slot.seconds / self.seconds;
-                let near = got > 0.95 * self.due_always[place];
+                let always: f64 = self.due_always[place].iter().sum();
+                let left_over =
+                    if self.plan.cloud.nodes > 1 { LEFT_OVER * self.run.capacity * self.seconds } else { 0.0 };
+                // What it leaves over on several nodes may go to one other VM, and nothing of it to the rest.
+                let near = got > 0.95 * always || got + left_over > always;
                 let spread = || Demand::Arrivals(self.slots.iter().map(evenly).collect());
                 vm.demand = if near { Demand::Always } else { spread() };
             }
         }
         let uneven = case.memory.is_some() && self.plan.cloud.service.exponential;
-        run_fluid(&self.slots(case.narrow, uneven), FLOOR, case.memory, &vms)
+        run_fluid(&self.slots(case.narrow, uneven), FLOOR, &vms)
     }
 
     /// Whether a VM with requests at several nodes sends none for a while, or few, although many wait. Until it does again no
@@ -330,6 +406,19 @@ impl<'a> PhaseCheck<'a> {
             Load::Poisson(_) | Load::Periodic(_) => outstanding / 10.0,
         };
         self.plan.cloud.nodes > 1 && (known == 0.0 || self.runs[place].backlog > known * self.mean_cost(place))
+    }
+
+    /// By how much less and more of a VM's load may wait than its window holds on average, in normalised requests. What is at
+    /// the device counts in the window and waits no more, and neither does what is done of a request of several pieces. Sizes
+    /// come at random: three standard deviations of their sum.
+    fn room(&self, place: usize) -> (f64, f64) {
+        let Cloud { depth, .. } = self.plan.cloud;
+        let mix = &self.plan.vms[self.members[place]];
+        let (mean, costs) = (self.mean_cost(place), mix.iter().map(|ask| self.plan.cloud.cost(*ask)));
+        let variance = costs.clone().map(|cost| (cost - mean).powi(2)).sum::<f64>() / mix.len() as f64;
+        let by_chance = 3.0 * (f64::from(self.plan.cloud.window()) * variance).sqrt();
+        let request = costs.fold(0.0, f64::max);
+        (f64::from(depth) * self.shapes[place].piece + request + by_chance, by_chance)
     }
 
     /// What a VM that is silent at times may get without any node's knowing of the others, in normalised requests.
@@ -349,10 +438,15 @@ impl<'a> PhaseCheck<'a> {
         self.shapes.iter().map(|shape| shape.piece).fold(1.0, f64::max)
     }
 
-    /// Pieces of the request with the most.
+    /// Pieces of a VM's request with the most.
+    pub fn pieces_of_request(&self, place: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[place]];
+        mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64).fold(1.0, f64::max)
+    }
+
+    /// Pieces of the request with the most, of all VMs.
     pub fn most_pieces(&self) -> f64 {
-        let asks = self.members.iter().flat_map(|vm| &self.plan.vms[*vm]);
-        asks.map(|ask| self.plan.cloud.pieces(*ask).count() as f64).fold(1.0, f64::max)
+        (0..self.members.len()).map(|place| self.pieces_of_request(place)).fold(1.0, f64::max)
     }
 
     /// The largest request of all VMs, in normalised requests.
@@ -367,7 +461,7 @@ impl<'a> PhaseCheck<'a> {
         let nodes = self.plan.cloud.nodes as f64;
         let mut free = self.vms.clone();
         free[place].max_rate = f64::INFINITY;
-        let share = run_fluid(&self.slots, FLOOR, None, &free)[place].service / self.seconds;
+        let share = run_fluid(&self.slots, FLOOR, &free)[place].service / self.seconds;
         let open = |load: &Load| matches!(load, Load::Poisson(_) | Load::Bursty { .. });
         let random = self.plan.cloud.service.exponential || self.uses.iter().any(|used| open(&used.load));
         let batch = random.then(|| self.largest_request());

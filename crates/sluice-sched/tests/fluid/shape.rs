@@ -67,14 +67,25 @@ impl Rates {
         let by_bytes =
             policy.reservation.bytes.map_or(0.0, |rate| rate.bytes_per_second() as f64 / shape.reserved_bytes);
         let burst = cloud.burst(policy);
+        // A stated burst of n is n - 1 requests of the reference size beside one that may go anyway, which may be smaller.
+        let passes = |burst: f64, reference: f64, piece: f64| match policy.burst {
+            Some(_) => burst - (reference - piece).max(0.0),
+            None => burst,
+        };
         let mut limits = Vec::new();
         if let Some(iops) = policy.limit.iops {
-            limits.push(Limit { rate: iops.as_f64(), burst: burst.requests, piece: shape.piece });
+            limits.push(Limit {
+                rate: iops.as_f64(),
+                burst: passes(burst.requests, 1.0, shape.piece),
+                piece: shape.piece,
+            });
         }
         if let Some(rate) = policy.limit.bytes.filter(|_| shape.bytes > 0.0) {
             let requests = |bytes: f64| bytes / shape.bytes;
             let rate = requests(rate.bytes_per_second() as f64);
-            limits.push(Limit { rate, burst: requests(burst.bytes), piece: requests(shape.piece_bytes) });
+            let reference = cloud.cost.reference_size().0 as f64;
+            let burst = passes(burst.bytes, reference, shape.piece_bytes);
+            limits.push(Limit { rate, burst: requests(burst), piece: requests(shape.piece_bytes) });
         }
         Rates {
             min: by_requests.max(by_bytes),
