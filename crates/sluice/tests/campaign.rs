@@ -130,7 +130,7 @@ impl Disk {
     }
 
     fn unmount(&self) {
-        run(tool("umount", "mount").arg("--lazy").arg(self.path())).ok();
+        run(tool("umount", "mount").arg("--lazy").arg(&self.folder)).ok();
     }
 }
 
@@ -138,7 +138,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         if self.running.is_some() {
             self.cut();
-            let _ = run(tool("umount", "mount").arg("--lazy").arg(self.path()));
+            let _ = run(tool("umount", "mount").arg("--lazy").arg(&self.folder));
         }
     }
 }
@@ -235,7 +235,7 @@ struct Round {
 fn volume(place: &Place, vm: &str, device: &str, source: &Path, offset: u64) -> String {
     let kind = if vm.ends_with("vhost") { "vhost-user-blk" } else { "nbd" };
     format!(
-        "[vm.{vm}.volume.v]\ndevice = \"{device}\"\nsource = \"{}\"\noffset = \"{offset}\"\nsize = \"{SIZE}\"\n\
+        "[vm.{vm}.volume.v]\ndevice = \"{device}\"\nsource = \"{}\"\noffset = \"{offset} B\"\nsize = \"{SIZE} B\"\n\
          export = {{ type = \"{kind}\", socket = \"{}\" }}\n",
         source.display(),
         place.volume_socket(vm, "v").display()
@@ -316,21 +316,31 @@ impl Round {
 
     fn kill(&mut self) {
         self.daemon.take().expect("it runs").kill();
-        self.clients.iter_mut().for_each(|client| drop(client.hear("gone")));
+        self.all_are_gone();
     }
 
-    /// The daemon ends when it is told; the witnesses have ended before, so that they see no error.
-    fn terminate(&mut self) {
+    /// Ends the witnesses before the daemon, so that they see no error.
+    fn stop_witnesses(&mut self) {
         for client in self.witnesses() {
             client.tell("stop");
             client.hear("stopped");
         }
+    }
+
+    /// The daemon ends when it is told.
+    fn terminate(&mut self) {
+        self.stop_witnesses();
         let accounts = self.daemon().accounts();
         for device in accounts.0["devices"].as_array().unwrap() {
             assert_eq!(device["restarts"], 0, "{device}");
         }
         let ended = self.daemon.take().expect("it runs").terminate();
         assert_ended(&ended);
+        self.all_are_gone();
+    }
+
+    fn all_are_gone(&self) {
+        self.clients.iter().for_each(|client| drop(client.hear("gone")));
     }
 
     fn check(&mut self) {
@@ -384,14 +394,26 @@ impl Round {
                 break;
             }
         }
+        // The kernel lets no process die before a request that a FUSE server has taken is answered, so what must come while the
+        // disk hangs is that the daemon has given it up.
         match self.random(3) {
-            0 => self.terminate(),
-            1 => self.kill(),
-            _ => {}
-        }
-        self.disk.signal(Signal::CONT);
-        if self.daemon.is_some() {
-            self.all_go_on();
+            0 => {
+                self.stop_witnesses();
+                self.daemon().signal(Signal::TERM);
+                self.daemon().stderr().up_to(&["Not drained in time"]);
+                self.disk.signal(Signal::CONT);
+                assert_ended(&self.daemon.take().expect("it runs").end());
+                self.all_are_gone();
+            }
+            1 => {
+                self.daemon().signal(Signal::KILL);
+                self.disk.signal(Signal::CONT);
+                self.kill();
+            }
+            _ => {
+                self.disk.signal(Signal::CONT);
+                self.all_go_on();
+            }
         }
     }
 
@@ -439,7 +461,6 @@ impl Round {
         }
         if self.daemon.is_some() {
             self.terminate();
-            self.victims().for_each(|client| drop(client.hear("gone")));
         }
         self.serve();
         self.check();
