@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::raw::{Raw, WRITE, greet, header};
-use common::{Daemon, Ended, Lines, MIB, Place, Running, run, sluice, start, tool, until};
+use common::{Daemon, Ended, KIB, Lines, MIB, Place, Running, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -160,6 +160,16 @@ struct Report {
     flushed: u64,
     refused: u64,
     lost: u64,
+}
+
+impl Report {
+    fn add(&mut self, other: &Report) {
+        self.acknowledged += other.acknowledged;
+        self.forced += other.forced;
+        self.flushed += other.flushed;
+        self.refused += other.refused;
+        self.lost += other.lost;
+    }
 }
 
 impl Client {
@@ -429,18 +439,19 @@ impl Round {
 
     /// Buffers of the largest requests, all half sent, on more connections than there is memory for.
     fn take_memory(&mut self) {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemon().pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmSize:")).expect("the kernel knows it");
-        let size_kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-        self.limit("as", size_kib * 1024 + 4 * MIB);
+        let limit = self.daemon().address_space_bytes() + 2 * MIB;
+        self.limit("as", limit);
         let socket = self.place.volume_socket("rude", "v");
         let mut all = Vec::new();
-        for cookie in 0..16 {
+        for cookie in 0..64 {
             let Ok(mut raw) = Raw::open(&socket, "rude/v") else { continue };
+            // What finds no room stays in the socket, and what finds none there is not sent.
+            raw.stream.set_nonblocking(true).unwrap();
             let _ = raw.stream.write_all(&header(WRITE, 0, cookie, 0, SIZE as u32));
             let _ = raw.stream.write_all(&vec![7; SIZE as usize / 2]);
             all.push(raw);
         }
+        until("there is no memory left", || self.daemon().address_space_bytes() + 512 * KIB > limit);
         self.all_go_on();
     }
 
@@ -488,18 +499,12 @@ fn nothing_acknowledged_is_lost_and_other_devices_go_on_whatever_breaks() {
     let mut counts: BTreeMap<Kind, (u64, Report)> = BTreeMap::new();
     for round in 0..rounds {
         let kind = KINDS[(round % KINDS.len() as u64) as usize];
-        let began = Instant::now();
+        eprintln!("round {round}, seed {}: {kind:?}", seed + round);
         let reports = Round::new(kind, seed + round).run();
         let (rounds, sum) = counts.entry(kind).or_default();
         *rounds += 1;
-        for report in &reports {
-            sum.acknowledged += report.acknowledged;
-            sum.forced += report.forced;
-            sum.flushed += report.flushed;
-            sum.refused += report.refused;
-            sum.lost += report.lost;
-        }
-        eprintln!("round {round}, seed {}: {kind:?} in {:.1} s", seed + round, began.elapsed().as_secs_f64());
+        reports.iter().for_each(|report| sum.add(report));
+        eprintln!("{sum:?} after {rounds} of this kind");
     }
     for (kind, (rounds, sum)) in counts {
         eprintln!("{kind:?}: {rounds} rounds, {sum:?}");
