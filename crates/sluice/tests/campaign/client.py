@@ -110,6 +110,8 @@ class Vhost:
             memory = os.memfd_create("guest")
             os.ftruncate(memory, Vhost.MEMORY)
             self.memory = mmap.mmap(memory, Vhost.MEMORY)
+            # Indices of rings are read and written whole; `struct` takes a byte at a time.
+            self.words = memoryview(self.memory).cast("H")
             self.call, self.kick = os.eventfd(0), os.eventfd(0)
             self.start(memory)
             os.close(memory)
@@ -170,9 +172,9 @@ class Vhost:
         self.describe(head, header, 16, 1, head + 1 if len_bytes else head + 2)
         self.describe(head + 1, place, len_bytes, 1 | device_writes, head + 2)
         self.describe(head + 2, header + 32, 1, 2, 0)
-        struct.pack_into("<H", self.memory, Vhost.AVAIL + 4 + 2 * (self.next_avail % Vhost.RING), head)
+        self.words[Vhost.AVAIL // 2 + 2 + self.next_avail % Vhost.RING] = head
         self.next_avail = (self.next_avail + 1) % 65536
-        struct.pack_into("<H", self.memory, Vhost.AVAIL + 2, self.next_avail)
+        self.words[Vhost.AVAIL // 2 + 1] = self.next_avail
         os.eventfd_write(self.kick, 1)
         return slot
 
@@ -190,7 +192,7 @@ class Vhost:
                 self.gone = True
         # What was answered before the end counts.
         answers = []
-        while self.next_used != struct.unpack_from("<H", self.memory, Vhost.USED + 2)[0]:
+        while self.next_used != self.words[Vhost.USED // 2 + 1]:
             head = struct.unpack_from("<I", self.memory, Vhost.USED + 4 + 8 * (self.next_used % Vhost.RING))[0]
             self.next_used = (self.next_used + 1) % 65536
             status = self.memory[Vhost.HEADERS + 64 * (head // 3) + 32]
@@ -220,6 +222,7 @@ class Vhost:
         self.socket.close()
         os.close(self.call)
         os.close(self.kick)
+        self.words.release()
         self.memory.close()
 
 
