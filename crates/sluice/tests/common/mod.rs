@@ -366,8 +366,18 @@ impl Daemon {
 
     /// Resident memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// What `RLIMIT_AS` bounds.
+    pub(crate) fn address_space_bytes(&self) -> u64 {
+        self.status_bytes("VmSize:")
+    }
+
+    /// A line of the kernel's status of the process that counts KiB.
+    fn status_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel knows it");
+        let line = status.lines().find(|line| line.starts_with(name)).expect("the kernel knows it");
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * KIB
     }
 
