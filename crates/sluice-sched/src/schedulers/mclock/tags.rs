@@ -108,8 +108,8 @@ impl Minimum {
     #[must_use]
     // rule: mclock.byte-reservation
     pub(super) fn due(&self) -> Option<Tag> {
-        let due = self.earlier();
-        (due != NEVER_DUE).then_some(due)
+        // A tag may have come as far as that of what is not reserved.
+        self.is_set().then(|| self.earlier())
     }
 
     /// A request has been dispatched for the reservation. `limit_step` is how far apart its limit keeps such requests; 0
@@ -371,5 +371,21 @@ impl Tags {
     /// Virtual time is rebased by `by` before it could overflow.
     pub(super) fn rebase(&mut self, by: ShareTag) {
         self.share.rebase(by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Iops;
+
+    #[test]
+    fn a_reservation_whose_tag_had_come_to_its_end_was_taken_for_none() {
+        let mut minimum = Minimum::default();
+        assert_eq!(minimum.due(), None);
+        minimum.rescale(&Reservation { iops: Some(Iops::from_milli(1)), bytes: None }, 0);
+        let amount = Amount { cost: u64::from(u32::MAX), bytes: 0, reserved_bytes: 0 };
+        (0..100_000).for_each(|_| minimum.charge(0, &amount, 0));
+        assert_eq!(minimum.due(), Some(Tag::MAX));
     }
 }
