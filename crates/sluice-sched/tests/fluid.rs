@@ -4,7 +4,7 @@
 //! and prints how far it is; `SLUICE_FLUID_SEED` is the seed of the first, `SLUICE_FLUID_LENGTH` makes phases longer.
 
 mod fluid {
-    #![allow(dead_code, unreachable_pub, reason = "a module of one test")]
+    #![allow(unreachable_pub, reason = "a module of one test")]
     pub mod campaign;
     pub mod chance;
     pub mod check;
