@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -151,31 +151,64 @@ pub fn to_folder(path: &Path, trust: &Trust) -> Result<Walked, WalkError> {
     Ok(Walked { folder: walk.folder, name, exposed })
 }
 
-/// Opens what `path`, which is absolute, names, with `O_PATH`: through symbolic links that only trusted users can change.
+/// What a path leads to: a file that is no symbolic link, and where it lies.
+#[derive(Debug)]
+pub struct Found {
+    folder: OwnedFd,
+    name: OsString,
+    /// Opened with `O_PATH`: it keeps the inode, so that no other file gets its number.
+    _file: OwnedFd,
+    stat: Stat,
+}
+
+/// Finds what `path`, which is absolute, names: through symbolic links that only trusted users can change.
 ///
 /// # Errors
 /// [`WalkError`].
-pub fn to_file(path: &Path, trust: &Trust) -> Result<OwnedFd, WalkError> {
+pub fn to_file(path: &Path, trust: &Trust) -> Result<Found, WalkError> {
     let mut walk = Walk::start(path, trust)?;
     loop {
-        let Some(next) = walk.rest.pop_front() else { return Ok(walk.folder) };
+        let Some(next) = walk.rest.pop_front() else { return Ok(Found::look(walk.folder, OsString::from("."))?) };
         if !walk.rest.is_empty() {
             walk.enter(&next)?;
             continue;
         }
-        let file = rustix::fs::openat(&walk.folder, &next, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, NO_MODE)?;
-        let stat = rustix::fs::fstat(&file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
-            return Ok(file);
+        let found = Found::look(walk.folder.try_clone().map_err(|_| Errno::MFILE)?, next)?;
+        if FileType::from_raw_mode(found.stat.st_mode) != FileType::Symlink {
+            return Ok(found);
         }
-        walk.follow(&next)?;
+        walk.follow(&found.name)?;
     }
 }
 
-/// A path to the file of a descriptor, for calls that take only paths. It names that file, whatever is renamed.
-#[must_use]
-pub fn of_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+impl Found {
+    fn look(folder: OwnedFd, name: OsString) -> Result<Self, Errno> {
+        let file = rustix::fs::openat(&folder, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, NO_MODE)?;
+        let stat = rustix::fs::fstat(&file)?;
+        Ok(Found { folder, name, _file: file, stat })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Opens it. A pipe that has taken its place does not hold the caller up.
+    ///
+    /// # Errors
+    /// `ESTALE`: another file has taken its place. What the system says.
+    pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let opened = rustix::fs::openat(&self.folder, &self.name, flags, NO_MODE);
+        let opened = opened.map_err(|errno| if errno == Errno::LOOP { Errno::STALE } else { errno })?;
+        let stat = rustix::fs::fstat(&opened)?;
+        if (stat.st_dev, stat.st_ino) != (self.stat.st_dev, self.stat.st_ino) {
+            return Err(Errno::STALE);
+        }
+        rustix::fs::fcntl_setfl(&opened, rustix::fs::fcntl_getfl(&opened)? - OFlags::NONBLOCK)?;
+        Ok(opened)
+    }
 }
 
 const NO_MODE: Mode = Mode::empty();
@@ -308,8 +341,7 @@ mod tests {
     }
 
     fn inode(path: &Path) -> Result<u64, WalkError> {
-        let file = to_file(path, &Trust::daemon())?;
-        Ok(rustix::fs::fstat(&file).unwrap().st_ino)
+        Ok(to_file(path, &Trust::daemon())?.stat().st_ino)
     }
 
     #[test]
@@ -330,6 +362,26 @@ mod tests {
         assert!(matches!(inode(&here.path().join("loop")), Err(WalkError::System(Errno::LOOP))));
         assert!(matches!(inode(&here.path().join("none")), Err(WalkError::System(Errno::NOENT))));
         assert!(matches!(inode(&here.path().join("file/x")), Err(WalkError::System(Errno::NOTDIR))));
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_after_the_walk_is_not_opened() {
+        let here = TempDir::new().unwrap();
+        let [path, other] = ["path", "other"].map(|name| here.path().join(name));
+        fs::write(&path, "").unwrap();
+        let found = to_file(&path, &Trust::daemon()).unwrap();
+        let opened = found.open(OFlags::RDONLY).unwrap();
+        assert!(!rustix::fs::fcntl_getfl(&opened).unwrap().contains(OFlags::NONBLOCK), "later I/O blocks");
+        drop(opened);
+        let replace = |how: &dyn Fn()| {
+            how();
+            fs::rename(&other, &path).unwrap();
+            found.open(OFlags::RDONLY).unwrap_err()
+        };
+        assert_eq!(replace(&|| fs::write(&other, "").unwrap()), Errno::STALE);
+        assert_eq!(replace(&|| symlink("/etc/passwd", &other).unwrap()), Errno::STALE);
+        let pipe = || rustix::fs::mknodat(CWD, &other, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(replace(&pipe), Errno::STALE, "and it did not wait for a writer");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::thread::UnshareFlags;
 
 use crate::path_walk::{self, Exposed, Trust, WalkError};
 
@@ -26,6 +27,8 @@ use crate::path_walk::{self, Exposed, Trust, WalkError};
 const BACKLOG: i32 = 1024;
 /// Bytes of a socket's name that its address keeps for whoever lists sockets; the rest of the address is the folder.
 const SHOWN_MAX: usize = 80;
+/// Where /proc is mounted, the open files of this process.
+const DESCRIPTORS: &str = "/proc/self/fd";
 /// Names that are tried for the private folder, of which a tenant may take some.
 const NAMES_MAX: u32 = 100;
 
@@ -124,7 +127,8 @@ fn refuse_occupied(folder: &OwnedFd, name: &OsStr) -> Result<(), SocketFileError
     }
     // Not blocking: a process that does not accept may have a full backlog.
     let probe = stream_socket()?;
-    match rustix::net::connect(&probe, &SocketAddrUnix::new(path_walk::of_descriptor(file.as_fd()))?) {
+    let connect = |address: &SocketAddrUnix| rustix::net::connect(&probe, address);
+    match with_address(&in_proc(&file), folder, name, connect) {
         Err(Errno::CONNREFUSED) => Ok(()),
         _ => Err(SocketFileError::InUse),
     }
@@ -133,6 +137,34 @@ fn refuse_occupied(folder: &OwnedFd, name: &OsStr) -> Result<(), SocketFileError
 /// The file itself, also if it is a symbolic link.
 fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The name that the kernel gives to an open file, whatever is renamed.
+fn in_proc(file: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("{DESCRIPTORS}/{}", file.as_raw_fd()))
+}
+
+/// Calls `call` with an address of `name` in `folder`. Addresses hold paths, and a path of the host's may lead elsewhere by
+/// now, so it is `in_proc`; where /proc is not mounted, a thread goes into the folder and calls with the name alone.
+fn with_address<T: Send>(
+    in_proc: &Path,
+    folder: &OwnedFd,
+    name: &OsStr,
+    call: impl FnOnce(&SocketAddrUnix) -> Result<T, Errno> + Send,
+) -> Result<T, Errno> {
+    if rustix::fs::stat(DESCRIPTORS).is_ok() {
+        return call(&SocketAddrUnix::new(in_proc)?);
+    }
+    let there = || {
+        // SAFETY: the thread gets a working folder of its own; descriptors and memory stay shared.
+        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }?;
+        rustix::process::fchdir(folder)?;
+        call(&SocketAddrUnix::new(name)?)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, there).map_err(|_| Errno::AGAIN)?;
+        thread.join().expect("the calls do not panic")
+    })
 }
 
 fn stream_socket() -> Result<OwnedFd, Errno> {
@@ -180,8 +212,8 @@ impl<'a> PrivateFolder<'a> {
         let socket = stream_socket()?;
         // The file gets these permissions less the umask; without this it would get all of them.
         rustix::fs::fchmod(&socket, mode)?;
-        let path = path_walk::of_descriptor(self.itself.as_fd()).join(&self.socket);
-        rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
+        let bind = |address: &SocketAddrUnix| rustix::net::bind(&socket, address);
+        with_address(&in_proc(&self.itself).join(&self.socket), &self.itself, &self.socket, bind)?;
         rustix::fs::chmodat(&self.itself, &self.socket, mode, AtFlags::empty())?;
         rustix::net::listen(&socket, BACKLOG)?;
         Ok(UnixListener::from(socket))

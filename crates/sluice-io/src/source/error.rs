@@ -39,6 +39,13 @@ pub enum SourceError {
         by: Stranger,
     },
 
+    /// Another file took its place between check and use.
+    #[error("Volume {path} was replaced while it was opened: attach it again")]
+    Replaced {
+        /// The volume's path.
+        path: PathBuf,
+    },
+
     /// Neither a regular file nor a block device.
     #[error("Volume {path} is a {kind}: a volume is a raw regular file or a block device, name one of these")]
     NotAVolume {
@@ -207,6 +214,7 @@ mod tests {
             SourceError::Link { path: path.clone(), link: path.clone(), by: Stranger::User(1000) },
             SourceError::NotAVolume { path: path.clone(), kind: "directory" },
             SourceError::NotDirect { path: path.clone() },
+            SourceError::Replaced { path: path.clone() },
             SourceError::InUse { path: path.clone() },
             SourceError::Empty { path: path.clone() },
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },

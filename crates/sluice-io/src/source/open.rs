@@ -3,8 +3,8 @@
 //! One description is opened and does everything: it carries the I/O, the lock and `O_DIRECT`. Opening
 //! a second one for the lock would lose the guarantee that [`super::lock`] explains.
 //!
-//! The path is looked up once, and symbolic links that a tenant can change are refused ([`crate::path_walk`]). What was
-//! found is checked and then opened by its descriptor: a file that takes its place in between is never opened.
+//! The path is looked up once, and symbolic links that a tenant can change are refused ([`crate::path_walk`]). What is
+//! opened afterwards is compared with what was checked: a file that has taken its place in between is refused.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::alignment::{self, Alignment};
@@ -26,7 +26,7 @@ use super::lock;
 use super::loss::{Loss, Mark};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
-use crate::path_walk::{self, Trust, WalkError};
+use crate::path_walk::{self, Found, Trust, WalkError};
 
 /// What the configuration says about a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,18 +100,17 @@ impl Source {
     pub fn open_within(spec: &SourceSpec, wait: Duration) -> Result<Self, SourceError> {
         let path = &spec.path;
         let found = find(spec)?;
-        let stat = rustix::fs::fstat(&found).map_err(|errno| inspect(path, "type", errno.into()))?;
-        let block_device = is_block_device(&stat, path)?;
-        let found_path = path_walk::of_descriptor(found.as_fd());
-        if block_device && !spec.read_only && is_claimed_by_host(&found_path) {
+        let stat = found.stat();
+        let block_device = is_block_device(stat, path)?;
+        if block_device && !spec.read_only && is_claimed_by_host(&found) {
             return Err(SourceError::InUse { path: path.clone() });
         }
-        let fd = open_description(spec, &found_path)?;
-        let size_bytes = size_of(fd.as_fd(), &stat, block_device).map_err(|error| inspect(path, "size", error))?;
+        let fd = open_description(spec, &found)?;
+        let size_bytes = size_of(fd.as_fd(), stat, block_device).map_err(|error| inspect(path, "size", error))?;
         let range = spec.range_in(size_bytes);
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
-        check_alignment(path, range, alignment).map_err(|misaligned| match format_of(&found_path) {
+        check_alignment(path, range, alignment).map_err(|misaligned| match format_of(&found) {
             Some(format) => SourceError::NotRaw { path: path.clone(), format },
             None => misaligned,
         })?;
@@ -121,9 +120,9 @@ impl Source {
         Ok(Self {
             path: path.clone(),
             range,
-            id: id_of(&stat, block_device),
+            id: id_of(stat, block_device),
             alignment,
-            capabilities: capabilities_of(spec, &stat, block_device),
+            capabilities: capabilities_of(spec, stat, block_device),
             block_device,
             read_only: spec.read_only,
             buffered: spec.buffered,
@@ -349,8 +348,7 @@ fn cannot_open(spec: &SourceSpec, errno: Errno) -> SourceError {
     SourceError::Open { path: spec.path.clone(), access, advice, source: errno.into() }
 }
 
-/// What the path leads to, opened with `O_PATH`.
-fn find(spec: &SourceSpec) -> Result<OwnedFd, SourceError> {
+fn find(spec: &SourceSpec) -> Result<Found, SourceError> {
     path_walk::to_file(&spec.path, &Trust::daemon()).map_err(|error| match error {
         WalkError::System(errno) => cannot_open(spec, errno),
         WalkError::Link { link, by } => SourceError::Link { path: spec.path.clone(), link, by },
@@ -379,23 +377,20 @@ fn is_block_device(stat: &Stat, path: &Path) -> Result<bool, SourceError> {
 /// refuses to open it exclusively. The exclusive descriptor is closed at once, since volumes on other
 /// ranges of the device must be able to ask the same; and one at a time, or two of our own opens would
 /// take each other for a mount.
-fn is_claimed_by_host(path: &Path) -> bool {
+fn is_claimed_by_host(device: &Found) -> bool {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-    matches!(rustix::fs::open(path, flags, Mode::empty()), Err(Errno::BUSY))
+    matches!(device.open(OFlags::RDONLY | OFlags::EXCL), Err(Errno::BUSY))
 }
 
-fn open_description(spec: &SourceSpec, found: &Path) -> Result<OwnedFd, SourceError> {
+fn open_description(spec: &SourceSpec, found: &Found) -> Result<OwnedFd, SourceError> {
     let access = if spec.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let cache = if spec.buffered { OFlags::empty() } else { OFlags::DIRECT };
-    rustix::fs::open(found, access | cache | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).map_err(|errno| {
+    found.open(access | cache).map_err(|errno| match errno {
         // The one reason for EINVAL on an existing file: its filesystem does not know O_DIRECT.
-        if errno == Errno::INVAL && !spec.buffered {
-            SourceError::NotDirect { path: spec.path.clone() }
-        } else {
-            cannot_open(spec, errno)
-        }
+        Errno::INVAL if !spec.buffered => SourceError::NotDirect { path: spec.path.clone() },
+        Errno::STALE => SourceError::Replaced { path: spec.path.clone() },
+        errno => cannot_open(spec, errno),
     })
 }
 
@@ -443,9 +438,9 @@ fn check_alignment(path: &Path, range: ByteRange, alignment: Alignment) -> Resul
 }
 
 /// The format of a disk image that is not raw, by its first bytes. A raw disk may begin like one too, if its guest wants it so.
-fn format_of(path: &Path) -> Option<&'static str> {
+fn format_of(file: &Found) -> Option<&'static str> {
     let mut start = [0; 8];
-    rustix::io::read(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?, &mut start).ok()?;
+    rustix::io::read(file.open(OFlags::RDONLY).ok()?, &mut start).ok()?;
     let formats = [(b"QFI\xfb".as_slice(), "qcow2"), (b"KDMV", "VMDK"), (b"vhdxfile", "VHDX")];
     formats.into_iter().find_map(|(magic, format)| start.starts_with(magic).then_some(format))
 }
@@ -467,7 +462,7 @@ fn capabilities_of(spec: &SourceSpec, stat: &Stat, block_device: bool) -> Capabi
 mod tests {
     use super::*;
     use crate::source::{Holder, Support};
-    use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, fcntl_getfl, mknodat, statx};
+    use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, StatxFlags, fcntl_getfl, mknodat, statx};
     use tempfile::{NamedTempFile, TempDir};
 
     const MIB: u64 = 1 << 20;
@@ -629,7 +624,8 @@ mod tests {
             for _ in 0..2000 {
                 match Source::open(&spec) {
                     Ok(source) => assert_ne!(rustix::fs::fstat(&source).unwrap().st_ino, secret_inode),
-                    Err(error) => assert!(matches!(error, SourceError::Link { .. }), "{error:?}"),
+                    Err(SourceError::Link { .. } | SourceError::Replaced { .. }) => {}
+                    Err(error) => panic!("{error:?}"),
                 }
             }
         });
