@@ -26,8 +26,8 @@ const ENDPOINT_KEYS: &[Key] = &[
         "socket",
         Kind::Path,
         "\"/run/sluice/db1-root.sock\"",
-        "A Unix socket, in a folder that nobody but root, the daemon's user, and the stated owner and group may write, or that is \
-         sticky",
+        "A Unix socket. Only root, the daemon's user and the stated owner and group may have write access to its folder, unless \
+         the folder is sticky",
     ),
     Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "The user who owns the socket").default("the daemon's user"),
     Key::new("group", Kind::Text, "\"kvm\"", "The group that owns the socket").default("the daemon's group"),
