@@ -5,8 +5,8 @@
 
 use crate::{Verb, workspace};
 use sluice_config::fields::{Choice, HOST, Key, Kind, Section};
-use sluice_config::scenario::fields::SCENARIO;
 use sluice_sched::{Descriptor, schedulers};
+use sluice_sim::scenario::file::fields::SCENARIO;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -14,12 +14,12 @@ use crate::source::Place;
 use crate::tree::{Node, Value};
 
 /// A device, and what the checks across the file need to know.
-pub(crate) struct DeviceDraft {
-    pub(crate) device: Device,
+pub struct DeviceDraft {
+    pub device: Device,
     /// Of its path.
-    pub(crate) path_at: Place,
+    pub path_at: Place,
     /// Something in it is wrong, so that what follows from it says nothing.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 impl DeviceDraft {
@@ -46,7 +46,7 @@ impl DeviceDraft {
 }
 
 /// Its scheduler, and what that is told of it; without what is behind it, of which the kind may be known.
-pub(crate) fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium>) -> Device {
+pub fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium>) -> Device {
     let depth = reader.small("depth").unwrap_or(32);
     let reference = read_reference(reader);
     let cost = read_cost(reader, reference);
@@ -170,11 +170,7 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
 }
 
 /// A scheduler by its name, and its parameters. It has to be one for such devices, if it is known what they are.
-pub(crate) fn read_scheduler(
-    reader: &Reader<'_>,
-    facts: &Facts,
-    medium: Option<Medium>,
-) -> (&'static Descriptor, ParamTable) {
+pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>) -> (&'static Descriptor, ParamTable) {
     let default =
         if medium == Some(Medium::Network) { &schedulers::wrr::DESCRIPTOR } else { &schedulers::mclock::DESCRIPTOR };
     let name = match reader.node("scheduler") {
@@ -256,7 +252,7 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
     params
 }
 
-pub(crate) fn param_of(value: &Value) -> Option<Param> {
+pub fn param_of(value: &Value) -> Option<Param> {
     match value {
         Value::Text(text) => Some(Param::Text(text.clone())),
         Value::Integer(number) => i64::try_from(*number).ok().map(Param::Integer),

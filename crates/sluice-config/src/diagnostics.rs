@@ -124,7 +124,7 @@ impl fmt::Display for Diagnostic {
 
 /// Collects findings while files are read; the same one twice is kept once.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub struct Report {
     found: RefCell<BTreeMap<Finding, Verdict>>,
     errors: Cell<usize>,
     incomplete: Cell<bool>,
@@ -140,12 +140,12 @@ struct Verdict {
 }
 
 impl Report {
-    pub(crate) fn error(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
+    pub fn error(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
         self.errors.set(self.errors.get() + 1);
         self.add(Severity::Error, place, message.into(), hint.into());
     }
 
-    pub(crate) fn warn(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
+    pub fn warn(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
         self.add(Severity::Warning, place, message.into(), hint.into());
     }
 
@@ -156,26 +156,26 @@ impl Report {
 
     /// The known name that `name` probably means; none once there are more errors than are shown, since each costs
     /// a look at every name.
-    pub(crate) fn suggest<'a>(&self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    pub fn suggest<'a>(&self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         if self.errors() > DIAGNOSTICS_MAX { None } else { nearest(name, known) }
     }
 
     /// How many errors so far; who compares it before and after knows whether a part is broken.
-    pub(crate) fn errors(&self) -> usize {
+    pub fn errors(&self) -> usize {
         self.errors.get()
     }
 
     /// From now on what is missing may stand in a file that could not be read.
-    pub(crate) fn set_incomplete(&self) {
+    pub fn set_incomplete(&self) {
         self.incomplete.set(true);
     }
 
-    pub(crate) fn is_incomplete(&self) -> bool {
+    pub fn is_incomplete(&self) -> bool {
         self.incomplete.get()
     }
 
     /// Everything found, by file and place.
-    pub(crate) fn finish(self, sources: &Sources) -> Diagnostics {
+    pub fn finish(self, sources: &Sources) -> Diagnostics {
         let found = self.found.into_inner();
         let more = found.len().saturating_sub(DIAGNOSTICS_MAX);
         // Errors first, so that warnings never crowd out the reason why a file is refused.

@@ -36,7 +36,7 @@ pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> T
 }
 
 /// The tree of one text. What is not TOML is reported, and the rest of that text is then not read.
-pub(crate) fn read_text(name: &str, text: String, sources: &mut Sources, report: &Report) -> Table {
+pub fn read_text(name: &str, text: String, sources: &mut Sources, report: &Report) -> Table {
     let length = text.len();
     if length > FILE_BYTES_MAX {
         return refuse_size(name, sources, report);
@@ -55,7 +55,7 @@ pub(crate) fn read_text(name: &str, text: String, sources: &mut Sources, report:
 }
 
 /// The tree of one file.
-pub(crate) fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
+pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
     let name = path.display().to_string();
     let bytes = match read_bounded(path) {
         Ok(bytes) => bytes,

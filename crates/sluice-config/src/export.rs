@@ -20,7 +20,7 @@ pub(crate) struct ExportDraft {
     pub(crate) endpoint_at: Place,
     pub(crate) name_at: Place,
     /// Something in it is wrong.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 /// `[nbd]`, likewise.

@@ -141,11 +141,11 @@ impl Section {
 }
 
 impl Key {
-    pub(crate) const fn new(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Self {
+    pub const fn new(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Self {
         Key { name, kind, default: None, example, doc }
     }
 
-    pub(crate) const fn default(self, default: &'static str) -> Self {
+    pub const fn default(self, default: &'static str) -> Self {
         Key { default: Some(default), ..self }
     }
 }
@@ -154,9 +154,9 @@ const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// What a file offset can say.
-pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+pub const OFFSET_MAX: u64 = i64::MAX as u64;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-pub(crate) const MICROSECOND: Duration = Duration::from_micros(1);
+pub const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// The file itself.
 pub static HOST: Section = Section {
@@ -223,7 +223,7 @@ pub static DEVICE: Section = Section {
 };
 
 /// What a device's scheduler is, and what it is told of the device.
-pub(crate) const SCHEDULER_KEYS: &[Key] = &[
+pub const SCHEDULER_KEYS: &[Key] = &[
     Key::new(
         "scheduler",
         Kind::Scheduler,
@@ -252,14 +252,14 @@ pub(crate) const SCHEDULER_KEYS: &[Key] = &[
     )
     .default("\"8KiB\""),
 ];
-pub(crate) const MERGING_KEYS: &[Key] = &[Key::new(
+pub const MERGING_KEYS: &[Key] = &[Key::new(
     "merging",
     Kind::Bool,
     "true",
     "Whether requests of one volume that are neighbours on the device go to it as one",
 )
 .default("as the scheduler wants: elevators do, schedulers by tags do not")];
-pub(crate) const COST_KEYS: &[Key] =
+pub const COST_KEYS: &[Key] =
     &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "What a request costs, in normalised requests")];
 
 /// `window` of a device.
@@ -347,7 +347,7 @@ pub static POLICY: Section = Section {
     scheduler_tables: &[],
 };
 
-pub(crate) const POLICY_KEYS: &[Key] = &[
+pub const POLICY_KEYS: &[Key] = &[
     Key::new("reservation", RESERVATION_KIND, "\"2000 iops@8KiB\"", "What it always gets while it asks for it")
         .default("\"none\""),
     Key::new("limit", LIMIT_KIND, "\"8000 iops@8KiB\"", "What it never exceeds").default("\"unlimited\""),

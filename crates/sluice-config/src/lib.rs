@@ -32,28 +32,26 @@
 //! | what was changed since | [`changes`] |
 //! | one table | `reader`, `quantity`, `device`, `policy`, `vm`, `export` |
 //! | across tables | `checks` |
-//! | the scenario file, with the same words | [`scenario`] |
 //! | what comes out | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
 
 pub mod changes;
-mod checks;
-mod device;
-mod diagnostics;
-mod dropins;
+pub mod checks;
+pub mod device;
+pub mod diagnostics;
+pub mod dropins;
 mod export;
 pub mod fields;
 mod host;
-mod model;
+pub mod model;
 mod nearest;
-mod policy;
+pub mod policy;
 mod quantity;
-mod reader;
-pub mod scenario;
+pub mod reader;
 mod schema;
-mod source;
-mod tree;
-mod vm;
+pub mod source;
+pub mod tree;
+pub mod vm;
 
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use host::{Files, load, load_changed, parse};
@@ -61,5 +59,4 @@ pub use model::{
     Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdSettings, Protocol, Vm, Volume, VolumeExport,
     Window,
 };
-pub use scenario::{Loaded, Point, ScenarioFile, Sweep, load_scenario, parse_scenario};
-pub use schema::{scenario_schema, schema};
+pub use schema::{schema, schema_of};

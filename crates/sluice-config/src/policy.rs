@@ -14,7 +14,7 @@ use crate::tree::Value;
 
 /// What one table states of a policy, or several laid over each other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Part {
+pub struct Part {
     pub(crate) reservation: Option<Stated<Rates>>,
     pub(crate) limit: Option<Stated<Rates>>,
     pub(crate) weight: Option<Stated<Option<Weight>>>,
@@ -26,7 +26,7 @@ pub(crate) struct Part {
     pub(crate) latency: Option<Stated<Option<LatencyTarget>>>,
     pub(crate) allow_unenforced: Option<Stated<bool>>,
     /// Something in it is wrong, so that what it comes to says nothing.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 /// Rates of requests and of bytes, one or both.
@@ -38,7 +38,7 @@ pub(crate) struct Rates {
 
 impl Part {
     /// The policy fields of a table.
-    pub(crate) fn read(reader: &Reader<'_>) -> Part {
+    pub fn read(reader: &Reader<'_>) -> Part {
         let before = reader.report.errors();
         let part = Part {
             reservation: read_reservation(reader).map(|rates| reader.stated("reservation", rates)),
@@ -59,7 +59,7 @@ impl Part {
     }
 
     /// This, with what `over` states in its place.
-    pub(crate) fn overlaid(&self, over: Part) -> Part {
+    pub fn overlaid(&self, over: Part) -> Part {
         let base = self.clone();
         Part {
             reservation: over.reservation.or(base.reservation),
@@ -77,7 +77,7 @@ impl Part {
     }
 
     /// What it comes to; the sizes behind an `@` are checked elsewhere, against each device.
-    pub(crate) fn policy(&self) -> Policy {
+    pub fn policy(&self) -> Policy {
         let default = Policy::default();
         let rates = |stated: &Option<Stated<Rates>>| {
             let rates = stated.as_ref().map(|stated| &stated.value);
@@ -106,7 +106,7 @@ impl Part {
     }
 
     /// Whether any field is stated.
-    pub(crate) fn states_anything(&self) -> bool {
+    pub fn states_anything(&self) -> bool {
         self.allow_unenforced.is_some() || Field::ALL.into_iter().any(|field| self.place_of(field).is_some())
     }
 

@@ -24,20 +24,20 @@ const PATH_LENGTH_MAX: usize = 4095;
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
-pub(crate) struct Stated<T> {
-    pub(crate) value: T,
-    pub(crate) place: Place,
+pub struct Stated<T> {
+    pub value: T,
+    pub place: Place,
     /// Whose table it stands in, for example `Policy gold`.
-    pub(crate) whose: Rc<str>,
+    pub whose: Rc<str>,
 }
 
 /// One table.
 #[derive(Clone)]
-pub(crate) struct Reader<'a> {
-    pub(crate) report: &'a Report,
-    pub(crate) whose: Rc<str>,
+pub struct Reader<'a> {
+    pub report: &'a Report,
+    pub whose: Rc<str>,
     /// Of its header.
-    pub(crate) place: Place,
+    pub place: Place,
     table: &'a Table,
     section: &'static Section,
     /// Of its keys in messages, for example `export.`.
@@ -46,7 +46,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The table of a whole file.
-    pub(crate) fn root(report: &'a Report, whose: &str, section: &'static Section, table: &'a Table) -> Self {
+    pub fn root(report: &'a Report, whose: &str, section: &'static Section, table: &'a Table) -> Self {
         let reader =
             Reader { report, whose: whose.into(), place: Place::default(), table, section, prefix: String::new() };
         reader.refuse_unknown();
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The table under `key`, if there is one.
-    pub(crate) fn table(&self, key: &str) -> Option<Reader<'a>> {
+    pub fn table(&self, key: &str) -> Option<Reader<'a>> {
         let node = self.node(key)?;
         let (Value::Table(table), Some(section)) = (&node.value, table_of(&self.key(key).kind)) else {
             self.wrong_kind(key, node);
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The tables under `key`, each with its name; at most `max`.
-    pub(crate) fn named(&self, key: &str, max: usize, whose: impl Fn(&str) -> String) -> Vec<(&'a str, Reader<'a>)> {
+    pub fn named(&self, key: &str, max: usize, whose: impl Fn(&str) -> String) -> Vec<(&'a str, Reader<'a>)> {
         let Some(node) = self.node(key) else { return Vec::new() };
         let (Value::Table(tables), Kind::Named(section)) = (&node.value, &self.key(key).kind) else {
             self.wrong_kind(key, node);
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The tables in the list under `key`; at most `max`. `whose` names each by its number, from 1.
-    pub(crate) fn listed(&self, key: &str, max: usize, whose: impl Fn(usize) -> String) -> Vec<Reader<'a>> {
+    pub fn listed(&self, key: &str, max: usize, whose: impl Fn(usize) -> String) -> Vec<Reader<'a>> {
         let Some(node) = self.node(key) else { return Vec::new() };
         let (Value::List(items), Kind::List(section)) = (&node.value, &self.key(key).kind) else {
             self.wrong_kind(key, node);
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The table under `key`, in which keys beside the listed ones may stand.
-    pub(crate) fn open(&self, key: &str) -> Option<(Reader<'a>, &'a Table)> {
+    pub fn open(&self, key: &str) -> Option<(Reader<'a>, &'a Table)> {
         let node = self.node(key)?;
         let (Value::Table(table), Kind::Open(section)) = (&node.value, &self.key(key).kind) else {
             self.wrong_kind(key, node);
@@ -135,28 +135,28 @@ impl<'a> Reader<'a> {
     }
 
     /// The tables for the parameters of schedulers, by the scheduler's name.
-    pub(crate) fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
+    pub fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
         let table = self.table;
         self.section.schedulers().filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
     }
 
     /// The value under `key`, whatever it is.
-    pub(crate) fn node(&self, key: &str) -> Option<&'a Node> {
+    pub fn node(&self, key: &str) -> Option<&'a Node> {
         debug_assert!(self.section.key(key).is_some(), "{key} is not listed in fields.rs");
         self.table.entries.get(key)
     }
 
     /// Where the value under `key` stands; where it is missing, the table.
-    pub(crate) fn at(&self, key: &str) -> Place {
+    pub fn at(&self, key: &str) -> Place {
         self.node(key).map_or(self.place, |node| node.place)
     }
 
-    pub(crate) fn stated<T>(&self, key: &str, value: T) -> Stated<T> {
+    pub fn stated<T>(&self, key: &str, value: T) -> Stated<T> {
         Stated { value, place: self.at(key), whose: Rc::clone(&self.whose) }
     }
 
     /// Reports that `key` must be there.
-    pub(crate) fn missing(&self, key: &str, when: &str) {
+    pub fn missing(&self, key: &str, when: &str) {
         if !self.report.is_incomplete() {
             let message = format!("{}: {}{key} is missing{when}", self.whose, self.prefix);
             self.report.error(self.place, message, format!("add {key} = {}", self.key(key).example));
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports that the value under `key` is wrong.
-    pub(crate) fn refuse(&self, key: &str, what: impl AsRef<str>, hint: impl Into<String>) {
+    pub fn refuse(&self, key: &str, what: impl AsRef<str>, hint: impl Into<String>) {
         let message = format!("{}: {}{key}: {}", self.whose, self.prefix, what.as_ref());
         self.report.error(self.at(key), message, hint.into());
     }
@@ -174,7 +174,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports that the value under `key` is of the wrong kind, or has no unit.
-    pub(crate) fn wrong_kind(&self, key: &str, node: &Node) {
+    pub fn wrong_kind(&self, key: &str, node: &Node) {
         let (known, name) = (self.key(key), format!("{}: {}{key}", self.whose, self.prefix));
         let hint = match known.example {
             "" if matches!(known.kind, Kind::List(_)) => format!("write [[{}]] above the keys of each", known.name),
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         self.report.error(node.place, message, hint);
     }
 
-    pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
+    pub fn text(&self, key: &str) -> Option<&'a str> {
         let node = self.node(key)?;
         match &node.value {
             Value::Text(text) => Some(text),
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn bool(&self, key: &str) -> Option<bool> {
+    pub fn bool(&self, key: &str) -> Option<bool> {
         let node = self.node(key)?;
         match node.value {
             Value::Bool(value) => Some(value),
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A whole number in the range that the list states.
-    pub(crate) fn integer(&self, key: &str) -> Option<u64> {
+    pub fn integer(&self, key: &str) -> Option<u64> {
         let node = self.node(key)?;
         let (Value::Integer(number), Kind::Integer(min, max)) = (&node.value, &self.key(key).kind) else {
             self.wrong_kind(key, node);
@@ -230,12 +230,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The same for what has room in 32 bits by its range.
-    pub(crate) fn small(&self, key: &str) -> Option<u32> {
+    pub fn small(&self, key: &str) -> Option<u32> {
         self.integer(key).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
     }
 
     /// A decimal number in the range that the list states.
-    pub(crate) fn decimal(&self, key: &str) -> Option<f64> {
+    pub fn decimal(&self, key: &str) -> Option<f64> {
         let node = self.node(key)?;
         let (Some(number), Kind::Decimal(min, max)) = (number_of(&node.value), &self.key(key).kind) else {
             self.wrong_kind(key, node);
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
     }
 
     /// One of the words that the list states.
-    pub(crate) fn word(&self, key: &str) -> Option<&'static str> {
+    pub fn word(&self, key: &str) -> Option<&'static str> {
         let Kind::Word(words) = self.key(key).kind else { return None };
         let text = self.text(key)?;
         let word = words.iter().copied().find(|word| *word == text);
@@ -269,16 +269,16 @@ impl<'a> Reader<'a> {
         read.map_err(|error| self.refuse_misread(key, error.into())).ok()
     }
 
-    pub(crate) fn iops(&self, key: &str) -> Option<StatedIops> {
+    pub fn iops(&self, key: &str) -> Option<StatedIops> {
         self.quantity(key)
     }
 
-    pub(crate) fn byte_rate(&self, key: &str) -> Option<ByteRate> {
+    pub fn byte_rate(&self, key: &str) -> Option<ByteRate> {
         self.quantity(key)
     }
 
     /// A size in the range that the list states.
-    pub(crate) fn size(&self, key: &str) -> Option<Bytes> {
+    pub fn size(&self, key: &str) -> Option<Bytes> {
         let size: Bytes = self.quantity(key)?;
         let Kind::Size(min, max) = self.key(key).kind else { return Some(size) };
         if (min..=max).contains(&size.0) {
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A time in the range that the list states.
-    pub(crate) fn time(&self, key: &str) -> Option<Duration> {
+    pub fn time(&self, key: &str) -> Option<Duration> {
         let time = parse_duration(self.text(key)?).map_err(|error| self.refuse_misread(key, error.into())).ok()?;
         let Some((min, max)) = time_range(&self.key(key).kind) else { return Some(time) };
         if (min..=max).contains(&time) {
@@ -302,7 +302,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An absolute path.
-    pub(crate) fn path(&self, key: &str) -> Option<PathBuf> {
+    pub fn path(&self, key: &str) -> Option<PathBuf> {
         let text = self.text(key)?;
         let what = match text {
             "" => "the path is empty".to_owned(),
@@ -336,7 +336,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn check_name(&self, name: &str, place: Place, whose: &str) {
+    pub fn check_name(&self, name: &str, place: Place, whose: &str) {
         let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(fits) {
             let hint = format!("use letters, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them");
@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
 }
 
 /// `"a", "b" or "c"`
-pub(crate) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+pub fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = words.into_iter().map(|word| format!("\"{word}\"")).collect();
     match quoted.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
@@ -355,7 +355,7 @@ pub(crate) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// The number, whole or not.
-pub(crate) fn number_of(value: &Value) -> Option<f64> {
+pub fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(number) => Some(*number as f64),
         Value::Float(number) => Some(*number),

@@ -1,27 +1,22 @@
-//! The host file and the scenario file as JSON Schemas, for editors: from the same lists of keys that the reader works with.
+//! The host file as a JSON Schema, for editors: from the same lists of keys that the reader works with.
 
 use serde_json::{Map, Value, json};
 use sluice_sched::params::{Parameter, Range};
 
 use crate::fields::{Choice, Choosable, HOST, Key, Kind, Section};
-use crate::scenario::fields::SCENARIO;
 
 const NUMBER: &str = r"[0-9][0-9_ ]*(\.[0-9]{1,3})?";
 const PREFIX: &str = "([kKMGT]|[KMGT]i)?";
 
-/// The schema, draft 2020-12.
+/// The schema of the host file, draft 2020-12.
 #[must_use]
 pub fn schema() -> Value {
-    root("Sluicegate host file", &HOST)
+    schema_of("Sluicegate host file", &HOST)
 }
 
-/// The schema of a scenario file, draft 2020-12.
+/// The schema of a file with these keys, draft 2020-12.
 #[must_use]
-pub fn scenario_schema() -> Value {
-    root("Sluicegate scenario file", &SCENARIO)
-}
-
-fn root(title: &str, section: &Section) -> Value {
+pub fn schema_of(title: &str, section: &Section) -> Value {
     let mut schema = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "title": title });
     let root = schema.as_object_mut().expect("it is an object");
     root.append(&mut object(section));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A stretch of one of the files; the file is a number, so that a place is cheap to keep with every value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Place {
+pub struct Place {
     file: u32,
     start: u32,
     end: u32,
@@ -13,19 +13,19 @@ pub(crate) struct Place {
 
 /// A place as people count: lines and columns from 1, columns in characters; all 0 for a file as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Position {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
-    pub(crate) length: u32,
+pub struct Position {
+    pub line: u32,
+    pub column: u32,
+    pub length: u32,
     /// The line's text, cut to what fits a screen.
-    pub(crate) excerpt: String,
+    pub excerpt: String,
     /// Where the caret stands under the excerpt, in characters from 0.
-    pub(crate) caret: u32,
+    pub caret: u32,
 }
 
 /// Every file that was read, in the order in which they override each other.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Sources(Vec<Arc<Source>>);
+pub struct Sources(Vec<Arc<Source>>);
 
 #[derive(Debug)]
 struct Source {
@@ -39,24 +39,24 @@ const EXCERPT_CHARS_MAX: usize = 160;
 
 impl Place {
     /// The first character of the first file, for what is missing in it.
-    pub(crate) const FIRST: Place = Place { file: 0, start: 0, end: 1 };
+    pub const FIRST: Place = Place { file: 0, start: 0, end: 1 };
 
     /// The whole of a file, for what has no line of its own.
-    pub(crate) fn file(file: u32) -> Self {
+    pub fn file(file: u32) -> Self {
         Place { file, start: 0, end: 0 }
     }
 
     /// Whether it lies in a file with this number or a later one.
-    pub(crate) fn is_from(self, file: u32) -> bool {
+    pub fn is_from(self, file: u32) -> bool {
         self.file >= file
     }
 
     /// The whole of the file that this lies in.
-    pub(crate) fn of_file(self) -> Self {
+    pub fn of_file(self) -> Self {
         Place::file(self.file)
     }
 
-    pub(crate) fn new(file: u32, span: Range<usize>) -> Self {
+    pub fn new(file: u32, span: Range<usize>) -> Self {
         let clip = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         Place { file, start: clip(span.start), end: clip(span.end) }
     }
@@ -64,7 +64,7 @@ impl Place {
 
 impl Sources {
     /// Adds a file and returns its number.
-    pub(crate) fn add(&mut self, name: &str, text: String) -> u32 {
+    pub fn add(&mut self, name: &str, text: String) -> u32 {
         let file = self.next();
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         self.0.push(Arc::new(Source { name: name.to_owned(), text, line_starts }));
@@ -72,20 +72,20 @@ impl Sources {
     }
 
     /// The number that the next file gets.
-    pub(crate) fn next(&self) -> u32 {
+    pub fn next(&self) -> u32 {
         u32::try_from(self.0.len()).expect("the number of files is bounded")
     }
 
-    pub(crate) fn name(&self, place: Place) -> &str {
+    pub fn name(&self, place: Place) -> &str {
         &self.0[place.file as usize].name
     }
 
-    pub(crate) fn text(&self, file: u32) -> &str {
+    pub fn text(&self, file: u32) -> &str {
         &self.0[file as usize].text
     }
 
     /// Where `place` lies for people; `None` for a file as a whole.
-    pub(crate) fn position(&self, place: Place) -> Option<Position> {
+    pub fn position(&self, place: Place) -> Option<Position> {
         let source = &self.0[place.file as usize];
         if place == Place::file(place.file) {
             return None;

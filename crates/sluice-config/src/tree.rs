@@ -13,16 +13,16 @@ use crate::source::Place;
 
 /// A value, where it stands, and where its key stands.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) key: Place,
+pub struct Node {
+    pub key: Place,
     /// The value; of a table with a header, its name in the header.
-    pub(crate) place: Place,
-    pub(crate) value: Value,
+    pub place: Place,
+    pub value: Value,
 }
 
 /// A value as written.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub enum Value {
     Text(String),
     Integer(i128),
     Float(f64),
@@ -34,14 +34,14 @@ pub(crate) enum Value {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Table {
-    pub(crate) entries: BTreeMap<String, Node>,
+pub struct Table {
+    pub entries: BTreeMap<String, Node>,
     inline: bool,
 }
 
 impl Value {
     /// What it is, in words.
-    pub(crate) fn words(&self) -> &'static str {
+    pub fn words(&self) -> &'static str {
         match self {
             Value::Text(_) => "text",
             Value::Integer(_) => "a whole number",
@@ -53,7 +53,7 @@ impl Value {
         }
     }
 
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         match self {
             Value::Text(text) => text.as_str().into(),
             Value::Integer(number) => i64::try_from(*number).map_or_else(|_| number.to_string().into(), Into::into),
@@ -68,7 +68,7 @@ impl Value {
 
 impl Table {
     /// The tree of one file.
-    pub(crate) fn from_toml(file: u32, text: &str, table: &DeTable<'_>) -> Table {
+    pub fn from_toml(file: u32, text: &str, table: &DeTable<'_>) -> Table {
         let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
             let name: &std::borrow::Cow<'_, str> = key.get_ref();
             (name.to_string(), node(file, text, key.span(), value))
@@ -77,7 +77,7 @@ impl Table {
     }
 
     /// Takes out what stands at `path`, if it is there.
-    pub(crate) fn remove(&mut self, path: &[&str]) {
+    pub fn remove(&mut self, path: &[&str]) {
         let Some((last, above)) = path.split_last() else { return };
         let mut table = self;
         for key in above {
@@ -89,7 +89,7 @@ impl Table {
 
     /// Puts a node at `path`; tables on the way that are not there come with it. `false` if something else than a table is
     /// in the way.
-    pub(crate) fn put(&mut self, path: &[&str], node: Node) -> bool {
+    pub fn put(&mut self, path: &[&str], node: Node) -> bool {
         let Some((last, above)) = path.split_last() else { return false };
         let mut table = self;
         for key in above {
@@ -104,13 +104,13 @@ impl Table {
     }
 
     /// The same as JSON.
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         let entries = self.entries.iter().map(|(name, node)| (name.clone(), node.value.to_json()));
         serde_json::Value::Object(entries.collect())
     }
 
     /// Lays a later file over this one.
-    pub(crate) fn merge(&mut self, later: Table) {
+    pub fn merge(&mut self, later: Table) {
         for (name, node) in later.entries {
             match (self.entries.get_mut(&name).map(|known| &mut known.value), node.value) {
                 (Some(Value::Table(known)), Value::Table(table)) if !table.inline => {

@@ -37,7 +37,7 @@ pub(crate) struct VolumeDraft {
     pub(crate) source_at: Place,
     pub(crate) cache_at: Place,
     /// Something in it is wrong.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 /// The tables that VMs refer to by name.
@@ -107,7 +107,7 @@ impl VolumeDraft {
 }
 
 /// The named policy with what the table itself states over it, and whether it states anything itself.
-pub(crate) fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (Part, bool) {
+pub fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (Part, bool) {
     let own = Part::read(reader);
     let has_own = own.broken || own.states_anything();
     let named = read_name(reader, "policy", policies);
@@ -119,7 +119,7 @@ pub(crate) fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>
 }
 
 /// A name that must be one of `known`.
-pub(crate) fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
+pub fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
     let name = reader.text(key)?;
     if known.contains_key(name) || reader.report.is_incomplete() {
         return Some(name);

@@ -19,14 +19,14 @@ pub(super) fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Repor
 }
 
 /// What reservations have to fit into.
-pub(crate) struct Room {
-    pub(crate) supply: Supply,
+pub struct Room {
+    pub supply: Supply,
     /// Of which nodes of the device, if not of the only one: " of its 3 nodes".
-    pub(crate) of: String,
+    pub of: String,
 }
 
 /// Checks the reservations of VMs, given with their names; returns whether they fit.
-pub(crate) fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
+pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
     let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
     // The VM whose reservation is stated last is the one that does not fit: a change comes after the files.
     sound.sort_by_key(|(_, part)| part.place_of(Field::Reservation).map(|(place, _)| place));

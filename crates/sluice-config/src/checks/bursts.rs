@@ -10,7 +10,7 @@ use crate::policy::Part;
 /// Refuses a burst with which a VM, or a volume inside its VM, cannot get what it reserves, and warns where only large
 /// requests cannot.
 // rule: mclock.burst-reservation
-pub(crate) fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
+pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     let enforced = match inside {
         true => device.scheduler.enforces_inside_with(Field::Burst, &device.params),

@@ -1,9 +1,9 @@
 //! What can only be seen across the tables: promises against devices, and things that two must not share.
 
-pub(crate) mod admission;
-pub(crate) mod bursts;
+pub mod admission;
+pub mod bursts;
 mod patience;
-pub(crate) mod promises;
+pub mod promises;
 pub(crate) mod roots;
 mod sharing;
 

@@ -59,7 +59,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
 }
 
 /// A policy that contradicts itself.
-pub(crate) fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
+pub fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
     let Some(error) = part.policy().check().err().filter(|_| !part.broken) else { return };
     let field = match error {
         PolicyError::NeverServed => Field::Weight,
@@ -85,7 +85,7 @@ fn split_advice(text: &str) -> (String, Option<String>) {
 }
 
 /// Rates that are normalised to another size than the device's.
-pub(crate) fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
+pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     for (key, of, stated, place) in part.stated_iops() {
         if let Some(size) = stated.size.filter(|size| *size != device.reference) {
@@ -97,7 +97,7 @@ pub(crate) fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
 }
 
 /// Rates in requests where the scheduler counts bytes. Not even `allow_unenforced` makes it take them.
-pub(crate) fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
+pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     let scheduler = device.device.scheduler;
     if scheduler.medium.counts_requests() {
         return;
@@ -112,7 +112,7 @@ pub(crate) fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
 }
 
 /// What the device's scheduler does not do; `inside`: for a volume inside its VM.
-pub(crate) fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
+pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     let policy = part.policy();
     let given = |field| {

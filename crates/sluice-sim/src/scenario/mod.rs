@@ -9,6 +9,7 @@
 //! | workloads by name | [`recipes`](crate::workloads::recipes) |
 //! | traces | [`trace`] |
 //! | CPUs of a host | [`cpus`] |
+//! | the file in which all of that is stated | [`mod@file`] |
 //! | from a scenario to a simulation | `assemble` |
 //! | a run, and what came out | [`run()`] |
 
@@ -26,6 +27,7 @@ use crate::workloads::recipes::Recipe;
 
 mod assemble;
 pub mod cpus;
+pub mod file;
 pub mod models;
 pub mod outcome;
 pub mod promises;

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use clap::ValueEnum;
-use sluice_config::Loaded;
 use sluice_sched::{Kind, Phase};
 use sluice_sim::engine::Over;
 use sluice_sim::scenario::Requests;
+use sluice_sim::scenario::file::Loaded;
 
 use super::folder::cannot;
 use crate::failure::Failure;

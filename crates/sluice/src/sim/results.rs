@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use sluice_config::Loaded;
 use sluice_sched::params::{ParamTable, Parameter, Value as Param};
+use sluice_sim::scenario::file::Loaded;
 use sluice_sim::scenario::{Outcome, Source, written};
 
 use super::folder::Folder;

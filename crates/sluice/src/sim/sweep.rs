@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sluice_config::{Loaded, Point, ScenarioFile};
+use sluice_sim::scenario::file::{Loaded, Point, ScenarioFile};
 use sluice_sim::scenario::{Outcome, States, Watch, run};
 use sluice_sim::statistics::Mean;
 

@@ -26,7 +26,7 @@ impl Schema {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let schema = match self.of {
             Of::Host => sluice_config::schema(),
-            Of::Scenario => sluice_config::scenario_schema(),
+            Of::Scenario => sluice_sim::scenario::file::schema(),
         };
         output::line(&serde_json::to_string_pretty(&schema)?);
         Ok(())

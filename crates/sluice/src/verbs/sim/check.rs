@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use sluice_config::{Loaded, ScenarioFile};
 use sluice_sched::units::show_duration;
 use sluice_sched::{ByteRate, Bytes, Iops};
+use sluice_sim::scenario::file::{Loaded, ScenarioFile};
 use sluice_sim::scenario::{Placement, Source};
 
 use crate::failure::Failure;

@@ -40,8 +40,8 @@ impl Sim {
 }
 
 /// Reads a scenario file and says its warnings.
-fn load(file: &std::path::Path) -> Result<sluice_config::ScenarioFile, Failure> {
-    let scenario = sluice_config::load_scenario(file).map_err(Failure::Config)?;
+fn load(file: &std::path::Path) -> Result<sluice_sim::scenario::file::ScenarioFile, Failure> {
+    let scenario = sluice_sim::scenario::file::load_scenario(file).map_err(Failure::Config)?;
     for warning in &scenario.warnings {
         crate::output::say(warning);
     }

@@ -3,9 +3,9 @@
 //! A key of the sweep is the name of a key of the file (`vm.a.weight`, quoted or not); its value is a list. Each value is
 //! put in its place and the scenario is checked anew, so what is wrong with a value is reported where it stands in the list.
 
-use crate::fields::Section;
-use crate::reader::Reader;
-use crate::tree::{Node, Table, Value};
+use sluice_config::fields::Section;
+use sluice_config::reader::Reader;
+use sluice_config::tree::{Node, Table, Value};
 
 /// Combinations of one sweep.
 const POINTS_MAX: usize = 10_000;

@@ -1,10 +1,10 @@
 //! Where the volumes of a device's VMs lie: as stated, else side by side in the order of names.
 
+use crate::scenario::Source;
 use sluice_sched::Bytes;
-use sluice_sim::scenario::Source;
 
 use super::vm::{Vm, setting};
-use crate::diagnostics::Report;
+use sluice_config::diagnostics::Report;
 
 /// Volumes and the parts of threads begin at whole pages.
 const PAGE: u64 = 4096;

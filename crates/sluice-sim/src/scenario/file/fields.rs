@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
+use crate::scenario::models;
+use crate::workloads::recipes::{self, Recipe};
 use sluice_sched::scheduler::Medium;
-use sluice_sim::scenario::models;
-use sluice_sim::workloads::recipes::{self, Recipe};
 
-use crate::fields::{
+use sluice_config::fields::{
     COST_KEYS, Choice, Choosable, Key, Kind, MERGING_KEYS, MICROSECOND, OFFSET_MAX, POLICY, POLICY_KEYS,
     SCHEDULER_KEYS, Section,
 };
@@ -381,7 +381,7 @@ pub static SWEEP: Section = Section {
 mod tests {
     #[test]
     fn every_format_of_traces_can_be_written() {
-        let known: Vec<&str> = sluice_sim::scenario::trace::FORMATS.iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = crate::scenario::trace::FORMATS.iter().map(|(name, _)| *name).collect();
         assert_eq!(super::FORMATS, known);
     }
 }

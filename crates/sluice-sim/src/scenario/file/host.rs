@@ -1,10 +1,10 @@
 //! `[host]` and `vcpu` of a VM: who works for requests, and on which CPU.
 
-use sluice_sim::cpu::credit1::Params;
-use sluice_sim::scenario::cpus::{Driver, Host, Vcpu, Work};
+use crate::cpu::credit1::Params;
+use crate::scenario::cpus::{Driver, Host, Vcpu, Work};
 
-use crate::reader::Reader;
-use crate::tree::Value;
+use sluice_config::reader::Reader;
+use sluice_config::tree::Value;
 
 /// The host's CPUs; nothing if work takes no time.
 pub(super) fn read(root: &Reader<'_>) -> Option<Host> {

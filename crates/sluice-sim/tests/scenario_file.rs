@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use sluice_config::{ScenarioFile, load_scenario, parse_scenario, scenario_schema};
 use sluice_sched::Iops;
 use sluice_sched::tracker::Form;
+use sluice_sim::scenario::file::{ScenarioFile, load_scenario, parse_scenario, schema as scenario_schema};
 use sluice_sim::scenario::{Event, Placement, Source, VmEvent};
 
 fn examples() -> PathBuf {

@@ -20,20 +20,21 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::scenario::cpus::Host;
+use crate::scenario::models::Derived;
+use crate::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 use sluice_sched::scheduler::Medium;
-use sluice_sim::scenario::cpus::Host;
-use sluice_sim::scenario::models::Derived;
-use sluice_sim::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 
-use crate::checks::admission::{Room, check_admission};
-use crate::checks::bursts::check_burst;
-use crate::checks::promises::{check_enforced, check_itself, check_sizes, check_units};
-use crate::diagnostics::{Diagnostic, Diagnostics, Report};
-use crate::dropins;
-use crate::policy::Part;
-use crate::reader::Reader;
-use crate::source::{Place, Sources};
-use crate::tree::{Node, Table, Value};
+use sluice_config::checks::admission::{Room, check_admission};
+use sluice_config::checks::bursts::check_burst;
+use sluice_config::checks::promises::{check_enforced, check_itself, check_sizes, check_units};
+use sluice_config::diagnostics::{Diagnostic, Diagnostics, Report};
+use sluice_config::dropins;
+use sluice_config::policy::Part;
+use sluice_config::reader::Reader;
+use sluice_config::schema_of;
+use sluice_config::source::{Place, Sources};
+use sluice_config::tree::{Node, Table, Value};
 
 mod choice;
 mod device;
@@ -100,6 +101,12 @@ pub struct Point {
     pub values: Vec<(String, serde_json::Value)>,
     /// The scenario with those.
     pub loaded: Loaded,
+}
+
+/// The schema of a scenario file, draft 2020-12.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    schema_of("Sluicegate scenario file", &fields::SCENARIO)
 }
 
 /// Reads the scenario file at `path`.
@@ -366,7 +373,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
     let mut vms = Vec::new();
     for vm in draft.vms.values() {
         let ((source, _), (offset, size)) = (vm.source.clone()?, *places.get(vm.name.as_str())?);
-        vms.push(sluice_sim::scenario::Vm {
+        vms.push(crate::scenario::Vm {
             name: vm.name.clone(),
             device: number(vm.device.as_deref()?)?,
             placement: vm.placement,
@@ -450,7 +457,7 @@ impl Loaded {
 
     /// Whether a VM replays a trace.
     #[must_use]
-    pub fn trace(&self, vm: usize) -> Option<&sluice_sim::scenario::trace::Trace> {
+    pub fn trace(&self, vm: usize) -> Option<&crate::scenario::trace::Trace> {
         match &self.scenario.vms[vm].source {
             Source::Trace(trace) => Some(trace),
             Source::Workload(..) => None,

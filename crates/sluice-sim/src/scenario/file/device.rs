@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
+use crate::scenario::models::{self, Derived};
+use crate::scenario::{self as sim};
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::schedulers::mclock;
 use sluice_sched::tracker::Form;
 use sluice_sched::{ByteRate, GateSettings, Iops};
-use sluice_sim::scenario::models::{self, Derived};
-use sluice_sim::scenario::{self as sim};
 
 use super::choice::{chosen, parameters, unknown};
 use super::fields::{ACROSS_NODES, MODEL};
-use crate::checks::admission::Room;
-use crate::device::{DeviceDraft, read_belief};
-use crate::reader::Reader;
+use sluice_config::checks::admission::Room;
+use sluice_config::device::{DeviceDraft, read_belief};
+use sluice_config::reader::Reader;
 
 /// A device, and what follows from its model.
 pub(super) struct Device {
@@ -85,7 +85,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
 }
 
 /// Warns of a capacity that the model cannot give, so that what is promised of it cannot be kept.
-fn check_capacity(reader: &Reader<'_>, belief: &crate::model::Device, derived: &Derived) {
+fn check_capacity(reader: &Reader<'_>, belief: &sluice_config::model::Device, derived: &Derived) {
     let Some(iops) = belief.capacity.iops.filter(|iops| iops.as_f64() > derived.most.0) else { return };
     let ((most, of), reference) = (derived.most, belief.reference);
     let message = format!(
@@ -98,7 +98,7 @@ fn check_capacity(reader: &Reader<'_>, belief: &crate::model::Device, derived: &
 
 /// What VMs tell its nodes of each other; nothing: each node is alone.
 // rule: mclock.client-counts
-fn read_telling(reader: &Reader<'_>, belief: &crate::model::Device, nodes: u32) -> Option<Form> {
+fn read_telling(reader: &Reader<'_>, belief: &sluice_config::model::Device, nodes: u32) -> Option<Form> {
     let stated = reader.word("policies_hold");
     let listens = belief.scheduler.name == mclock::DESCRIPTOR.name;
     if stated == Some(ACROSS_NODES) && !listens {

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Value as Param};
 
-use crate::device::param_of;
-use crate::fields::Choice;
-use crate::reader::{Reader, one_of};
-use crate::tree::{Node, Table, Value};
+use sluice_config::device::param_of;
+use sluice_config::fields::Choice;
+use sluice_config::reader::{Reader, one_of};
+use sluice_config::tree::{Node, Table, Value};
 
 /// How a parameter says that it names a file.
 const FILE: &str = "a file";

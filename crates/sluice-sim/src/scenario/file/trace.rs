@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use sluice_sim::scenario::trace::{FORMATS, Scan, Trace};
-use sluice_sim::traces::Format;
-use sluice_sim::workloads::Pace;
+use crate::scenario::trace::{FORMATS, Scan, Trace};
+use crate::traces::Format;
+use crate::workloads::Pace;
 
-use crate::reader::Reader;
+use sluice_config::reader::Reader;
 
 /// What is in each file that was looked at, or why it cannot be read: a sweep looks at the same often.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! What makes two scenarios the same.
 
+use crate::scenario::{Scenario, Source};
 use serde_json::Value;
 use sluice_sched::params::Value as Param;
-use sluice_sim::scenario::{Scenario, Source};
 
-use crate::tree::Table;
+use sluice_config::tree::Table;
 
 /// The file as JSON, without its sweep.
 pub(super) fn echo(tree: &Table) -> Value {

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::random::stream;
+use crate::scenario::cpus::{Host, Work};
+use crate::scenario::{Guest, Placement, Source};
+use crate::workloads::recipes::{self, Recipe, Setting};
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{Facts, Medium};
 use sluice_sched::stack::Ring;
-use sluice_sim::random::stream;
-use sluice_sim::scenario::cpus::{Host, Work};
-use sluice_sim::scenario::{Guest, Placement, Source};
-use sluice_sim::workloads::recipes::{self, Recipe, Setting};
 
 use super::choice::{chosen, parameters, unknown};
 use super::device::Device;
 use super::fields::WORKLOAD;
 use super::host::read_work;
 use super::trace::Scans;
-use crate::device::read_scheduler;
-use crate::policy::Part;
-use crate::reader::Reader;
-use crate::source::Place;
-use crate::tree::{Node, Value};
-use crate::vm::{read_name, read_policy};
+use sluice_config::device::read_scheduler;
+use sluice_config::policy::Part;
+use sluice_config::reader::Reader;
+use sluice_config::source::Place;
+use sluice_config::tree::{Node, Value};
+use sluice_config::vm::{read_name, read_policy};
 
 /// A VM as it is written; where its volume lies is not known yet.
 pub(super) struct Vm {

@@ -3,17 +3,17 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use crate::devices::pace::Pace;
+use crate::scenario::{DeviceEvent, VmEvent};
 use sluice_sched::Instant;
 use sluice_sched::units::show_duration;
-use sluice_sim::devices::pace::Pace;
-use sluice_sim::scenario::{DeviceEvent, VmEvent};
 
 use super::device::Device;
 use super::vm::Vm;
-use crate::policy::Part;
-use crate::reader::Reader;
-use crate::source::Place;
-use crate::vm::read_name;
+use sluice_config::policy::Part;
+use sluice_config::reader::Reader;
+use sluice_config::source::Place;
+use sluice_config::vm::read_name;
 
 /// One entry.
 pub(super) struct Entry {
