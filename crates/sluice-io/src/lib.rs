@@ -1,7 +1,7 @@
 //! The data plane: what serves VMs their disks, with one gate in front of each shared device.
 //!
-//! The only crate with unsafe code: it speaks to io_uring, whose operations hold memory and descriptors for as long as
-//! they last. Each unsafe block says why it is sound.
+//! It has unsafe code, since it speaks to io_uring, whose operations hold memory and descriptors for as long as they
+//! last. Each unsafe block says why it is sound.
 //!
 //! | part | where |
 //! |---|---|

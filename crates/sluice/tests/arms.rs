@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Daemon, LONG, Place};
-use sluice_io::nbd::client::{Client, Command};
+use sluice_client::nbd::{Client, Command};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};

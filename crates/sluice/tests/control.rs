@@ -9,7 +9,7 @@ use common::disk::Loop;
 use common::raw::{READ, Raw};
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use serde_json::Value;
-use sluice_io::vhost::client::{ClientOptions, Request};
+use sluice_client::vhost::{ClientOptions, Request};
 
 mod common;
 

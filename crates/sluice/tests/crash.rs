@@ -12,7 +12,7 @@ use common::raw::{Raw, WRITE};
 use common::slow::Throttle;
 use common::{Daemon, KIB, MIB, Place, noise, until};
 use rustix::fs::{FlockOperation, fcntl_lock};
-use sluice_io::vhost::client::{Client, ClientOptions, Request};
+use sluice_client::vhost::{Client, ClientOptions, Request};
 
 mod common;
 

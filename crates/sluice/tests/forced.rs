@@ -5,7 +5,7 @@ use common::disk::FileSystem;
 use common::fused::Fused;
 use common::raw::{FUA, Raw, WRITE, WRITE_ZEROES};
 use common::{Daemon, MIB, Place, noise};
-use sluice_io::vhost::client::ClientOptions;
+use sluice_client::vhost::ClientOptions;
 
 mod common;
 

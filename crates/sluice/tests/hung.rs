@@ -6,7 +6,7 @@ use common::disk::{FileSystem, Loop};
 use common::raw::{Raw, WRITE};
 use common::{Daemon, MIB, Place, noise, until};
 use rustix::process::Signal;
-use sluice_io::vhost::client::{ClientOptions, Request};
+use sluice_client::vhost::{ClientOptions, Request};
 
 mod common;
 

@@ -11,11 +11,9 @@ use std::time::Duration;
 use common::{Daemon, MIB, Place, noise, until};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::{Value, json};
-use sluice_io::vhost::client::memory::{Memory, PAGE};
-use sluice_io::vhost::client::session::Session;
-use sluice_io::vhost::client::{
-    ALL_FEATURES, Client, ClientError, ClientOptions, FrontendReq, VhostUserProtocolFeatures,
-};
+use sluice_client::vhost::memory::{Memory, PAGE};
+use sluice_client::vhost::session::Session;
+use sluice_client::vhost::{ALL_FEATURES, Client, ClientError, ClientOptions, FrontendReq, VhostUserProtocolFeatures};
 
 mod common;
 

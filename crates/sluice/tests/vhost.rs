@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::{Daemon, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::process::Signal;
-use sluice_io::vhost::client::ring::{Descriptor, NEXT};
-use sluice_io::vhost::client::{ALL_FEATURES, Client, ClientError, ClientOptions, Request};
+use sluice_client::vhost::ring::{Descriptor, NEXT};
+use sluice_client::vhost::{ALL_FEATURES, Client, ClientError, ClientOptions, Request};
 
 mod common;
 

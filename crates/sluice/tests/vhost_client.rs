@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use common::{KIB, MIB, Place, Running, noise, start, tool, until};
-use sluice_io::vhost::client::ring::{NEXT, WRITE};
-use sluice_io::vhost::client::{
+use sluice_client::vhost::ring::{NEXT, WRITE};
+use sluice_client::vhost::{
     ALL_FEATURES, Client, ClientError, ClientOptions, Cuts, FrontendReq, Request, VhostUserProtocolFeatures, ring,
 };
 

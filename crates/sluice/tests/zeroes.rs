@@ -10,7 +10,7 @@ use std::time::Instant;
 use common::disk::{FileSystem, Loop, written};
 use common::raw::{FUA, Raw, TRIM, WRITE_ZEROES};
 use common::{Daemon, KIB, MIB, Place, noise, until};
-use sluice_io::vhost::client::{ClientOptions, Request};
+use sluice_client::vhost::{ClientOptions, Request};
 
 mod common;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sluice_io::nbd::client::{Client, ClientError, Command};
+use sluice_client::nbd::{Client, ClientError, Command};
 use sluice_sched::gate::histogram::Histogram;
 
 /// One connection of a load.
@@ -160,7 +160,7 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_io::nbd::canned::CannedServer;
+    use sluice_client::canned::CannedServer;
 
     #[test]
     fn closed_loops_get_answers_on_every_connection() {

@@ -11,8 +11,8 @@ use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_io::nbd::canned::CannedServer;
-use sluice_io::nbd::client::ClientError;
+use sluice_client::canned::CannedServer;
+use sluice_client::nbd::ClientError;
 use sluice_io::nbd::export::Export;
 
 use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Measured, Setting, Store};

@@ -17,7 +17,7 @@ use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_io::vhost::client::ClientError;
+use sluice_client::vhost::ClientError;
 
 use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Setting, Store};
 use super::report::{Bound, Report};

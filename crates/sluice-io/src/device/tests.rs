@@ -9,12 +9,12 @@ use sluice_sched::{GateSettings, Kind, Policy, schedulers};
 
 use super::*;
 use crate::delay::{DelaySpec, ServiceTime};
-use crate::nbd::client::{Client, ClientOptions, Command};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
-use crate::nbd::wire::Errno;
 use crate::source::{Loss, Source, SourceSpec};
+use sluice_client::nbd::Errno;
+use sluice_client::nbd::{Client, ClientOptions, Command};
 
 mod zeroes;
 
@@ -400,7 +400,7 @@ fn ask_all(client: &mut Client, commands: &[Command<'_>]) -> Vec<Result<Vec<u8>,
     let mut answers = vec![None; commands.len()];
     while answers.iter().any(Option::is_none) {
         client.flush_output().unwrap();
-        let mut keep = |reply: crate::nbd::client::Reply<'_>| {
+        let mut keep = |reply: sluice_client::nbd::Reply<'_>| {
             let before = answers[reply.cookie as usize].replace(reply.result.map(|()| reply.data.to_vec()));
             assert!(before.is_none(), "answered once");
         };

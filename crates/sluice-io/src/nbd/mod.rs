@@ -11,8 +11,6 @@
 //! | [`handshake`] | the server's half of the handshake as a state machine | none |
 //! | [`negotiate`] | the same, driven over an async or a blocking stream | yes |
 //! | [`transmission`] | is this request allowed, and if not, what to answer | none |
-//! | [`client`] | a lean blocking client for demo, benchmarks and tests | yes |
-//! | [`canned`] | a server that answers without a device: the client's ceiling | yes |
 //!
 //! The life of a connection: the control plane accepts it and calls [`negotiate::negotiate`], which reads
 //! exactly the handshake and not one byte more; the raw socket then moves to the device thread, which
@@ -24,8 +22,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod canned;
-pub mod client;
 pub mod export;
 pub mod handshake;
 pub mod negotiate;

@@ -507,19 +507,19 @@ pub fn extents(payload: &[u8]) -> impl Iterator<Item = Extent> + '_ {
 
 /// The big-endian `u16` at `at`, which the caller knows to be inside.
 #[inline]
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// The big-endian `u32` at `at`, which the caller knows to be inside.
 #[inline]
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(*bytes[at..].first_chunk().expect("the caller checked the length"))
 }
 
 /// The big-endian `u64` at `at`, which the caller knows to be inside.
 #[inline]
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(*bytes[at..].first_chunk().expect("the caller checked the length"))
 }
 

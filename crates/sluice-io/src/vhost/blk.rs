@@ -143,7 +143,7 @@ fn segments(export: &Export) -> (u32, u32) {
 mod tests {
     use super::*;
     use crate::nbd::export::sample;
-    use crate::vhost::client::config::BlockConfig;
+    use sluice_client::vhost::config::BlockConfig;
 
     fn told(export: &Export) -> BlockConfig {
         BlockConfig::parse(&read_config(export, 4, true, 0, 60).unwrap())

@@ -5,7 +5,6 @@
 //! memory from `vm-memory`; who speaks, waits and answers is here.
 
 pub mod blk;
-pub mod client;
 pub mod counts;
 pub mod door;
 mod eventfd;

@@ -223,7 +223,7 @@ mod tests {
     use std::os::unix::net::UnixStream as StdStream;
 
     use super::*;
-    use crate::vhost::client::link::Link;
+    use sluice_client::vhost::link::Link;
 
     /// A socket, and the VMM's end of it.
     fn pair() -> (Socket, StdStream) {

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use sluice_client::nbd;
+use sluice_client::vhost;
 use sluice_config::{Endpoint, Protocol, VolumeExport};
-use sluice_io::nbd::client as nbd;
-use sluice_io::vhost::client as vhost;
 
 /// Why a client lost its disk.
 #[derive(Debug, thiserror::Error)]

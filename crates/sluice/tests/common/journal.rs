@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use sluice_io::vhost::client::{Client, Completion, Queue, Request};
+use sluice_client::vhost::{Client, Completion, Queue, Request};
 
 pub(crate) const SECTOR: usize = 512;
 /// Sectors of each appender's stretch.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sluice_io::vhost::client::{Client, ClientOptions};
+use sluice_client::vhost::{Client, ClientOptions};
 
 use super::Place;
 

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use sluice_io::vhost::client::{Client, ClientError, ClientOptions, Completion, Queue, Request, Waiter};
+use sluice_client::vhost::{Client, ClientError, ClientOptions, Completion, Queue, Request, Waiter};
 
 use super::super::load::Outcome;
 

@@ -28,12 +28,12 @@ use crate::listener::Endpoint;
 use crate::nbd::export::sample;
 use crate::seats::Seats;
 use crate::source::{Source, SourceSpec};
-use crate::vhost::client::config::WRITE_CACHE;
-use crate::vhost::client::memory::{PAGE, Region};
-use crate::vhost::client::session::Session as Vmm;
-use crate::vhost::client::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions, Memory, Request};
 use crate::vhost::counts::Totals;
 use crate::vhost::listener::VhostListener;
+use sluice_client::vhost::config::WRITE_CACHE;
+use sluice_client::vhost::memory::{PAGE, Region};
+use sluice_client::vhost::session::Session as Vmm;
+use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions, Memory, Request};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const SIZE: u64 = 8 << 20;
@@ -645,7 +645,7 @@ fn who_never_stops_sending_leaves_the_others_their_turns() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let messages = 100u32;
-    let ours = crate::vhost::client::link::Link::new(ours, PATIENCE).unwrap();
+    let ours = sluice_client::vhost::link::Link::new(ours, PATIENCE).unwrap();
     (0..messages).for_each(|_| ours.send(FrontendReq::GET_FEATURES.into(), 0, &[], &[]).unwrap());
     theirs.set_nonblocking(true).unwrap();
     let (_entry, offered) = watch::channel(Some(bench.entry.clone()));

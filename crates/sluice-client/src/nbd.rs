@@ -13,7 +13,7 @@
 //! Example, a closed loop of 32 reads on one connection:
 //!
 //! ```no_run
-//! use sluice_io::nbd::client::{Client, Command};
+//! use sluice_client::nbd::{Client, Command};
 //!
 //! let mut client = Client::connect_unix("/run/sluice/vm1.sock", "disk0")?;
 //! let mut finished: Vec<u64> = (0..32).collect();
@@ -25,7 +25,7 @@
 //!     client.receive(None, &mut |reply| finished.push(reply.cookie))?;
 //! }
 //! client.disconnect()?;
-//! # Ok::<(), sluice_io::nbd::client::ClientError>(())
+//! # Ok::<(), sluice_client::nbd::ClientError>(())
 //! ```
 //!
 //! Bounds: [`IN_FLIGHT_MAX`] requests and [`OUTPUT_LEN_MAX`] bytes of unsent requests per client; beyond
@@ -42,7 +42,8 @@ use self::handshake::Session;
 use self::inbox::Inbox;
 use self::slots::{Kind, Slots};
 use self::socket::{Interest, Socket, Stream};
-use super::wire::{self, Errno, PAYLOAD_LEN_MAX, RequestHeader, command_flag};
+pub use sluice_io::nbd::wire::Errno;
+use sluice_io::nbd::wire::{self, PAYLOAD_LEN_MAX, RequestHeader, command_flag};
 
 mod handshake;
 mod inbox;

@@ -7,12 +7,12 @@
 use std::mem;
 use std::ops::Range;
 
-use super::super::wire::{
+use super::slots::{Kind, Slot, Slots};
+use super::{ClientError, Reply};
+use sluice_io::nbd::wire::{
     CHUNK_HEADER_LEN, CHUNK_MAGIC, ChunkHeader, EXTENT_LEN, Errno, PAYLOAD_LEN_MAX, READ_DATA_CHUNK_LEN,
     SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, chunk, u32_at, u64_at,
 };
-use super::slots::{Kind, Slot, Slots};
-use super::{ClientError, Reply};
 
 /// Bytes read at once: enough for 60 replies of 4 KiB, and still inside a second-level cache.
 const BUFFER_LEN: usize = 256 << 10;
@@ -285,10 +285,10 @@ fn broken(what: &'static str) -> ClientError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::wire::{
+    use super::*;
+    use sluice_io::nbd::wire::{
         self, Extent, block_status_chunk, error_chunk, none_chunk, offset_hole_chunk, read_data_chunk, simple_reply,
     };
-    use super::*;
 
     type Outcome = Result<Vec<(u64, Result<(), Errno>, Vec<u8>)>, ClientError>;
 

@@ -23,7 +23,7 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use sluice_io::vhost::client::{Client, ClientOptions, Request};
+//! use sluice_client::vhost::{Client, ClientOptions, Request};
 //!
 //! let mut client = Client::connect(Path::new("/run/sluice/vm1.sock"), &ClientOptions::default())?;
 //! let mut free: Vec<u16> = (0..32).collect();
@@ -35,7 +35,7 @@
 //!     queue.publish()?;
 //!     free.extend(client.wait(0, 1)?.iter().map(|answer| answer.slot));
 //! }
-//! # Ok::<(), sluice_io::vhost::client::ClientError>(())
+//! # Ok::<(), sluice_client::vhost::ClientError>(())
 //! ```
 //!
 //! Bounds: a queue has [`ClientOptions::slots`] requests in flight and as many descriptors as its ring; beyond them
@@ -66,6 +66,7 @@ pub use self::waiter::Waiter;
 
 pub mod config;
 pub mod link;
+#[allow(unsafe_code, reason = "it is mapped, and the daemon writes to it")]
 pub mod memory;
 pub mod queue;
 pub mod request;

@@ -6,7 +6,7 @@
 //! replies leaves by one gathering write, and all read data come from one small buffer that stays in the
 //! first-level cache. What the client reaches here is printed beside what it reaches on a real volume.
 //!
-//! It checks requests as the data plane does ([`super::transmission::check`]), so it serves as the peer in
+//! It checks requests as the data plane does ([`sluice_io::nbd::transmission::check`]), so it serves as the peer in
 //! tests of the client too. It keeps nothing: what was written is forgotten.
 
 use std::io::{self, IoSlice, Read, Write};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::export::Export;
-use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
-use super::negotiate::negotiate_blocking;
-use super::transmission::{Operation, Refusal, check};
-use super::wire::{self, Extent, RequestHeader};
+use sluice_io::nbd::export::Export;
+use sluice_io::nbd::handshake::{Exports, Listed, NegotiateError, Negotiated};
+use sluice_io::nbd::negotiate::negotiate_blocking;
+use sluice_io::nbd::transmission::{Operation, Refusal, check};
+use sluice_io::nbd::wire::{self, Extent, RequestHeader};
 
 /// What each byte of read data is.
 pub const CANNED_FILL: u8 = 0x5a;

@@ -4,8 +4,8 @@
 //! bytes follow. So each request gets a slot, and the wire's cookie is the slot's index, with a generation in
 //! the upper half that changes whenever the slot is freed: a reply that comes twice, or was made up, is found out.
 
-use super::super::wire::{self, Errno};
 use super::{ClientError, IN_FLIGHT_MAX};
+use sluice_io::nbd::wire::{self, Errno};
 
 /// What a reply may carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

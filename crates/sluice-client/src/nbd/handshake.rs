@@ -2,11 +2,11 @@
 
 use std::io::{self, Read, Write};
 
-use super::super::handshake::{OPTION_LEN_MAX, OptionReplyHeader, parse_greeting};
-use super::super::wire::{
+use super::{ClientError, ClientOptions};
+use sluice_io::nbd::handshake::{OPTION_LEN_MAX, OptionReplyHeader, parse_greeting};
+use sluice_io::nbd::wire::{
     BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at,
 };
-use super::{ClientError, ClientOptions};
 
 /// Most replies to one option; a server with more is not followed.
 const REPLIES_MAX: usize = 1024;

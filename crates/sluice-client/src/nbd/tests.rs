@@ -3,10 +3,10 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::thread::{self, JoinHandle};
 
-use super::super::canned::{self, CANNED_FILL, CannedError, CannedServer};
-use super::super::export::{Export, sample};
-use super::super::wire::{allocation, simple_reply};
 use super::*;
+use crate::canned::{self, CANNED_FILL, CannedError, CannedServer};
+use sluice_io::nbd::export::Export;
+use sluice_io::nbd::wire::{allocation, simple_reply};
 
 type Served = JoinHandle<Result<(), CannedError>>;
 
@@ -178,11 +178,31 @@ fn two_clients_in_one_thread_without_blocking() {
     end(second, second_served);
 }
 
+/// 1 MiB, writable, with everything offered.
+fn sample(name: &str) -> Export {
+    Export {
+        name: name.to_owned(),
+        description: String::new(),
+        size_bytes: 1 << 20,
+        read_only: false,
+        flush: true,
+        fua: true,
+        trim: true,
+        write_zeroes: true,
+        fast_zero: true,
+        multi_conn: true,
+        rotational: false,
+        block_minimum: 512,
+        block_preferred: 4096,
+        block_maximum: 1 << 20,
+    }
+}
+
 /// A server that says what the test tells it to, after a normal handshake.
 fn scripted(script: impl FnOnce(UnixStream) + Send + 'static) -> (Client, JoinHandle<()>) {
     struct Sample;
-    impl super::super::handshake::Exports for Sample {
-        fn list(&self) -> Vec<super::super::handshake::Listed> {
+    impl sluice_io::nbd::handshake::Exports for Sample {
+        fn list(&self) -> Vec<sluice_io::nbd::handshake::Listed> {
             vec![]
         }
         fn find(&self, name: &str) -> Option<Export> {
@@ -191,7 +211,7 @@ fn scripted(script: impl FnOnce(UnixStream) + Send + 'static) -> (Client, JoinHa
     }
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     let server = thread::spawn(move || {
-        super::super::negotiate::negotiate_blocking(&mut ours, &Sample).expect("a good handshake");
+        sluice_io::nbd::negotiate::negotiate_blocking(&mut ours, &Sample).expect("a good handshake");
         script(ours);
     });
     let options = ClientOptions { structured_replies: false, ..ClientOptions::default() };
