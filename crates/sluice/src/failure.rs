@@ -10,15 +10,15 @@ use crate::output::Format;
 /// What an operator is told of exit codes; the codes themselves are in [`Failure::report`].
 pub(crate) const CODES: &str = "\
 Exit codes:
-  0  It is done, and the answer is yes
-  1  It failed, or the answer is no: errors in a file, a promise or an exact row that does not hold
-  2  The arguments are wrong; of `sim run`: it ran, and a promise to a VM was not kept
-  3  There is nothing of that name: VM, volume, scheduler, workload, figure, ...
-  4  It is refused as things are; nothing has changed
-  5  There is no daemon at the control socket
+  0  Success
+  1  Failure, or a negative result: errors in a file, a guarantee or an exact row that does not hold
+  2  Wrong arguments; for `sim run`: it ran, and a guarantee to a VM was not kept
+  3  No such VM, volume, scheduler, workload, figure, ...
+  4  Rejected in the current state; nothing has changed
+  5  No daemon listens at the control socket
 
-With `-o json` what fails prints {\"ok\": false, \"error\": ...} on standard output too; a file with
-errors prints its \"diagnostics\". What is wrong with arguments is said on standard error alone.";
+With `-o json` a failed command also prints {\"ok\": false, \"error\": ...} on standard output; a file with
+errors prints its \"diagnostics\". Errors in arguments are printed on standard error only.";
 
 /// Why a verb did not succeed.
 pub(crate) enum Failure {

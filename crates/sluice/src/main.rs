@@ -34,13 +34,13 @@ use output::Format;
 #[derive(Parser)]
 #[command(name = "sluice", version, propagate_version = true, arg_required_else_help = true, after_long_help = failure::CODES)]
 struct Cli {
-    /// How results are printed on standard output.
+    /// Format of results on standard output.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Says more on standard error; twice: much more.
+    /// Print more log messages on standard error; twice: debug messages too.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
-    /// Says only what is wrong.
+    /// Print only warnings and errors.
     #[arg(short, long, global = true)]
     quiet: bool,
     #[command(subcommand)]

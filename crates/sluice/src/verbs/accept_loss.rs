@@ -7,16 +7,16 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Let writes go on where a failed sync may have lost data.
+/// Resume writes after a failed sync that may have lost data.
 ///
-/// When a disk reports that a sync or flush failed, data that a VM was told are safe may be gone. From then on writes and
-/// flushes of every volume on that file or disk fail with an I/O error, so that no VM builds on them; reads with direct I/O go
-/// on, those through the page cache fail. A forced write with direct I/O to a block device concerns its volume alone. The log
-/// says so, as do the accounts and `sluice set` (`writes_fail`). Check the disk and what is on it first: nothing that was lost
-/// comes back by this. It ends too when all volumes on the file or disk have been detached.
+/// When a sync or flush fails, data that a VM believes to be safe may be lost. From then on, writes and flushes of every
+/// volume on that file or disk fail with an I/O error, so that no VM relies on lost data. Direct reads continue; reads through
+/// the page cache fail. A failed forced write with direct I/O to a block device affects only its volume. The log reports the
+/// failure, and so do the statistics and `sluice set` (`writes_fail`). Check the disk and its data first: this command does
+/// not recover lost data. Detaching all volumes on the file or disk also ends this state.
 #[derive(Args)]
 pub(crate) struct AcceptLoss {
-    /// VM, or VM and volume, for example db1/data. What it accepts for a file or disk holds for all volumes on that.
+    /// VM, or VM and volume, for example db1/data. Accepting the loss of a file or disk applies to all volumes on it.
     target: String,
     #[command(flatten)]
     daemon: Daemon,

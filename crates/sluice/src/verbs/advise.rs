@@ -25,34 +25,35 @@ use crate::failure::Failure;
 use crate::output::{self, Format};
 use crate::progress::{Progress, Style};
 
-/// Say which scheduler to use in the guest and which on the host, for a load on a device.
+/// Recommend a scheduler for the guest and one for the host, for a workload on a device.
 ///
-/// Every pair of schedulers is simulated with the same seeds and ranked, with 95 % intervals (Student's t). A pair is behind
-/// if its difference from the best one says so as one of many that are compared (Bonferroni). Pairs that cannot be told from
-/// it are named, and among them a rule of thumb chooses: noop or deadline in the guest; deadline on
-/// the host of one VM; mclock, sfqd or cfq on that of several, which keep VMs apart; anticipatory never in a guest.
+/// Simulates every pair of schedulers with the same seeds and ranks them, with 95 % confidence intervals (Student's t). A
+/// pair is worse than the best one if their difference is significant after the Bonferroni correction for the number of
+/// comparisons. Pairs without a significant difference are listed, and a rule of thumb chooses among them: noop or deadline
+/// in the guest; deadline on a host with one VM; mclock, sfqd or cfq, which isolate VMs, on a host with several;
+/// anticipatory never in a guest.
 #[derive(Args)]
 pub(crate) struct Advise {
-    /// What each thread of the guest does: a workload by name, with parameters if they are to be others
-    /// (ffsb-random-read,file_size=1GiB). An unknown name lists what there is.
+    /// Workload of each guest thread: a name, optionally with parameters (ffsb-random-read,file_size=1GiB). An unknown name
+    /// lists the workloads.
     #[arg(required_unless_present = "trace", conflicts_with = "trace")]
     workload: Option<String>,
-    /// A trace in place of a workload: its requests go to the threads as these become free, a part of it to each run.
+    /// A trace instead of a workload. Each free thread takes the next request; each run uses another part of the trace.
     #[arg(long, value_name = "FILE", requires = "trace_format")]
     trace: Option<PathBuf>,
-    /// The trace's format: spc, msr, alibaba, blktrace, ...
+    /// Format of the trace: spc, msr, alibaba, blktrace, ...
     #[arg(long, value_name = "FORMAT", requires = "trace")]
     trace_format: Option<String>,
-    /// The device, a model by name with parameters if they are to be others (hdd, raid5,disks=6, ssd).
+    /// Device model: a name, optionally with parameters (hdd, raid5,disks=6, ssd).
     #[arg(long, value_name = "MODEL")]
     device: String,
-    /// Requests that the device takes at once.
+    /// Queue depth of the device.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
-    /// Schedulers in the guest.
+    /// Guest schedulers to compare.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "noop,deadline,anticipatory,cfq")]
     guest: Vec<String>,
-    /// Schedulers on the host.
+    /// Host schedulers to compare.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -60,39 +61,39 @@ pub(crate) struct Advise {
         default_value = "noop,deadline,anticipatory,cfq,mclock,sfqd"
     )]
     host: Vec<String>,
-    /// VMs that all do so, with equal rights.
+    /// Number of identical VMs, with equal weights.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     vms: u32,
-    /// Threads of each VM, each with one request outstanding unless the workload says otherwise.
+    /// Threads of each VM, each with one outstanding request unless the workload states another number.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// What is between a guest and the host.
+    /// Ring between a guest and the host.
     #[arg(long, value_enum, default_value_t = RingKind::Virtio)]
     ring: RingKind,
-    /// What virtualisation costs each request, one request after the other.
+    /// Virtualisation overhead per request; requests pay it one at a time.
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = parse_duration)]
     request_cost: Duration,
-    /// What counts.
+    /// Metric that ranks the pairs.
     #[arg(long, value_enum, default_value_t = Counts::Throughput)]
     by: Counts,
-    /// Runs of each pair, each with a seed of its own.
+    /// Runs of each pair, each with its own seed.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// The first seed.
+    /// Seed of the first run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long a run is at most, in virtual time; its first second is not measured.
+    /// Maximum length of a run in virtual time; the first second is not measured.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
-    /// Runs at once, instead of as many as there are cores.
+    /// Concurrent runs. Default: the number of cores.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// How it is said how far it is, on standard error.
+    /// Format of progress messages on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
 }
 
-/// What is between a guest and the host.
+/// The ring between a guest and the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RingKind {
     /// 256 requests of at most 1016 KiB.
@@ -101,7 +102,7 @@ enum RingKind {
     Xen,
 }
 
-/// What counts.
+/// The metric that ranks the pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Counts {
     /// Requests per second.
@@ -199,7 +200,7 @@ fn with_params(stated: &str) -> Result<(&str, ParamTable), Failure> {
     Ok((name, params))
 }
 
-/// A value as it is meant: a number or a truth value if it can be one.
+/// Parses a value: a number or a boolean if it is one, else text.
 fn written(text: &str) -> Value {
     let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
     number.or_else(|_| text.parse().map(Value::Bool)).unwrap_or_else(|_| Value::Text(text.to_owned()))

@@ -8,17 +8,17 @@ use crate::control::keys::{self, Assignment};
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Serve another volume, of a VM that is there or a new one, while the daemon runs.
+/// Attach a volume of an existing or a new VM to the running daemon.
 ///
-/// Keys are those of the host file, checked as there: `sluice attach db1/data device=nvme0 source=/srv/vm/data.img
-/// export.type=vhost-user-blk export.socket=/run/sluice/db1-data.sock`. Of a new VM `vm.KEY=VALUE` gives the policy.
-/// Holds until the daemon ends; a reload keeps it. Right after a detach it waits for the volume's last requests, at
-/// most 5 s. It is refused when a path does not answer for 5 s; other changes do not wait for it.
+/// Takes the keys of the host file and makes the same checks: `sluice attach db1/data device=nvme0 source=/srv/vm/data.img
+/// export.type=vhost-user-blk export.socket=/run/sluice/db1-data.sock`. For a new VM, `vm.KEY=VALUE` sets the policy.
+/// The change lasts until the daemon exits; a reload keeps it. After a detach it waits up to 5 s for the in-flight requests of
+/// the previous volume. It fails when a path does not respond for 5 s; other changes do not wait for it.
 #[derive(Args)]
 pub(crate) struct Attach {
     /// VM and volume, for example db1/data.
     target: String,
-    /// Keys of the volume; with `vm.` in front, of a new VM.
+    /// Keys of the volume; with the prefix `vm.`, keys of a new VM.
     #[arg(value_parser = keys::parse, required = true)]
     keys: Vec<Assignment>,
     #[command(flatten)]

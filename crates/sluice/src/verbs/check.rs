@@ -11,12 +11,12 @@ use sluice_sched::{ByteRate, Iops, Percent};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
-/// Say everything that is wrong with a host file, and what it promises.
+/// Check a host file; report all errors, and the capacity reserved on each device.
 ///
-/// Looks at the file alone; whether its disks and sockets are there is seen when it is served.
+/// Reads only the file. `sluice serve` checks that its disks and sockets can be opened.
 #[derive(Args)]
 pub(crate) struct Check {
-    /// The host file; the files in the folder NAME.d beside NAME.toml are laid over it.
+    /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
 }
 

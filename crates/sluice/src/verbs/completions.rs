@@ -8,7 +8,7 @@ use crate::failure::Failure;
 /// Print shell completions.
 #[derive(Args)]
 pub(crate) struct Completions {
-    /// The shell that will read them.
+    /// Shell to print them for.
     #[arg(value_enum)]
     shell: Shell,
 }

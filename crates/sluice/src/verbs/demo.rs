@@ -7,14 +7,14 @@ use crate::demo::{DemoError, perform};
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Show in less than a minute what a reservation does for a VM with a noisy neighbour.
+/// Show in less than a minute how a reservation protects a VM from a noisy neighbour.
 ///
 /// Serves temporary disks on a device of known capacity to three VMs, through real sockets: first with noop, then with
-/// mClock. Needs no root and changes nothing; its disks are in the folder for temporary files and are removed at the
-/// end. Ends with 0 only if every promise was kept.
+/// mClock. Does not need root. Its disks are temporary files, which it removes at the end. The exit code is 0 only if every
+/// guarantee was kept.
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// How long each scheduler is measured at least.
+    /// Minimum measuring time for each scheduler.
     #[arg(long, value_name = "SECONDS", hide = true, default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(2..=5))]
     seconds: u16,

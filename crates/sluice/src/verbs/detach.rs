@@ -7,10 +7,10 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Stop serving a volume, or a VM with all its volumes, while the daemon runs.
+/// Detach a volume, or a VM with all its volumes, from the running daemon.
 ///
-/// Its clients are disconnected; requests at the device end there. Those that wait fail over NBD, and wait on in the guest
-/// over vhost-user until the volume is attached again. Holds until the daemon ends; a reload keeps it.
+/// Disconnects its clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
+/// stay in the guest's rings until the volume is attached again. The change lasts until the daemon exits; a reload keeps it.
 #[derive(Args)]
 pub(crate) struct Detach {
     /// VM, or VM and volume, for example db1/data.

@@ -11,31 +11,31 @@ use crate::export::{self, Machine, Rendered};
 use crate::failure::Failure;
 use crate::output;
 
-/// Say what a VM's VMM must be told to use its volumes.
+/// Print the VMM configuration that connects a VM to its volumes.
 ///
-/// Prints what goes beside the VM's own configuration. Looks at the host file alone; nothing has to be served.
+/// The output is added to the VM's own configuration. Reads only the host file; the daemon need not run.
 #[derive(Args)]
 pub(crate) struct Export {
-    /// For whom.
+    /// Output format.
     #[arg(value_enum)]
     format: Format,
-    /// The VM, by its name in the host file.
+    /// Name of the VM in the host file.
     vm: String,
-    /// The host file; the files in the folder NAME.d beside NAME.toml are laid over it.
+    /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
-    /// Memory of the VM, which it shares with the daemon; QEMU and Cloud Hypervisor need it for vhost-user volumes.
+    /// Memory size of the VM, which is shared with the daemon. QEMU and Cloud Hypervisor need it for vhost-user volumes.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Virtual processors of the VM: each disk gets a queue for each, as far as its volume has them; without it the VMM
-    /// decides.
+    /// Number of vCPUs. Each disk gets one queue per vCPU, up to the number of queues of its volume. Default: chosen by the
+    /// VMM.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     cpus: Option<u16>,
-    /// The volume that a Firecracker VM boots from.
+    /// Boot volume of a Firecracker VM.
     #[arg(long, value_name = "VOLUME")]
     root: Option<String>,
 }
 
-/// What is printed.
+/// The output formats.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// Arguments for qemu-system-*.
@@ -85,7 +85,7 @@ impl Export {
     }
 }
 
-/// At most so many names are listed.
+/// Maximum number of listed names.
 const KNOWN_MAX: usize = 10;
 
 fn unknown<'a>(what: &str, name: &str, known: impl ExactSizeIterator<Item = &'a String>) -> Failure {

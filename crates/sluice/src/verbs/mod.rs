@@ -21,7 +21,7 @@ mod serve;
 mod set;
 mod sim;
 
-/// What to do. What a verb says of itself is what is written above its arguments, in its own file.
+/// The verbs. The help of a verb is the doc comment of its arguments, in its own file.
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     Serve(serve::Serve),

@@ -15,34 +15,35 @@ use crate::program;
 use crate::progress::{Progress, Style};
 use crate::sim::folder;
 
-/// Run the papers' tables and figures on modelled devices and say row by row what came out.
+/// Reproduce the papers' tables and figures on modelled devices, with a verdict for each row.
 ///
-/// Every row of the acceptance table has a class: exact rows (E) must hold on any device, shapes (S) over a band of the device's
-/// parameters, and what depends on hardware (H) is shown beside the paper's number. The exit code is 1 if an exact row fails.
+/// Every row of the acceptance table has a class. Exact rows (E) must hold on any device. Shapes (S) must hold over a band of
+/// the device's parameters. Rows that depend on hardware (H) are shown next to the paper's number. The exit code is 1 if an
+/// exact row fails.
 #[derive(Args)]
 pub(crate) struct Reproduce {
     /// Papers (mclock, flubber, mcfq, netback, two-tier), ablations, figures, rows (M1, M1a; a row brings its figure), or all.
     #[arg(default_value = "all")]
     what: Vec<String>,
-    /// The nominal point alone: shapes are judged without their band.
+    /// Run only the nominal point; shapes are judged without their band.
     #[arg(long, conflicts_with = "docs")]
     quick: bool,
-    /// Say what there is, and run nothing.
+    /// List papers, figures and rows, and run nothing.
     #[arg(long)]
     list: bool,
-    /// Write report.html, rows.json and a text for each paper here; what an earlier run has finished here is not run again.
+    /// Write report.html, rows.json and a text for each paper to this folder. Results of an earlier run in it are reused.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the texts and charts of the papers here, as in docs/papers; whole papers alone.
+    /// Write the texts and charts of the papers to this folder, as in docs/papers; only for whole papers.
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
-    /// Run again what an earlier run has finished.
+    /// Ignore the results of earlier runs.
     #[arg(long, requires = "out")]
     fresh: bool,
-    /// Simulations at once; as many as there are processors without it.
+    /// Concurrent simulations. Default: the number of cores.
     #[arg(long, alias = "jobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// How it is said how far it is, on standard error.
+    /// Format of progress messages on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
 }

@@ -7,15 +7,15 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Give a volume more room while its VM uses it.
+/// Grow a volume while its VM uses it.
 ///
-/// A regular file is made longer if it is too short. A guest on vhost-user sees the new size at once, NBD clients when they
-/// connect again. Holds until the daemon ends; a reload keeps it.
+/// Extends a regular file if it is too short. A vhost-user guest is notified of the new size; NBD clients see it when they
+/// reconnect. The change lasts until the daemon exits; a reload keeps it.
 #[derive(Args)]
 pub(crate) struct Resize {
     /// VM and volume, for example db1/data.
     target: String,
-    /// The new size, for example 20GiB.
+    /// New size, for example 20GiB.
     size: String,
     #[command(flatten)]
     daemon: Daemon,

@@ -10,7 +10,7 @@ use crate::output::{self, Format};
 /// List the schedulers, or describe one.
 #[derive(Args)]
 pub(crate) struct Schedulers {
-    /// Which one to describe; all are listed without it.
+    /// Scheduler to describe. Default: list all.
     name: Option<String>,
 }
 

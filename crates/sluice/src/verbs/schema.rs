@@ -8,17 +8,17 @@ use crate::output;
 /// Print the JSON Schema of the host file or of the scenario file, for editors.
 #[derive(Args)]
 pub(crate) struct Schema {
-    /// Of which file.
+    /// Which file.
     #[arg(value_enum, default_value_t = Of::Host)]
     of: Of,
 }
 
-/// The files that there are.
+/// The files with a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Of {
-    /// What `sluice serve` reads.
+    /// Host file, as read by `sluice serve`.
     Host,
-    /// What `sluice sim` reads.
+    /// Scenario file, as read by `sluice sim`.
     Scenario,
 }
 

@@ -21,15 +21,15 @@ use crate::plane::{Plane, accounts};
 
 /// Serve the virtual disks of a host file.
 ///
-/// SIGHUP applies a changed file, all or nothing, without a pause for VMs. SIGTERM drains and ends. SIGUSR1 prints the
-/// accounts of every VM.
+/// SIGHUP reloads the file atomically and does not pause running VMs. SIGTERM completes the requests already received, then
+/// exits. SIGUSR1 prints statistics for each VM.
 ///
-/// Serving never waits for the log or for its reader. A line that finds standard error full is lost, and the next one that
-/// is written says how many were. Of one kind of line about one VM there are 32 at once and then one per second; every 5
-/// seconds "Lines left out" says how many more there would have been.
+/// Serving never waits for the log. When standard error is full, log lines are dropped, and the next line states how many.
+/// Lines are rate limited for each VM and kind: 32 immediately, then one per second. Every 5 seconds "Lines left out" states
+/// how many were suppressed.
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// The host file; the files in the folder NAME.d beside NAME.toml are laid over it.
+    /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
 }
 

@@ -8,10 +8,10 @@ use crate::control::keys::{self, Assignment};
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Change what a VM or one of its volumes is promised, while it runs.
+/// Change the policy of a running VM or of one of its volumes.
 ///
-/// Keys are those of the host file, checked as there: `sluice set db1 limit="5000 iops" weight=300`. Holds until the daemon
-/// ends; a reload keeps it.
+/// Takes the keys of the host file and makes the same checks: `sluice set db1 limit="5000 iops" weight=300`. The change lasts
+/// until the daemon exits; a reload keeps it.
 #[derive(Args)]
 pub(crate) struct Set {
     /// VM, or VM and volume, for example db1/data.

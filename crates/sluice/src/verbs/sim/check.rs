@@ -12,10 +12,10 @@ use sluice_sim::scenario::{Placement, Source};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
-/// Say everything that is wrong with a scenario file, and what follows from it.
+/// Check a scenario file; report all errors, and the figures derived from its device models.
 #[derive(Args)]
 pub(crate) struct Check {
-    /// The scenario file.
+    /// Scenario file.
     file: PathBuf,
 }
 

@@ -10,9 +10,9 @@ mod report;
 mod run;
 mod sweep;
 
-/// Simulate a scenario: modelled devices, VMs and what they ask for, in virtual time.
+/// Simulate a scenario: modelled devices, VMs and their workloads, in virtual time.
 ///
-/// The schedulers are those of the daemon. The same file and seed give the same numbers, everywhere.
+/// The simulator runs the daemon's schedulers. The same file and seed give the same results on every machine.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Sim {
@@ -39,7 +39,7 @@ impl Sim {
     }
 }
 
-/// Reads a scenario file and says its warnings.
+/// Reads a scenario file and prints its warnings.
 fn load(file: &std::path::Path) -> Result<sluice_sim::scenario::file::ScenarioFile, Failure> {
     let scenario = sluice_sim::scenario::file::load_scenario(file).map_err(Failure::Config)?;
     for warning in &scenario.warnings {

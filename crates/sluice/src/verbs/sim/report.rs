@@ -10,10 +10,10 @@ use crate::output::{self, Format};
 use crate::sim::folder::{cannot, write_whole};
 use crate::sim::{report, results, sweep};
 
-/// Write the report of finished results anew.
+/// Rewrite the report of existing results.
 #[derive(Args)]
 pub(crate) struct Report {
-    /// The folder of a run or of a sweep.
+    /// Folder of a run or a sweep.
     dir: PathBuf,
 }
 

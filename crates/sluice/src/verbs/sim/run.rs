@@ -13,27 +13,27 @@ use crate::sim::logs::{Log, Writing};
 use crate::sim::results;
 use crate::sim::summary::{Summary, table};
 
-/// Run a scenario once, and say what each VM got.
+/// Run a scenario once, and report the throughput and latency of each VM.
 ///
-/// Rates and latencies are measured from the end of the warm-up. Fails if the run breaks a law that every run keeps:
-/// requests neither lost nor doubled, Little's law, no device busier than the time. Ends with 2 if a promise was not kept.
+/// Rates and latencies are measured from the end of the warm-up. The run fails if it violates an invariant: no request lost
+/// or duplicated, Little's law, no device busy for more than the elapsed time. The exit code is 2 if a guarantee was not kept.
 #[derive(Args)]
 pub(crate) struct Run {
-    /// The scenario file.
+    /// Scenario file.
     file: PathBuf,
-    /// Where all random numbers start, instead of the file's.
+    /// Random seed. Default: the seed in the file.
     #[arg(long, allow_hyphen_values = true, value_parser = whole_number)]
     seed: Option<u64>,
-    /// A folder for results.json, series.csv, latencies.csv and report.html; earlier results there are replaced.
+    /// Folder for results.json, series.csv, latencies.csv and report.html; replaces earlier results in it.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What is written of every request into that folder, warm-up and all.
+    /// Also log every request to that folder, including the warm-up.
     #[arg(long, value_name = "WHAT", value_enum, requires = "out")]
     log: Option<Log>,
-    /// A folder for states of aged flash drives: each is made once and then taken from there.
+    /// Cache folder for the states of aged flash drives.
     #[arg(long, value_name = "DIR")]
     states: Option<PathBuf>,
-    /// How it is said how far it is, on standard error.
+    /// Format of progress messages on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
 }
@@ -78,7 +78,7 @@ fn whole_number(text: &str) -> Result<u64, String> {
     seed.ok_or_else(|| format!("write a whole number from 0 to {}", i64::MAX))
 }
 
-/// An error if a law is broken.
+/// Returns an error if an invariant is violated.
 fn broken(outcome: &Outcome) -> Result<(), Failure> {
     let broken: Vec<String> = outcome.broken().map(|(check, what)| format!("{check}: {what}")).collect();
     for what in &broken {

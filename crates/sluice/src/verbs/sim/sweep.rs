@@ -12,24 +12,24 @@ use crate::progress::{Progress, Style};
 use crate::sim::report::{mean, values};
 use crate::sim::sweep::Plan;
 
-/// Run a scenario with every combination of values in its sweep table and with several seeds, and compare.
+/// Run a scenario with each combination of the values in its sweep table and with several seeds, and compare the results.
 ///
-/// Runs go side by side on all cores; the results do not depend on how many. What is finished is kept in the folder and
-/// not repeated, so a sweep that was interrupted goes on where it was. Without a sweep table the scenario runs with ten seeds.
+/// Uses all cores; the results do not depend on their number. Finished runs are kept in the folder, so an interrupted sweep
+/// can be resumed. Without a sweep table the scenario runs with ten seeds.
 #[derive(Args)]
 pub(crate) struct Sweep {
-    /// The scenario file.
+    /// Scenario file.
     file: PathBuf,
-    /// The folder for sweep.json, sweep.csv, report.html and the runs; by default FILE's name with .sweep, here.
+    /// Folder for sweep.json, sweep.csv, report.html and the runs. Default: FILE's name with .sweep, in the current folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// A folder for states of aged flash drives: each is made once and then taken from there.
+    /// Cache folder for the states of aged flash drives.
     #[arg(long, value_name = "DIR")]
     states: Option<PathBuf>,
-    /// Runs at once, instead of as many as there are cores.
+    /// Concurrent runs. Default: the number of cores.
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// How it is said how far it is, on standard error.
+    /// Format of progress messages on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
 }
@@ -72,7 +72,7 @@ fn print_table(sweep: &Value) {
     output::line(&format!("\n{} runs of each; means with 95 % intervals", sweep["seeds"]));
 }
 
-/// An error if a run breaks a law.
+/// Returns an error if a run violates an invariant.
 fn broken(sweep: &Value) -> Result<(), Failure> {
     let broken = points(sweep).flat_map(|point| point["broken"].as_array().into_iter().flatten());
     let broken: Vec<&Value> = broken.collect();
