@@ -125,7 +125,7 @@ pub(super) struct Loop {
     pub(super) broken: bool,
     bell: Box<u64>,
     wake: Option<Instant>,
-    /// When clients that owe data are looked at; nothing while no client does.
+    /// When the loop checks for overdue write payloads; `None` while no payload is expected.
     pub(super) look_at_data: Option<Instant>,
 }
 

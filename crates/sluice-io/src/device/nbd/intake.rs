@@ -20,7 +20,7 @@ use crate::source::{Allocation, ByteRange, Span};
 
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
-/// How often clients that owe data are looked at.
+/// Interval at which the loop checks for overdue write payloads.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Loop {
@@ -211,7 +211,7 @@ impl Loop {
         }
     }
 
-    /// Ends the connections of clients that began to send data and did not go on.
+    /// Closes connections whose write payload is overdue.
     pub(in crate::device) fn look_at_data(&mut self, now: Instant) {
         if self.look_at_data.is_none_or(|at| at > now) {
             return;
