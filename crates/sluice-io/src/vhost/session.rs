@@ -389,7 +389,6 @@ impl Session {
             Some(log) => Some(log.queue(number, ring.size).ok_or(Refusal::NotInLog(number))?),
             None => None,
         };
-        let again = |descriptor: &Option<OwnedFd>| descriptor.as_ref().map(OwnedFd::try_clone).transpose();
         let spec = QueueSpec {
             index: number,
             size: ring.size,
@@ -399,8 +398,8 @@ impl Session {
             next_available: ring.base,
             event_index: blk::has(self.features.unwrap_or(0), blk::EVENT_INDEX),
             kick,
-            call: again(&ring.call)?,
-            error: again(&ring.error)?,
+            call: ring.call.clone(),
+            error: ring.error.clone(),
             log,
         };
         let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;

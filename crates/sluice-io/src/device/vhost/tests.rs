@@ -288,7 +288,7 @@ fn a_guest_is_called_for_what_was_returned_while_there_was_no_way_to() {
         std::thread::yield_now();
     }
     let call = guest.call.try_clone().unwrap();
-    bench.runtime.block_on(session.set_call(0, Some(call))).unwrap();
+    bench.runtime.block_on(session.set_call(0, Some(Arc::new(call)))).unwrap();
     assert_eq!(guest.next_used().0, head);
     guest.is_called();
 }

@@ -39,10 +39,10 @@ impl Bench {
         let driver = Driver { features: 0, write_back: false };
         self.runtime.block_on(async {
             let answers = [
-                session.start_queue(queue, memory(), driver).await.map(|_| ()),
+                session.start_queue(queue_spec(doorbell()), memory(), driver).await.map(|_| ()),
                 session.stop_queue(0).await.map(|_| ()),
                 session.enable_queue(0, false).await,
-                session.set_call(0, Some(call)).await,
+                session.set_call(0, Some(Arc::new(doorbell()))).await,
                 session.set_memory(memory()).await,
                 session.set_driver(driver).await,
             ];
