@@ -404,6 +404,7 @@ impl Session {
         };
         let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
+        self.counts.queue_started();
         self.rings[index].running = Some(places);
         if recovered > 0 {
             self.counts.taken_over(recovered.into());
