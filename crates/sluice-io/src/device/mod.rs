@@ -25,6 +25,7 @@ use crate::device::mailbox::Mailbox;
 use crate::device::wall::Life;
 
 mod edit;
+mod later;
 mod lost;
 mod mailbox;
 mod merged;
@@ -98,6 +99,9 @@ enum Message {
     /// The kernel takes nothing so many times.
     #[cfg(test)]
     RefuseSubmits(u32),
+    /// So many operations of the disk end with EAGAIN.
+    #[cfg(test)]
+    PutOff(u32),
     /// The kernel takes no operation for the disk until it is told to go on.
     #[cfg(test)]
     HoldWork(bool),

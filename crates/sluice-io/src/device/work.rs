@@ -15,6 +15,7 @@ use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
 
 use crate::buffer::{Buffer, Pool};
 use crate::delay::Delay;
+use crate::device::later::{TRIES_MAX, is_put_off};
 use crate::device::merged::{Merged, PartOf, place_of};
 use crate::device::slow::Question;
 use crate::device::spec::{Store, VolumeSpec};
@@ -82,6 +83,8 @@ pub(super) struct Work {
     pub(super) skip: u32,
     pub(super) length: u32,
     progress: u32,
+    /// Times that the kernel has put an operation of it off.
+    tries: u16,
     stage: Stage,
     pub(super) errno: i32,
     /// When the delay device lets it go.
@@ -271,7 +274,8 @@ impl Backend {
     /// The operation of a slot's work has ended.
     pub(super) fn operation_over(&mut self, now: Instant, slot: Slot, result: i32) {
         let Work { stage, token, length, .. } = *self.work(slot);
-        if matches!(result, r if r == -libc::EINTR || r == -libc::EAGAIN) {
+        if is_put_off(result) && self.work(slot).tries < TRIES_MAX {
+            self.work(slot).tries += 1;
             return match stage {
                 // It is the one that runs already: others wait for it, and it must not wait for itself.
                 Stage::Sync => self.push_sync(slot),
@@ -511,7 +515,8 @@ impl Backend {
             self.works.resize(place + 1, None);
             self.vectors.resize(place + 1, Vec::new());
         }
-        self.works[place] = Some(Work { token, kind, skip, length, progress: 0, stage, errno: 0, ends, part_of });
+        self.works[place] =
+            Some(Work { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].orphans += 1;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
+use crate::device::later::is_put_off;
 use crate::device::nbd::connection::{Expect, RECEIVE_LEN};
 use crate::device::requests::Client;
 use crate::device::slow::Question;
@@ -29,7 +30,7 @@ impl Loop {
         let connection = &mut self.connections[index];
         connection.receiving = false;
         match (connection.expect, result) {
-            (_, result) if result == -libc::EINTR || result == -libc::EAGAIN => {}
+            (_, result) if is_put_off(result) => {}
             (_, 0) if connection.finishing => return self.retire(index),
             (_, ..=0) => return self.close(index),
             (Expect::Payload { token, have }, _) if connection.direct => {

@@ -6,6 +6,7 @@
 use io_uring::{opcode, types};
 use sluice_sched::Kind;
 
+use crate::device::later::is_put_off;
 use crate::device::nbd::connection::Batch;
 use crate::device::turn::Loop;
 use crate::device::work::{Io, Origin, ZEROES_LEN};
@@ -114,7 +115,7 @@ impl Loop {
         let connection = &mut self.connections[index];
         let batch = connection.sending.as_mut().expect("a batch is being sent");
         let again = match result {
-            result if result == -libc::EINTR || result == -libc::EAGAIN => true,
+            result if is_put_off(result) => true,
             ..0 => {
                 self.end_batch(index);
                 return self.close(index);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
+use crate::device::later::is_put_off;
 use crate::device::requests::Client;
 use crate::device::turn::{Ending, Loop};
 use crate::device::vhost::chain::{Chain, Piece};
@@ -22,7 +23,7 @@ impl Loop {
         if queue.is_over() {
             return self.ended_queues.push(index);
         }
-        if matches!(result, ..0 if result != -libc::EINTR && result != -libc::EAGAIN) {
+        if result < 0 && !is_put_off(result) {
             if queue.takes() && result != -libc::ECANCELED {
                 self.break_queue(index, "its kick descriptor cannot be read");
             }

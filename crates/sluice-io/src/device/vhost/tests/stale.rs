@@ -22,20 +22,6 @@ impl Bench {
 
     /// Everything that a session can ask for is refused; so many messages that was.
     fn is_refused_everything(&self, session: &Session) -> u64 {
-        let [kick, call] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
-        let queue = QueueSpec {
-            index: 0,
-            size: ENTRIES,
-            descriptors: GuestAddress(TABLE),
-            available: GuestAddress(AVAILABLE),
-            used: GuestAddress(USED),
-            next_available: 0,
-            event_index: false,
-            kick,
-            call: None,
-            error: None,
-            log: None,
-        };
         let driver = Driver { features: 0, write_back: false };
         self.runtime.block_on(async {
             let answers = [
