@@ -29,6 +29,7 @@ use super::ring::{Ring, RingError};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
 use crate::device::Door;
+use crate::limits::is_for_clients;
 use crate::nbd::export::Export;
 
 mod messages;
@@ -213,7 +214,11 @@ struct Session {
 
 impl Session {
     fn new(stream: Arc<UnixStream>, entry: Entry, place: Place, counts: Arc<Counts>) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        if !is_for_clients(&bell) {
+            return Err(io::Error::other("too few descriptors are left; raise LimitNOFILE"));
+        }
+        let bell = Arc::new(bell);
         let queues = entry.queues;
         Ok(Session {
             socket: Socket::new(stream),
