@@ -379,7 +379,11 @@ impl Loop {
     fn slow_answer(&mut self, now: Instant, answer: Answer) {
         match answer {
             Answer::Allocation { token, spans } => {
-                self.backend.ios[token].status = Some(spans);
+                let io = &mut self.backend.ios[token];
+                match spans.is_empty() {
+                    true => io.errno = libc::ENOMEM,
+                    false => io.status = Some(spans),
+                }
                 self.answer(token);
             }
             Answer::Extents { volume, source, extents } => {

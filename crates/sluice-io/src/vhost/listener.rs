@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::counts::{Counts, Totals};
 use super::session::{Entry, Over, serve};
 use super::socket::hung_up;
-use crate::limits::is_for_clients;
+use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::listener::{Endpoint, ListenError, listen_unix};
 use crate::seats::{Row, Seats};
 use crate::socket_file::SocketFile;
@@ -23,7 +23,7 @@ use crate::socket_file::SocketFile;
 /// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// How long a VMM may say nothing at all before it is shown out for another one.
+/// How long a VMM may say nothing at all before it is disconnected for another one.
 pub const SILENT_MAX: Duration = Duration::from_secs(10);
 
 /// How long a VMM may take to start its first queue before it is disconnected for another one.
@@ -87,7 +87,7 @@ struct Serving {
     stream: Weak<UnixStream>,
     task: JoinHandle<()>,
     since: Instant,
-    /// Messages of all sessions before it.
+    /// Messages in all sessions before it.
     messages_before: u64,
     /// Queues that were started in them.
     queues_before: u64,
@@ -114,7 +114,7 @@ impl Serving {
         if now.duration_since(self.since) >= time
             && let Some(stream) = self.stream.upgrade()
         {
-            tracing::warn!("VMM shown out for another one: it has said nothing");
+            tracing::warn!("VMM disconnected for another one: {what} in {} s", time.as_secs());
             let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
         }
     }
@@ -175,6 +175,10 @@ impl DoorKeeper {
         };
         if !is_for_clients(&stream) {
             self.turn_away("too few descriptors are left; raise LimitNOFILE");
+            return None;
+        }
+        if !is_memory_for_clients(0) {
+            self.turn_away("too little memory is left");
             return None;
         }
         let seat = match self.seats.take() {

@@ -170,7 +170,7 @@ impl Loop {
         let token = self.open_client_io(index, io);
         let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
         if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
-            self.backend.ios[token].buffer = self.backend.pool.take(length);
+            self.backend.ios[token].buffer = self.backend.pool.take(length, self.room_for(token));
             if self.backend.ios[token].buffer.is_none() {
                 return self.refuse_without_memory(index, token, kind == Some(Kind::Write));
             }
