@@ -251,7 +251,7 @@ fn succeed(replies: &mut Replies, cookie: u64, operation: Operation, negotiated:
         }
         Operation::BlockStatus { len, .. } => {
             let context = negotiated.base_allocation.expect("check() refuses it without the context");
-            wire::block_status_chunk(heads, cookie, context, &[Extent { length: len, flags: 0 }]);
+            wire::block_status_chunk(heads, cookie, context, std::iter::once(Extent { length: len, flags: 0 }));
         }
         _ => heads.extend_from_slice(&wire::simple_reply(cookie, Ok(()))),
     }

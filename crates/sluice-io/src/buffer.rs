@@ -6,6 +6,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
+use crate::limits::is_memory_for_clients;
+
 /// Alignment of every buffer, in bytes: what any direct I/O wants.
 pub const ALIGNMENT: usize = 4096;
 /// Smallest and largest sizes that are kept for reuse, as powers of two.
@@ -26,7 +28,10 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// `size` bytes; nothing if there is no memory for them.
-    fn allocate(size: usize) -> Option<Self> {
+    fn allocate(size: usize, room: Room) -> Option<Self> {
+        if room == Room::Clients && !is_memory_for_clients(size) {
+            return None;
+        }
         let layout = Layout::from_size_align(size, ALIGNMENT).expect("sizes are bounded far below isize::MAX");
         // SAFETY: the size is at least one page, so not zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -64,6 +69,15 @@ impl Drop for Buffer {
     }
 }
 
+/// Which memory a new buffer may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// What is left for clients.
+    Clients,
+    /// Also what is kept from them.
+    Reserve,
+}
+
 /// Buffers waiting to be used again, by power of two of their size.
 #[derive(Debug, Default)]
 pub struct Pool {
@@ -73,10 +87,10 @@ pub struct Pool {
 
 impl Pool {
     /// A buffer of at least `len` bytes; nothing if there is no memory for it.
-    pub fn take(&mut self, len: usize) -> Option<Buffer> {
+    pub fn take(&mut self, len: usize, room: Room) -> Option<Buffer> {
         let size = len.max(1 << CLASS_MIN).next_power_of_two();
         if size > 1 << CLASS_MAX {
-            return Buffer::allocate(len.next_multiple_of(ALIGNMENT));
+            return Buffer::allocate(len.next_multiple_of(ALIGNMENT), room);
         }
         let class = (size.trailing_zeros() - CLASS_MIN) as usize;
         match self.classes[class].pop() {
@@ -84,7 +98,7 @@ impl Pool {
                 self.kept -= buffer.size;
                 Some(buffer)
             }
-            None => Buffer::allocate(size),
+            None => Buffer::allocate(size, room),
         }
     }
 
@@ -105,16 +119,18 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_reused() {
         let mut pool = Pool::default();
-        let mut buffer = pool.take(5000).unwrap();
+        let mut buffer = pool.take(5000, Room::Clients).unwrap();
         assert_eq!((buffer.size(), buffer.as_ptr() as usize % ALIGNMENT), (8192, 0));
         buffer.bytes_mut(5000).fill(7);
         let place = buffer.as_ptr();
         pool.give(buffer);
-        assert_eq!(pool.take(8192).unwrap().as_ptr(), place);
-        let large = pool.take((3 << 20) + 1).unwrap();
+        assert_eq!(pool.take(8192, Room::Clients).unwrap().as_ptr(), place);
+        let large = pool.take((3 << 20) + 1, Room::Clients).unwrap();
         assert_eq!(large.size(), (3 << 20) + 4096);
         pool.give(large);
         assert_eq!(pool.kept, 0);
-        assert!(pool.take(isize::MAX as usize - (2 << 20)).is_none(), "more than any machine has");
+        for room in [Room::Clients, Room::Reserve] {
+            assert!(pool.take(isize::MAX as usize - (2 << 20), room).is_none(), "more than any machine has");
+        }
     }
 }

@@ -1,12 +1,36 @@
-//! What the system lets the daemon have.
+//! What the system lets the daemon have, and how much of it clients may take.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Descriptors that clients cannot have, so that the control socket can be reached and volumes can be attached; at most a
 /// quarter of those that there may be.
 const RESERVED: u64 = 256;
+
+/// Bytes that clients cannot have. The standard library ends the process where it finds no memory, so what is small and not
+/// asked about (a message between threads, an entry of a table) must find some: the stacks of a few helper threads, and
+/// what the allocator takes at a time.
+const MEMORY_RESERVED: usize = 16 << 20;
+
+/// Whether a client may have `len_bytes` more of memory: whether they can be had and 16 MiB are left then. It takes two
+/// system calls, so it is asked for what is large or rare.
+#[must_use]
+pub fn is_memory_for_clients(len_bytes: usize) -> bool {
+    let Some(len) = len_bytes.checked_add(MEMORY_RESERVED) else { return false };
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice, which nobody knows and which is given back untouched.
+    unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE).and_then(|start| munmap(start, len)) }
+        .is_ok()
+}
+
+/// Room in `list` for `more` entries; `false` if there is no memory for a client's.
+#[must_use]
+pub fn reserve<T>(list: &mut Vec<T>, more: usize) -> bool {
+    list.try_reserve(more).is_ok()
+}
 
 /// Whether a client may keep this descriptor. The kernel gives the lowest number that is free, so a high one says that few are
 /// left.

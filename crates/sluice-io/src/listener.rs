@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::device::{Arrived, Door};
-use crate::limits::is_for_clients;
+use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
 use crate::nbd::negotiate::negotiate;
@@ -26,8 +26,14 @@ use crate::socket_file::{self, SocketFile, SocketFileError};
 use crate::unfinished::{Peer, Unfinished};
 use crate::users;
 
+/// Memory of a client that asks for nothing yet, in bytes.
+const CLIENT_LEN: usize = 256 << 10;
 /// How long a client may take for its handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
+
+/// Connections that the kernel holds until they are accepted, as far as `net.core.somaxconn` lets it. Where it holds no more it
+/// drops the request to connect, and a client tries again after a second.
+const BACKLOG: i32 = 4096;
 
 /// A TCP client that has said nothing for this long is asked whether it is there, by its kernel alone.
 const ALIVE_AFTER: Duration = Duration::from_secs(60);
@@ -252,6 +258,7 @@ fn listen_tcp(endpoint: &Endpoint, address: SocketAddr) -> Result<TcpListener, L
         _ => ListenError::Io { endpoint: endpoint.to_string(), advice: NO_ADDRESS, source },
     };
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     TcpListener::from_std(listener).map_err(failed)
 }
@@ -291,6 +298,10 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
         };
         if !client.has_descriptor_of_clients() {
             tracing::warn!(endpoint = name, "Client refused: too few descriptors are left; raise LimitNOFILE");
+            continue;
+        }
+        if !is_memory_for_clients(CLIENT_LEN) {
+            tracing::warn!(endpoint = name, "Client refused: too little memory is left");
             continue;
         }
         unfinished.make_room(peer);
@@ -367,5 +378,25 @@ impl Client {
             door.enter(Arrived { vm, volume, socket, negotiated, export, seat });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_burst_of_connections_kept_others_from_connecting_for_a_second() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = listen_tcp(&Endpoint::Tcp(address), address).unwrap();
+        let address = listener.local_addr().unwrap();
+        // None of them is accepted: the kernel alone answers.
+        let mut burst = Vec::new();
+        for number in 0..500 {
+            let connected = TcpStream::connect_timeout(&address, Duration::from_millis(900));
+            burst.push(connected.unwrap_or_else(|error| panic!("connection {number}: {error}")));
+        }
     }
 }

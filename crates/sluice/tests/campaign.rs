@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::raw::{Raw, WRITE, greet, header};
-use common::{Daemon, Ended, KIB, Lines, MIB, Place, Running, run, sluice, start, tool, until};
+use common::{Daemon, Ended, Lines, MIB, Place, Running, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -375,11 +375,6 @@ impl Round {
         run(sluice().args(["set", "rude", &weight, "--socket"]).arg(self.place.socket("control"))).ok();
     }
 
-    fn limit(&self, resource: &str, value: u64) {
-        let pid = self.daemon().pid().to_string();
-        run(tool("prlimit", "util-linux").args(["--pid", &pid, &format!("--{resource}={value}")])).ok();
-    }
-
     fn power_cut(&mut self) {
         self.disk.cut();
         self.kill();
@@ -428,8 +423,8 @@ impl Round {
     }
 
     fn take_descriptors(&mut self) {
-        let open = std::fs::read_dir(format!("/proc/{}/fd", self.daemon().pid())).unwrap().count() as u64;
-        self.limit("nofile", 2 * open + 32);
+        let open = self.daemon().descriptors();
+        self.daemon().limit("nofile", 2 * open + 32);
         let socket = self.place.volume_socket("rude", "v");
         let all: Vec<Raw> = std::iter::from_fn(|| Raw::open(&socket, "rude/v").ok()).take(500).collect();
         assert!((1..500).contains(&all.len()), "{} connections", all.len());
@@ -439,8 +434,8 @@ impl Round {
 
     /// Buffers of the largest requests, all half sent, on more connections than there is memory for.
     fn take_memory(&mut self) {
-        let limit = self.daemon().address_space_bytes() + 2 * MIB;
-        self.limit("as", limit);
+        let limit = self.daemon().address_space_bytes() + 24 * MIB;
+        self.daemon().limit("as", limit);
         let socket = self.place.volume_socket("rude", "v");
         let mut all = Vec::new();
         for cookie in 0..64 {
@@ -451,7 +446,8 @@ impl Round {
             let _ = raw.stream.write_all(&vec![7; SIZE as usize / 2]);
             all.push(raw);
         }
-        until("there is no memory left", || self.daemon().address_space_bytes() + 512 * KIB > limit);
+        // 16 MiB are kept from clients.
+        until("clients find no memory", || self.daemon().address_space_bytes() + 18 * MIB > limit);
         self.all_go_on();
     }
 

@@ -362,7 +362,7 @@ mod tests {
         let status = slots.insert(4, Kind::BlockStatus, 0, 512).expect("room");
         let mut bytes = [read_data_chunk(read, 64, 4).as_slice(), b"data", &offset_hole_chunk(hole, 0, 3)].concat();
         error_chunk(&mut bytes, failed, Errno::Enomem, "No memory");
-        block_status_chunk(&mut bytes, status, 1, &[Extent { length: 512, flags: 3 }]);
+        block_status_chunk(&mut bytes, status, 1, std::iter::once(Extent { length: 512, flags: 3 }));
         let replies = feed(&mut inbox, &mut slots, &bytes, 11).expect("a good stream");
         let extent = vec![0, 0, 2, 0, 0, 0, 0, 3];
         assert_eq!(

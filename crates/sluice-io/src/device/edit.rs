@@ -206,7 +206,11 @@ impl Loop {
             tracing::info!(vm, volume, "Client shown out: its volume was replaced while it shook hands");
             return;
         }
-        let mut connection = Connection::new(arrived, volume);
+        let vm = arrived.vm.clone();
+        let Some(mut connection) = Connection::new(arrived, volume) else {
+            tracing::warn!(vm, "Client refused: too little memory is left");
+            return;
+        };
         connection.parked = self.backend.volumes[volume].orphans > 0;
         let index = self.connections.insert(connection);
         self.backend.volumes[volume].connections.push(index);

@@ -1,4 +1,5 @@
-//! What a failed sync may have lost: whose writes and flushes fail from then on, and until when.
+//! Errors after a failed sync: writes and flushes of every volume on the file or block device fail until an operator
+//! accepts the loss. A failed forced write to a block device concerns its volume alone.
 
 use crate::device::spec::EditError;
 use crate::device::turn::Loop;
@@ -7,7 +8,8 @@ use crate::source::Loss;
 use crate::sync::FileIndex;
 
 impl Backend {
-    /// What any volume has written to this file or disk may be lost; `volume` found out.
+    /// Fails writes and flushes of every volume on `file` from now on. `volume` is the one whose request failed; the log
+    /// names it.
     pub(super) fn lose_file(&mut self, file: FileIndex, volume: u32, what: &str) {
         self.files.set_failed(file, true);
         self.set_loss_of_file(file, Loss::OfFile);
@@ -20,7 +22,7 @@ impl Backend {
         );
     }
 
-    /// What this volume forced may be lost; nobody else's writes went with it.
+    /// Fails writes and flushes of `volume` alone from now on.
     pub(super) fn lose_volume(&self, volume: u32) {
         let volume = &self.volumes[volume];
         let VolumeStore::File { source, .. } = &volume.store else { return };
@@ -32,7 +34,7 @@ impl Backend {
         );
     }
 
-    /// The names of a VM's volumes whose writes fail.
+    /// Names of the volumes of `vm` whose writes and flushes fail.
     pub(super) fn lost_volumes(&self, vm: u32) -> Vec<String> {
         let lost = |volume: &Volume| {
             let VolumeStore::File { source, .. } = &volume.store else { return false };
@@ -53,7 +55,8 @@ impl Backend {
 }
 
 impl Loop {
-    /// Writes and flushes of a volume go on, and those of all others on its file or disk if it is that which failed.
+    /// Lets writes and flushes of a volume succeed again. After a failed sync that goes for every volume on its file or
+    /// block device.
     pub(super) fn accept_loss(&mut self, vm: &str, volume: &str) -> Result<(), EditError> {
         let (vm, _) = self.find_vm(vm)?;
         let volume = self.find_volume(vm, volume)?;

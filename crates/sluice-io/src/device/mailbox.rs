@@ -23,7 +23,8 @@ pub(super) struct Mailbox {
 /// The device thread's side.
 pub(super) struct Inbox {
     receiver: Receiver<Message>,
-    /// What came while nothing was served, in order. The pauses of a restart are short and only control comes here.
+    /// Messages that arrived during the pause before a restart, in order. Only the control plane sends messages, and a
+    /// pause takes at most 1.6 s, so there are few.
     early: VecDeque<Message>,
     pub(super) bell: Arc<OwnedFd>,
 }
@@ -45,7 +46,8 @@ impl Inbox {
         self.early.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
-    /// Waits so long, while nothing is served; `true`: the thread is to end. Everything else is kept for [`Inbox::next`].
+    /// Waits for `pause` before a restart; returns `true` at once if the thread is told to end. Other messages are kept for
+    /// [`Inbox::next`].
     pub(super) fn is_told_to_end_within(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {

@@ -25,6 +25,7 @@ use crate::device::mailbox::Mailbox;
 use crate::device::wall::Life;
 
 mod edit;
+mod later;
 mod lost;
 mod mailbox;
 mod merged;
@@ -80,7 +81,7 @@ fn untag(user_data: u64) -> (Tag, u32) {
     (tag, user_data as u32)
 }
 
-/// What the loop is told.
+/// A message from the control plane or the helper thread to the loop.
 enum Message {
     Edit(Vec<Edit>, Sender<Result<(), EditError>>),
     Connect(Box<Arrived>),
@@ -90,13 +91,17 @@ enum Message {
     Drain,
     /// End now; what waits is not served.
     Stop,
-    /// Of the helper of that life of the thread: the one after the restart with this number.
+    /// Reply from the helper thread. The number is the restart count at which the helper was started; the loop drops
+    /// replies with another count.
     Answer(u64, slow::Answer),
     #[cfg(test)]
     Panic,
     /// The kernel takes nothing so many times.
     #[cfg(test)]
     RefuseSubmits(u32),
+    /// So many operations of the disk end with EAGAIN.
+    #[cfg(test)]
+    PutOff(u32),
     /// The kernel takes no operation for the disk until it is told to go on.
     #[cfg(test)]
     HoldWork(bool),
@@ -110,7 +115,7 @@ enum Message {
 
 /// How long a device thread may take to answer: it is asked between two turns of its loop.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long it may take to make a change. It makes it later then, in order.
+/// How long the caller waits for a change. The thread makes a change that takes longer all the same, in order.
 const EDIT_MAX: Duration = Duration::from_secs(5);
 
 /// The handle of a running device thread. Dropping it stops the thread without draining.
@@ -118,7 +123,7 @@ pub struct Device {
     name: String,
     mailbox: Mailbox,
     life: Arc<Life>,
-    /// Its last word is what it did until its end.
+    /// Returns the last snapshot, or `None` if the device has failed for good.
     thread: Option<JoinHandle<Option<Snapshot>>>,
 }
 

@@ -2,11 +2,15 @@
 
 use sluice_sched::{Arrival, Flags, Instant, Kind};
 
+use crate::buffer::Room;
 use crate::device::turn::Loop;
 use crate::device::work::{Io, Origin};
 
 /// Requests taken from one client before another of the same VM that waits has its turn.
 const TURN_MAX: u32 = 16;
+
+/// Bytes that each VM may have outstanding of the memory that is kept from clients.
+const FROM_RESERVE: u64 = 256 << 10;
 
 /// Where a request comes from, and where more may come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +43,13 @@ impl Loop {
     pub(super) fn has_room(&self, volume: u32) -> bool {
         let volume = &self.backend.volumes[volume];
         self.vms[volume.vm].has_room(volume.outstanding)
+    }
+
+    /// Where a request of the window may take its buffer from: a VM that holds little finds memory although its neighbours
+    /// have taken what there was.
+    pub(super) fn room_for(&self, token: u32) -> Room {
+        let vm = self.backend.volumes[self.backend.ios[token].volume].vm;
+        if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients }
     }
 
     /// A request is complete: it arrives at the gate, or the next part of it does.

@@ -12,6 +12,7 @@ use sluice_sched::gate::Slot;
 
 use crate::device::Message;
 use crate::device::mailbox::Mailbox;
+use crate::limits::is_memory_for_clients;
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
 /// Most extents in one answer to a block status request.
@@ -53,6 +54,7 @@ pub(super) enum Question {
 
 /// An answer.
 pub(super) enum Answer {
+    /// No spans: there is no memory for them.
     Allocation {
         token: u32,
         spans: Vec<Span>,
@@ -96,11 +98,18 @@ fn answer(questions: &Receiver<Question>, life: u64, mailbox: &Mailbox) {
     while let Ok(question) = questions.recv() {
         let answer = match question {
             Question::Allocation { token, source, part, spans_max } => {
-                let spans = source.allocation(part, spans_max.clamp(1, SPANS_MAX));
+                let spans_max = spans_max.clamp(1, SPANS_MAX);
+                let spans = match is_memory_for_clients(spans_max * size_of::<Span>()) {
+                    true => source.allocation(part, spans_max),
+                    false => Vec::new(),
+                };
                 Answer::Allocation { token, spans }
             }
             Question::Extents { volume, source } => {
-                let extents = ExtentMap::load(source.as_fd(), source.range()).ok();
+                let extents = match is_memory_for_clients(ExtentMap::LEN_MAX) {
+                    true => ExtentMap::load(source.as_fd(), source.range()).ok(),
+                    false => None,
+                };
                 Answer::Extents { volume, source, extents }
             }
             Question::Zeroing { volume, source } => {

@@ -479,6 +479,27 @@ fn a_kernel_that_takes_nothing_for_a_while_fails_no_request() {
 }
 
 #[test]
+fn an_operation_that_the_kernel_put_off_was_submitted_again_without_a_pause_and_an_end() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    let write = |client: &mut Client| ask(client, Command::Write { offset: 0, data: &[7; 4096], fua: false });
+    device.mailbox.send(Message::PutOff(3)).unwrap();
+    assert_eq!(write(&mut client), Ok(Vec::new()), "it is done in the end");
+    for command in [Command::Flush, Command::Read { offset: 0, len: 4096 }] {
+        // Far more than would fit between the pauses of one that is given up.
+        device.mailbox.send(Message::PutOff(10_000)).unwrap();
+        assert_eq!(ask(&mut client, command), Err(Errno::Eio));
+        device.mailbox.send(Message::PutOff(0)).unwrap();
+    }
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    device.edit(vec![Edit::AcceptLoss { vm, volume }]).unwrap();
+    assert_eq!(write(&mut client), Ok(Vec::new()), "and the next one is");
+    assert_eq!(device.snapshot().unwrap().restarts, 0);
+}
+
+#[test]
 fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_replaced() {
     let (image, store) = file(2 << 20);
     let Store::File { source, .. } = &store else { unreachable!("it is a file") };

@@ -10,6 +10,7 @@ use sluice_sched::gate::{Finished, Outcome, Slot};
 use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy, Scope};
 
 use crate::clock::Clock;
+use crate::device::later::Later;
 use crate::device::mailbox::Inbox;
 use crate::device::nbd::Piece;
 use crate::device::nbd::connection::{Connection, Expect};
@@ -124,8 +125,11 @@ pub(super) struct Loop {
     #[cfg(test)]
     pub(super) broken: bool,
     bell: Box<u64>,
+    later: Later,
+    #[cfg(test)]
+    puts_off: u32,
     wake: Option<Instant>,
-    /// When clients that owe data are looked at; nothing while no client does.
+    /// When the loop checks for overdue write payloads; `None` while no payload is expected.
     pub(super) look_at_data: Option<Instant>,
 }
 
@@ -159,6 +163,9 @@ impl Loop {
             #[cfg(test)]
             broken: false,
             bell: Box::new(0),
+            later: Later::default(),
+            #[cfg(test)]
+            puts_off: 0,
             wake: None,
             look_at_data: None,
         }
@@ -176,6 +183,13 @@ impl Loop {
             let now = self.clock.now();
             let mut moved = !events.is_empty();
             for event in events.drain(..) {
+                #[cfg(test)]
+                let event = self.put_off(event);
+                if let Some(event) = self.later.pass(now, event) {
+                    self.event(now, event, inbox);
+                }
+            }
+            while let Some(event) = self.later.pop(now) {
                 self.event(now, event, inbox);
             }
             self.backend.release_delayed(now);
@@ -207,7 +221,7 @@ impl Loop {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::delay::Delay::next);
-        let wake = [self.wake, delayed, self.look_at_data].into_iter().flatten().min()?;
+        let wake = [self.wake, delayed, self.look_at_data, self.later.next()].into_iter().flatten().min()?;
         Some(wake.since(now))
     }
 
@@ -235,6 +249,16 @@ impl Loop {
             Tag::Other => self.operation_of_queue_over(index),
             Tag::Work => self.backend.operation_over(now, Slot(index), event.result),
         }
+    }
+
+    /// As a test wants it.
+    #[cfg(test)]
+    fn put_off(&mut self, event: Event) -> Event {
+        if self.puts_off == 0 || untag(event.user_data).0 != Tag::Work {
+            return event;
+        }
+        self.puts_off -= 1;
+        Event { result: -libc::EAGAIN, ..event }
     }
 
     /// Tells the gate what is over, lets it dispatch, and takes what now finds room, until nothing moves or the next turn has
@@ -339,6 +363,8 @@ impl Loop {
             #[cfg(test)]
             Message::RefuseSubmits(times) => self.backend.ring.faults.refused = times,
             #[cfg(test)]
+            Message::PutOff(times) => self.puts_off = times,
+            #[cfg(test)]
             Message::HoldWork(holding) => self.backend.ring.faults.holding = holding,
             #[cfg(test)]
             Message::PanicTwice => {
@@ -353,7 +379,11 @@ impl Loop {
     fn slow_answer(&mut self, now: Instant, answer: Answer) {
         match answer {
             Answer::Allocation { token, spans } => {
-                self.backend.ios[token].status = Some(spans);
+                let io = &mut self.backend.ios[token];
+                match spans.is_empty() {
+                    true => io.errno = libc::ENOMEM,
+                    false => io.status = Some(spans),
+                }
                 self.answer(token);
             }
             Answer::Extents { volume, source, extents } => {

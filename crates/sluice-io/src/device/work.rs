@@ -13,8 +13,9 @@ use io_uring::{opcode, squeue, types};
 use sluice_sched::gate::{Part, Slot, Submission};
 use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
 
-use crate::buffer::{Buffer, Pool};
+use crate::buffer::{Buffer, Pool, Room};
 use crate::delay::Delay;
+use crate::device::later::{TRIES_MAX, is_put_off};
 use crate::device::merged::{Merged, PartOf, place_of};
 use crate::device::slow::Question;
 use crate::device::spec::{Store, VolumeSpec};
@@ -82,6 +83,8 @@ pub(super) struct Work {
     pub(super) skip: u32,
     pub(super) length: u32,
     progress: u32,
+    /// Times that the kernel has put an operation of it off.
+    tries: u16,
     stage: Stage,
     pub(super) errno: i32,
     /// When the delay device lets it go.
@@ -224,7 +227,7 @@ pub(super) struct Backend {
 impl Backend {
     pub(super) fn new(ring: Ring, delay: Option<Delay>, depth: u32, slow: Sender<Question>) -> Self {
         let mut pool = Pool::default();
-        let zeroes = pool.take(ZEROES_LEN).expect("a device that starts has memory for its zeroes");
+        let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
         Backend {
             ring,
             ios: Table::default(),
@@ -271,7 +274,8 @@ impl Backend {
     /// The operation of a slot's work has ended.
     pub(super) fn operation_over(&mut self, now: Instant, slot: Slot, result: i32) {
         let Work { stage, token, length, .. } = *self.work(slot);
-        if matches!(result, r if r == -libc::EINTR || r == -libc::EAGAIN) {
+        if is_put_off(result) && self.work(slot).tries < TRIES_MAX {
+            self.work(slot).tries += 1;
             return match stage {
                 // It is the one that runs already: others wait for it, and it must not wait for itself.
                 Stage::Sync => self.push_sync(slot),
@@ -405,7 +409,10 @@ impl Backend {
         let entry = match (stage, io.kind) {
             (Stage::Transfer, kind) => {
                 let pieces = &mut self.vectors[slot.0 as usize];
-                transfer(fd, kind == Some(Kind::Read), io.data(skip + progress, left, pieces), place, forced)
+                let Some(data) = io.data(skip + progress, left, pieces) else {
+                    return self.end(now, slot, libc::ENOMEM);
+                };
+                transfer(fd, kind == Some(Kind::Read), data, place, forced)
             }
             (Stage::WriteZeroes, _) => {
                 let left = left.min(ZEROES_LEN as u32);
@@ -468,16 +475,17 @@ fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i3
 }
 
 impl Io {
-    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`.
-    fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Data<'a> {
+    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no
+    /// memory for the list.
+    fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
         match (&self.buffer, &self.guest) {
-            (Some(buffer), _) => Data::One(buffer.as_ptr().wrapping_add(skip as usize), length),
+            (Some(buffer), _) => Some(Data::One(buffer.as_ptr().wrapping_add(skip as usize), length)),
             (None, Some(guest)) => {
-                guest.list(skip, length, pieces);
-                match pieces.as_slice() {
+                let listed = guest.list(skip, length, pieces);
+                listed.then(|| match pieces.as_slice() {
                     [only] => Data::One(only.iov_base.cast(), length),
                     _ => Data::Pieces(pieces),
-                }
+                })
             }
             (None, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
         }
@@ -511,7 +519,8 @@ impl Backend {
             self.works.resize(place + 1, None);
             self.vectors.resize(place + 1, Vec::new());
         }
-        self.works[place] = Some(Work { token, kind, skip, length, progress: 0, stage, errno: 0, ends, part_of });
+        self.works[place] =
+            Some(Work { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].orphans += 1;

@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use crate::limits::{is_memory_for_clients, reserve};
+
 pub use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
 use super::handshake::{GREETING, Handshake, OPTION_HEADER_LEN};
 
@@ -36,7 +38,12 @@ where
         let mut header = [0; OPTION_HEADER_LEN];
         receive(stream, &mut header, "an option").await?;
         let header = handshake.option_header(&header)?;
-        payload.resize(header.len_bytes as usize, 0);
+        let len = header.len_bytes as usize;
+        payload.clear();
+        if !is_memory_for_clients(len) || !reserve(&mut payload, len) {
+            return Err(NegotiateError::Io(io::ErrorKind::OutOfMemory.into()));
+        }
+        payload.resize(len, 0);
         receive(stream, &mut payload, "the rest of an option").await?;
         out.clear();
         let outcome = handshake.option(header.code, &payload, &mut out);

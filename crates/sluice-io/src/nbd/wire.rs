@@ -486,9 +486,14 @@ pub fn error_reply(out: &mut Vec<u8>, structured_replies: bool, cookie: u64, err
 ///
 /// # Panics
 /// When there are no extents, or more than fit [`PAYLOAD_LEN_MAX`] bytes: the protocol wants at least one.
-pub fn block_status_chunk(out: &mut Vec<u8>, cookie: u64, context_id: u32, extents: &[Extent]) {
+pub fn block_status_chunk(
+    out: &mut Vec<u8>,
+    cookie: u64,
+    context_id: u32,
+    extents: impl ExactSizeIterator<Item = Extent>,
+) {
     let payload_len_max = PAYLOAD_LEN_MAX as usize;
-    assert!(!extents.is_empty() && extents.len() < payload_len_max / EXTENT_LEN, "the caller bounds the extents");
+    assert!((1..payload_len_max / EXTENT_LEN).contains(&extents.len()), "the caller bounds the extents");
     let length = 4 + (extents.len() * EXTENT_LEN) as u32;
     out.extend_from_slice(&ChunkHeader { flags: chunk::DONE, kind: chunk::BLOCK_STATUS, cookie, length }.encode());
     out.extend_from_slice(&context_id.to_be_bytes());
@@ -639,7 +644,7 @@ mod tests {
         let wanted =
             [Extent { length: 4096, flags: 0 }, Extent { length: 8192, flags: allocation::HOLE | allocation::ZERO }];
         let mut out = Vec::new();
-        block_status_chunk(&mut out, 7, 1, &wanted);
+        block_status_chunk(&mut out, 7, 1, wanted.iter().copied());
         let header = ChunkHeader::parse(out.first_chunk().expect("a header")).expect("good magic");
         assert_eq!((header.kind, header.length), (chunk::BLOCK_STATUS, 20));
         assert_eq!(u32_at(&out, 20), 1);

@@ -60,7 +60,7 @@ fn collect(wanted: ByteRange, spans_max: usize, next: impl Fn(u64, u64) -> (u64,
             break;
         }
         let (end, kind) = next(at, wanted.end());
-        let full = spans.len() == spans_max;
+        let full = spans.len() == spans_max || spans.try_reserve(1).is_err();
         match spans.last_mut() {
             Some(last) if last.kind == kind => last.length += end - at,
             _ if full => break,

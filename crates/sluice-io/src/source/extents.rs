@@ -54,6 +54,9 @@ enum Places {
 }
 
 impl ExtentMap {
+    /// Memory that a map takes at most while it is loaded, in bytes.
+    pub const LEN_MAX: usize = 2 * EXTENTS_MAX * size_of::<Extent>();
+
     /// Asks the filesystem for the places of `range` of an open file or block device. Blocks.
     ///
     /// # Errors

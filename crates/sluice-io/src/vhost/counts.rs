@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counts {
     sessions: AtomicU64,
     messages: AtomicU64,
+    queues_started: AtomicU64,
     turned_away: AtomicU64,
     refusals: AtomicU64,
     faults: AtomicU64,
@@ -54,6 +55,15 @@ impl Counts {
     /// Messages that were received in all sessions.
     pub(super) fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn queue_started(&self) {
+        self.queues_started.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Queues that were started in all sessions.
+    pub(super) fn queues_started(&self) -> u64 {
+        self.queues_started.load(Ordering::Relaxed)
     }
 
     pub(super) fn session(&self) {

@@ -31,9 +31,9 @@ pub struct QueueSpec {
     /// Rung by the guest.
     pub kick: OwnedFd,
     /// Rung for the guest; absent: it polls.
-    pub call: Option<OwnedFd>,
+    pub call: Option<Arc<OwnedFd>>,
     /// Rung for the VMM when the guest has broken the queue.
-    pub error: Option<OwnedFd>,
+    pub error: Option<Arc<OwnedFd>>,
     /// If the VMM keeps one.
     pub log: Option<QueueLog>,
 }
@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// Another way to ring for the guest.
-    pub async fn set_call(&self, index: u16, call: Option<OwnedFd>) -> Result<(), SessionError> {
+    pub async fn set_call(&self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
         self.change(SessionChange::SetCall { index, call, reply });
         answer.await.map_err(|_| self.gone())

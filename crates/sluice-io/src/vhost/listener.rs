@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::counts::{Counts, Totals};
 use super::session::{Entry, Over, serve};
 use super::socket::hung_up;
-use crate::limits::is_for_clients;
+use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::listener::{Endpoint, ListenError, listen_unix};
 use crate::seats::{Row, Seats};
 use crate::socket_file::SocketFile;
@@ -23,8 +23,11 @@ use crate::socket_file::SocketFile;
 /// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// How long a VMM may say nothing at all before it is shown out for another one.
+/// How long a VMM may say nothing at all before it is disconnected for another one.
 pub const SILENT_MAX: Duration = Duration::from_secs(10);
+
+/// How long a VMM may take to start its first queue before it is disconnected for another one.
+pub const START_MAX: Duration = Duration::from_secs(60);
 
 /// A socket that VMMs connect to. Dropping it closes the socket, removes its file, and ends the session.
 pub struct VhostListener {
@@ -84,8 +87,10 @@ struct Serving {
     stream: Weak<UnixStream>,
     task: JoinHandle<()>,
     since: Instant,
-    /// Messages of all sessions before it.
+    /// Messages in all sessions before it.
     messages_before: u64,
+    /// Queues that were started in them.
+    queues_before: u64,
 }
 
 impl Serving {
@@ -96,14 +101,20 @@ impl Serving {
         alive && !self.task.is_finished()
     }
 
-    /// Ends it if it has said nothing for [`SILENT_MAX`]: a VMM speaks as soon as it is connected, and one that does not
-    /// would hold the volume for ever. Its session then finds the end of its connection.
-    fn end_if_silent(&self, now: Instant, messages: u64) {
-        if messages == self.messages_before
-            && now.duration_since(self.since) >= SILENT_MAX
+    /// Ends it if it has started no queue in time: it would hold the volume for ever. A VMM that has started one keeps its
+    /// place, also while its queues are stopped. The session then finds the end of its connection.
+    fn end_if_late(&self, now: Instant, counts: &Counts) {
+        if counts.queues_started() != self.queues_before {
+            return;
+        }
+        let (time, what) = match counts.messages() == self.messages_before {
+            true => (SILENT_MAX, "it has sent no message"),
+            false => (START_MAX, "it has started no queue"),
+        };
+        if now.duration_since(self.since) >= time
             && let Some(stream) = self.stream.upgrade()
         {
-            tracing::warn!("VMM shown out for another one: it has said nothing");
+            tracing::warn!("VMM disconnected for another one: {what} in {} s", time.as_secs());
             let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
         }
     }
@@ -139,7 +150,7 @@ impl DoorKeeper {
     /// Whether the volume can be served to another VMM; waits for the end of one that has gone.
     async fn is_free(&self, serving: &mut Option<Serving>) -> bool {
         let Some(before) = serving else { return true };
-        before.end_if_silent(Instant::now(), self.counts.messages());
+        before.end_if_late(Instant::now(), &self.counts);
         if before.is_alive() {
             self.turn_away("another VMM is served");
             return false;
@@ -166,6 +177,10 @@ impl DoorKeeper {
             self.turn_away("too few descriptors are left; raise LimitNOFILE");
             return None;
         }
+        if !is_memory_for_clients(0) {
+            self.turn_away("too little memory is left");
+            return None;
+        }
         let seat = match self.seats.take() {
             Ok(seat) => seat,
             Err(reason) => {
@@ -174,7 +189,8 @@ impl DoorKeeper {
             }
         };
         let process = stream.peer_cred().ok().and_then(|of| of.pid());
-        let (since, messages_before) = (Instant::now(), self.counts.messages());
+        let since = Instant::now();
+        let (messages_before, queues_before) = (self.counts.messages(), self.counts.queues_started());
         let stream = Arc::new(stream);
         let weak = Arc::downgrade(&stream);
         let session = serve(stream, self.offered.clone(), Box::new(seat), Arc::clone(&self.counts));
@@ -187,7 +203,7 @@ impl DoorKeeper {
                 Err(fault) => tracing::debug!(vm, volume, %fault, "VMM shown out: it broke the protocol"),
             }
         });
-        Some(Serving { stream: weak, task, since, messages_before })
+        Some(Serving { stream: weak, task, since, messages_before, queues_before })
     }
 
     /// Some try again each second, which must not fill the log.

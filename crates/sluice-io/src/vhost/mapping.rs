@@ -10,6 +10,7 @@ use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::guard::{self, Watch};
+use crate::limits::is_memory_for_clients;
 
 /// As `statfs` knows it.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -37,6 +38,9 @@ pub enum MappingError {
     /// A file whose pages may have to be waited for.
     #[error("It is no file in memory; share memory by memfd, tmpfs or hugetlbfs")]
     NotMemory,
+    /// Its addresses would leave the daemon none, or too little memory is left.
+    #[error("Too little memory is left for it; raise LimitAS or give the VM less memory")]
+    NoMemory,
     /// The system says no.
     #[error("Cannot map it")]
     Io(#[from] io::Error),
@@ -89,6 +93,9 @@ impl Mapping {
             part_len: len as usize,
             watch: None,
         };
+        if !is_memory_for_clients(0) {
+            return Err(MappingError::NoMemory);
+        }
         mapping.watch = Some(guard::watch(start, whole, page_len as usize, bell)?);
         // SAFETY: the area is ours. Guests' data belong into no core dump; that it is not left out would be no harm.
         let _ = unsafe { rustix::mm::madvise(start.cast(), whole, rustix::mm::Advice::LinuxDontDump) };

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vm_memory::GuestAddress;
@@ -81,9 +82,9 @@ pub struct Ring {
     /// What starts it; given away when it starts.
     pub kick: Option<OwnedFd>,
     /// Rung for the guest.
-    pub call: Option<OwnedFd>,
+    pub call: Option<Arc<OwnedFd>>,
     /// Rung when the guest has broken it.
-    pub error: Option<OwnedFd>,
+    pub error: Option<Arc<OwnedFd>>,
     /// As the VMM wants it.
     pub enabled: bool,
     /// Where it runs.
@@ -120,8 +121,6 @@ pub fn eventfd(descriptor: OwnedFd) -> Result<OwnedFd, RingError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rustix::event::EventfdFlags;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use vhost::vhost_user::message::VhostUserMemoryRegion;

@@ -29,6 +29,7 @@ use super::ring::{Ring, RingError};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
 use crate::device::Door;
+use crate::limits::is_for_clients;
 use crate::nbd::export::Export;
 
 mod messages;
@@ -213,7 +214,11 @@ struct Session {
 
 impl Session {
     fn new(stream: Arc<UnixStream>, entry: Entry, place: Place, counts: Arc<Counts>) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        if !is_for_clients(&bell) {
+            return Err(io::Error::other("too few descriptors are left; raise LimitNOFILE"));
+        }
+        let bell = Arc::new(bell);
         let queues = entry.queues;
         Ok(Session {
             socket: Socket::new(stream),
@@ -389,7 +394,6 @@ impl Session {
             Some(log) => Some(log.queue(number, ring.size).ok_or(Refusal::NotInLog(number))?),
             None => None,
         };
-        let again = |descriptor: &Option<OwnedFd>| descriptor.as_ref().map(OwnedFd::try_clone).transpose();
         let spec = QueueSpec {
             index: number,
             size: ring.size,
@@ -399,12 +403,13 @@ impl Session {
             next_available: ring.base,
             event_index: blk::has(self.features.unwrap_or(0), blk::EVENT_INDEX),
             kick,
-            call: again(&ring.call)?,
-            error: again(&ring.error)?,
+            call: ring.call.clone(),
+            error: ring.error.clone(),
             log,
         };
         let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
+        self.counts.queue_started();
         self.rings[index].running = Some(places);
         if recovered > 0 {
             self.counts.taken_over(recovered.into());

@@ -369,6 +369,17 @@ impl Daemon {
         self.status_bytes("VmRSS:")
     }
 
+    /// Bounds what it may have from now on: `as`, in bytes, or `nofile`.
+    pub(crate) fn limit(&self, resource: &str, value: u64) {
+        let pid = self.pid().to_string();
+        run(tool("prlimit", "util-linux").args(["--pid", &pid, &format!("--{resource}={value}")])).ok();
+    }
+
+    /// Descriptors that it has open.
+    pub(crate) fn descriptors(&self) -> u64 {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count() as u64
+    }
+
     /// What `RLIMIT_AS` bounds.
     pub(crate) fn address_space_bytes(&self) -> u64 {
         self.status_bytes("VmSize:")

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluice_sched::Instant;
 
 use crate::device::spec::Arrived;
+use crate::limits::{is_memory_for_clients, reserve};
 use crate::nbd::handshake::Negotiated;
 
 /// Bytes read at once: dozens of requests, or a few with their data.
@@ -116,13 +117,19 @@ impl Batch {
 }
 
 impl Connection {
-    pub(in crate::device) fn new(arrived: Arrived, volume: u32) -> Self {
-        Connection {
+    /// A client that comes from its handshake; `None`: there is no memory for what it sends.
+    pub(in crate::device) fn new(arrived: Arrived, volume: u32) -> Option<Self> {
+        let mut received = Vec::new();
+        if !is_memory_for_clients(RECEIVE_LEN) || !reserve(&mut received, RECEIVE_LEN) {
+            return None;
+        }
+        received.resize(RECEIVE_LEN, 0);
+        Some(Connection {
             socket: arrived.socket,
             volume,
             negotiated: arrived.negotiated,
             _seat: arrived.seat,
-            received: vec![0; RECEIVE_LEN],
+            received,
             start: 0,
             end: 0,
             expect: Expect::Header,
@@ -138,7 +145,7 @@ impl Connection {
             sending: None,
             spare: None,
             listed: false,
-        }
+        })
     }
 
     /// Waits for `left` more bytes of data, from `now` on if it did not wait for them before.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
+use crate::device::later::is_put_off;
 use crate::device::nbd::connection::{Expect, RECEIVE_LEN};
 use crate::device::requests::Client;
 use crate::device::slow::Question;
@@ -20,7 +21,7 @@ use crate::source::{Allocation, ByteRange, Span};
 
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
-/// How often clients that owe data are looked at.
+/// Interval at which the loop checks for overdue write payloads.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Loop {
@@ -29,7 +30,7 @@ impl Loop {
         let connection = &mut self.connections[index];
         connection.receiving = false;
         match (connection.expect, result) {
-            (_, result) if result == -libc::EINTR || result == -libc::EAGAIN => {}
+            (_, result) if is_put_off(result) => {}
             (_, 0) if connection.finishing => return self.retire(index),
             (_, ..=0) => return self.close(index),
             (Expect::Payload { token, have }, _) if connection.direct => {
@@ -169,7 +170,7 @@ impl Loop {
         let token = self.open_client_io(index, io);
         let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
         if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
-            self.backend.ios[token].buffer = self.backend.pool.take(length);
+            self.backend.ios[token].buffer = self.backend.pool.take(length, self.room_for(token));
             if self.backend.ios[token].buffer.is_none() {
                 return self.refuse_without_memory(index, token, kind == Some(Kind::Write));
             }
@@ -211,7 +212,7 @@ impl Loop {
         }
     }
 
-    /// Ends the connections of clients that began to send data and did not go on.
+    /// Closes connections whose write payload is overdue.
     pub(in crate::device) fn look_at_data(&mut self, now: Instant) {
         if self.look_at_data.is_none_or(|at| at > now) {
             return;

@@ -6,10 +6,12 @@
 use io_uring::{opcode, types};
 use sluice_sched::Kind;
 
+use crate::device::later::is_put_off;
 use crate::device::nbd::connection::Batch;
 use crate::device::turn::Loop;
 use crate::device::work::{Io, Origin, ZEROES_LEN};
 use crate::device::{Tag, tag};
+use crate::limits::reserve;
 use crate::nbd::handshake::Negotiated;
 use crate::nbd::wire::{self, Errno, Extent, allocation};
 use crate::source::{Allocation, Span};
@@ -114,7 +116,7 @@ impl Loop {
         let connection = &mut self.connections[index];
         let batch = connection.sending.as_mut().expect("a batch is being sent");
         let again = match result {
-            result if result == -libc::EINTR || result == -libc::EAGAIN => true,
+            result if is_put_off(result) => true,
             ..0 => {
                 self.end_batch(index);
                 return self.close(index);
@@ -153,8 +155,11 @@ fn header(out: &mut Vec<u8>, io: &Io, negotiated: &Negotiated) -> usize {
         return 0;
     }
     if let Some(spans) = &io.status {
-        let extents: Vec<Extent> = spans.iter().map(extent).collect();
-        wire::block_status_chunk(out, cookie, negotiated.base_allocation.unwrap_or(0), &extents);
+        if !reserve(out, wire::CHUNK_HEADER_LEN + 4 + wire::EXTENT_LEN * spans.len()) {
+            wire::error_reply(out, structured, cookie, Errno::Enomem, "");
+            return 0;
+        }
+        wire::block_status_chunk(out, cookie, negotiated.base_allocation.unwrap_or(0), spans.iter().map(extent));
         return 0;
     }
     let data = if io.kind == Some(Kind::Read) { io.length } else { 0 };

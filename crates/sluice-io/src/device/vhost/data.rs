@@ -5,6 +5,7 @@ use std::sync::Arc;
 use libc::iovec;
 
 use crate::device::vhost::chain::Piece;
+use crate::limits::reserve;
 use crate::vhost::memory::Memory;
 use crate::vhost::shared;
 
@@ -22,12 +23,19 @@ enum Pieces {
 }
 
 impl GuestData {
-    pub(super) fn new(pieces: &[Piece], memory: Arc<Memory>) -> Self {
+    /// `Err`: there is no memory for the list of pieces; what is returned keeps the memory table and has no data.
+    pub(super) fn new(pieces: &[Piece], memory: Arc<Memory>) -> Result<Self, Self> {
+        let mut list = Vec::new();
+        let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
         let pieces = match pieces {
             [only] => Pieces::One(*only),
-            pieces => Pieces::Many(pieces.to_vec()),
+            pieces => {
+                list.extend_from_slice(if has_room { pieces } else { &[] });
+                Pieces::Many(list)
+            }
         };
-        GuestData { pieces, _memory: memory }
+        let data = GuestData { pieces, _memory: memory };
+        if has_room { Ok(data) } else { Err(data) }
     }
 
     fn pieces(&self) -> &[Piece] {
@@ -43,9 +51,12 @@ impl GuestData {
         self.pieces().iter().all(fits)
     }
 
-    /// Lists the memory of `length` bytes behind the first `skip`.
-    pub(in crate::device) fn list(&self, skip: u32, length: u32, list: &mut Vec<iovec>) {
+    /// Lists the memory of `length` bytes behind the first `skip`; `false`: there is no memory for the list.
+    pub(in crate::device) fn list(&self, skip: u32, length: u32, list: &mut Vec<iovec>) -> bool {
         list.clear();
+        if !reserve(list, self.pieces().len()) {
+            return false;
+        }
         let (mut skip, mut left) = (skip as usize, length as usize);
         for piece in self.pieces() {
             if skip >= piece.len() {
@@ -58,9 +69,10 @@ impl GuestData {
             left -= rest.iov_len;
             list.push(rest);
             if left == 0 {
-                return;
+                break;
             }
         }
+        true
     }
 
     /// Copies `bytes` to the guest.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
+use crate::device::later::is_put_off;
 use crate::device::requests::Client;
 use crate::device::turn::{Ending, Loop};
 use crate::device::vhost::chain::{Chain, Piece};
@@ -22,7 +23,7 @@ impl Loop {
         if queue.is_over() {
             return self.ended_queues.push(index);
         }
-        if matches!(result, ..0 if result != -libc::EINTR && result != -libc::EAGAIN) {
+        if result < 0 && !is_put_off(result) {
             if queue.takes() && result != -libc::ECANCELED {
                 self.break_queue(index, "its kick descriptor cannot be read");
             }
@@ -173,9 +174,9 @@ impl Loop {
                 let name = self.backend.volumes[volume].name.as_bytes();
                 let len = name.len().min(ID_LEN);
                 id[..len].copy_from_slice(&name[..len]);
-                let guest = GuestData::new(&chain.writable, memory);
+                let (guest, errno) = with_errno(GuestData::new(&chain.writable, memory));
                 guest.fill(&id);
-                let token = self.open_io(Io { length: ID_LEN as u32, guest: Some(guest), ..io });
+                let token = self.open_io(Io { length: ID_LEN as u32, guest: Some(guest), errno, ..io });
                 self.answer(token);
             }
             Err(status) => {
@@ -196,14 +197,17 @@ impl Loop {
             Kind::Write => &chain.readable,
             Kind::Flush | Kind::Discard | Kind::WriteZeroes => &[],
         };
-        let guest = GuestData::new(pieces, memory);
+        let (guest, errno) = with_errno(GuestData::new(pieces, memory));
+        let room = self.room_for(token);
         let io = &mut self.backend.ios[token];
-        if let VolumeStore::File { source, .. } = &self.backend.volumes[io.volume].store
+        io.errno = errno;
+        if errno == 0
+            && let VolumeStore::File { source, .. } = &self.backend.volumes[io.volume].store
             && !source.is_buffered()
             && !guest.is_aligned(source.alignment().memory as usize)
         {
             let length = io.length as usize;
-            io.buffer = self.backend.pool.take(length);
+            io.buffer = self.backend.pool.take(length, room);
             match &mut io.buffer {
                 Some(buffer) if kind == Kind::Write => guest.copy_to(buffer.bytes_mut(length)),
                 Some(_) => {}
@@ -238,5 +242,13 @@ impl Loop {
                 "Guest broke the protocol"
             );
         }
+    }
+}
+
+/// The data of a request, and the error with which it ends where there is no memory to list them.
+fn with_errno(data: Result<GuestData, GuestData>) -> (GuestData, i32) {
+    match data {
+        Ok(data) => (data, 0),
+        Err(data) => (data, libc::ENOMEM),
     }
 }

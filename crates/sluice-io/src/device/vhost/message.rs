@@ -37,7 +37,7 @@ pub(crate) enum SessionChange {
     Start { queue: Box<QueueSpec>, memory: Arc<Memory>, driver: Driver, reply: Sender<Option<u16>> },
     StopQueue { index: u16, reply: Sender<u16> },
     Enable { index: u16, enabled: bool, reply: Sender<()> },
-    SetCall { index: u16, call: Option<OwnedFd>, reply: Sender<()> },
+    SetCall { index: u16, call: Option<Arc<OwnedFd>>, reply: Sender<()> },
     SetMemory { memory: Arc<Memory>, reply: Sender<Option<u16>> },
     SetDriver { driver: Driver, reply: Sender<()> },
     Close { reply: Option<Sender<()>> },

@@ -29,12 +29,12 @@ pub(in crate::device) struct VirtQueue {
     pub(super) kicks: Box<u64>,
     /// The next kick wakes us.
     pub(super) listening: bool,
-    pub(super) call: Option<OwnedFd>,
-    pub(super) error: Option<OwnedFd>,
+    pub(super) call: Option<Arc<OwnedFd>>,
+    pub(super) error: Option<Arc<OwnedFd>>,
     /// An interrupt is on its way in the kernel.
     pub(super) calling: bool,
     /// It was raised with this, which has been replaced meanwhile.
-    pub(super) old_call: Option<OwnedFd>,
+    pub(super) old_call: Option<Arc<OwnedFd>>,
     /// Another one is due when it has been raised.
     pub(super) call_again: bool,
     /// The guest is to be told although it does not ask for it.

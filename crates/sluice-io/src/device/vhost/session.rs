@@ -157,7 +157,7 @@ impl Loop {
         self.queues[index].waits = false;
     }
 
-    fn set_call(&mut self, index: u32, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u32, call: Option<Arc<OwnedFd>>) {
         // The descriptor of an interrupt on its way must stay open.
         let old = std::mem::replace(&mut self.queues[index].call, call);
         if self.queues[index].calling {

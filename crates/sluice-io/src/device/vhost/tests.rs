@@ -38,6 +38,27 @@ const INDIRECT: u16 = 4;
 const FLUSH: u32 = 4;
 const UNKNOWN: u32 = 77;
 
+fn doorbell() -> OwnedFd {
+    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// Queue 0, with its rings where the tests have them.
+fn queue_spec(kick: OwnedFd) -> QueueSpec {
+    QueueSpec {
+        index: 0,
+        size: ENTRIES,
+        descriptors: GuestAddress(TABLE),
+        available: GuestAddress(AVAILABLE),
+        used: GuestAddress(USED),
+        next_available: 0,
+        event_index: false,
+        kick,
+        call: None,
+        error: None,
+        log: None,
+    }
+}
+
 struct Bench {
     device: Device,
     runtime: tokio::runtime::Runtime,
@@ -112,20 +133,9 @@ impl Bench {
     }
 
     fn start_as(&self, session: &Session, change: impl FnOnce(&mut QueueSpec)) -> Guest {
-        let [kick, call] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
-        let mut queue = QueueSpec {
-            index: 0,
-            size: ENTRIES,
-            descriptors: GuestAddress(TABLE),
-            available: GuestAddress(AVAILABLE),
-            used: GuestAddress(USED),
-            next_available: 0,
-            event_index: false,
-            kick: kick.try_clone().unwrap(),
-            call: Some(call.try_clone().unwrap()),
-            error: None,
-            log: None,
-        };
+        let [kick, call] = [(); 2].map(|()| doorbell());
+        let mut queue = queue_spec(kick.try_clone().unwrap());
+        queue.call = Some(Arc::new(call.try_clone().unwrap()));
         change(&mut queue);
         let next_available = queue.next_available;
         let driver = Driver { features: 0, write_back: true };
@@ -288,7 +298,7 @@ fn a_guest_is_called_for_what_was_returned_while_there_was_no_way_to() {
         std::thread::yield_now();
     }
     let call = guest.call.try_clone().unwrap();
-    bench.runtime.block_on(session.set_call(0, Some(call))).unwrap();
+    bench.runtime.block_on(session.set_call(0, Some(Arc::new(call)))).unwrap();
     assert_eq!(guest.next_used().0, head);
     guest.is_called();
 }

@@ -1,6 +1,7 @@
 //! What each message means (vhost-user specification, "Front-end message types").
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
@@ -66,7 +67,7 @@ impl Session {
             FrontendReq::SET_VRING_CALL => self.set_ring_call(&mut message).await,
             FrontendReq::SET_VRING_ERR => {
                 let (index, error) = self.ring_eventfd(&mut message)?;
-                self.rings[index].error = error;
+                self.rings[index].error = error.map(Arc::new);
                 Ok(Answer::Done)
             }
             FrontendReq::SET_VRING_ENABLE => self.enable_ring(message.structure()?).await,
@@ -209,9 +210,9 @@ impl Session {
 
     async fn set_ring_call(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         let (index, call) = self.ring_eventfd(message)?;
-        let again = call.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let call = call.map(Arc::new);
         if self.rings[index].running.is_some() {
-            self.place.set_call(index as u16, again).await.map_err(Refusal::Device)?;
+            self.place.set_call(index as u16, call.clone()).await.map_err(Refusal::Device)?;
         }
         self.rings[index].call = call;
         Ok(Answer::Done)

@@ -29,7 +29,7 @@ use crate::nbd::export::sample;
 use crate::seats::Seats;
 use crate::source::{Source, SourceSpec};
 use crate::vhost::counts::Totals;
-use crate::vhost::listener::VhostListener;
+use crate::vhost::listener::{START_MAX, VhostListener};
 use sluice_client::vhost::config::WRITE_CACHE;
 use sluice_client::vhost::memory::{PAGE, Region};
 use sluice_client::vhost::session::Session as Vmm;
@@ -55,25 +55,7 @@ impl Bench {
     }
 
     fn on(delay: Option<DelaySpec>) -> Bench {
-        let scheduler = SchedulerSpec {
-            descriptor: schedulers::find("mclock").unwrap(),
-            facts: Facts::default(),
-            params: Default::default(),
-        };
-        let gate = GateSettings::default();
-        let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None };
-        let device = Device::start(spec).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("disk");
-        File::create(&path).unwrap().set_len(SIZE).unwrap();
-        let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap());
-        let export = Export { size_bytes: SIZE, ..sample("vm/disk") };
-        let store = Store::File { source, extents: None };
-        let policy = Policy::default();
-        let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export.clone() });
-        let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
-        device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
-        let entry = Entry { export, vm: "vm".to_owned(), volume: "disk".to_owned(), door: device.door(), queues: 4 };
+        let (device, entry, folder) = device(delay);
         let seats = Arc::new(Seats::default());
         seats.set_max(8);
         let (listener, stop, control) = listen(folder.path().join("vm.sock"), &entry, &seats);
@@ -113,6 +95,30 @@ impl Drop for Bench {
         self.control.take().unwrap().join().unwrap();
         assert_eq!(self.device.snapshot().unwrap().restarts, 0, "nothing panicked");
     }
+}
+
+/// A device with a volume, and what its socket offers.
+fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
+    let scheduler = SchedulerSpec {
+        descriptor: schedulers::find("mclock").unwrap(),
+        facts: Facts::default(),
+        params: Default::default(),
+    };
+    let gate = GateSettings::default();
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None };
+    let device = Device::start(spec).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap());
+    let export = Export { size_bytes: SIZE, ..sample("vm/disk") };
+    let store = Store::File { source, extents: None };
+    let policy = Policy::default();
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export.clone() });
+    let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
+    device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
+    let entry = Entry { export, vm: "vm".to_owned(), volume: "disk".to_owned(), door: device.door(), queues: 4 };
+    (device, entry, folder)
 }
 
 /// A control plane with this socket; it goes on until the sender is dropped.
@@ -665,4 +671,51 @@ fn who_never_stops_sending_leaves_the_others_their_turns() {
         turns
     });
     assert!(turns >= messages - 1, "{turns} turns");
+}
+
+/// Runs what waits for the socket, while the time stands still.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+fn say_what_it_can(path: PathBuf) -> Vmm {
+    let mut vmm = Vmm::connect(&path, PATIENCE).unwrap();
+    vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
+    vmm
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
+    let (_device, entry, folder) = device(None);
+    let path = folder.path().join("vm.sock");
+    let seats = Arc::new(Seats::default());
+    seats.set_max(8);
+    let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
+    let _listener = VhostListener::start(endpoint, Some(entry), &seats).unwrap();
+    let knock = |path: &PathBuf| {
+        let path = path.clone();
+        beside(move || Client::connect(&path, &options()))
+    };
+
+    let at = path.clone();
+    let late = beside(move || say_what_it_can(at)).await;
+    assert!(knock(&path).await.is_err(), "it has time");
+    tokio::time::advance(START_MAX - Duration::from_secs(1)).await;
+    assert!(knock(&path).await.is_err(), "it still has");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let mut running = knock(&path).await.unwrap();
+    assert!(beside(move || is_over(&late)).await, "it was disconnected");
+
+    // Its queues run, then they are stopped.
+    tokio::time::advance(10 * START_MAX).await;
+    assert!(knock(&path).await.is_err());
+    let mut running = beside(move || {
+        write_and_read(&mut running);
+        running.stop_queue(0).unwrap();
+        running
+    })
+    .await;
+    tokio::time::advance(10 * START_MAX).await;
+    assert!(knock(&path).await.is_err());
+    beside(move || running.start_queue(0, 0)).await.unwrap();
 }

@@ -22,27 +22,13 @@ impl Bench {
 
     /// Everything that a session can ask for is refused; so many messages that was.
     fn is_refused_everything(&self, session: &Session) -> u64 {
-        let [kick, call] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
-        let queue = QueueSpec {
-            index: 0,
-            size: ENTRIES,
-            descriptors: GuestAddress(TABLE),
-            available: GuestAddress(AVAILABLE),
-            used: GuestAddress(USED),
-            next_available: 0,
-            event_index: false,
-            kick,
-            call: None,
-            error: None,
-            log: None,
-        };
         let driver = Driver { features: 0, write_back: false };
         self.runtime.block_on(async {
             let answers = [
-                session.start_queue(queue, memory(), driver).await.map(|_| ()),
+                session.start_queue(queue_spec(doorbell()), memory(), driver).await.map(|_| ()),
                 session.stop_queue(0).await.map(|_| ()),
                 session.enable_queue(0, false).await,
-                session.set_call(0, Some(call)).await,
+                session.set_call(0, Some(Arc::new(doorbell()))).await,
                 session.set_memory(memory()).await,
                 session.set_driver(driver).await,
             ];
