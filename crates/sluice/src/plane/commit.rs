@@ -166,7 +166,7 @@ fn edits(
 
 /// A VM of the other file that has volumes on this device there.
 fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
-    host.vms.get(vm).filter(|vm| is_on(vm, device))
+    host.vms.get(vm).map(|vm| &**vm).filter(|vm| is_on(vm, device))
 }
 
 fn leaving(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<Edit>) {
@@ -203,7 +203,8 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
     // The window is the device's and every VM's on it.
     let all = window != translate::window(before);
     let of_changed = vms.of(new).filter(|_| !all);
-    for (name, vm) in of_changed.chain(new.vms.iter().filter(|_| all)).filter(|(_, vm)| is_on(vm, device)) {
+    let of_all = new.vms.iter().filter(|_| all).map(|(name, vm)| (name, &**vm));
+    for (name, vm) in of_changed.chain(of_all).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
         let staying = vm
             .volumes

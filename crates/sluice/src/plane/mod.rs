@@ -219,7 +219,8 @@ struct Changed(BTreeSet<String>);
 
 impl Changed {
     fn between(old: &Host, new: &Host) -> Changed {
-        let differs = |(name, vm): &(&String, &Vm)| old.vms.get(*name) != Some(vm);
+        let same = |a: &Arc<Vm>, b: &Arc<Vm>| Arc::ptr_eq(a, b) || a == b;
+        let differs = |(name, vm): &(&String, &Arc<Vm>)| !old.vms.get(*name).is_some_and(|old| same(old, vm));
         let changed = new.vms.iter().filter(differs).map(|(name, _)| name);
         let left = old.vms.keys().filter(|name| !new.vms.contains_key(*name));
         Changed(changed.chain(left).cloned().collect())
@@ -227,7 +228,7 @@ impl Changed {
 
     /// Those that a file has.
     fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
-        self.0.iter().filter_map(|name| host.vms.get_key_value(name))
+        self.0.iter().filter_map(|name| host.vms.get_key_value(name)).map(|(name, vm)| (name, &**vm))
     }
 }
 
@@ -239,7 +240,7 @@ fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> 
     let mut rest = host.clone();
     for (vm, volume) in missing {
         if let Some(vm) = rest.vms.get_mut(vm) {
-            vm.volumes.remove(volume);
+            Arc::make_mut(vm).volumes.remove(volume);
         }
     }
     Cow::Owned(rest)
