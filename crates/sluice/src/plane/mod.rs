@@ -27,11 +27,13 @@ mod drain;
 mod error;
 mod loss;
 mod opening;
+mod sockets;
 mod stage;
 mod translate;
 
 pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
+pub(crate) use loss::Hearing;
 pub(crate) use opening::{Found, Needs, Subject};
 
 /// How long all devices together may take to say what they do.
@@ -208,7 +210,7 @@ impl Plane {
     /// Takes no more clients and no more requests; ends when everything is answered.
     #[must_use]
     pub(crate) fn drain(self) -> Draining {
-        drop(self.listeners);
+        commit::close(self.listeners.into_values().collect(), self.host.daemon.drain_timeout);
         let devices = self.devices.into_values().map(|running| running.device).collect();
         Draining::begin(devices, self.guests.into_values().collect())
     }
