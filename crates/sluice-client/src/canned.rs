@@ -268,6 +268,7 @@ fn accept(listener: &UnixListener, export: &Export, stop: &AtomicBool) {
             let export = export.clone();
             connections.push(thread::spawn(move || {
                 if let Err(error) = serve(stream, &export) {
+                    // names nothing: it serves benchmarks.
                     tracing::warn!(%error, "A connection to the canned server ended early");
                 }
             }));

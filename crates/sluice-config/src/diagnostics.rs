@@ -127,6 +127,7 @@ impl fmt::Display for Diagnostic {
 pub struct Report {
     found: RefCell<BTreeMap<Finding, Verdict>>,
     errors: Cell<usize>,
+    warnings: Cell<usize>,
     incomplete: Cell<bool>,
 }
 
@@ -146,6 +147,7 @@ impl Report {
     }
 
     pub fn warn(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
+        self.warnings.set(self.warnings.get() + 1);
         self.add(Severity::Warning, place, message.into(), hint.into());
     }
 
@@ -163,6 +165,11 @@ impl Report {
     /// How many errors so far; who compares it before and after knows whether a part is broken.
     pub fn errors(&self) -> usize {
         self.errors.get()
+    }
+
+    /// How many warnings so far.
+    pub(crate) fn warnings(&self) -> usize {
+        self.warnings.get()
     }
 
     /// From now on what is missing may stand in a file that could not be read.

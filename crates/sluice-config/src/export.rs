@@ -15,6 +15,7 @@ const QUEUES: u16 = 16;
 const EXPORT_NAME_MAX: usize = 255;
 
 /// An export, and what the checks across the file need to know.
+#[derive(Debug)]
 pub(crate) struct ExportDraft {
     pub(crate) export: VolumeExport,
     pub(crate) endpoint_at: Place,

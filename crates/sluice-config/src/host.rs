@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::changes::Changes;
 use crate::checks::{self, Draft};
@@ -31,8 +32,9 @@ pub fn load(path: &Path) -> Result<Host, Diagnostics> {
 pub fn load_changed(path: &Path, changes: &Changes) -> Result<(Files, Host), Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_all(path, &mut sources, &report);
-    let files = Files { tree, sources };
-    let host = files.check(changes, report)?;
+    let mut files = Files { tree, sources, vms: Checked::default() };
+    let (host, vms) = files.check(changes, report)?;
+    files.vms = vms.into_iter().map(|draft| (draft.name.clone(), draft)).collect();
     Ok((files, host))
 }
 
@@ -41,19 +43,24 @@ pub fn load_changed(path: &Path, changes: &Changes) -> Result<(Files, Host), Dia
 pub struct Files {
     tree: Table,
     sources: Sources,
+    vms: Checked,
 }
 
+/// What the tables of VMs come to, by name. Changes at run time concern neither devices nor policies, so of a table that is
+/// the same it is the same.
+type Checked = BTreeMap<String, Arc<VmDraft>>;
+
 impl Files {
-    /// What they say with other changes laid over them.
+    /// What they say with other changes laid over them. VMs that no change concerns are not read again.
     pub fn changed(&self, changes: &Changes) -> Result<Host, Diagnostics> {
-        self.check(changes, Report::default())
+        self.check(changes, Report::default()).map(|(host, _)| host)
     }
 
-    fn check(&self, changes: &Changes, report: Report) -> Result<Host, Diagnostics> {
+    fn check(&self, changes: &Changes, report: Report) -> Result<(Host, Vec<Arc<VmDraft>>), Diagnostics> {
         let (mut tree, mut sources) = (self.tree.clone(), self.sources.clone());
         let changes_from = sources.next();
         changes.lay(&mut tree, &mut sources, &report);
-        check(&tree, report, &sources, changes_from)
+        check(tree, &self.vms, report, &sources, changes_from)
     }
 }
 
@@ -61,12 +68,18 @@ impl Files {
 pub fn parse(name: &str, text: &str) -> Result<Host, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
-    check(&tree, report, &sources, sources.next())
+    check(tree, &Checked::default(), report, &sources, sources.next()).map(|(host, _)| host)
 }
 
 /// `changes_from`: files from this number on are changes that were made at run time.
-fn check(tree: &Table, report: Report, sources: &Sources, changes_from: u32) -> Result<Host, Diagnostics> {
-    let (draft, daemon) = read(tree, &report);
+fn check(
+    tree: Table,
+    checked: &Checked,
+    report: Report,
+    sources: &Sources,
+    changes_from: u32,
+) -> Result<(Host, Vec<Arc<VmDraft>>), Diagnostics> {
+    let (draft, daemon) = read(tree, checked, &report);
     // With a part of the text missing, what belongs together does not come together.
     if !report.is_incomplete() {
         checks::run(&draft, &report);
@@ -78,27 +91,45 @@ fn check(tree: &Table, report: Report, sources: &Sources, changes_from: u32) -> 
         return Err(found);
     }
     let devices = draft.devices.into_iter().map(|(name, draft)| (name, draft.device)).collect();
-    let vms = draft.vms.into_iter().map(|draft| (draft.name.clone(), draft.into_vm())).collect();
-    Ok(Host { devices, vms, nbd: draft.nbd.settings, daemon, warnings: found.0 })
+    let vms = draft.vms.iter().map(|draft| (draft.name.clone(), Arc::clone(&draft.vm))).collect();
+    let host = Host { devices, vms, nbd: draft.nbd.settings, daemon, warnings: found.0 };
+    Ok((host, draft.vms))
 }
 
-fn read(tree: &Table, report: &Report) -> (Draft, DaemonSettings) {
-    let root = Reader::root(report, "Host file", &fields::HOST, tree);
+fn read(tree: Table, checked: &Checked, report: &Report) -> (Draft, DaemonSettings) {
+    let tree = Arc::new(tree);
+    let root = Reader::root(report, "Host file", &fields::HOST, &tree);
     let devices = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
     let devices: BTreeMap<String, DeviceDraft> =
         devices.iter().map(|(name, reader)| ((*name).to_owned(), DeviceDraft::read(name, reader))).collect();
     let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
     let policies: BTreeMap<String, Part> =
         policies.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
-    let known = Known { devices: &devices, policies: &policies };
-    let vms = root.named("vm", VMS_MAX, |name| format!("VM {name}"));
-    let vms = vms.iter().map(|(name, reader)| VmDraft::read(name, reader, &known)).collect();
+    let vms = read_vms(&root, checked, &Known { devices: &devices, policies: &policies });
     let nbd = root.table("nbd").map_or_else(NbdDraft::default, |mut reader| {
         reader.whose = "[nbd]".into();
         NbdDraft::read(&reader)
     });
     let (daemon, control) = read_daemon(&root);
     (Draft { devices, policies, vms, nbd, control }, daemon)
+}
+
+/// In the order of their names.
+fn read_vms(root: &Reader<'_>, checked: &Checked, known: &Known<'_>) -> Vec<Arc<VmDraft>> {
+    let mut vms: Vec<Arc<VmDraft>> = Vec::new();
+    let others = root.named_beside(
+        "vm",
+        VMS_MAX,
+        |name| format!("VM {name}"),
+        |name, node| {
+            let same = checked.get(name).filter(|draft| draft.is_of(node));
+            vms.extend(same.cloned());
+            same.is_some()
+        },
+    );
+    vms.extend(others.iter().map(|(name, reader)| Arc::new(VmDraft::read(name, reader, known))));
+    vms.sort_by(|a, b| a.name.cmp(&b.name));
+    vms
 }
 
 fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Place)>) {

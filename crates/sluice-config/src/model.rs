@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::ParamTable;
@@ -18,8 +19,8 @@ use crate::diagnostics::Diagnostic;
 pub struct Host {
     /// By name.
     pub devices: BTreeMap<String, Device>,
-    /// By name.
-    pub vms: BTreeMap<String, Vm>,
+    /// By name. Shared with the hosts before and after a change that does not concern the VM.
+    pub vms: BTreeMap<String, Arc<Vm>>,
     /// What serves every export by its name.
     pub nbd: NbdSettings,
     /// The daemon itself.

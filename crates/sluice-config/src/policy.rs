@@ -1,6 +1,6 @@
 //! Policies: what each table states, how inner statements override named ones, and what that comes to.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use sluice_sched::admission::reservation_for;
 use sluice_sched::policy::{Class, Field, LatencyTarget, PriorityClass};
@@ -111,9 +111,9 @@ impl Part {
     }
 
     /// Where a field is stated, and whose table that is.
-    pub(crate) fn place_of(&self, field: Field) -> Option<(Place, Rc<str>)> {
-        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Place, Rc<str>)> {
-            stated.as_ref().map(|stated| (stated.place, Rc::clone(&stated.whose)))
+    pub(crate) fn place_of(&self, field: Field) -> Option<(Place, Arc<str>)> {
+        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Place, Arc<str>)> {
+            stated.as_ref().map(|stated| (stated.place, Arc::clone(&stated.whose)))
         }
         match field {
             Field::Reservation => at(&self.reservation),

@@ -6,7 +6,7 @@
 use core::str::FromStr;
 use core::time::Duration;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use sluice_sched::units::{StatedIops, UnitError, parse_duration, show_duration};
 use sluice_sched::{ByteRate, Bytes};
@@ -28,17 +28,17 @@ pub struct Stated<T> {
     pub value: T,
     pub place: Place,
     /// Whose table it stands in, for example `Policy gold`.
-    pub whose: Rc<str>,
+    pub whose: Arc<str>,
 }
 
 /// One table.
 #[derive(Clone)]
 pub struct Reader<'a> {
     pub report: &'a Report,
-    pub whose: Rc<str>,
+    pub whose: Arc<str>,
     /// Of its header.
     pub place: Place,
-    table: &'a Table,
+    table: &'a Arc<Table>,
     section: &'static Section,
     /// Of its keys in messages, for example `export.`.
     prefix: String,
@@ -46,7 +46,7 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The table of a whole file.
-    pub fn root(report: &'a Report, whose: &str, section: &'static Section, table: &'a Table) -> Self {
+    pub fn root(report: &'a Report, whose: &str, section: &'static Section, table: &'a Arc<Table>) -> Self {
         let reader =
             Reader { report, whose: whose.into(), place: Place::default(), table, section, prefix: String::new() };
         reader.refuse_unknown();
@@ -68,6 +68,17 @@ impl<'a> Reader<'a> {
 
     /// The tables under `key`, each with its name; at most `max`.
     pub fn named(&self, key: &str, max: usize, whose: impl Fn(&str) -> String) -> Vec<(&'a str, Reader<'a>)> {
+        self.named_beside(key, max, whose, |_, _| false)
+    }
+
+    /// The same, without those that `is_known`.
+    pub fn named_beside(
+        &self,
+        key: &str,
+        max: usize,
+        whose: impl Fn(&str) -> String,
+        mut is_known: impl FnMut(&str, &Node) -> bool,
+    ) -> Vec<(&'a str, Reader<'a>)> {
         let Some(node) = self.node(key) else { return Vec::new() };
         let (Value::Table(tables), Kind::Named(section)) = (&node.value, &self.key(key).kind) else {
             self.wrong_kind(key, node);
@@ -78,8 +89,8 @@ impl<'a> Reader<'a> {
             self.report.error(node.place, message, format!("at most {max} are accepted"));
             return Vec::new();
         }
-        let tables = tables.entries.iter().filter_map(|(name, node)| {
-            let whose: Rc<str> = whose(name).into();
+        let tables = tables.entries.iter().filter(|(name, node)| !is_known(name, node)).filter_map(|(name, node)| {
+            let whose: Arc<str> = whose(name).into();
             self.check_name(name, node.key, &whose);
             let Value::Table(table) = &node.value else {
                 let message = format!("{whose} must be a table, not {}", node.value.words());
@@ -108,7 +119,7 @@ impl<'a> Reader<'a> {
             return Vec::new();
         }
         let tables = items.iter().enumerate().filter_map(|(number, node)| {
-            let whose: Rc<str> = whose(number + 1).into();
+            let whose: Arc<str> = whose(number + 1).into();
             let Value::Table(table) = &node.value else {
                 let message = format!("{whose} must be a table, not {}", node.value.words());
                 self.report.error(node.place, message, format!("write [[{key}]] above its keys"));
@@ -140,6 +151,11 @@ impl<'a> Reader<'a> {
         self.section.schedulers().filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
     }
 
+    /// All of it as it was read.
+    pub(crate) fn whole(&self) -> &'a Arc<Table> {
+        self.table
+    }
+
     /// The value under `key`, whatever it is.
     pub fn node(&self, key: &str) -> Option<&'a Node> {
         debug_assert!(self.section.key(key).is_some(), "{key} is not listed in fields.rs");
@@ -152,7 +168,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn stated<T>(&self, key: &str, value: T) -> Stated<T> {
-        Stated { value, place: self.at(key), whose: Rc::clone(&self.whose) }
+        Stated { value, place: self.at(key), whose: Arc::clone(&self.whose) }
     }
 
     /// Reports that `key` must be there.

@@ -1,6 +1,7 @@
 //! `[vm.NAME]` and `[vm.NAME.volume.NAME]`: what is checked of one VM alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluice_sched::Policy;
 
@@ -11,11 +12,13 @@ use crate::model::{Backend, Vm, Volume};
 use crate::policy::Part;
 use crate::reader::Reader;
 use crate::source::Place;
+use crate::tree::{Node, Table, Value};
 
 /// Volumes of one VM.
 pub(crate) const VOLUMES_MAX: usize = 256;
 
 /// A VM, and what the checks across the file need to know.
+#[derive(Debug)]
 pub(crate) struct VmDraft {
     pub(crate) name: String,
     pub(crate) place: Place,
@@ -24,9 +27,16 @@ pub(crate) struct VmDraft {
     pub(crate) has_own: bool,
     pub(crate) allow_slow: bool,
     pub(crate) volumes: Vec<VolumeDraft>,
+    /// What comes out, if the file is right.
+    pub(crate) vm: Arc<Vm>,
+    /// The table that this was read from.
+    table: Arc<Table>,
+    /// Nothing had to be said of the table alone.
+    is_silent: bool,
 }
 
 /// A volume, likewise.
+#[derive(Debug)]
 pub(crate) struct VolumeDraft {
     /// `VM/VOLUME`
     pub(crate) title: String,
@@ -48,11 +58,22 @@ pub(crate) struct Known<'a> {
 
 impl VmDraft {
     pub(crate) fn read(name: &str, reader: &Reader<'_>, known: &Known<'_>) -> VmDraft {
+        let before = (reader.report.errors(), reader.report.warnings());
         let (part, has_own) = read_policy(reader, known.policies);
         let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
-        let volumes = volumes.iter().map(|(volume, reader)| VolumeDraft::read(name, volume, reader, known)).collect();
+        let read = |(volume, reader): &(&str, Reader<'_>)| VolumeDraft::read(name, volume, reader, known);
+        let volumes: Vec<VolumeDraft> = volumes.iter().map(read).collect();
         let allow_slow = reader.bool("allow_slow").unwrap_or(false);
-        VmDraft { name: name.to_owned(), place: reader.place, part, has_own, allow_slow, volumes }
+        let by_name = volumes.iter().map(|draft| (draft.volume.name.clone(), draft.volume.clone())).collect();
+        let vm = Vm { name: name.to_owned(), policy: part.policy(), allow_slow, volumes: by_name };
+        let is_silent = before == (reader.report.errors(), reader.report.warnings());
+        let (table, place, vm) = (Arc::clone(reader.whole()), reader.place, Arc::new(vm));
+        VmDraft { name: name.to_owned(), place, part, has_own, allow_slow, volumes, vm, table, is_silent }
+    }
+
+    /// Whether reading this node would come to the same and say nothing, with the same devices and policies.
+    pub(crate) fn is_of(&self, node: &Node) -> bool {
+        self.is_silent && matches!(&node.value, Value::Table(table) if Arc::ptr_eq(table, &self.table))
     }
 
     pub(crate) fn policy(&self) -> Policy {
@@ -66,12 +87,6 @@ impl VmDraft {
         names.sort_unstable();
         names.dedup();
         names
-    }
-
-    pub(crate) fn into_vm(self) -> Vm {
-        let policy = self.part.policy();
-        let volumes = self.volumes.into_iter().map(|draft| (draft.volume.name.clone(), draft.volume));
-        Vm { name: self.name, policy, allow_slow: self.allow_slow, volumes: volumes.collect() }
     }
 }
 

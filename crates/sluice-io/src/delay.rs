@@ -112,6 +112,7 @@ impl Delay {
                 cost.as_f64(),
             );
             if let Err(error) = line {
+                // names nothing: it is said once, and the log is closed.
                 tracing::error!(%error, "Log of slots cannot be written any more; free space and restart");
                 self.log = None;
             }

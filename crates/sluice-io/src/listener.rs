@@ -22,7 +22,7 @@ use crate::nbd::handshake::{Exports, Listed, NegotiateError};
 use crate::nbd::negotiate::negotiate;
 use crate::path_walk::Exposed;
 use crate::seats::{Row, Seats};
-use crate::socket_file::{self, SocketFile, SocketFileError};
+use crate::socket_file::{self, FileId, SocketFile, SocketFileError};
 use crate::unfinished::{Peer, Unfinished};
 use crate::users;
 
@@ -178,7 +178,7 @@ pub struct Listener {
     endpoint: Endpoint,
     catalogue: Catalogue,
     task: JoinHandle<()>,
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 enum Socket {
@@ -186,19 +186,88 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-impl Listener {
-    /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
-    pub fn start(endpoint: Endpoint, catalogue: Catalogue, seats: &Arc<Seats>) -> Result<Self, ListenError> {
-        let (socket, file) = match &endpoint {
-            Endpoint::Tcp(address) => (Socket::Tcp(listen_tcp(&endpoint, *address)?), None),
+/// A socket that listens, and of which nobody accepts clients yet. Dropping it closes the socket and removes its file.
+#[derive(Debug)]
+pub struct Bound {
+    endpoint: Endpoint,
+    socket: BoundSocket,
+}
+
+#[derive(Debug)]
+enum BoundSocket {
+    Unix(std::os::unix::net::UnixListener, SocketFile),
+    Tcp(std::net::TcpListener),
+}
+
+impl Bound {
+    /// Listens; may take as long as the file system of the socket's folder hangs, or the host's list of users. A file that is
+    /// `ours` makes room, and comes back if this is dropped before [`Bound::keep`].
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn bind(endpoint: Endpoint, ours: Option<FileId>) -> Result<Bound, ListenError> {
+        let socket = match &endpoint {
+            Endpoint::Tcp(address) => BoundSocket::Tcp(bind_tcp(&endpoint, *address)?),
             Endpoint::Unix { .. } => {
-                let (socket, file) = listen_unix(&endpoint)?;
-                (Socket::Unix(socket), Some(file))
+                let (listener, file) = bind_unix(&endpoint, ours)?;
+                BoundSocket::Unix(listener, file)
+            }
+        };
+        Ok(Bound { endpoint, socket })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The socket for the tokio runtime that this is called in, and its file.
+    ///
+    /// # Errors
+    /// [`ListenError::Io`].
+    ///
+    /// # Panics
+    /// If the endpoint is not a Unix socket.
+    pub fn into_unix(self) -> Result<(UnixListener, SocketFile), ListenError> {
+        let Bound { endpoint, socket } = self;
+        let BoundSocket::Unix(listener, file) = socket else { panic!("{endpoint} is not a Unix socket") };
+        let listener = UnixListener::from_std(listener);
+        Ok((listener.map_err(|source| io(&endpoint, NO_FILE, source))?, file))
+    }
+}
+
+impl Listener {
+    /// Accepts clients; must be called within a tokio runtime. `seats` bounds the connections of the host.
+    ///
+    /// # Errors
+    /// [`ListenError::Io`].
+    pub fn start(bound: Bound, catalogue: Catalogue, seats: &Arc<Seats>) -> Result<Self, ListenError> {
+        let endpoint = bound.endpoint.clone();
+        let (socket, file) = match bound.socket {
+            BoundSocket::Tcp(listener) => {
+                let listener = TcpListener::from_std(listener);
+                (Socket::Tcp(listener.map_err(|source| io(&endpoint, NO_ADDRESS, source))?), None)
+            }
+            BoundSocket::Unix(..) => {
+                let (listener, file) = bound.into_unix()?;
+                (Socket::Unix(listener), Some(file))
             }
         };
         let (offers, seats, name) = (catalogue.clone(), seats.row(), endpoint.to_string());
         let task = tokio::spawn(async move { accept(&name, &socket, &offers, &seats).await });
-        Ok(Listener { endpoint, catalogue, task, _file: file })
+        Ok(Listener { endpoint, catalogue, task, file })
+    }
+
+    /// The file of its socket, if it has one.
+    #[must_use]
+    pub fn file(&self) -> Option<FileId> {
+        self.file.as_ref().map(SocketFile::id)
+    }
+
+    /// Removes the file in whose place its own is.
+    pub fn keep(&mut self) {
+        self.file.iter_mut().for_each(SocketFile::keep);
     }
 
     /// Where it listens.
@@ -220,29 +289,25 @@ impl Drop for Listener {
     }
 }
 
-/// A socket that listens at a path, with the owner and the permissions that its endpoint states, and its file, which is
-/// removed when it is dropped; must be called within a tokio runtime.
-///
-/// # Errors
-/// [`ListenError`].
-///
-/// # Panics
-/// If the endpoint is not a Unix socket.
-pub fn listen_unix(endpoint: &Endpoint) -> Result<(UnixListener, SocketFile), ListenError> {
+fn bind_unix(
+    endpoint: &Endpoint,
+    ours: Option<FileId>,
+) -> Result<(std::os::unix::net::UnixListener, SocketFile), ListenError> {
     let Endpoint::Unix { path, owner, group, mode } = endpoint else { panic!("{endpoint} is not a Unix socket") };
     let owner = resolve(endpoint, "user", owner.as_deref(), users::user)?;
     let group = resolve(endpoint, "group", group.as_deref(), users::group)?;
-    let io = |advice, source| ListenError::Io { endpoint: endpoint.to_string(), advice, source };
-    let (listener, file) = socket_file::listen(path, owner, group, *mode).map_err(|error| match error {
+    socket_file::listen(path, owner, group, *mode, ours).map_err(|error| match error {
         SocketFileError::InUse => ListenError::InUse(endpoint.to_string()),
         SocketFileError::NotASocket => ListenError::NotASocket(path.clone()),
         SocketFileError::Exposed(exposed) => ListenError::Exposed { endpoint: endpoint.to_string(), exposed },
         SocketFileError::Link(link) => ListenError::Link { endpoint: endpoint.to_string(), link },
-        SocketFileError::Folder(error) => io(NO_FILE, error),
-        SocketFileError::Owner(error) => io(NO_OWNER, error),
-    })?;
-    let listener = UnixListener::from_std(listener).map_err(|error| io(NO_FILE, error))?;
-    Ok((listener, file))
+        SocketFileError::Folder(error) => io(endpoint, NO_FILE, error),
+        SocketFileError::Owner(error) => io(endpoint, NO_OWNER, error),
+    })
+}
+
+fn io(endpoint: &Endpoint, advice: &'static str, source: io::Error) -> ListenError {
+    ListenError::Io { endpoint: endpoint.to_string(), advice, source }
 }
 
 /// What to do where a socket's file cannot be made or removed.
@@ -252,15 +317,15 @@ const NO_OWNER: &str = "state an owner, a group and a mode that this user may gi
 /// What to do where an address cannot be had.
 const NO_ADDRESS: &str = "name an address of this host and a port that this user may take";
 
-fn listen_tcp(endpoint: &Endpoint, address: SocketAddr) -> Result<TcpListener, ListenError> {
+fn bind_tcp(endpoint: &Endpoint, address: SocketAddr) -> Result<std::net::TcpListener, ListenError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ListenError::InUse(endpoint.to_string()),
-        _ => ListenError::Io { endpoint: endpoint.to_string(), advice: NO_ADDRESS, source },
+        _ => io(endpoint, NO_ADDRESS, source),
     };
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
-    TcpListener::from_std(listener).map_err(failed)
+    Ok(listener)
 }
 
 fn resolve(

@@ -45,6 +45,7 @@ impl SlotLog {
             let _end: SyncSender<()> = end;
             while let Ok(piece) = written.recv() {
                 if let Err(error) = file.write_all(&piece) {
+                    // names nothing: the thread knows only its file, and ends.
                     return tracing::error!(%error, "File of the log of slots cannot be written");
                 }
             }

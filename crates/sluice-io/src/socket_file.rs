@@ -4,6 +4,8 @@
 //! may write, the path can lead to another file by then: the tenant puts a symbolic link there and gets the file it names.
 //! So the socket is made in a folder of mode 0700 beside its place, by the descriptor of that folder. It gets its mode and
 //! owner there, listens, and is renamed into place. A rename does not follow links and replaces what a dead daemon left.
+//! Where the place is that of another socket of this process, the two are exchanged, and back again if the change that the
+//! new one belongs to is not made.
 //!
 //! The stated owner of a socket may write its folder, as libvirt's user may write libvirt's folders: replacing the socket
 //! harms nobody but that owner. A folder that others may write is refused, unless it is sticky, as `/tmp` is.
@@ -16,7 +18,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::UnshareFlags;
@@ -64,21 +66,47 @@ impl From<Errno> for SocketFileError {
     }
 }
 
+/// Which file it is: device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId(u64, u64);
+
 /// The file of a listening socket. Dropping it removes the file, if it is still this socket's.
 #[derive(Debug)]
 pub struct SocketFile {
     folder: OwnedFd,
     name: OsString,
-    /// Device and inode.
-    id: (u64, u64),
+    id: FileId,
+    /// Has the file that was there before, until this one is kept.
+    displaced: Option<PrivateFolder>,
+}
+
+impl SocketFile {
+    /// Which file it is.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Removes the file in whose place this one is; until then dropping this puts it back.
+    pub fn keep(&mut self) {
+        self.displaced = None;
+    }
+
+    fn is_in_place(&self) -> bool {
+        let there = rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        there.is_ok_and(|stat| id_of(&stat) == self.id)
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let there = rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if there.is_ok_and(|stat| id_of(&stat) == self.id) {
-            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+        if !self.is_in_place() {
+            return;
         }
+        let _ = match self.displaced.take() {
+            Some(private) => private.exchange(&self.name),
+            None => rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty()),
+        };
     }
 }
 
@@ -88,7 +116,8 @@ pub fn keep_new_files_private() {
 }
 
 /// Makes a socket at `path` that listens, does not block, and has its owner, group and mode before it can be reached there.
-/// Replaces a socket at which no process listens.
+/// Replaces a socket at which no process listens, and the one that is `ours`, which comes back if the new one is dropped
+/// before it is kept.
 ///
 /// # Errors
 /// [`SocketFileError`]; nothing has changed then.
@@ -97,13 +126,14 @@ pub fn listen(
     owner: Option<u32>,
     group: Option<u32>,
     mode: u32,
+    ours: Option<FileId>,
 ) -> Result<(UnixListener, SocketFile), SocketFileError> {
     let walked = path_walk::to_folder(path, &Trust::daemon().and(owner, group))?;
     if let Some(exposed) = walked.exposed {
         return Err(SocketFileError::Exposed(exposed));
     }
     let (folder, name) = (walked.folder, walked.name);
-    refuse_occupied(&folder, &name)?;
+    let replaces = is_ours(&folder, &name, ours)?;
     let private = PrivateFolder::make(&folder, &name)?;
     let listener = private.listen(Mode::from_raw_mode(mode))?;
     let made = open(&private.itself, &private.socket)?;
@@ -111,25 +141,33 @@ pub fn listen(
     let owned = rustix::fs::chownat(&made, "", user, group, AtFlags::EMPTY_PATH);
     owned.map_err(|errno| SocketFileError::Owner(errno.into()))?;
     let id = id_of(&rustix::fs::fstat(&made)?);
+    if replaces {
+        private.exchange(&name)?;
+        return Ok((listener, SocketFile { folder, name, id, displaced: Some(private) }));
+    }
     private.move_to(&name)?;
-    drop(private);
-    Ok((listener, SocketFile { folder, name, id }))
+    Ok((listener, SocketFile { folder, name, id, displaced: None }))
 }
 
-fn refuse_occupied(folder: &OwnedFd, name: &OsStr) -> Result<(), SocketFileError> {
+/// Whether `ours` is there. Refuses everything else but a socket at which nobody listens.
+fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool, SocketFileError> {
     let file = match open(folder, name) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     };
-    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::Socket {
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(SocketFileError::NotASocket);
+    }
+    if ours == Some(id_of(&stat)) {
+        return Ok(true);
     }
     // Not blocking: a process that does not accept may have a full backlog.
     let probe = stream_socket()?;
     let connect = |address: &SocketAddrUnix| rustix::net::connect(&probe, address);
     match with_address(&in_proc(&file), folder, name, connect) {
-        Err(Errno::CONNREFUSED) => Ok(()),
+        Err(Errno::CONNREFUSED) => Ok(false),
         _ => Err(SocketFileError::InUse),
     }
 }
@@ -172,22 +210,24 @@ fn stream_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-fn id_of(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
+fn id_of(stat: &Stat) -> FileId {
+    FileId(stat.st_dev, stat.st_ino)
 }
 
 /// A folder of the daemon's own in a folder that others may write, for one socket. Dropping it removes both.
-struct PrivateFolder<'a> {
-    parent: &'a OwnedFd,
+#[derive(Debug)]
+struct PrivateFolder {
+    parent: OwnedFd,
     name: String,
     itself: OwnedFd,
     /// The name of the socket.
     socket: OsString,
 }
 
-impl<'a> PrivateFolder<'a> {
-    fn make(parent: &'a OwnedFd, socket: &OsStr) -> Result<Self, Errno> {
+impl PrivateFolder {
+    fn make(parent: &OwnedFd, socket: &OsStr) -> Result<Self, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let folder = rustix::io::fcntl_dupfd_cloexec(parent, 0)?;
         let socket = OsStr::from_bytes(&socket.as_bytes()[..socket.len().min(SHOWN_MAX)]).to_owned();
         for _ in 0..NAMES_MAX {
             let name = format!(".sluice-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -202,7 +242,7 @@ impl<'a> PrivateFolder<'a> {
             // Whoever may write `parent` may have put another folder there.
             let ours = stat.st_uid == rustix::process::geteuid().as_raw();
             if ours && stat.st_mode & 0o777 == 0o700 {
-                return Ok(PrivateFolder { parent, name, itself, socket });
+                return Ok(PrivateFolder { parent: folder, name, itself, socket });
             }
         }
         Err(Errno::EXIST)
@@ -220,14 +260,19 @@ impl<'a> PrivateFolder<'a> {
     }
 
     fn move_to(&self, name: &OsStr) -> Result<(), Errno> {
-        rustix::fs::renameat(&self.itself, &self.socket, self.parent, name)
+        rustix::fs::renameat(&self.itself, &self.socket, &self.parent, name)
+    }
+
+    /// The file here goes there, and the one there comes here.
+    fn exchange(&self, name: &OsStr) -> Result<(), Errno> {
+        rustix::fs::renameat_with(&self.itself, &self.socket, &self.parent, name, RenameFlags::EXCHANGE)
     }
 }
 
-impl Drop for PrivateFolder<'_> {
+impl Drop for PrivateFolder {
     fn drop(&mut self) {
         let _ = rustix::fs::unlinkat(&self.itself, &self.socket, AtFlags::empty());
-        let _ = rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR);
+        let _ = rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
     }
 }
 
@@ -269,7 +314,7 @@ mod tests {
         };
         beside(replace, || {
             for _ in 0..300 {
-                drop(listen(&path, Some(TENANT), None, 0o666));
+                drop(listen(&path, Some(TENANT), None, 0o666, None));
                 assert_eq!(mode_of(&secret), before);
                 let _ = fs::remove_file(&path);
             }
@@ -290,7 +335,7 @@ mod tests {
         };
         beside(look, || {
             // Those that have lost their file go on listening: a connection that finds it a moment before is not refused.
-            let listening = (0..300).map(|_| listen(&path, Some(TENANT), None, 0o620).unwrap().0);
+            let listening = (0..300).map(|_| listen(&path, Some(TENANT), None, 0o620, None).unwrap().0);
             drop(listening.collect::<Vec<_>>());
         });
         assert_eq!(fs::read_dir(here.path()).unwrap().count(), 0, "nothing is left");
@@ -303,7 +348,7 @@ mod tests {
         fs::create_dir(&open).unwrap();
         let listen = |mode, owner| {
             fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
-            listen(&open.join("a.sock"), owner, None, 0o600).map(drop)
+            listen(&open.join("a.sock"), owner, None, 0o600, None).map(drop)
         };
         assert!(matches!(listen(0o777, None), Err(SocketFileError::Exposed(_))));
         assert!(listen(0o1777, None).is_ok());
@@ -311,7 +356,7 @@ mod tests {
         assert!(matches!(listen(0o755, None), Err(SocketFileError::Exposed(_))));
         assert!(listen(0o755, Some(TENANT)).is_ok());
         symlink(here.path(), open.join("link")).unwrap();
-        let through = super::listen(&open.join("link/a.sock"), None, None, 0o600);
+        let through = super::listen(&open.join("link/a.sock"), None, None, 0o600, None);
         assert!(matches!(through, Err(SocketFileError::Link(link)) if link == open.join("link")));
     }
 
@@ -319,7 +364,7 @@ mod tests {
     fn a_dead_daemons_socket_is_replaced_and_nothing_else() {
         let here = TempDir::new().unwrap();
         let path = here.path().join(format!("{}.sock", "n".repeat(90)));
-        let listen = || listen(&path, None, None, 0o600);
+        let listen = || listen(&path, None, None, 0o600, None);
         drop(UnixListener::bind(here.path().join("s")).unwrap());
         fs::rename(here.path().join("s"), &path).unwrap();
         let (listener, file) = listen().unwrap();
@@ -340,6 +385,30 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_takes_the_place_of_ours_gives_it_back_unless_it_is_kept() {
+        let here = TempDir::new().unwrap();
+        let path = here.path().join("a.sock");
+        let there = || fs::symlink_metadata(&path).map(|there| there.ino()).unwrap();
+        let listen = |ours| listen(&path, None, None, 0o600, ours);
+        let (listener, file) = listen(None).unwrap();
+        let first = there();
+        let new = listen(Some(file.id())).unwrap();
+        assert_ne!(there(), first);
+        assert!(matches!(listen(Some(file.id())), Err(SocketFileError::InUse)), "it has another's place now");
+        drop(new);
+        assert_eq!(there(), first, "nothing has changed");
+        assert!(UnixStream::connect(&path).is_ok());
+        let (second, mut kept) = listen(Some(file.id())).unwrap();
+        kept.keep();
+        drop((listener, file));
+        assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
+        UnixStream::connect(&path).unwrap();
+        second.accept().unwrap();
+        drop((second, kept));
+        assert_eq!(fs::read_dir(here.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn a_full_backlog_does_not_hold_up_the_one_who_asks() {
         let here = TempDir::new().unwrap();
         let path = here.path().join("a.sock");
@@ -347,6 +416,6 @@ mod tests {
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&socket, 0).unwrap();
         let _waiting = UnixStream::connect(&path).unwrap();
-        assert!(matches!(listen(&path, None, None, 0o600), Err(SocketFileError::InUse)));
+        assert!(matches!(listen(&path, None, None, 0o600, None), Err(SocketFileError::InUse)));
     }
 }

@@ -55,6 +55,7 @@ impl Unfinished {
 
     fn give_up(&mut self, index: usize) {
         if let Some((peer, handshake)) = self.begun.remove(index) {
+            // names nothing: it is for developers, and the peer is its own endpoint.
             tracing::debug!(?peer, "Handshake given up for a newer one");
             handshake.abort();
         }

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use common::disk::{FileSystem, Loop};
+use common::fused::Fused;
 use common::raw::Raw;
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -113,6 +114,66 @@ fn a_daemon_whose_start_hung_did_not_hear_sigterm() {
     until("a helper looks at it", || threads(running.pid()).iter().any(|name| name == "open"));
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().code(), Some(0));
+}
+
+#[test]
+fn a_host_file_that_hung_kept_the_first_signal_from_being_heard() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let begin = |file: &Path| start(sluice().arg("serve").arg(file));
+    let is_looking = |pid| threads(pid).iter().any(|name| name == "begin");
+    let running = begin(&hung.folder.join("host.toml"));
+    until("a helper looks at it", || is_looking(running.pid()));
+    running.signal(rustix::process::Signal::TERM);
+    assert_eq!(running.end().code(), Some(0));
+    let said = begin(&hung.folder.join("host.toml")).end().failed();
+    assert!(said.contains("hung/host.toml does not answer for 5 s"), "{said}");
+    // The control socket may lie there too.
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", hung.folder.join("control").display());
+    let said = begin(&place.write("control.toml", control)).end().failed();
+    assert!(said.contains("hung/control does not answer for 5 s"), "{said}");
+}
+
+#[test]
+fn a_socket_in_a_folder_that_hung_stopped_all_changes() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let daemon = Daemon::serve(&place, &host(&place));
+    let attaching = start(&mut attach(&place, &place.image("new.img", MIB), &hung.folder.join("new.sock")));
+    until("a helper looks at it", || threads(daemon.pid()).iter().any(|name| name == "open"));
+    others_go_on(&place, 1);
+    let refused = attaching.end().failed();
+    assert!(refused.contains("does not answer for 5 s") && refused.contains("hung/new.sock"), "{refused}");
+    others_go_on(&place, 2);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_disk_that_hung_when_its_loss_was_accepted_stopped_all_changes() {
+    let place = Place::new();
+    let fused = Fused::new(&place, 16);
+    let disk = Loop::new(&fused.disk());
+    let volume = place.volume("lost", "v", &disk.path, "cache = \"buffered\"");
+    let volumes = volume.replace("device = \"disk\"", "device = \"fused\"");
+    let device = format!("[device.fused]\npath = \"{}\"\n", disk.path.display());
+    let daemon = Daemon::serve(&place, &(host(&place) + &device + &volumes));
+    let mut lost = Raw::open(&place.volume_socket("lost", "v"), "lost/v").unwrap();
+    fused.fail_writes();
+    lost.write(0, &noise(1, 4096)).unwrap();
+    assert!(lost.flush().is_err());
+    fused.mend();
+    fused.stop();
+    let accepting = start(&mut verb(&place, &["accept-loss", "lost/v"]));
+    until("a helper asks the disk", || threads(daemon.pid()).iter().any(|name| name == "open"));
+    others_go_on(&place, 1);
+    let refused = accepting.end().failed();
+    let path = disk.path.display();
+    assert!(refused.contains(&format!("{path} does not answer for 5 s")), "{refused}");
+    others_go_on(&place, 2);
+    fused.go_on();
+    ask(&place, &["accept-loss", "lost/v"]).ok();
+    lost.write(0, &noise(2, 4096)).unwrap();
+    assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use common::disk::{FileSystem, Loop};
 use common::raw::{Raw, WRITE};
-use common::{Daemon, MIB, Place, noise, until};
+use common::{Daemon, MIB, Place, noise, start, tool, until};
 use rustix::process::Signal;
 use sluice_client::vhost::{ClientOptions, Request};
 
@@ -105,4 +105,40 @@ fn volumes_whose_disk_hung_kept_the_others_from_starting() {
     guest.perform(0, Request::Read { offset: 0, len: 4096 }).unwrap();
     assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!([]));
     assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_daemon_whose_last_device_had_gone_down_went_on_as_if_it_served() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &(place.device("") + &place.volume("a", "v", &place.image("a.img", MIB), "")));
+    let mut client = open(&place, "a");
+    client.write(0, &noise(1, 4096)).unwrap();
+    // From now on its kernel runs no io_uring and makes none.
+    let calls = "inject=io_uring_enter,io_uring_setup:error=EPERM";
+    let mut strace = tool("strace", "strace");
+    strace.args(["-qq", "-f", "-o", "/dev/null", "-e", calls, "-p"]).arg(daemon.pid().to_string());
+    let tracing = start(&mut strace);
+    until("its threads are traced", || is_traced(daemon.pid()));
+    // Only the device's thread looks at this; it fails at its next turn.
+    let _ = client.send(WRITE, 0, 0, 4096, &noise(2, 4096));
+    let ended = daemon.end();
+    let said = &ended.stderr;
+    assert_eq!(ended.code(), Some(1), "{said}");
+    let lines = ["Ring failed", "Device cannot be started anew", "Device is down: its volumes are not served"];
+    for line in lines {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert!(said.trim_end().ends_with("nothing is served; see the log, and restart the daemon"), "{said}");
+    let accounts = ended.stdout.lines().find(|line| line.contains("\"event\":\"accounts\"")).expect(&ended.stdout);
+    let accounts: serde_json::Value = serde_json::from_str(accounts).unwrap();
+    assert_eq!(accounts["devices"][0]["health"], "down", "{accounts}");
+    assert!(client.is_shown_out());
+    drop(tracing);
+}
+
+/// Whether another process traces all of its threads.
+fn is_traced(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+    tasks.map(status).all(|status| !status.contains("TracerPid:\t0"))
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use common::raw::{READ, Raw, WRITE, greet, header};
 use common::{Daemon, MIB, Place, noise, run, tool, until};
 use rustix::process::Signal;
+use sluice_client::vhost::{Client, ClientOptions, Request};
 
 mod common;
 
@@ -410,10 +411,25 @@ fn a_socket_that_was_freed_and_taken_in_one_reload_was_that_of_another_process()
     let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", "")));
     let [old, new] = ["a", "b"].map(|vm| format!("socket = \"{}\"", place.volume_socket(vm, "v").display()));
     let after = place.device("") + &vm(&place, "b", "").replace(&new, &format!("type = \"vhost-user-blk\", {old}"));
-    let said = daemon.reload(&after);
-    assert!(said.contains("it is freed and taken again in one change"), "{said}");
-    daemon.accept(&place.device(""));
+    let mut before = open(&place, "a");
+    // A change that is refused for another reason gives the socket back.
+    let missing = place.volume("c", "v", &place.file("missing.img"), "");
+    assert!(daemon.reload(&(after.clone() + &missing)).contains("everything stays as it was"));
+    let late = format!(
+        "{after}[device.late]\nbackend = \"null\"\n[device.late.delay]\ntime = \"1ms\"\nlog = \"/nowhere/log\"\n"
+    );
+    assert!(daemon.reload(&late).contains("everything stays as it was"));
+    before.write(0, &noise(1, 4096)).unwrap();
+    open(&place, "a").write(0, &noise(1, 4096)).unwrap();
     daemon.accept(&after);
+    assert!(before.is_shown_out());
+    let mut guest = Client::connect(&place.volume_socket("a", "v"), &ClientOptions::default()).unwrap();
+    guest.perform(0, Request::Read { offset: 0, len: 4096 }).unwrap();
+    // And back: the VM that speaks NBD has it again.
+    daemon.accept(&(place.device("") + &vm(&place, "a", "")));
+    open(&place, "a").write(0, &noise(2, 4096)).unwrap();
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert!(!place.volume_socket("a", "v").exists());
 }
 
 #[test]

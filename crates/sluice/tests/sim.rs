@@ -100,6 +100,42 @@ fn a_run_whose_promises_were_not_kept_ended_well() {
 }
 
 #[test]
+fn a_sweep_whose_promises_were_not_kept_ended_well() {
+    let place = Place::new();
+    let text = SMALL.replace("500 iops", "2000 iops").replace("400 iops", "1500 iops");
+    let text = text.replace("workload = \"closed\"", "workload = { type = \"closed\", outstanding = 32 }");
+    place.write(
+        "s.toml",
+        text + "limit = \"500 iops\"\n[sweep]\nseeds = 2\nvm.a.reservation = [\"100 iops\", \"1500 iops\"]\n",
+    );
+    let table = in_folder(&place, &["sweep", "s.toml", "--out", "swept"]);
+    assert_eq!(table.code(), Some(2), "{}", table.stderr);
+    for part in ["VERDICT", "reservation 1500 iops", "BROKEN in 2 of 2", "limit 500 iops", "kept in 2 of 2"] {
+        assert!(table.stdout.contains(part), "no {part:?} in\n{}", table.stdout);
+    }
+    let sweep: Value = serde_json::from_str(&self::text(&place, "swept/sweep.json")).unwrap();
+    let broken = |point: usize| sweep["points"][point]["vms"][0]["promises"][0]["broken"].as_u64();
+    assert_eq!((broken(0), broken(1)), (Some(0), Some(2)), "{sweep}");
+    let csv = self::text(&place, "swept/sweep.csv");
+    assert!(
+        csv.lines().next().unwrap().ends_with(",promises_broken") && csv.lines().nth(3).unwrap().ends_with(",2"),
+        "{csv}"
+    );
+}
+
+#[test]
+fn what_an_entry_of_the_timeline_does_not_state_looked_as_if_it_were_reset() {
+    let place = Place::new();
+    let text = SMALL.to_owned() + "[[timeline]]\nat = \"2s\"\nchange = \"policy\"\nvm = \"a\"\nlimit = \"450 iops\"\n";
+    let file = place.write("s.toml", text);
+    let said = run(sluice().args(["sim", "run"]).arg(&file)).ok();
+    assert!(said.contains("At 2 s the policy of VM a changed in limit; as before: reservation"), "{said}");
+    let json = json_of(&run(sluice().args(["-o", "json", "sim", "run"]).arg(&file)));
+    let change = serde_json::json!({ "t_s": 2.0, "vm": "a", "changed": ["limit"], "as_before": ["reservation"] });
+    assert_eq!(json["policy_changes"], serde_json::json!([change]));
+}
+
+#[test]
 fn the_division_of_the_paper_comes_out() {
     let result = json_of(&sim(&["run", "scenario-division.toml", "-o", "json"]));
     let iops: Vec<f64> = result["vms"].as_array().unwrap().iter().map(|vm| vm["iops"].as_f64().unwrap()).collect();

@@ -30,6 +30,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("qemu-storage-daemon", "qemu-system-common"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("sfdisk", "fdisk"),
+    ("strace", "strace"),
     ("virsh", "libvirt-clients"),
     ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
 ];

@@ -25,6 +25,12 @@ const PLAIN_READS: &[&str] =
 /// Calls that wait for a duration.
 const SLEEPS: &[&str] = &["sleep", "sleep_ms", "sleep_until", "park_timeout"];
 
+/// Where clients decide how much is logged.
+const DATA_PLANE: &str = "crates/sluice-io/src/";
+const LEVELS: &[&str] = &["error", "warn", "info", "debug"];
+/// Fields by which the log counts lines, see `output/limits.rs`.
+const NAMED: &[&str] = &["vm", "endpoint", "device"];
+
 pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
     let tokens = match Tokens::lex(source.text) {
         Ok(tokens) => tokens,
@@ -43,6 +49,7 @@ pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
         core_repeats,
         plain_reads,
         test_sleeps,
+        log_names,
     ];
     rules.iter().flat_map(|rule| rule(&file)).collect()
 }
@@ -242,6 +249,26 @@ fn plain_reads(file: &File<'_>) -> Vec<Violation> {
         file.source.violation(tokens.line(at), what.to_string())
     };
     (0..tokens.len()).filter(|_| is_shared).filter(plain).map(violation).collect()
+}
+
+/// Lines that say of whom they are count against that one alone; others' lines are lost with those that do not.
+fn log_names(file: &File<'_>) -> Vec<Violation> {
+    let tokens = file.tokens;
+    let is_line = |at: &usize| {
+        LEVELS.iter().any(|level| tokens.is_path(*at, "tracing", level)) && !file.is_test(tokens.line(*at))
+    };
+    let is_named = |at: &usize| {
+        let Some(end) = tokens.group(at + 5, Delimiter::Parenthesis) else { return true };
+        let names = (*at..end).any(|at| tokens.word(at).is_some_and(|word| NAMED.contains(&word)));
+        names || file.comments_at(tokens.line(*at)).any(|comment| comment.starts_with("names nothing:"))
+    };
+    let violation = |at| {
+        let what = "log line of the data plane that names no vm, endpoint or device, by which lines are limited; name \
+                    one, or say `// names nothing: <why>`";
+        file.source.violation(tokens.line(at), what.to_string())
+    };
+    let lines = (0..tokens.len()).filter(|_| file.source.path.starts_with(DATA_PLANE));
+    lines.filter(is_line).filter(|at| !is_named(at)).map(violation).collect()
 }
 
 fn test_sleeps(file: &File<'_>) -> Vec<Violation> {
@@ -460,6 +487,13 @@ struct S { names: HashSet<u8> }
         assert_eq!(lines("crates/x/src/a.rs", &function), [3, 4]);
         let production = format!("#[cfg(not(test))]\n{sleeps}");
         assert_eq!(lines("crates/x/src/a.rs", &production), NONE);
+    }
+
+    #[test]
+    fn a_line_that_named_nobody_was_limited_with_those_of_all() {
+        let text = "fn f() {\n    tracing::warn!(\"silent\");\n    tracing::warn!(endpoint, \"silent\");\n    tracing::info!(\n        vm = v.name,\n        \"it\"\n    );\n    // names nothing: there is one.\n    tracing::error!(%error, \"it\");\n}\n";
+        assert_eq!(lines("crates/sluice-io/src/a.rs", text), [2]);
+        assert_eq!(lines("crates/sluice/src/a.rs", text), NONE);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Whether the reservations of a device's VMs fit into it, and what a refusal says.
 
+use std::sync::Arc;
+
 use sluice_sched::admission::{self, AdmissionError, Currency, Shortfall, Supply};
 use sluice_sched::policy::{Field, Reservation};
 use sluice_sched::{Bytes, Policy};
@@ -10,10 +12,11 @@ use crate::diagnostics::Report;
 use crate::model::Device;
 use crate::policy::Part;
 use crate::source::Place;
+use crate::vm::VmDraft;
 
 /// Checks the reservations of all VMs with a volume on the device.
 pub(super) fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Report) {
-    let uses = |vm: &&crate::vm::VmDraft| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
+    let uses = |vm: &&Arc<VmDraft>| vm.volumes.iter().any(|volume| volume.volume.device == device.device.name);
     let vms = draft.vms.iter().filter(uses).map(|vm| (vm.name.as_str(), &vm.part)).collect::<Vec<_>>();
     check_admission(device, &Room { supply: device.device.supply(), of: String::new() }, &vms, report);
 }

@@ -8,6 +8,7 @@ pub(crate) mod roots;
 mod sharing;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
@@ -21,7 +22,7 @@ use crate::vm::VmDraft;
 pub(crate) struct Draft {
     pub(crate) devices: BTreeMap<String, DeviceDraft>,
     pub(crate) policies: BTreeMap<String, Part>,
-    pub(crate) vms: Vec<VmDraft>,
+    pub(crate) vms: Vec<Arc<VmDraft>>,
     pub(crate) nbd: NbdDraft,
     /// The daemon's own socket.
     pub(crate) control: Option<(Endpoint, Place)>,

@@ -101,6 +101,7 @@ impl Loop {
         self.backend.volumes.insert(Volume {
             name: spec.name,
             vm: index,
+            vm_name: vm.to_owned(),
             id,
             policy: spec.policy,
             export: spec.export,
@@ -158,7 +159,8 @@ impl Loop {
         }
         let mut finished = Vec::new();
         if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
-            tracing::error!(%error, "Gate did not know a volume that was served");
+            let vm = &self.backend.volumes[index].vm_name;
+            tracing::error!(vm, %error, "Gate did not know a volume that was served");
         }
         finished.into_iter().for_each(|over| self.finish(now, over));
         for client in clients {

@@ -16,6 +16,7 @@ impl Backend {
         let volume = &self.volumes[volume];
         let VolumeStore::File { source, .. } = &volume.store else { return };
         tracing::error!(
+            vm = volume.vm_name,
             volume = volume.name,
             source = %source.path().display(),
             "{what}: writes and flushes of every volume on this source fail until `sluice accept-loss`"
@@ -28,6 +29,7 @@ impl Backend {
         let VolumeStore::File { source, .. } = &volume.store else { return };
         source.set_loss(Loss::OfVolume);
         tracing::error!(
+            vm = volume.vm_name,
             volume = volume.name,
             source = %source.path().display(),
             "Forced write failed: writes and flushes of this volume fail until `sluice accept-loss`"

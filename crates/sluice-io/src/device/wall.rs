@@ -134,7 +134,7 @@ fn supervise(
         match end {
             Ok(Ok(())) => {
                 let last = catch_unwind(AssertUnwindSafe(|| state.snapshot())).ok();
-                bury(state, mailbox, helper);
+                bury(device, state, mailbox, helper);
                 return End::Asked(last);
             }
             Ok(Err(error)) => tracing::error!(device, %error, "Ring failed: device is started anew"),
@@ -142,7 +142,7 @@ fn supervise(
         }
         life.set(Health::Restarting);
         let kept = catch_unwind(AssertUnwindSafe(|| Kept::of(&state)));
-        bury(state, mailbox, helper);
+        bury(device, state, mailbox, helper);
         let Ok(kept) = kept else {
             tracing::error!(device, "Device thread cannot tell what it served");
             return End::Down;
@@ -242,20 +242,20 @@ fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: Kept) -> io::Result<(Loop
 }
 
 /// Gives up a loop's memory only when the kernel and the helper have let go of it.
-fn bury(mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: JoinHandle<()>) {
+fn bury(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: JoinHandle<()>) {
     state.shut_all_down();
     let mut events = Vec::new();
     let mut waited = 0;
     while state.backend.ring.in_kernel() > 0 {
         mailbox.ring();
         if let Err(error) = state.backend.ring.turn(Some(Duration::from_secs(1)), &mut events) {
-            tracing::error!(%error, "Ring cannot be emptied: its memory is kept");
+            tracing::error!(device, %error, "Ring cannot be emptied: its memory is kept");
             return;
         }
         events.clear();
         waited += 1;
         if waited % 30 == 0 {
-            tracing::warn!(left = state.backend.ring.in_kernel(), "Waiting for the kernel to finish requests");
+            tracing::warn!(device, left = state.backend.ring.in_kernel(), "Waiting for the kernel to finish requests");
         }
     }
     drop(ManuallyDrop::into_inner(state));

@@ -107,6 +107,8 @@ pub(super) enum Stage {
 pub(super) struct Volume {
     pub(super) name: String,
     pub(super) vm: u32,
+    /// What log lines name.
+    pub(super) vm_name: String,
     pub(super) id: VolumeId,
     pub(super) policy: Policy,
     pub(super) export: Export,

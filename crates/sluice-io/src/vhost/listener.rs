@@ -16,9 +16,9 @@ use super::counts::{Counts, Totals};
 use super::session::{Entry, Over, serve};
 use super::socket::hung_up;
 use crate::limits::{is_for_clients, is_memory_for_clients};
-use crate::listener::{Endpoint, ListenError, listen_unix};
+use crate::listener::{Bound, Endpoint, ListenError};
 use crate::seats::{Row, Seats};
-use crate::socket_file::SocketFile;
+use crate::socket_file::{FileId, SocketFile};
 
 /// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
@@ -35,31 +35,43 @@ pub struct VhostListener {
     entry: watch::Sender<Option<Entry>>,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
-    _file: SocketFile,
+    file: SocketFile,
 }
 
 impl VhostListener {
-    /// Listens; must be called within a tokio runtime. `seats` bounds the connections of the host.
+    /// Accepts VMMs; must be called within a tokio runtime. `seats` bounds the connections of the host.
     ///
     /// # Errors
-    /// [`ListenError`].
+    /// [`ListenError::Io`].
     ///
     /// # Panics
     /// If the endpoint is no Unix socket.
-    pub fn start(endpoint: Endpoint, entry: Option<Entry>, seats: &Arc<Seats>) -> Result<Self, ListenError> {
-        let (socket, file) = listen_unix(&endpoint)?;
+    pub fn start(bound: Bound, entry: Option<Entry>, seats: &Arc<Seats>) -> Result<Self, ListenError> {
+        let endpoint = bound.endpoint().clone();
+        let (socket, file) = bound.into_unix()?;
         let (entry, offered) = watch::channel(entry);
         let counts = Arc::new(Counts::default());
         let door =
             DoorKeeper { endpoint: endpoint.to_string(), offered, seats: seats.row(), counts: Arc::clone(&counts) };
         let task = tokio::spawn(door.accept(socket));
-        Ok(VhostListener { endpoint, entry, counts, task, _file: file })
+        Ok(VhostListener { endpoint, entry, counts, task, file })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The file of its socket.
+    #[must_use]
+    pub fn file(&self) -> FileId {
+        self.file.id()
+    }
+
+    /// Removes the file in whose place its own is.
+    pub fn keep(&mut self) {
+        self.file.keep();
     }
 
     /// Offers this from now on. A VMM that is served goes on if it is the same volume, as a device of the same features; it
@@ -103,7 +115,7 @@ impl Serving {
 
     /// Ends it if it has started no queue in time: it would hold the volume for ever. A VMM that has started one keeps its
     /// place, also while its queues are stopped. The session then finds the end of its connection.
-    fn end_if_late(&self, now: Instant, counts: &Counts) {
+    fn end_if_late(&self, now: Instant, counts: &Counts, endpoint: &str) {
         if counts.queues_started() != self.queues_before {
             return;
         }
@@ -114,7 +126,7 @@ impl Serving {
         if now.duration_since(self.since) >= time
             && let Some(stream) = self.stream.upgrade()
         {
-            tracing::warn!("VMM disconnected for another one: {what} in {} s", time.as_secs());
+            tracing::warn!(endpoint, "VMM disconnected for another one: {what} in {} s", time.as_secs());
             let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
         }
     }
@@ -150,7 +162,7 @@ impl DoorKeeper {
     /// Whether the volume can be served to another VMM; waits for the end of one that has gone.
     async fn is_free(&self, serving: &mut Option<Serving>) -> bool {
         let Some(before) = serving else { return true };
-        before.end_if_late(Instant::now(), &self.counts);
+        before.end_if_late(Instant::now(), &self.counts, &self.endpoint);
         if before.is_alive() {
             self.turn_away("another VMM is served");
             return false;

@@ -36,7 +36,7 @@ pub mod trace;
 
 pub use crate::devices::ssd::States;
 pub use crate::named::written;
-pub use outcome::{Check, CpuOutcome, DeviceOutcome, Outcome, VmOutcome};
+pub use outcome::{Check, CpuOutcome, DeviceOutcome, Outcome, PolicyChange, VmOutcome};
 pub use promises::{Promise, Verdict};
 pub use run::{Requests, RunError, Watch, run};
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use sluice_sched::Phase;
+use sluice_sched::policy::Field;
+use sluice_sched::{Phase, Policy};
 
-use super::Scenario;
 use super::assemble::Part;
 use super::promises::{self, Promise, Run, Verdict};
+use super::{Event, Scenario, VmEvent};
 use crate::checks::{self, Broken};
 use crate::cpu::VcpuId;
 use crate::record::{Record, Window};
@@ -32,6 +33,21 @@ pub struct Outcome {
     pub cpus: Vec<CpuOutcome>,
     /// Whether it can be true.
     pub checks: Vec<Check>,
+    /// What the timeline made of policies.
+    pub policy_changes: Vec<PolicyChange>,
+}
+
+/// A policy that an entry of the timeline changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// From the start of the run.
+    pub at: Duration,
+    /// Whose.
+    pub vm: String,
+    /// What is not as it was before.
+    pub changed: Vec<Field>,
+    /// What it says besides.
+    pub as_before: Vec<Field>,
 }
 
 /// What a VM got.
@@ -157,7 +173,38 @@ pub(super) fn collect(scenario: &Scenario, seed: u64, parts: &[Part]) -> Outcome
         devices: devices(scenario, parts),
         cpus: cpus(parts),
         checks: check(scenario, parts),
+        policy_changes: policy_changes(scenario),
     }
+}
+
+/// Whether two policies say something else in a field.
+fn differ(a: &Policy, b: &Policy, field: Field) -> bool {
+    match field {
+        Field::Reservation => a.reservation != b.reservation,
+        Field::Limit => a.limit != b.limit,
+        Field::Weight => a.weight != b.weight,
+        Field::Burst => a.burst != b.burst,
+        Field::IdleCredit => a.idle_credit != b.idle_credit,
+        Field::Latency => a.latency != b.latency,
+        Field::Class => a.class != b.class,
+        Field::PriorityClass => a.priority_class != b.priority_class,
+        Field::PriorityLevel => a.priority_level != b.priority_level,
+    }
+}
+
+fn policy_changes(scenario: &Scenario) -> Vec<PolicyChange> {
+    let mut policies: Vec<Policy> = scenario.vms.iter().map(|vm| vm.policy).collect();
+    let changes = scenario.timeline.iter().filter_map(|planned| {
+        let Event::Vm(vm, VmEvent::Policy(now)) = planned.event else { return None };
+        let before = std::mem::replace(&mut policies[vm], now);
+        let (changed, as_before): (Vec<Field>, Vec<Field>) =
+            Field::ALL.into_iter().partition(|field| differ(&before, &now, *field));
+        let as_before = as_before.into_iter().filter(|field| now.stated().any(|stated| stated == *field));
+        let at = Duration::from_nanos(planned.at.as_nanos());
+        let vm = scenario.vms[vm].name.clone();
+        Some(PolicyChange { at, vm, changed, as_before: as_before.collect() })
+    });
+    changes.collect()
 }
 
 fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {

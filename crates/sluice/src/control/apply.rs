@@ -9,7 +9,7 @@ use sluice_sched::Bytes;
 
 use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::plane::Plane;
+use crate::plane::{Hearing, Plane};
 
 /// What is in force: the files as they were loaded, and what was changed since.
 pub(crate) struct State {
@@ -38,10 +38,7 @@ pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result
     let mut changes = state.changes.clone();
     let mut grows = None;
     let target = match request.clone() {
-        Request::AcceptLoss { target } => {
-            let target = known(plane, &target)?;
-            return Err(accept_loss(plane, &target));
-        }
+        Request::AcceptLoss { .. } => unreachable!("no part of the host file changes"),
         Request::Attach { target, keys, vm } => attach(plane, &mut changes, &target, keys, vm)?,
         Request::Detach { target } => {
             let target = known(plane, &target)?;
@@ -81,13 +78,22 @@ pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal) -> Re
     Reply { ok: true, code: None, error: None, before, after }
 }
 
-/// No part of the host file changes.
-fn accept_loss(plane: &Plane, target: &Target) -> Reply {
-    let before = describe(plane, target);
-    match plane.accept_loss(target) {
+/// What must be heard before the loss of a VM or volume is accepted.
+pub(crate) fn to_hear(plane: &Plane, target: &str) -> Result<Hearing, Reply> {
+    known(plane, target).map(|target| plane.to_hear(&target))
+}
+
+/// All has been heard; the VM or volume may have left meanwhile.
+pub(crate) fn accept_loss(plane: &Plane, target: &str) -> Reply {
+    let target = match known(plane, target) {
+        Ok(target) => target,
+        Err(reply) => return reply,
+    };
+    let before = describe(plane, &target);
+    match plane.accept_loss(&target) {
         Ok(true) => {
             tracing::warn!(target = %target, "Loss accepted: writes and flushes go on");
-            Reply { ok: true, code: None, error: None, before, after: describe(plane, target) }
+            Reply { ok: true, code: None, error: None, before, after: describe(plane, &target) }
         }
         Ok(false) => {
             let error = format!("No sync of {target} has failed: there is no loss to accept");

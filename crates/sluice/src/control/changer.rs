@@ -2,7 +2,7 @@
 //!
 //! The control thread answers handshakes, VMMs and signals, and must never wait for a disk. So changes are made here, one
 //! after another, and what may take as long as a disk or a file system hangs (reading the host file, looking at paths, opening
-//! volumes) runs on a helper thread for each change. Others go on meanwhile. When the helper is back the change is checked
+//! volumes, making sockets, asking a disk what it has lost) runs on a helper thread for each change. Others go on meanwhile. When the helper is back the change is checked
 //! anew with all that is in force then.
 //!
 //! ```text
@@ -35,7 +35,7 @@ use crate::output::Format;
 use crate::plane::{Found, Needs, Plane, PlaneError, Step, Subject, accounts};
 
 /// How long a helper may look at one path.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
 /// The same at the start, where locks of a dead daemon are waited for.
 const LOOK_MAX_AT_START: Duration = Duration::from_secs(15);
 /// Helpers that may hang; then changes that need one are refused.
@@ -66,7 +66,17 @@ enum Event {
     End(oneshot::Sender<Plane>),
     /// What a helper for this attempt has found.
     Found(u64, Found),
-    Loaded(u64, Result<Files, Diagnostics>),
+    Loaded(u64, Result<Read, Diagnostics>),
+    /// What a disk had to say of a loss.
+    Heard(u64),
+}
+
+/// The files, read again.
+struct Read {
+    files: Files,
+    /// What they say with these changes laid over them.
+    host: Arc<Host>,
+    changes: Changes,
 }
 
 /// The control thread's end.
@@ -156,7 +166,7 @@ enum Kind {
         reply: oneshot::Sender<Reply>,
     },
     /// The files, when they have been read.
-    Reload(Option<Box<Files>>),
+    Reload(Option<Box<Read>>),
     /// Volumes that are out of service are tried again.
     Retry,
 }
@@ -262,6 +272,11 @@ impl Thread {
                     self.loaded(attempt, loaded);
                 }
             }
+            Event::Heard(number) => {
+                if let Some(attempt) = self.remove(number) {
+                    self.heard(attempt);
+                }
+            }
             Event::End(_) => unreachable!("it ends the loop"),
         }
     }
@@ -286,13 +301,30 @@ impl Thread {
                 let (file, changes) = (self.file.clone(), self.state.changes.clone());
                 let job = move |subject: &Subject| {
                     subject.set(&file);
-                    let loaded = sluice_config::load_changed(&file, &changes).map(|(files, _)| files);
-                    Event::Loaded(number, loaded)
+                    let loaded = sluice_config::load_changed(&file, &changes);
+                    let read = |(files, host)| Read { files, host: Arc::new(host), changes };
+                    Event::Loaded(number, loaded.map(read))
                 };
                 self.help(attempt, job);
             }
+            Kind::Change { request: Request::AcceptLoss { ref target }, .. } => {
+                match apply::to_hear(&self.plane, target) {
+                    Ok(hearing) => self.help(attempt, move |subject: &Subject| {
+                        hearing.hear(subject);
+                        Event::Heard(number)
+                    }),
+                    Err(reply) => answer(attempt, reply),
+                }
+            }
             _ => self.go_on(attempt),
         }
+    }
+
+    /// The disk has said what it had to say of a loss: it is accepted.
+    fn heard(&mut self, attempt: Attempt) {
+        let Kind::Change { request: Request::AcceptLoss { target }, .. } = &attempt.kind else { return };
+        let reply = apply::accept_loss(&self.plane, target);
+        answer(attempt, reply);
     }
 
     /// Lets a helper do what may take long.
@@ -344,10 +376,10 @@ impl Thread {
         }
     }
 
-    fn loaded(&mut self, mut attempt: Attempt, loaded: Result<Files, Diagnostics>) {
+    fn loaded(&mut self, mut attempt: Attempt, loaded: Result<Read, Diagnostics>) {
         match loaded {
-            Ok(files) => {
-                attempt.kind = Kind::Reload(Some(Box::new(files)));
+            Ok(read) => {
+                attempt.kind = Kind::Reload(Some(Box::new(read)));
                 self.go_on(attempt);
             }
             Err(diagnostics) => say_wrong(&diagnostics),
@@ -395,9 +427,12 @@ impl Thread {
         match &attempt.kind {
             Kind::Start(host) => Ok(Proposal::of(Arc::clone(host))),
             Kind::Retry => Ok(Proposal::of(Arc::clone(self.plane.host()))),
-            Kind::Reload(files) => {
-                let files = files.as_ref().expect("a file is applied when it has been read");
-                let host = files.changed(&self.state.changes).map_err(Refused::File)?;
+            Kind::Reload(read) => {
+                let read = read.as_ref().expect("a file is applied when it has been read");
+                if read.changes == self.state.changes {
+                    return Ok(Proposal::of(Arc::clone(&read.host)));
+                }
+                let host = read.files.changed(&self.state.changes).map_err(Refused::File)?;
                 Ok(Proposal::of(Arc::new(host)))
             }
             Kind::Change { request, .. } => apply::propose(&self.plane, &self.state, request).map_err(Refused::Reply),
@@ -417,9 +452,10 @@ impl Thread {
                 let reply = apply::accept(&self.plane, &mut self.state, proposal);
                 answer(attempt, reply);
             }
-            Kind::Reload(files) => {
+            Kind::Reload(read) => {
                 self.warn(&proposal.host);
-                self.state.files = *files.expect("a file is applied when it has been read");
+                let read = read.expect("a file is applied when it has been read");
+                let _old = std::mem::replace(&mut self.state.files, read.files);
                 let kept = self.state.changes.len();
                 tracing::info!(changes, kept, "File applied");
             }

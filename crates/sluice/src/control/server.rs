@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_io::listener::{Endpoint, ListenError};
+use sluice_io::listener::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::SocketFile;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -32,11 +32,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, for the daemon's own user alone; what is asked comes out of the channel. Must be called within a
-    /// tokio runtime.
-    pub(crate) fn start(path: &Path) -> Result<(Server, mpsc::Receiver<Asked>), ListenError> {
-        let endpoint = Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 };
-        let (listener, file) = sluice_io::listener::listen_unix(&endpoint)?;
+    /// Makes the socket at `path`, for the daemon's own user alone. May take as long as its file system hangs.
+    pub(crate) fn bind(path: &Path) -> Result<Bound, ListenError> {
+        Bound::bind(Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 }, None)
+    }
+
+    /// Listens; what is asked comes out of the channel. Must be called within a tokio runtime.
+    pub(crate) fn start(bound: Bound) -> Result<(Server, mpsc::Receiver<Asked>), ListenError> {
+        let (listener, file) = bound.into_unix()?;
         let (sender, asked) = mpsc::channel(WAITING_MAX);
         let task = tokio::spawn(accept(listener, sender));
         Ok((Server { task, _file: file }, asked))

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeSpec};
-use sluice_io::listener::Entry;
+use sluice_io::listener::{Entry, Listener};
 use sluice_io::nbd::export::Export;
 use sluice_io::vhost::listener::VhostListener;
 use sluice_io::vhost::session;
@@ -22,11 +22,11 @@ use super::{Changed, Edits, Leaving, Plane, PlaneError, Running, VolumeName, tra
 
 /// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
 const END_MAX: Duration = Duration::from_secs(5);
-/// How long closing the sources of volumes that have gone may take. A file system that hangs closes them later.
+/// How long closing the sources and sockets of volumes that have gone may take. A file system that hangs closes them later.
 const CLOSE_MAX: Duration = Duration::from_millis(200);
 
 pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: Staged) -> Result<usize, PlaneError> {
-    let Staged { devices, volumes, missing, resized, grown, listeners, guests } = staged;
+    let Staged { devices, volumes, missing, resized, grown, mut listeners, mut guests } = staged;
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
     let served = super::without(&host, &missing);
     let edits = edits((&plane.in_service(), &served), vms, &volumes, &resized, &rotational);
@@ -61,6 +61,8 @@ pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: 
     plane.seats.set_max(host.nbd.connections_max);
     plane.missing = missing;
     plane.host = host;
+    listeners.values_mut().for_each(Listener::keep);
+    guests.values_mut().for_each(VhostListener::keep);
     plane.listeners.extend(listeners);
     plane.guests.extend(guests);
     if sockets_changed || !changed.is_empty() {
@@ -115,23 +117,23 @@ fn replace_served(
         changed.insert(name.clone());
         closing.extend(plane.served.insert(name, volume).map(|(store, _)| store));
     }
-    close(closing);
+    close(closing, CLOSE_MAX);
     changed
 }
 
-/// Closes sources elsewhere: the last close of a file on a file system that hangs takes as long as that.
-fn close(stores: Vec<Store>) {
-    if stores.is_empty() {
+/// Closes files elsewhere, and removes those of sockets: on a file system that hangs that takes as long as it hangs.
+pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
+    if gone.is_empty() {
         return;
     }
     let (closed, closing) = std::sync::mpsc::channel();
     let closer = std::thread::Builder::new().name("close".to_owned());
     let started = closer.spawn(move || {
-        drop(stores);
+        drop(gone);
         let _ = closed.send(());
     });
-    if started.is_ok() && closing.recv_timeout(CLOSE_MAX) == Err(RecvTimeoutError::Timeout) {
-        tracing::warn!("Volumes that have gone are still being closed: their file system does not answer");
+    if started.is_ok() && closing.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        tracing::warn!("Volumes or sockets that have gone are still being closed: their file system does not answer");
     }
 }
 
@@ -166,7 +168,7 @@ fn edits(
 
 /// A VM of the other file that has volumes on this device there.
 fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
-    host.vms.get(vm).filter(|vm| is_on(vm, device))
+    host.vms.get(vm).map(|vm| &**vm).filter(|vm| is_on(vm, device))
 }
 
 fn leaving(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<Edit>) {
@@ -203,7 +205,8 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
     // The window is the device's and every VM's on it.
     let all = window != translate::window(before);
     let of_changed = vms.of(new).filter(|_| !all);
-    for (name, vm) in of_changed.chain(new.vms.iter().filter(|_| all)).filter(|(_, vm)| is_on(vm, device)) {
+    let of_all = new.vms.iter().filter(|_| all).map(|(name, vm)| (name, &**vm));
+    for (name, vm) in of_changed.chain(of_all).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
         let staying = vm
             .volumes
@@ -256,7 +259,8 @@ fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     for (name, volume) in volumes(&plane.host).filter(|(_, volume)| volume.export.protocol == Protocol::Nbd) {
         own.entry(name_of(&volume.export.endpoint)).or_default().push((name, volume));
     }
-    plane.listeners.retain(|name, _| own.contains_key(name) || shared.contains(name));
+    let gone = plane.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
+    close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     let entry = |(name, volume): &(VolumeName, &Volume)| {
         let export = plane.served.get(name)?.1.clone();
         let door = plane.devices[&volume.device].device.door();
@@ -276,7 +280,8 @@ fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
 fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     let guests = volumes(&plane.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
     let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
-    plane.guests.retain(|name, _| wanted.contains(name));
+    let gone = plane.guests.extract_if(.., |name, _| !wanted.contains(name));
+    close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     for name in changed {
         let Some(spec) = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };

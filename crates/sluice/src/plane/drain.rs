@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 use sluice_io::device::{Asked, Device, Health, Snapshot};
 use sluice_io::vhost::listener::VhostListener;
 
+use super::commit::close;
+
 /// How long devices may take to say what they have at the disk, before they are told to end.
 const LAST_WORD_MAX: Duration = Duration::from_millis(300);
 /// How long they may take to end.
 const END_MAX: Duration = Duration::from_millis(400);
+/// How long the files of sockets may take to be removed.
+const CLOSE_MAX: Duration = Duration::from_millis(300);
 /// How often their end is looked for.
 const GLANCE: Duration = Duration::from_millis(5);
 
@@ -24,7 +28,7 @@ pub(crate) struct Draining {
     devices: Vec<Device>,
     outstanding: u64,
     /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
-    _guests: Vec<VhostListener>,
+    guests: Vec<VhostListener>,
 }
 
 impl Draining {
@@ -35,7 +39,7 @@ impl Draining {
         let deadline = Instant::now() + LAST_WORD_MAX;
         let now = asked.into_iter().map(|asked| asked.until(deadline));
         let outstanding = now.flat_map(|device| device.vms).map(|vm| u64::from(vm.outstanding)).sum();
-        Draining { devices, outstanding, _guests: guests }
+        Draining { devices, outstanding, guests }
     }
 
     /// Requests that were to be answered when it began.
@@ -74,6 +78,7 @@ impl Draining {
             device.abandon();
             last.push(before);
         }
+        close(self.guests, CLOSE_MAX);
         last
     }
 }

@@ -1,7 +1,6 @@
 //! Why a host file cannot be put into force although it is right in itself.
 
 use std::io;
-use std::path::PathBuf;
 
 use sluice_io::device::EditError;
 use sluice_io::listener::ListenError;
@@ -132,11 +131,6 @@ pub(crate) enum PlaneError {
     /// A socket cannot be made.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A socket that leaves in the same change.
-    #[error(
-        "Socket {0}: it is freed and taken again in one change; remove its old use, reload, and add the new one then"
-    )]
-    SocketMoves(String),
     /// A socket's owner or permissions.
     #[error(
         "Socket {0}: its owner, group and mode cannot change while it is served; remove it, reload, and add it again"
@@ -147,9 +141,6 @@ pub(crate) enum PlaneError {
         "Device {0} is down, its thread has failed too often: restart the daemon, or detach the device's volumes, which is all that it does now"
     )]
     Down(String),
-    /// A disk that hangs is asked what it has lost.
-    #[error("{} does not answer: its disk or file system hangs; nothing was accepted, try again when it answers", .0.display())]
-    NoAnswer(PathBuf),
     /// A device refuses an edit.
     #[error("Device {device}")]
     Edit {

@@ -1,20 +1,27 @@
 //! Writes that a failed sync may have lost: which volumes wait for an operator, and what it means to let them go on.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
 
+use sluice_config::Volume;
 use sluice_config::changes::Target;
 use sluice_io::device::{Edit, Store};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{Loss, Source};
 
-use super::{Plane, PlaneError};
+use super::{Plane, PlaneError, Subject};
 
-/// How long a disk may take to say what it has lost.
-const HEAR_MAX: Duration = Duration::from_secs(5);
+/// Open files that may yet be told of a loss that is being accepted.
+pub(crate) struct Hearing(Vec<Arc<Source>>);
+
+impl Hearing {
+    /// Lets the kernel say it now. May take as long as a disk hangs; `subject` says on what.
+    pub(crate) fn hear(self, subject: &Subject) {
+        for writer in self.0 {
+            subject.set(writer.path());
+            writer.hear_of_loss();
+        }
+    }
+}
 
 fn source(served: &(Store, Export)) -> Option<Arc<Source>> {
     match &served.0 {
@@ -30,42 +37,36 @@ impl Plane {
         source(self.served.get(&(vm.to_owned(), volume.to_owned()))?)?.loss().reason()
     }
 
-    /// Lets writes and flushes of the target's volumes go on where they fail because of what may have been lost. Returns
-    /// whether there was any such volume.
-    pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, PlaneError> {
+    /// The target's volumes whose writes and flushes fail because of what may have been lost.
+    fn lost<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a Volume> {
         let volumes = self.host.vms[&target.vm].volumes.values();
         let named = volumes.filter(|volume| target.volume.as_ref().is_none_or(|name| *name == volume.name));
-        let lost: Vec<_> = named.filter(|volume| self.loss(&target.vm, &volume.name).is_some()).collect();
-        for volume in &lost {
-            self.hear_of_loss(&target.vm, &volume.name)?;
-        }
+        named.filter(|volume| self.loss(&target.vm, &volume.name).is_some())
+    }
+
+    /// Whoever has the file or disk of one of these volumes open, and may yet be told of the loss that is to be accepted. If
+    /// it is that of a volume alone, nobody may: what it would be told is its own.
+    pub(crate) fn to_hear(&self, target: &Target) -> Hearing {
+        let lost = self.lost(target).filter_map(|volume| {
+            let lost = self.served.get(&(target.vm.clone(), volume.name.clone())).and_then(source)?;
+            (lost.loss() == Loss::OfFile).then_some(lost)
+        });
+        let same = lost.flat_map(|lost| {
+            let others = self.served.values().filter_map(source);
+            others.filter(move |other| other.id() == lost.id() && !other.is_read_only())
+        });
+        Hearing(same.collect())
+    }
+
+    /// Lets writes and flushes of the target's volumes go on where they fail because of what may have been lost, when all
+    /// [`Plane::to_hear`] have heard of it. Returns whether there was any such volume.
+    pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, PlaneError> {
+        let lost: Vec<_> = self.lost(target).collect();
         for volume in &lost {
             let (vm, name, device) = (target.vm.clone(), volume.name.clone(), volume.device.clone());
             let accepted = self.devices[&device].device.edit(vec![Edit::AcceptLoss { vm, volume: name }]);
             accepted.map_err(|source| PlaneError::Edit { device, source })?;
         }
         Ok(!lost.is_empty())
-    }
-
-    /// Whoever has the file or disk of this volume open may yet be told of the loss that is being accepted. If it is that of a
-    /// volume alone, nobody may: what he would be told is his own. A disk that hangs is given up after [`HEAR_MAX`].
-    fn hear_of_loss(&self, vm: &str, volume: &str) -> Result<(), PlaneError> {
-        let Some(lost) = self.served.get(&(vm.to_owned(), volume.to_owned())).and_then(source) else { return Ok(()) };
-        if lost.loss() != Loss::OfFile {
-            return Ok(());
-        }
-        let same = self.served.values().filter_map(source).filter(|other| other.id() == lost.id());
-        let writers: Vec<Arc<Source>> = same.filter(|other| !other.is_read_only()).collect();
-        let no_answer = || PlaneError::NoAnswer(PathBuf::from(lost.path()));
-        let (heard, hearing) = channel();
-        let thread = thread::Builder::new().name("loss".to_owned()).spawn(move || {
-            writers.iter().for_each(|writer| writer.hear_of_loss());
-            let _ = heard.send(());
-        });
-        thread.map_err(|_| no_answer())?;
-        match hearing.recv_timeout(HEAR_MAX) {
-            Err(RecvTimeoutError::Timeout) => Err(no_answer()),
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
-        }
     }
 }

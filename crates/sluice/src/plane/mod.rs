@@ -27,11 +27,13 @@ mod drain;
 mod error;
 mod loss;
 mod opening;
+mod sockets;
 mod stage;
 mod translate;
 
 pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
+pub(crate) use loss::Hearing;
 pub(crate) use opening::{Found, Needs, Subject};
 
 /// How long all devices together may take to say what they do.
@@ -208,7 +210,7 @@ impl Plane {
     /// Takes no more clients and no more requests; ends when everything is answered.
     #[must_use]
     pub(crate) fn drain(self) -> Draining {
-        drop(self.listeners);
+        commit::close(self.listeners.into_values().collect(), self.host.daemon.drain_timeout);
         let devices = self.devices.into_values().map(|running| running.device).collect();
         Draining::begin(devices, self.guests.into_values().collect())
     }
@@ -219,7 +221,8 @@ struct Changed(BTreeSet<String>);
 
 impl Changed {
     fn between(old: &Host, new: &Host) -> Changed {
-        let differs = |(name, vm): &(&String, &Vm)| old.vms.get(*name) != Some(vm);
+        let same = |a: &Arc<Vm>, b: &Arc<Vm>| Arc::ptr_eq(a, b) || a == b;
+        let differs = |(name, vm): &(&String, &Arc<Vm>)| !old.vms.get(*name).is_some_and(|old| same(old, vm));
         let changed = new.vms.iter().filter(differs).map(|(name, _)| name);
         let left = old.vms.keys().filter(|name| !new.vms.contains_key(*name));
         Changed(changed.chain(left).cloned().collect())
@@ -227,7 +230,7 @@ impl Changed {
 
     /// Those that a file has.
     fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
-        self.0.iter().filter_map(|name| host.vms.get_key_value(name))
+        self.0.iter().filter_map(|name| host.vms.get_key_value(name)).map(|(name, vm)| (name, &**vm))
     }
 }
 
@@ -239,7 +242,7 @@ fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> 
     let mut rest = host.clone();
     for (vm, volume) in missing {
         if let Some(vm) = rest.vms.get_mut(vm) {
-            vm.volumes.remove(volume);
+            Arc::make_mut(vm).volumes.remove(volume);
         }
     }
     Cow::Owned(rest)

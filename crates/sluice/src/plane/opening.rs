@@ -1,4 +1,4 @@
-//! Looking at paths and opening volumes: what may take as long as a disk or a file system hangs.
+//! Looking at paths, opening volumes, making sockets: what may take as long as a disk or a file system hangs.
 //!
 //! [`needs`] lists what a host file needs beside what is served. The list refers to nothing of the plane, so
 //! [`Needs::meet`] may run on any thread, and be given up. What it found is put into force by the plane, if that still needs
@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Volume};
 use sluice_io::device::Store;
+use sluice_io::listener::{Bound, Endpoint, ListenError};
+use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
-use super::{Changed, Leaving, Plane, PlaneError, VolumeName, stage, translate};
+use super::{Changed, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
 
 /// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
 /// reload does not wait: who holds a lock then is alive.
@@ -58,6 +60,13 @@ struct Resizing {
     extends: bool,
 }
 
+/// A socket that must be made.
+pub(super) struct Socket {
+    pub(super) endpoint: Endpoint,
+    /// One of ours has its place, and leaves with this very change.
+    pub(super) ours: Option<FileId>,
+}
+
 /// What a host file needs that is not there.
 #[derive(Default)]
 pub(crate) struct Needs {
@@ -65,6 +74,7 @@ pub(crate) struct Needs {
     resizings: Vec<Resizing>,
     /// Paths of new devices.
     disks: Vec<(String, PathBuf)>,
+    sockets: Vec<Socket>,
     lock_wait: Duration,
 }
 
@@ -119,6 +129,8 @@ pub(crate) struct Found {
     volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
     resized: BTreeMap<VolumeName, Sized>,
     disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
+    /// By their names.
+    sockets: BTreeMap<String, (Endpoint, Result<Bound, ListenError>)>,
 }
 
 /// What is being looked at, and since when, for whoever waits.
@@ -165,8 +177,17 @@ impl Found {
         self.disks.remove(device).map(|(_, disks)| disks)
     }
 
+    fn has_socket(&self, endpoint: &Endpoint) -> bool {
+        self.sockets.get(&endpoint.to_string()).is_some_and(|(of, _)| of == endpoint)
+    }
+
+    pub(super) fn take_socket(&mut self, name: &str) -> Option<Result<Bound, ListenError>> {
+        self.sockets.remove(name).map(|(_, bound)| bound)
+    }
+
     /// Adds what was found later.
     pub(crate) fn add(&mut self, later: Found) {
+        self.sockets.extend(later.sockets);
         self.volumes.extend(later.volumes);
         self.resized.extend(later.resized);
         self.disks.extend(later.disks);
@@ -190,6 +211,7 @@ pub(super) fn needs(
             needs.disks.push((name.clone(), path.clone()));
         }
     }
+    needs.sockets = sockets::needed(plane, host, changed)?;
     let mut served = None;
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
@@ -276,6 +298,7 @@ impl Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
         self.resizings.retain(|resizing| !found.has_resized(resizing));
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
+        self.sockets.retain(|socket| !found.has_socket(&socket.endpoint));
         self
     }
 
@@ -294,10 +317,16 @@ impl Needs {
             };
             found.has_volume(&opening.name, &opening.volume) && found.volumes.get(&opening.name).is_some_and(is_fatal)
         };
+        let not_bound = |socket: &Socket| {
+            let bound = found.sockets.get(&socket.endpoint.to_string());
+            bound.is_some_and(|(of, bound)| *of == socket.endpoint && bound.is_err())
+        };
         let all = self.disks.iter().all(|(device, path)| found.has_disk(device, path))
             && self.resizings.iter().all(|resizing| found.has_resized(resizing))
+            && self.sockets.iter().all(|socket| found.has_socket(&socket.endpoint))
             && self.volumes.iter().all(|opening| found.has_volume(&opening.name, &opening.volume));
-        let some_failed = self.disks.iter().any(no_disk)
+        let some_failed = self.sockets.iter().any(not_bound)
+            || self.disks.iter().any(no_disk)
             || self.resizings.iter().any(not_resized)
             || self.volumes.iter().any(refused);
         all || some_failed
@@ -330,6 +359,15 @@ impl Needs {
             let opened = opening.open(until.saturating_duration_since(Instant::now()), subject);
             let failed = opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error));
             found.volumes.insert(opening.name, (opening.volume, opened));
+            if failed {
+                return found;
+            }
+        }
+        for Socket { endpoint, ours } in self.sockets {
+            subject.set(Path::new(&endpoint.to_string()));
+            let bound = Bound::bind(endpoint.clone(), ours);
+            let failed = bound.is_err();
+            found.sockets.insert(endpoint.to_string(), (endpoint, bound));
             if failed {
                 break;
             }

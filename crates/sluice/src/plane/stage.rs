@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_config::{Endpoint, Host, Protocol, Volume};
+use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, Store};
-use sluice_io::listener::{Catalogue, ListenError, Listener};
+use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::source::DiskSet;
 use sluice_io::vhost::listener::VhostListener;
 
 use super::opening::{Found, Needs, Opened, Opening, Resized};
-use super::{Changed, Plane, PlaneError, Running, VolumeName, translate};
+use super::{Changed, Plane, PlaneError, Running, VolumeName, sockets, translate};
 
 /// What is ready to be put into force.
 pub(super) struct Staged {
@@ -43,8 +43,8 @@ pub(super) fn stage(
     let resized = resize_volumes(plane, (old, host), changed, found, &mut grown)?;
     let mut missing = BTreeSet::new();
     let volumes = open_volumes(plane, (old, host), changed, (&devices, needs), found, &mut missing)?;
-    let listeners = listen(plane, host, changed)?;
-    let guests = listen_to_guests(plane, host, changed)?;
+    let listeners = sockets::listen(plane, host, changed, found)?;
+    let guests = sockets::listen_to_guests(plane, host, changed, found)?;
     Ok(Staged { devices, volumes, missing, resized, grown, listeners, guests })
 }
 
@@ -202,79 +202,4 @@ fn store(vm: &str, volume: &Volume, running: &Running, opened: Opened) -> Result
         });
     }
     Ok(Store::File { source: Arc::new(source), extents })
-}
-
-fn listen_to_guests(
-    plane: &Plane,
-    host: &Host,
-    changed: &Changed,
-) -> Result<BTreeMap<String, VhostListener>, PlaneError> {
-    let mut listeners = BTreeMap::new();
-    for endpoint in new_endpoints(plane, host, changed, |volume| volume.export.protocol != Protocol::Nbd) {
-        let endpoint = translate::endpoint(endpoint);
-        let name = endpoint.to_string();
-        match plane.guests.get(&name) {
-            Some(known) if *known.endpoint() == endpoint => {}
-            Some(_) => return Err(PlaneError::EndpointChanged(name)),
-            None => {
-                let started = VhostListener::start(endpoint, None, &plane.seats);
-                listeners.insert(name, started.map_err(|error| refused_socket(plane, error))?);
-            }
-        }
-    }
-    Ok(listeners)
-}
-
-/// A socket in use may be one of our own that leaves with this very change.
-fn refused_socket(plane: &Plane, error: ListenError) -> PlaneError {
-    match &error {
-        ListenError::InUse(name) if plane.listeners.contains_key(name) || plane.guests.contains_key(name) => {
-            PlaneError::SocketMoves(name.clone())
-        }
-        _ => error.into(),
-    }
-}
-
-fn listen(plane: &Plane, host: &Host, changed: &Changed) -> Result<BTreeMap<String, Listener>, PlaneError> {
-    let mut listeners = BTreeMap::new();
-    let own = new_endpoints(plane, host, changed, |volume| volume.export.protocol == Protocol::Nbd);
-    for endpoint in own.chain(&host.nbd.endpoints) {
-        let endpoint = translate::endpoint(endpoint);
-        let name = endpoint.to_string();
-        match plane.listeners.get(&name) {
-            Some(known) if *known.endpoint() == endpoint => {}
-            Some(_) => return Err(PlaneError::EndpointChanged(name)),
-            None if listeners.contains_key(&name) => {}
-            None => {
-                let started = Listener::start(endpoint, Catalogue::default(), &plane.seats);
-                listeners.insert(name, started.map_err(|error| refused_socket(plane, error))?);
-            }
-        }
-    }
-    Ok(listeners)
-}
-
-/// The endpoints of volumes that did not have them before.
-fn new_endpoints<'a>(
-    plane: &'a Plane,
-    host: &'a Host,
-    changed: &'a Changed,
-    of: impl Fn(&Volume) -> bool,
-) -> impl Iterator<Item = &'a Endpoint> {
-    let volumes = changed.of(host).flat_map(|(vm, spec)| {
-        let before = plane.host.vms.get(vm);
-        spec.volumes.iter().map(move |(name, volume)| (before.and_then(|vm| vm.volumes.get(name)), volume))
-    });
-    let same = |before: Option<&Volume>, volume: &Volume| {
-        before.is_some_and(|before| {
-            before.export.endpoint == volume.export.endpoint && is_guest(before) == is_guest(volume)
-        })
-    };
-    volumes
-        .filter(move |(before, volume)| of(volume) && !same(*before, volume))
-        .map(|(_, volume)| &volume.export.endpoint)
-}
-
-fn is_guest(volume: &Volume) -> bool {
-    volume.export.protocol != Protocol::Nbd
 }

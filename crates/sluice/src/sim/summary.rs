@@ -1,7 +1,8 @@
 //! What a run is printed as: a stable object for programs, a table for people.
 
 use serde::Serialize;
-use sluice_sim::scenario::{Outcome, Promise, Verdict, VmOutcome};
+use sluice_sched::policy::Field;
+use sluice_sim::scenario::{Outcome, PolicyChange, Promise, Verdict, VmOutcome};
 
 use crate::output;
 
@@ -21,6 +22,17 @@ pub(crate) struct Summary<'a> {
     devices: Vec<Device<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cpus: Vec<Cpu<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    policy_changes: Vec<Change<'a>>,
+}
+
+/// A policy that changed in the run: names of its fields.
+#[derive(Serialize)]
+struct Change<'a> {
+    t_s: f64,
+    vm: &'a str,
+    changed: Vec<&'static str>,
+    as_before: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -123,8 +135,29 @@ impl<'a> Summary<'a> {
                 .map(|device| Device { device: &device.name, node: device.node, busy_ratio: device.busy })
                 .collect(),
             cpus: outcome.cpus.iter().map(|cpu| Cpu { of: &cpu.of, busy_ratio: cpu.busy }).collect(),
+            policy_changes: outcome.policy_changes.iter().map(change).collect(),
         }
     }
+}
+
+fn change(change: &PolicyChange) -> Change<'_> {
+    let names = |fields: &[Field]| fields.iter().map(|field| field.name()).collect();
+    let (changed, as_before) = (names(&change.changed), names(&change.as_before));
+    Change { t_s: change.at.as_secs_f64(), vm: &change.vm, changed, as_before }
+}
+
+/// What a timeline made of policies. What an entry does not state stays, and must not look as if it were reset.
+fn changes(outcome: &Outcome) -> String {
+    let line = |of: &PolicyChange| {
+        let names = |fields: &[Field]| fields.iter().map(|field| field.name()).collect::<Vec<_>>().join(", ");
+        let changed = if of.changed.is_empty() { "nothing".to_owned() } else { names(&of.changed) };
+        let before = match of.as_before.is_empty() {
+            true => String::new(),
+            false => format!("; as before: {}", names(&of.as_before)),
+        };
+        format!("\nAt {} s the policy of VM {} changed in {changed}{before}", of.at.as_secs_f64(), of.vm)
+    };
+    outcome.policy_changes.iter().map(line).collect()
 }
 
 fn micros(time: std::time::Duration) -> f64 {
@@ -162,14 +195,25 @@ fn vm(vm: &VmOutcome) -> Vm<'_> {
     }
 }
 
+/// How a promise may have ended, as [`verdict`] has it.
+pub(crate) const VERDICTS: [&str; 4] = ["kept", "broken", "not-given", "not-judged"];
+
+/// How a promise ended, for programs.
+pub(crate) fn verdict(promise: &Promise) -> &'static str {
+    match promise.verdict {
+        Verdict::Kept => VERDICTS[0],
+        Verdict::Broken { .. } => VERDICTS[1],
+        Verdict::NotGiven => VERDICTS[2],
+        Verdict::NotJudged => VERDICTS[3],
+    }
+}
+
 fn promised(promise: &Promise) -> Promised<'_> {
-    let (verdict, measured, expected) = match promise.verdict {
-        Verdict::Kept => ("kept", None, None),
-        Verdict::Broken { measured, expected } => ("broken", Some(measured), Some(expected)),
-        Verdict::NotGiven => ("not-given", None, None),
-        Verdict::NotJudged => ("not-judged", None, None),
+    let (measured, expected) = match promise.verdict {
+        Verdict::Broken { measured, expected } => (Some(measured), Some(expected)),
+        _ => (None, None),
     };
-    Promised { promise: &promise.text, verdict, measured, expected }
+    Promised { promise: &promise.text, verdict: verdict(promise), measured, expected }
 }
 
 fn series<'a>(outcome: &'a Outcome, vm: &'a VmOutcome) -> impl Iterator<Item = Moment<'a>> {
@@ -223,7 +267,8 @@ pub(crate) fn table(outcome: &Outcome) -> String {
     let dropped = outcome.vms.iter().filter(|vm| vm.dropped > 0);
     let dropped = dropped.map(|vm| format!("{} of VM {} dropped", vm.dropped, vm.name));
     let busy: Vec<String> = busy.chain(cpus).chain(dropped).collect();
-    format!("{table}\n\nMeasured {measured} s, seed {}; {}; {checks}{promises}", outcome.seed, busy.join(", "))
+    let (busy, changes) = (busy.join(", "), changes(outcome));
+    format!("{table}\n\nMeasured {measured} s, seed {}; {busy}; {checks}{promises}{changes}", outcome.seed)
 }
 
 /// Something of each promise of a VM, a line for each.

@@ -17,7 +17,7 @@ use sluice_sim::statistics::Mean;
 
 use super::folder::{self, UNFINISHED, cannot, remove_left_over, say_refused, write_whole};
 use super::report;
-use super::summary::{VERSION, latency_us};
+use super::summary::{VERDICTS, VERSION, latency_us, verdict};
 use crate::failure::Failure;
 use crate::program;
 use crate::progress::Progress;
@@ -56,6 +56,14 @@ struct VmRun {
     latency_us_mean: Option<f64>,
     latency_us_p50: Option<f64>,
     latency_us_p99: Option<f64>,
+    promises: Vec<Promised>,
+}
+
+/// Something that a VM was promised, and the verdict as `sim run` prints it for programs.
+#[derive(Debug, Serialize, Deserialize)]
+struct Promised {
+    promise: String,
+    verdict: String,
 }
 
 /// What is to be done.
@@ -176,7 +184,23 @@ fn means(runs: &[Run], vm: usize) -> Value {
         let of = json!({ "mean": middle, "half_interval_95": half, "runs": values.len() });
         means.insert(name.to_owned(), of);
     }
+    means.insert("promises".to_owned(), verdicts(runs, vm));
     Value::Object(means)
+}
+
+/// Of each promise of a VM, in how many runs it ended how.
+fn verdicts(runs: &[Run], vm: usize) -> Value {
+    let of = |(number, first): (usize, &Promised)| {
+        let count = |verdict: &str| {
+            let ended = |run: &&Run| run.vms[vm].promises.get(number).is_some_and(|of| of.verdict == verdict);
+            runs.iter().filter(ended).count()
+        };
+        let counts = VERDICTS.map(|verdict| (verdict.replace('-', "_"), count(verdict)));
+        let mut of: serde_json::Map<String, Value> = counts.into_iter().map(|(name, n)| (name, json!(n))).collect();
+        of.insert("promise".to_owned(), json!(first.promise));
+        Value::Object(of)
+    };
+    runs[0].vms[vm].promises.iter().enumerate().map(of).collect()
 }
 
 /// Does tasks on threads; ends early when one fails.
@@ -228,6 +252,11 @@ fn keep(task: &Task<'_>, outcome: &Outcome) -> Told {
         latency_us_mean: latency_us(vm, vm.mean),
         latency_us_p50: latency_us(vm, vm.percentile(50.0)),
         latency_us_p99: latency_us(vm, vm.percentile(99.0)),
+        promises: vm
+            .promises
+            .iter()
+            .map(|of| Promised { promise: of.text.clone(), verdict: verdict(of).to_owned() })
+            .collect(),
     });
     let broken = outcome.broken().map(|(check, what)| format!("seed {}: {check}: {what}", outcome.seed));
     let (program, seed) = (task.program.to_owned(), outcome.seed);
@@ -253,6 +282,7 @@ fn csv(sweep: &Value) -> String {
     for (name, _) in MEASURES {
         header.extend([name.to_owned(), format!("{name}_half_interval_95")]);
     }
+    header.push("promises_broken".to_owned());
     let mut text = header.join(",") + "\n";
     for point in points {
         for vm in point["vms"].as_array().into_iter().flatten() {
@@ -261,6 +291,8 @@ fn csv(sweep: &Value) -> String {
             for (name, _) in MEASURES {
                 cells.extend([cell(&vm[name]["mean"]), cell(&vm[name]["half_interval_95"])]);
             }
+            let promises = vm["promises"].as_array().into_iter().flatten();
+            cells.push(promises.filter_map(|promise| promise["broken"].as_u64()).sum::<u64>().to_string());
             text.push_str(&(cells.join(",") + "\n"));
         }
     }

@@ -47,7 +47,7 @@ impl Check {
 }
 
 fn promised(host: &Host, device: &Device) -> Promised {
-    let here = |vm: &&sluice_config::Vm| vm.volumes.values().any(|volume| volume.device == device.name);
+    let here = |vm: &&std::sync::Arc<sluice_config::Vm>| vm.volumes.values().any(|volume| volume.device == device.name);
     let volumes = host.vms.values().flat_map(|vm| vm.volumes.values());
     let reservations = || host.vms.values().filter(here).map(|vm| vm.policy.reservation);
     let supply = device.supply();

@@ -4,20 +4,23 @@
 //! is answered, then the daemon ends. SIGUSR1 prints the accounts of every VM.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::thread;
 use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use sluice_config::Host;
 use sluice_config::changes::Changes;
+use sluice_config::{Files, Host};
+use sluice_io::listener::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use crate::control::changer::{Changer, News};
+use crate::control::changer::{Changer, LOOK_MAX, News};
 use crate::control::server::{Asked, Server};
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::plane::{Plane, accounts};
+use crate::plane::{Plane, Subject, accounts};
 
 /// Serve the virtual disks of a host file.
 ///
@@ -42,7 +45,7 @@ impl Serve {
 
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
-        let (files, host) = sluice_config::load_changed(&self.file, &Changes::default()).map_err(Failure::Config)?;
+        let Some(Begun { files, host, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
         host.warnings.iter().for_each(crate::output::say);
         if let Some(descriptors) = sluice_io::limits::raise_descriptors()
             && descriptors < u64::from(host.nbd.connections_max)
@@ -50,7 +53,7 @@ impl Serve {
             let wanted = host.nbd.connections_max;
             tracing::warn!(descriptors, wanted, "Fewer descriptors than connections are allowed; raise LimitNOFILE");
         }
-        let (_control, mut asked) = listen(host.daemon.control.as_deref())?;
+        let (_control, mut asked) = listen(control)?;
         let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(&host));
         let runtime = tokio::runtime::Handle::current();
         let (changer, mut news) = Changer::start(self.file, (files, host), format, runtime)?;
@@ -123,11 +126,59 @@ impl Ready {
     }
 }
 
+/// What is there before anything is served.
+struct Begun {
+    files: Files,
+    host: Host,
+    control: Option<Bound>,
+}
+
+impl Begun {
+    /// Reads the file and makes the control socket; `subject` says what it looks at.
+    fn of(file: &Path, subject: &Subject) -> Result<Begun, Failure> {
+        subject.set(file);
+        let (files, host) = sluice_config::load_changed(file, &Changes::default()).map_err(Failure::Config)?;
+        let bind = |path: &PathBuf| {
+            subject.set(path);
+            Server::bind(path)
+        };
+        let control = host.daemon.control.as_ref().map(bind).transpose()?;
+        Ok(Begun { files, host, control })
+    }
+}
+
+/// Begins on a thread of its own, for a file system that hangs would keep this one from hearing signals. Nothing if the
+/// daemon is told to end meanwhile.
+async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
+    let (reply, begun) = oneshot::channel();
+    let subject = Subject::new();
+    let (file, own) = (file.to_owned(), subject.clone());
+    thread::Builder::new().name("begin".to_owned()).spawn(move || {
+        let _ = reply.send(Begun::of(&file, &own));
+    })?;
+    let mut begun = pin!(begun);
+    loop {
+        let (path, since) = subject.now();
+        tokio::select! {
+            begun = &mut begun => return begun.expect("it answers, or panics").map(Some),
+            () = tokio::time::sleep_until((since + LOOK_MAX).into()) => {
+                if subject.now().1 == since {
+                    let (path, seconds) = (path.display(), LOOK_MAX.as_secs());
+                    let error = format!("{path} does not answer for {seconds} s: its disk or file system hangs");
+                    return Err(Failure::Run(error.into()));
+                }
+            }
+            _ = signals.terminate.recv() => return Ok(None),
+            _ = signals.interrupt.recv() => return Ok(None),
+        }
+    }
+}
+
 /// The control socket, and a channel out of which never comes anything if there is none.
-fn listen(path: Option<&Path>) -> Result<(Option<Server>, mpsc::Receiver<Asked>), Failure> {
-    match path {
-        Some(path) => {
-            let (server, asked) = Server::start(path)?;
+fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>), Failure> {
+    match bound {
+        Some(bound) => {
+            let (server, asked) = Server::start(bound)?;
             Ok((Some(server), asked))
         }
         None => Ok((None, mpsc::channel(1).1)),

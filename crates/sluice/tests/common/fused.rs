@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
+
 use super::{Place, Running, run, start, tool, until};
 
 /// A mounted file system with one file in it, `disk`.
@@ -9,7 +11,7 @@ pub(crate) struct Fused {
     folder: PathBuf,
     log: PathBuf,
     failing: PathBuf,
-    _server: Running,
+    server: Running,
 }
 
 impl Fused {
@@ -24,7 +26,7 @@ impl Fused {
         command.args(["error-pwrite=EIO", "error-pwrite-rate=1"]).arg(format!("error-file={}", failing.display()));
         let server = start(&mut command);
         until("it is mounted", || pid.exists());
-        Fused { folder, log, failing, _server: server }
+        Fused { folder, log, failing, server }
     }
 
     /// The file.
@@ -47,6 +49,16 @@ impl Fused {
         std::fs::remove_file(&self.failing).unwrap();
     }
 
+    /// Answers nothing from now on.
+    pub(crate) fn stop(&self) {
+        self.server.signal(Signal::STOP);
+    }
+
+    /// Answers again.
+    pub(crate) fn go_on(&self) {
+        self.server.signal(Signal::CONT);
+    }
+
     /// Writes that have ended, and those of them that a flush behind their end has made durable.
     pub(crate) fn written_and_flushed(&self) -> (usize, usize) {
         let log = std::fs::read_to_string(&self.log).unwrap();
@@ -66,6 +78,7 @@ impl Fused {
 
 impl Drop for Fused {
     fn drop(&mut self) {
+        self.go_on();
         let _ = run(tool("umount", "mount").arg("--lazy").arg(&self.folder));
     }
 }

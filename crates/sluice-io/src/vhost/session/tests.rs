@@ -24,7 +24,7 @@ use vm_memory::ByteValued;
 use super::*;
 use crate::delay::{DelaySpec, ServiceTime};
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
-use crate::listener::Endpoint;
+use crate::listener::{Bound, Endpoint};
 use crate::nbd::export::sample;
 use crate::seats::Seats;
 use crate::source::{Source, SourceSpec};
@@ -134,7 +134,8 @@ fn listen(
     let control = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
-            let listener = Arc::new(VhostListener::start(endpoint, Some(entry), &seats).unwrap());
+            let listener =
+                Arc::new(VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &seats).unwrap());
             started.send(Arc::clone(&listener)).unwrap();
             let _ = stopped.await;
         });

@@ -19,6 +19,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::scenario::cpus::Host;
 use crate::scenario::models::Derived;
@@ -116,7 +117,7 @@ pub fn schema() -> serde_json::Value {
 pub fn load_scenario(path: &Path) -> Result<ScenarioFile, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_file(path, &mut sources, &report);
-    check(&tree, path.parent().unwrap_or(Path::new("")), report, &sources)
+    check(&Arc::new(tree), path.parent().unwrap_or(Path::new("")), report, &sources)
 }
 
 /// Reads one text as a scenario file in `folder`; `name` is what findings call it.
@@ -126,10 +127,10 @@ pub fn load_scenario(path: &Path) -> Result<ScenarioFile, Diagnostics> {
 pub fn parse_scenario(name: &str, text: &str, folder: &Path) -> Result<ScenarioFile, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
-    check(&tree, folder, report, &sources)
+    check(&Arc::new(tree), folder, report, &sources)
 }
 
-fn check(tree: &Table, folder: &Path, report: Report, sources: &Sources) -> Result<ScenarioFile, Diagnostics> {
+fn check(tree: &Arc<Table>, folder: &Path, report: Report, sources: &Sources) -> Result<ScenarioFile, Diagnostics> {
     let scans = trace::Scans::default();
     let base = read(tree, folder, &scans, &report);
     let plan = sweep::read(&Reader::root(&report, "Scenario file", &fields::SCENARIO, tree), &fields::SWEEP);
@@ -145,10 +146,16 @@ fn check(tree: &Table, folder: &Path, report: Report, sources: &Sources) -> Resu
     }
 }
 
-fn read_points(tree: &Table, folder: &Path, scans: &trace::Scans, plan: sweep::Plan, report: &Report) -> Option<Sweep> {
+fn read_points(
+    tree: &Arc<Table>,
+    folder: &Path,
+    scans: &trace::Scans,
+    plan: sweep::Plan,
+    report: &Report,
+) -> Option<Sweep> {
     let mut points = Vec::new();
     for settings in plan.points {
-        let mut tree = tree.clone();
+        let mut tree = Table::clone(tree);
         for setting in &settings {
             let path: Vec<&str> = setting.path.iter().map(String::as_str).collect();
             if !tree.put(&path, setting.node.clone()) {
@@ -159,7 +166,7 @@ fn read_points(tree: &Table, folder: &Path, scans: &trace::Scans, plan: sweep::P
             }
         }
         let values = settings.iter().map(|setting| (setting.path.join("."), setting.node.value.to_json())).collect();
-        points.push(Point { values, loaded: read(&tree, folder, scans, report)? });
+        points.push(Point { values, loaded: read(&Arc::new(tree), folder, scans, report)? });
     }
     Some(Sweep { seeds: plan.seeds, points })
 }
@@ -175,7 +182,7 @@ struct Draft {
 }
 
 /// One scenario; nothing if something in it is wrong.
-fn read(tree: &Table, folder: &Path, scans: &trace::Scans, report: &Report) -> Option<Loaded> {
+fn read(tree: &Arc<Table>, folder: &Path, scans: &trace::Scans, report: &Report) -> Option<Loaded> {
     let before = report.errors();
     let root = Reader::root(report, "Scenario file", &fields::SCENARIO, tree);
     let draft = read_tables(&root, folder, scans)?;

@@ -16,6 +16,7 @@ use crate::sim::sweep::Plan;
 ///
 /// Uses all cores; the results do not depend on their number. Finished runs are kept in the folder, so an interrupted sweep
 /// can be resumed. Without a sweep table the scenario runs with ten seeds.
+/// The exit code is 2 if a guarantee was not kept in one of the runs.
 #[derive(Args)]
 pub(crate) struct Sweep {
     /// Scenario file.
@@ -51,7 +52,8 @@ impl Sweep {
                 output::line(&format!("\n{}", out.join("report.html").display()));
             }
         }
-        broken(&sweep)
+        broken(&sweep)?;
+        if is_kept(&sweep) { Ok(()) } else { Err(Failure::NotKept) }
     }
 }
 
@@ -60,16 +62,43 @@ fn points(sweep: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn print_table(sweep: &Value) {
-    let mut table = output::table(&["POINT", "VM", "IOPS", "MEAN [us]", "P99 [us]"]);
+    let mut table = output::table(&["POINT", "VM", "IOPS", "MEAN [us]", "P99 [us]", "PROMISE", "VERDICT"]);
     for point in points(sweep) {
         for vm in point["vms"].as_array().into_iter().flatten() {
             let name = vm["vm"].as_str().unwrap_or_default().to_owned();
             let cells = ["iops", "latency_us_mean", "latency_us_p99"].map(|what| mean(&vm[what]));
-            table.add_row([values(&point["values"]), name].into_iter().chain(cells));
+            let promises =
+                [each(vm, |promise| promise["promise"].as_str().unwrap_or_default().to_owned()), each(vm, verdict)];
+            table.add_row([values(&point["values"]), name].into_iter().chain(cells).chain(promises));
         }
     }
     output::line(&table.to_string());
     output::line(&format!("\n{} runs of each; means with 95 % intervals", sweep["seeds"]));
+}
+
+fn promises(vm: &Value) -> impl Iterator<Item = &Value> {
+    vm["promises"].as_array().into_iter().flatten()
+}
+
+/// Something of each promise of a VM, a line for each.
+fn each(vm: &Value, what: impl Fn(&Value) -> String) -> String {
+    let lines: Vec<String> = promises(vm).map(what).collect();
+    if lines.is_empty() { "-".to_owned() } else { lines.join("\n") }
+}
+
+/// How a promise ended, in how many runs.
+fn verdict(promise: &Value) -> String {
+    let ended = [("BROKEN", "broken"), ("kept", "kept"), ("not given", "not_given"), ("not judged", "not_judged")];
+    let counted = ended.map(|(words, key)| (words, promise[key].as_u64().unwrap_or(0)));
+    let runs: u64 = counted.iter().map(|(_, count)| count).sum();
+    let there = counted.iter().filter(|(_, count)| *count > 0);
+    there.map(|(words, count)| format!("{words} in {count} of {runs}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether every promise was kept in every run, as far as that is judged.
+fn is_kept(sweep: &Value) -> bool {
+    let vms = points(sweep).flat_map(|point| point["vms"].as_array().into_iter().flatten());
+    vms.flat_map(promises).all(|promise| promise["broken"] == 0)
 }
 
 /// Returns an error if a run violates an invariant.

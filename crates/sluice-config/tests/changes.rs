@@ -1,0 +1,40 @@
+//! Changes at run time, laid over a host file.
+
+use std::sync::Arc;
+
+use sluice_config::changes::Changes;
+use sluice_config::load_changed;
+
+#[test]
+fn a_change_read_the_tables_of_all_vms_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("host.toml");
+    // What is said of `warned` is said of its table alone.
+    let text = "[device.d]\nbackend = \"null\"\n[policy.p]\nweight = 300\n".to_owned()
+        + &vm("a", "policy = \"p\"", "")
+        + &vm("b", "", "")
+        + &vm("warned", "", "source = \"/not/used\"\n");
+    std::fs::write(&file, text).unwrap();
+    let (files, before) = load_changed(&file, &Changes::default()).unwrap();
+    let mut changes = Changes::default();
+    changes.set("b".parse().unwrap(), "weight = 7".parse().unwrap());
+    changes.set("c/v".parse().unwrap(), new_volume("c"));
+    let after = files.changed(&changes).unwrap();
+    assert_eq!(after.vms.keys().collect::<Vec<_>>(), ["a", "b", "c", "warned"]);
+    assert!(Arc::ptr_eq(&before.vms["a"], &after.vms["a"]), "nothing of it has changed");
+    assert_eq!(after.vms["b"].policy.weight.map(|weight| weight.as_f64()), Some(7.0));
+    assert_eq!(before.vms["warned"], after.vms["warned"]);
+    assert_eq!((before.warnings.len(), &before.warnings), (1, &after.warnings), "it is said each time");
+    changes.set("c/v".parse().unwrap(), "export.socket = \"/run/a\"".parse().unwrap());
+    let refused = files.changed(&changes).unwrap_err();
+    assert!(refused.to_string().contains("/run/a is taken by Volume a/v"), "{refused}");
+}
+
+fn vm(name: &str, keys: &str, of_volume: &str) -> String {
+    let volume = format!("device = \"d\"\nsize = \"1MiB\"\nexport = {{ socket = \"/run/{name}\" }}\n");
+    format!("[vm.{name}]\n{keys}\n[vm.{name}.volume.v]\n{volume}{of_volume}")
+}
+
+fn new_volume(name: &str) -> toml::Table {
+    format!("device = \"d\"\nsize = \"1MiB\"\nexport.socket = \"/run/{name}\"").parse().unwrap()
+}
