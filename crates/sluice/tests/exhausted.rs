@@ -8,9 +8,9 @@ use std::time::Duration;
 use common::raw::{Raw, WRITE, header};
 use common::{Daemon, MIB, Place, noise, run, sluice, until};
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_io::vhost::client::memory::{Memory, PAGE};
-use sluice_io::vhost::client::session::Session;
-use sluice_io::vhost::client::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions};
+use sluice_client::vhost::memory::{Memory, PAGE};
+use sluice_client::vhost::session::Session;
+use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions};
 
 mod common;
 
