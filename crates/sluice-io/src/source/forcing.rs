@@ -19,3 +19,19 @@ pub(super) fn is_honoured(fd: BorrowedFd<'_>, block_device: bool) -> io::Result<
     let found = rustix::fs::fstatfs(fd)?;
     Ok(HONOURED_BY.contains(&(found.f_type as u64)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_nobody_has_tested_was_trusted_with_forced_writes() {
+        let untested = memfd_create("untested", MemfdFlags::CLOEXEC).unwrap();
+        assert!(!is_honoured(untested.as_fd(), false).unwrap());
+        assert!(is_honoured(untested.as_fd(), true).unwrap(), "block devices are");
+    }
+}

@@ -165,9 +165,13 @@ fn unmapper() -> Option<&'static SyncSender<Area>> {
 fn page_len(file: impl AsFd) -> Result<u64, MappingError> {
     fcntl_get_seals(&file).map_err(|_| MappingError::NotMemory)?;
     let of = fstatfs(file)?;
-    match of.f_type as u64 {
-        HUGETLBFS_MAGIC => Ok(of.f_bsize as u64),
-        _ => Ok(rustix::param::page_size() as u64),
+    Ok(page_len_on(of.f_type as u64, of.f_bsize as u64))
+}
+
+fn page_len_on(file_system: u64, block_len: u64) -> u64 {
+    match file_system {
+        HUGETLBFS_MAGIC => block_len,
+        _ => rustix::param::page_size() as u64,
     }
 }
 
@@ -190,6 +194,13 @@ mod tests {
         assert!(at < mapping.len_bytes());
         // SAFETY: inside of the mapping, which outlives the reference.
         unsafe { &*mapping.as_ptr().add(at).cast() }
+    }
+
+    #[test]
+    fn huge_pages_are_as_large_as_their_file_system_says() {
+        assert_eq!(page_len_on(HUGETLBFS_MAGIC, 2 << 20), 2 << 20);
+        assert_eq!(page_len_on(HUGETLBFS_MAGIC, 1 << 30), 1 << 30);
+        assert_eq!(page_len(memfd(4096)).unwrap(), rustix::param::page_size() as u64);
     }
 
     #[test]
