@@ -186,9 +186,8 @@ impl Arena {
 
     /// Takes the oldest.
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
-        let front = self.front(fifo)?;
-        if front.flags.contains(Flags::CARRIER) {
-            self.note(front.token, NIL);
+        if !self.carriers.is_empty() {
+            self.forget_front(fifo);
         }
         let request = *self.front(fifo)?;
         fifo.len -= 1;
@@ -203,6 +202,15 @@ impl Arena {
             self.release(block);
         }
         Some(request)
+    }
+
+    /// The oldest leaves; if it is a carrier, it stands nowhere from here on.
+    fn forget_front(&mut self, fifo: &Fifo) {
+        if let Some(&Request { flags, token, .. }) = self.front(fifo)
+            && flags.contains(Flags::CARRIER)
+        {
+            self.carriers[token as usize] = NIL;
+        }
     }
 
     /// Takes every request for which `leaves` holds, in order; the others keep theirs. O(length).

@@ -340,23 +340,26 @@ impl Gate {
             self.scheduler.add_remote_service(now, owner, volume, remote);
         }
         let first = RequestId(self.next_id);
+        self.next_id += u64::from(pieces);
         if pieces == 1 {
-            self.next_id += 1;
             self.enqueue(now, self.request(first, now, arrival), piece_max);
-            return Ok(first);
-        }
-        let whole = self.request(first, now, arrival);
-        let parent = self.splitting.open(arrival.token, arrival.offset, pieces);
-        for index in 0..pieces {
-            let piece = splitting::piece(&whole, index, piece_max, parent);
-            let cost = self.settings.cost.cost(piece.kind, piece.length);
-            self.enqueue(now, Request { id: RequestId(self.next_id), cost, ..piece }, piece_max);
-            self.next_id += 1;
+        } else {
+            self.enqueue_pieces(now, self.request(first, now, arrival), pieces, piece_max);
         }
         Ok(first)
     }
 
-    // rule: gate.merge-switch
+    /// A request that is too large comes as so many pieces.
+    fn enqueue_pieces(&mut self, now: Instant, whole: Request, pieces: u32, piece_max: u32) {
+        let parent = self.splitting.open(whole.token, whole.offset, pieces);
+        for index in 0..pieces {
+            let piece = splitting::piece(&whole, index, piece_max, parent);
+            let cost = self.settings.cost.cost(piece.kind, piece.length);
+            let id = RequestId(whole.id.0 + u64::from(index));
+            self.enqueue(now, Request { id, cost, ..piece }, piece_max);
+        }
+    }
+
     #[inline]
     fn enqueue(&mut self, now: Instant, request: Request, length_max: u32) {
         // rule: gate.merge-switch

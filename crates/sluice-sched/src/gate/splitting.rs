@@ -92,24 +92,32 @@ impl Splitting {
     ) -> Option<Finished> {
         let (token, phase) = (request.token, request.phase);
         let service = if outcome == Outcome::Cancelled { Service::NONE } else { Service::of(request, model) };
-        let part = Finished { token, outcome, phase, dispatched, service, reserved: service.if_reserved(phase) };
-        if request.flags.contains(Flags::PIECE) { self.close_piece(part) } else { Some(part) }
+        if request.flags.contains(Flags::PIECE) {
+            return self.close_piece(request, outcome, dispatched, service);
+        }
+        Some(Finished { token, outcome, phase, dispatched, service, reserved: service.if_reserved(phase) })
     }
 
-    fn close_piece(&mut self, part: Finished) -> Option<Finished> {
-        let parent = &mut self.parents[part.token as usize];
-        parent.service.add(part.service);
-        parent.reserved.add(part.reserved);
-        if part.outcome != Outcome::Done && parent.outcome != Outcome::Failed {
-            parent.outcome = part.outcome;
+    fn close_piece(
+        &mut self,
+        piece: &Request,
+        outcome: Outcome,
+        dispatched: Instant,
+        service: Service,
+    ) -> Option<Finished> {
+        let parent = &mut self.parents[piece.token as usize];
+        parent.service.add(service);
+        parent.reserved.add(service.if_reserved(piece.phase));
+        if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
+            parent.outcome = outcome;
         }
-        parent.dispatched = parent.dispatched.max(part.dispatched);
+        parent.dispatched = parent.dispatched.max(dispatched);
         parent.left -= 1;
         if parent.left > 0 {
             return None;
         }
         let Parent { token, outcome, dispatched, service, reserved, .. } = *parent;
-        self.free.push(part.token);
-        Some(Finished { token, outcome, phase: part.phase, dispatched, service, reserved })
+        self.free.push(piece.token);
+        Some(Finished { token, outcome, phase: piece.phase, dispatched, service, reserved })
     }
 }

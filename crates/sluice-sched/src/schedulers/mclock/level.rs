@@ -158,7 +158,8 @@ impl Level {
     }
 
     pub(super) fn clocks(&self, now: Tag) -> Clocks {
-        Clocks { now, due_now: now.saturating_sub(self.clock_offset), virtual_time: self.virtual_time }
+        let due_now = now.saturating_sub(self.clock_offset);
+        Clocks { now, due_now, virtual_time: self.virtual_time, debt_base: None }
     }
 
     /// A reservation tag on the clock of `now`.
@@ -178,8 +179,12 @@ impl Level {
     }
 
     /// The same after a dispatch by `right`, which decreases no key: only the order by which it chose is updated.
+    #[inline(always)]
     pub(super) fn settle_after(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag, right: Right) {
-        self.hold_or_release(index, member, now, eligible_at);
+        // What stays ready is neither held nor released, and counts as before.
+        if !member.is_ready() || eligible_at > now {
+            self.hold_or_release(index, member, now, eligible_at);
+        }
         if member.is_ready() {
             match (right, member.due_key()) {
                 (Right::Reservation, Some(key)) => self.reserved.set(index, key),
@@ -190,13 +195,12 @@ impl Level {
 
     fn place_by_share(&mut self, index: u32, member: &Member) {
         let reserved = member.tags.minimum.is_set();
-        if let Some(key) = member.share_key(reserved) {
-            self.by_share[usize::from(reserved)].set(index, key);
+        if member.tags.is_weighted() {
+            self.by_share[usize::from(reserved)].set(index, (member.tags.share_tag(), member.head));
         }
     }
 
     /// Takes a member without requests, or one that limits hold, out of the orders; ends its hold when they let it pass.
-    #[inline]
     fn hold_or_release(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag) {
         if !member.backlogged {
             if member.hold.take().is_some() {
@@ -249,29 +253,35 @@ impl Level {
     /// The member that is furthest behind its share.
     #[inline]
     pub(super) fn first_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
-        let without = if self.has_unreserved() { self.first_in(false, &members) } else { None };
-        let first = match (without, self.first_in(true, &members)) {
-            (Some(without), Some(with)) => without.min(with),
-            (one, other) => one.or(other)?,
-        };
-        Some(first.2)
+        self.peek_by_share(members).map(|(_, _, index)| index)
     }
 
-    /// The clocks by which member `index` is charged for `cost` of service by `right`, in requests of the cost `each`.
+    /// The same as [`Tournament::peek`] returns it.
+    #[inline]
+    fn peek_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<(u64, u64, u32)> {
+        let with = self.first_in(true, &members);
+        if !self.has_unreserved() {
+            return with;
+        }
+        match (self.first_in(false, &members), with) {
+            (Some(without), Some(with)) => Some(without.min(with)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The clocks by which member `index` is charged for service in requests of the cost `each`. `is_capped`: whether the cap
+    /// on its debt may bind, see [`Tags::is_capped`].
+    #[inline]
     pub(super) fn charge_clocks<'a>(
         &mut self,
-        right: Right,
-        (cost, each): (u64, u64),
+        is_capped: bool,
+        each: u64,
         now: Tag,
         index: u32,
         members: impl Fn(u32) -> Option<&'a Member>,
     ) -> Clocks {
-        let mut clocks = self.clocks(now);
-        let within = |member: &Member| member.tags.is_within_debt(cost, each, self.virtual_time);
-        if right == Right::Reservation && !members(index).is_some_and(within) {
-            clocks.virtual_time = self.debt_base(each, index, members);
-        }
-        clocks
+        let debt_base = is_capped.then(|| self.debt_base(each, index, members));
+        Clocks { debt_base, ..self.clocks(now) }
     }
 
     /// From where the debt of a member is measured that is served for its reservation: from the turn after the next of the
@@ -297,8 +307,7 @@ impl Level {
     // rule: mclock.virtual-time
     #[inline]
     pub(super) fn choose_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
-        let chosen = self.first_by_share(&members)?;
-        let tag = members(chosen).map_or(0, |member| member.tags.share_tag());
+        let (tag, _, chosen) = self.peek_by_share(members)?;
         self.virtual_time = self.virtual_time.max(tag);
         Some(chosen)
     }

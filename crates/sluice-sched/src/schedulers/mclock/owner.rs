@@ -59,11 +59,20 @@ impl Owner {
         }
     }
 
+    /// Virtual time may have started again, as often as `generation` says, since the VM was here.
+    #[inline]
+    pub(super) fn refresh_share(&mut self, generation: u32, now: Tag, level: &Level) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.member.tags.restart_share(&level.clocks(now), self.remote.as_deref());
+        }
+    }
+
     /// When limits let the VM pass: its own, and that of at least one volume. Updates its earliest arrival.
     ///
     /// The arrival breaks ties between VMs, so it must not depend on which volumes may pass: that changes with time, and
     /// keys in an order do not.
-    #[inline]
+    #[inline(always)]
     pub(super) fn eligible_at(&mut self, arena: &Arena, now: Tag) -> Tag {
         if self.queued == 0 {
             return 0;
@@ -165,7 +174,8 @@ impl Owner {
             _ if !tags.is_weighted() => Right::Reservation,
             _ => Right::Weight,
         };
-        let clocks = inner.level.charge_clocks(right, (amount.cost, amount.cost), now, index as u32, members);
+        let is_capped = tags.is_capped(right, (amount.cost, amount.cost), inner.level.virtual_time);
+        let clocks = inner.level.charge_clocks(is_capped, amount.cost, now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
         member.tags.charge(right, amount, &clocks, remote.as_deref());
         if inner.level.virtual_time > VIRTUAL_MAX {
@@ -187,7 +197,9 @@ impl Owner {
     pub(super) fn volume_tags(&mut self, index: usize, costs: (u64, u64), now: Tag) -> Option<(&mut Tags, Clocks)> {
         let Owner { inner: Some(inner), volumes, .. } = self else { return None };
         let members = |index| volume_member(volumes, index);
-        let clocks = inner.level.charge_clocks(Right::Reservation, costs, now, index as u32, members);
+        let tags = &members(index as u32)?.tags;
+        let is_capped = tags.is_capped(Right::Reservation, costs, inner.level.virtual_time);
+        let clocks = inner.level.charge_clocks(is_capped, costs.1, now, index as u32, members);
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
     }
 

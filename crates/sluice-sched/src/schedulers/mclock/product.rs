@@ -97,16 +97,19 @@ impl Product {
         self.owners[owner as usize].as_mut().expect("the gate adds an owner before it uses it")
     }
 
-    /// Puts a VM where it belongs; `after` is by which right it was served, if that is why.
-    fn settle(&mut self, index: u32, now: Tag, after: Option<Right>) {
+    /// Puts a VM where it belongs.
+    fn settle(&mut self, index: u32, now: Tag) {
+        self.settle_with(index, now, Level::settle);
+    }
+
+    /// Puts a VM where it belongs, by [`Level::settle`] or [`Level::settle_after`].
+    #[inline(always)]
+    fn settle_with(&mut self, index: u32, now: Tag, settle: impl Fn(&mut Level, u32, &mut Member, Tag, Tag)) {
         let Product { owners, arena, level, undecided, .. } = self;
         let owner = owners[index as usize].as_mut().expect("only known owners are settled");
         let eligible_at = owner.eligible_at(arena, now);
         owner.member.backlogged = owner.queued > 0;
-        match after {
-            Some(right) => level.settle_after(index, &mut owner.member, now, eligible_at, right),
-            None => level.settle(index, &mut owner.member, now, eligible_at),
-        }
+        settle(level, index, &mut owner.member, now, eligible_at);
         if owner.member.needs_decision_noted() {
             undecided.push(Undecided { owner: index, volume: None });
         }
@@ -124,7 +127,14 @@ impl Product {
     }
 
     /// A decision is made now: from here on limits, and not the device, hold those that they hold.
+    #[inline]
     fn note_decision(&mut self, now: Tag) {
+        if !self.undecided.is_empty() {
+            self.note_decision_of_held(now);
+        }
+    }
+
+    fn note_decision_of_held(&mut self, now: Tag) {
         let Product { owners, level, undecided, .. } = self;
         for Undecided { owner, volume } in undecided.drain(..) {
             let Some(owner) = owners[owner as usize].as_mut() else { continue };
@@ -144,7 +154,7 @@ impl Product {
     /// VMs that limits let pass by now come back into the orders.
     fn release(&mut self, now: Tag) {
         while let Some(owner) = self.level.releasable(now) {
-            self.settle(owner, now, None);
+            self.settle(owner, now);
         }
     }
 
@@ -197,7 +207,8 @@ impl Product {
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
         let amount = Amount::of(&request, facts);
-        let clocks = level.charge_clocks(right, (amount.cost, amount.cost), now, index, |index| member(owners, index));
+        let is_capped = owner.member.tags.is_capped(right, (amount.cost, amount.cost), level.virtual_time);
+        let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = owners[index as usize].as_mut().expect("as before");
         owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
         let inner_right = owner.charge_volume(volume, right, &amount, now);
@@ -214,7 +225,9 @@ impl Product {
         if inner_right.is_some() {
             self.settle_volume(index, volume, now, inner_right);
         }
-        self.settle(index, now, Some(right));
+        self.settle_with(index, now, |level, index, member, now, eligible_at| {
+            level.settle_after(index, member, now, eligible_at, right);
+        });
         if self.level.virtual_time > VIRTUAL_MAX {
             let by = self.level.rebase();
             self.owners.iter_mut().flatten().for_each(|owner| owner.member.tags.rebase(by));
@@ -270,7 +283,7 @@ impl Product {
         owner.member.tags.set_policy(&owner.policy, facts, &level.clocks(now), owner.remote.as_deref());
         owner.arrange_volumes(facts, *catch_up_max, now);
         self.settle_volumes(index, now);
-        self.settle(index, now, None);
+        self.settle(index, now);
     }
 
     fn settle_volumes(&mut self, index: u32, now: Tag) {
@@ -278,16 +291,6 @@ impl Product {
         let volumes = if owner.inner.is_some() { owner.volumes.len() } else { 0 };
         for volume in 0..volumes {
             self.settle_volume(index, volume, now, None);
-        }
-    }
-
-    /// Virtual time may have started again since a VM was here.
-    fn refresh_share(&mut self, now: Tag, index: u32) {
-        let Product { owners, level, generation, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
-        if owner.generation != *generation {
-            owner.generation = *generation;
-            owner.member.tags.restart_share(&level.clocks(now), owner.remote.as_deref());
         }
     }
 
@@ -320,9 +323,9 @@ impl Scheduler for Product {
     fn insert(&mut self, now: Instant, request: Request) {
         let tag = self.clock.tag(now);
         let index = request.owner.0;
-        self.refresh_share(tag, index);
-        let Product { owners, arena, level, .. } = self;
+        let Product { owners, arena, level, generation, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        owner.refresh_share(*generation, tag, level);
         let volume = owner.volume_index(request.volume);
         let fifo = &mut owner.volumes[volume].fifo;
         let volume_wakes = fifo.is_empty();
@@ -338,25 +341,29 @@ impl Scheduler for Product {
         if owner.inner.is_some() {
             self.settle_volume(index, volume, tag, None);
         }
-        self.settle(index, tag, None);
+        self.settle(index, tag);
     }
 
     fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, report: &RemoteService) {
         let (now, index) = (self.clock.tag(now), owner.0);
-        let volume = self.owner_mut(index).volume_index(volume);
-        self.refresh_share(now, index);
+        let Product { owners, level, generation, .. } = self;
+        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        owner.refresh_share(*generation, now, level);
+        let volume = owner.volume_index(volume);
         self.note_client(now, index, volume, report);
         let (reserved, beyond) = remote::amounts(report, &self.facts);
         let Product { owners, level, .. } = self;
         let remote = owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref());
         let piece = remote.map_or(0, |remote| remote.piece);
-        let clocks =
-            level.charge_clocks(Right::Reservation, (reserved.cost, piece), now, index, |index| member(owners, index));
+        let costs = (reserved.cost, piece);
+        let capped = |member: &Member| member.tags.is_capped(Right::Reservation, costs, level.virtual_time);
+        let is_capped = member(owners, index).is_none_or(capped);
+        let clocks = level.charge_clocks(is_capped, piece, now, index, |index| member(owners, index));
         let owner = self.owner_mut(index);
         if let Some(mut remote) = owner.remote.take() {
             remote.note(report);
             owner.member.tags.add_remote(&clocks, &remote, &reserved, &beyond);
-            if let Some((tags, clocks)) = owner.volume_tags(volume, (reserved.cost, piece), now) {
+            if let Some((tags, clocks)) = owner.volume_tags(volume, costs, now) {
                 tags.add_remote(&clocks, &remote, &reserved, &beyond);
             }
             owner.remote = Some(remote);
@@ -364,7 +371,7 @@ impl Scheduler for Product {
         if owner.inner.is_some() {
             self.settle_volume(index, volume, now, None);
         }
-        self.settle(index, now, None);
+        self.settle(index, now);
     }
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
@@ -449,7 +456,7 @@ impl Scheduler for Product {
         owner.queued = owner.volumes.iter().map(|volume| volume.fifo.len() as u32).sum();
         self.batch = None;
         self.settle_volumes(index, tag);
-        self.settle(index, tag, None);
+        self.settle(index, tag);
         self.restart_if_idle();
     }
 

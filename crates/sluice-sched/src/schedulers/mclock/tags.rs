@@ -240,6 +240,8 @@ pub(super) struct Clocks {
     pub(super) due_now: Tag,
     /// The share tag of the member that was last chosen by weight.
     pub(super) virtual_time: ShareTag,
+    /// From where the debt of the member is measured that is served now, if the cap on it may bind.
+    pub(super) debt_base: Option<ShareTag>,
 }
 
 impl Tags {
@@ -349,12 +351,16 @@ impl Tags {
         self.limiter.charge(clocks.now, amount);
     }
 
-    /// Whether the cap on a share's debt is far from `cost` of service in requests of the cost `each`, even if it is measured
-    /// from `virtual_time` and for one server.
+    /// Whether the cap on a share's debt may bind for `cost` of service by `right` in requests of the cost `each`. It does not
+    /// where it is far away even if it is measured from `virtual_time` and for one server.
     #[inline]
-    pub(super) const fn is_within_debt(&self, cost: u64, each: u64, virtual_time: ShareTag) -> bool {
+    pub(super) fn is_capped(&self, right: Right, (cost, each): (u64, u64), virtual_time: ShareTag) -> bool {
+        if right == Right::Weight {
+            return false;
+        }
         let debt = self.share.step(each).saturating_mul(SHARE_DEBT_MAX);
-        self.share.raw_tag().saturating_add(self.share.step(cost)) <= virtual_time.saturating_add(debt)
+        let tag = self.share.raw_tag().saturating_add(self.share.step(cost));
+        tag > virtual_time.saturating_add(debt)
     }
 
     /// Service that was not given by weight pushes the share at most so far beyond virtual time as `SHARE_DEBT_MAX` requests of
@@ -362,10 +368,11 @@ impl Tags {
     /// server that it uses has its own part of this debt.
     // rule: mclock.debt-cap
     fn charge_share_up_to_cap(&mut self, cost: u64, each: u64, clocks: &Clocks, remote: Option<&Remote>) {
+        let Some(base) = clocks.debt_base else { return self.share.charge(cost) };
         let servers = remote.map_or(1, |remote| u64::from(remote.servers.max(1)));
         let step = self.share.step(cost);
         let debt = if cost == each { step } else { self.share.step(each) }.saturating_mul(SHARE_DEBT_MAX * servers);
-        self.share.move_on(step, clocks.virtual_time.saturating_add(debt));
+        self.share.move_on(step, base.saturating_add(debt));
     }
 
     /// Virtual time is rebased by `by` before it could overflow.
