@@ -452,10 +452,10 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_burst_of_connections_kept_others_from_connecting_for_a_second() {
+    #[test]
+    fn a_burst_of_connections_kept_others_from_connecting_for_a_second() {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = listen_tcp(&Endpoint::Tcp(address), address).unwrap();
+        let listener = bind_tcp(&Endpoint::Tcp(address), address).unwrap();
         let address = listener.local_addr().unwrap();
         // None of them is accepted: the kernel alone answers.
         let mut burst = Vec::new();

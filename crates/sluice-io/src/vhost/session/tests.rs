@@ -692,7 +692,7 @@ async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     let seats = Arc::new(Seats::default());
     seats.set_max(8);
     let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
-    let _listener = VhostListener::start(endpoint, Some(entry), &seats).unwrap();
+    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &seats).unwrap();
     let knock = |path: &PathBuf| {
         let path = path.clone();
         beside(move || Client::connect(&path, &options()))
