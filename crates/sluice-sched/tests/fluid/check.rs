@@ -133,7 +133,7 @@ fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {
         verdict = compare(range);
     }
     if let Some(least) = phase.least_of_few(place)
-        && got + allowance(phase, true) < least
+        && got + allowance(phase, !phase.others_are_slow(place)) < least
     {
         (range.0, verdict) = (least, Verdict::Low);
     }

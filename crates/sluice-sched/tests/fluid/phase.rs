@@ -261,6 +261,11 @@ impl<'a> PhaseCheck<'a> {
         Some(FEW * least.sum::<f64>())
     }
 
+    /// Whether other VMs have too few requests outstanding. What they leave over follows the ups and downs of what they got.
+    pub fn others_are_slow(&self, place: usize) -> bool {
+        (0..self.slow.len()).any(|other| other != place && self.slow[other])
+    }
+
     /// What a VM would be due if it asked always, and its limit let through only what it must.
     fn due_if_late(&self, place: usize) -> Vec<f64> {
         let mut vms = self.vms.clone();
