@@ -213,6 +213,35 @@ fn what_a_silent_vm_got_unreported_is_held_against_it_once() {
     assert_due("afterwards", meter.rate(&world, silent), due, 0.02);
 }
 
+/// A VM whose requests all wait at one node gets elsewhere only what those that complete there send on, so what is left over
+/// elsewhere goes to others. For their reservations that is none: dmClock counts service by weight at other nodes for no
+/// reservation. No node gives a reservation r more than r, so those that wait get at least C / n - r at their node, and as much at
+/// each: C - n r together. Once they stand like that they may stay.
+///
+/// Example: 4937/s on two nodes, 895 reserved: 4937 - 1790 = 3147 of 4042.
+#[test]
+fn vms_that_all_wait_at_one_of_two_nodes_lose_no_more_than_a_reservation_for_each() {
+    let (capacity, reserved) = (4936.9, 895.086);
+    let cloud = Cloud { nodes: 2, request_bytes: 62_910, ..Cloud::device(capacity, 1, 1) };
+    let mut world = World::new(&cloud, "mclock", 1608);
+    let before = [weight(6.04), reserving_bytes(weight(1.39), 49_911_039), reserving(weight(548.79), 2000.618)];
+    let after = [weight(9.67), reserving(weight(17.07), reserved), weight(118.19)];
+    let sources = before.map(|policy| world.vm(policy, &[kib(8)]));
+    sources.into_iter().for_each(|source| world.set_load(source, Load::Closed(256)));
+    world.run_for(16.4031);
+    for (source, policy) in sources.into_iter().zip(after) {
+        world.set_policy(world.vm_of(source), policy);
+    }
+    world.set_load(sources[1], Load::Closed(512));
+    world.run_for(10.0);
+    let meter = Meter::start(&world);
+    world.run_for(20.0);
+    let got = sources.map(|source| meter.rate(&world, source));
+    let least = capacity - 2.0 * reserved;
+    assert!(got[0] + got[2] >= 0.98 * least, "{got:?}, of at least {least:.1}");
+    assert_due("by weight", got[0] / got[2], 9.67 / 118.19, 0.02);
+}
+
 /// A client of several servers has a part of its burst at each. Where that is less than what its limit lets pass while a request
 /// is at the device, ups and downs of what is reported cost some of the limit.
 #[test]
