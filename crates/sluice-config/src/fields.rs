@@ -362,7 +362,7 @@ pub const POLICY_KEYS: &[Key] = &[
         "burst",
         Kind::Integer(1, BURST_MAX as u64),
         "64",
-        "Requests of the reference size that the limit lets through together",
+        "What the limit lets through together: one piece of any size, and one request of the reference size less than this number",
     )
     .default("the device's depth times its largest piece, 256 KiB"),
     Key::new(

@@ -12,6 +12,23 @@ fn claim(weight: f64, min: f64, max: f64, reserved: bool) -> Claim {
     Claim { weight, min, max, reserved, debt: 0.0 }
 }
 
+/// A VM without a limit that always asks.
+fn always_asking(weight: f64, min_rate: f64) -> FluidVm {
+    FluidVm {
+        weight,
+        min_rate,
+        max_rate: f64::INFINITY,
+        reserved: min_rate > 0.0,
+        burst: 0.0,
+        tokens: 0.0,
+        backlog: 0.0,
+        backlog_max: f64::INFINITY,
+        missed: 0.0,
+        debt_max: None,
+        demand: Demand::Always,
+    }
+}
+
 fn assert_shares(what: &str, got: &[f64], due: &[f64]) {
     assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() < 1e-6), "{what}: {got:?} of {due:?}");
 }
@@ -48,22 +65,13 @@ fn the_model_keeps_the_floor() {
 
 #[test]
 fn the_model_makes_up_for_what_a_slow_device_kept_from_a_minimum() {
-    let vm = |weight, min_rate: f64| FluidVm {
-        weight,
-        min_rate,
-        max_rate: f64::INFINITY,
-        reserved: min_rate > 0.0,
-        burst: 0.0,
-        tokens: 0.0,
-        backlog: 0.0,
-        backlog_max: f64::INFINITY,
-        missed: 0.0,
-        debt_max: None,
-        demand: Demand::Always,
-    };
     let slots = [0.0, 100.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
     let service = |debt_max| {
-        let due = run_fluid(&slots, 0.0, &[vm(0.01, 40.0), vm(100.0, 0.0)].map(|vm| FluidVm { debt_max, ..vm }));
+        let due = run_fluid(
+            &slots,
+            0.0,
+            &[always_asking(0.01, 40.0), always_asking(100.0, 0.0)].map(|vm| FluidVm { debt_max, ..vm }),
+        );
         [due[0].service, due[1].service]
     };
     assert_shares("each slot for itself", &service(None), &[80.0, 120.0]);
@@ -72,19 +80,7 @@ fn the_model_makes_up_for_what_a_slow_device_kept_from_a_minimum() {
 
 #[test]
 fn the_model_serves_what_arrives_and_keeps_a_burst() {
-    let vm = |max_rate: f64, demand: Demand| FluidVm {
-        weight: 1.0,
-        min_rate: 0.0,
-        max_rate,
-        reserved: false,
-        burst: 10.0,
-        tokens: 0.0,
-        backlog: 0.0,
-        backlog_max: f64::INFINITY,
-        missed: 0.0,
-        debt_max: None,
-        demand,
-    };
+    let vm = |max_rate, demand| FluidVm { max_rate, burst: 10.0, demand, ..always_asking(1.0, 0.0) };
     let slots = [Slot { seconds: 1.0, capacity: 100.0 }; 4];
     // The first one asks nothing for two seconds: of 20 a second it saves up 10.
     let late = vm(20.0, Demand::Arrivals(vec![0.0, 0.0, 100.0, 0.0]));
@@ -164,21 +160,10 @@ fn the_check_refuses_a_scheduler_that_keeps_nothing() {
 /// What the floor gives a VM beside its reservation is none of what the reservation missed.
 #[test]
 fn the_model_makes_up_for_a_minimum_beside_what_the_floor_gave() {
-    let vm = |weight, min_rate: f64| FluidVm {
-        weight,
-        min_rate,
-        max_rate: f64::INFINITY,
-        reserved: min_rate > 0.0,
-        burst: 0.0,
-        tokens: 0.0,
-        backlog: 0.0,
-        backlog_max: f64::INFINITY,
-        missed: 0.0,
-        debt_max: Some(0.0),
-        demand: Demand::Always,
-    };
     // 15 of 30 and 5 of the floor; then 45 of them, of which two thirds fit, and 10 of the floor.
     let slots = [50.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
-    let due = run_fluid(&slots, 0.1, &[vm(1000.0, 30.0), vm(1e-9, 60.0), vm(1e-9, 0.0)]);
+    let vms = [(1000.0, 30.0), (1e-9, 60.0), (1e-9, 0.0)];
+    let vms = vms.map(|(weight, min)| FluidVm { debt_max: Some(0.0), ..always_asking(weight, min) });
+    let due = run_fluid(&slots, 0.1, &vms);
     assert_shares("beside another reservation", &[due[0].service, due[1].service], &[60.0, 90.0]);
 }

@@ -52,6 +52,12 @@ pub struct Division {
 }
 
 /// Divides `capacity` of an interval; `floor` is a part of it.
+///
+/// The scheduler serves `floor` by weight for each `1 - floor` that it serves for reservations while a VM without one waits, exact
+/// to one request. A VM whose reservation gives it more than its weight is ahead of the others in that order, so it takes nothing
+/// of the floor: with a floor of 2 % beside 98 % reserved it is served 49 requests between two turns of the weight phase, three
+/// times as many as the cap on debts remembers, and so stays behind all that wait. Example: of 1000, 980 reserved
+/// by a VM of weight 1, beside weights 1 and 3 without: 980, 5 and 15.
 pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
     let unreserved = claims.iter().filter(|claim| !claim.reserved && claim.weight > 0.0);
     let free = (floor * capacity).min(unreserved.map(|claim| claim.max).sum());

@@ -30,7 +30,7 @@ struct Limit {
 #[derive(Debug, Clone)]
 pub struct Rates {
     pub min: f64,
-    /// What a reservation in requests and bytes gives at most, see [`uneven_minimum`].
+    /// What a reservation gives at most to requests of mixed sizes, see [`mixed_minimum`].
     pub min_of_each: f64,
     pub max: f64,
     /// What its limits let through at once at most, 0 without a limit.
@@ -89,7 +89,7 @@ impl Rates {
         }
         Rates {
             min: by_requests.max(by_bytes),
-            min_of_each: uneven_minimum(cloud, mix, policy).unwrap_or(0.0).max(by_requests).max(by_bytes),
+            min_of_each: mixed_minimum(cloud, mix, policy, shape).max(by_requests).max(by_bytes),
             max: limits.iter().map(|limit| limit.rate).fold(f64::INFINITY, f64::min),
             burst: limits.iter().map(|limit| limit.burst).fold(0.0, f64::max),
             limits,
@@ -175,16 +175,29 @@ fn uneven(cloud: &Cloud, mix: &[Ask], used: &Use, share: f64, late: f64) -> f64 
     costs / seconds
 }
 
-/// The rate that a reservation in requests and bytes gives at most: where sizes are mixed one request is due by the first, the
-/// next one by the other, and none is counted for more than one step ahead. It is never more than what admission counts.
-fn uneven_minimum(cloud: &Cloud, mix: &[Ask], policy: &Policy) -> Option<f64> {
-    let (iops, rate) = (policy.reservation.iops?.as_f64(), policy.reservation.bytes?.bytes_per_second() as f64);
+/// The rate that a reservation gives at most to requests of mixed sizes. Two effects, neither of which gives more than admission
+/// counts, the larger of the requests and of the bytes over what the device moves with a request:
+///
+/// - In requests and bytes at once, one request is due by the first and the next one by the other. A dispatch moves the earlier
+///   tag on by at least the smaller of its two steps, so n requests take at least the sum of n smaller steps. Example: 100 IOPS
+///   and 8 MiB/s, requests of 4 KiB and 256 KiB in turn that cost 1 and 2: smaller steps of 1/2048 s (4 KiB of 8 MiB) and 2/100 s,
+///   so 3 requests' cost in 0.0205 s, 146/s.
+/// - In bytes over n nodes, a request counts where it is served with its bytes or with its cost, whichever is more, and a report
+///   with the sum of bytes or the sum of costs. Where small and large requests are mixed the sums come to less. Example: a device
+///   moves 50 KiB with a request; 32 KiB at cost 1 counts 50 KiB, 256 KiB at cost 3 counts 256 KiB, together 306; reported, they
+///   are 288 or 4 x 50 = 200 KiB. Over two nodes half is counted each way, and the reservation gives 306 / 297 of itself.
+fn mixed_minimum(cloud: &Cloud, mix: &[Ask], policy: &Policy, shape: &Shape) -> f64 {
+    let Some(rate) = policy.reservation.bytes.map(|rate| rate.bytes_per_second() as f64) else { return 0.0 };
+    let nodes = cloud.nodes as f64;
+    let reported = shape.bytes.max(cloud.request_bytes as f64);
+    let counted = (shape.reserved_bytes + (nodes - 1.0) * reported) / nodes / shape.reserved_bytes;
+    let Some(iops) = policy.reservation.iops else { return rate / (counted * shape.reserved_bytes) };
     let (mut costs, mut seconds) = (0.0, 0.0);
     for piece in mix.iter().flat_map(|ask| cloud.pieces(*ask)) {
         let cost = cloud.cost.cost(piece.kind, piece.length);
         let moved = cloud.cost.bytes(piece.kind, piece.length, cost);
         costs += cost.as_f64();
-        seconds += (cost.as_f64() / iops).min(cloud.reserved_bytes(moved, cost) as f64 / rate);
+        seconds += (cost.as_f64() / iops.as_f64()).min(counted * cloud.reserved_bytes(moved, cost) as f64 / rate);
     }
-    Some(costs / seconds)
+    costs / seconds
 }

@@ -60,8 +60,6 @@ pub struct Record {
     pub at: u64,
     pub source: usize,
     pub cost: f64,
-    pub bytes: u64,
-    pub phase: Phase,
     /// How long it has waited for it.
     pub waited: u64,
 }
@@ -193,8 +191,7 @@ impl Device for Feed<'_> {
         }
         if let Some(log) = self.log {
             let waited = now.nanos_since(request.arrival);
-            let (at, cost, phase) = (now.as_nanos(), request.cost.as_f64(), request.phase);
-            log.push(Record { at, source, cost, bytes, phase, waited });
+            log.push(Record { at: now.as_nanos(), source, cost: request.cost.as_f64(), waited });
         }
     }
 }
@@ -341,14 +338,6 @@ impl World {
             Load::Closed(_) => self.top_up(index),
             Load::Periodic(_) => self.plan_arrival(index, self.now),
             Load::Poisson(_) | Load::Bursty { .. } => self.plan_next(index),
-        }
-        self.pump();
-    }
-
-    /// So many requests of a source now, beside what its load asks for.
-    pub fn ask_now(&mut self, source: usize, requests: usize) {
-        for _ in 0..requests {
-            self.ask(source);
         }
         self.pump();
     }

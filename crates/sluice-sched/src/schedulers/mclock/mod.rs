@@ -118,8 +118,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Weight, "the share tag: what is left over is split in proportion"),
         (
             Field::Burst,
-            "mode \"product\" alone: how many requests of the reference size the limit lets through together, in requests \
-             and in bytes; default the device's depth times its largest piece",
+            "mode \"product\" alone: what the limit lets through together, one piece of any size and so many less one requests \
+             of the reference size, in requests and in bytes; default the device's depth times its largest piece",
         ),
         (Field::IdleCredit, "how far the share tag of a VM that was idle may lag behind, at most 256 requests"),
         (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
