@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use sluice_sched::admission::Part;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
@@ -47,6 +48,11 @@ struct Outlets {
 }
 
 static OUTLETS: OnceLock<Outlets> = OnceLock::new();
+
+/// A part of a device as JSON shows it; `None` where the device's figures are not stated.
+pub(crate) fn percent(part: Option<Part>) -> Option<f64> {
+    part.map(|part| part.0 as f64 / 100.0)
+}
 
 /// Logs go to standard error; `RUST_LOG` overrides the flags.
 pub(crate) fn start_logging(verbose: u8, quiet: bool) {

@@ -136,8 +136,8 @@ fn check_says_what_a_right_file_promises() {
         "devices": [{
             "device": "disk", "scheduler": "mclock", "depth": 32, "reference_size_bytes": 8192,
             "capacity_iops": 2000.0, "bandwidth_bytes_per_second": null, "reserved_iops": 500.0,
-            "reserved_bytes_per_second": 0, "reserved_percent": 25.0, "weight_floor_percent": 2.0, "vms": 2,
-            "volumes": 2,
+            "reserved_bytes_per_second": 0, "reserved_percent": 25.0, "reserved_percent_of_vms": { "noisy": 0.0, "quiet": 25.0 },
+            "weight_floor_percent": 2.0, "vms": 2, "volumes": 2,
         }],
     });
     assert_eq!((ended.code(), json_of(&ended.stdout), ended.stderr.as_str()), (Some(0), expected, ""));

@@ -21,13 +21,15 @@ pub(crate) struct Check {
 }
 
 /// What is promised on one device.
-struct Promised {
+struct Promised<'a> {
     vms: usize,
     volumes: usize,
     iops: f64,
     bytes: u64,
     /// The part of the device that is reserved; `None` where its figures are not stated.
     part: Option<Part>,
+    /// The same of each VM.
+    parts: Vec<(&'a str, Option<Part>)>,
     /// The part that admission leaves free.
     floor: Percent,
 }
@@ -46,7 +48,7 @@ impl Check {
     }
 }
 
-fn promised(host: &Host, device: &Device) -> Promised {
+fn promised<'a>(host: &'a Host, device: &Device) -> Promised<'a> {
     let here = |vm: &&std::sync::Arc<sluice_config::Vm>| vm.volumes.values().any(|volume| volume.device == device.name);
     let volumes = host.vms.values().flat_map(|vm| vm.volumes.values());
     let reservations = || host.vms.values().filter(here).map(|vm| vm.policy.reservation);
@@ -59,6 +61,7 @@ fn promised(host: &Host, device: &Device) -> Promised {
             .filter_map(|reserved| reserved.bytes)
             .fold(0, |sum, rate| rate.bytes_per_second().saturating_add(sum)),
         part: supply.reserved(host.vms.values().filter(here).map(|vm| &vm.policy)),
+        parts: host.vms.values().filter(here).map(|vm| (vm.name.as_str(), supply.reserved([&vm.policy]))).collect(),
         floor: supply.weight_floor,
     }
 }
@@ -68,7 +71,9 @@ fn print_json(host: &Host) {
         .devices
         .values()
         .map(|device| {
-            let Promised { vms, volumes, iops, bytes, part, floor } = promised(host, device);
+            let Promised { vms, volumes, iops, bytes, part, parts, floor } = promised(host, device);
+            let parts: serde_json::Map<_, _> =
+                parts.into_iter().map(|(vm, part)| (vm.to_owned(), json!(output::percent(part)))).collect();
             json!({
                 "device": device.name,
                 "scheduler": device.scheduler.name,
@@ -78,7 +83,8 @@ fn print_json(host: &Host) {
                 "bandwidth_bytes_per_second": device.capacity.bytes.map(ByteRate::bytes_per_second),
                 "reserved_iops": iops,
                 "reserved_bytes_per_second": bytes,
-                "reserved_percent": part.map(|part| part.0 as f64 / 100.0),
+                "reserved_percent": output::percent(part),
+                "reserved_percent_of_vms": parts,
                 "weight_floor_percent": floor.hundredths() as f64 / 100.0,
                 "vms": vms,
                 "volumes": volumes,
@@ -90,8 +96,13 @@ fn print_json(host: &Host) {
 
 fn print_table(host: &Host) {
     let mut table = output::table(&["DEVICE", "SCHEDULER", "VMS", "VOLUMES", "CAPACITY", "RESERVED", "FLOOR"]);
+    let mut of_vms = output::table(&["VM", "DEVICE", "PART"]);
     for device in host.devices.values() {
-        let Promised { vms, volumes, iops, bytes, part, floor } = promised(host, device);
+        let Promised { vms, volumes, iops, bytes, part, parts, floor } = promised(host, device);
+        for (vm, part) in parts {
+            let part = part.map_or_else(|| "not stated".to_owned(), |part| part.to_string());
+            of_vms.add_row([vm.to_owned(), device.name.clone(), part]);
+        }
         let in_requests = |iops: String| format!("{iops}@{}", device.reference);
         let requests = device.capacity.iops.map(|iops| in_requests(iops.to_string()));
         let bandwidth = device.capacity.bytes.map(|bytes| bytes.to_string());
@@ -110,6 +121,7 @@ fn print_table(host: &Host) {
         ]);
     }
     output::line(&table.to_string());
+    output::line(&of_vms.to_string());
     output::line("No errors");
 }
 

@@ -24,7 +24,9 @@ use std::sync::Arc;
 use crate::scenario::cpus::Host;
 use crate::scenario::models::Derived;
 use crate::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
+use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::scheduler::Medium;
+use sluice_sched::{ByteRate, Iops};
 
 use sluice_config::checks::admission::{Room, check_admission};
 use sluice_config::checks::bursts::check_burst;
@@ -451,7 +453,7 @@ impl Loaded {
     #[must_use]
     pub fn reserved(&self, device: usize) -> f64 {
         let here = self.scenario.vms.iter().filter(|vm| vm.device == device);
-        here.filter_map(|vm| vm.policy.reservation.iops).map(sluice_sched::Iops::as_f64).sum::<f64>() + 0.0
+        here.filter_map(|vm| vm.policy.reservation.iops).map(Iops::as_f64).sum::<f64>() + 0.0
     }
 
     /// Sum of the reservations in bytes per second.
@@ -460,6 +462,20 @@ impl Loaded {
         let here = self.scenario.vms.iter().filter(|vm| vm.device == device);
         let rates = here.filter_map(|vm| vm.policy.reservation.bytes);
         rates.map(|rate| rate.bytes_per_second() as f64).sum::<f64>() + 0.0
+    }
+
+    /// What the reservations of a device's VMs are admitted to: all nodes where policies hold across them, else each of them.
+    #[must_use]
+    pub fn supply(&self, device: usize) -> Supply {
+        let device = &self.scenario.devices[device];
+        let nodes = if device.telling.is_some() { u64::from(device.nodes) } else { 1 };
+        let Capacity { iops, bytes } = device.capacity;
+        let capacity = Capacity {
+            iops: iops.map(|iops| Iops::from_milli(iops.milli().saturating_mul(nodes))),
+            bytes: bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second().saturating_mul(nodes))),
+        };
+        let weight_floor = (device.scheduler.weight_floor)(&device.params);
+        Supply { capacity, weight_floor, medium: device.scheduler.medium }
     }
 
     /// Whether a VM replays a trace.

@@ -67,6 +67,7 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
         "bandwidth_bytes_per_second": device.capacity.bytes.map(ByteRate::bytes_per_second),
         "reserved_iops": loaded.reserved(number),
         "reserved_bytes_per_second": loaded.reserved_bytes(number),
+        "weight_floor_percent": loaded.supply(number).weight_floor.hundredths() as f64 / 100.0,
         "facts": facts,
     })
 }
@@ -89,6 +90,7 @@ fn vm_json(loaded: &Loaded, number: usize) -> Value {
         "asks": asks(loaded, number),
         "trace": trace,
         "there_from_the_start": !vm.held_back,
+        "reserved_percent": output::percent(loaded.supply(vm.device).reserved([&vm.policy])),
     })
 }
 
@@ -132,6 +134,7 @@ fn print_device(loaded: &Loaded, number: usize) {
     let requests = (iops > 0.0 || bytes == 0.0).then(|| format!("{iops} iops@{size}"));
     let reserved: Vec<String> = requests.into_iter().chain((bytes > 0.0).then(|| show_bytes(bytes))).collect();
     output::line(&format!("  reserved              {}{in_all}", reserved.join(", ")));
+    output::line(&format!("  weight floor          {}", loaded.supply(number).weight_floor));
     output::line("");
 }
 
@@ -139,7 +142,7 @@ fn print_table(file: &ScenarioFile) {
     let loaded = &file.base;
     let scenario = &loaded.scenario;
     (0..scenario.devices.len()).for_each(|number| print_device(loaded, number));
-    let mut table = output::table(&["VM", "DEVICE", "NODE", "OFFSET", "SIZE", "THREADS", "ASKS"]);
+    let mut table = output::table(&["VM", "DEVICE", "NODE", "OFFSET", "SIZE", "THREADS", "PART", "ASKS"]);
     for (number, vm) in scenario.vms.iter().enumerate() {
         table.add_row([
             vm.name.clone(),
@@ -152,6 +155,7 @@ fn print_table(file: &ScenarioFile) {
             Bytes(vm.offset).to_string(),
             Bytes(vm.size).to_string(),
             vm.threads.to_string(),
+            loaded.supply(vm.device).reserved([&vm.policy]).map_or_else(String::new, |part| part.to_string()),
             asks(loaded, number),
         ]);
     }
