@@ -1,5 +1,5 @@
 //! Any messages, with any descriptors, to a session on a real socket in front of a real device thread. The session must end
-//! when its VMM has left, must let go of everything, and nothing may panic; a VMM that behaves is served afterwards.
+//! when its VMM disconnected, must let go of everything, and nothing may panic; a VMM that behaves is served afterwards.
 //!
 //! An input is a list of records: request, flags (bit 0: wants a reply; bits 1 to 4: which descriptors; bit 5: the length
 //! lies; bits 6 and 7: by how much, or how often the session gets its turn before the next message), length of the payload (2

@@ -113,7 +113,7 @@ impl Delay {
             );
             if let Err(error) = line {
                 // names nothing: it is said once, and the log is closed.
-                tracing::error!(%error, "Log of slots cannot be written any more; free space and restart");
+                tracing::error!(%error, "Cannot write the slot log; free disk space and restart the daemon");
                 self.log = None;
             }
         }

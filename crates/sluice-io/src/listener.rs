@@ -92,7 +92,7 @@ pub enum ListenError {
     },
     /// Such users may change where it leads.
     #[error(
-        "Socket {endpoint}: {} is a symbolic link that others than root may change; name the folder itself",
+        "Socket {endpoint}: {} is a symbolic link that users other than root can change; use the folder's own path",
         .link.display()
     )]
     Link {
@@ -102,7 +102,7 @@ pub enum ListenError {
         link: PathBuf,
     },
     /// The owner or group is not known.
-    #[error("Socket {endpoint}: no {kind} {name} on this host; create it or name another")]
+    #[error("Socket {endpoint}: {kind} {name} does not exist on this host; create it or use another")]
     Nobody {
         /// Which socket.
         endpoint: String,
@@ -362,7 +362,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
             }
         };
         if !client.has_descriptor_of_clients() {
-            tracing::warn!(endpoint = name, "Client refused: too few descriptors are left; raise LimitNOFILE");
+            tracing::warn!(endpoint = name, "Client rejected: too few file descriptors are left; raise LimitNOFILE");
             continue;
         }
         if !is_memory_for_clients(CLIENT_LEN) {
@@ -379,7 +379,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
         let seat = match taken {
             Ok(seat) => seat,
             Err(reason) => {
-                tracing::warn!(endpoint = name, "Client refused: {reason}");
+                tracing::warn!(endpoint = name, "Client rejected: {reason}");
                 continue;
             }
         };

@@ -38,7 +38,7 @@ pub enum NoSeat {
     #[error("nbd.connections_max is reached")]
     Full,
     /// Those that are left are kept for others.
-    #[error("what nbd.connections_max leaves is kept for other sockets")]
+    #[error("remaining connections are reserved for other sockets; raise nbd.connections_max")]
     Kept,
 }
 

@@ -46,7 +46,7 @@ impl SlotLog {
             while let Ok(piece) = written.recv() {
                 if let Err(error) = file.write_all(&piece) {
                     // names nothing: the thread knows only its file, and ends.
-                    return tracing::error!(%error, "File of the log of slots cannot be written");
+                    return tracing::error!(%error, "Cannot write the slot log");
                 }
             }
         })?;

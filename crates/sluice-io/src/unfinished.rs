@@ -56,7 +56,7 @@ impl Unfinished {
     fn give_up(&mut self, index: usize) {
         if let Some((peer, handshake)) = self.begun.remove(index) {
             // names nothing: it is for developers, and the peer is its own endpoint.
-            tracing::debug!(?peer, "Handshake given up for a newer one");
+            tracing::debug!(?peer, "Handshake aborted to admit a newer connection");
             handshake.abort();
         }
     }

@@ -405,7 +405,7 @@ impl Round {
             0 => {
                 self.stop_witnesses();
                 self.daemon().signal(Signal::TERM);
-                self.daemon().stderr().up_to(&["Not drained in time"]);
+                self.daemon().stderr().up_to(&["Drain timed out"]);
                 self.disk.signal(Signal::CONT);
                 assert_ended(&self.daemon.take().expect("it runs").end());
                 self.all_are_gone();

@@ -116,7 +116,10 @@ fn attach_named_any_file_of_the_host() {
     open(&place, "b", "v");
     // What was attached must lie in the folder of a later file, too.
     let said = daemon.reload(&served.replace("[daemon]\n", "[daemon]\nsource_root = \"/srv/other\"\n"));
-    assert!(said.contains("does not lie in /srv/other") && said.contains("everything stays as it was"), "{said}");
+    assert!(
+        said.contains("does not lie in /srv/other") && said.contains("the running configuration is unchanged"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -155,7 +158,7 @@ fn a_device_was_sold_twice_by_set_attach_and_reload() {
     let attached = ask(&place, &attach).failed();
     assert!(attached.contains("VM b reserves 50MiB/s, 50% of the device ") && attached.contains(sum), "{attached}");
     let said = daemon.reload(&host.replace("weight = 100", "reservation = \"50MiB/s\""));
-    assert!(said.contains("everything stays as it was") && said.contains("together 110%"), "{said}");
+    assert!(said.contains("the running configuration is unchanged") && said.contains("together 110%"), "{said}");
     // What is free is admitted, and then nothing more.
     json(ask(&place, &["set", "a", "reservation=38MiB/s"]));
     let attached = ask(&place, &attach).failed();
@@ -177,7 +180,7 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
         (&["set", "b", "weight=3"], 3, "There is no VM b; there are a"),
         (&["detach", "a/w"], 3, "VM a has no volume w; it has v"),
         (&["resize", "a", "5MiB"], 1, "a is a VM; name one of its volumes: v"),
-        (&["resize", "a/v", "1MiB"], 4, "cannot be cut"),
+        (&["resize", "a/v", "1MiB"], 4, "cannot shrink"),
         (&["resize", "a/v", "8000000TiB"], 4, "a.img 8796093022208000000 bytes long: choose a size"),
         (&["set", "a/v", "read_only=true"], 4, "detach it and attach it again"),
         (&["attach", "a/v", "device=disk"], 4, "a/v is there already"),
@@ -220,7 +223,7 @@ fn volumes_come_grow_and_go_beside_a_client_at_work() {
 
     // A reload keeps it.
     daemon.signal(rustix::process::Signal::HUP);
-    daemon.stderr().up_to(&["File applied"]);
+    daemon.stderr().up_to(&["Reload applied"]);
     assert_eq!(again.read(7 * MIB, 4096).unwrap(), noise(3, 4096));
 
     json(ask(&place, &["detach", "b"]));
@@ -254,7 +257,7 @@ fn a_volume_comes_back_while_its_last_requests_are_at_the_device() {
     let source = format!("source={}", place.file("a.img").display());
     let export = format!("export.socket={}", place.volume_socket("a", "v").display());
     json(ask(&place, &["attach", "a/v", "device=disk", &source, &export]));
-    daemon.stderr().up_to(&["Waited for the last requests of a volume that was detached"]);
+    daemon.stderr().up_to(&["Waited for in-flight requests of a detached volume"]);
     assert_eq!(open(&place, "a", "v").read(0, 4096).unwrap().len(), 4096);
 }
 

@@ -211,7 +211,7 @@ fn what_cannot_be_told_is_refused_with_what_to_change() {
         (
             &["cloud-hypervisor-args", "fast", "--memory=4GiB"],
             1,
-            "Cloud Hypervisor cannot be told the path '/run/a, b.sock', because ',' separates its options; use another \
+            "Cloud Hypervisor cannot use the path '/run/a, b.sock', because ',' separates its options; use another \
              path",
         ),
         (

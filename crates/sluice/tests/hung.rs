@@ -53,8 +53,8 @@ fn a_disk_that_hung_kept_the_daemon_from_ending() {
     let ended = daemon.end();
     let said = &ended.stderr;
     assert_eq!(ended.code(), Some(0), "{said}");
-    assert!(said.contains("Not drained in time"), "{said}");
-    let line = said.lines().find(|line| line.contains("requests that the disk has not answered")).expect(said);
+    assert!(said.contains("Drain timed out"), "{said}");
+    let line = said.lines().find(|line| line.contains("the disk has not completed them")).expect(said);
     assert!(line.contains("in_flight=1") && line.contains("vms=\"stuck\""), "{line}");
     let last = ended.stdout.lines().last().unwrap();
     let accounts: serde_json::Value = serde_json::from_str(last).unwrap();
@@ -124,7 +124,7 @@ fn a_daemon_whose_last_device_had_gone_down_went_on_as_if_it_served() {
     let ended = daemon.end();
     let said = &ended.stderr;
     assert_eq!(ended.code(), Some(1), "{said}");
-    let lines = ["Ring failed", "Device cannot be started anew", "Device is down: its volumes are not served"];
+    let lines = ["Ring failed", "Cannot restart the device thread", "Device is down: its volumes are not served"];
     for line in lines {
         assert!(said.contains(line), "{line}: {said}");
     }

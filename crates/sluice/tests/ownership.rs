@@ -102,7 +102,7 @@ fn two_devices_on_one_disk_are_refused() {
     let other = format!("[device.other]\npath = \"{}\"\n", image.display());
     let said = Daemon::refused(&place, &(place.device("") + &other));
     assert!(said.contains("Devices disk and other lie on one disk"), "{said}");
-    assert!(said.contains("two gates cannot both keep promises on it; make them one device"), "{said}");
+    assert!(said.contains("one disk can have only one gate; combine them into one device"), "{said}");
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_volume_on_another_disk_than_its_device_is_refused() {
     elsewhere.as_file().set_len(MIB).unwrap();
     let host = place.device("") + &place.volume("a", "v", elsewhere.path(), "cache = \"buffered\"");
     let expected = [
-        "VM a, volume v: its source lies on filesystem 0:",
+        "VM a, volume v: its source is on filesystem 0:",
         "but its device disk is",
-        "name the device that it lies on",
+        "use the device that contains the source",
     ];
     refused(&place, &host, &expected);
     assert!(!place.volume_socket("a", "v").exists());

@@ -125,7 +125,7 @@ fn a_device_comes_and_goes() {
 #[track_caller]
 fn assert_refused_whole(place: &Place, daemon: &Daemon, client: &mut Raw, host: &str, expected: &[&str]) {
     let said = daemon.reload(host);
-    assert!(said.contains("everything stays as it was"), "{said}");
+    assert!(said.contains("the running configuration is unchanged"), "{said}");
     for expected in expected {
         assert!(said.contains(expected), "no {expected:?} in: {said}");
     }
@@ -240,7 +240,7 @@ fn what_a_served_volume_is_cannot_change_under_its_clients() {
     for host in [volume("a", "read_only = true"), volume("renamed", "")] {
         assert_refused_whole(&place, &daemon, &mut client, &(place.device("") + &host), &[changed, "add it again"]);
     }
-    let cut = "it has 4194304 bytes and cannot be cut to 1048576 while it is served";
+    let cut = "cannot shrink from 4194304 to 1048576 bytes while attached";
     let smaller = place.device("") + &volume("a", "size = \"1MiB\"");
     assert_refused_whole(&place, &daemon, &mut client, &smaller, &[cut]);
     // In two steps it can.
@@ -257,7 +257,7 @@ fn what_a_refused_file_had_opened_is_free_again() {
     let new = vm(&place, "new", "");
     let missing = place.volume("x", "v", &place.file("none"), "");
     let said = daemon.reload(&(base + &new + &missing));
-    assert!(said.contains("everything stays as it was"), "{said}");
+    assert!(said.contains("the running configuration is unchanged"), "{said}");
     let second = Daemon::serve_as(&place, "second.toml", &(place.device("") + &new));
     assert_eq!(second.terminate().code(), Some(0));
 }
@@ -271,7 +271,7 @@ fn bytes_that_a_refused_file_gave_to_a_volume_are_free_again() {
     let missing = place.volume("x", "v", &place.file("none"), "");
     for size in ["2MiB", "4MiB"] {
         let said = daemon.reload(&(sized(size) + &missing));
-        assert!(said.contains("No such file") && said.contains("everything stays as it was"), "{said}");
+        assert!(said.contains("No such file") && said.contains("the running configuration is unchanged"), "{said}");
     }
     let behind = place.volume("b", "v", &image, "offset = \"1MiB\"\nsize = \"1MiB\"");
     daemon.accept(&(sized("1MiB") + &behind));
@@ -298,7 +298,7 @@ fn who_was_told_of_another_volume_than_there_is_now_is_shown_out() {
     assert_eq!(told.size_bytes, 2 * MIB);
     let _ = told.send(READ, 0, 0, 512, &[]);
     assert!(told.reply().is_err(), "nothing is read of a volume of 1 MiB");
-    daemon.stderr().up_to(&["Client shown out: its volume was replaced while it shook hands"]);
+    daemon.stderr().up_to(&["Client disconnected: its volume was replaced during the handshake"]);
     assert_eq!(open(&place, "a").size_bytes, MIB);
 }
 
@@ -400,7 +400,7 @@ fn what_does_not_drain_in_time_is_given_up() {
     until("they are taken", || daemon.accounts().number("a", "outstanding") == 3);
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0));
-    assert!(ended.stderr.contains("Not drained in time: what waits is not served"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("Drain timed out: queued requests are dropped"), "{}", ended.stderr);
     assert!(client.is_shown_out());
     assert!(!place.volume_socket("a", "v").exists());
 }
@@ -414,11 +414,11 @@ fn a_socket_that_was_freed_and_taken_in_one_reload_was_that_of_another_process()
     let mut before = open(&place, "a");
     // A change that is refused for another reason gives the socket back.
     let missing = place.volume("c", "v", &place.file("missing.img"), "");
-    assert!(daemon.reload(&(after.clone() + &missing)).contains("everything stays as it was"));
+    assert!(daemon.reload(&(after.clone() + &missing)).contains("the running configuration is unchanged"));
     let late = format!(
         "{after}[device.late]\nbackend = \"null\"\n[device.late.delay]\ntime = \"1ms\"\nlog = \"/nowhere/log\"\n"
     );
-    assert!(daemon.reload(&late).contains("everything stays as it was"));
+    assert!(daemon.reload(&late).contains("the running configuration is unchanged"));
     before.write(0, &noise(1, 4096)).unwrap();
     open(&place, "a").write(0, &noise(1, 4096)).unwrap();
     daemon.accept(&after);

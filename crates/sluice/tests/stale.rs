@@ -167,7 +167,7 @@ fn replies_that_a_vmm_does_not_take_end_its_session() {
     let daemon = Daemon::serve(&place, &(place.device("") + &place.vhost_volume("hostile", "v", &image, "")));
     let hostile = Hostile::connect(&place.volume_socket("hostile", "v"));
     hostile.ask(400);
-    daemon.stderr().up_to(&["VMM shown out: it broke the protocol"]);
+    daemon.stderr().up_to(&["VMM disconnected: protocol violation"]);
     hostile.read_all();
     assert!(matches!(hostile.session.features(), Err(ClientError::Io(_) | ClientError::Closed)));
     assert_eq!(daemon.terminate().code(), Some(0));

@@ -284,7 +284,7 @@ fn one_vmm_at_a_time_and_its_successor_when_it_is_over() {
     });
     works(&mut second.unwrap());
     daemon.signal(Signal::HUP);
-    daemon.stderr().up_to(&["File applied"]);
+    daemon.stderr().up_to(&["Reload applied"]);
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl Daemon {
         let begin = Instant::now();
         let pid = Pid::from_raw(self.child.id() as i32).expect("a child has a number");
         kill_process(pid, Signal::HUP).map_err(|error| format!("The daemon has gone: {error}"))?;
-        self.says("File applied")?;
+        self.says("Reload applied")?;
         Ok(milliseconds(begin))
     }
 }

@@ -160,7 +160,7 @@ impl Loop {
         let mut finished = Vec::new();
         if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
             let vm = &self.backend.volumes[index].vm_name;
-            tracing::error!(vm, %error, "Gate did not know a volume that was served");
+            tracing::error!(vm, %error, "Gate has no entry for a served volume");
         }
         finished.into_iter().for_each(|over| self.finish(now, over));
         for client in clients {
@@ -205,7 +205,7 @@ impl Loop {
         }
         if !self.backend.volumes[volume].export.keeps(&arrived.export) {
             let Arrived { vm, volume, .. } = arrived;
-            tracing::info!(vm, volume, "Client shown out: its volume was replaced while it shook hands");
+            tracing::info!(vm, volume, "Client disconnected: its volume was replaced during the handshake");
             return;
         }
         let vm = arrived.vm.clone();

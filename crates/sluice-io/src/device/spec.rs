@@ -187,7 +187,7 @@ pub enum EditError {
     #[error("Device {0} has stopped")]
     Stopped(String),
     /// The thread has not answered in time; it makes the change when it goes on.
-    #[error("Device {0} does not answer")]
+    #[error("Device {0} does not respond")]
     Silent(String),
 }
 

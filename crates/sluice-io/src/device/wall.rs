@@ -107,10 +107,7 @@ pub(super) fn run(
             last
         }
         Ok(End::Down) | Err(_) => {
-            tracing::error!(
-                device = spec.name,
-                "Device is down: its volumes are not served until the daemon is restarted"
-            );
+            tracing::error!(device = spec.name, "Device is down: restart the daemon to serve its volumes again");
             life.go_down();
             None
         }
@@ -137,14 +134,14 @@ fn supervise(
                 bury(device, state, mailbox, helper);
                 return End::Asked(last);
             }
-            Ok(Err(error)) => tracing::error!(device, %error, "Ring failed: device is started anew"),
-            Err(_) => tracing::error!(device, "Device thread panicked: its connections end, it is started anew"),
+            Ok(Err(error)) => tracing::error!(device, %error, "io_uring failed: restarting the device thread"),
+            Err(_) => tracing::error!(device, "Device thread panicked: closing its connections and restarting it"),
         }
         life.set(Health::Restarting);
         let kept = catch_unwind(AssertUnwindSafe(|| Kept::of(&state)));
         bury(device, state, mailbox, helper);
         let Ok(kept) = kept else {
-            tracing::error!(device, "Device thread cannot tell what it served");
+            tracing::error!(device, "Cannot read the state of the failed device thread");
             return End::Down;
         };
         let Some(pause) = backoff.failed(began.elapsed()) else {
@@ -158,11 +155,11 @@ fn supervise(
         match catch_unwind(AssertUnwindSafe(|| rebuild(spec, mailbox, kept))) {
             Ok(Ok(rebuilt)) => (state, helper) = (ManuallyDrop::new(rebuilt.0), rebuilt.1),
             Ok(Err(error)) => {
-                tracing::error!(device, %error, "Device cannot be started anew");
+                tracing::error!(device, %error, "Cannot restart the device thread");
                 return End::Down;
             }
             Err(_) => {
-                tracing::error!(device, "Device thread panicked while it was started anew");
+                tracing::error!(device, "Device thread panicked during its restart");
                 return End::Down;
             }
         }
@@ -249,7 +246,7 @@ fn bury(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: 
     while state.backend.ring.in_kernel() > 0 {
         mailbox.ring();
         if let Err(error) = state.backend.ring.turn(Some(Duration::from_secs(1)), &mut events) {
-            tracing::error!(device, %error, "Ring cannot be emptied: its memory is kept");
+            tracing::error!(device, %error, "Cannot drain io_uring: keeping its memory");
             return;
         }
         events.clear();

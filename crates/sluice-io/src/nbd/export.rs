@@ -74,7 +74,7 @@ pub enum ExportError {
         rule: &'static str,
     },
     /// The size is not a multiple of the minimum block size.
-    #[error("Export {name:?} has {size_bytes} bytes, which is no multiple of its minimum block size {minimum}")]
+    #[error("Export {name:?} has {size_bytes} bytes, which is not a multiple of its minimum block size {minimum}")]
     Size {
         /// The export.
         name: String,

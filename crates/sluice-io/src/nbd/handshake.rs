@@ -78,7 +78,7 @@ pub enum NegotiateError {
     #[error("The client ended the handshake")]
     Aborted,
     /// The connection closed. A probe that only looks whether somebody listens does that.
-    #[error("The client closed the connection while {awaited} was awaited")]
+    #[error("The client closed the connection before sending {awaited}")]
     Closed {
         /// What should have come.
         awaited: &'static str,
@@ -116,13 +116,13 @@ pub enum NegotiateError {
         option: u32,
     },
     /// `EXPORT_NAME` asked for an export that is not there; this option has no error reply.
-    #[error("The client asked for the export {name:?}, which does not exist")]
+    #[error("The client requested the export {name:?}, which does not exist")]
     UnknownExport {
         /// The name that it asked for.
         name: String,
     },
     /// `EXPORT_NAME` with an unusable name; this option has no error reply.
-    #[error("The client asked for an export by an unusable name")]
+    #[error("The client requested an export by an invalid name")]
     BadExportName(#[source] OptionError),
 }
 

@@ -185,7 +185,7 @@ pub const EXTENT_LEN: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The first four bytes are not the expected magic.
-    #[error("The peer sent magic {got:#010x} where {expected:#010x} was due")]
+    #[error("The peer sent magic {got:#010x} instead of {expected:#010x}")]
     BadMagic {
         /// What it should have been.
         expected: u32,

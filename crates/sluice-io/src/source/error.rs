@@ -28,7 +28,7 @@ pub enum SourceError {
 
     /// A symbolic link on the way that a tenant may have put there.
     #[error(
-        "Volume {path}: {link} is a symbolic link that {by} may change: name the file that it leads to, or keep the link in a folder that only root may write"
+        "Volume {path}: {link} is a symbolic link that {by} can change: use the path of its target, or keep the link in a folder that only root can write to"
     )]
     Link {
         /// The volume's path.
@@ -47,7 +47,7 @@ pub enum SourceError {
     },
 
     /// Neither a regular file nor a block device.
-    #[error("Volume {path} is a {kind}: a volume is a raw regular file or a block device, name one of these")]
+    #[error("Volume {path} is a {kind}: use a raw regular file or a block device")]
     NotAVolume {
         /// The volume's path.
         path: PathBuf,
@@ -57,7 +57,7 @@ pub enum SourceError {
 
     /// The file or its filesystem has no direct I/O.
     #[error(
-        "Volume {path} cannot do direct I/O: move it to a filesystem that can, or write `cache = \"buffered\"` and then its promises are not given"
+        "Volume {path} cannot do direct I/O: move it to a filesystem that can, or set `cache = \"buffered\"`, which gives up its guarantees"
     )]
     NotDirect {
         /// The volume's path.
@@ -97,7 +97,7 @@ pub enum SourceError {
 
     /// Offset or length do not suit direct I/O, or a virtual disk's sectors.
     #[error(
-        "Volume {path}: the volume's {what} of {value_bytes} bytes is no multiple of the block size {alignment_bytes}, round it with `offset` and `size`, or a file itself with `truncate -s %{alignment_bytes}`"
+        "Volume {path}: the volume's {what} of {value_bytes} bytes is not a multiple of the block size {alignment_bytes}, round it with `offset` and `size`, or a file itself with `truncate -s %{alignment_bytes}`"
     )]
     Misaligned {
         /// The volume's path.
@@ -111,7 +111,7 @@ pub enum SourceError {
     },
 
     /// A disk image in another format, seen where its length does not suit a raw one.
-    #[error("Volume {path} is a {format} image, and a volume is raw: convert it (`qemu-img convert -O raw`)")]
+    #[error("Volume {path} is a {format} image: convert it to raw (`qemu-img convert -O raw`)")]
     NotRaw {
         /// The volume's path.
         path: PathBuf,
@@ -120,7 +120,7 @@ pub enum SourceError {
     },
 
     /// Somebody else has the volume's bytes.
-    #[error("Volume {path}, {range}, is locked by {holder}: stop that one, or give this volume another file or range")]
+    #[error("Volume {path}, {range}, is locked by {holder}: stop it, or use another file or range for this volume")]
     Busy {
         /// The volume's path.
         path: PathBuf,
@@ -155,7 +155,7 @@ pub enum SourceError {
     },
 
     /// A volume's file cannot be made longer, or as long as it was.
-    #[error("Cannot make {path} {length_bytes} bytes long: choose a size that its file system or device has room for")]
+    #[error("Cannot make {path} {length_bytes} bytes long: choose a size that fits on its file system or device")]
     Length {
         /// The volume's path.
         path: PathBuf,
@@ -167,7 +167,7 @@ pub enum SourceError {
     },
 
     /// What a device is named by is not there.
-    #[error("Cannot look at {path}: name a block device that is there, or a file or folder on the disk that is meant")]
+    #[error("Cannot inspect {path}: use an existing block device, or a file or folder on the intended disk")]
     NoPath {
         /// The path that was to be resolved.
         path: PathBuf,

@@ -51,10 +51,10 @@ pub struct Driver {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The volume has left, or the device has stopped.
-    #[error("Volume {1} of VM {0} is not served any more")]
+    #[error("Volume {1} of VM {0} is no longer served")]
     Gone(String, String),
     /// Its rings do not lie in the memory table.
-    #[error("Queue {0}: its rings do not lie in the memory table")]
+    #[error("Queue {0}: its rings are outside the guest memory")]
     Rings(u16),
 }
 

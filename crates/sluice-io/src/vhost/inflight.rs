@@ -44,7 +44,9 @@ const VERSION: u16 = 1;
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// So many queues or entries there cannot be.
-    #[error("A log for {queues} queues of {entries} entries: there may be 1 to {QUEUES_MAX} of 1 to {ENTRIES_MAX}")]
+    #[error(
+        "{queues} queues of {entries} entries are out of range; use 1 to {QUEUES_MAX} queues of 1 to {ENTRIES_MAX} entries"
+    )]
     Shape {
         /// Queues.
         queues: u16,
@@ -52,7 +54,7 @@ pub enum LogError {
         entries: u16,
     },
     /// It has no room for its queues.
-    #[error("A log of {len} bytes has no room for its queues, which take {needed}")]
+    #[error("A log of {len} bytes is too small; its queues need {needed} bytes")]
     Small {
         /// Its size in bytes.
         len: u64,
@@ -60,7 +62,7 @@ pub enum LogError {
         needed: u64,
     },
     /// Written by somebody who means something else by it.
-    #[error("The log of queue {queue} has version {version} and {entries} entries; it is none of ours")]
+    #[error("Queue {queue}: unknown log format (version {version}, {entries} entries)")]
     Foreign {
         /// Which queue.
         queue: u16,
@@ -73,7 +75,7 @@ pub enum LogError {
     #[error("In-flight log: {0}")]
     Mapping(#[from] MappingError),
     /// It cannot be made.
-    #[error("Cannot make an in-flight log")]
+    #[error("Cannot create an in-flight log")]
     Io(#[from] io::Error),
 }
 

@@ -168,10 +168,7 @@ impl DoorKeeper {
             return false;
         }
         if !before.task.is_finished() {
-            tracing::info!(
-                endpoint = self.endpoint,
-                "VMM waits for the end of what the one before it left at the device"
-            );
+            tracing::info!(endpoint = self.endpoint, "Waiting for the previous VMM's in-flight requests");
         }
         match timeout(DRAIN_MAX, &mut before.task).await {
             Ok(_) => *serving = None,
@@ -209,10 +206,14 @@ impl DoorKeeper {
         let task = tokio::spawn(async move {
             tracing::info!(vm, volume, process, "VMM connected");
             match session.await {
-                Ok(Over::Left) => tracing::info!(vm, volume, "VMM has left"),
-                Ok(Over::Withdrawn) => tracing::info!(vm, volume, "VMM shown out: the volume has left or changed"),
-                Ok(Over::GivenUp) => tracing::warn!(vm, volume, "VMM shown out: the device serves the volume no more"),
-                Err(fault) => tracing::debug!(vm, volume, %fault, "VMM shown out: it broke the protocol"),
+                Ok(Over::Left) => tracing::info!(vm, volume, "VMM disconnected"),
+                Ok(Over::Withdrawn) => {
+                    tracing::info!(vm, volume, "VMM disconnected: its volume was removed or changed")
+                }
+                Ok(Over::GivenUp) => {
+                    tracing::warn!(vm, volume, "VMM disconnected: the device thread closed the session")
+                }
+                Err(fault) => tracing::debug!(vm, volume, %fault, "VMM disconnected: protocol violation"),
             }
         });
         Some(Serving { stream: weak, task, since, messages_before, queues_before })
@@ -222,7 +223,7 @@ impl DoorKeeper {
     fn turn_away(&self, reason: &str) {
         if self.counts.turned_away() {
             let times = self.counts.totals().turned_away;
-            tracing::warn!(endpoint = self.endpoint, times, "VMM turned away: {reason}");
+            tracing::warn!(endpoint = self.endpoint, times, "VMM rejected: {reason}");
         }
     }
 }

@@ -25,10 +25,10 @@ const AREAS_MAX: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
     /// Its words would not lie where words may lie.
-    #[error("Offset {0:#x} is no multiple of {ALIGNMENT}")]
+    #[error("Offset {0:#x} is not a multiple of {ALIGNMENT}")]
     Offset(u64),
     /// It ends before the part that is to be mapped does.
-    #[error("The file has {file} bytes, which is less than offset and size together ({wanted})")]
+    #[error("The file has {file} bytes, but offset and size need {wanted}")]
     Short {
         /// Its length.
         file: u64,
@@ -36,7 +36,7 @@ pub enum MappingError {
         wanted: u64,
     },
     /// A file whose pages may have to be waited for.
-    #[error("It is no file in memory; share memory by memfd, tmpfs or hugetlbfs")]
+    #[error("The file is not in memory; share memory by memfd, tmpfs or hugetlbfs")]
     NotMemory,
     /// Its addresses would leave the daemon none, or too little memory is left.
     #[error("Too little memory is left for it; raise LimitAS or give the VM less memory")]

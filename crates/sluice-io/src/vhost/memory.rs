@@ -113,7 +113,7 @@ impl Drop for Share {
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// Each region has one descriptor.
-    #[error("{regions} memory regions came with {descriptors} descriptors; each needs one")]
+    #[error("{regions} memory regions with {descriptors} file descriptors; each region needs one")]
     Descriptors {
         /// Regions.
         regions: usize,
@@ -121,10 +121,10 @@ pub enum MemoryError {
         descriptors: usize,
     },
     /// More than [`REGIONS_MAX`].
-    #[error("{0} memory regions; there may be {REGIONS_MAX}")]
+    #[error("{0} memory regions exceed the maximum of {REGIONS_MAX}")]
     TooMany(usize),
     /// More than [`BYTES_MAX`].
-    #[error("{0} bytes of memory; there may be {BYTES_MAX}")]
+    #[error("{0} bytes of memory exceed the maximum of {BYTES_MAX}")]
     TooLarge(u64),
     /// With what requests in flight keep, more than several times what there may be.
     #[error(
@@ -137,7 +137,7 @@ pub enum MemoryError {
         bytes: u64,
     },
     /// Empty, or its addresses wrap.
-    #[error("Memory region at {guest:#x} has {len} bytes at {user:#x}: addresses wrap, or there are none")]
+    #[error("Memory region at {guest:#x} has {len} bytes at {user:#x}: the range is empty or wraps around")]
     Range {
         /// Where, for the guest.
         guest: u64,
@@ -150,7 +150,7 @@ pub enum MemoryError {
     #[error("Memory regions at {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
     /// None is like the one that is to go.
-    #[error("No memory region at {0:#x} is like the one to be removed")]
+    #[error("No memory region at {0:#x} matches the one to remove")]
     Unknown(u64),
     /// It cannot be mapped.
     #[error("Memory region at {guest:#x}: {source}")]

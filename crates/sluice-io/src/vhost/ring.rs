@@ -23,28 +23,28 @@ pub enum RingError {
     #[error("There is no ring {0}")]
     Unknown(u32),
     /// So many entries there cannot be.
-    #[error("A ring of {0} entries; make it a power of two, at most {ENTRIES_MAX}")]
+    #[error("A ring of {0} entries is invalid; use a power of two, at most {ENTRIES_MAX}")]
     Size(u32),
     /// An index of 16 bits.
-    #[error("Entry {0} of an available ring")]
+    #[error("Invalid index {0} of an available ring")]
     Base(u32),
     /// What can be set only while it is stopped.
     #[error("Ring {0} is running; stop it first")]
     Running(u32),
     /// A flag of its addresses that was not negotiated.
-    #[error("Ring {0} wants its changes to be logged")]
+    #[error("Ring {0}: dirty logging is not supported")]
     Log(u32),
     /// Where it is said to be is no memory, or no place for it.
-    #[error("Ring {0}: its parts do not lie in one piece of memory each, or not as they are aligned")]
+    #[error("Ring {0}: each of its three areas must be aligned and lie within one memory region")]
     Addresses(u32),
     /// It would have to be looked at all the time.
-    #[error("Ring {0} has no kick; polling is not offered")]
+    #[error("Ring {0} has no kick descriptor; polling is not supported")]
     Polling(u32),
     /// Something else than an eventfd.
-    #[error("A descriptor to ring with is no eventfd")]
+    #[error("Notification descriptor must be an eventfd")]
     NoEventfd,
     /// The system says no.
-    #[error("A descriptor to ring with cannot be used: {0}")]
+    #[error("Cannot use a notification descriptor: {0}")]
     Io(#[from] io::Error),
 }
 

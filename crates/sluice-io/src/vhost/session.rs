@@ -58,7 +58,7 @@ pub struct Entry {
 /// Why a session is over, though nobody did anything wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// The VMM has left.
+    /// The VMM disconnected.
     Left,
     /// The volume is not offered any more, or became a device of another kind.
     Withdrawn,
@@ -73,7 +73,7 @@ pub enum Fault {
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// A message that was refused, and nobody waits to be told.
-    #[error("{what} was refused: {refusal}")]
+    #[error("{what} was rejected: {refusal}")]
     Refused {
         /// Which message.
         what: String,
@@ -81,16 +81,16 @@ pub enum Fault {
         refusal: Refusal,
     },
     /// More than [`REFUSALS_MAX`].
-    #[error("{REFUSALS_MAX} messages were refused")]
+    #[error("{REFUSALS_MAX} messages were rejected")]
     Refusals,
     /// Pages of its memory are gone.
-    #[error("The VMM has shortened a file of its memory while it was in use ({0} pages were missed)")]
+    #[error("The VMM truncated a memory file while it was in use ({0} pages are missing)")]
     Memory(u32),
     /// The device does not take it.
     #[error(transparent)]
     Device(#[from] SessionError),
     /// The system says no.
-    #[error("The session cannot begin: {0}")]
+    #[error("Cannot start the session: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -101,19 +101,19 @@ pub enum Refusal {
     #[error(transparent)]
     Message(#[from] MessageError),
     /// Nobody knows it, or it belongs to a feature that is not offered.
-    #[error("It is not offered")]
+    #[error("This message is not supported")]
     Unknown,
     /// It belongs to a feature that was not settled for.
-    #[error("It needs protocol feature {0:?}, which was not negotiated")]
+    #[error("Protocol feature {0:?} is required and was not negotiated")]
     NotNegotiated(Protocol),
     /// Bits that were never offered.
-    #[error("Features {0:#x} were never offered")]
+    #[error("Features {0:#x} were not offered")]
     Features(u64),
     /// Features change only while nothing runs.
     #[error("Rings are running; stop them first")]
     Running,
     /// A part of the configuration space that is not there, or cannot be written.
-    #[error("There is no such configuration, or it cannot be written")]
+    #[error("This part of the configuration space does not exist or is read-only")]
     Config,
     /// A ring.
     #[error(transparent)]
@@ -125,19 +125,19 @@ pub enum Refusal {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The log has no part for a ring.
-    #[error("The in-flight log has no part for ring {0} of its size")]
+    #[error("The in-flight log has no region for ring {0} with its size")]
     NotInLog(u16),
     /// A running ring would lose its place.
-    #[error("Ring {0} is running and does not lie in the new memory table where it was")]
+    #[error("Ring {0} is running, and the new memory table does not contain it at the same address")]
     Moved(usize),
     /// For the back end's own messages.
-    #[error("The channel for messages of our own is no Unix stream socket")]
+    #[error("The backend channel is not a Unix stream socket")]
     Channel,
     /// The device thread.
     #[error(transparent)]
     Device(SessionError),
     /// The system says no.
-    #[error("The system does not give what it takes: {0}")]
+    #[error("Out of system resources: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -178,7 +178,7 @@ pub async fn serve(
         && session.counts.fault()
     {
         let Entry { vm, volume, .. } = &session.entry;
-        tracing::warn!(vm, volume, %fault, "VMM shown out: it broke the protocol");
+        tracing::warn!(vm, volume, %fault, "VMM disconnected: protocol violation");
     }
     // The VMM learns it before the drain, which may take long.
     let Session { socket, place, .. } = session;
@@ -320,7 +320,7 @@ impl Session {
         };
         if worth_a_line {
             let Entry { vm, volume, .. } = &self.entry;
-            tracing::warn!(vm, volume, what, %refusal, "Message of a VMM refused");
+            tracing::warn!(vm, volume, what, %refusal, "Message of a VMM rejected");
         }
         Ok(payload)
     }
@@ -348,16 +348,12 @@ impl Session {
     fn tell_of_change(&self) {
         let Entry { vm, volume, .. } = &self.entry;
         let Some(channel) = &self.channel else {
-            tracing::info!(
-                vm,
-                volume,
-                "The VMM has no channel on which to hear of the change: the guest keeps what it knows"
-            );
+            tracing::info!(vm, volume, "VMM has no backend channel: the guest is not notified of the change");
             return;
         };
         match try_send(channel, &wire::back_end_request(BackendReq::CONFIG_CHANGE_MSG)) {
             Ok(()) => self.counts.config_change(),
-            Err(error) => tracing::warn!(vm, volume, %error, "Cannot tell the VMM of the change"),
+            Err(error) => tracing::warn!(vm, volume, %error, "Cannot notify the VMM of the change"),
         }
     }
 
@@ -419,7 +415,7 @@ impl Session {
                 volume,
                 queue = index,
                 requests = recovered,
-                "Requests taken over from the in-flight log"
+                "Requests recovered from the in-flight log"
             );
         }
         Ok(())

@@ -38,10 +38,10 @@ pub enum SocketError {
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// Descriptors in the middle of a message, or more than any has.
-    #[error("Descriptors beyond {DESCRIPTORS_MAX}, or in the middle of a message")]
+    #[error("More than {DESCRIPTORS_MAX} file descriptors, or descriptors in the middle of a message")]
     Descriptors,
     /// The host has few descriptors left.
-    #[error("Too few descriptors are left for those of a message; raise LimitNOFILE")]
+    #[error("Too few file descriptors are left to receive a message; raise LimitNOFILE")]
     NoDescriptors,
     /// The system says no.
     #[error("The connection failed: {0}")]
@@ -82,7 +82,7 @@ impl Socket {
         &self.stream
     }
 
-    /// The next message; `None`: the VMM has left. May be given up and called again.
+    /// The next message; `None`: the VMM disconnected. May be given up and called again.
     pub async fn receive(&mut self) -> Result<Option<Message>, SocketError> {
         loop {
             if let Some(header) = self.header
@@ -147,7 +147,7 @@ impl Socket {
         Ok(Read { bytes, descriptors, cut: received.flags.contains(ReturnFlags::CTRUNC) })
     }
 
-    /// Adds what was read; false: the VMM has left.
+    /// Adds what was read; false: the VMM disconnected.
     fn accept(&mut self, read: Read) -> Result<bool, SocketError> {
         let Read { bytes, descriptors, cut } = read;
         let in_payload = self.header.is_some();

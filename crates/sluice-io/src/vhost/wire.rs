@@ -30,10 +30,10 @@ const RING: u64 = 0xff;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Flags that have no meaning, another version, or a reply where a request should be.
-    #[error("A message with flags {0:#x}")]
+    #[error("Invalid message flags {0:#x}")]
     Flags(u32),
     /// Longer than any message is.
-    #[error("A message of {0} bytes; none is longer than {PAYLOAD_MAX}")]
+    #[error("A message of {0} bytes exceeds the maximum of {PAYLOAD_MAX}")]
     Length(u32),
 }
 
@@ -41,13 +41,13 @@ pub enum HeaderError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// Its payload has another length.
-    #[error("A payload of {0} bytes")]
+    #[error("Invalid payload length of {0} bytes")]
     Length(usize),
     /// A value that the field cannot have.
-    #[error("A payload with impossible values")]
+    #[error("Invalid values in the payload")]
     Value,
     /// Descriptors are missing, or there are too many.
-    #[error("{0} descriptors")]
+    #[error("Unexpected number of file descriptors: {0}")]
     Descriptors(usize),
 }
 

@@ -92,11 +92,11 @@ pub(crate) fn accept_loss(plane: &Plane, target: &str) -> Reply {
     let before = describe(plane, &target);
     match plane.accept_loss(&target) {
         Ok(true) => {
-            tracing::warn!(target = %target, "Loss accepted: writes and flushes go on");
+            tracing::warn!(target = %target, "Loss accepted: writes and flushes resume");
             Reply { ok: true, code: None, error: None, before, after: describe(plane, &target) }
         }
         Ok(false) => {
-            let error = format!("No sync of {target} has failed: there is no loss to accept");
+            let error = format!("No loss to accept: no sync of {target} has failed");
             Reply::failed(Code::Refused, error)
         }
         Err(error) => Reply::failed(Code::Refused, chain(&error)),

@@ -293,7 +293,7 @@ impl Thread {
         let attempt = Attempt { number, kind, since, found, waits, proposal: None, has_waited: false };
         match attempt.kind {
             _ if self.attempts.len() >= ATTEMPTS_MAX => {
-                self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes wait already; try again when they are over"));
+                self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
             }
             Kind::Reload(None) => {
                 // An older file must not be put into force over a newer one.
@@ -369,7 +369,7 @@ impl Thread {
                     let (path, seconds) = (path.display(), max.as_secs());
                     self.refuse(
                         attempt,
-                        &format!("{path} does not answer for {seconds} s: its disk or file system hangs"),
+                        &format!("{path} does not respond for {seconds} s: its disk or file system hangs"),
                     );
                 }
             }
@@ -419,7 +419,7 @@ impl Thread {
     fn warn(&self, host: &Host) {
         host.warnings.iter().for_each(crate::output::say);
         if host.daemon.control != self.control {
-            tracing::warn!("The control socket stays where it is until the daemon is started anew");
+            tracing::warn!("Restart the daemon to move the control socket");
         }
     }
 
@@ -443,7 +443,7 @@ impl Thread {
         self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
-            tracing::info!(waited_ms, "Waited for the last requests of a volume that was detached");
+            tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
         }
         match attempt.kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Ok(())))),
@@ -457,7 +457,7 @@ impl Thread {
                 let read = read.expect("a file is applied when it has been read");
                 let _old = std::mem::replace(&mut self.state.files, read.files);
                 let kept = self.state.changes.len();
-                tracing::info!(changes, kept, "File applied");
+                tracing::info!(changes, kept, "Reload applied");
             }
         }
     }
@@ -474,7 +474,7 @@ impl Thread {
         match attempt.kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Err(Failure::Run(error.into()))))),
             Kind::Change { .. } => answer(attempt, Reply::failed(Code::Refused, error)),
-            Kind::Reload(_) => tracing::error!(error, "File cannot be applied: everything stays as it was"),
+            Kind::Reload(_) => tracing::error!(error, "Reload failed: the running configuration is unchanged"),
             Kind::Retry => tracing::error!(error, "Volumes stay out of service"),
         }
     }
@@ -487,7 +487,7 @@ enum Refused {
 
 fn say_wrong(diagnostics: &Diagnostics) {
     crate::output::say(diagnostics);
-    tracing::error!(errors = diagnostics.errors(), "File is wrong: everything stays as it was");
+    tracing::error!(errors = diagnostics.errors(), "Reload rejected: the running configuration is unchanged");
 }
 
 fn answer(attempt: Attempt, answer: Reply) {

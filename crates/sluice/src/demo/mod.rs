@@ -72,7 +72,7 @@ pub(crate) enum DemoError {
         source: io::Error,
     },
     /// No io_uring, which containers often forbid.
-    #[error("This system does not let us use io_uring: run outside of the container, or allow io_uring in it")]
+    #[error("io_uring is not allowed on this system: run outside the container, or allow io_uring in it")]
     NoRing {
         /// Why.
         #[source]
@@ -91,7 +91,7 @@ pub(crate) enum DemoError {
         source: DiskError,
     },
     /// A request was refused.
-    #[error("VM {vm}: a request failed; is there space left in the folder for temporary files?")]
+    #[error("VM {vm}: a request failed; check the free space of the folder for temporary files")]
     Request {
         /// Whose.
         vm: &'static str,
@@ -100,7 +100,7 @@ pub(crate) enum DemoError {
         source: io::Error,
     },
     /// Nothing comes back.
-    #[error("VM {vm}: no reply for {seconds} s; is the disk of the folder for temporary files stuck?")]
+    #[error("VM {vm}: no reply for {seconds} s; check the disk of the folder for temporary files")]
     Silence {
         /// Whose.
         vm: &'static str,

@@ -80,7 +80,7 @@ pub(crate) enum ExportError {
     MemoryNeeded { vmm: &'static str },
     #[error("A memory of {memory} is not a whole number of MiB; write for example --memory 4GiB")]
     MemoryNotWhole { memory: Bytes },
-    #[error("{vmm} cannot be told the path '{path}', because '{character}' separates its options; use another path")]
+    #[error("{vmm} cannot use the path '{path}', because '{character}' separates its options; use another path")]
     Unquotable { vmm: &'static str, path: String, character: char },
 }
 

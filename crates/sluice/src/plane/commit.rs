@@ -38,18 +38,17 @@ pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: 
     for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
         match plane.devices[&device].device.edit(edits) {
             Ok(()) => {}
-            Err(error @ EditError::Silent(_)) => tracing::error!(%error, "It makes the change when it goes on"),
-            Err(error @ EditError::Stopped(_)) => tracing::error!(%error, "It has gone down while it was changed"),
+            Err(error @ EditError::Silent(_)) => {
+                tracing::error!(%error, "The device thread applies the change when it responds again")
+            }
+            Err(error @ EditError::Stopped(_)) => tracing::error!(%error, "The device went down during the change"),
             Err(source) => return Err(PlaneError::Edit { device, source }),
         }
     }
     let ended = plane.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
     for (name, running) in ended.collect::<Vec<_>>() {
         if !running.device.stop_within(END_MAX) {
-            tracing::error!(
-                device = name,
-                "Its disk does not answer: its thread waits for that, and the daemon does not"
-            );
+            tracing::error!(device = name, "The disk does not respond: exiting before its device thread");
         }
     }
     let is_again = |name: &&VolumeName| plane.missing.contains(*name);
@@ -133,7 +132,7 @@ pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
         let _ = closed.send(());
     });
     if started.is_ok() && closing.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-        tracing::warn!("Volumes or sockets that have gone are still being closed: their file system does not answer");
+        tracing::warn!("Removed volumes or sockets are still being closed: their file system does not respond");
     }
 }
 

@@ -89,8 +89,17 @@ fn say_unfinished(device: &Snapshot) {
     let (name, in_flight) = (&device.device, device.in_flight);
     match device.health {
         Health::Serving => {
-            tracing::error!(device = name, in_flight, vms, "Not waited for: requests that the disk has not answered");
+            tracing::error!(
+                device = name,
+                in_flight,
+                vms,
+                "Exiting with requests in flight: the disk has not completed them"
+            );
         }
-        health => tracing::error!(device = name, health = health.name(), "Not waited for: the device does not answer"),
+        health => tracing::error!(
+            device = name,
+            health = health.name(),
+            "Exiting before the device thread: it does not respond"
+        ),
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum PlaneError {
     },
     /// Two gates in front of one disk guarantee nothing.
     #[error(
-        "Devices {first} and {second} lie on one disk ({disks}): two gates cannot both keep promises on it; make them one device"
+        "Devices {first} and {second} lie on one disk ({disks}): one disk can have only one gate; combine them into one device"
     )]
     OneDisk {
         /// The one.
@@ -42,7 +42,7 @@ pub(crate) enum PlaneError {
     },
     /// Another disk, scheduler or delay under running VMs.
     #[error(
-        "Device {device}: its {what} cannot change while it runs; restart the daemon, or give the new one another name"
+        "Device {device}: its {what} cannot change while it runs; restart the daemon, or use another name for the new device"
     )]
     DeviceChanged {
         /// Which device.
@@ -63,7 +63,7 @@ pub(crate) enum PlaneError {
     },
     /// Its bytes are being served in another way.
     #[error(
-        "VM {vm}, volume {volume}: its bytes are served now as volume {old}, and what a volume is (source, range, name, \
+        "VM {vm}, volume {volume}: its bytes are currently served as volume {old}, and the identity of a volume (source, range, name, \
          VM, device, cache, read_only, type and queues of its export) cannot change while it is served; detach it and attach \
          it again, or remove it, reload, and add it again"
     )]
@@ -77,8 +77,7 @@ pub(crate) enum PlaneError {
     },
     /// The volume that was at its socket before is not over.
     #[error(
-        "VM {vm}, volume {volume}: requests of the volume that was at its socket before are still at their device; try again \
-         when they are over"
+        "VM {vm}, volume {volume}: the previous volume on this socket still has requests in flight; retry when they complete"
     )]
     Leaving {
         /// Whose.
@@ -88,8 +87,8 @@ pub(crate) enum PlaneError {
     },
     /// Its guest may have data there.
     #[error(
-        "VM {vm}, volume {volume}: it has {from} bytes and cannot be cut to {to} while it is served; detach it, and \
-         attach it again"
+        "VM {vm}, volume {volume}: cannot shrink from {from} to {to} bytes while attached; detach it, then attach it with \
+         the new size"
     )]
     Shrunk {
         /// Whose.
@@ -103,7 +102,7 @@ pub(crate) enum PlaneError {
     },
     /// A volume lies somewhere else than it says.
     #[error(
-        "VM {vm}, volume {volume}: its source lies on {found}, but its device {device} is {expected}; name the device that it lies on"
+        "VM {vm}, volume {volume}: its source is on {found}, but its device {device} is {expected}; use the device that contains the source"
     )]
     OtherDisk {
         /// Whose.
@@ -138,7 +137,7 @@ pub(crate) enum PlaneError {
     EndpointChanged(String),
     /// A change for a device that does not serve.
     #[error(
-        "Device {0} is down, its thread has failed too often: restart the daemon, or detach the device's volumes, which is all that it does now"
+        "Device {0} is down, its thread has failed too often: restart the daemon; until then the device only accepts detach"
     )]
     Down(String),
     /// A device refuses an edit.

@@ -111,12 +111,15 @@ impl Drop for Resized {
         if let Some(to_be) = &self.to_be
             && let Err(error) = self.is.give_back(to_be)
         {
-            tracing::error!(error = crate::failure::chain(&error), "Bytes behind a volume stay locked");
+            tracing::error!(
+                error = crate::failure::chain(&error),
+                "Cannot release the range lock past the end of a volume"
+            );
         }
         if let Some(before) = self.before_bytes
             && let Err(error) = self.is.cut(before)
         {
-            tracing::error!(path = %self.is.path().display(), %error, "File stays longer than it was");
+            tracing::error!(path = %self.is.path().display(), %error, "Cannot truncate a file to its previous size");
         }
     }
 }
@@ -410,13 +413,13 @@ impl Opening {
         }
         if !waited.is_zero() {
             let waited_ms = waited.as_millis();
-            tracing::info!(vm, volume = name, waited_ms, "Waited for the last requests of another daemon");
+            tracing::info!(vm, volume = name, waited_ms, "Waited for in-flight requests of another daemon");
         }
         let disks = source.disks()?;
         let extents = match source.extents() {
             Ok(extents) => Some(extents),
             Err(error) => {
-                tracing::warn!(vm, volume = name, %error, "Its place on the disk is not known");
+                tracing::warn!(vm, volume = name, %error, "Cannot read the extent map: scheduling by file offset");
                 None
             }
         };

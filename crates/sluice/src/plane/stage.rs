@@ -173,7 +173,7 @@ fn open_volumes(
                 Some(Err(error)) if openings[&key].tolerance.covers(&error) => {
                     if !plane.missing.contains(&key) {
                         let error = crate::failure::chain(&error);
-                        tracing::error!(vm, volume = name, error, "Volume is out of service, and tried again");
+                        tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
                     }
                     missing.insert(key);
                     continue;

@@ -51,7 +51,11 @@ impl Serve {
             && descriptors < u64::from(host.nbd.connections_max)
         {
             let wanted = host.nbd.connections_max;
-            tracing::warn!(descriptors, wanted, "Fewer descriptors than connections are allowed; raise LimitNOFILE");
+            tracing::warn!(
+                descriptors,
+                wanted,
+                "The limit of file descriptors is below the number of allowed connections; raise LimitNOFILE"
+            );
         }
         let (_control, mut asked) = listen(control)?;
         let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(&host));
@@ -77,7 +81,7 @@ impl Serve {
         };
         match tokio::time::timeout(drain_timeout, changer.end()).await {
             Ok(Ok(plane)) => drain(plane, format).await,
-            _ => tracing::error!("A change that is being made does not end: the daemon ends without draining"),
+            _ => tracing::error!("A running change does not complete: exiting without draining"),
         }
         ended
     }
@@ -164,7 +168,7 @@ async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Fail
             () = tokio::time::sleep_until((since + LOOK_MAX).into()) => {
                 if subject.now().1 == since {
                     let (path, seconds) = (path.display(), LOOK_MAX.as_secs());
-                    let error = format!("{path} does not answer for {seconds} s: its disk or file system hangs");
+                    let error = format!("{path} does not respond for {seconds} s: its disk or file system hangs");
                     return Err(Failure::Run(error.into()));
                 }
             }
@@ -197,7 +201,7 @@ async fn drain(plane: Plane, format: Format) {
     if draining.is_over() {
         tracing::info!("Drained");
     } else {
-        tracing::warn!(?timeout, "Not drained in time: what waits is not served");
+        tracing::warn!(?timeout, "Drain timed out: queued requests are dropped");
     }
     accounts::print(&draining.finish().await, &sockets, &missing, format);
 }

@@ -346,14 +346,14 @@ impl Daemon {
     pub(crate) fn reload(&self, host: &str) -> String {
         std::fs::write(&self.file, host).unwrap();
         self.running.signal(Signal::HUP);
-        self.running.stderr.up_to(&["File applied", "everything stays as it was"])
+        self.running.stderr.up_to(&["Reload applied", "the running configuration is unchanged"])
     }
 
     /// The same, where the file must be accepted.
     #[track_caller]
     pub(crate) fn accept(&self, host: &str) {
         let said = self.reload(host);
-        assert!(said.contains("File applied"), "{said}");
+        assert!(said.contains("Reload applied"), "{said}");
     }
 
     /// What each VM got so far.

@@ -122,7 +122,12 @@ impl Loop {
         let volume = &self.backend.volumes[self.connections[index].volume];
         let vm = &mut self.vms[volume.vm];
         vm.protocol_errors += 1;
-        tracing::warn!(vm = vm.name, volume = volume.name, reason, "Client broke the protocol: connection closed");
+        tracing::warn!(
+            vm = vm.name,
+            volume = volume.name,
+            reason,
+            "Client violated the protocol: closing its connection"
+        );
         self.close(index);
     }
 

@@ -21,19 +21,19 @@ const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 /// Why a chain cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
-    #[error("a descriptor's index lies beyond its table")]
+    #[error("a descriptor index is past the end of its table")]
     Index,
-    #[error("a chain is longer than it may be, or a loop")]
+    #[error("a descriptor chain is too long or loops")]
     Length,
-    #[error("a descriptor points outside of the memory table")]
+    #[error("a descriptor points outside the guest memory")]
     Address,
-    #[error("an indirect table is nested, chained, empty or no multiple of 16 bytes")]
+    #[error("an indirect table is nested, chained, empty or not a multiple of 16 bytes")]
     Indirect,
-    #[error("a piece to be read lies behind one to be written")]
+    #[error("a readable descriptor follows a writable one")]
     Order,
-    #[error("a chain has more pieces than a request may have")]
+    #[error("a descriptor chain has too many segments")]
     Pieces,
-    #[error("a request has no header or no place for its status")]
+    #[error("a request has no header or no status byte")]
     Frame,
 }
 

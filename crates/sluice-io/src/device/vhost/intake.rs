@@ -239,7 +239,7 @@ impl Loop {
                 queue = queue.index,
                 reason,
                 times,
-                "Guest broke the protocol"
+                "Guest violated the protocol"
             );
         }
     }
