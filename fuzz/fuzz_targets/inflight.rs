@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_io::vhost::inflight::{Log, QueueLog};
+use sluice_io::virtio::inflight::{Log, QueueLog};
 
 fn bell() -> &'static Arc<OwnedFd> {
     static BELL: OnceLock<Arc<OwnedFd>> = OnceLock::new();

@@ -18,8 +18,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sluice_fuzz_export::{device, export};
 use sluice_io::device::Device;
-use sluice_io::vhost::counts::Counts;
-use sluice_io::vhost::session::{Entry, serve};
+use sluice_io::vhost_user::counts::Counts;
+use sluice_io::vhost_user::session::{Entry, serve};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 

@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_export::{device, export};
 use sluice_io::device::Device;
-use sluice_io::vhost::door::{Driver, QueueSpec, Session};
-use sluice_io::vhost::memory::{self, Memory};
+use sluice_io::vhost_user::device_session::{Driver, QueueSpec, Session};
+use sluice_io::vhost_user::memory::{self, Memory};
 use vm_memory::{Bytes, GuestAddress};
 
 #[path = "export.rs"]

@@ -5,29 +5,28 @@
 //!
 //! | part | where |
 //! |---|---|
-//! | a device thread: ring, gate, connections | [`device`] |
-//! | the NBD protocol, and where its clients come in | [`nbd`], [`listener`] |
-//! | the vhost-user protocol | [`vhost`] |
+//! | a device thread: event loop, gate, supervisor | [`device`] |
+//! | the frontends of a device thread | `frontend` |
+//! | virtqueues | [`virtio`] |
+//! | operations at the disk, flushes, a device of known capacity | [`backend`] |
+//! | the NBD protocol, and its listeners | [`nbd`], [`listener`] |
+//! | the vhost-user protocol, and its listeners | [`vhost_user`] |
 //! | opening volumes | [`source`] |
 //! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
-//! | a device of known capacity | [`delay`] |
-//! | flushes | [`sync`] |
-//! | how many connections there may be | [`seats`] |
+//! | the number of connections | [`connection_limit`] |
 
-pub mod buffer;
+pub mod backend;
 pub mod clock;
-pub mod delay;
+pub mod connection_limit;
 pub mod device;
+pub(crate) mod frontend;
 pub mod limits;
 pub mod listener;
 pub mod nbd;
 pub mod path_walk;
-pub mod ring;
-pub mod seats;
-mod slot_log;
 pub mod socket_file;
 pub mod source;
-pub mod sync;
 mod unfinished;
 pub mod users;
-pub mod vhost;
+pub mod vhost_user;
+pub mod virtio;

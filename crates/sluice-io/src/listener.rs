@@ -15,13 +15,13 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
+use crate::connection_limit::{Row, Seats};
 use crate::device::{Arrived, Door};
 use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
 use crate::nbd::negotiate::negotiate;
 use crate::path_walk::Exposed;
-use crate::seats::{Row, Seats};
 use crate::socket_file::{self, FileId, SocketFile, SocketFileError};
 use crate::unfinished::{Peer, Unfinished};
 use crate::users;

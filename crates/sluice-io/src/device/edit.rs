@@ -2,16 +2,16 @@
 
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
-use crate::device::nbd::Connection;
-use crate::device::slow::Question;
+use crate::backend::disk::{Volume, VolumeStore};
+use crate::device::blocking::Question;
+use crate::device::event_loop::{Ending, Held, Loop, Vm};
 use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
-use crate::device::turn::{Ending, Held, Loop, Vm};
-use crate::device::work::{Volume, VolumeStore};
+use crate::frontend::nbd::Connection;
 use crate::nbd::export::Export;
 
 impl Loop {
     /// Applies changes in order; stops at the first that cannot be made.
-    pub(super) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
+    pub(crate) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
         edits.into_iter().try_for_each(|edit| self.apply_one(now, edit))
     }
 
@@ -83,12 +83,12 @@ impl Loop {
         Ok(())
     }
 
-    pub(super) fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
+    pub(crate) fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
         let found = self.vms.iter().find(|(_, vm)| vm.name == name && !vm.gone);
         found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
-    pub(super) fn find_volume(&self, vm: u32, name: &str) -> Result<u32, EditError> {
+    pub(crate) fn find_volume(&self, vm: u32, name: &str) -> Result<u32, EditError> {
         let mut volumes = self.backend.volumes.iter();
         let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
         found.map(|(index, _)| index).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
@@ -170,7 +170,7 @@ impl Loop {
     }
 
     /// Forgets a volume that has left when nothing refers to it any more.
-    pub(super) fn remove_left_volume(&mut self, index: u32) {
+    pub(crate) fn remove_left_volume(&mut self, index: u32) {
         let Some(volume) = self.backend.volumes.get(index) else { return };
         let unused = volume.connections.is_empty() && volume.sessions.is_empty();
         if !volume.leaving || volume.in_flight > 0 || !unused {
@@ -197,7 +197,7 @@ impl Loop {
 
     /// A client enters. It is not read before what a dead client of this volume left at the device is over, so that no
     /// old write lands on top of a new one.
-    pub(super) fn connect(&mut self, arrived: Arrived) {
+    pub(crate) fn connect(&mut self, arrived: Arrived) {
         let found = self.find_vm(&arrived.vm).and_then(|(vm, _)| self.find_volume(vm, &arrived.volume));
         let Ok(volume) = found else { return };
         if self.ending != Ending::No {
@@ -220,7 +220,7 @@ impl Loop {
     }
 
     /// Clients that waited for the end of what a dead one left are read now.
-    pub(super) fn admit_parked(&mut self, volume: u32) {
+    pub(crate) fn admit_parked(&mut self, volume: u32) {
         for index in self.backend.volumes[volume].connections.clone() {
             if self.connections[index].parked {
                 self.connections[index].parked = false;
@@ -232,7 +232,7 @@ impl Loop {
         }
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(index, vm)| {
             Some(VmSnapshot {
                 vm: vm.name.clone(),
@@ -258,7 +258,7 @@ impl Loop {
     }
 
     /// What must be applied to an empty loop so that it serves the same.
-    pub(super) fn describe(&self) -> Vec<Edit> {
+    pub(crate) fn describe(&self) -> Vec<Edit> {
         #[cfg(test)]
         assert!(!self.broken, "asked to panic by a test");
         let mut edits = vec![Edit::SetDepth(self.gate.settings().depth)];

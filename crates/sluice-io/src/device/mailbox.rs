@@ -15,26 +15,26 @@ use crate::device::Message;
 
 /// The sending side.
 #[derive(Clone)]
-pub(super) struct Mailbox {
+pub(crate) struct Mailbox {
     sender: Sender<Message>,
     bell: Arc<OwnedFd>,
 }
 
 /// The device thread's side.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     receiver: Receiver<Message>,
     /// Messages that arrived during the pause before a restart, in order. Only the control plane sends messages, and a
     /// pause takes at most 1.6 s, so there are few.
     early: VecDeque<Message>,
-    pub(super) bell: Arc<OwnedFd>,
+    pub(crate) bell: Arc<OwnedFd>,
 }
 
 /// The receiver has gone.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(crate) struct Gone;
 
 /// A new pair.
-pub(super) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
+pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
     let (sender, receiver) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     Ok((Mailbox { sender, bell: Arc::clone(&bell) }, Inbox { receiver, early: VecDeque::new(), bell }))
@@ -42,13 +42,13 @@ pub(super) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
 
 impl Inbox {
     /// The next message, if one is there.
-    pub(super) fn next(&mut self) -> Option<Message> {
+    pub(crate) fn next(&mut self) -> Option<Message> {
         self.early.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
     /// Waits for `pause` before a restart; returns `true` at once if the thread is told to end. Other messages are kept for
     /// [`Inbox::next`].
-    pub(super) fn is_told_to_end_within(&mut self, pause: Duration) -> bool {
+    pub(crate) fn is_told_to_end_within(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {
             match self.receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -62,7 +62,7 @@ impl Inbox {
 
 impl Mailbox {
     /// Leaves a message and rings.
-    pub(super) fn send(&self, message: Message) -> Result<(), Gone> {
+    pub(crate) fn send(&self, message: Message) -> Result<(), Gone> {
         self.sender.send(message).map_err(|_| Gone)?;
         self.ring();
         Ok(())
@@ -70,17 +70,17 @@ impl Mailbox {
 
     /// Leaves a message beside others for which it rings later.
     #[cfg(test)]
-    pub(super) fn leave(&self, message: Message) {
+    pub(crate) fn leave(&self, message: Message) {
         self.sender.send(message).map_err(|_| Gone).expect("the thread runs");
     }
 
     /// Whether what is sent to one reaches the other's receiver.
-    pub(super) fn is(&self, other: &Mailbox) -> bool {
+    pub(crate) fn is(&self, other: &Mailbox) -> bool {
         Arc::ptr_eq(&self.bell, &other.bell)
     }
 
     /// Rings without a message. It cannot fail: the counter is read long before it could overflow.
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let _ = rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes());
     }
 }

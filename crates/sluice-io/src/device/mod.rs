@@ -22,67 +22,26 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::device::mailbox::Mailbox;
-use crate::device::wall::Life;
+use crate::device::supervisor::Life;
 
-mod edit;
-mod later;
-mod lost;
-mod mailbox;
-mod merged;
-mod nbd;
-mod requests;
-mod slow;
+pub(crate) mod blocking;
+pub(crate) mod edit;
+pub(crate) mod event_loop;
+pub(crate) mod mailbox;
+pub(crate) mod requests;
+pub(crate) mod slab;
 pub mod spec;
-mod spin;
-mod table;
-mod turn;
-mod vhost;
-mod wall;
-mod work;
-mod zeroes;
+pub(crate) mod spin;
+pub(crate) mod supervisor;
 
-pub(crate) use vhost::{SessionChange, SessionHandle, SessionMessage};
+pub(crate) use crate::frontend::vhost_blk::{SessionChange, SessionHandle, SessionMessage};
 
 pub use spec::{
     Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window,
 };
 
-/// What an event of the ring belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Tag {
-    Bell = 1,
-    Receive = 2,
-    Send = 3,
-    Work = 4,
-    /// A guest has something in a queue.
-    Kick = 5,
-    /// An interrupt for a guest.
-    Call = 6,
-    /// What else was done for a queue.
-    Other = 7,
-}
-
-fn tag(tag: Tag, index: u32) -> u64 {
-    (tag as u64) << 56 | u64::from(index)
-}
-
-fn untag(user_data: u64) -> (Tag, u32) {
-    let tag = match user_data >> 56 {
-        1 => Tag::Bell,
-        2 => Tag::Receive,
-        3 => Tag::Send,
-        4 => Tag::Work,
-        5 => Tag::Kick,
-        6 => Tag::Call,
-        7 => Tag::Other,
-        other => unreachable!("no operation was tagged {other}"),
-    };
-    (tag, user_data as u32)
-}
-
 /// A message from the control plane or the helper thread to the loop.
-enum Message {
+pub(crate) enum Message {
     Edit(Vec<Edit>, Sender<Result<(), EditError>>),
     Connect(Box<Arrived>),
     Session(SessionMessage),
@@ -93,7 +52,7 @@ enum Message {
     Stop,
     /// Reply from the helper thread. The number is the restart count at which the helper was started; the loop drops
     /// replies with another count.
-    Answer(u64, slow::Answer),
+    Answer(u64, blocking::Answer),
     #[cfg(test)]
     Panic,
     /// The kernel takes nothing so many times.
@@ -121,7 +80,7 @@ const EDIT_MAX: Duration = Duration::from_secs(5);
 /// The handle of a running device thread. Dropping it stops the thread without draining.
 pub struct Device {
     name: String,
-    mailbox: Mailbox,
+    pub(crate) mailbox: Mailbox,
     life: Arc<Life>,
     /// Returns the last snapshot, or `None` if the device has failed for good.
     thread: Option<JoinHandle<Option<Snapshot>>>,
@@ -164,7 +123,7 @@ impl Device {
         let life = Arc::new(Life::new(went_down));
         let (own, lives) = (mailbox.clone(), Arc::clone(&life));
         let builder = thread::Builder::new().name(format!("dev-{name}"));
-        let thread = builder.spawn(move || wall::run(&spec, &own, inbox, &started, &lives))?;
+        let thread = builder.spawn(move || supervisor::run(&spec, &own, inbox, &started, &lives))?;
         starting.recv().map_err(|_| io::Error::other("The device thread ended before it began"))??;
         Ok(Device { name, mailbox, life, thread: Some(thread) })
     }

@@ -2,9 +2,9 @@
 
 use sluice_sched::{Arrival, Flags, Instant, Kind};
 
-use crate::buffer::Room;
-use crate::device::turn::Loop;
-use crate::device::work::{Io, Origin};
+use crate::backend::buffer::Room;
+use crate::backend::disk::{Io, Origin};
+use crate::device::event_loop::Loop;
 
 /// Requests taken from one client before another of the same VM that waits has its turn.
 const TURN_MAX: u32 = 16;
@@ -14,7 +14,7 @@ const FROM_RESERVE: u64 = 256 << 10;
 
 /// Where a request comes from, and where more may come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Client {
+pub(crate) enum Client {
     /// An NBD client.
     Connection(u32),
     /// A virtqueue.
@@ -32,7 +32,7 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 
 impl Loop {
     /// Enters a request into the table and the accounts of its VM's window.
-    pub(super) fn open_io(&mut self, io: Io) -> u32 {
+    pub(crate) fn open_io(&mut self, io: Io) -> u32 {
         let volume = &mut self.backend.volumes[io.volume];
         volume.outstanding.add(io.held);
         self.vms[volume.vm].outstanding.add(io.held);
@@ -40,20 +40,20 @@ impl Loop {
     }
 
     /// Whether there is room for one more request of a volume.
-    pub(super) fn has_room(&self, volume: u32) -> bool {
+    pub(crate) fn has_room(&self, volume: u32) -> bool {
         let volume = &self.backend.volumes[volume];
         self.vms[volume.vm].has_room(volume.outstanding)
     }
 
     /// Where a request of the window may take its buffer from: a VM that holds little finds memory although its neighbours
     /// have taken what there was.
-    pub(super) fn room_for(&self, token: u32) -> Room {
+    pub(crate) fn room_for(&self, token: u32) -> Room {
         let vm = self.backend.volumes[self.backend.ios[token].volume].vm;
         if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients }
     }
 
     /// A request is complete: it arrives at the gate, or the next part of it does.
-    pub(super) fn arrive(&mut self, now: Instant, token: u32) {
+    pub(crate) fn arrive(&mut self, now: Instant, token: u32) {
         let kind = self.next_part(token);
         let io = &mut self.backend.ios[token];
         if io.fast && kind == Kind::Write {
@@ -79,7 +79,7 @@ impl Loop {
     }
 
     /// A request is over: its client is told.
-    pub(super) fn answer(&mut self, token: u32) {
+    pub(crate) fn answer(&mut self, token: u32) {
         match self.backend.ios[token].origin {
             Origin::Nbd { connection, .. } => self.answer_client(token, connection),
             Origin::Virtio { queue, .. } => self.answer_guest(token, queue),
@@ -87,7 +87,7 @@ impl Loop {
     }
 
     /// A request leaves: its buffer and its place in the window are free again.
-    pub(super) fn release(&mut self, token: u32) {
+    pub(crate) fn release(&mut self, token: u32) {
         let io = &mut self.backend.ios[token];
         let (origin, volume, held) = (io.origin, io.volume, io.held);
         if let Some(buffer) = io.buffer.take() {
@@ -118,14 +118,14 @@ impl Loop {
     }
 
     /// The clients of a VM that wait for room may find some.
-    pub(super) fn look_at_line(&mut self, vm: u32) {
+    pub(crate) fn look_at_line(&mut self, vm: u32) {
         if !self.vms[vm].waiting.is_empty() && self.crowded.back() != Some(&vm) {
             self.crowded.push_back(vm);
         }
     }
 
     /// There is no room for a client, or it was its turn for long enough: it stands in line.
-    pub(super) fn wait_for_room(&mut self, volume: u32, client: Client) {
+    pub(crate) fn wait_for_room(&mut self, volume: u32, client: Client) {
         match client {
             Client::Connection(index) => self.connections[index].waits = true,
             Client::Queue(index) => self.queues[index].waits = true,
@@ -139,7 +139,7 @@ impl Loop {
 
     /// Serves the clients of a VM that wait for room in its window, each once: who stands in line again because his turn was
     /// over has another one in the next round.
-    pub(super) fn serve_waiting(&mut self, now: Instant, vm: u32) {
+    pub(crate) fn serve_waiting(&mut self, now: Instant, vm: u32) {
         for _ in 0..self.vms.get(vm).map_or(0, |state| state.waiting.len()) {
             let Some(state) = self.vms.get_mut(vm) else { return };
             let Some(client) = state.waiting.pop_front() else { return };
@@ -162,7 +162,7 @@ impl Loop {
     }
 
     /// Marks the requests of a client that has gone: what is not at the device yet stays undone.
-    pub(super) fn abandon_requests(&mut self, of: impl Fn(&Origin) -> bool) {
+    pub(crate) fn abandon_requests(&mut self, of: impl Fn(&Origin) -> bool) {
         for io in self.backend.ios.values_mut().filter(|io| of(&io.origin)) {
             io.abandoned = true;
         }
@@ -177,7 +177,7 @@ impl Loop {
 
 impl Io {
     /// A request of which only the sender is known.
-    pub(super) fn of(origin: Origin, volume: u32) -> Self {
+    pub(crate) fn of(origin: Origin, volume: u32) -> Self {
         Io {
             origin,
             volume,

@@ -9,7 +9,7 @@ use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
 
-use crate::delay::DelaySpec;
+use crate::backend::delay::DelaySpec;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::Negotiated;
 use crate::source::{ExtentMap, Source};

@@ -18,19 +18,19 @@ const SHORTEST: Duration = Duration::from_micros(4);
 
 /// The while, and since when there was no work.
 #[derive(Debug, Default)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     budget: Duration,
     since: Instant,
 }
 
 impl Spin {
     /// Whether to look again at once.
-    pub(super) fn goes_on(&self, now: Instant) -> bool {
+    pub(crate) fn goes_on(&self, now: Instant) -> bool {
         !self.budget.is_zero() && now.since(self.since) < self.budget
     }
 
     /// At `now` a turn had waited, if it `slept`, and found work, if something `moved`.
-    pub(super) fn turned(&mut self, now: Instant, slept: bool, moved: bool) {
+    pub(crate) fn turned(&mut self, now: Instant, slept: bool, moved: bool) {
         if slept {
             let soon = now.since(self.since) < SOON;
             self.budget = match (soon && moved, self.budget / 2) {

@@ -8,7 +8,7 @@ use sluice_sched::scheduler::Facts;
 use sluice_sched::{GateSettings, Kind, Policy, schedulers};
 
 use super::*;
-use crate::delay::{DelaySpec, ServiceTime};
+use crate::backend::delay::{DelaySpec, ServiceTime};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
@@ -270,9 +270,9 @@ fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 1 << 20);
-    let allocation = || slow::Answer::Allocation { token: 0, spans: Vec::new() };
+    let allocation = || blocking::Answer::Allocation { token: 0, spans: Vec::new() };
     // The helper has answered; before the answer is read, the thread panics.
-    let discard = slow::Answer::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
+    let discard = blocking::Answer::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
     for message in [Message::Panic, Message::Answer(0, allocation()), Message::Answer(0, discard)] {
         device.mailbox.leave(message);
     }

@@ -13,8 +13,8 @@ use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeSpec};
 use sluice_io::listener::{Entry, Listener};
 use sluice_io::nbd::export::Export;
-use sluice_io::vhost::listener::VhostListener;
-use sluice_io::vhost::session;
+use sluice_io::vhost_user::listener::VhostListener;
+use sluice_io::vhost_user::session;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};

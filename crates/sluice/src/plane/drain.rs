@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluice_io::device::{Asked, Device, Health, Snapshot};
-use sluice_io::vhost::listener::VhostListener;
+use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::close;
 

@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sluice_config::{Host, Vm};
+use sluice_io::connection_limit::Seats;
 use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
-use sluice_io::seats::Seats;
 use sluice_io::source::{DiskSet, Source};
-use sluice_io::vhost::counts::Totals;
-use sluice_io::vhost::listener::VhostListener;
+use sluice_io::vhost_user::counts::Totals;
+use sluice_io::vhost_user::listener::VhostListener;
 use tokio::sync::Notify;
 
 pub(crate) mod accounts;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::{Host, Protocol, Volume};
 use sluice_io::listener::{Catalogue, Endpoint, Listener};
-use sluice_io::vhost::listener::VhostListener;
+use sluice_io::vhost_user::listener::VhostListener;
 
 use super::opening::{Found, Socket};
 use super::{Changed, Plane, PlaneError, translate};

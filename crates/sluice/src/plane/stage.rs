@@ -8,7 +8,7 @@ use sluice_io::device::{Device, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::source::DiskSet;
-use sluice_io::vhost::listener::VhostListener;
+use sluice_io::vhost_user::listener::VhostListener;
 
 use super::opening::{Found, Needs, Opened, Opening, Resized};
 use super::{Changed, Plane, PlaneError, Running, VolumeName, sockets, translate};

@@ -1,7 +1,7 @@
 //! From the host file's types to the data plane's.
 
 use sluice_config::{Backend, Delay, DelayTime};
-use sluice_io::delay::{DelaySpec, ServiceTime};
+use sluice_io::backend::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
 use sluice_io::listener::Endpoint;
 use sluice_io::nbd::export::Export;

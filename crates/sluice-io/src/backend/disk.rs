@@ -1,0 +1,550 @@
+//! Requests on their way through a device: from a frontend's table entry to operations of the ring.
+//!
+//! An [`Io`] is one request of a client, from its header to its reply. A [`Work`] is one submission of the gate in a slot:
+//! the whole request or a piece of it. Work may need several operations: short transfers go on where they stopped,
+//! zeroes are written where they cannot be made otherwise, a forced write of zeroes is followed by a sync.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+use sluice_sched::gate::{Part, Slot, Submission};
+use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
+
+use crate::backend::buffer::{Buffer, Pool, Room};
+use crate::backend::delay::Delay;
+use crate::backend::merged::{Merged, PartOf, place_of};
+use crate::backend::retry::{TRIES_MAX, is_put_off};
+use crate::backend::ring::Ring;
+use crate::backend::sync::{FileIndex, Files};
+use crate::device::blocking::Question;
+use crate::device::event_loop::Held;
+use crate::device::slab::Table;
+use crate::device::spec::{Store, VolumeSpec};
+use crate::backend::tag::{Tag, tag};
+use crate::virtio::GuestData;
+use crate::nbd::export::Export;
+use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
+
+/// Zeroes for writing: as much as one operation takes.
+pub(crate) const ZEROES_LEN: usize = 256 << 10;
+/// A volume whose blocks moved is mapped anew at most this often.
+const REMAP_EVERY: Duration = Duration::from_secs(5);
+
+/// Who waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// An NBD client, by its connection; the cookie is the client's.
+    Nbd { connection: u32, cookie: u64 },
+    /// A guest, by its virtqueue, with the head of the chain, its place in the available ring if it was taken from there,
+    /// and where its status goes.
+    Virtio { queue: u32, head: u16, place: Option<u16>, status: *mut u8 },
+}
+
+/// One request of a client.
+pub(crate) struct Io {
+    pub(crate) origin: Origin,
+    pub(crate) volume: u32,
+    pub(crate) kind: Option<Kind>,
+    /// From the start of the volume.
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) forced: bool,
+    pub(crate) no_hole: bool,
+    pub(crate) fast: bool,
+    /// Its data are here; with `guest` they are only on their way through.
+    pub(crate) buffer: Option<Buffer>,
+    /// Its data are in the memory of a guest.
+    pub(crate) guest: Option<GuestData>,
+    /// 0, or a Linux errno.
+    pub(crate) errno: i32,
+    /// Its client has gone: what is not at the device yet stays undone.
+    pub(crate) abandoned: bool,
+    pub(crate) status: Option<Vec<Span>>,
+    /// Bytes that it holds of its VM's window.
+    pub(crate) held: u64,
+    /// Bytes from its start that are done.
+    pub(crate) done: u32,
+    /// Bytes after them that are at the gate.
+    pub(crate) part: u32,
+    /// The device cannot do what the gate let through; `part` is not done.
+    pub(crate) refused: bool,
+}
+
+/// What a slot of the gate does, or a part of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Work {
+    pub(crate) token: u32,
+    /// As what the gate let it through: zeroes that have to be written are a write.
+    pub(crate) kind: Kind,
+    /// From the start of its request.
+    pub(crate) skip: u32,
+    pub(crate) length: u32,
+    progress: u32,
+    /// Times that the kernel has put an operation of it off.
+    tries: u16,
+    stage: Stage,
+    pub(crate) errno: i32,
+    /// When the delay device lets it go.
+    ends: Instant,
+    pub(crate) part_of: Option<PartOf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Transfer,
+    PunchHole,
+    ZeroRange,
+    WriteZeroes,
+    Discard,
+    Nothing,
+    Sync,
+}
+
+/// A volume as the loop knows it.
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    pub(crate) vm: u32,
+    /// What log lines name.
+    pub(crate) vm_name: String,
+    pub(crate) id: VolumeId,
+    pub(crate) policy: Policy,
+    pub(crate) export: Export,
+    pub(crate) store: VolumeStore,
+    pub(crate) connections: Vec<u32>,
+    /// VMMs that have it.
+    pub(crate) sessions: Vec<u32>,
+    /// What it holds of its VM's window.
+    pub(crate) outstanding: Held,
+    /// Submissions at the device.
+    pub(crate) in_flight: u32,
+    /// Those of them whose client has gone; new clients wait for them.
+    pub(crate) orphans: u32,
+    pub(crate) leaving: bool,
+    pub(crate) mapped: Instant,
+}
+
+/// Where its bytes are, opened.
+pub(crate) enum VolumeStore {
+    Null,
+    File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileIndex, can: crate::source::Capabilities },
+}
+
+impl VolumeStore {
+    pub(crate) fn open(store: Store, files: &mut Files) -> Self {
+        match store {
+            Store::Null => VolumeStore::Null,
+            Store::File { source, extents } => {
+                let (file, can) = (files.open(source.id()), source.capabilities());
+                // What was lost stays lost when the thread begins again, or another volume comes.
+                if source.loss() == Loss::OfFile {
+                    files.set_failed(file, true);
+                } else if files.is_failed(file) {
+                    source.set_loss(Loss::OfFile);
+                }
+                VolumeStore::File { source, extents, file, can }
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// As it could be added again.
+    pub(crate) fn describe(&self) -> VolumeSpec {
+        let store = match &self.store {
+            VolumeStore::Null => Store::Null,
+            VolumeStore::File { source, extents, .. } => {
+                Store::File { source: Arc::clone(source), extents: extents.clone() }
+            }
+        };
+        VolumeSpec { name: self.name.clone(), policy: self.policy, store, export: self.export.clone() }
+    }
+
+    /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
+    pub(crate) fn address(&self, number: u32, offset: u64) -> u64 {
+        let apart = u64::from(number) << 44;
+        match &self.store {
+            VolumeStore::Null => apart + offset,
+            VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),
+            VolumeStore::File { source, .. } => apart + source.range().offset + offset,
+        }
+    }
+
+    /// Whether it stores nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.store, VolumeStore::Null)
+    }
+
+    /// Whether an operation makes itself durable; else a sync follows it.
+    fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
+        let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
+        let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
+        forces && writes && io.forced
+    }
+
+    /// Whether its writes go through the host's page cache.
+    pub(crate) fn is_buffered(&self) -> bool {
+        matches!(&self.store, VolumeStore::File { source, .. } if source.is_buffered())
+    }
+
+    /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
+    pub(crate) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
+        let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };
+        extents.note_write(offset, u64::from(length));
+        let due = extents.is_stale() && now.since(self.mapped) >= REMAP_EVERY;
+        if due {
+            self.mapped = now;
+        }
+        due
+    }
+}
+
+/// The device's side of the loop: what stands behind the gate.
+pub(crate) struct Backend {
+    pub(crate) ring: Ring,
+    pub(crate) ios: Table<Io>,
+    pub(crate) volumes: Table<Volume>,
+    pub(crate) files: Files,
+    pub(crate) pool: Pool,
+    pub(crate) delay: Option<Delay>,
+    /// By place: those of the gate's slots, and between them parts of merged submissions.
+    pub(crate) works: Vec<Option<Work>>,
+    /// Slots whose work is over, to be told to the gate.
+    pub(crate) over: Vec<Slot>,
+    pub(crate) slow: Sender<Question>,
+    pub(crate) zeroes: Buffer,
+    /// Sources that were replaced, with the places whose operations may still name their descriptors by number.
+    outlived: Vec<(Arc<Source>, Vec<u32>)>,
+    covered: Vec<Slot>,
+    /// For each slot the pieces of memory that its operation goes over, if it is several.
+    vectors: Vec<Vec<libc::iovec>>,
+    pub(crate) merged: Merged,
+    /// How many times more file systems make zeroes; `None`: always.
+    #[cfg(test)]
+    pub(crate) zeroing_left: std::cell::Cell<Option<u32>>,
+}
+
+impl Backend {
+    pub(crate) fn new(ring: Ring, delay: Option<Delay>, depth: u32, slow: Sender<Question>) -> Self {
+        let mut pool = Pool::default();
+        let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
+        Backend {
+            ring,
+            ios: Table::default(),
+            volumes: Table::default(),
+            files: Files::default(),
+            pool,
+            delay,
+            works: vec![None; depth as usize * 2],
+            over: Vec::new(),
+            slow,
+            zeroes,
+            outlived: Vec::new(),
+            covered: Vec::new(),
+            vectors: vec![Vec::new(); depth as usize * 2],
+            merged: Merged::default(),
+            #[cfg(test)]
+            zeroing_left: Default::default(),
+        }
+    }
+
+    /// A volume has another source from now on. The old one stays open until nothing can name its descriptor any more: the
+    /// number would be the next file's, and an operation that the kernel has not looked at yet would go there.
+    pub(crate) fn outlive(&mut self, volume: u32, source: Arc<Source>) {
+        let of_volume = |work: &Work| self.ios[work.token].volume == volume;
+        let works = self.works.iter().enumerate();
+        let places = works.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
+        self.outlived.push((source, places.collect()));
+        self.outlived.retain(|(_, places)| !places.is_empty());
+    }
+
+    /// The work at a place is over.
+    pub(crate) fn take_work(&mut self, slot: Slot) -> Work {
+        if !self.outlived.is_empty() {
+            self.outlived.iter_mut().for_each(|(_, places)| places.retain(|place| *place != slot.0));
+            self.outlived.retain(|(_, places)| !places.is_empty());
+        }
+        self.works[slot.0 as usize].take().expect("a slot that is over was at work")
+    }
+
+    fn work(&mut self, slot: Slot) -> &mut Work {
+        self.works[slot.0 as usize].as_mut().expect("a slot at work has an entry")
+    }
+
+    /// The operation of a slot's work has ended.
+    pub(crate) fn operation_over(&mut self, now: Instant, slot: Slot, result: i32) {
+        let Work { stage, token, length, .. } = *self.work(slot);
+        if is_put_off(result) && self.work(slot).tries < TRIES_MAX {
+            self.work(slot).tries += 1;
+            return match stage {
+                // It is the one that runs already: others wait for it, and it must not wait for itself.
+                Stage::Sync => self.push_sync(slot),
+                _ => self.start(now, slot),
+            };
+        }
+        match stage {
+            Stage::Sync => self.sync_over(now, slot, result),
+            Stage::Transfer | Stage::WriteZeroes if result > 0 => {
+                let work = self.work(slot);
+                work.progress += result as u32;
+                match work.progress < length {
+                    true => self.start(now, slot),
+                    false => self.stage_done(now, slot),
+                }
+            }
+            // A transfer of nothing: the file has become shorter than the volume.
+            Stage::Transfer | Stage::WriteZeroes if result == 0 => self.end(now, slot, libc::EIO),
+            Stage::PunchHole | Stage::ZeroRange | Stage::Discard if result == -libc::EOPNOTSUPP => {
+                self.fall_back(now, slot, token, stage);
+            }
+            _ if result < 0 => self.operation_failed(now, slot, -result),
+            Stage::ZeroRange => {
+                self.ask_who_zeroed(token);
+                self.stage_done(now, slot);
+            }
+            _ => self.stage_done(now, slot),
+        }
+    }
+
+    /// A write that carries its own sync cannot tell which of both has failed; the kernel reports what was lost before it
+    /// once, and it may have done so here.
+    fn operation_failed(&mut self, now: Instant, slot: Slot, errno: i32) {
+        let Work { stage, token, .. } = *self.work(slot);
+        let io = &self.ios[token];
+        let volume = &self.volumes[io.volume];
+        if let VolumeStore::File { source, file, .. } = &volume.store
+            && volume.carries_sync(stage, io)
+            && errno == libc::EIO
+        {
+            match source.is_block_device() {
+                true => self.lose_volume(io.volume),
+                false => self.lose_file(*file, io.volume, "Forced write failed"),
+            }
+        }
+        self.end(now, slot, errno);
+    }
+
+    pub(crate) fn stage_done(&mut self, now: Instant, slot: Slot) {
+        let Work { stage, token, .. } = *self.work(slot);
+        let io = &self.ios[token];
+        if io.forced && stage != Stage::Sync && !self.volumes[io.volume].carries_sync(stage, io) {
+            self.work(slot).stage = Stage::Sync;
+            return self.start(now, slot);
+        }
+        self.end(now, slot, 0);
+    }
+
+    fn sync_over(&mut self, now: Instant, slot: Slot, result: i32) {
+        let token = self.work(slot).token;
+        let VolumeStore::File { file, .. } = self.volumes[self.ios[token].volume].store else { return };
+        let mut covered = std::mem::take(&mut self.covered);
+        let next = self.files.synced(file, result >= 0, &mut covered);
+        if result < 0 {
+            self.lose_file(file, self.ios[token].volume, "Sync failed");
+        }
+        for slot in covered.drain(..) {
+            self.end(now, slot, if result < 0 { libc::EIO } else { 0 });
+        }
+        self.covered = covered;
+        if let Some(next) = next {
+            self.push_sync(next);
+        }
+    }
+
+    /// The real work of a slot is over; the delay device may hold it longer.
+    pub(crate) fn end(&mut self, now: Instant, slot: Slot, errno: i32) {
+        let work = self.work(slot);
+        work.errno = errno;
+        let ends = work.ends;
+        match &mut self.delay {
+            Some(delay) if ends > now => delay.hold(slot, ends),
+            _ => self.over.push(slot),
+        }
+    }
+
+    /// Lets go what the delay device has held long enough.
+    pub(crate) fn release_delayed(&mut self, now: Instant) {
+        if let Some(delay) = &mut self.delay {
+            while let Some(slot) = delay.pop(now) {
+                self.over.push(slot);
+            }
+        }
+    }
+
+    /// Starts the next operation of a slot's work.
+    fn start(&mut self, now: Instant, slot: Slot) {
+        let Work { token, skip, length, progress, stage, .. } = *self.work(slot);
+        let io = &self.ios[token];
+        let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
+            return self.end(now, slot, 0);
+        };
+        let is_read = stage == Stage::Transfer && io.kind == Some(Kind::Read);
+        if source.loss() != Loss::None && (!is_read || source.is_buffered()) {
+            return self.end(now, slot, libc::EIO);
+        }
+        match stage {
+            Stage::Sync => {
+                if self.files.flush(*file, slot) {
+                    self.push_sync(slot);
+                }
+                return;
+            }
+            Stage::Nothing => return self.stage_done(now, slot),
+            _ => {}
+        }
+        let fd = types::Fd(source.as_fd().as_raw_fd());
+        let place = source.range().offset + io.offset + u64::from(skip + progress);
+        if stage == Stage::Discard && source.is_block_device() {
+            // The ring has no operation that discards on every kernel that we serve.
+            let part = ByteRange::new(place, u64::from(length));
+            let _ = self.slow.send(Question::Discard { slot, source: Arc::clone(source), part });
+            return;
+        }
+        let left = length - progress;
+        let forced = if self.volumes[io.volume].carries_sync(stage, io) { libc::RWF_DSYNC } else { 0 };
+        let fallocate = |mode| opcode::Fallocate::new(fd, u64::from(length)).offset(place).mode(mode).build();
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        #[cfg(test)]
+        let keep = if matches!(stage, Stage::PunchHole | Stage::ZeroRange) { self.zeroing_mode(keep) } else { keep };
+        let entry = match (stage, io.kind) {
+            (Stage::Transfer, kind) => {
+                let pieces = &mut self.vectors[slot.0 as usize];
+                let Some(data) = io.data(skip + progress, left, pieces) else {
+                    return self.end(now, slot, libc::ENOMEM);
+                };
+                transfer(fd, kind == Some(Kind::Read), data, place, forced)
+            }
+            (Stage::WriteZeroes, _) => {
+                let left = left.min(ZEROES_LEN as u32);
+                opcode::Write::new(fd, self.zeroes.as_ptr(), left).offset(place).rw_flags(forced).build()
+            }
+            (Stage::ZeroRange, _) => fallocate(libc::FALLOC_FL_ZERO_RANGE | keep),
+            (Stage::PunchHole | Stage::Discard, _) => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
+            (Stage::Sync | Stage::Nothing, _) => unreachable!("these were dealt with above"),
+        };
+        // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
+        // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
+        // flight.
+        unsafe { self.ring.push_work(entry.user_data(tag(Tag::Disk, slot.0))) };
+    }
+
+    fn push_sync(&mut self, slot: Slot) {
+        let token = self.work(slot).token;
+        let VolumeStore::File { source, .. } = &self.volumes[self.ios[token].volume].store else { return };
+        let fd = types::Fd(source.as_fd().as_raw_fd());
+        let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
+        // SAFETY: no memory is referred to; the descriptor is the volume's, which stays while it has work in flight.
+        unsafe { self.ring.push(entry.user_data(tag(Tag::Disk, slot.0))) };
+    }
+
+    /// The first operation of work that the gate let through as `kind`; `None`: it was to cost less than it now would.
+    fn first_stage(&self, io: &Io, kind: Kind) -> Option<Stage> {
+        let volume = &self.volumes[io.volume];
+        let VolumeStore::File { can, .. } = &volume.store else { return Some(Stage::Nothing) };
+        match io.kind {
+            Some(Kind::Flush) => Some(Stage::Sync),
+            Some(Kind::Discard) if can.discard.is_worth_trying() => Some(Stage::Discard),
+            // Advice that nobody takes; it may still have to be followed by a sync.
+            Some(Kind::Discard) => Some(Stage::Nothing),
+            Some(Kind::WriteZeroes) => match volume.zeroing(io.no_hole) {
+                (_, Kind::Write) if kind == Kind::WriteZeroes => None,
+                (stage, _) => Some(stage),
+            },
+            Some(Kind::Read | Kind::Write) | None => Some(Stage::Transfer),
+        }
+    }
+}
+
+/// Where the data of an operation are.
+enum Data<'a> {
+    One(*mut u8, u32),
+    Pieces(&'a [libc::iovec]),
+}
+
+fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i32) -> squeue::Entry {
+    match (is_read, data) {
+        (true, Data::One(start, len)) => opcode::Read::new(fd, start, len).offset(place).build(),
+        (false, Data::One(start, len)) => opcode::Write::new(fd, start, len).offset(place).rw_flags(forced).build(),
+        (true, Data::Pieces(pieces)) => {
+            opcode::Readv::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(place).build()
+        }
+        (false, Data::Pieces(pieces)) => {
+            opcode::Writev::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(place).rw_flags(forced).build()
+        }
+    }
+}
+
+impl Io {
+    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no
+    /// memory for the list.
+    fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
+        match (&self.buffer, &self.guest) {
+            (Some(buffer), _) => Some(Data::One(buffer.as_ptr().wrapping_add(skip as usize), length)),
+            (None, Some(guest)) => {
+                let listed = guest.list(skip, length, pieces);
+                listed.then(|| match pieces.as_slice() {
+                    [only] => Data::One(only.iov_base.cast(), length),
+                    _ => Data::Pieces(pieces),
+                })
+            }
+            (None, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
+        }
+    }
+}
+
+impl Backend {
+    /// When the delay device lets a request go. What nobody waits for any more takes no capacity.
+    pub(crate) fn delayed_until(&mut self, now: Instant, wanted: bool, request: &Request) -> Instant {
+        let delay = self.delay.as_mut().filter(|_| wanted);
+        delay.map_or(now, |delay| delay.start(now, request))
+    }
+
+    /// Begins the work at a place: a part of what a request has at the gate.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        (kind, part): (Kind, Part),
+        ends: Instant,
+        part_of: Option<PartOf>,
+    ) {
+        let Part { token, length, .. } = part;
+        let io = &self.ios[token];
+        let (abandoned, volume) = (io.abandoned, io.volume);
+        let skip = io.done + part.skip;
+        let first = self.first_stage(io, kind);
+        let stage = first.unwrap_or(Stage::Nothing);
+        let place = slot.0 as usize;
+        if place >= self.works.len() {
+            self.works.resize(place + 1, None);
+            self.vectors.resize(place + 1, Vec::new());
+        }
+        self.works[place] =
+            Some(Work { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
+        self.volumes[volume].in_flight += 1;
+        if abandoned {
+            self.volumes[volume].orphans += 1;
+            return self.end(now, slot, libc::ECANCELED);
+        }
+        match first {
+            Some(_) => self.start(now, slot),
+            None => self.refuse(now, slot, token),
+        }
+    }
+}
+
+impl Device for Backend {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        let Submission { slot, token, skip, request } = *submission;
+        let wanted = !self.ios[token].abandoned;
+        let ends = self.delayed_until(now, wanted, &request);
+        let part = Part { token, skip, length: request.length };
+        self.begin(now, place_of(slot), (request.kind, part), ends, None);
+    }
+
+    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
+        self.begin_merged(now, submission, parts);
+    }
+}

@@ -1,0 +1,77 @@
+//! Errors after a failed sync: writes and flushes of every volume on the file or block device fail until an operator
+//! accepts the loss. A failed forced write to a block device concerns its volume alone.
+
+use crate::backend::disk::{Backend, Volume, VolumeStore};
+use crate::backend::sync::FileIndex;
+use crate::device::event_loop::Loop;
+use crate::device::spec::EditError;
+use crate::source::Loss;
+
+impl Backend {
+    /// Fails writes and flushes of every volume on `file` from now on. `volume` is the one whose request failed; the log
+    /// names it.
+    pub(crate) fn lose_file(&mut self, file: FileIndex, volume: u32, what: &str) {
+        self.files.set_failed(file, true);
+        self.set_loss_of_file(file, Loss::OfFile);
+        let volume = &self.volumes[volume];
+        let VolumeStore::File { source, .. } = &volume.store else { return };
+        tracing::error!(
+            vm = volume.vm_name,
+            volume = volume.name,
+            source = %source.path().display(),
+            "{what}: writes and flushes of every volume on this source fail until `sluice accept-loss`"
+        );
+    }
+
+    /// Fails writes and flushes of `volume` alone from now on.
+    pub(crate) fn lose_volume(&self, volume: u32) {
+        let volume = &self.volumes[volume];
+        let VolumeStore::File { source, .. } = &volume.store else { return };
+        source.set_loss(Loss::OfVolume);
+        tracing::error!(
+            vm = volume.vm_name,
+            volume = volume.name,
+            source = %source.path().display(),
+            "Forced write failed: writes and flushes of this volume fail until `sluice accept-loss`"
+        );
+    }
+
+    /// Names of the volumes of `vm` whose writes and flushes fail.
+    pub(crate) fn lost_volumes(&self, vm: u32) -> Vec<String> {
+        let lost = |volume: &Volume| {
+            let VolumeStore::File { source, .. } = &volume.store else { return false };
+            volume.vm == vm && !volume.leaving && source.loss() != Loss::None
+        };
+        self.volumes.iter().filter(|(_, volume)| lost(volume)).map(|(_, volume)| volume.name.clone()).collect()
+    }
+
+    fn set_loss_of_file(&mut self, file: FileIndex, loss: Loss) {
+        for volume in self.volumes.values_mut() {
+            if let VolumeStore::File { source, file: own, .. } = &volume.store
+                && *own == file
+            {
+                source.set_loss(loss);
+            }
+        }
+    }
+}
+
+impl Loop {
+    /// Lets writes and flushes of a volume succeed again. After a failed sync that goes for every volume on its file or
+    /// block device.
+    pub(crate) fn accept_loss(&mut self, vm: &str, volume: &str) -> Result<(), EditError> {
+        let (vm, _) = self.find_vm(vm)?;
+        let volume = self.find_volume(vm, volume)?;
+        let VolumeStore::File { source, file, .. } = &self.backend.volumes[volume].store else { return Ok(()) };
+        let file = *file;
+        match source.loss() {
+            Loss::None => {}
+            Loss::OfVolume => source.set_loss(Loss::None),
+            Loss::OfFile => {
+                self.backend.files.set_failed(file, false);
+                self.backend.set_loss_of_file(file, Loss::None);
+            }
+        }
+        Ok(())
+    }
+}

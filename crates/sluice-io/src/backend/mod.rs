@@ -1,0 +1,13 @@
+//! What is behind the gate: operations at the disk, and the kernel's ring that carries them.
+
+pub mod buffer;
+pub mod delay;
+pub(crate) mod disk;
+pub(crate) mod lost;
+pub(crate) mod merged;
+pub(crate) mod retry;
+pub mod ring;
+pub(crate) mod slot_log;
+pub mod sync;
+pub(crate) mod tag;
+pub(crate) mod zeroes;

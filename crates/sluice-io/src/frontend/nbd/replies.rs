@@ -1,0 +1,191 @@
+//! From requests that are over to bytes for their clients.
+//!
+//! What is answered in one turn goes out in one message per client: headers from one block of memory, data straight from
+//! the buffers of the requests. Until the message has gone, its requests keep their place in their VM's window.
+
+use io_uring::{opcode, types};
+use sluice_sched::Kind;
+
+use crate::backend::disk::{Io, Origin, ZEROES_LEN};
+use crate::backend::retry::is_put_off;
+use crate::device::event_loop::Loop;
+use crate::backend::tag::{Tag, tag};
+use crate::frontend::nbd::connection::Batch;
+use crate::limits::reserve;
+use crate::nbd::handshake::Negotiated;
+use crate::nbd::wire::{self, Errno, Extent, allocation};
+use crate::source::{Allocation, Span};
+
+/// Most replies in a message.
+const REPLIES_MAX: usize = 256;
+/// Most pieces in a message; the kernel takes 1024.
+const PIECES_MAX: usize = 512;
+
+/// A piece of a message, before its memory stands still.
+pub(crate) enum Piece {
+    Header { start: usize, len: usize },
+    Data { place: *mut u8, len: usize },
+}
+
+impl Loop {
+    /// A request is over: its reply goes out with this turn's message.
+    pub(crate) fn answer_client(&mut self, token: u32, index: u32) {
+        let connection = &mut self.connections[index];
+        if connection.closed {
+            return self.release(token);
+        }
+        connection.answered.push(token);
+        if !connection.listed {
+            connection.listed = true;
+            self.talkers.push(index);
+        }
+    }
+
+    /// Sends what was answered in this turn.
+    pub(crate) fn send_answers(&mut self) {
+        let mut talkers = std::mem::take(&mut self.talkers);
+        for index in talkers.drain(..) {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            connection.listed = false;
+            if connection.closed {
+                let answered = std::mem::take(&mut connection.answered);
+                answered.into_iter().for_each(|token| self.release(token));
+            } else if connection.sending.is_none() && !connection.answered.is_empty() {
+                self.send_batch(index);
+            }
+        }
+        self.talkers = talkers;
+    }
+
+    fn send_batch(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
+        let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
+        let answered = connection.answered.len().min(REPLIES_MAX);
+        for &token in &connection.answered[..answered] {
+            if pieces.len() > PIECES_MAX {
+                break;
+            }
+            let io = &self.backend.ios[token];
+            let start = batch.headers.len();
+            let data = header(&mut batch.headers, io, &connection.negotiated);
+            let len = batch.headers.len() - start;
+            match pieces.last_mut() {
+                Some(Piece::Header { len: before, .. }) => *before += len,
+                _ => pieces.push(Piece::Header { start, len }),
+            }
+            if data > 0 {
+                push_data(&mut pieces, io, data, self.backend.zeroes.as_ptr());
+            }
+            batch.tokens.push(token);
+        }
+        connection.answered.drain(..batch.tokens.len());
+        let headers = batch.headers.as_mut_ptr();
+        batch.pieces.extend(pieces.drain(..).map(|piece| match piece {
+            Piece::Header { start, len } => libc::iovec { iov_base: headers.wrapping_add(start).cast(), iov_len: len },
+            Piece::Data { place, len } => libc::iovec { iov_base: place.cast(), iov_len: len },
+        }));
+        self.pieces = pieces;
+        connection.sending = Some(batch);
+        self.push_send(index);
+    }
+
+    fn push_send(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        let fd = types::Fd(connection.fd());
+        let batch = connection.sending.as_mut().expect("a batch is being sent");
+        let pieces = &mut batch.pieces[batch.first..];
+        let entry = match pieces {
+            [only] => {
+                let start = only.iov_base.cast::<u8>().cast_const();
+                opcode::Send::new(fd, start, only.iov_len as u32).flags(libc::MSG_NOSIGNAL).build()
+            }
+            pieces => {
+                batch.message.msg_iov = pieces.as_mut_ptr();
+                batch.message.msg_iovlen = pieces.len();
+                opcode::SendMsg::new(fd, &raw const batch.message).flags(libc::MSG_NOSIGNAL as u32).build()
+            }
+        };
+        // SAFETY: the batch is boxed and stays with its connection until this send has ended; its pieces lie in its own
+        // headers, in the loop's zeroes, and in buffers of requests that are released only after it.
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Send, index))) };
+    }
+
+    /// A send has ended.
+    pub(crate) fn sent(&mut self, index: u32, result: i32) {
+        let connection = &mut self.connections[index];
+        let batch = connection.sending.as_mut().expect("a batch is being sent");
+        let again = match result {
+            result if is_put_off(result) => true,
+            ..0 => {
+                self.end_batch(index);
+                return self.close(index);
+            }
+            sent => batch.advance(sent as usize),
+        };
+        if again && !connection.closed {
+            return self.push_send(index);
+        }
+        self.end_batch(index);
+    }
+
+    fn end_batch(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        let Some(mut batch) = connection.sending.take() else { return };
+        if !connection.answered.is_empty() && !connection.listed {
+            connection.listed = true;
+            self.talkers.push(index);
+        }
+        for token in batch.tokens.drain(..) {
+            self.release(token);
+        }
+        batch.clear();
+        self.connections[index].spare = Some(batch);
+        self.retire(index);
+    }
+}
+
+/// Appends the header of a reply; returns how many bytes of data follow it.
+fn header(out: &mut Vec<u8>, io: &Io, negotiated: &Negotiated) -> usize {
+    let Origin::Nbd { cookie, .. } = io.origin else { unreachable!("it came from an NBD client") };
+    let structured = negotiated.structured_replies && matches!(io.kind, Some(Kind::Read) | None);
+    if io.errno != 0 {
+        let errno = Errno::from_os(io.errno);
+        wire::error_reply(out, structured, cookie, errno, "");
+        return 0;
+    }
+    if let Some(spans) = &io.status {
+        if !reserve(out, wire::CHUNK_HEADER_LEN + 4 + wire::EXTENT_LEN * spans.len()) {
+            wire::error_reply(out, structured, cookie, Errno::Enomem, "");
+            return 0;
+        }
+        wire::block_status_chunk(out, cookie, negotiated.base_allocation.unwrap_or(0), spans.iter().map(extent));
+        return 0;
+    }
+    let data = if io.kind == Some(Kind::Read) { io.length } else { 0 };
+    if structured && data > 0 {
+        out.extend_from_slice(&wire::read_data_chunk(cookie, io.offset, data));
+    } else {
+        out.extend_from_slice(&wire::simple_reply(cookie, Ok(())));
+    }
+    data as usize
+}
+
+fn extent(span: &Span) -> Extent {
+    let flags = match span.kind {
+        Allocation::Data => 0,
+        Allocation::Hole => allocation::HOLE | allocation::ZERO,
+    };
+    Extent { length: u32::try_from(span.length).unwrap_or(!0xfff), flags }
+}
+
+fn push_data(pieces: &mut Vec<Piece>, io: &Io, mut data: usize, zeroes: *mut u8) {
+    if let Some(buffer) = &io.buffer {
+        return pieces.push(Piece::Data { place: buffer.as_ptr(), len: data });
+    }
+    while data > 0 {
+        let len = data.min(ZEROES_LEN);
+        pieces.push(Piece::Data { place: zeroes, len });
+        data -= len;
+    }
+}

@@ -1,0 +1,106 @@
+//! Requests of a virtio block device: VIRTIO 1.3, 5.2.6. How header, data and status are cut into descriptors is the
+//! driver's choice (2.7.4).
+
+use sluice_sched::Kind;
+
+use crate::nbd::export::Export;
+use crate::virtio::chain::{Chain, Malformed, Piece, total};
+
+/// Bytes of a sector, whatever the block size.
+const SECTOR: u64 = 512;
+/// Bytes of the answer to GET_ID.
+pub(crate) const ID_LEN: usize = 20;
+
+const IN: u32 = 0;
+const OUT: u32 = 1;
+const FLUSH: u32 = 4;
+const GET_ID: u32 = 8;
+const DISCARD: u32 = 11;
+const WRITE_ZEROES: u32 = 13;
+
+/// How a request ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    Ok = 0,
+    IoError = 1,
+    Unsupported = 2,
+}
+
+/// A request, found right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// For the device.
+    Device {
+        kind: Kind,
+        /// From the start of the volume, in bytes.
+        offset: u64,
+        /// In bytes.
+        length: u32,
+        /// Zeroes must not make a hole.
+        no_hole: bool,
+    },
+    /// The name of the volume.
+    Id,
+}
+
+/// A request of which the frame is sound: where its status goes, and what it asks, or why it cannot be done.
+pub(crate) struct Parsed {
+    pub(crate) status: *mut u8,
+    pub(crate) asked: Result<Asked, Status>,
+}
+
+/// Reads the header of a chain and takes header and status out of it; what is left is data.
+pub(crate) fn parse(chain: &mut Chain, export: &Export) -> Result<Parsed, Malformed> {
+    let header: [u8; 16] = chain.take_front().ok_or(Malformed::Frame)?;
+    let status = chain.take_last_byte().ok_or(Malformed::Frame)?;
+    let kind = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
+    let sector = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
+    let asked = match kind {
+        IN => transfer(Kind::Read, sector, &chain.writable, export),
+        OUT if export.read_only => Err(Status::IoError),
+        OUT => transfer(Kind::Write, sector, &chain.readable, export),
+        FLUSH => Ok(Asked::Device { kind: Kind::Flush, offset: 0, length: 0, no_hole: false }),
+        GET_ID if total(&chain.writable) < ID_LEN as u64 => Err(Status::IoError),
+        GET_ID => Ok(Asked::Id),
+        DISCARD if export.trim => range(Kind::Discard, chain, export),
+        WRITE_ZEROES if export.write_zeroes => range(Kind::WriteZeroes, chain, export),
+        _ => Err(Status::Unsupported),
+    };
+    Ok(Parsed { status, asked })
+}
+
+fn transfer(kind: Kind, sector: u64, data: &[Piece], export: &Export) -> Result<Asked, Status> {
+    let length = total(data);
+    if length == 0 || length > u64::from(export.block_maximum) {
+        return Err(Status::IoError);
+    }
+    within(kind, sector, length, false, export)
+}
+
+/// The one segment of a discard or of zeroes: 5.2.6.2, struct virtio_blk_discard_write_zeroes.
+fn range(kind: Kind, chain: &mut Chain, export: &Export) -> Result<Asked, Status> {
+    if total(&chain.readable) != 16 {
+        return Err(Status::Unsupported);
+    }
+    let segment: [u8; 16] = chain.take_front().ok_or(Status::IoError)?;
+    let sector = u64::from_le_bytes(segment[..8].try_into().expect("eight bytes"));
+    let sectors = u32::from_le_bytes(segment[8..12].try_into().expect("four bytes"));
+    let flags = u32::from_le_bytes(segment[12..].try_into().expect("four bytes"));
+    let may_unmap = flags & 1 != 0;
+    if flags & !1 != 0 || kind == Kind::Discard && may_unmap {
+        return Err(Status::Unsupported);
+    }
+    within(kind, sector, u64::from(sectors) * SECTOR, kind == Kind::WriteZeroes && !may_unmap, export)
+}
+
+fn within(kind: Kind, sector: u64, length: u64, no_hole: bool, export: &Export) -> Result<Asked, Status> {
+    let block = u64::from(export.block_minimum);
+    let offset = sector.checked_mul(SECTOR).ok_or(Status::IoError)?;
+    let end = offset.checked_add(length).ok_or(Status::IoError)?;
+    let fits = end <= export.size_bytes && offset.is_multiple_of(block) && length.is_multiple_of(block);
+    match u32::try_from(length) {
+        Ok(length) if fits && length > 0 => Ok(Asked::Device { kind, offset, length, no_hole }),
+        _ => Err(Status::IoError),
+    }
+}

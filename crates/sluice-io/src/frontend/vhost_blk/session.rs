@@ -1,0 +1,270 @@
+//! The VMMs on a device: their queues start, rest, stop, and end.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use io_uring::opcode;
+use sluice_sched::Instant;
+use tokio::sync::oneshot::Sender;
+
+use crate::backend::disk::Origin;
+use crate::device::event_loop::{Ending, Loop};
+use crate::device::requests::Client;
+use crate::backend::tag::{Tag, tag};
+use crate::frontend::vhost_blk::{SessionChange, SessionHandle, SessionMessage};
+use crate::virtio::VirtQueue;
+use crate::vhost_user::device_session::{Driver, QueueSpec};
+use crate::vhost_user::memory::Memory;
+
+/// A VMM that is connected for a volume.
+pub(crate) struct SessionState {
+    /// Of its [`SessionHandle`].
+    generation: u64,
+    pub(crate) volume: u32,
+    /// Its place among the host's connections; its end tells the control plane.
+    _seat: Box<dyn Send>,
+    queues: Vec<u32>,
+    pub(crate) write_back: bool,
+    /// It has gone, or must go.
+    pub(crate) closing: bool,
+    closed: Option<Sender<()>>,
+}
+
+impl Loop {
+    pub(crate) fn session_message(&mut self, now: Instant, message: SessionMessage) {
+        match message {
+            SessionMessage::Open { vm, volume, seat, reply } => {
+                let _ = reply.send(self.open_session(&vm, &volume, seat));
+            }
+            SessionMessage::Change(handle, change) => match self.find_session(handle) {
+                Some(session) => self.change_session(now, session, change),
+                // Its place may belong to another VMM by now.
+                None => self.stale_messages += 1,
+            },
+        }
+    }
+
+    /// The place of a session that is open. Every message of a session passes here.
+    fn find_session(&self, handle: SessionHandle) -> Option<u32> {
+        let state = self.sessions.get(handle.index)?;
+        (state.generation == handle.generation).then_some(handle.index)
+    }
+
+    fn change_session(&mut self, now: Instant, session: u32, change: SessionChange) {
+        if let SessionChange::Close { reply } = change {
+            self.sessions[session].closed = reply;
+            return self.close_session(session);
+        }
+        if self.sessions[session].closing {
+            return;
+        }
+        match change {
+            SessionChange::Start { queue, memory, driver, reply } => {
+                let _ = reply.send(self.start_queue(now, session, *queue, memory, driver));
+            }
+            SessionChange::StopQueue { index, reply } => self.stop_queue(now, session, index, reply),
+            SessionChange::Enable { index, enabled, reply } => {
+                if let Some(index) = self.find_queue(session, index) {
+                    self.queues[index].enabled = enabled;
+                    self.take_from(now, index);
+                }
+                let _ = reply.send(());
+            }
+            SessionChange::SetCall { index, call, reply } => {
+                if let Some(index) = self.find_queue(session, index) {
+                    self.set_call(index, call);
+                }
+                let _ = reply.send(());
+            }
+            SessionChange::SetMemory { memory, reply } => {
+                let _ = reply.send(self.set_memory(session, &memory));
+            }
+            SessionChange::SetDriver { driver, reply } => {
+                self.sessions[session].write_back = driver.write_back;
+                let _ = reply.send(());
+            }
+            SessionChange::Close { .. } => unreachable!("it was dealt with above"),
+        }
+    }
+
+    fn open_session(&mut self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Option<SessionHandle> {
+        let (vm, _) = self.find_vm(vm).ok()?;
+        let volume = self.find_volume(vm, volume).ok()?;
+        if self.ending != Ending::No {
+            return None;
+        }
+        let state = SessionState {
+            generation: 0,
+            volume,
+            _seat: seat,
+            queues: Vec::new(),
+            write_back: true,
+            closing: false,
+            closed: None,
+        };
+        let handle = SessionHandle::new(self.sessions.insert(state));
+        self.sessions[handle.index].generation = handle.generation;
+        self.backend.volumes[volume].sessions.push(handle.index);
+        Some(handle)
+    }
+
+    fn find_queue(&self, session: u32, index: u16) -> Option<u32> {
+        let mut queues = self.sessions[session].queues.iter().copied();
+        queues.find(|queue| self.queues[*queue].index == index && self.queues[*queue].stopping.is_none())
+    }
+
+    /// How many requests are taken over from the in-flight log, or `None` if its rings do not lie in the memory.
+    fn start_queue(
+        &mut self,
+        now: Instant,
+        session: u32,
+        spec: QueueSpec,
+        memory: Arc<Memory>,
+        driver: Driver,
+    ) -> Option<u16> {
+        let state = &mut self.sessions[session];
+        state.write_back = driver.write_back;
+        let mut queue = VirtQueue::new(session, spec, memory)?;
+        let recovered = queue.recovered();
+        queue.parked = self.backend.volumes[state.volume].orphans > 0;
+        let index = self.queues.insert(queue);
+        state.queues.push(index);
+        self.callers.push(index);
+        self.take_from(now, index);
+        Some(recovered)
+    }
+
+    /// Takes what is there already, and waits for kicks.
+    fn take_from(&mut self, now: Instant, index: u32) {
+        self.heat(index);
+        self.take_chains(now, index, u32::MAX);
+    }
+
+    fn stop_queue(&mut self, now: Instant, session: u32, index: u16, reply: Sender<u16>) {
+        let Some(index) = self.find_queue(session, index) else { return };
+        self.queues[index].stopping = Some(reply);
+        self.stop_listening(index);
+        self.leave_line(index);
+        self.rewind(now, index);
+        if self.queues[index].is_over() {
+            self.ended_queues.push(index);
+        }
+    }
+
+    fn leave_line(&mut self, index: u32) {
+        let volume = self.sessions[self.queues[index].session].volume;
+        let vm = self.backend.volumes[volume].vm;
+        self.vms[vm].waiting.retain(|waiting| *waiting != Client::Queue(index));
+        self.queues[index].waits = false;
+    }
+
+    fn set_call(&mut self, index: u32, call: Option<Arc<OwnedFd>>) {
+        // The descriptor of an interrupt on its way must stay open.
+        let old = std::mem::replace(&mut self.queues[index].call, call);
+        if self.queues[index].calling {
+            self.queues[index].old_call = old;
+        }
+        // What was returned while there was nobody to call: that the guest wanted to be told is forgotten by now.
+        self.queues[index].call_anyway = true;
+        self.callers.push(index);
+    }
+
+    /// The first queue whose rings do not lie in the new table; it is broken.
+    fn set_memory(&mut self, session: u32, memory: &Arc<Memory>) -> Option<u16> {
+        let queues = self.sessions[session].queues.clone();
+        let mut first = None;
+        for index in queues {
+            let queue = &mut self.queues[index];
+            if queue.stopping.is_none() && !queue.move_to(Arc::clone(memory)) {
+                first = first.or(Some(queue.index));
+                self.break_queue(index, "its rings do not lie in the new memory table");
+            }
+        }
+        first
+    }
+
+    /// A VMM has gone, or its volume has: nothing more is taken; what is at the device ends there.
+    pub(crate) fn close_session(&mut self, session: u32) {
+        let state = &mut self.sessions[session];
+        let again = std::mem::replace(&mut state.closing, true);
+        let (volume, queues) = (state.volume, state.queues.clone());
+        if !again {
+            for &index in &queues {
+                self.queues[index].closed = true;
+                self.stop_listening(index);
+                self.leave_line(index);
+                if self.queues[index].outstanding > 0 {
+                    self.abandon_requests(|origin| matches!(origin, Origin::Virtio { queue, .. } if *queue == index));
+                }
+                if self.queues[index].is_over() {
+                    self.ended_queues.push(index);
+                }
+            }
+            self.left.push(volume);
+        }
+        if queues.is_empty() {
+            self.end_session(session);
+        }
+    }
+
+    fn end_session(&mut self, session: u32) {
+        let state = self.sessions.remove(session);
+        self.backend.volumes[state.volume].sessions.retain(|known| *known != session);
+        if let Some(reply) = state.closed {
+            let _ = reply.send(());
+        }
+        self.remove_left_volume(state.volume);
+    }
+
+    /// Queues that waited for the end of what a dead client left are read now.
+    pub(crate) fn admit_queues(&mut self, session: u32) {
+        for &index in &self.sessions[session].queues.clone() {
+            if self.queues[index].parked {
+                self.queues[index].parked = false;
+                self.heat(index);
+            }
+        }
+    }
+
+    /// Forgets queues that nothing refers to any more, and tells who waits for it.
+    pub(crate) fn remove_ended_queues(&mut self) {
+        while let Some(index) = self.ended_queues.pop() {
+            if !self.queues.get(index).is_some_and(VirtQueue::is_over) {
+                continue;
+            }
+            let queue = self.queues.remove(index);
+            self.hot.retain(|hot| *hot != index);
+            self.sessions[queue.session].queues.retain(|known| *known != index);
+            let (session, next) = (queue.session, queue.next_available());
+            if let Some(reply) = queue.stopping {
+                let _ = reply.send(next);
+            }
+            let state = &self.sessions[session];
+            if state.closing && state.queues.is_empty() {
+                self.end_session(session);
+            }
+        }
+    }
+
+    fn stop_listening(&mut self, index: u32) {
+        let queue = &mut self.queues[index];
+        let waiting = [(queue.listening, Tag::Kick), (queue.calling, Tag::Call)];
+        for (_, what) in waiting.into_iter().filter(|(is, _)| *is) {
+            let entry = opcode::AsyncCancel::new(tag(what, index)).build();
+            // SAFETY: a cancellation refers to no memory.
+            unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Other, index))) };
+            self.queues[index].operations += 1;
+        }
+    }
+
+    /// While everything drains: whether no guest waits for an answer.
+    pub(crate) fn guests_are_served(&self) -> bool {
+        self.queues.iter().all(|(_, queue)| queue.outstanding == 0 && !queue.calling)
+    }
+
+    /// Lets the kernel let go of all queues.
+    pub(crate) fn shut_queues_down(&mut self) {
+        let all: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
+        all.into_iter().for_each(|index| self.stop_listening(index));
+    }
+}

@@ -1,0 +1,83 @@
+//! Messages of sessions that have ended, which reach the device thread when their place belongs to another VMM.
+
+use super::*;
+use crate::vhost_user::device_session::SessionError;
+
+/// How often the race is run.
+const TIMES: u64 = 1000;
+
+impl Bench {
+    fn session_of(&self, volume: &str) -> Session {
+        self.runtime.block_on(self.device.door().open("vm", volume, Box::new(()))).unwrap()
+    }
+
+    fn remove_volume(&self, name: &str) {
+        let (vm, volume) = ("vm".to_owned(), name.to_owned());
+        self.device.edit(vec![Edit::RemoveVolume { vm, volume }]).unwrap();
+    }
+
+    fn stale_messages(&self) -> u64 {
+        self.device.snapshot().unwrap().stale_messages
+    }
+
+    /// Everything that a session can ask for is refused; so many messages that was.
+    fn is_refused_everything(&self, session: &Session) -> u64 {
+        let driver = Driver { features: 0, write_back: false };
+        self.runtime.block_on(async {
+            let answers = [
+                session.start_queue(queue_spec(doorbell()), memory(), driver).await.map(|_| ()),
+                session.stop_queue(0).await.map(|_| ()),
+                session.enable_queue(0, false).await,
+                session.set_call(0, Some(Arc::new(doorbell()))).await,
+                session.set_memory(memory()).await,
+                session.set_driver(driver).await,
+            ];
+            for answer in &answers {
+                assert!(matches!(answer, Err(SessionError::Gone(..))), "{answers:?}");
+            }
+            answers.len() as u64
+        })
+    }
+}
+
+#[test]
+fn a_dead_session_drove_the_queue_of_the_one_that_got_its_number() {
+    let bench = null(64);
+    let mut next = 0;
+    let mut refused = 0;
+    for round in 0..TIMES {
+        bench.add_volume("dead");
+        let dead = bench.session_of("dead");
+        bench.remove_volume("dead");
+        let session = bench.open();
+        let mut guest = bench.start_at(&session, next);
+        refused += bench.is_refused_everything(&dead);
+        if round % 2 == 0 {
+            drop(dead);
+        } else {
+            bench.runtime.block_on(dead.close());
+        }
+        refused += 1;
+        assert_eq!(guest.ask(1, 0, 8, 4096).0, 0, "round {round}");
+        next = guest.available;
+        assert_eq!(bench.runtime.block_on(session.stop_queue(0)), Ok(next), "the queue is as it was");
+        bench.runtime.block_on(session.close());
+    }
+    assert_eq!(bench.stale_messages(), refused);
+    assert_eq!(bench.faults(), 0);
+}
+
+#[test]
+fn a_restart_gave_the_numbers_of_all_sessions_to_others() {
+    let bench = null(64);
+    let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
+    names.iter().for_each(|name| bench.add_volume(name));
+    let dead: Vec<Session> = names.iter().map(|name| bench.session_of(name)).collect();
+    bench.device.mailbox.send(Message::Panic).unwrap();
+    let session = bench.open();
+    let _others: Vec<Session> = names.iter().map(|name| bench.session_of(name)).collect();
+    let mut guest = bench.start(&session);
+    let refused: u64 = dead.iter().map(|dead| bench.is_refused_everything(dead)).sum();
+    assert_eq!(guest.ask(1, 0, 8, 4096).0, 0);
+    assert_eq!(bench.stale_messages(), refused);
+}

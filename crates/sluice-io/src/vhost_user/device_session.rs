@@ -1,0 +1,171 @@
+//! Where a VMM's queues go into a device thread: checked state changes, each answered when it has happened.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use vm_memory::GuestAddress;
+
+use super::memory::Memory;
+use crate::device::{Door, SessionChange, SessionHandle, SessionMessage};
+use crate::virtio::inflight::QueueLog;
+
+/// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
+/// descriptors are eventfds that do not block.
+#[derive(Debug)]
+pub struct QueueSpec {
+    /// Its number.
+    pub index: u16,
+    /// Entries.
+    pub size: u16,
+    /// Where its descriptor table is, as the guest counts.
+    pub descriptors: GuestAddress,
+    /// Its available ring.
+    pub available: GuestAddress,
+    /// Its used ring.
+    pub used: GuestAddress,
+    /// The next entry of the available ring to be taken, as the VMM says; with a log, the log knows better.
+    pub next_available: u16,
+    /// EVENT_IDX was negotiated.
+    pub event_index: bool,
+    /// Rung by the guest.
+    pub kick: OwnedFd,
+    /// Rung for the guest; absent: it polls.
+    pub call: Option<Arc<OwnedFd>>,
+    /// Rung for the VMM when the guest has broken the queue.
+    pub error: Option<Arc<OwnedFd>>,
+    /// If the VMM keeps one.
+    pub log: Option<QueueLog>,
+}
+
+/// What the guest's driver has settled for, as far as the device thread must know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Driver {
+    /// Feature bits that it acknowledged.
+    pub features: u64,
+    /// Writes may be cached until a flush; else each is durable when it is answered.
+    pub write_back: bool,
+}
+
+/// Why a device does not take something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The volume has left, or the device has stopped.
+    #[error("Volume {1} of VM {0} is no longer served")]
+    Gone(String, String),
+    /// Its rings do not lie in the memory table.
+    #[error("Queue {0}: its rings are outside the guest memory")]
+    Rings(u16),
+}
+
+/// A VMM's place at a device thread. Dropped without [`Session::close`], it is closed all the same.
+pub struct Session {
+    door: Door,
+    handle: SessionHandle,
+    of: (String, String),
+    closed: bool,
+}
+
+impl Door {
+    /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more, and `seat` is dropped.
+    pub async fn open(&self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Result<Session, SessionError> {
+        let of = (vm.to_owned(), volume.to_owned());
+        let (reply, answer) = oneshot::channel();
+        self.tell(SessionMessage::Open { vm: of.0.clone(), volume: of.1.clone(), seat, reply });
+        match answer.await {
+            Ok(Some(handle)) => Ok(Session { door: self.clone(), handle, of, closed: false }),
+            Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
+        }
+    }
+}
+
+impl Session {
+    /// The rings of a queue are set and the guest may ring: requests are taken from it from now on. How many the in-flight log
+    /// says were taken before and not returned: they come first.
+    pub async fn start_queue(
+        &self,
+        queue: QueueSpec,
+        memory: Arc<Memory>,
+        driver: Driver,
+    ) -> Result<u16, SessionError> {
+        let index = queue.index;
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::Start { queue: Box::new(queue), memory, driver, reply });
+        match answer.await {
+            Ok(Some(recovered)) => Ok(recovered),
+            Ok(None) => Err(SessionError::Rings(index)),
+            Err(_) => Err(self.gone()),
+        }
+    }
+
+    /// Takes nothing more from a queue, and puts back what waits, the last taken first. Answered when all before it is over: an
+    /// index of the ring is all that the VMM is told, so nothing can be left undone before it. Returns the next entry of the
+    /// available ring to be taken.
+    pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::StopQueue { index, reply });
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// Lets a running queue rest, or go on.
+    pub async fn enable_queue(&self, index: u16, enabled: bool) -> Result<(), SessionError> {
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::Enable { index, enabled, reply });
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// Another way to ring for the guest.
+    pub async fn set_call(&self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), SessionError> {
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::SetCall { index, call, reply });
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// Another memory table, for what is taken from now on. A queue whose rings do not lie in it stops.
+    pub async fn set_memory(&self, memory: Arc<Memory>) -> Result<(), SessionError> {
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::SetMemory { memory, reply });
+        match answer.await {
+            Ok(None) => Ok(()),
+            Ok(Some(queue)) => Err(SessionError::Rings(queue)),
+            Err(_) => Err(self.gone()),
+        }
+    }
+
+    /// The driver switched the write cache.
+    pub async fn set_driver(&self, driver: Driver) -> Result<(), SessionError> {
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::SetDriver { driver, reply });
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// The VMM has gone: nothing more of its memory is touched than what is at the device already. Returns when that is over
+    /// too, and everything that it held is given back.
+    pub async fn close(mut self) {
+        self.closed = true;
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::Close { reply: Some(reply) });
+        let _ = answer.await;
+    }
+
+    /// The device thread has let go of it already: there is nothing to close.
+    pub fn forget(mut self) {
+        self.closed = true;
+    }
+
+    fn change(&self, change: SessionChange) {
+        self.door.tell(SessionMessage::Change(self.handle, change));
+    }
+
+    fn gone(&self) -> SessionError {
+        SessionError::Gone(self.of.0.clone(), self.of.1.clone())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.change(SessionChange::Close { reply: None });
+        }
+    }
+}

@@ -1,0 +1,722 @@
+//! Sessions over a real socket, with a real device thread behind them.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sluice_sched::scheduler::Facts;
+use sluice_sched::{GateSettings, Iops, Policy, schedulers};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use vhost::vhost_user::message::{
+    FrontendReq, VhostUserInflight, VhostUserMemory, VhostUserMemoryRegion, VhostUserProtocolFeatures as VhostFeature,
+    VhostUserVirtioFeatures, VhostUserVringState,
+};
+use vm_memory::ByteValued;
+
+use super::*;
+use crate::backend::delay::{DelaySpec, ServiceTime};
+use crate::connection_limit::Seats;
+use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use crate::listener::{Bound, Endpoint};
+use crate::nbd::export::sample;
+use crate::source::{Source, SourceSpec};
+use crate::vhost_user::counts::Totals;
+use crate::vhost_user::listener::{START_MAX, VhostListener};
+use sluice_client::vhost::config::WRITE_CACHE;
+use sluice_client::vhost::memory::{PAGE, Region};
+use sluice_client::vhost::session::Session as Vmm;
+use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions, Memory, Request};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const SIZE: u64 = 8 << 20;
+
+/// A device with a volume, and its socket.
+struct Bench {
+    listener: Arc<VhostListener>,
+    device: Device,
+    seats: Arc<Seats>,
+    entry: Entry,
+    folder: TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    control: Option<JoinHandle<()>>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::on(None)
+    }
+
+    fn on(delay: Option<DelaySpec>) -> Bench {
+        let (device, entry, folder) = device(delay);
+        let seats = Arc::new(Seats::default());
+        seats.set_max(8);
+        let (listener, stop, control) = listen(folder.path().join("vm.sock"), &entry, &seats);
+        Bench { listener, device, seats, entry, folder, stop: Some(stop), control: Some(control) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("vm.sock")
+    }
+
+    fn connect(&self, options: &ClientOptions) -> Client {
+        Client::connect(&self.path(), options).unwrap()
+    }
+
+    /// A VMM that has said nothing yet but what it can.
+    fn vmm(&self) -> Vmm {
+        let mut vmm = Vmm::connect(&self.path(), PATIENCE).unwrap();
+        vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
+        vmm.set_owner().unwrap();
+        vmm
+    }
+
+    fn totals(&self) -> Totals {
+        self.listener.totals()
+    }
+
+    /// A VMM does all that it must and finds a disk: others have not harmed it.
+    fn still_serves(&self) {
+        let mut client = self.connect(&options());
+        write_and_read(&mut client);
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.stop.take();
+        self.control.take().unwrap().join().unwrap();
+        assert_eq!(self.device.snapshot().unwrap().restarts, 0, "nothing panicked");
+    }
+}
+
+/// A device with a volume, and what its socket offers.
+fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
+    let scheduler = SchedulerSpec {
+        descriptor: schedulers::find("mclock").unwrap(),
+        facts: Facts::default(),
+        params: Default::default(),
+    };
+    let gate = GateSettings::default();
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None };
+    let device = Device::start(spec).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap());
+    let export = Export { size_bytes: SIZE, ..sample("vm/disk") };
+    let store = Store::File { source, extents: None };
+    let policy = Policy::default();
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export.clone() });
+    let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
+    device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
+    let entry = Entry { export, vm: "vm".to_owned(), volume: "disk".to_owned(), door: device.door(), queues: 4 };
+    (device, entry, folder)
+}
+
+/// A control plane with this socket; it goes on until the sender is dropped.
+fn listen(
+    path: PathBuf,
+    entry: &Entry,
+    seats: &Arc<Seats>,
+) -> (Arc<VhostListener>, oneshot::Sender<()>, JoinHandle<()>) {
+    let endpoint = Endpoint::Unix { path, owner: None, group: None, mode: 0o600 };
+    let (entry, seats) = (entry.clone(), Arc::clone(seats));
+    let (stop, stopped) = oneshot::channel();
+    let (started, starting) = mpsc::channel();
+    let control = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener =
+                Arc::new(VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &seats).unwrap());
+            started.send(Arc::clone(&listener)).unwrap();
+            let _ = stopped.await;
+        });
+    });
+    (starting.recv().unwrap(), stop, control)
+}
+
+fn options() -> ClientOptions {
+    ClientOptions { patience: PATIENCE, ..ClientOptions::default() }
+}
+
+fn write_and_read(client: &mut Client) {
+    let written: Vec<u8> = (0..16384u32).map(|byte| (byte % 251) as u8).collect();
+    client.write(12288, &written).unwrap();
+    client.perform(0, Request::Flush).unwrap();
+    let mut read = vec![0; written.len()];
+    client.read(12288, &mut read).unwrap();
+    assert_eq!(read, written);
+}
+
+fn is_refused(result: Result<(), ClientError>) -> bool {
+    match result {
+        Err(ClientError::Refused { code: 1, .. }) => true,
+        Ok(()) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The session has ended: whatever is asked finds the connection closed.
+fn is_over(vmm: &Vmm) -> bool {
+    matches!(vmm.link().receive(), Err(ClientError::Closed))
+}
+
+fn ring_fd() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// A VMM with memory and one ring that could start; where its parts lie.
+fn about_to_start(bench: &Bench) -> (Vmm, Memory, [u64; 3]) {
+    let (vmm, memory) = (bench.vmm(), Memory::new(16 * PAGE, 1).unwrap());
+    vmm.set_features(ALL_FEATURES & vmm.features().unwrap()).unwrap();
+    vmm.set_memory_table(&memory).unwrap();
+    vmm.set_ring_size(0, 64).unwrap();
+    let places = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
+    vmm.set_ring_addresses(0, places).unwrap();
+    (vmm, memory, places)
+}
+
+#[test]
+fn a_vmm_comes_and_goes_and_comes_back() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    assert_eq!((client.config().size_bytes(), client.config().queues), (SIZE, 4));
+    assert_eq!(client.features(), ALL_FEATURES & blk::features(&bench.entry.export));
+    write_and_read(&mut client);
+    client.disconnect();
+    client.reconnect(&bench.path()).unwrap();
+    write_and_read(&mut client);
+    let Totals { sessions, turned_away, refusals, faults, .. } = bench.totals();
+    assert_eq!((sessions, turned_away, refusals, faults), (2, 0, 0, 0));
+}
+
+#[test]
+fn many_queues_and_regions_in_a_table_or_one_by_one() {
+    let bench = Bench::new();
+    for left_out in [VhostFeature::empty(), VhostFeature::CONFIGURE_MEM_SLOTS, VhostFeature::REPLY_ACK] {
+        let protocol_features = ALL_PROTOCOL_FEATURES.difference(left_out);
+        let options = ClientOptions { queues: 4, regions: 7, protocol_features, ..options() };
+        let mut client = bench.connect(&options);
+        for queue in 0..4 {
+            client.perform(queue, Request::Read { offset: 4096 * u64::from(queue), len: 4096 }).unwrap();
+        }
+        write_and_read(&mut client);
+    }
+}
+
+#[test]
+fn who_knows_nothing_of_protocol_features_finds_its_rings_enabled() {
+    let bench = Bench::new();
+    let features = ALL_FEATURES & !VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+    let protocol_features = VhostFeature::empty();
+    write_and_read(&mut bench.connect(&ClientOptions { features, protocol_features, ..options() }));
+}
+
+/// Protocol features without acknowledgements: what is refused ends the session.
+fn without_acknowledgements(bench: &Bench) -> Vmm {
+    let mut vmm = Vmm::connect(&bench.path(), PATIENCE).unwrap();
+    vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.difference(VhostFeature::REPLY_ACK).bits()).unwrap();
+    vmm
+}
+
+#[test]
+fn features_never_offered_are_refused() {
+    let bench = Bench::new();
+    let vmm = bench.vmm();
+    for bit in [0, 26, 33, 34, 35, 50, 63] {
+        assert!(is_refused(vmm.set_features(1 << bit)), "{bit}");
+    }
+    assert!(!is_refused(vmm.set_features(vmm.features().unwrap())), "and it goes on");
+    assert!(is_refused(vmm.tell(FrontendReq::SET_PROTOCOL_FEATURES, &(1u64 << 8).to_ne_bytes(), &[])));
+    let Totals { sessions, refusals, faults, .. } = bench.totals();
+    assert_eq!((sessions, refusals, faults), (1, 8, 0));
+    drop(vmm);
+    let vmm = without_acknowledgements(&bench);
+    vmm.set_features(1 << 50).unwrap();
+    assert!(is_over(&vmm));
+    assert_eq!(bench.totals().faults, 1);
+    bench.still_serves();
+}
+
+#[test]
+fn what_belongs_to_no_feature_or_to_none_that_was_settled_for_is_refused() {
+    let bench = Bench::new();
+    let mut vmm = Vmm::connect(&bench.path(), PATIENCE).unwrap();
+    vmm.set_protocol_features(VhostFeature::REPLY_ACK.bits()).unwrap();
+    assert!(is_refused(vmm.reset_device()));
+    assert!(is_refused(vmm.set_config(WRITE_CACHE, &[0])));
+    let file = ring_fd();
+    for request in [FrontendReq::SET_LOG_FD, FrontendReq::POSTCOPY_ADVISE, FrontendReq::IOTLB_MSG] {
+        assert!(is_refused(vmm.tell(request, &[], &[file.as_fd()])), "{request:?}");
+    }
+    vmm.link().send(4711, 8, &[1, 2, 3], &[]).unwrap();
+    assert_eq!(vmm.link().receive().unwrap().number().unwrap(), 1, "nobody knows it");
+    let answer = vmm.ask(FrontendReq::GET_CONFIG, &[0; 72], &[]).unwrap();
+    assert!(answer.payload.is_empty(), "an empty configuration is a refusal");
+    assert!(matches!(vmm.memory_slots_max(), Err(ClientError::Closed)), "a question that has no answer");
+    bench.still_serves();
+}
+
+#[test]
+fn too_many_refusals_end_it() {
+    let bench = Bench::new();
+    let vmm = bench.vmm();
+    for _ in 0..REFUSALS_MAX {
+        assert!(is_refused(vmm.set_features(1 << 50)));
+    }
+    assert!(matches!(vmm.set_features(1 << 50), Err(ClientError::Closed)));
+    assert_eq!((bench.totals().faults, bench.totals().refusals), (1, u64::from(REFUSALS_MAX) + 1));
+    bench.still_serves();
+}
+
+#[test]
+fn rings_that_cannot_be_are_refused() {
+    let bench = Bench::new();
+    let (vmm, memory, places) = about_to_start(&bench);
+    for size in [0, 3, 100, 2048, 65536, u32::MAX] {
+        assert!(is_refused(vmm.set_ring_size(0, size)), "{size} entries");
+    }
+    for index in [4, 255, u16::MAX] {
+        assert!(is_refused(vmm.set_ring_size(index, 64)), "ring {index}");
+        assert!(is_refused(vmm.enable_ring(index, true)));
+    }
+    let state = VhostUserVringState::new(0, 0x1_0000);
+    assert!(is_refused(vmm.tell(FrontendReq::SET_VRING_BASE, state.as_slice(), &[])));
+    let state = VhostUserVringState::new(0, 2);
+    assert!(is_refused(vmm.tell(FrontendReq::SET_VRING_ENABLE, state.as_slice(), &[])));
+    assert!(is_refused(vmm.set_ring_addresses(0, [places[0] + 8, places[1], places[2]])), "not aligned");
+    assert!(is_refused(vmm.set_ring_kick(0, None)), "polling");
+    vmm.enable_ring(0, true).unwrap();
+    let wrong = [
+        [u64::MAX - 15, places[1], places[2]],
+        [places[0], u64::MAX - 1, places[2]],
+        [places[0], places[1], u64::MAX - 3],
+        [memory.user(0) - 16, places[1], places[2]],
+        [places[0], places[1], memory.user(16 * PAGE - 8)],
+        [0; 3],
+    ];
+    for places in wrong {
+        vmm.set_ring_addresses(0, places).unwrap();
+        assert!(is_refused(vmm.set_ring_kick(0, Some(ring_fd().as_fd()))), "{places:x?}");
+    }
+    vmm.set_ring_addresses(0, places).unwrap();
+    vmm.set_ring_kick(0, Some(ring_fd().as_fd())).unwrap();
+    assert_eq!(vmm.ring_base(0).unwrap(), 0);
+}
+
+#[test]
+fn what_does_not_ring_is_refused_and_closed() {
+    let bench = Bench::new();
+    let vmm = bench.vmm();
+    let (reader, writer) = io::pipe().unwrap();
+    assert!(is_refused(vmm.set_ring_kick(0, Some(writer.as_fd()))));
+    assert!(is_refused(vmm.set_ring_call(0, Some(writer.as_fd()))));
+    assert!(is_refused(vmm.set_ring_error(0, Some(writer.as_fd()))));
+    assert!(is_refused(vmm.tell(FrontendReq::SET_BACKEND_REQ_FD, &[], &[writer.as_fd()])));
+    assert!(is_refused(vmm.tell(FrontendReq::SET_OWNER, &[], &[writer.as_fd()])), "none belongs there");
+    assert!(is_refused(vmm.tell(FrontendReq::ADD_MEM_REG, &[1; 40], &[writer.as_fd()])));
+    assert!(is_refused(vmm.tell(FrontendReq::SET_INFLIGHT_FD, &[1; 24], &[writer.as_fd(), writer.as_fd()])));
+    drop(writer);
+    let mut reader = File::from(OwnedFd::from(reader));
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0, "nobody has it any more");
+}
+
+#[test]
+fn the_end_of_a_session_closes_what_came_with_it() {
+    let bench = Bench::new();
+    let (vmm, memory, _) = about_to_start(&bench);
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    vmm.tell(FrontendReq::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]).unwrap();
+    drop(theirs);
+    vmm.enable_ring(0, true).unwrap();
+    vmm.set_ring_call(0, Some(ring_fd().as_fd())).unwrap();
+    vmm.set_ring_kick(0, Some(ring_fd().as_fd())).unwrap();
+    drop((vmm, memory));
+    assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_ring_may_be_enabled_before_the_features_and_starts_when_all_is_there() {
+    let bench = Bench::new();
+    let (vmm, memory) = (bench.vmm(), Memory::new(16 * PAGE, 1).unwrap());
+    vmm.enable_ring(0, true).unwrap();
+    vmm.set_memory_table(&memory).unwrap();
+    vmm.set_ring_size(0, 64).unwrap();
+    vmm.set_ring_base(0, 7).unwrap();
+    vmm.set_ring_addresses(0, [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset))).unwrap();
+    memory.u16(PAGE + 2).store(7, Ordering::Relaxed);
+    memory.u16(2 * PAGE + 2).store(7, Ordering::Relaxed);
+    vmm.set_ring_kick(0, Some(ring_fd().as_fd())).unwrap();
+    assert!(!is_refused(vmm.set_ring_size(0, 32)) && !is_refused(vmm.set_ring_size(0, 64)), "it is stopped");
+    vmm.set_features(ALL_FEATURES & vmm.features().unwrap()).unwrap();
+    assert!(is_refused(vmm.set_ring_size(0, 64)), "it runs");
+    assert!(is_refused(vmm.set_ring_base(0, 0)));
+    assert!(is_refused(vmm.set_features(1 << 30)), "others than it runs with");
+    let places = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
+    assert!(!is_refused(vmm.set_ring_addresses(0, places)), "the same again");
+    assert!(is_refused(vmm.set_ring_addresses(0, [places[0], places[1], places[2] + 4096])));
+    assert_eq!(vmm.ring_base(0).unwrap(), 7);
+    assert!(!is_refused(vmm.set_ring_size(0, 64)), "it is stopped");
+}
+
+#[test]
+fn a_queue_stops_where_it_is_and_goes_on_there() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    write_and_read(&mut client);
+    let base = client.stop_queue(0).unwrap();
+    assert_eq!(base, 3, "a write, a flush, a read");
+    client.start_queue(0, base).unwrap();
+    write_and_read(&mut client);
+    // Rested, and enabled again.
+    client.session().unwrap().enable_ring(0, false).unwrap();
+    client.session().unwrap().enable_ring(0, true).unwrap();
+    write_and_read(&mut client);
+    // Another kick and another call while it runs.
+    let (kick, call) =
+        (client.queue(0).kick_descriptor().try_clone_to_owned(), client.queue(0).call().try_clone_to_owned());
+    client.session().unwrap().set_ring_kick(0, Some(kick.unwrap().as_fd())).unwrap();
+    client.session().unwrap().set_ring_call(0, Some(call.unwrap().as_fd())).unwrap();
+    write_and_read(&mut client);
+    client.session().unwrap().tell(FrontendReq::RESET_OWNER, &[], &[]).unwrap();
+    client.session().unwrap().enable_ring(0, true).unwrap();
+    write_and_read(&mut client);
+}
+
+#[test]
+fn a_device_that_was_reset_is_as_it_was_at_first() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    write_and_read(&mut client);
+    client.session().unwrap().set_config(WRITE_CACHE, &[0]).unwrap();
+    client.session().unwrap().reset_device().unwrap();
+    assert!(client.read_config().unwrap().write_cache, "as at first");
+    assert_eq!(client.session().unwrap().ring_base(0).unwrap(), 0);
+    let features = client.features();
+    client.session().unwrap().set_features(features).unwrap();
+    let base = client.queue(0).ring().used_index();
+    client.start_queue(0, base).unwrap();
+    write_and_read(&mut client);
+}
+
+#[test]
+fn memory_comes_and_goes_while_a_queue_runs() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    let more = Memory::new(4 * PAGE, 1).unwrap();
+    let region = Region { guest: 1 << 40, offset: 0, len: 4 * PAGE };
+    client.session().unwrap().add_region(&more, region).unwrap();
+    write_and_read(&mut client);
+    assert!(is_refused(client.session().unwrap().add_region(&more, region)), "it is there");
+    client.session().unwrap().remove_region(&more, region).unwrap();
+    assert!(is_refused(client.session().unwrap().remove_region(&more, region)), "it is gone");
+    write_and_read(&mut client);
+    let under_the_ring = client.memory().regions()[0];
+    assert!(is_refused(client.session().unwrap().remove_region(client.memory(), under_the_ring)));
+    assert!(is_refused(client.session().unwrap().set_memory_table(&more)));
+    write_and_read(&mut client);
+    client.session().unwrap().set_memory_table(client.memory()).unwrap();
+    write_and_read(&mut client);
+}
+
+#[test]
+fn the_write_cache_is_switched_and_nothing_else() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    assert!(client.config().write_cache);
+    client.session().unwrap().set_config(WRITE_CACHE, &[0]).unwrap();
+    assert!(!client.read_config().unwrap().write_cache);
+    write_and_read(&mut client);
+    client.session().unwrap().set_config(WRITE_CACHE, &[1]).unwrap();
+    assert!(client.read_config().unwrap().write_cache);
+    assert!(is_refused(client.session().unwrap().set_config(0, &[0; 8])), "its size");
+    assert!(is_refused(client.session().unwrap().set_config(WRITE_CACHE, &[2])));
+    assert!(client.session().unwrap().config(250, 7).is_err(), "beyond the space");
+    write_and_read(&mut client);
+}
+
+#[test]
+fn a_volume_that_grows_is_told_of() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    assert!(!client.session().unwrap().config_changed(Duration::ZERO).unwrap());
+    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.export.clone() };
+    bench.listener.replace(Some(Entry { export, ..bench.entry.clone() }));
+    assert!(client.session().unwrap().config_changed(PATIENCE).unwrap());
+    assert_eq!(client.read_config().unwrap().size_bytes(), 2 * SIZE);
+    bench.listener.replace(Some(Entry { ..bench.entry.clone() }));
+    assert!(client.session().unwrap().config_changed(PATIENCE).unwrap());
+    write_and_read(&mut client);
+    assert_eq!((bench.totals().config_changes, bench.totals().faults), (2, 0));
+}
+
+#[test]
+fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
+    let bench = Bench::new();
+    let protocol_features = ALL_PROTOCOL_FEATURES.difference(VhostFeature::BACKEND_REQ);
+    let mut client = bench.connect(&ClientOptions { protocol_features, ..options() });
+    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.export.clone() };
+    bench.listener.replace(Some(Entry { export, ..bench.entry.clone() }));
+    assert!((0..100_000).any(|_| client.read_config().unwrap().size_bytes() == 2 * SIZE), "each is answered in turn");
+    assert_eq!(bench.totals().config_changes, 0);
+}
+
+#[test]
+fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
+    let bench = Bench::new();
+    let other_features = Export { read_only: true, ..bench.entry.export.clone() };
+    let others = [
+        None,
+        Some(Entry { export: other_features, ..bench.entry.clone() }),
+        Some(Entry { queues: 2, ..bench.entry.clone() }),
+        Some(Entry { volume: "other".to_owned(), ..bench.entry.clone() }),
+    ];
+    for other in others {
+        let vmm = bench.vmm();
+        bench.listener.replace(other);
+        assert!(is_over(&vmm));
+        bench.listener.replace(Some(bench.entry.clone()));
+    }
+    assert_eq!(bench.totals().faults, 0);
+    bench.still_serves();
+    bench.listener.replace(None);
+    assert!(matches!(Client::connect(&bench.path(), &options()), Err(ClientError::Closed | ClientError::Io(_))));
+    assert_eq!(bench.totals().turned_away, 1);
+}
+
+#[test]
+fn a_volume_that_its_device_lets_go_ends_the_session() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    write_and_read(&mut client);
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    bench.device.edit(vec![Edit::RemoveVolume { vm, volume }]).unwrap();
+    assert!(is_over(client.session().unwrap()));
+    assert_eq!(bench.totals().faults, 0, "the VMM did nothing wrong");
+}
+
+#[test]
+fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
+    let bench = Bench::new();
+    bench.seats.set_max(1);
+    let first = bench.vmm();
+    let second = Vmm::connect(&bench.path(), PATIENCE).unwrap();
+    assert!(is_over(&second));
+    assert_eq!(bench.totals().turned_away, 1);
+    drop(first);
+    let mut third = bench.connect(&options());
+    write_and_read(&mut third);
+    third.disconnect();
+    bench.still_serves();
+    bench.seats.set_max(0);
+    let nowhere = Vmm::connect(&bench.path(), PATIENCE).unwrap();
+    assert!(is_over(&nowhere));
+    assert_eq!(bench.totals().turned_away, 2);
+}
+
+#[test]
+fn who_comes_back_waits_for_the_end_of_what_it_left_at_the_device() {
+    let time = ServiceTime::Fixed(Duration::from_millis(300));
+    let bench = Bench::on(Some(DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 }));
+    let mut client = bench.connect(&options());
+    client.queue(0).submit(0, Request::Write { offset: 0, len: 4096 }).unwrap();
+    client.queue(0).publish().unwrap();
+    let in_flight = || bench.device.snapshot().unwrap().in_flight;
+    while in_flight() == 0 {}
+    client.disconnect();
+    // Its first answer comes from a session of its own, which begins when the other is over.
+    let vmm = bench.vmm();
+    vmm.features().unwrap();
+    assert_eq!(in_flight(), 0);
+    assert_eq!((bench.totals().sessions, bench.totals().turned_away), (2, 0));
+}
+
+/// What waits for its limit is not waited for when nobody wants the answer any more.
+#[test]
+fn a_vmm_that_goes_while_its_ring_stops_gives_everything_back() {
+    let bench = Bench::new();
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(10));
+    policy.burst = Some(1);
+    let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
+    bench.device.edit(vec![Edit::SetPolicies { vm, policy, window, volumes: Vec::new() }]).unwrap();
+    let mut client = bench.connect(&options());
+    for slot in 0..5 {
+        client.queue(0).submit(slot, Request::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    client.queue(0).publish().unwrap();
+    while bench.device.snapshot().unwrap().vms[0].outstanding != 4 {}
+    let stop = VhostUserVringState::new(0, 0);
+    client.session().unwrap().link().send(FrontendReq::GET_VRING_BASE as u32, 0, stop.as_slice(), &[]).unwrap();
+    drop(client);
+    bench.vmm().features().unwrap();
+    assert_eq!(bench.device.snapshot().unwrap().vms[0].outstanding, 0);
+    assert_eq!((bench.totals().sessions, bench.totals().faults), (2, 0));
+}
+
+#[test]
+fn who_takes_its_memory_away_is_shown_out() {
+    let bench = Bench::new();
+    let (vmm, len) = (bench.vmm(), 16 * PAGE as u64);
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, len).unwrap();
+    let region = VhostUserMemoryRegion::new(0, len, 1 << 32, 0);
+    let table = [VhostUserMemory::new(1).as_slice(), region.as_slice()].concat();
+    vmm.tell(FrontendReq::SET_MEM_TABLE, &table, &[file.as_fd()]).unwrap();
+    vmm.set_features(ALL_FEATURES & vmm.features().unwrap()).unwrap();
+    vmm.set_ring_size(0, 64).unwrap();
+    vmm.set_ring_addresses(0, [1 << 32, (1 << 32) + 4096, (1 << 32) + 8192]).unwrap();
+    vmm.enable_ring(0, true).unwrap();
+    ftruncate(&file, 0).unwrap();
+    // Starting the ring reads its indices.
+    let started = vmm.set_ring_kick(0, Some(ring_fd().as_fd()));
+    assert!(matches!(started, Ok(()) | Err(ClientError::Closed)), "{started:?}");
+    assert!(is_over(&vmm));
+    assert_eq!(bench.totals().faults, 1);
+    bench.still_serves();
+}
+
+#[test]
+fn an_in_flight_log_outlives_its_daemon() {
+    let bench = Bench::new();
+    let mut client = bench.connect(&options());
+    write_and_read(&mut client);
+    let log = client.inflight().unwrap();
+    assert_eq!((log.len, log.queues, log.queue_size), (16 + 256 * 16 + 48, 1, 256));
+    client.disconnect();
+    // Who is served next is served when the session is over.
+    bench.still_serves();
+    // As if the daemon had been killed with a read in flight: taken, and not answered.
+    client.queue(0).submit(5, Request::Read { offset: 12288, len: 4096 }).unwrap();
+    client.queue(0).publish().unwrap();
+    let [_, available, _] = client.queue(0).ring().parts();
+    let last = usize::from(client.memory().u16(available + 2).load(Ordering::Relaxed).wrapping_sub(1) % 256);
+    let head = client.memory().u16(available + 4 + 2 * last).load(Ordering::Relaxed);
+    let log = client.inflight().unwrap();
+    let shape = VhostUserInflight::new(log.len, log.offset, log.queues, log.queue_size);
+    let mut part = Log::open(&shape, &log.file, &Arc::new(ring_fd())).unwrap().queue(0, 256).unwrap();
+    let used = client.queue(0).ring().used_index();
+    assert_eq!((used, part.recover(used).len()), (3, 0), "what was answered is not in it");
+    part.taken(head);
+    drop(part);
+    let second = bench.folder.path().join("second.sock");
+    let (_listener, stop, control) = listen(second.clone(), &bench.entry, &bench.seats);
+    client.reconnect(&second).unwrap();
+    let answers = client.wait(0, 1).unwrap();
+    assert_eq!((answers.len(), answers[0].slot, answers[0].status), (1, 5, 0), "done again, and answered once");
+    let mut read = [0; 4096];
+    client.queue(0).read_data(5, &mut read);
+    assert_eq!(read[..4], [0, 1, 2, 3]);
+    write_and_read(&mut client);
+    assert_eq!(client.stop_queue(0).unwrap(), 7);
+    drop(stop);
+    control.join().unwrap();
+}
+
+#[test]
+fn logs_that_do_not_fit_are_refused() {
+    let bench = Bench::new();
+    let vmm = bench.vmm();
+    let log = vmm.inflight(4, 64).unwrap();
+    vmm.set_inflight(&log).unwrap();
+    let ask = |payload: &[u8]| vmm.tell(FrontendReq::GET_INFLIGHT_FD, payload, &[]);
+    let short = vmm.ask(FrontendReq::GET_INFLIGHT_FD, &log_shape(2, 128)[..20], &[]).unwrap();
+    assert_eq!((short.payload.len(), short.files.len()), (20, 1), "some compilers put no padding there");
+    let mut bad = log;
+    bad.queue_size = 128;
+    assert!(is_refused(vmm.set_inflight(&bad)), "another size than it was made for");
+    bad.queues = 5;
+    assert!(is_refused(vmm.set_inflight(&bad)), "more queues than there are");
+    (bad.queues, bad.queue_size, bad.len) = (4, 64, 64);
+    assert!(is_refused(vmm.set_inflight(&bad)), "too small");
+    assert!(matches!(ask(&log_shape(0, 64)), Err(ClientError::Closed)), "a question that has no answer");
+    bench.still_serves();
+}
+
+fn log_shape(queues: u16, entries: u16) -> Vec<u8> {
+    VhostUserInflight::new(0, 0, queues, entries).as_slice().to_vec()
+}
+
+#[test]
+fn who_never_stops_sending_leaves_the_others_their_turns() {
+    let bench = Bench::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let messages = 100u32;
+    let ours = sluice_client::vhost::link::Link::new(ours, PATIENCE).unwrap();
+    (0..messages).for_each(|_| ours.send(FrontendReq::GET_FEATURES.into(), 0, &[], &[]).unwrap());
+    theirs.set_nonblocking(true).unwrap();
+    let (_entry, offered) = watch::channel(Some(bench.entry.clone()));
+    let turns = runtime.block_on(async {
+        let stream = Arc::new(UnixStream::from_std(theirs).unwrap());
+        let session = tokio::spawn(serve(stream, offered, Box::new(()), Arc::new(Counts::default())));
+        // What comes before the first answer is the device thread's time.
+        let mut turns = 0;
+        for message in 0..messages {
+            while rustix::io::ioctl_fionread(&ours).unwrap() < 20 {
+                turns += u32::from(message > 0);
+                tokio::task::yield_now().await;
+            }
+            ours.receive().unwrap();
+        }
+        session.abort();
+        turns
+    });
+    assert!(turns >= messages - 1, "{turns} turns");
+}
+
+/// Runs what waits for the socket, while the time stands still.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+fn say_what_it_can(path: PathBuf) -> Vmm {
+    let mut vmm = Vmm::connect(&path, PATIENCE).unwrap();
+    vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
+    vmm
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
+    let (_device, entry, folder) = device(None);
+    let path = folder.path().join("vm.sock");
+    let seats = Arc::new(Seats::default());
+    seats.set_max(8);
+    let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
+    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &seats).unwrap();
+    let knock = |path: &PathBuf| {
+        let path = path.clone();
+        beside(move || Client::connect(&path, &options()))
+    };
+
+    let at = path.clone();
+    let late = beside(move || say_what_it_can(at)).await;
+    assert!(knock(&path).await.is_err(), "it has time");
+    tokio::time::advance(START_MAX - Duration::from_secs(1)).await;
+    assert!(knock(&path).await.is_err(), "it still has");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let mut running = knock(&path).await.unwrap();
+    assert!(beside(move || is_over(&late)).await, "it was disconnected");
+
+    // Its queues run, then they are stopped.
+    tokio::time::advance(10 * START_MAX).await;
+    assert!(knock(&path).await.is_err());
+    let mut running = beside(move || {
+        write_and_read(&mut running);
+        running.stop_queue(0).unwrap();
+        running
+    })
+    .await;
+    tokio::time::advance(10 * START_MAX).await;
+    assert!(knock(&path).await.is_err());
+    beside(move || running.start_queue(0, 0)).await.unwrap();
+}

@@ -1,0 +1,213 @@
+//! Descriptor chains: from a head in the available ring to pieces of host memory.
+//!
+//! Everything here was written by a guest. Each descriptor is read once, every piece must lie in the memory table, a chain
+//! has at most as many descriptors as the table that it is in, and one that loops, points nowhere or nests tables is
+//! malformed as a whole: nothing of it is used. A chain in an indirect table may be longer than its queue, which the
+//! standard forbids drivers and Linux does all the same where a queue has fewer entries than `seg_max` says.
+
+use libc::iovec;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{ByteValued, GuestAddress, GuestMemoryBackend, VolatileSlice};
+
+use crate::vhost_user::memory::Memory;
+use crate::vhost_user::shared;
+
+/// Pieces that the kernel takes in one operation.
+const PIECES_MAX: usize = 1024;
+/// Descriptors that a chain in an indirect table has at most: pieces, a header and a status.
+const INDIRECT_MAX: u16 = PIECES_MAX as u16 + 2;
+const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
+
+/// Why a chain cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Malformed {
+    #[error("a descriptor index is past the end of its table")]
+    Index,
+    #[error("a descriptor chain is too long or loops")]
+    Length,
+    #[error("a descriptor points outside the guest memory")]
+    Address,
+    #[error("an indirect table is nested, chained, empty or not a multiple of 16 bytes")]
+    Indirect,
+    #[error("a readable descriptor follows a writable one")]
+    Order,
+    #[error("a descriptor chain has too many segments")]
+    Pieces,
+    #[error("a request has no header or no status byte")]
+    Frame,
+}
+
+/// A place in guest memory, as the kernel takes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece(pub(crate) iovec);
+
+impl Piece {
+    pub(crate) fn new(place: *mut u8, len: usize) -> Self {
+        Piece(iovec { iov_base: place.cast(), iov_len: len })
+    }
+
+    pub(crate) fn place(&self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iov_len
+    }
+
+    /// Without its first bytes.
+    pub(crate) fn behind(&self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.len());
+        Piece::new(self.place().wrapping_add(bytes), self.len() - bytes)
+    }
+}
+
+/// A descriptor table, found in host memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DescriptorTable {
+    start: *const u8,
+    entries: u16,
+}
+
+impl DescriptorTable {
+    /// The table of `entries` descriptors at `address`; `None`: it does not lie in one piece of the memory.
+    pub(crate) fn find(memory: &Memory, address: GuestAddress, entries: u16) -> Option<Self> {
+        let bytes = memory.get_slice(address, usize::from(entries) * DESCRIPTOR_LEN).ok()?;
+        Some(DescriptorTable { start: place(&bytes), entries })
+    }
+
+    fn read(&self, index: u16) -> Result<Descriptor, Malformed> {
+        if index >= self.entries {
+            return Err(Malformed::Index);
+        }
+        let mut descriptor = Descriptor::default();
+        let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN);
+        // SAFETY: the place lies within the table, which lies in mapped guest memory that the caller's memory table keeps
+        // mapped.
+        descriptor.as_mut_slice().copy_from_slice(&unsafe { shared::read::<DESCRIPTOR_LEN>(place) });
+        Ok(descriptor)
+    }
+}
+
+fn place(slice: &VolatileSlice<'_>) -> *mut u8 {
+    slice.ptr_guard_mut().as_ptr()
+}
+
+/// What a chain consists of; kept for its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    pub(crate) readable: Vec<Piece>,
+    pub(crate) writable: Vec<Piece>,
+    descriptors: u16,
+}
+
+impl Chain {
+    /// Follows the chain that begins at `head`.
+    pub(crate) fn follow(&mut self, memory: &Memory, table: &DescriptorTable, head: u16) -> Result<(), Malformed> {
+        self.readable.clear();
+        self.writable.clear();
+        self.descriptors = 0;
+        let mut index = head;
+        loop {
+            let descriptor = table.read(index)?;
+            if descriptor.refers_to_indirect_table() {
+                return self.follow_indirect(memory, &descriptor);
+            }
+            self.add(memory, &descriptor, table.entries)?;
+            if !descriptor.has_next() {
+                return Ok(());
+            }
+            index = descriptor.next();
+        }
+    }
+
+    fn follow_indirect(&mut self, memory: &Memory, outer: &Descriptor) -> Result<(), Malformed> {
+        let entries = outer.len() as usize / DESCRIPTOR_LEN;
+        let is_sound =
+            (outer.len() as usize).is_multiple_of(DESCRIPTOR_LEN) && entries > 0 && entries <= usize::from(u16::MAX);
+        if !is_sound || outer.has_next() {
+            return Err(Malformed::Indirect);
+        }
+        let inner = DescriptorTable::find(memory, outer.addr(), entries as u16).ok_or(Malformed::Address)?;
+        let mut index = 0;
+        loop {
+            let descriptor = inner.read(index)?;
+            if descriptor.refers_to_indirect_table() {
+                return Err(Malformed::Indirect);
+            }
+            self.add(memory, &descriptor, inner.entries.min(INDIRECT_MAX))?;
+            if !descriptor.has_next() {
+                return Ok(());
+            }
+            index = descriptor.next();
+        }
+    }
+
+    fn add(&mut self, memory: &Memory, descriptor: &Descriptor, longest: u16) -> Result<(), Malformed> {
+        self.descriptors += 1;
+        if self.descriptors > longest {
+            return Err(Malformed::Length);
+        }
+        let to_read = !descriptor.is_write_only();
+        if to_read && !self.writable.is_empty() {
+            return Err(Malformed::Order);
+        }
+        let pieces = if to_read { &mut self.readable } else { &mut self.writable };
+        let len = descriptor.len() as usize;
+        if len == 0 {
+            return Ok(());
+        }
+        if let Ok(slice) = memory.get_slice(descriptor.addr(), len) {
+            pieces.push(Piece::new(place(&slice), len));
+        } else {
+            // Over the border of two regions of the table.
+            for slice in memory.get_slices(descriptor.addr(), len) {
+                let slice = slice.map_err(|_| Malformed::Address)?;
+                pieces.push(Piece::new(place(&slice), slice.len()));
+            }
+        }
+        if pieces.len() > PIECES_MAX { Err(Malformed::Pieces) } else { Ok(()) }
+    }
+
+    /// Takes the first `N` bytes to be read out of the chain.
+    pub(crate) fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let first = self.readable.first()?;
+        if first.len() == N {
+            // SAFETY: the piece lies in mapped guest memory and is as long.
+            let bytes = unsafe { shared::read(first.place()) };
+            self.readable.remove(0);
+            return Some(bytes);
+        }
+        let mut bytes = [0; N];
+        let mut have = 0;
+        let mut used = 0;
+        while have < N {
+            let piece = self.readable.get_mut(used)?;
+            let part = piece.len().min(N - have);
+            // SAFETY: the piece lies in mapped guest memory, and the array is our own.
+            unsafe { shared::copy_to(piece.place(), &mut bytes[have..have + part]) };
+            have += part;
+            if part == piece.len() {
+                used += 1;
+            } else {
+                *piece = piece.behind(part);
+            }
+        }
+        self.readable.drain(..used);
+        Some(bytes)
+    }
+
+    /// Takes the last byte to be written out of the chain: where it is.
+    pub(crate) fn take_last_byte(&mut self) -> Option<*mut u8> {
+        let last = self.writable.pop()?;
+        let rest = last.len() - 1;
+        if rest > 0 {
+            self.writable.push(Piece::new(last.place(), rest));
+        }
+        Some(last.place().wrapping_add(rest))
+    }
+}
+
+/// The bytes of some pieces.
+pub(crate) fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}

@@ -1,0 +1,108 @@
+//! The data of a request where they lie: in the memory of a guest.
+
+use std::sync::Arc;
+
+use libc::iovec;
+
+use crate::limits::reserve;
+use crate::vhost_user::memory::Memory;
+use crate::vhost_user::shared;
+use crate::virtio::chain::Piece;
+
+/// Pieces of guest memory, in the order of the bytes of a request; none, if it has no data. The memory table that the
+/// request came with stays mapped for as long as this lives.
+pub(crate) struct GuestData {
+    pieces: Pieces,
+    _memory: Arc<Memory>,
+}
+
+/// Most requests have one piece, which needs no list.
+enum Pieces {
+    One(Piece),
+    Many(Vec<Piece>),
+}
+
+impl GuestData {
+    /// `Err`: there is no memory for the list of pieces; what is returned keeps the memory table and has no data.
+    pub(crate) fn new(pieces: &[Piece], memory: Arc<Memory>) -> Result<Self, Self> {
+        let mut list = Vec::new();
+        let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
+        let pieces = match pieces {
+            [only] => Pieces::One(*only),
+            pieces => {
+                list.extend_from_slice(if has_room { pieces } else { &[] });
+                Pieces::Many(list)
+            }
+        };
+        let data = GuestData { pieces, _memory: memory };
+        if has_room { Ok(data) } else { Err(data) }
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        match &self.pieces {
+            Pieces::One(piece) => std::slice::from_ref(piece),
+            Pieces::Many(pieces) => pieces,
+        }
+    }
+
+    /// Whether the kernel can read and write it without a copy: addresses and lengths are multiples of `alignment` bytes.
+    pub(crate) fn is_aligned(&self, alignment: usize) -> bool {
+        let fits = |piece: &Piece| (piece.place() as usize | piece.len()).is_multiple_of(alignment);
+        self.pieces().iter().all(fits)
+    }
+
+    /// Lists the memory of `length` bytes behind the first `skip`; `false`: there is no memory for the list.
+    pub(crate) fn list(&self, skip: u32, length: u32, list: &mut Vec<iovec>) -> bool {
+        list.clear();
+        if !reserve(list, self.pieces().len()) {
+            return false;
+        }
+        let (mut skip, mut left) = (skip as usize, length as usize);
+        for piece in self.pieces() {
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            let mut rest = piece.behind(skip).0;
+            skip = 0;
+            rest.iov_len = rest.iov_len.min(left);
+            left -= rest.iov_len;
+            list.push(rest);
+            if left == 0 {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Copies `bytes` to the guest.
+    pub(crate) fn fill(&self, mut bytes: &[u8]) {
+        for piece in self.pieces() {
+            let len = piece.len().min(bytes.len());
+            let (part, rest) = bytes.split_at(len);
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own. The guest may
+            // write there at the same time: then it has what it made of it, and nothing of ours reads it.
+            unsafe { piece.place().copy_from_nonoverlapping(part.as_ptr(), len) };
+            bytes = rest;
+        }
+    }
+
+    /// Zeroes for the guest.
+    pub(crate) fn clear(&self) {
+        for piece in self.pieces() {
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives; as above for what the guest writes.
+            unsafe { piece.place().write_bytes(0, piece.len()) };
+        }
+    }
+
+    /// Copies from the guest as many bytes as there is room for.
+    pub(crate) fn copy_to(&self, mut room: &mut [u8]) {
+        for piece in self.pieces() {
+            let len = piece.len().min(room.len());
+            let (part, rest) = room.split_at_mut(len);
+            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.
+            unsafe { shared::copy_to(piece.place(), part) };
+            room = rest;
+        }
+    }
+}

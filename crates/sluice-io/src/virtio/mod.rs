@@ -1,0 +1,10 @@
+//! Virtqueues, for every kind of virtio device: descriptor chains, rings, event index, in-flight log.
+
+pub(crate) mod chain;
+pub(crate) mod data;
+pub mod inflight;
+pub(crate) mod queue;
+
+pub(crate) use chain::Chain;
+pub(crate) use data::GuestData;
+pub(crate) use queue::VirtQueue;

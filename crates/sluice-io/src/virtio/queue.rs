@@ -1,0 +1,253 @@
+//! One virtqueue at a device thread.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::oneshot::Sender;
+use virtio_queue::{Queue, QueueT as _};
+use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
+
+use crate::vhost_user::device_session::QueueSpec;
+use crate::vhost_user::memory::Memory;
+use crate::virtio::chain::DescriptorTable;
+use crate::virtio::inflight::QueueLog;
+
+/// A queue of a guest.
+pub(crate) struct VirtQueue {
+    pub(crate) session: u32,
+    pub(crate) index: u16,
+    queue: Queue,
+    /// The available ring was filled up to here when it was looked at last. The guest writes that index, on another
+    /// processor, so it is read once for all that it covers.
+    filled: u16,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) table: DescriptorTable,
+    pub(crate) kick: OwnedFd,
+    /// Where the count of kicks is read to.
+    pub(crate) kicks: Box<u64>,
+    /// The next kick wakes us.
+    pub(crate) listening: bool,
+    pub(crate) call: Option<Arc<OwnedFd>>,
+    pub(crate) error: Option<Arc<OwnedFd>>,
+    /// An interrupt is on its way in the kernel.
+    pub(crate) calling: bool,
+    /// It was raised with this, which has been replaced meanwhile.
+    pub(crate) old_call: Option<Arc<OwnedFd>>,
+    /// Another one is due when it has been raised.
+    pub(crate) call_again: bool,
+    /// The guest is to be told although it does not ask for it.
+    pub(crate) call_anyway: bool,
+    log: Option<QueueLog>,
+    /// Taken by a daemon before us, and not returned.
+    recovered: VecDeque<u16>,
+    pub(crate) enabled: bool,
+    /// The guest has broken it; it takes nothing more until it is started anew.
+    pub(crate) broken: bool,
+    /// Who waits for its end.
+    pub(crate) stopping: Option<Sender<u16>>,
+    /// Its VMM has gone: guest memory is not written any more.
+    pub(crate) closed: bool,
+    /// It stands in its VM's line for room in the window.
+    pub(crate) waits: bool,
+    /// It is not read before what a dead client left at the device is over.
+    pub(crate) parked: bool,
+    /// It is looked at in every turn, and the guest need not kick.
+    pub(crate) hot: bool,
+    /// Something was returned in this turn.
+    pub(crate) returned: bool,
+    /// Operations of the ring that refer to it.
+    pub(crate) operations: u32,
+    /// Requests taken and not returned.
+    pub(crate) outstanding: u32,
+}
+
+impl VirtQueue {
+    /// A queue as the control plane found it right; `None`: its rings do not lie in the memory.
+    pub(crate) fn new(session: u32, spec: QueueSpec, memory: Arc<Memory>) -> Option<Self> {
+        let mut queue = Queue::new(spec.size).ok()?;
+        queue.set_size(spec.size);
+        queue.try_set_desc_table_address(spec.descriptors).ok()?;
+        queue.try_set_avail_ring_address(spec.available).ok()?;
+        queue.try_set_used_ring_address(spec.used).ok()?;
+        queue.set_event_idx(spec.event_index);
+        queue.set_ready(true);
+        let table = find_rings(&queue, &memory)?;
+        let used = queue.used_idx(&*memory, Ordering::Acquire).ok()?.0;
+        let mut log = spec.log;
+        let recovered: VecDeque<u16> = log.as_mut().map(|log| log.recover(used)).unwrap_or_default().into();
+        queue.set_next_used(used);
+        queue.set_next_avail(match log {
+            Some(_) => used.wrapping_add(recovered.len() as u16),
+            None => spec.next_available,
+        });
+        Some(VirtQueue {
+            session,
+            index: spec.index,
+            filled: queue.next_avail(),
+            queue,
+            memory,
+            table,
+            kick: spec.kick,
+            kicks: Box::new(0),
+            listening: false,
+            call: spec.call,
+            error: spec.error,
+            calling: false,
+            old_call: None,
+            call_again: false,
+            // Who served the queue before us may have returned requests and died, or left, before it could say so, and of
+            // those the guest's wish to be told is behind us.
+            call_anyway: true,
+            log,
+            recovered,
+            enabled: true,
+            broken: false,
+            stopping: None,
+            closed: false,
+            waits: false,
+            parked: false,
+            hot: false,
+            returned: false,
+            operations: 0,
+            outstanding: 0,
+        })
+    }
+
+    /// Requests that a daemon before us took and did not return, as far as they are not taken again yet.
+    pub(crate) fn recovered(&self) -> u16 {
+        self.recovered.len() as u16
+    }
+
+    /// Entries.
+    pub(crate) fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
+    /// Goes on in another memory table; `false`: its rings do not lie in it.
+    pub(crate) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
+        let Some(table) = find_rings(&self.queue, &memory) else { return false };
+        (self.table, self.memory) = (table, memory);
+        true
+    }
+
+    /// Whether requests are taken from it.
+    pub(crate) fn takes(&self) -> bool {
+        self.enabled && !self.broken && !self.closed && !self.parked && !self.waits && self.stopping.is_none()
+    }
+
+    /// Whether there may be something to be taken.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        self.takes() && self.has_next().unwrap_or(true)
+    }
+
+    /// Whether nothing refers to it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        (self.closed || self.stopping.is_some()) && self.outstanding == 0 && self.operations == 0
+    }
+
+    /// Whether there is a request to be taken. An error: the guest's index makes no sense.
+    pub(crate) fn has_next(&mut self) -> Result<bool, virtio_queue::Error> {
+        if !self.recovered.is_empty() || self.filled != self.queue.next_avail() {
+            return Ok(true);
+        }
+        let filled = self.queue.avail_idx(&*self.memory, Ordering::Acquire)?.0;
+        if filled.wrapping_sub(self.queue.next_avail()) > self.queue.size() {
+            return Err(virtio_queue::Error::InvalidAvailRingIndex);
+        }
+        self.filled = filled;
+        Ok(filled != self.queue.next_avail())
+    }
+
+    /// Takes the next request: the head of its chain, and its place in the available ring, counted as the ring's index is;
+    /// without a place if a daemon before us had taken it.
+    pub(crate) fn take(&mut self) -> Result<Option<(u16, Option<u16>)>, virtio_queue::Error> {
+        if let Some(head) = self.recovered.pop_front() {
+            return Ok(Some((head, None)));
+        }
+        if !self.has_next()? {
+            return Ok(None);
+        }
+        let next = self.queue.next_avail();
+        // VIRTIO 1.3, 2.7.6: flags and index, then the heads.
+        let place = self.queue.avail_ring() + 4 + 2 * u64::from(next % self.queue.size());
+        let head: u16 =
+            self.memory.load(GuestAddress(place), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;
+        let head = u16::from_le(head);
+        self.queue.set_next_avail(next.wrapping_add(1));
+        if head < self.queue.size()
+            && let Some(log) = &mut self.log
+        {
+            log.taken(head);
+        }
+        Ok(Some((head, Some(next))))
+    }
+
+    /// The place of what was taken last from the available ring.
+    pub(crate) fn last_taken(&self) -> u16 {
+        self.queue.next_avail().wrapping_sub(1)
+    }
+
+    /// Whether the queue stops, and what was taken from `place` of the available ring was taken last.
+    pub(crate) fn gives_back(&self, place: u16) -> bool {
+        self.stopping.is_some() && !self.closed && self.last_taken() == place
+    }
+
+    /// What was taken last was not done, and is in the ring again.
+    pub(crate) fn put_back(&mut self, head: u16) {
+        self.queue.set_next_avail(self.last_taken());
+        if let Some(log) = &mut self.log {
+            log.put_back(head);
+        }
+    }
+
+    /// Returns a request to the guest, with how many bytes were written for it.
+    pub(crate) fn give_back(&mut self, head: u16, written: u32) -> Result<(), virtio_queue::Error> {
+        if let Some(log) = &mut self.log {
+            log.returning(head);
+        }
+        self.queue.add_used(&*self.memory, head, written)?;
+        if let Some(log) = &mut self.log {
+            log.returned(head, self.queue.next_used());
+        }
+        self.returned = true;
+        Ok(())
+    }
+
+    /// Whether the guest is to be told of what was returned.
+    pub(crate) fn wants_call(&mut self) -> bool {
+        let anyway = std::mem::take(&mut self.call_anyway);
+        self.queue.needs_notification(&*self.memory).unwrap_or(true) || anyway
+    }
+
+    /// The guest need not kick.
+    pub(crate) fn quiet(&mut self) {
+        let _ = self.queue.disable_notification(&*self.memory);
+    }
+
+    /// The guest shall kick; `true`: there is something already.
+    pub(crate) fn attentive(&mut self) -> bool {
+        self.queue.enable_notification(&*self.memory).unwrap_or(false)
+    }
+
+    /// The next entry of the available ring to be taken.
+    pub(crate) fn next_available(&self) -> u16 {
+        self.queue.next_avail().wrapping_sub(self.recovered())
+    }
+
+    pub(crate) fn kick_fd(&self) -> i32 {
+        self.kick.as_raw_fd()
+    }
+}
+
+/// The descriptor table, if it and both rings lie in the memory, each in one piece.
+fn find_rings(queue: &Queue, memory: &Memory) -> Option<DescriptorTable> {
+    let entries = usize::from(queue.size());
+    let lies = |address: u64, len: usize| memory.get_slice(GuestAddress(address), len).is_ok();
+    let rings = lies(queue.avail_ring(), 6 + 2 * entries) && lies(queue.used_ring(), 6 + 8 * entries);
+    if !rings || !queue.is_valid(memory) {
+        return None;
+    }
+    DescriptorTable::find(memory, GuestAddress(queue.desc_table()), queue.size())
+}
