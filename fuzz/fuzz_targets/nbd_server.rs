@@ -33,7 +33,7 @@ fn connect(structured_replies: bool) -> UnixStream {
     };
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let socket = OwnedFd::from(theirs);
-    device().door().enter(Arrived { vm, volume, socket, negotiated, export: export(), seat: Box::new(()) });
+    device().handle().enter(Arrived { vm, volume, socket, negotiated, export: export(), seat: Box::new(()) });
     ours
 }
 

@@ -138,7 +138,7 @@ fn session(entry: &watch::Receiver<Option<Entry>>, theirs: StdStream, ours: &Std
 fuzz_target!(|data: &[u8]| {
     let device = &bench().device;
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-    let entry = Entry { export: export(), vm, volume, door: device.door(), queues: 2 };
+    let entry = Entry { export: export(), vm, volume, door: device.handle(), queues: 2 };
     let (_entry, offered) = watch::channel(Some(entry));
     let descriptors = Descriptors::new(data);
     let (ours, theirs) = StdStream::pair().expect("descriptors are left");

@@ -1,7 +1,7 @@
 //! Places for connections: how many a host has, and that nobody takes those of others.
 //!
 //! All sockets of a host share `nbd.connections_max` places. Whoever may connect to one socket can take all that is to be had
-//! there, and must not shut out the clients of the others with that: as long as a socket has fewer than [`KEPT`] clients, what
+//! there, and must not shut out the clients of the others with that: as long as a socket has fewer than [`RESERVED_PER_SOCKET`] clients, what
 //! it lacks is kept for it. That is never more than half of all places, so that a host with more sockets than places can
 //! use them.
 //!
@@ -12,111 +12,111 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Places kept for each socket: one for its VM, and one for that VM on its next host, or back after its connection broke,
 /// while the first is not over.
-pub const KEPT: u32 = 2;
+pub const RESERVED_PER_SOCKET: u32 = 2;
 
 /// The places of a host.
 #[derive(Debug, Default)]
-pub struct Seats {
-    places: Mutex<Places>,
+pub struct ConnectionLimit {
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct State {
     max: u32,
     taken: u32,
     /// By socket: how many of them are taken there.
-    rows: BTreeMap<u64, u32>,
-    next_row: u64,
-    /// What all sockets together lack of [`KEPT`].
-    lacking: u32,
+    quotas: BTreeMap<u64, u32>,
+    next_quota: u64,
+    /// What all sockets together lack of [`RESERVED_PER_SOCKET`].
+    reserved: u32,
 }
 
 /// Why somebody gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoSeat {
+pub enum LimitReached {
     /// All are taken.
     #[error("nbd.connections_max is reached")]
     Full,
     /// Those that are left are kept for others.
     #[error("remaining connections are reserved for other sockets; raise nbd.connections_max")]
-    Kept,
+    Reserved,
 }
 
-impl Seats {
+impl ConnectionLimit {
     /// So many from now on. Who sits stays, even if there are fewer.
     pub fn set_max(&self, max: u32) {
-        self.places().max = max;
+        self.state().max = max;
     }
 
     /// The places of one more socket.
     #[must_use]
-    pub fn row(self: &Arc<Self>) -> Row {
-        let mut places = self.places();
-        let row = places.next_row;
-        places.next_row += 1;
-        places.rows.insert(row, 0);
-        places.lacking += KEPT;
-        Row { of: Arc::clone(self), row }
+    pub fn quota(self: &Arc<Self>) -> SocketQuota {
+        let mut state = self.state();
+        let quota = state.next_quota;
+        state.next_quota += 1;
+        state.quotas.insert(quota, 0);
+        state.reserved += RESERVED_PER_SOCKET;
+        SocketQuota { of: Arc::clone(self), quota }
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The places of one socket. When it is dropped none is kept for it any more; who sits stays.
 #[derive(Debug)]
-pub struct Row {
-    of: Arc<Seats>,
-    row: u64,
+pub struct SocketQuota {
+    of: Arc<ConnectionLimit>,
+    quota: u64,
 }
 
-impl Row {
+impl SocketQuota {
     /// A place, if one is free for this socket; given back when it is dropped.
     ///
     /// # Errors
-    /// [`NoSeat`].
-    pub fn take(&self) -> Result<Seat, NoSeat> {
-        let mut places = self.of.places();
-        let Places { max, taken, lacking, .. } = *places;
-        let here = places.rows.get_mut(&self.row).expect("a row is there until it is dropped");
+    /// [`LimitReached`].
+    pub fn take(&self) -> Result<ConnectionPermit, LimitReached> {
+        let mut state = self.of.state();
+        let State { max, taken, reserved, .. } = *state;
+        let here = state.quotas.get_mut(&self.quota).expect("a row is there until it is dropped");
         if taken >= max {
-            return Err(NoSeat::Full);
+            return Err(LimitReached::Full);
         }
-        if *here >= KEPT && taken + lacking.min(max / 2) >= max {
-            return Err(NoSeat::Kept);
+        if *here >= RESERVED_PER_SOCKET && taken + reserved.min(max / 2) >= max {
+            return Err(LimitReached::Reserved);
         }
         *here += 1;
-        let lacked = *here <= KEPT;
-        places.taken += 1;
-        places.lacking -= u32::from(lacked);
-        Ok(Seat { of: Arc::clone(&self.of), row: self.row })
+        let was_reserved = *here <= RESERVED_PER_SOCKET;
+        state.taken += 1;
+        state.reserved -= u32::from(was_reserved);
+        Ok(ConnectionPermit { of: Arc::clone(&self.of), quota: self.quota })
     }
 }
 
-impl Drop for Row {
+impl Drop for SocketQuota {
     fn drop(&mut self) {
-        let mut places = self.of.places();
-        let taken = places.rows.remove(&self.row).expect("a row is there until it is dropped");
-        places.lacking -= KEPT.saturating_sub(taken);
+        let mut state = self.of.state();
+        let taken = state.quotas.remove(&self.quota).expect("a row is there until it is dropped");
+        state.reserved -= RESERVED_PER_SOCKET.saturating_sub(taken);
     }
 }
 
 /// A taken place.
 #[derive(Debug)]
-pub struct Seat {
-    of: Arc<Seats>,
-    row: u64,
+pub struct ConnectionPermit {
+    of: Arc<ConnectionLimit>,
+    quota: u64,
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut places = self.of.places();
-        places.taken -= 1;
-        let Some(here) = places.rows.get_mut(&self.row) else { return };
+        let mut state = self.of.state();
+        state.taken -= 1;
+        let Some(here) = state.quotas.get_mut(&self.quota) else { return };
         *here -= 1;
-        let lacks = *here < KEPT;
-        places.lacking += u32::from(lacks);
+        let is_reserved = *here < RESERVED_PER_SOCKET;
+        state.reserved += u32::from(is_reserved);
     }
 }
 
@@ -126,26 +126,26 @@ mod tests {
 
     #[test]
     fn a_seat_is_free_again_when_its_taker_has_gone() {
-        let seats = Arc::new(Seats::default());
-        let row = seats.row();
-        assert_eq!(row.take().err(), Some(NoSeat::Full));
-        seats.set_max(2);
-        let (first, second) = (row.take(), row.take());
-        assert!(first.is_ok() && second.is_ok() && row.take().is_err());
+        let connection_limit = Arc::new(ConnectionLimit::default());
+        let quota = connection_limit.quota();
+        assert_eq!(quota.take().err(), Some(LimitReached::Full));
+        connection_limit.set_max(2);
+        let (first, second) = (quota.take(), quota.take());
+        assert!(first.is_ok() && second.is_ok() && quota.take().is_err());
         drop(first);
-        seats.set_max(1);
-        assert_eq!(row.take().err(), Some(NoSeat::Full), "one sits, and there is one place now");
+        connection_limit.set_max(1);
+        assert_eq!(quota.take().err(), Some(LimitReached::Full), "one sits, and there is one place now");
         drop(second);
-        assert!(row.take().is_ok());
+        assert!(quota.take().is_ok());
     }
 
     /// How many places a socket gets that takes all it can, beside so many that are not used.
     fn greedy(max: u32, unused: usize) -> usize {
-        let seats = Arc::new(Seats::default());
-        seats.set_max(max);
-        let _others: Vec<Row> = (0..unused).map(|_| seats.row()).collect();
-        let row = seats.row();
-        let taken: Vec<Seat> = std::iter::from_fn(|| row.take().ok()).collect();
+        let connection_limit = Arc::new(ConnectionLimit::default());
+        connection_limit.set_max(max);
+        let _others: Vec<SocketQuota> = (0..unused).map(|_| connection_limit.quota()).collect();
+        let quota = connection_limit.quota();
+        let taken: Vec<ConnectionPermit> = std::iter::from_fn(|| quota.take().ok()).collect();
         taken.len()
     }
 
@@ -160,22 +160,26 @@ mod tests {
 
     #[test]
     fn what_is_kept_follows_who_comes_and_goes() {
-        let seats = Arc::new(Seats::default());
-        seats.set_max(8);
-        let (greedy, other) = (seats.row(), seats.row());
-        let mut taken: Vec<Seat> = std::iter::from_fn(|| greedy.take().ok()).collect();
-        assert_eq!((taken.len(), greedy.take().err()), (6, Some(NoSeat::Kept)));
+        let connection_limit = Arc::new(ConnectionLimit::default());
+        connection_limit.set_max(8);
+        let (greedy, other) = (connection_limit.quota(), connection_limit.quota());
+        let mut taken: Vec<ConnectionPermit> = std::iter::from_fn(|| greedy.take().ok()).collect();
+        assert_eq!((taken.len(), greedy.take().err()), (6, Some(LimitReached::Reserved)));
         let theirs = (other.take().unwrap(), other.take().unwrap());
-        assert_eq!((greedy.take().err(), other.take().err()), (Some(NoSeat::Full), Some(NoSeat::Full)));
+        assert_eq!((greedy.take().err(), other.take().err()), (Some(LimitReached::Full), Some(LimitReached::Full)));
         drop(theirs);
-        assert_eq!(greedy.take().err(), Some(NoSeat::Kept));
+        assert_eq!(greedy.take().err(), Some(LimitReached::Reserved));
         drop(other);
         taken.extend(std::iter::from_fn(|| greedy.take().ok()));
         assert_eq!(taken.len(), 8, "a socket that has gone needs none");
         drop(greedy);
         taken.clear();
-        assert_eq!(seats.row().take().map(|_| ()), Ok(()), "who sat at a socket that has gone gives his place back");
-        let places = seats.places();
-        assert_eq!((places.taken, places.lacking), (0, 0));
+        assert_eq!(
+            connection_limit.quota().take().map(|_| ()),
+            Ok(()),
+            "who sat at a socket that has gone gives his place back"
+        );
+        let state = connection_limit.state();
+        assert_eq!((state.taken, state.reserved), (0, 0));
     }
 }

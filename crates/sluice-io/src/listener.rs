@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
-use crate::connection_limit::{Row, Seats};
-use crate::device::{Arrived, Door};
+use crate::connection_limit::{ConnectionLimit, SocketQuota};
+use crate::device::{Arrived, DeviceHandle};
 use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
@@ -134,7 +134,7 @@ pub struct Entry {
     /// Which one.
     pub volume: String,
     /// Where its device is.
-    pub door: Door,
+    pub device: DeviceHandle,
 }
 
 /// The exports of one endpoint; changed while it listens.
@@ -238,11 +238,15 @@ impl Bound {
 }
 
 impl Listener {
-    /// Accepts clients; must be called within a tokio runtime. `seats` bounds the connections of the host.
+    /// Accepts clients; must be called within a tokio runtime. `connection_limit` bounds the connections of the host.
     ///
     /// # Errors
     /// [`ListenError::Io`].
-    pub fn start(bound: Bound, catalogue: Catalogue, seats: &Arc<Seats>) -> Result<Self, ListenError> {
+    pub fn start(
+        bound: Bound,
+        catalogue: Catalogue,
+        connection_limit: &Arc<ConnectionLimit>,
+    ) -> Result<Self, ListenError> {
         let endpoint = bound.endpoint.clone();
         let (socket, file) = match bound.socket {
             BoundSocket::Tcp(listener) => {
@@ -254,8 +258,8 @@ impl Listener {
                 (Socket::Unix(listener), Some(file))
             }
         };
-        let (offers, seats, name) = (catalogue.clone(), seats.row(), endpoint.to_string());
-        let task = tokio::spawn(async move { accept(&name, &socket, &offers, &seats).await });
+        let (offers, connection_limit, name) = (catalogue.clone(), connection_limit.quota(), endpoint.to_string());
+        let task = tokio::spawn(async move { accept(&name, &socket, &offers, &connection_limit).await });
         Ok(Listener { endpoint, catalogue, task, file })
     }
 
@@ -339,7 +343,7 @@ fn resolve(
     find(name).map(Some).ok_or_else(nobody)
 }
 
-async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row) {
+async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, connection_limit: &SocketQuota) {
     let mut unfinished = Unfinished::default();
     loop {
         let accepted = match socket {
@@ -370,14 +374,14 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
             continue;
         }
         unfinished.make_room(peer);
-        let mut taken = seats.take();
+        let mut taken = connection_limit.take();
         while taken.is_err() && unfinished.give_up_oldest() {
             // It gives its place back when it is dropped, which is before this goes on.
             tokio::task::yield_now().await;
-            taken = seats.take();
+            taken = connection_limit.take();
         }
-        let seat = match taken {
-            Ok(seat) => seat,
+        let permit = match taken {
+            Ok(permit) => permit,
             Err(reason) => {
                 tracing::warn!(endpoint = name, "Client rejected: {reason}");
                 continue;
@@ -386,7 +390,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, seats: &Row)
         let offer = catalogue.snapshot();
         let name = name.to_owned();
         let handshake = tokio::spawn(async move {
-            match tokio::time::timeout(HANDSHAKE_MAX, client.welcome(offer, Box::new(seat))).await {
+            match tokio::time::timeout(HANDSHAKE_MAX, client.welcome(offer, Box::new(permit))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
                     tracing::debug!(endpoint = name, %error, "Client left");
@@ -424,7 +428,7 @@ impl Client {
     }
 
     /// Speaks the handshake and hands the client over.
-    async fn welcome(self, offer: Offer, seat: Box<dyn Send>) -> Result<(), NegotiateError> {
+    async fn welcome(self, offer: Offer, permit: Box<dyn Send>) -> Result<(), NegotiateError> {
         let (negotiated, socket) = match self {
             Client::Unix(mut stream) => {
                 let negotiated = negotiate(&mut stream, &offer).await?;
@@ -439,8 +443,8 @@ impl Client {
             }
         };
         let chosen = offer.entries.into_iter().find(|entry| entry.export.name == negotiated.export);
-        if let Some(Entry { export, vm, volume, door }) = chosen {
-            door.enter(Arrived { vm, volume, socket, negotiated, export, seat });
+        if let Some(Entry { export, vm, volume, device }) = chosen {
+            device.enter(Arrived { vm, volume, socket, negotiated, export, permit });
         }
         Ok(())
     }

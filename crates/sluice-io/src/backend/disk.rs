@@ -1,6 +1,6 @@
 //! Requests on their way through a device: from a frontend's table entry to operations of the ring.
 //!
-//! An [`Io`] is one request of a client, from its header to its reply. A [`Work`] is one submission of the gate in a slot:
+//! An [`IoRequest`] is one request of a client, from its header to its reply. A [`SlotOp`] is one submission of the gate in a slot:
 //! the whole request or a piece of it. Work may need several operations: short transfers go on where they stopped,
 //! zeroes are written where they cannot be made otherwise, a forced write of zeroes is followed by a sync.
 
@@ -19,14 +19,14 @@ use crate::backend::merged::{Merged, PartOf, place_of};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
 use crate::backend::sync::{FileIndex, Files};
-use crate::device::blocking::Question;
-use crate::device::event_loop::Held;
+use crate::backend::tag::{Tag, tag};
+use crate::device::blocking::BlockingJob;
+use crate::device::event_loop::Outstanding;
 use crate::device::slab::Table;
 use crate::device::spec::{Store, VolumeSpec};
-use crate::backend::tag::{Tag, tag};
-use crate::virtio::GuestData;
 use crate::nbd::export::Export;
 use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
+use crate::virtio::GuestData;
 
 /// Zeroes for writing: as much as one operation takes.
 pub(crate) const ZEROES_LEN: usize = 256 << 10;
@@ -35,7 +35,7 @@ const REMAP_EVERY: Duration = Duration::from_secs(5);
 
 /// Who waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum RequestSource {
     /// An NBD client, by its connection; the cookie is the client's.
     Nbd { connection: u32, cookie: u64 },
     /// A guest, by its virtqueue, with the head of the chain, its place in the available ring if it was taken from there,
@@ -44,8 +44,8 @@ pub(crate) enum Origin {
 }
 
 /// One request of a client.
-pub(crate) struct Io {
-    pub(crate) origin: Origin,
+pub(crate) struct IoRequest {
+    pub(crate) origin: RequestSource,
     pub(crate) volume: u32,
     pub(crate) kind: Option<Kind>,
     /// From the start of the volume.
@@ -75,7 +75,7 @@ pub(crate) struct Io {
 
 /// What a slot of the gate does, or a part of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Work {
+pub(crate) struct SlotOp {
     pub(crate) token: u32,
     /// As what the gate let it through: zeroes that have to be written are a write.
     pub(crate) kind: Kind,
@@ -117,11 +117,11 @@ pub(crate) struct Volume {
     /// VMMs that have it.
     pub(crate) sessions: Vec<u32>,
     /// What it holds of its VM's window.
-    pub(crate) outstanding: Held,
+    pub(crate) outstanding: Outstanding,
     /// Submissions at the device.
     pub(crate) in_flight: u32,
     /// Those of them whose client has gone; new clients wait for them.
-    pub(crate) orphans: u32,
+    pub(crate) abandoned_in_flight: u32,
     pub(crate) leaving: bool,
     pub(crate) mapped: Instant,
 }
@@ -178,7 +178,7 @@ impl Volume {
     }
 
     /// Whether an operation makes itself durable; else a sync follows it.
-    fn carries_sync(&self, stage: Stage, io: &Io) -> bool {
+    fn carries_sync(&self, stage: Stage, io: &IoRequest) -> bool {
         let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
         let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
         forces && writes && io.forced
@@ -204,19 +204,19 @@ impl Volume {
 /// The device's side of the loop: what stands behind the gate.
 pub(crate) struct Backend {
     pub(crate) ring: Ring,
-    pub(crate) ios: Table<Io>,
+    pub(crate) ios: Table<IoRequest>,
     pub(crate) volumes: Table<Volume>,
     pub(crate) files: Files,
     pub(crate) pool: Pool,
     pub(crate) delay: Option<Delay>,
     /// By place: those of the gate's slots, and between them parts of merged submissions.
-    pub(crate) works: Vec<Option<Work>>,
+    pub(crate) slot_ops: Vec<Option<SlotOp>>,
     /// Slots whose work is over, to be told to the gate.
-    pub(crate) over: Vec<Slot>,
-    pub(crate) slow: Sender<Question>,
+    pub(crate) completed: Vec<Slot>,
+    pub(crate) blocking: Sender<BlockingJob>,
     pub(crate) zeroes: Buffer,
     /// Sources that were replaced, with the places whose operations may still name their descriptors by number.
-    outlived: Vec<(Arc<Source>, Vec<u32>)>,
+    retired_sources: Vec<(Arc<Source>, Vec<u32>)>,
     covered: Vec<Slot>,
     /// For each slot the pieces of memory that its operation goes over, if it is several.
     vectors: Vec<Vec<libc::iovec>>,
@@ -227,7 +227,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub(crate) fn new(ring: Ring, delay: Option<Delay>, depth: u32, slow: Sender<Question>) -> Self {
+    pub(crate) fn new(ring: Ring, delay: Option<Delay>, depth: u32, blocking: Sender<BlockingJob>) -> Self {
         let mut pool = Pool::default();
         let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
         Backend {
@@ -237,11 +237,11 @@ impl Backend {
             files: Files::default(),
             pool,
             delay,
-            works: vec![None; depth as usize * 2],
-            over: Vec::new(),
-            slow,
+            slot_ops: vec![None; depth as usize * 2],
+            completed: Vec::new(),
+            blocking,
             zeroes,
-            outlived: Vec::new(),
+            retired_sources: Vec::new(),
             covered: Vec::new(),
             vectors: vec![Vec::new(); depth as usize * 2],
             merged: Merged::default(),
@@ -253,29 +253,29 @@ impl Backend {
     /// A volume has another source from now on. The old one stays open until nothing can name its descriptor any more: the
     /// number would be the next file's, and an operation that the kernel has not looked at yet would go there.
     pub(crate) fn outlive(&mut self, volume: u32, source: Arc<Source>) {
-        let of_volume = |work: &Work| self.ios[work.token].volume == volume;
-        let works = self.works.iter().enumerate();
-        let places = works.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
-        self.outlived.push((source, places.collect()));
-        self.outlived.retain(|(_, places)| !places.is_empty());
+        let of_volume = |work: &SlotOp| self.ios[work.token].volume == volume;
+        let slot_ops = self.slot_ops.iter().enumerate();
+        let places = slot_ops.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
+        self.retired_sources.push((source, places.collect()));
+        self.retired_sources.retain(|(_, places)| !places.is_empty());
     }
 
     /// The work at a place is over.
-    pub(crate) fn take_work(&mut self, slot: Slot) -> Work {
-        if !self.outlived.is_empty() {
-            self.outlived.iter_mut().for_each(|(_, places)| places.retain(|place| *place != slot.0));
-            self.outlived.retain(|(_, places)| !places.is_empty());
+    pub(crate) fn take_op(&mut self, slot: Slot) -> SlotOp {
+        if !self.retired_sources.is_empty() {
+            self.retired_sources.iter_mut().for_each(|(_, places)| places.retain(|place| *place != slot.0));
+            self.retired_sources.retain(|(_, places)| !places.is_empty());
         }
-        self.works[slot.0 as usize].take().expect("a slot that is over was at work")
+        self.slot_ops[slot.0 as usize].take().expect("a slot that is over was at work")
     }
 
-    fn work(&mut self, slot: Slot) -> &mut Work {
-        self.works[slot.0 as usize].as_mut().expect("a slot at work has an entry")
+    fn work(&mut self, slot: Slot) -> &mut SlotOp {
+        self.slot_ops[slot.0 as usize].as_mut().expect("a slot at work has an entry")
     }
 
     /// The operation of a slot's work has ended.
-    pub(crate) fn operation_over(&mut self, now: Instant, slot: Slot, result: i32) {
-        let Work { stage, token, length, .. } = *self.work(slot);
+    pub(crate) fn operation_completed(&mut self, now: Instant, slot: Slot, result: i32) {
+        let SlotOp { stage, token, length, .. } = *self.work(slot);
         if is_put_off(result) && self.work(slot).tries < TRIES_MAX {
             self.work(slot).tries += 1;
             return match stage {
@@ -285,7 +285,7 @@ impl Backend {
             };
         }
         match stage {
-            Stage::Sync => self.sync_over(now, slot, result),
+            Stage::Sync => self.sync_completed(now, slot, result),
             Stage::Transfer | Stage::WriteZeroes if result > 0 => {
                 let work = self.work(slot);
                 work.progress += result as u32;
@@ -311,7 +311,7 @@ impl Backend {
     /// A write that carries its own sync cannot tell which of both has failed; the kernel reports what was lost before it
     /// once, and it may have done so here.
     fn operation_failed(&mut self, now: Instant, slot: Slot, errno: i32) {
-        let Work { stage, token, .. } = *self.work(slot);
+        let SlotOp { stage, token, .. } = *self.work(slot);
         let io = &self.ios[token];
         let volume = &self.volumes[io.volume];
         if let VolumeStore::File { source, file, .. } = &volume.store
@@ -327,7 +327,7 @@ impl Backend {
     }
 
     pub(crate) fn stage_done(&mut self, now: Instant, slot: Slot) {
-        let Work { stage, token, .. } = *self.work(slot);
+        let SlotOp { stage, token, .. } = *self.work(slot);
         let io = &self.ios[token];
         if io.forced && stage != Stage::Sync && !self.volumes[io.volume].carries_sync(stage, io) {
             self.work(slot).stage = Stage::Sync;
@@ -336,7 +336,7 @@ impl Backend {
         self.end(now, slot, 0);
     }
 
-    fn sync_over(&mut self, now: Instant, slot: Slot, result: i32) {
+    fn sync_completed(&mut self, now: Instant, slot: Slot, result: i32) {
         let token = self.work(slot).token;
         let VolumeStore::File { file, .. } = self.volumes[self.ios[token].volume].store else { return };
         let mut covered = std::mem::take(&mut self.covered);
@@ -360,7 +360,7 @@ impl Backend {
         let ends = work.ends;
         match &mut self.delay {
             Some(delay) if ends > now => delay.hold(slot, ends),
-            _ => self.over.push(slot),
+            _ => self.completed.push(slot),
         }
     }
 
@@ -368,14 +368,14 @@ impl Backend {
     pub(crate) fn release_delayed(&mut self, now: Instant) {
         if let Some(delay) = &mut self.delay {
             while let Some(slot) = delay.pop(now) {
-                self.over.push(slot);
+                self.completed.push(slot);
             }
         }
     }
 
     /// Starts the next operation of a slot's work.
     fn start(&mut self, now: Instant, slot: Slot) {
-        let Work { token, skip, length, progress, stage, .. } = *self.work(slot);
+        let SlotOp { token, skip, length, progress, stage, .. } = *self.work(slot);
         let io = &self.ios[token];
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(now, slot, 0);
@@ -399,7 +399,7 @@ impl Backend {
         if stage == Stage::Discard && source.is_block_device() {
             // The ring has no operation that discards on every kernel that we serve.
             let part = ByteRange::new(place, u64::from(length));
-            let _ = self.slow.send(Question::Discard { slot, source: Arc::clone(source), part });
+            let _ = self.blocking.send(BlockingJob::Discard { slot, source: Arc::clone(source), part });
             return;
         }
         let left = length - progress;
@@ -427,7 +427,7 @@ impl Backend {
         // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
         // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
         // flight.
-        unsafe { self.ring.push_work(entry.user_data(tag(Tag::Disk, slot.0))) };
+        unsafe { self.ring.push_disk_op(entry.user_data(tag(Tag::Disk, slot.0))) };
     }
 
     fn push_sync(&mut self, slot: Slot) {
@@ -440,7 +440,7 @@ impl Backend {
     }
 
     /// The first operation of work that the gate let through as `kind`; `None`: it was to cost less than it now would.
-    fn first_stage(&self, io: &Io, kind: Kind) -> Option<Stage> {
+    fn first_stage(&self, io: &IoRequest, kind: Kind) -> Option<Stage> {
         let volume = &self.volumes[io.volume];
         let VolumeStore::File { can, .. } = &volume.store else { return Some(Stage::Nothing) };
         match io.kind {
@@ -476,7 +476,7 @@ fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i3
     }
 }
 
-impl Io {
+impl IoRequest {
     /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no
     /// memory for the list.
     fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
@@ -517,15 +517,15 @@ impl Backend {
         let first = self.first_stage(io, kind);
         let stage = first.unwrap_or(Stage::Nothing);
         let place = slot.0 as usize;
-        if place >= self.works.len() {
-            self.works.resize(place + 1, None);
+        if place >= self.slot_ops.len() {
+            self.slot_ops.resize(place + 1, None);
             self.vectors.resize(place + 1, Vec::new());
         }
-        self.works[place] =
-            Some(Work { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
+        self.slot_ops[place] =
+            Some(SlotOp { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
         self.volumes[volume].in_flight += 1;
         if abandoned {
-            self.volumes[volume].orphans += 1;
+            self.volumes[volume].abandoned_in_flight += 1;
             return self.end(now, slot, libc::ECANCELED);
         }
         match first {

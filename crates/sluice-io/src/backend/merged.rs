@@ -3,7 +3,7 @@
 //! The gate joins requests that are neighbours on the device. Whether they are neighbours in the file too is another
 //! question, and their data lie in buffers of their own, so each part becomes an operation of its own: they go to the
 //! kernel in one batch, which joins what its own queue can join, occupy one slot of the gate, and each ends for itself.
-//! What a frontend sees is what it sees without merging: an [`Io`](super::work::Io) per request, with its own errno.
+//! What a frontend sees is what it sees without merging: an [`IoRequest`](super::work::Io) per request, with its own errno.
 //!
 //! Parts are numbered like slots, in between: the work of the gate's slot `n` has the place `2n`, and parts take odd places.
 

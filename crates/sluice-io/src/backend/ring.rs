@@ -104,7 +104,7 @@ impl Ring {
     ///
     /// # Safety
     /// As [`Ring::push`].
-    pub unsafe fn push_work(&mut self, entry: squeue::Entry) {
+    pub unsafe fn push_disk_op(&mut self, entry: squeue::Entry) {
         #[cfg(test)]
         if self.faults.holding {
             return self.faults.held.push(entry);
@@ -151,7 +151,7 @@ impl Ring {
 
     /// Submits, waits for at least one event or until `patience` is over (`None`: for ever), and appends the events. Comes
     /// back early if the kernel has not taken all that was pushed.
-    pub fn turn(&mut self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    pub fn submit_and_wait(&mut self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         #[cfg(test)]
         self.release_held();
         if patience == Some(Duration::ZERO) && self.is_quiet() {
@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(ring.in_kernel(), count);
             let mut events = Vec::new();
             while ring.in_kernel() > 0 {
-                ring.turn(None, &mut events).unwrap();
+                ring.submit_and_wait(None, &mut events).unwrap();
             }
             let done: Vec<u64> = events.iter().map(|event| event.user_data).collect();
             assert_eq!(done, (0..count).collect::<Vec<_>>(), "{refused} refused");
@@ -272,7 +272,7 @@ mod tests {
         }
         let mut events = Vec::new();
         while ring.in_kernel() > 0 {
-            ring.turn(None, &mut events).unwrap();
+            ring.submit_and_wait(None, &mut events).unwrap();
         }
         let results: Vec<(u64, i32)> = events.iter().map(|event| (event.user_data, event.result)).collect();
         let expected = (0..30).map(|n| (n, if n % 3 == 0 { -libc::EINVAL } else { 0 }));

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use sluice_sched::gate::Slot;
 use sluice_sched::{GateSettings, Instant, Kind};
 
-use crate::backend::disk::{Backend, Io, Origin, Stage, Volume, VolumeStore};
-use crate::device::blocking::Question;
+use crate::backend::disk::{Backend, IoRequest, RequestSource, Stage, Volume, VolumeStore};
+use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::Loop;
 use crate::source::{Source, Support};
 
@@ -45,7 +45,7 @@ impl Volume {
     }
 }
 
-impl Io {
+impl IoRequest {
     /// The gate has completed what it had of the request. Returns whether something is left to do.
     pub(crate) fn part_done(&mut self) -> bool {
         if !std::mem::take(&mut self.refused) {
@@ -86,7 +86,8 @@ impl Loop {
     /// A part of a request has ended and the next one has arrived. If its queue stops meanwhile, it need not be completed: a
     /// request that was taken last goes back into the available ring, and zeroes can be written twice.
     pub(crate) fn rewind_rest(&mut self, now: Instant, token: u32) {
-        let Some(Origin::Virtio { queue, place: Some(place), .. }) = self.backend.ios.get(token).map(|io| io.origin)
+        let Some(RequestSource::Virtio { queue, place: Some(place), .. }) =
+            self.backend.ios.get(token).map(|io| io.origin)
         else {
             return;
         };
@@ -144,7 +145,7 @@ impl Backend {
             && source.is_block_device()
             && can.zero_range == Support::Assumed
         {
-            let _ = self.slow.send(Question::Zeroing { volume, source: Arc::clone(source) });
+            let _ = self.blocking.send(BlockingJob::Zeroing { volume, source: Arc::clone(source) });
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 const SPANS_MAX: usize = 4096;
 
 /// A question.
-pub(crate) enum Question {
+pub(crate) enum BlockingJob {
     /// Which parts hold data?
     Allocation {
         /// Of this request.
@@ -53,7 +53,7 @@ pub(crate) enum Question {
 }
 
 /// An answer.
-pub(crate) enum Answer {
+pub(crate) enum BlockingResult {
     /// No spans: there is no memory for them.
     Allocation {
         token: u32,
@@ -77,11 +77,15 @@ pub(crate) enum Answer {
 }
 
 /// Starts the helper; it ends when the sender is dropped. Who joins it knows that nothing it did is still to come.
-/// `life` goes with each answer.
-pub(crate) fn start(name: &str, life: u64, mailbox: Mailbox) -> std::io::Result<(Sender<Question>, JoinHandle<()>)> {
+/// `generation` goes with each answer.
+pub(crate) fn start(
+    name: &str,
+    generation: u64,
+    mailbox: Mailbox,
+) -> std::io::Result<(Sender<BlockingJob>, JoinHandle<()>)> {
     let (sender, receiver) = channel();
     let helper = thread::Builder::new().name(format!("{name}-slow"));
-    let handle = helper.spawn(move || answer(&receiver, life, &mailbox))?;
+    let handle = helper.spawn(move || answer(&receiver, generation, &mailbox))?;
     Ok((sender, handle))
 }
 
@@ -94,38 +98,38 @@ fn discard(source: &Source, part: ByteRange) -> i32 {
     if result == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn answer(questions: &Receiver<Question>, life: u64, mailbox: &Mailbox) {
-    while let Ok(question) = questions.recv() {
-        let answer = match question {
-            Question::Allocation { token, source, part, spans_max } => {
+fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox) {
+    while let Ok(job) = jobs.recv() {
+        let answer = match job {
+            BlockingJob::Allocation { token, source, part, spans_max } => {
                 let spans_max = spans_max.clamp(1, SPANS_MAX);
                 let spans = match is_memory_for_clients(spans_max * size_of::<Span>()) {
                     true => source.allocation(part, spans_max),
                     false => Vec::new(),
                 };
-                Answer::Allocation { token, spans }
+                BlockingResult::Allocation { token, spans }
             }
-            Question::Extents { volume, source } => {
+            BlockingJob::Extents { volume, source } => {
                 let extents = match is_memory_for_clients(ExtentMap::LEN_MAX) {
                     true => ExtentMap::load(source.as_fd(), source.range()).ok(),
                     false => None,
                 };
-                Answer::Extents { volume, source, extents }
+                BlockingResult::Extents { volume, source, extents }
             }
-            Question::Zeroing { volume, source } => {
+            BlockingJob::Zeroing { volume, source } => {
                 let found = source.zeroing_now();
-                Answer::Zeroing { volume, source, found }
+                BlockingResult::Zeroing { volume, source, found }
             }
-            Question::Discard { slot, source, part } => {
+            BlockingJob::Discard { slot, source, part } => {
                 let result = discard(&source, part);
-                Answer::Discard { slot, result }
+                BlockingResult::Discard { slot, result }
             }
-            Question::Close(source) => {
+            BlockingJob::Close(source) => {
                 drop(source);
                 continue;
             }
         };
-        if mailbox.send(Message::Answer(life, answer)).is_err() {
+        if mailbox.send(Message::BlockingDone(generation, answer)).is_err() {
             return;
         }
     }

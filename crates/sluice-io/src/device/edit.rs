@@ -3,8 +3,8 @@
 use sluice_sched::{ChangeError, Instant, OwnerId};
 
 use crate::backend::disk::{Volume, VolumeStore};
-use crate::device::blocking::Question;
-use crate::device::event_loop::{Ending, Held, Loop, Vm};
+use crate::device::blocking::BlockingJob;
+use crate::device::event_loop::{Ending, Loop, Outstanding, Vm};
 use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::frontend::nbd::Connection;
 use crate::nbd::export::Export;
@@ -26,7 +26,7 @@ impl Loop {
                     window,
                     gone: false,
                     volumes: 0,
-                    outstanding: Held::default(),
+                    outstanding: Outstanding::default(),
                     waiting: Default::default(),
                     protocol_errors: 0,
                     refused: 0,
@@ -48,7 +48,7 @@ impl Loop {
                         volume.policy = policy;
                     }
                 }
-                self.look_at_line(index);
+                self.schedule_resume(index);
                 Ok(())
             }
             Edit::RemoveVm { vm } => self.remove_vm(now, &vm),
@@ -108,9 +108,9 @@ impl Loop {
             store,
             connections: Vec::new(),
             sessions: Vec::new(),
-            outstanding: Held::default(),
+            outstanding: Outstanding::default(),
             in_flight: 0,
-            orphans: 0,
+            abandoned_in_flight: 0,
             leaving: false,
             mapped: now,
         });
@@ -138,7 +138,7 @@ impl Loop {
         }
         let mut finished = Vec::new();
         let removed = self.gate.remove_owner(now, owner, &mut finished);
-        finished.into_iter().for_each(|over| self.finish(now, over));
+        finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
         self.remove_left_vm(index);
         removed.map_err(|cause| refused(name, cause))
     }
@@ -162,7 +162,7 @@ impl Loop {
             let vm = &self.backend.volumes[index].vm_name;
             tracing::error!(vm, %error, "Gate has no entry for a served volume");
         }
-        finished.into_iter().for_each(|over| self.finish(now, over));
+        finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
         for client in clients {
             self.close(client);
         }
@@ -178,11 +178,11 @@ impl Loop {
         }
         let volume = self.backend.volumes.remove(index);
         self.vms[volume.vm].volumes -= 1;
-        self.look_at_line(volume.vm);
+        self.schedule_resume(volume.vm);
         if let VolumeStore::File { file, source, .. } = volume.store {
             self.backend.files.close(file);
             if source.is_buffered() {
-                let _ = self.backend.slow.send(Question::Close(source));
+                let _ = self.backend.blocking.send(BlockingJob::Close(source));
             }
         }
         self.remove_left_vm(volume.vm);
@@ -213,7 +213,7 @@ impl Loop {
             tracing::warn!(vm, "Client refused: too little memory is left");
             return;
         };
-        connection.parked = self.backend.volumes[volume].orphans > 0;
+        connection.parked = self.backend.volumes[volume].abandoned_in_flight > 0;
         let index = self.connections.insert(connection);
         self.backend.volumes[volume].connections.push(index);
         self.receive(index);
@@ -250,7 +250,7 @@ impl Loop {
             queued: self.gate.queued(),
             in_flight: self.gate.in_flight(),
             connections: (self.connections.len() + self.sessions.len()) as u64,
-            turns: self.turns,
+            iterations: self.iterations,
             restarts: self.restarts,
             stale_messages: self.stale_messages,
             vms: vms.collect(),

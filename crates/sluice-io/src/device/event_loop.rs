@@ -9,18 +9,18 @@ use io_uring::{opcode, types};
 use sluice_sched::gate::{Finished, Outcome, Slot};
 use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy, Scope};
 
-use crate::backend::disk::{Backend, Origin, VolumeStore};
+use crate::backend::disk::{Backend, RequestSource, VolumeStore};
 use crate::backend::retry::Later;
 use crate::backend::ring::Event;
+use crate::backend::tag::{Tag, tag, untag};
 use crate::clock::Clock;
-use crate::device::blocking::{Answer, Question};
+use crate::device::Message;
+use crate::device::blocking::{BlockingJob, BlockingResult};
 use crate::device::mailbox::Inbox;
-use crate::device::requests::Client;
+use crate::device::requests::ClientId;
 use crate::device::slab::Table;
 use crate::device::spec::{SchedulerSpec, Window};
 use crate::device::spin::Spin;
-use crate::backend::tag::{Tag, tag, untag};
-use crate::device::Message;
 use crate::frontend::nbd::Piece;
 use crate::frontend::nbd::connection::{Connection, Expect};
 use crate::frontend::vhost_blk::SessionState;
@@ -39,9 +39,9 @@ pub(crate) struct Vm {
     /// It has been removed; its last requests are still at the device.
     pub(crate) gone: bool,
     pub(crate) volumes: u32,
-    pub(crate) outstanding: Held,
+    pub(crate) outstanding: Outstanding,
     /// Clients whose next request finds no room.
-    pub(crate) waiting: VecDeque<Client>,
+    pub(crate) waiting: VecDeque<ClientId>,
     pub(crate) protocol_errors: u64,
     pub(crate) refused: u64,
 }
@@ -52,7 +52,7 @@ impl Vm {
     /// Among several volumes one has room while it holds less than it leaves to all (Choudhury and Hahne, "Dynamic Queue
     /// Length Thresholds for Shared-Memory Packet Switches", 1998): a volume that its own limit holds back takes half of the
     /// window, two of them a third each, and the others find the rest. One that is alone may take all of it.
-    pub(crate) fn has_room(&self, held: Held) -> bool {
+    pub(crate) fn has_room(&self, held: Outstanding) -> bool {
         let requests = self.window.requests.saturating_sub(self.outstanding.requests);
         let bytes = self.window.bytes.saturating_sub(self.outstanding.bytes);
         let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
@@ -62,12 +62,12 @@ impl Vm {
 
 /// What is outstanding, from the frontend's table entry to its end there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct Outstanding {
     pub(crate) requests: u32,
     pub(crate) bytes: u64,
 }
 
-impl Held {
+impl Outstanding {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.requests += 1;
         self.bytes += bytes;
@@ -103,30 +103,30 @@ pub(crate) struct Loop {
     pub(crate) sessions: Table<SessionState>,
     pub(crate) queues: Table<VirtQueue>,
     /// Queues that are looked at in every turn.
-    pub(crate) hot: Vec<u32>,
+    pub(crate) polled: Vec<u32>,
     /// Queues of guests to whom something was returned.
-    pub(crate) callers: Vec<u32>,
+    pub(crate) irq_pending: Vec<u32>,
     /// Queues that may be over.
     pub(crate) ended_queues: Vec<u32>,
     pub(crate) chain: Chain,
     pub(crate) spin: Spin,
     /// VMs with clients in line that may have room again.
-    pub(crate) crowded: VecDeque<u32>,
+    pub(crate) vms_to_resume: VecDeque<u32>,
     /// Volumes that a client has left, which may have requests waiting that nobody wants any more.
-    pub(crate) left: Vec<u32>,
+    pub(crate) volumes_to_cancel: Vec<u32>,
     /// Connections with something to send.
-    pub(crate) talkers: Vec<u32>,
+    pub(crate) tx_pending: Vec<u32>,
     /// Connections that may be over.
     pub(crate) retiring: Vec<u32>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) ending: Ending,
-    pub(crate) turns: u64,
+    pub(crate) iterations: u64,
     pub(crate) restarts: u64,
     /// Messages of sessions that had ended, which were refused.
     pub(crate) stale_messages: u64,
     #[cfg(test)]
     pub(crate) broken: bool,
-    bell: Box<u64>,
+    wakeup: Box<u64>,
     later: Later,
     #[cfg(test)]
     puts_off: u32,
@@ -148,23 +148,23 @@ impl Loop {
             connections: Table::default(),
             sessions: Table::default(),
             queues: Table::default(),
-            hot: Vec::new(),
-            callers: Vec::new(),
+            polled: Vec::new(),
+            irq_pending: Vec::new(),
             ended_queues: Vec::new(),
             chain: Chain::default(),
             spin: Spin::default(),
-            crowded: VecDeque::new(),
-            left: Vec::new(),
-            talkers: Vec::new(),
+            vms_to_resume: VecDeque::new(),
+            volumes_to_cancel: Vec::new(),
+            tx_pending: Vec::new(),
             retiring: Vec::new(),
             pieces: Vec::new(),
             ending: Ending::No,
-            turns: 0,
+            iterations: 0,
             restarts,
             stale_messages: 0,
             #[cfg(test)]
             broken: false,
-            bell: Box::new(0),
+            wakeup: Box::new(0),
             later: Later::default(),
             #[cfg(test)]
             puts_off: 0,
@@ -178,10 +178,10 @@ impl Loop {
         let mut events = Vec::new();
         self.listen(inbox);
         while !self.is_over() {
-            self.turns += 1;
+            self.iterations += 1;
             let before = self.clock.now();
-            let patience = self.patience(before);
-            self.backend.ring.turn(patience, &mut events)?;
+            let patience = self.wait_timeout(before);
+            self.backend.ring.submit_and_wait(patience, &mut events)?;
             let now = self.clock.now();
             let mut moved = !events.is_empty();
             for event in events.drain(..) {
@@ -196,13 +196,13 @@ impl Loop {
             }
             self.backend.release_delayed(now);
             self.look_at_data(now);
-            moved |= self.look_at_hot_queues(now);
+            moved |= self.poll_queues(now);
             self.settle(now);
-            self.send_answers();
-            self.call_guests();
+            self.send_replies();
+            self.signal_guests();
             self.remove_retired();
             self.remove_ended_queues();
-            self.spin.turned(now, patience.is_none_or(|patience| !patience.is_zero()), moved);
+            self.spin.note_iteration(now, patience.is_none_or(|patience| !patience.is_zero()), moved);
         }
         Ok(())
     }
@@ -216,10 +216,10 @@ impl Loop {
     }
 
     /// How long to wait for the next event: not at all while one is likely to come at once.
-    fn patience(&mut self, now: Instant) -> Option<Duration> {
+    fn wait_timeout(&mut self, now: Instant) -> Option<Duration> {
         // Who only has sockets sleeps: meanwhile its clients send more at once.
-        let may_spin = !self.hot.is_empty() || self.gate.in_flight() > 0;
-        if !self.is_settled() || may_spin && self.spin.goes_on(now) || !self.let_hot_queues_rest(now) {
+        let may_spin = !self.polled.is_empty() || self.gate.in_flight() > 0;
+        if !self.is_settled() || may_spin && self.spin.goes_on(now) || !self.rearm_idle_queues(now) {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::backend::delay::Delay::next);
@@ -229,8 +229,8 @@ impl Loop {
 
     /// Waits for the next message.
     fn listen(&mut self, inbox: &Inbox) {
-        let place = (&raw mut *self.bell).cast();
-        let entry = opcode::Read::new(types::Fd(inbox.bell.as_raw_fd()), place, 8).build();
+        let place = (&raw mut *self.wakeup).cast();
+        let entry = opcode::Read::new(types::Fd(inbox.wakeup.as_raw_fd()), place, 8).build();
         // SAFETY: the eight bytes are boxed and live until the ring holds nothing any more; so does the eventfd.
         unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Wakeup, 0))) };
     }
@@ -248,8 +248,8 @@ impl Loop {
             Tag::Send => self.sent(index, event.result),
             Tag::Kick => self.kicked(now, index, event.result),
             Tag::Call => self.called(index),
-            Tag::Other => self.operation_of_queue_over(index),
-            Tag::Disk => self.backend.operation_over(now, Slot(index), event.result),
+            Tag::Other => self.queue_operation_completed(index),
+            Tag::Disk => self.backend.operation_completed(now, Slot(index), event.result),
         }
     }
 
@@ -267,15 +267,15 @@ impl Loop {
     /// to go on.
     fn settle(&mut self, now: Instant) {
         for _ in 0..ROUNDS_MAX {
-            while let Some(slot) = self.backend.over.pop() {
-                self.slot_over(now, slot);
+            while let Some(slot) = self.backend.completed.pop() {
+                self.slot_completed(now, slot);
             }
-            while let Some(volume) = self.left.pop() {
+            while let Some(volume) = self.volumes_to_cancel.pop() {
                 self.cancel_unwanted(now, volume);
             }
-            for _ in 0..self.crowded.len() {
-                let vm = self.crowded.pop_front().expect("so many are there");
-                self.serve_waiting(now, vm);
+            for _ in 0..self.vms_to_resume.len() {
+                let vm = self.vms_to_resume.pop_front().expect("so many are there");
+                self.resume_clients(now, vm);
             }
             self.wake = self.gate.pump(now, &mut self.backend);
             if self.is_settled() {
@@ -285,11 +285,11 @@ impl Loop {
     }
 
     fn is_settled(&self) -> bool {
-        self.backend.over.is_empty() && self.crowded.is_empty() && self.left.is_empty()
+        self.backend.completed.is_empty() && self.vms_to_resume.is_empty() && self.volumes_to_cancel.is_empty()
     }
 
-    fn slot_over(&mut self, now: Instant, slot: Slot) {
-        let work = self.backend.take_work(slot);
+    fn slot_completed(&mut self, now: Instant, slot: Slot) {
+        let work = self.backend.take_op(slot);
         let io = &mut self.backend.ios[work.token];
         if work.errno != 0 {
             io.errno = work.errno;
@@ -299,17 +299,17 @@ impl Loop {
         let volume = &mut self.backend.volumes[index];
         volume.in_flight -= 1;
         if abandoned {
-            volume.orphans -= 1;
-            if volume.orphans == 0 {
+            volume.abandoned_in_flight -= 1;
+            if volume.abandoned_in_flight == 0 {
                 self.admit_parked(index);
             }
         }
         if work.kind == Kind::Write && self.backend.volumes[index].wrote(now, offset, work.length) {
-            self.map_anew(index);
+            self.remap_extents(index);
         }
         let mut finished = std::mem::take(&mut self.finished);
         self.backend.tell(&mut self.gate, now, slot, (work.errno == 0, work.part_of), &mut finished);
-        finished.drain(..).for_each(|over| self.finish(now, over));
+        finished.drain(..).for_each(|over| self.on_gate_completion(now, over));
         self.finished = finished;
         self.remove_left_volume(index);
     }
@@ -317,7 +317,7 @@ impl Loop {
     /// The gate has completed what it had of a request. The rest of a request for zeroes arrives next. A request that was
     /// cancelled although its client and its volume are there arrives again: the gate cancels by volume, and was asked to
     /// because of another client.
-    pub(crate) fn finish(&mut self, now: Instant, finished: Finished) {
+    pub(crate) fn on_gate_completion(&mut self, now: Instant, finished: Finished) {
         let io = &mut self.backend.ios[finished.token];
         let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
         let unfinished = match finished.outcome {
@@ -335,13 +335,13 @@ impl Loop {
         if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
-        self.answer(finished.token);
+        self.reply(finished.token);
     }
 
-    fn map_anew(&mut self, volume: u32) {
+    fn remap_extents(&mut self, volume: u32) {
         if let VolumeStore::File { source, .. } = &self.backend.volumes[volume].store {
             let source = std::sync::Arc::clone(source);
-            let _ = self.backend.slow.send(Question::Extents { volume, source });
+            let _ = self.backend.blocking.send(BlockingJob::Extents { volume, source });
         }
     }
 
@@ -358,8 +358,8 @@ impl Loop {
             Message::Drain => self.drain(),
             Message::Stop => self.ending = Ending::Now,
             // What was asked before a restart names requests that are no more.
-            Message::Answer(life, _) if life != self.restarts => {}
-            Message::Answer(_, answer) => self.slow_answer(now, answer),
+            Message::BlockingDone(generation, _) if generation != self.restarts => {}
+            Message::BlockingDone(_, answer) => self.blocking_done(now, answer),
             #[cfg(test)]
             Message::Panic => panic!("asked to panic by a test"),
             #[cfg(test)]
@@ -378,17 +378,17 @@ impl Loop {
         }
     }
 
-    fn slow_answer(&mut self, now: Instant, answer: Answer) {
+    fn blocking_done(&mut self, now: Instant, answer: BlockingResult) {
         match answer {
-            Answer::Allocation { token, spans } => {
+            BlockingResult::Allocation { token, spans } => {
                 let io = &mut self.backend.ios[token];
                 match spans.is_empty() {
                     true => io.errno = libc::ENOMEM,
                     false => io.status = Some(spans),
                 }
-                self.answer(token);
+                self.reply(token);
             }
-            Answer::Extents { volume, source, extents } => {
+            BlockingResult::Extents { volume, source, extents } => {
                 let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
                 if let VolumeStore::File { source: own, extents: known, .. } = &mut volume.store
                     && std::sync::Arc::ptr_eq(own, &source)
@@ -397,8 +397,8 @@ impl Loop {
                     *known = extents;
                 }
             }
-            Answer::Zeroing { volume, source, found } => self.learn_zeroing(volume, &source, found),
-            Answer::Discard { slot, result } => self.backend.operation_over(now, slot, result),
+            BlockingResult::Zeroing { volume, source, found } => self.learn_zeroing(volume, &source, found),
+            BlockingResult::Discard { slot, result } => self.backend.operation_completed(now, slot, result),
         }
     }
 
@@ -426,7 +426,7 @@ impl Loop {
         if connection.outstanding > 0 {
             self.abandon(index);
         }
-        self.left.push(volume);
+        self.volumes_to_cancel.push(volume);
         self.retire(index);
     }
 
@@ -442,17 +442,17 @@ impl Loop {
         let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
         let mut finished = Vec::new();
         self.gate.cancel(now, scope, &mut finished);
-        finished.into_iter().for_each(|over| self.finish(now, over));
+        finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
     }
 
     fn abandon(&mut self, index: u32) {
-        self.abandon_requests(|origin| matches!(origin, Origin::Nbd { connection, .. } if *connection == index));
+        self.abandon_requests(|origin| matches!(origin, RequestSource::Nbd { connection, .. } if *connection == index));
         if self.connections[index].sending.is_none() {
-            let answered = std::mem::take(&mut self.connections[index].answered);
-            answered.into_iter().for_each(|token| self.release(token));
+            let replies = std::mem::take(&mut self.connections[index].replies);
+            replies.into_iter().for_each(|token| self.free_request(token));
         } else if !self.connections[index].listed {
             self.connections[index].listed = true;
-            self.talkers.push(index);
+            self.tx_pending.push(index);
         }
     }
 
@@ -477,7 +477,7 @@ impl Loop {
             {
                 // Its data will never be complete; what was asked before is still answered.
                 connection.expect = Expect::Header;
-                self.release(token);
+                self.free_request(token);
             }
             if self.connections[index].is_over() {
                 self.remove_connection(index);
@@ -489,7 +489,7 @@ impl Loop {
         let connection = self.connections.remove(index);
         let volume = connection.volume;
         let vm = self.backend.volumes[volume].vm;
-        self.vms[vm].waiting.retain(|waiting| *waiting != Client::Connection(index));
+        self.vms[vm].waiting.retain(|waiting| *waiting != ClientId::Connection(index));
         self.backend.volumes[volume].connections.retain(|known| *known != index);
         self.remove_left_volume(volume);
     }
@@ -507,7 +507,7 @@ mod tests {
             window: Window { requests: window, bytes: 1000 },
             gone: false,
             volumes,
-            outstanding: Held::default(),
+            outstanding: Outstanding::default(),
             waiting: VecDeque::new(),
             protocol_errors: 0,
             refused: 0,
@@ -517,7 +517,7 @@ mod tests {
     /// Volumes that take what they may, one after another until none may; what each has then.
     fn filled(volumes: usize, window: u32, bytes: u64) -> Vec<u32> {
         let mut vm = vm(volumes as u32, window);
-        let mut held = vec![Held::default(); volumes];
+        let mut held = vec![Outstanding::default(); volumes];
         while let Some(volume) =
             (0..volumes).filter(|&volume| vm.has_room(held[volume])).min_by_key(|&v| held[v].requests)
         {
@@ -542,6 +542,6 @@ mod tests {
             vm.outstanding.add(0);
         }
         assert_eq!(vm.outstanding.requests, 64);
-        assert!(vm.has_room(Held::default()));
+        assert!(vm.has_room(Outstanding::default()));
     }
 }

@@ -17,7 +17,7 @@ use crate::device::Message;
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     sender: Sender<Message>,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<OwnedFd>,
 }
 
 /// The device thread's side.
@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
     /// Messages that arrived during the pause before a restart, in order. Only the control plane sends messages, and a
     /// pause takes at most 1.6 s, so there are few.
     early: VecDeque<Message>,
-    pub(crate) bell: Arc<OwnedFd>,
+    pub(crate) wakeup: Arc<OwnedFd>,
 }
 
 /// The receiver has gone.
@@ -36,8 +36,8 @@ pub(crate) struct Gone;
 /// A new pair.
 pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
     let (sender, receiver) = channel();
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-    Ok((Mailbox { sender, bell: Arc::clone(&bell) }, Inbox { receiver, early: VecDeque::new(), bell }))
+    let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+    Ok((Mailbox { sender, wakeup: Arc::clone(&wakeup) }, Inbox { receiver, early: VecDeque::new(), wakeup }))
 }
 
 impl Inbox {
@@ -48,7 +48,7 @@ impl Inbox {
 
     /// Waits for `pause` before a restart; returns `true` at once if the thread is told to end. Other messages are kept for
     /// [`Inbox::next`].
-    pub(crate) fn is_told_to_end_within(&mut self, pause: Duration) -> bool {
+    pub(crate) fn waits_and_must_end(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {
             match self.receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -64,7 +64,7 @@ impl Mailbox {
     /// Leaves a message and rings.
     pub(crate) fn send(&self, message: Message) -> Result<(), Gone> {
         self.sender.send(message).map_err(|_| Gone)?;
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -76,11 +76,11 @@ impl Mailbox {
 
     /// Whether what is sent to one reaches the other's receiver.
     pub(crate) fn is(&self, other: &Mailbox) -> bool {
-        Arc::ptr_eq(&self.bell, &other.bell)
+        Arc::ptr_eq(&self.wakeup, &other.wakeup)
     }
 
     /// Rings without a message. It cannot fail: the counter is read long before it could overflow.
-    pub(crate) fn ring(&self) {
-        let _ = rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes());
+    pub(crate) fn wake(&self) {
+        let _ = rustix::io::write(self.wakeup.as_fd(), &1u64.to_ne_bytes());
     }
 }

@@ -52,7 +52,7 @@ pub(crate) enum Message {
     Stop,
     /// Reply from the helper thread. The number is the restart count at which the helper was started; the loop drops
     /// replies with another count.
-    Answer(u64, blocking::Answer),
+    BlockingDone(u64, blocking::BlockingResult),
     #[cfg(test)]
     Panic,
     /// The kernel takes nothing so many times.
@@ -153,8 +153,8 @@ impl Device {
 
     /// A way to hand over clients, for other threads.
     #[must_use]
-    pub fn door(&self) -> Door {
-        Door { mailbox: self.mailbox.clone() }
+    pub fn handle(&self) -> DeviceHandle {
+        DeviceHandle { mailbox: self.mailbox.clone() }
     }
 
     /// Asks what it does at the moment.
@@ -228,18 +228,18 @@ impl Drop for Device {
 
 /// Where clients that have finished their handshake go in.
 #[derive(Clone)]
-pub struct Door {
+pub struct DeviceHandle {
     mailbox: Mailbox,
 }
 
-impl Door {
+impl DeviceHandle {
     /// Hands a client over; its socket is closed if the device has stopped.
     pub fn enter(&self, arrived: Arrived) {
         let _ = self.mailbox.send(Message::Connect(Box::new(arrived)));
     }
 
     /// Whether it leads to the same device thread.
-    pub(crate) fn is(&self, other: &Door) -> bool {
+    pub(crate) fn is(&self, other: &DeviceHandle) -> bool {
         self.mailbox.is(&other.mailbox)
     }
 

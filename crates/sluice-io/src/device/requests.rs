@@ -3,18 +3,18 @@
 use sluice_sched::{Arrival, Flags, Instant, Kind};
 
 use crate::backend::buffer::Room;
-use crate::backend::disk::{Io, Origin};
+use crate::backend::disk::{IoRequest, RequestSource};
 use crate::device::event_loop::Loop;
 
 /// Requests taken from one client before another of the same VM that waits has its turn.
-const TURN_MAX: u32 = 16;
+const CLIENT_BATCH_MAX: u32 = 16;
 
 /// Bytes that each VM may have outstanding of the memory that is kept from clients.
 const FROM_RESERVE: u64 = 256 << 10;
 
 /// Where a request comes from, and where more may come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Client {
+pub(crate) enum ClientId {
     /// An NBD client.
     Connection(u32),
     /// A virtqueue.
@@ -32,7 +32,7 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 
 impl Loop {
     /// Enters a request into the table and the accounts of its VM's window.
-    pub(crate) fn open_io(&mut self, io: Io) -> u32 {
+    pub(crate) fn open_io(&mut self, io: IoRequest) -> u32 {
         let volume = &mut self.backend.volumes[io.volume];
         volume.outstanding.add(io.held);
         self.vms[volume.vm].outstanding.add(io.held);
@@ -58,7 +58,7 @@ impl Loop {
         let io = &mut self.backend.ios[token];
         if io.fast && kind == Kind::Write {
             io.errno = libc::EOPNOTSUPP;
-            return self.answer(token);
+            return self.reply(token);
         }
         let volume = &self.backend.volumes[io.volume];
         let arrival = Arrival {
@@ -74,20 +74,20 @@ impl Loop {
         let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
         if refused {
             self.backend.ios[token].errno = libc::ESHUTDOWN;
-            self.answer(token);
+            self.reply(token);
         }
     }
 
     /// A request is over: its client is told.
-    pub(crate) fn answer(&mut self, token: u32) {
+    pub(crate) fn reply(&mut self, token: u32) {
         match self.backend.ios[token].origin {
-            Origin::Nbd { connection, .. } => self.answer_client(token, connection),
-            Origin::Virtio { queue, .. } => self.answer_guest(token, queue),
+            RequestSource::Nbd { connection, .. } => self.reply_to_client(token, connection),
+            RequestSource::Virtio { queue, .. } => self.reply_to_guest(token, queue),
         }
     }
 
     /// A request leaves: its buffer and its place in the window are free again.
-    pub(crate) fn release(&mut self, token: u32) {
+    pub(crate) fn free_request(&mut self, token: u32) {
         let io = &mut self.backend.ios[token];
         let (origin, volume, held) = (io.origin, io.volume, io.held);
         if let Some(buffer) = io.buffer.take() {
@@ -98,16 +98,16 @@ impl Loop {
         volume.outstanding.remove(held);
         let vm = volume.vm;
         self.vms[vm].outstanding.remove(held);
-        self.look_at_line(vm);
+        self.schedule_resume(vm);
         match origin {
-            Origin::Nbd { connection: index, .. } => {
+            RequestSource::Nbd { connection: index, .. } => {
                 let connection = &mut self.connections[index];
                 connection.outstanding -= 1;
                 if connection.outstanding == 0 {
                     self.retire(index);
                 }
             }
-            Origin::Virtio { queue: index, .. } => {
+            RequestSource::Virtio { queue: index, .. } => {
                 let queue = &mut self.queues[index];
                 queue.outstanding -= 1;
                 if queue.is_over() {
@@ -118,40 +118,40 @@ impl Loop {
     }
 
     /// The clients of a VM that wait for room may find some.
-    pub(crate) fn look_at_line(&mut self, vm: u32) {
-        if !self.vms[vm].waiting.is_empty() && self.crowded.back() != Some(&vm) {
-            self.crowded.push_back(vm);
+    pub(crate) fn schedule_resume(&mut self, vm: u32) {
+        if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
+            self.vms_to_resume.push_back(vm);
         }
     }
 
     /// There is no room for a client, or it was its turn for long enough: it stands in line.
-    pub(crate) fn wait_for_room(&mut self, volume: u32, client: Client) {
+    pub(crate) fn park_client(&mut self, volume: u32, client: ClientId) {
         match client {
-            Client::Connection(index) => self.connections[index].waits = true,
-            Client::Queue(index) => self.queues[index].waits = true,
+            ClientId::Connection(index) => self.connections[index].waits = true,
+            ClientId::Queue(index) => self.queues[index].waits = true,
         }
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.push_back(client);
         if self.has_room(volume) {
-            self.look_at_line(vm);
+            self.schedule_resume(vm);
         }
     }
 
     /// Serves the clients of a VM that wait for room in its window, each once: who stands in line again because his turn was
     /// over has another one in the next round.
-    pub(crate) fn serve_waiting(&mut self, now: Instant, vm: u32) {
+    pub(crate) fn resume_clients(&mut self, now: Instant, vm: u32) {
         for _ in 0..self.vms.get(vm).map_or(0, |state| state.waiting.len()) {
             let Some(state) = self.vms.get_mut(vm) else { return };
             let Some(client) = state.waiting.pop_front() else { return };
-            let budget = if state.waiting.is_empty() { u32::MAX } else { TURN_MAX };
+            let budget = if state.waiting.is_empty() { u32::MAX } else { CLIENT_BATCH_MAX };
             match client {
-                Client::Connection(index) => {
+                ClientId::Connection(index) => {
                     if let Some(connection) = self.connections.get_mut(index) {
                         connection.waits = false;
                         self.take_requests(now, index, budget);
                     }
                 }
-                Client::Queue(index) => {
+                ClientId::Queue(index) => {
                     if let Some(queue) = self.queues.get_mut(index) {
                         queue.waits = false;
                         self.take_chains(now, index, budget);
@@ -162,23 +162,23 @@ impl Loop {
     }
 
     /// Marks the requests of a client that has gone: what is not at the device yet stays undone.
-    pub(crate) fn abandon_requests(&mut self, of: impl Fn(&Origin) -> bool) {
+    pub(crate) fn abandon_requests(&mut self, of: impl Fn(&RequestSource) -> bool) {
         for io in self.backend.ios.values_mut().filter(|io| of(&io.origin)) {
             io.abandoned = true;
         }
-        for work in self.backend.works.iter().flatten() {
+        for work in self.backend.slot_ops.iter().flatten() {
             let io = &self.backend.ios[work.token];
             if of(&io.origin) {
-                self.backend.volumes[io.volume].orphans += 1;
+                self.backend.volumes[io.volume].abandoned_in_flight += 1;
             }
         }
     }
 }
 
-impl Io {
+impl IoRequest {
     /// A request of which only the sender is known.
-    pub(crate) fn of(origin: Origin, volume: u32) -> Self {
-        Io {
+    pub(crate) fn of(origin: RequestSource, volume: u32) -> Self {
+        IoRequest {
             origin,
             volume,
             kind: None,

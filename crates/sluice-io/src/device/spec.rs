@@ -204,7 +204,7 @@ pub struct Arrived {
     /// As it was told.
     pub export: Export,
     /// Its place among the host's connections; dropped when it has gone.
-    pub seat: Box<dyn Send>,
+    pub permit: Box<dyn Send>,
 }
 
 /// Whether a device serves.
@@ -251,7 +251,7 @@ pub struct Snapshot {
     /// Open connections.
     pub connections: u64,
     /// Turns of its loop. It takes none while it has nothing to do.
-    pub turns: u64,
+    pub iterations: u64,
     /// Times that the thread had to be restarted after a panic.
     pub restarts: u64,
     /// Messages of VMMs' sessions that came after the session had ended here, and were refused.
@@ -270,7 +270,7 @@ impl Snapshot {
             queued: 0,
             in_flight: 0,
             connections: 0,
-            turns: 0,
+            iterations: 0,
             restarts: 0,
             stale_messages: 0,
             vms: Vec::new(),

@@ -30,7 +30,7 @@ impl Spin {
     }
 
     /// At `now` a turn had waited, if it `slept`, and found work, if something `moved`.
-    pub(crate) fn turned(&mut self, now: Instant, slept: bool, moved: bool) {
+    pub(crate) fn note_iteration(&mut self, now: Instant, slept: bool, moved: bool) {
         if slept {
             let soon = now.since(self.since) < SOON;
             self.budget = match (soon && moved, self.budget / 2) {
@@ -57,28 +57,28 @@ mod tests {
     fn it_looks_on_while_work_comes_soon() {
         let mut spin = Spin::default();
         assert!(!spin.goes_on(at(1)), "nothing is known yet");
-        spin.turned(at(10), true, true);
+        spin.note_iteration(at(10), true, true);
         assert!(spin.goes_on(at(13)) && !spin.goes_on(at(14)));
-        (1..=5).for_each(|round| spin.turned(at(10 + 100 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(at(10 + 100 * round), true, true));
         let most = LONGEST.as_micros() as u64;
         assert!(spin.goes_on(at(510 + most - 1)) && !spin.goes_on(at(510 + most)), "a wake-up is part of 100 us");
-        spin.turned(at(520), false, true);
+        spin.note_iteration(at(520), false, true);
         assert!(spin.goes_on(at(520 + most - 1)), "work begins the while anew");
     }
 
     #[test]
     fn it_stops_when_work_is_rare() {
         let mut spin = Spin::default();
-        (1..=5).for_each(|round| spin.turned(at(10 * round), true, true));
-        (1..=5).for_each(|round| spin.turned(at(200 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(at(10 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(at(200 * round), true, true));
         assert!(!spin.goes_on(at(1001)), "not even right after work");
     }
 
     #[test]
     fn a_sleep_without_work_is_none_that_ended_soon() {
         let mut spin = Spin::default();
-        (1..=5).for_each(|round| spin.turned(at(10 * round), true, true));
-        (6..=10).for_each(|round| spin.turned(at(10 * round), true, false));
+        (1..=5).for_each(|round| spin.note_iteration(at(10 * round), true, true));
+        (6..=10).for_each(|round| spin.note_iteration(at(10 * round), true, false));
         assert!(!spin.goes_on(at(101)));
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn run(
     started: &Sender<io::Result<()>>,
     life: &Life,
 ) -> Option<Snapshot> {
-    sharpen_timers();
+    set_timer_slack();
     let (state, helper) = match build(spec, mailbox, 0) {
         Ok(built) => {
             let _ = started.send(Ok(()));
@@ -123,7 +123,7 @@ fn supervise(
 ) -> End {
     let mut backoff = Backoff::default();
     let device = &spec.name;
-    // A loop that is dropped gives up memory that the kernel may still write to. Only `bury` may do that.
+    // A loop that is dropped gives up memory that the kernel may still write to. Only `drain_and_drop` may do that.
     let (mut state, mut helper) = (ManuallyDrop::new(built.0), built.1);
     loop {
         let began = Instant::now();
@@ -131,7 +131,7 @@ fn supervise(
         match end {
             Ok(Ok(())) => {
                 let last = catch_unwind(AssertUnwindSafe(|| state.snapshot())).ok();
-                bury(device, state, mailbox, helper);
+                drain_and_drop(device, state, mailbox, helper);
                 return End::Asked(last);
             }
             Ok(Err(error)) => tracing::error!(device, %error, "io_uring failed: restarting the device thread"),
@@ -139,7 +139,7 @@ fn supervise(
         }
         life.set(Health::Restarting);
         let kept = catch_unwind(AssertUnwindSafe(|| Kept::of(&state)));
-        bury(device, state, mailbox, helper);
+        drain_and_drop(device, state, mailbox, helper);
         let Ok(kept) = kept else {
             tracing::error!(device, "Cannot read the state of the failed device thread");
             return End::Down;
@@ -148,7 +148,7 @@ fn supervise(
             tracing::error!(device, failures = PAUSES.len() + 1, "Device thread has failed too often");
             return End::Down;
         };
-        if kept.ending != Ending::No || inbox.is_told_to_end_within(pause) {
+        if kept.ending != Ending::No || inbox.waits_and_must_end(pause) {
             return End::Asked(None);
         }
         life.restarts.store(kept.restarts, Ordering::Relaxed);
@@ -165,7 +165,7 @@ fn supervise(
         }
         life.set(Health::Serving);
         // What came between the last look and the end has been rung for, and is not read yet.
-        mailbox.ring();
+        mailbox.wake();
     }
 }
 
@@ -209,7 +209,7 @@ impl Kept {
 }
 
 /// Wake-ups at the nanosecond, not at the 50 us that threads have by default.
-fn sharpen_timers() {
+fn set_timer_slack() {
     // SAFETY: the call takes plain numbers and concerns this thread alone.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
@@ -239,13 +239,13 @@ fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: Kept) -> io::Result<(Loop
 }
 
 /// Gives up a loop's memory only when the kernel and the helper have let go of it.
-fn bury(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: JoinHandle<()>) {
+fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: JoinHandle<()>) {
     state.shut_all_down();
     let mut events = Vec::new();
     let mut waited = 0;
     while state.backend.ring.in_kernel() > 0 {
-        mailbox.ring();
-        if let Err(error) = state.backend.ring.turn(Some(Duration::from_secs(1)), &mut events) {
+        mailbox.wake();
+        if let Err(error) = state.backend.ring.submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: keeping its memory");
             return;
         }

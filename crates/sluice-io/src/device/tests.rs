@@ -73,13 +73,13 @@ impl Exports for One {
 
 fn connect(device: &Device, size: u64) -> Client {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let door = device.door();
+    let device = device.handle();
     let server = thread::spawn(move || {
         let negotiated = negotiate_blocking(&mut theirs, &One(export(size))).unwrap();
         let socket = OwnedFd::from(theirs);
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
         let export = export(size);
-        door.enter(Arrived { vm, volume, socket, negotiated, export, seat: Box::new(()) });
+        device.enter(Arrived { vm, volume, socket, negotiated, export, permit: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
@@ -260,7 +260,7 @@ fn a_restart_reads_what_came_just_before_it() {
     let (reply, answer) = channel();
     device.mailbox.leave(Message::Panic);
     device.mailbox.leave(Message::Snapshot(reply));
-    device.mailbox.ring();
+    device.mailbox.wake();
     // The bound is only for a test that fails.
     assert_eq!(answer.recv_timeout(Duration::from_secs(60)).unwrap().restarts, 1);
 }
@@ -270,13 +270,13 @@ fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 1 << 20);
-    let allocation = || blocking::Answer::Allocation { token: 0, spans: Vec::new() };
+    let allocation = || blocking::BlockingResult::Allocation { token: 0, spans: Vec::new() };
     // The helper has answered; before the answer is read, the thread panics.
-    let discard = blocking::Answer::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
-    for message in [Message::Panic, Message::Answer(0, allocation()), Message::Answer(0, discard)] {
+    let discard = blocking::BlockingResult::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
+    for message in [Message::Panic, Message::BlockingDone(0, allocation()), Message::BlockingDone(0, discard)] {
         device.mailbox.leave(message);
     }
-    device.mailbox.ring();
+    device.mailbox.wake();
     let mut client = connect(&device, 1 << 20);
     assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
     assert_eq!(device.snapshot().unwrap().restarts, 1);
@@ -297,7 +297,7 @@ fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), Store::Null, 1 << 20);
     (0..7).for_each(|_| device.mailbox.leave(Message::Panic));
-    device.mailbox.ring();
+    device.mailbox.wake();
     went_down.recv_timeout(LONG).unwrap();
     assert_eq!(device.health(), Health::Down);
     let seen = device.ask().until(Instant::now() + LONG);
@@ -313,7 +313,7 @@ fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
     add(&device, Policy::default(), Store::Null, 1 << 20);
     // The second failure is followed by a pause.
     (0..3).for_each(|_| device.mailbox.leave(Message::Panic));
-    device.mailbox.ring();
+    device.mailbox.wake();
     assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
     let snapshot = device.snapshot().unwrap();
     assert_eq!((snapshot.restarts, snapshot.vms.len()), (3, 0));
@@ -334,7 +334,7 @@ fn a_thread_that_failed_while_it_drained_was_started_anew() {
         let (device, went_down) = watched();
         device.mailbox.leave(ending);
         device.mailbox.leave(Message::Panic);
-        device.mailbox.ring();
+        device.mailbox.wake();
         while !device.is_finished() {
             thread::yield_now();
         }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use vm_memory::GuestAddress;
 
 use super::memory::Memory;
-use crate::device::{Door, SessionChange, SessionHandle, SessionMessage};
+use crate::device::{DeviceHandle, SessionChange, SessionHandle, SessionMessage};
 use crate::virtio::inflight::QueueLog;
 
 /// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
@@ -60,20 +60,20 @@ pub enum SessionError {
 
 /// A VMM's place at a device thread. Dropped without [`Session::close`], it is closed all the same.
 pub struct Session {
-    door: Door,
+    device: DeviceHandle,
     handle: SessionHandle,
     of: (String, String),
     closed: bool,
 }
 
-impl Door {
-    /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more, and `seat` is dropped.
-    pub async fn open(&self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Result<Session, SessionError> {
+impl DeviceHandle {
+    /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more, and `permit` is dropped.
+    pub async fn open(&self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Result<Session, SessionError> {
         let of = (vm.to_owned(), volume.to_owned());
         let (reply, answer) = oneshot::channel();
-        self.tell(SessionMessage::Open { vm: of.0.clone(), volume: of.1.clone(), seat, reply });
+        self.tell(SessionMessage::Open { vm: of.0.clone(), volume: of.1.clone(), permit, reply });
         match answer.await {
-            Ok(Some(handle)) => Ok(Session { door: self.clone(), handle, of, closed: false }),
+            Ok(Some(handle)) => Ok(Session { device: self.clone(), handle, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
         }
     }
@@ -154,7 +154,7 @@ impl Session {
     }
 
     fn change(&self, change: SessionChange) {
-        self.door.tell(SessionMessage::Change(self.handle, change));
+        self.device.tell(SessionMessage::Change(self.handle, change));
     }
 
     fn gone(&self) -> SessionError {

@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::counts::{Counts, Totals};
-use super::session::{Entry, Over, serve};
+use super::session::{Entry, SessionEnd, serve};
 use super::socket::hung_up;
-use crate::connection_limit::{Row, Seats};
+use crate::connection_limit::{ConnectionLimit, SocketQuota};
 use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::listener::{Bound, Endpoint, ListenError};
 use crate::socket_file::{FileId, SocketFile};
@@ -39,21 +39,29 @@ pub struct VhostListener {
 }
 
 impl VhostListener {
-    /// Accepts VMMs; must be called within a tokio runtime. `seats` bounds the connections of the host.
+    /// Accepts VMMs; must be called within a tokio runtime. `connection_limit` bounds the connections of the host.
     ///
     /// # Errors
     /// [`ListenError::Io`].
     ///
     /// # Panics
     /// If the endpoint is no Unix socket.
-    pub fn start(bound: Bound, entry: Option<Entry>, seats: &Arc<Seats>) -> Result<Self, ListenError> {
+    pub fn start(
+        bound: Bound,
+        entry: Option<Entry>,
+        connection_limit: &Arc<ConnectionLimit>,
+    ) -> Result<Self, ListenError> {
         let endpoint = bound.endpoint().clone();
         let (socket, file) = bound.into_unix()?;
         let (entry, offered) = watch::channel(entry);
         let counts = Arc::new(Counts::default());
-        let door =
-            DoorKeeper { endpoint: endpoint.to_string(), offered, seats: seats.row(), counts: Arc::clone(&counts) };
-        let task = tokio::spawn(door.accept(socket));
+        let device = Acceptor {
+            endpoint: endpoint.to_string(),
+            offered,
+            connection_limit: connection_limit.quota(),
+            counts: Arc::clone(&counts),
+        };
+        let task = tokio::spawn(device.accept(socket));
         Ok(VhostListener { endpoint, entry, counts, task, file })
     }
 
@@ -133,14 +141,14 @@ impl Serving {
 }
 
 /// Who lets VMMs in.
-struct DoorKeeper {
+struct Acceptor {
     endpoint: String,
     offered: watch::Receiver<Option<Entry>>,
-    seats: Row,
+    connection_limit: SocketQuota,
     counts: Arc<Counts>,
 }
 
-impl DoorKeeper {
+impl Acceptor {
     async fn accept(self, socket: UnixListener) {
         let mut serving: Option<Serving> = None;
         loop {
@@ -164,7 +172,7 @@ impl DoorKeeper {
         let Some(before) = serving else { return true };
         before.end_if_late(Instant::now(), &self.counts, &self.endpoint);
         if before.is_alive() {
-            self.turn_away("another VMM is served");
+            self.reject("another VMM is served");
             return false;
         }
         if !before.task.is_finished() {
@@ -172,28 +180,28 @@ impl DoorKeeper {
         }
         match timeout(DRAIN_MAX, &mut before.task).await {
             Ok(_) => *serving = None,
-            Err(_) => self.turn_away("what the one before it left at the device is not over"),
+            Err(_) => self.reject("what the one before it left at the device is not over"),
         }
         serving.is_none()
     }
 
     fn welcome(&self, stream: UnixStream) -> Option<Serving> {
         let Some(Entry { vm, volume, .. }) = self.offered.borrow().clone() else {
-            self.turn_away("the volume is not offered");
+            self.reject("the volume is not offered");
             return None;
         };
         if !is_for_clients(&stream) {
-            self.turn_away("too few descriptors are left; raise LimitNOFILE");
+            self.reject("too few descriptors are left; raise LimitNOFILE");
             return None;
         }
         if !is_memory_for_clients(0) {
-            self.turn_away("too little memory is left");
+            self.reject("too little memory is left");
             return None;
         }
-        let seat = match self.seats.take() {
-            Ok(seat) => seat,
+        let permit = match self.connection_limit.take() {
+            Ok(permit) => permit,
             Err(reason) => {
-                self.turn_away(&reason.to_string());
+                self.reject(&reason.to_string());
                 return None;
             }
         };
@@ -202,15 +210,15 @@ impl DoorKeeper {
         let (messages_before, queues_before) = (self.counts.messages(), self.counts.queues_started());
         let stream = Arc::new(stream);
         let weak = Arc::downgrade(&stream);
-        let session = serve(stream, self.offered.clone(), Box::new(seat), Arc::clone(&self.counts));
+        let session = serve(stream, self.offered.clone(), Box::new(permit), Arc::clone(&self.counts));
         let task = tokio::spawn(async move {
             tracing::info!(vm, volume, process, "VMM connected");
             match session.await {
-                Ok(Over::Left) => tracing::info!(vm, volume, "VMM disconnected"),
-                Ok(Over::Withdrawn) => {
+                Ok(SessionEnd::Left) => tracing::info!(vm, volume, "VMM disconnected"),
+                Ok(SessionEnd::Withdrawn) => {
                     tracing::info!(vm, volume, "VMM disconnected: its volume was removed or changed")
                 }
-                Ok(Over::GivenUp) => {
+                Ok(SessionEnd::GivenUp) => {
                     tracing::warn!(vm, volume, "VMM disconnected: the device thread closed the session")
                 }
                 Err(fault) => tracing::debug!(vm, volume, %fault, "VMM disconnected: protocol violation"),
@@ -220,7 +228,7 @@ impl DoorKeeper {
     }
 
     /// Some try again each second, which must not fill the log.
-    fn turn_away(&self, reason: &str) {
+    fn reject(&self, reason: &str) {
         if self.counts.turned_away() {
             let times = self.counts.totals().turned_away;
             tracing::warn!(endpoint = self.endpoint, times, "VMM rejected: {reason}");

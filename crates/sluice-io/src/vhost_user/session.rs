@@ -27,7 +27,7 @@ use super::memory::{MemoryError, Table};
 use super::ring::{Ring, RingError};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
-use crate::device::Door;
+use crate::device::DeviceHandle;
 use crate::limits::is_for_clients;
 use crate::nbd::export::Export;
 use crate::virtio::inflight::{Log, LogError};
@@ -50,14 +50,14 @@ pub struct Entry {
     /// Which one.
     pub volume: String,
     /// Where its device is.
-    pub door: Door,
+    pub device: DeviceHandle,
     /// Queues that are offered, 1 to 256.
     pub queues: u16,
 }
 
 /// Why a session is over, though nobody did anything wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum SessionEnd {
     /// The VMM disconnected.
     Left,
     /// The volume is not offered any more, or became a device of another kind.
@@ -159,19 +159,19 @@ impl Answer {
 pub async fn serve(
     stream: Arc<UnixStream>,
     entry: watch::Receiver<Option<Entry>>,
-    seat: Box<dyn Send>,
+    permit: Box<dyn Send>,
     counts: Arc<Counts>,
-) -> Result<Over, Fault> {
+) -> Result<SessionEnd, Fault> {
     let mut entry = entry;
-    let Some(offered) = entry.borrow_and_update().clone() else { return Ok(Over::Withdrawn) };
+    let Some(offered) = entry.borrow_and_update().clone() else { return Ok(SessionEnd::Withdrawn) };
     // The device thread drops the seat when the session ends there, for whatever reason.
-    let (sitting, mut stood_up) = oneshot::channel::<()>();
-    let place = offered.door.open(&offered.vm, &offered.volume, Box::new((seat, sitting))).await?;
+    let (permit_held, mut permit_released) = oneshot::channel::<()>();
+    let place = offered.device.open(&offered.vm, &offered.volume, Box::new((permit, permit_held))).await?;
     counts.session();
     let mut session = Session::new(stream, offered, place, counts)?;
-    let ended = match session.run(entry, &mut stood_up).await {
+    let ended = match session.run(entry, &mut permit_released).await {
         // Killed while an answer was on its way to it, which breaks nothing.
-        Err(Fault::Socket(error)) if error.is_departure() => Ok(Over::Left),
+        Err(Fault::Socket(error)) if error.is_departure() => Ok(SessionEnd::Left),
         ended => ended,
     };
     if let Err(fault) = &ended
@@ -183,11 +183,11 @@ pub async fn serve(
     // The VMM learns it before the drain, which may take long.
     let Session { socket, place, .. } = session;
     drop(socket);
-    if stood_up.is_terminated() {
+    if permit_released.is_terminated() {
         place.forget();
     } else {
         place.close().await;
-        let _ = stood_up.await;
+        let _ = permit_released.await;
     }
     ended
 }
@@ -240,8 +240,8 @@ impl Session {
     async fn run(
         &mut self,
         mut entry: watch::Receiver<Option<Entry>>,
-        stood_up: &mut oneshot::Receiver<()>,
-    ) -> Result<Over, Fault> {
+        permit_released: &mut oneshot::Receiver<()>,
+    ) -> Result<SessionEnd, Fault> {
         // SAFETY: the descriptor is open and the same as long as it is registered, which holds it.
         let bell = unsafe { AsyncFd::register(Arc::clone(&self.bell)) }.map_err(io::Error::from)?;
         loop {
@@ -251,22 +251,22 @@ impl Session {
                 changed = entry.changed() => {
                     let now = changed.ok().and_then(|()| entry.borrow_and_update().clone());
                     if !now.is_some_and(|now| self.follow(now)) {
-                        return Ok(Over::Withdrawn);
+                        return Ok(SessionEnd::Withdrawn);
                     }
                 }
-                _ = &mut *stood_up => return Ok(Over::GivenUp),
+                _ = &mut *permit_released => return Ok(SessionEnd::GivenUp),
                 _ = bell.readable() => return Err(Fault::Memory(self.missed())),
                 received = self.socket.receive() => match received? {
-                    None => return Ok(Over::Left),
+                    None => return Ok(SessionEnd::Left),
                     Some(message) => {
                         self.counts.message();
                         let stream = Arc::clone(self.socket.stream());
                         // A reply that the VMM does not take must not outlive the session.
                         let over = tokio::select! {
                             biased;
-                            _ = &mut *stood_up => Some(Over::GivenUp),
+                            _ = &mut *permit_released => Some(SessionEnd::GivenUp),
                             over = self.take(message) => over?,
-                            () = gone(&stream) => Some(Over::Left),
+                            () = gone(&stream) => Some(SessionEnd::Left),
                         };
                         if let Some(over) = over {
                             return Ok(over);
@@ -280,7 +280,7 @@ impl Session {
     }
 
     /// Does what a message says and answers it.
-    async fn take(&mut self, message: Message) -> Result<Option<Over>, Fault> {
+    async fn take(&mut self, message: Message) -> Result<Option<SessionEnd>, Fault> {
         let request = message.header.request;
         let (known, need_reply) = (message.request(), message.header.need_reply);
         let answer = self.handle(message).await;
@@ -288,7 +288,7 @@ impl Session {
         let reply = match answer {
             Ok(Answer::Reply(payload, descriptor)) => Some((payload, descriptor)),
             Ok(Answer::Done) => acknowledge.then(|| (0u64.to_ne_bytes().to_vec(), None)),
-            Err(Refusal::Device(SessionError::Gone(..))) => return Ok(Some(Over::GivenUp)),
+            Err(Refusal::Device(SessionError::Gone(..))) => return Ok(Some(SessionEnd::GivenUp)),
             Err(refusal) => Some((self.refuse(known, request, acknowledge, refusal)?, None)),
         };
         if let Some((payload, descriptor)) = reply {
@@ -331,7 +331,7 @@ impl Session {
         let same = now.vm == before.vm
             && now.volume == before.volume
             && now.queues == before.queues
-            && now.door.is(&before.door)
+            && now.device.is(&before.device)
             && blk::features(&now.export) == blk::features(&before.export);
         if !same {
             return false;

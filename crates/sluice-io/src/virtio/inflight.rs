@@ -76,7 +76,7 @@ pub enum LogError {
     Mapping(#[from] MappingError),
     /// It cannot be made.
     #[error("Cannot create an in-flight log")]
-    Io(#[from] io::Error),
+    IoRequest(#[from] io::Error),
 }
 
 /// The log of a device: a part for each queue.

@@ -54,7 +54,7 @@ pub(crate) struct VirtQueue {
     /// It is not read before what a dead client left at the device is over.
     pub(crate) parked: bool,
     /// It is looked at in every turn, and the guest need not kick.
-    pub(crate) hot: bool,
+    pub(crate) polled: bool,
     /// Something was returned in this turn.
     pub(crate) returned: bool,
     /// Operations of the ring that refer to it.
@@ -108,7 +108,7 @@ impl VirtQueue {
             closed: false,
             waits: false,
             parked: false,
-            hot: false,
+            polled: false,
             returned: false,
             operations: 0,
             outstanding: 0,
@@ -222,12 +222,12 @@ impl VirtQueue {
     }
 
     /// The guest need not kick.
-    pub(crate) fn quiet(&mut self) {
+    pub(crate) fn disable_notification(&mut self) {
         let _ = self.queue.disable_notification(&*self.memory);
     }
 
     /// The guest shall kick; `true`: there is something already.
-    pub(crate) fn attentive(&mut self) -> bool {
+    pub(crate) fn enable_notification(&mut self) -> bool {
         self.queue.enable_notification(&*self.memory).unwrap_or(false)
     }
 

@@ -47,7 +47,7 @@ fn as_json(devices: &[Snapshot]) -> Vec<Value> {
             "queued": device.queued,
             "in_flight": device.in_flight,
             "connections": device.connections,
-            "turns": device.turns,
+            "turns": device.iterations,
             "restarts": device.restarts,
             "stale_messages": device.stale_messages,
             "vms": device.vms.iter().map(vm).collect::<Vec<_>>(),

@@ -57,7 +57,7 @@ pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: 
     }
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
     let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
-    plane.seats.set_max(host.nbd.connections_max);
+    plane.connection_limit.set_max(host.nbd.connections_max);
     plane.missing = missing;
     plane.host = host;
     listeners.values_mut().for_each(Listener::keep);
@@ -262,8 +262,8 @@ fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     let entry = |(name, volume): &(VolumeName, &Volume)| {
         let export = plane.served.get(name)?.1.clone();
-        let door = plane.devices[&volume.device].device.door();
-        Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), door })
+        let device = plane.devices[&volume.device].device.handle();
+        Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), device })
     };
     for (here, listener) in &plane.listeners {
         if shared.contains(here) {
@@ -286,9 +286,9 @@ fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
         let (vm, volume) = name.clone();
         let export = plane.served[name].1.clone();
-        let door = plane.devices[&spec.device].device.door();
+        let device = plane.devices[&spec.device].device.handle();
         let listener = plane.guests.get(&name_of(&spec.export.endpoint));
-        let entry = session::Entry { export, vm, volume, door, queues };
+        let entry = session::Entry { export, vm, volume, device, queues };
         listener.expect("every endpoint of the file has a socket").replace(Some(entry));
     }
 }

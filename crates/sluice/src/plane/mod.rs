@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sluice_config::{Host, Vm};
-use sluice_io::connection_limit::Seats;
+use sluice_io::connection_limit::ConnectionLimit;
 use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
@@ -86,7 +86,7 @@ pub(crate) struct Plane {
     listeners: BTreeMap<String, Listener>,
     /// Sockets of guests, by their names.
     guests: BTreeMap<String, VhostListener>,
-    seats: Arc<Seats>,
+    connection_limit: Arc<ConnectionLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
 }
@@ -112,7 +112,7 @@ impl Plane {
             missing: BTreeSet::new(),
             listeners: BTreeMap::new(),
             guests: BTreeMap::new(),
-            seats: Arc::default(),
+            connection_limit: Arc::default(),
             down: Arc::default(),
         }
     }

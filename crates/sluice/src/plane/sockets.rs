@@ -36,7 +36,7 @@ pub(super) fn listen(
     for endpoint in new_listeners(plane, host, changed)? {
         let name = endpoint.to_string();
         let bound = found.take_socket(&name).expect("what is needed was found")?;
-        listeners.insert(name, Listener::start(bound, Catalogue::default(), &plane.seats)?);
+        listeners.insert(name, Listener::start(bound, Catalogue::default(), &plane.connection_limit)?);
     }
     Ok(listeners)
 }
@@ -52,7 +52,7 @@ pub(super) fn listen_to_guests(
     for endpoint in new_guests(plane, host, changed)? {
         let name = endpoint.to_string();
         let bound = found.take_socket(&name).expect("what is needed was found")?;
-        listeners.insert(name, VhostListener::start(bound, None, &plane.seats)?);
+        listeners.insert(name, VhostListener::start(bound, None, &plane.connection_limit)?);
     }
     Ok(listeners)
 }

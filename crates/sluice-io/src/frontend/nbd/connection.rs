@@ -44,7 +44,7 @@ pub(crate) struct Connection {
     pub(crate) volume: u32,
     pub(crate) negotiated: Negotiated,
     /// Its place among the host's connections.
-    _seat: Box<dyn Send>,
+    _permit: Box<dyn Send>,
     /// Received and not yet understood: `received[start..end]`.
     pub(crate) received: Vec<u8>,
     pub(crate) start: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     /// Requests between header and sent reply.
     pub(crate) outstanding: u32,
     /// Answered, to be sent.
-    pub(crate) answered: Vec<u32>,
+    pub(crate) replies: Vec<u32>,
     pub(crate) sending: Option<Box<Batch>>,
     /// A batch that was sent, kept for its memory.
     pub(crate) spare: Option<Box<Batch>>,
@@ -128,7 +128,7 @@ impl Connection {
             socket: arrived.socket,
             volume,
             negotiated: arrived.negotiated,
-            _seat: arrived.seat,
+            _permit: arrived.permit,
             received,
             start: 0,
             end: 0,
@@ -141,7 +141,7 @@ impl Connection {
             finishing: false,
             closed: false,
             outstanding: 0,
-            answered: Vec::new(),
+            replies: Vec::new(),
             sending: None,
             spare: None,
             listed: false,

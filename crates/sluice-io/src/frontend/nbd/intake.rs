@@ -8,12 +8,12 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::disk::{Io, Origin, VolumeStore};
+use crate::backend::disk::{IoRequest, RequestSource, VolumeStore};
 use crate::backend::retry::is_put_off;
-use crate::device::blocking::Question;
-use crate::device::event_loop::Loop;
-use crate::device::requests::Client;
 use crate::backend::tag::{Tag, tag};
+use crate::device::blocking::BlockingJob;
+use crate::device::event_loop::Loop;
+use crate::device::requests::ClientId;
 use crate::frontend::nbd::connection::{Expect, RECEIVE_LEN};
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
@@ -58,7 +58,7 @@ impl Loop {
                         break;
                     }
                     connection.data_are_there();
-                    self.answer(token);
+                    self.reply(token);
                 }
                 Expect::Payload { token, have } => {
                     if !self.take_payload(now, index, token, have) {
@@ -71,7 +71,7 @@ impl Loop {
                     }
                     let volume = connection.volume;
                     if budget == 0 || !self.has_room(volume) {
-                        return self.wait_for_room(volume, Client::Connection(index));
+                        return self.park_client(volume, ClientId::Connection(index));
                     }
                     budget -= 1;
                     self.take_header(now, index);
@@ -134,41 +134,41 @@ impl Loop {
     fn refuse(&mut self, index: u32, cookie: u64, refusal: Refusal) {
         let errno = refusal.errno.to_wire() as i32;
         let volume = self.connections[index].volume;
-        let io = Io::of(Origin::Nbd { connection: index, cookie }, volume);
-        let token = self.open_client_io(index, Io { errno, ..io });
+        let io = IoRequest::of(RequestSource::Nbd { connection: index, cookie }, volume);
+        let token = self.open_client_io(index, IoRequest { errno, ..io });
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].refused += 1;
         match refusal.payload_to_skip {
-            0 => self.answer(token),
+            0 => self.reply(token),
             // Clients take a reply to a request that they are still sending for a fault of the server.
             left => self.connections[index].expect = Expect::Skip { token, left },
         }
     }
 
-    fn open_client_io(&mut self, index: u32, io: Io) -> u32 {
+    fn open_client_io(&mut self, index: u32, io: IoRequest) -> u32 {
         self.connections[index].outstanding += 1;
         self.open_io(io)
     }
 
     fn take_operation(&mut self, now: Instant, index: u32, cookie: u64, operation: Operation) {
-        let io = Io::of(Origin::Nbd { connection: index, cookie }, self.connections[index].volume);
+        let io = IoRequest::of(RequestSource::Nbd { connection: index, cookie }, self.connections[index].volume);
         let io = match operation {
             Operation::Read { offset, len } => {
                 let kind = Some(Kind::Read);
-                Io { kind, offset, length: len, held: u64::from(len), ..io }
+                IoRequest { kind, offset, length: len, held: u64::from(len), ..io }
             }
             Operation::Write { offset, len, fua } => {
                 let kind = Some(Kind::Write);
-                Io { kind, offset, length: len, forced: fua, held: u64::from(len), ..io }
+                IoRequest { kind, offset, length: len, forced: fua, held: u64::from(len), ..io }
             }
-            Operation::Flush => Io { kind: Some(Kind::Flush), ..io },
+            Operation::Flush => IoRequest { kind: Some(Kind::Flush), ..io },
             Operation::Trim { offset, len, fua } => {
-                Io { kind: Some(Kind::Discard), offset, length: len, forced: fua, ..io }
+                IoRequest { kind: Some(Kind::Discard), offset, length: len, forced: fua, ..io }
             }
             Operation::WriteZeroes { offset, len, fua, no_hole, fast } => {
-                Io { kind: Some(Kind::WriteZeroes), offset, length: len, forced: fua, no_hole, fast, ..io }
+                IoRequest { kind: Some(Kind::WriteZeroes), offset, length: len, forced: fua, no_hole, fast, ..io }
             }
-            Operation::BlockStatus { offset, len, .. } => Io { offset, length: len, ..io },
+            Operation::BlockStatus { offset, len, .. } => IoRequest { offset, length: len, ..io },
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         };
         let (kind, length) = (io.kind, io.length as usize);
@@ -192,7 +192,7 @@ impl Loop {
         let io = &mut self.backend.ios[token];
         io.errno = libc::ENOMEM;
         match is_write {
-            false => self.answer(token),
+            false => self.reply(token),
             true => self.connections[index].expect = Expect::Skip { token, left: io.length },
         }
     }
@@ -203,15 +203,15 @@ impl Loop {
         match &self.backend.volumes[io.volume].store {
             VolumeStore::Null => {
                 io.status = Some(vec![Span { length: part.length, kind: Allocation::Hole }]);
-                self.answer(token);
+                self.reply(token);
             }
             VolumeStore::File { source, .. } => {
                 let source = std::sync::Arc::clone(source);
                 let spans_max = if req_one { 1 } else { usize::MAX };
-                let question = Question::Allocation { token, source, part, spans_max };
-                if self.backend.slow.send(question).is_err() {
+                let question = BlockingJob::Allocation { token, source, part, spans_max };
+                if self.backend.blocking.send(question).is_err() {
                     self.backend.ios[token].errno = libc::EIO;
-                    self.answer(token);
+                    self.reply(token);
                 }
             }
         }

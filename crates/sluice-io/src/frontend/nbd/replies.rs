@@ -6,10 +6,10 @@
 use io_uring::{opcode, types};
 use sluice_sched::Kind;
 
-use crate::backend::disk::{Io, Origin, ZEROES_LEN};
+use crate::backend::disk::{IoRequest, RequestSource, ZEROES_LEN};
 use crate::backend::retry::is_put_off;
-use crate::device::event_loop::Loop;
 use crate::backend::tag::{Tag, tag};
+use crate::device::event_loop::Loop;
 use crate::frontend::nbd::connection::Batch;
 use crate::limits::reserve;
 use crate::nbd::handshake::Negotiated;
@@ -29,40 +29,40 @@ pub(crate) enum Piece {
 
 impl Loop {
     /// A request is over: its reply goes out with this turn's message.
-    pub(crate) fn answer_client(&mut self, token: u32, index: u32) {
+    pub(crate) fn reply_to_client(&mut self, token: u32, index: u32) {
         let connection = &mut self.connections[index];
         if connection.closed {
-            return self.release(token);
+            return self.free_request(token);
         }
-        connection.answered.push(token);
+        connection.replies.push(token);
         if !connection.listed {
             connection.listed = true;
-            self.talkers.push(index);
+            self.tx_pending.push(index);
         }
     }
 
     /// Sends what was answered in this turn.
-    pub(crate) fn send_answers(&mut self) {
-        let mut talkers = std::mem::take(&mut self.talkers);
-        for index in talkers.drain(..) {
+    pub(crate) fn send_replies(&mut self) {
+        let mut tx_pending = std::mem::take(&mut self.tx_pending);
+        for index in tx_pending.drain(..) {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             connection.listed = false;
             if connection.closed {
-                let answered = std::mem::take(&mut connection.answered);
-                answered.into_iter().for_each(|token| self.release(token));
-            } else if connection.sending.is_none() && !connection.answered.is_empty() {
+                let replies = std::mem::take(&mut connection.replies);
+                replies.into_iter().for_each(|token| self.free_request(token));
+            } else if connection.sending.is_none() && !connection.replies.is_empty() {
                 self.send_batch(index);
             }
         }
-        self.talkers = talkers;
+        self.tx_pending = tx_pending;
     }
 
     fn send_batch(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
         let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
-        let answered = connection.answered.len().min(REPLIES_MAX);
-        for &token in &connection.answered[..answered] {
+        let replies = connection.replies.len().min(REPLIES_MAX);
+        for &token in &connection.replies[..replies] {
             if pieces.len() > PIECES_MAX {
                 break;
             }
@@ -79,7 +79,7 @@ impl Loop {
             }
             batch.tokens.push(token);
         }
-        connection.answered.drain(..batch.tokens.len());
+        connection.replies.drain(..batch.tokens.len());
         let headers = batch.headers.as_mut_ptr();
         batch.pieces.extend(pieces.drain(..).map(|piece| match piece {
             Piece::Header { start, len } => libc::iovec { iov_base: headers.wrapping_add(start).cast(), iov_len: len },
@@ -132,12 +132,12 @@ impl Loop {
     fn end_batch(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         let Some(mut batch) = connection.sending.take() else { return };
-        if !connection.answered.is_empty() && !connection.listed {
+        if !connection.replies.is_empty() && !connection.listed {
             connection.listed = true;
-            self.talkers.push(index);
+            self.tx_pending.push(index);
         }
         for token in batch.tokens.drain(..) {
-            self.release(token);
+            self.free_request(token);
         }
         batch.clear();
         self.connections[index].spare = Some(batch);
@@ -146,8 +146,8 @@ impl Loop {
 }
 
 /// Appends the header of a reply; returns how many bytes of data follow it.
-fn header(out: &mut Vec<u8>, io: &Io, negotiated: &Negotiated) -> usize {
-    let Origin::Nbd { cookie, .. } = io.origin else { unreachable!("it came from an NBD client") };
+fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
+    let RequestSource::Nbd { cookie, .. } = io.origin else { unreachable!("it came from an NBD client") };
     let structured = negotiated.structured_replies && matches!(io.kind, Some(Kind::Read) | None);
     if io.errno != 0 {
         let errno = Errno::from_os(io.errno);
@@ -179,7 +179,7 @@ fn extent(span: &Span) -> Extent {
     Extent { length: u32::try_from(span.length).unwrap_or(!0xfff), flags }
 }
 
-fn push_data(pieces: &mut Vec<Piece>, io: &Io, mut data: usize, zeroes: *mut u8) {
+fn push_data(pieces: &mut Vec<Piece>, io: &IoRequest, mut data: usize, zeroes: *mut u8) {
     if let Some(buffer) = &io.buffer {
         return pieces.push(Piece::Data { place: buffer.as_ptr(), len: data });
     }

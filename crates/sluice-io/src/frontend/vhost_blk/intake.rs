@@ -5,14 +5,14 @@ use std::sync::Arc;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::disk::{Io, Origin, VolumeStore};
+use crate::backend::disk::{IoRequest, RequestSource, VolumeStore};
 use crate::backend::retry::is_put_off;
-use crate::device::event_loop::{Ending, Loop};
-use crate::device::requests::Client;
 use crate::backend::tag::{Tag, tag};
+use crate::device::event_loop::{Ending, Loop};
+use crate::device::requests::ClientId;
 use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
-use crate::virtio::{GuestData, VirtQueue};
 use crate::virtio::chain::{Chain, Piece};
+use crate::virtio::{GuestData, VirtQueue};
 
 impl Loop {
     /// The guest has kicked.
@@ -36,18 +36,18 @@ impl Loop {
     /// Looks at a queue in every turn from now on.
     pub(crate) fn heat(&mut self, index: u32) {
         let queue = &mut self.queues[index];
-        if !queue.hot {
-            queue.hot = true;
-            queue.quiet();
-            self.hot.push(index);
+        if !queue.polled {
+            queue.polled = true;
+            queue.disable_notification();
+            self.polled.push(index);
         }
     }
 
     /// Takes what guests have put into the queues that are being looked at; whether there was anything.
-    pub(crate) fn look_at_hot_queues(&mut self, now: Instant) -> bool {
+    pub(crate) fn poll_queues(&mut self, now: Instant) -> bool {
         let mut found = false;
-        for place in 0..self.hot.len() {
-            let index = self.hot[place];
+        for place in 0..self.polled.len() {
+            let index = self.polled[place];
             found |=
                 self.queues.get_mut(index).is_some_and(VirtQueue::is_ready) && self.take_chains(now, index, u32::MAX);
         }
@@ -55,28 +55,28 @@ impl Loop {
     }
 
     /// Asks the guests of all queues to kick; `false`: something has come meanwhile.
-    pub(crate) fn let_hot_queues_rest(&mut self, now: Instant) -> bool {
-        let mut hot = std::mem::take(&mut self.hot);
+    pub(crate) fn rearm_idle_queues(&mut self, now: Instant) -> bool {
+        let mut polled = std::mem::take(&mut self.polled);
         let mut all_rest = true;
-        hot.retain(|&index| {
+        polled.retain(|&index| {
             let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.takes()) else {
                 if let Some(queue) = self.queues.get_mut(index) {
-                    queue.hot = false;
+                    queue.polled = false;
                 }
                 return false;
             };
-            if queue.attentive() {
-                queue.quiet();
+            if queue.enable_notification() {
+                queue.disable_notification();
                 all_rest = false;
                 return true;
             }
-            queue.hot = false;
+            queue.polled = false;
             self.listen_to(index);
             false
         });
-        self.hot.append(&mut hot);
+        self.polled.append(&mut polled);
         if !all_rest {
-            self.look_at_hot_queues(now);
+            self.poll_queues(now);
         }
         all_rest
     }
@@ -125,7 +125,7 @@ impl Loop {
             found = true;
             let volume = self.sessions[self.queues[index].session].volume;
             if budget == 0 || !self.has_room(volume) {
-                self.wait_for_room(volume, Client::Queue(index));
+                self.park_client(volume, ClientId::Queue(index));
                 break;
             }
             budget -= 1;
@@ -156,17 +156,17 @@ impl Loop {
             Err(reason) => return self.break_queue(index, &reason.to_string()),
         };
         queue.outstanding += 1;
-        let io = Io::of(Origin::Virtio { queue: index, head, place, status }, volume);
+        let io = IoRequest::of(RequestSource::Virtio { queue: index, head, place, status }, volume);
         match asked {
             Ok(Asked::Device { kind, offset, length, no_hole }) => {
                 let held = if matches!(kind, Kind::Read | Kind::Write) { u64::from(length) } else { 0 };
                 let forced = kind != Kind::Read && !self.sessions[queue.session].write_back && kind != Kind::Flush;
-                let io = Io { kind: Some(kind), offset, length, no_hole, forced, held, ..io };
+                let io = IoRequest { kind: Some(kind), offset, length, no_hole, forced, held, ..io };
                 let token = self.open_io(io);
                 self.attach_data(token, kind, chain, memory);
                 match self.backend.ios[token].errno {
                     0 => self.arrive(now, token),
-                    _ => self.answer(token),
+                    _ => self.reply(token),
                 }
             }
             Ok(Asked::Id) => {
@@ -176,14 +176,14 @@ impl Loop {
                 id[..len].copy_from_slice(&name[..len]);
                 let (guest, errno) = with_errno(GuestData::new(&chain.writable, memory));
                 guest.fill(&id);
-                let token = self.open_io(Io { length: ID_LEN as u32, guest: Some(guest), errno, ..io });
-                self.answer(token);
+                let token = self.open_io(IoRequest { length: ID_LEN as u32, guest: Some(guest), errno, ..io });
+                self.reply(token);
             }
             Err(status) => {
                 let errno = if status == Status::Unsupported { libc::EOPNOTSUPP } else { libc::EIO };
-                let token = self.open_io(Io { errno, ..io });
+                let token = self.open_io(IoRequest { errno, ..io });
                 self.vms[self.backend.volumes[volume].vm].refused += 1;
-                self.answer(token);
+                self.reply(token);
             }
         }
     }
@@ -222,7 +222,7 @@ impl Loop {
     pub(crate) fn break_queue(&mut self, index: u32, reason: &str) {
         self.queues[index].broken = true;
         self.count_fault(index, reason);
-        self.tell_error(index);
+        self.signal_error(index);
     }
 
     fn count_fault(&mut self, index: u32, reason: &str) {

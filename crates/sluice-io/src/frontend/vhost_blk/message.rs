@@ -28,7 +28,7 @@ impl SessionHandle {
 
 /// A message; its sender waits for the reply. A reply that is dropped says that the session has ended.
 pub(crate) enum SessionMessage {
-    Open { vm: String, volume: String, seat: Box<dyn Send>, reply: Sender<Option<SessionHandle>> },
+    Open { vm: String, volume: String, permit: Box<dyn Send>, reply: Sender<Option<SessionHandle>> },
     Change(SessionHandle, SessionChange),
 }
 

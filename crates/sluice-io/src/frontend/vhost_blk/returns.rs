@@ -5,9 +5,9 @@ use std::os::fd::AsRawFd;
 use io_uring::{opcode, types};
 use sluice_sched::Kind;
 
-use crate::backend::disk::Origin;
-use crate::device::event_loop::Loop;
+use crate::backend::disk::RequestSource;
 use crate::backend::tag::{Tag, tag};
+use crate::device::event_loop::Loop;
 use crate::frontend::vhost_blk::request::Status;
 
 /// What is written to an eventfd: one more.
@@ -15,12 +15,12 @@ static ONE: u64 = 1;
 
 impl Loop {
     /// A request of a guest is over.
-    pub(crate) fn answer_guest(&mut self, token: u32, index: u32) {
+    pub(crate) fn reply_to_guest(&mut self, token: u32, index: u32) {
         let io = &mut self.backend.ios[token];
-        let Origin::Virtio { head, status, .. } = io.origin else { unreachable!("the caller looked") };
+        let RequestSource::Virtio { head, status, .. } = io.origin else { unreachable!("the caller looked") };
         let queue = &mut self.queues[index];
         if queue.closed {
-            return self.release(token);
+            return self.free_request(token);
         }
         let mut written = 1;
         if io.errno == 0
@@ -42,17 +42,17 @@ impl Loop {
         // SAFETY: the byte lies in guest memory, which the request keeps mapped; one that is refused ends where it was taken.
         unsafe { status.write_volatile(code as u8) };
         let returned = queue.give_back(head, written);
-        self.callers.push(index);
+        self.irq_pending.push(index);
         if returned.is_err() {
             self.break_queue(index, "its used ring cannot be written");
         }
-        self.release(token);
+        self.free_request(token);
     }
 
     /// Interrupts the guests to whom something was returned in this turn, as far as they want it.
-    pub(crate) fn call_guests(&mut self) {
-        let mut callers = std::mem::take(&mut self.callers);
-        for index in callers.drain(..) {
+    pub(crate) fn signal_guests(&mut self) {
+        let mut irq_pending = std::mem::take(&mut self.irq_pending);
+        for index in irq_pending.drain(..) {
             let Some(queue) = self.queues.get_mut(index) else { continue };
             if (queue.returned || queue.call_anyway) && !queue.closed {
                 queue.returned = false;
@@ -63,7 +63,7 @@ impl Loop {
                 }
             }
         }
-        self.callers = callers;
+        self.irq_pending = irq_pending;
     }
 
     fn call(&mut self, index: u32) {
@@ -85,11 +85,11 @@ impl Loop {
             queue.call_again = false;
             self.call(index);
         }
-        self.operation_of_queue_over(index);
+        self.queue_operation_completed(index);
     }
 
     /// Tells the VMM that its guest has done something wrong.
-    pub(crate) fn tell_error(&mut self, index: u32) {
+    pub(crate) fn signal_error(&mut self, index: u32) {
         let queue = &mut self.queues[index];
         let Some(error) = &queue.error else { return };
         let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
@@ -99,7 +99,7 @@ impl Loop {
     }
 
     /// An operation for a queue has ended.
-    pub(crate) fn operation_of_queue_over(&mut self, index: u32) {
+    pub(crate) fn queue_operation_completed(&mut self, index: u32) {
         let queue = &mut self.queues[index];
         queue.operations -= 1;
         if queue.is_over() {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sluice_sched::Instant;
 use sluice_sched::scheduler::Scope;
 
-use crate::backend::disk::Origin;
+use crate::backend::disk::RequestSource;
 use crate::device::event_loop::Loop;
 
 impl Loop {
@@ -27,18 +27,20 @@ impl Loop {
         let mut own: BTreeMap<u16, u32> = cancelled
             .iter()
             .filter_map(|over| match self.backend.ios[over.token].origin {
-                Origin::Virtio { queue, place: Some(place), .. } if queue == index => Some((place, over.token)),
+                RequestSource::Virtio { queue, place: Some(place), .. } if queue == index => Some((place, over.token)),
                 _ => None,
             })
             .collect();
         let mut back = BTreeSet::new();
         while let Some(token) = own.remove(&self.queues[index].last_taken()) {
-            let Origin::Virtio { head, .. } = self.backend.ios[token].origin else { unreachable!("it was looked at") };
+            let RequestSource::Virtio { head, .. } = self.backend.ios[token].origin else {
+                unreachable!("it was looked at")
+            };
             self.queues[index].put_back(head);
             back.insert(token);
         }
         cancelled.retain(|over| !back.contains(&over.token));
-        back.into_iter().for_each(|token| self.release(token));
-        cancelled.into_iter().for_each(|over| self.finish(now, over));
+        back.into_iter().for_each(|token| self.free_request(token));
+        cancelled.into_iter().for_each(|over| self.on_gate_completion(now, over));
     }
 }

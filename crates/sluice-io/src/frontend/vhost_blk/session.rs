@@ -7,14 +7,14 @@ use io_uring::opcode;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
-use crate::backend::disk::Origin;
-use crate::device::event_loop::{Ending, Loop};
-use crate::device::requests::Client;
+use crate::backend::disk::RequestSource;
 use crate::backend::tag::{Tag, tag};
+use crate::device::event_loop::{Ending, Loop};
+use crate::device::requests::ClientId;
 use crate::frontend::vhost_blk::{SessionChange, SessionHandle, SessionMessage};
-use crate::virtio::VirtQueue;
 use crate::vhost_user::device_session::{Driver, QueueSpec};
 use crate::vhost_user::memory::Memory;
+use crate::virtio::VirtQueue;
 
 /// A VMM that is connected for a volume.
 pub(crate) struct SessionState {
@@ -22,7 +22,7 @@ pub(crate) struct SessionState {
     generation: u64,
     pub(crate) volume: u32,
     /// Its place among the host's connections; its end tells the control plane.
-    _seat: Box<dyn Send>,
+    _permit: Box<dyn Send>,
     queues: Vec<u32>,
     pub(crate) write_back: bool,
     /// It has gone, or must go.
@@ -33,8 +33,8 @@ pub(crate) struct SessionState {
 impl Loop {
     pub(crate) fn session_message(&mut self, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, seat, reply } => {
-                let _ = reply.send(self.open_session(&vm, &volume, seat));
+            SessionMessage::Open { vm, volume, permit, reply } => {
+                let _ = reply.send(self.open_session(&vm, &volume, permit));
             }
             SessionMessage::Change(handle, change) => match self.find_session(handle) {
                 Some(session) => self.change_session(now, session, change),
@@ -87,7 +87,7 @@ impl Loop {
         }
     }
 
-    fn open_session(&mut self, vm: &str, volume: &str, seat: Box<dyn Send>) -> Option<SessionHandle> {
+    fn open_session(&mut self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Option<SessionHandle> {
         let (vm, _) = self.find_vm(vm).ok()?;
         let volume = self.find_volume(vm, volume).ok()?;
         if self.ending != Ending::No {
@@ -96,7 +96,7 @@ impl Loop {
         let state = SessionState {
             generation: 0,
             volume,
-            _seat: seat,
+            _permit: permit,
             queues: Vec::new(),
             write_back: true,
             closing: false,
@@ -126,10 +126,10 @@ impl Loop {
         state.write_back = driver.write_back;
         let mut queue = VirtQueue::new(session, spec, memory)?;
         let recovered = queue.recovered();
-        queue.parked = self.backend.volumes[state.volume].orphans > 0;
+        queue.parked = self.backend.volumes[state.volume].abandoned_in_flight > 0;
         let index = self.queues.insert(queue);
         state.queues.push(index);
-        self.callers.push(index);
+        self.irq_pending.push(index);
         self.take_from(now, index);
         Some(recovered)
     }
@@ -154,7 +154,7 @@ impl Loop {
     fn leave_line(&mut self, index: u32) {
         let volume = self.sessions[self.queues[index].session].volume;
         let vm = self.backend.volumes[volume].vm;
-        self.vms[vm].waiting.retain(|waiting| *waiting != Client::Queue(index));
+        self.vms[vm].waiting.retain(|waiting| *waiting != ClientId::Queue(index));
         self.queues[index].waits = false;
     }
 
@@ -166,7 +166,7 @@ impl Loop {
         }
         // What was returned while there was nobody to call: that the guest wanted to be told is forgotten by now.
         self.queues[index].call_anyway = true;
-        self.callers.push(index);
+        self.irq_pending.push(index);
     }
 
     /// The first queue whose rings do not lie in the new table; it is broken.
@@ -194,13 +194,15 @@ impl Loop {
                 self.stop_listening(index);
                 self.leave_line(index);
                 if self.queues[index].outstanding > 0 {
-                    self.abandon_requests(|origin| matches!(origin, Origin::Virtio { queue, .. } if *queue == index));
+                    self.abandon_requests(
+                        |origin| matches!(origin, RequestSource::Virtio { queue, .. } if *queue == index),
+                    );
                 }
                 if self.queues[index].is_over() {
                     self.ended_queues.push(index);
                 }
             }
-            self.left.push(volume);
+            self.volumes_to_cancel.push(volume);
         }
         if queues.is_empty() {
             self.end_session(session);
@@ -233,7 +235,7 @@ impl Loop {
                 continue;
             }
             let queue = self.queues.remove(index);
-            self.hot.retain(|hot| *hot != index);
+            self.polled.retain(|polled| *polled != index);
             self.sessions[queue.session].queues.retain(|known| *known != index);
             let (session, next) = (queue.session, queue.next_available());
             if let Some(reply) = queue.stopping {

@@ -114,7 +114,7 @@ fn on_file() -> (tempfile::NamedTempFile, Bench) {
 
 impl Bench {
     fn open(&self) -> Session {
-        self.runtime.block_on(self.device.door().open("vm", "disk", Box::new(()))).unwrap()
+        self.runtime.block_on(self.device.handle().open("vm", "disk", Box::new(()))).unwrap()
     }
 
     fn add_volume(&self, name: &str) {
@@ -575,7 +575,7 @@ fn a_volume_that_its_limit_holds_back_leaves_room_for_others_of_its_vm() {
         std::thread::yield_now();
     }
     assert_eq!(bench.outstanding(), 2, "half of the window, of four that wait");
-    let other = bench.runtime.block_on(bench.device.door().open("vm", "other", Box::new(()))).unwrap();
+    let other = bench.runtime.block_on(bench.device.handle().open("vm", "other", Box::new(()))).unwrap();
     bench.memory = memory();
     let mut neighbour = bench.start(&other);
     (0..100).for_each(|_| assert_eq!(neighbour.ask(1, 0, 8, 4096), (0, 4097)));
@@ -662,7 +662,7 @@ fn a_guest_that_never_stops_asking_leaves_the_others_their_turns() {
         while before.0 < 20_000 {
             guest.kick();
             let snapshot = bench.device.snapshot().unwrap();
-            let now = (snapshot.vms[0].refused, snapshot.turns);
+            let now = (snapshot.vms[0].refused, snapshot.iterations);
             let (refused, turns) = (now.0 - before.0, now.1 - before.1 + 1);
             assert!(refused <= turns * 2 * u64::from(ENTRIES), "{refused} requests in {turns} turns");
             before = now;
@@ -687,13 +687,13 @@ fn an_idle_device_sleeps() {
     let mut guest = bench.start(&session);
     (0..200).for_each(|_| assert_eq!(guest.ask(1, 0, 8, 4096).0, 0));
     // To look at it wakes it. That nothing else does can only be seen by watching for a while.
-    let turns = || bench.device.snapshot().unwrap().turns;
-    let (mut before, mut quiet) = (turns(), 0);
-    while quiet < 20 {
+    let iterations = || bench.device.snapshot().unwrap().iterations;
+    let (mut before, mut disable_notification) = (iterations(), 0);
+    while disable_notification < 20 {
         // polls: the turns of a thread that should take none; only time can show it.
         std::thread::sleep(Duration::from_millis(2));
-        let now = turns();
-        quiet = if now - before <= 2 { quiet + 1 } else { 0 };
+        let now = iterations();
+        disable_notification = if now - before <= 2 { disable_notification + 1 } else { 0 };
         before = now;
     }
 }

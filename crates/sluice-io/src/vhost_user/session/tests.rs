@@ -23,7 +23,7 @@ use vm_memory::ByteValued;
 
 use super::*;
 use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::connection_limit::Seats;
+use crate::connection_limit::ConnectionLimit;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
 use crate::listener::{Bound, Endpoint};
 use crate::nbd::export::sample;
@@ -42,7 +42,7 @@ const SIZE: u64 = 8 << 20;
 struct Bench {
     listener: Arc<VhostListener>,
     device: Device,
-    seats: Arc<Seats>,
+    connection_limit: Arc<ConnectionLimit>,
     entry: Entry,
     folder: TempDir,
     stop: Option<oneshot::Sender<()>>,
@@ -56,10 +56,10 @@ impl Bench {
 
     fn on(delay: Option<DelaySpec>) -> Bench {
         let (device, entry, folder) = device(delay);
-        let seats = Arc::new(Seats::default());
-        seats.set_max(8);
-        let (listener, stop, control) = listen(folder.path().join("vm.sock"), &entry, &seats);
-        Bench { listener, device, seats, entry, folder, stop: Some(stop), control: Some(control) }
+        let connection_limit = Arc::new(ConnectionLimit::default());
+        connection_limit.set_max(8);
+        let (listener, stop, control) = listen(folder.path().join("vm.sock"), &entry, &connection_limit);
+        Bench { listener, device, connection_limit, entry, folder, stop: Some(stop), control: Some(control) }
     }
 
     fn path(&self) -> PathBuf {
@@ -117,7 +117,7 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export.clone() });
     let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
-    let entry = Entry { export, vm: "vm".to_owned(), volume: "disk".to_owned(), door: device.door(), queues: 4 };
+    let entry = Entry { export, vm: "vm".to_owned(), volume: "disk".to_owned(), device: device.handle(), queues: 4 };
     (device, entry, folder)
 }
 
@@ -125,17 +125,18 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
 fn listen(
     path: PathBuf,
     entry: &Entry,
-    seats: &Arc<Seats>,
+    connection_limit: &Arc<ConnectionLimit>,
 ) -> (Arc<VhostListener>, oneshot::Sender<()>, JoinHandle<()>) {
     let endpoint = Endpoint::Unix { path, owner: None, group: None, mode: 0o600 };
-    let (entry, seats) = (entry.clone(), Arc::clone(seats));
+    let (entry, connection_limit) = (entry.clone(), Arc::clone(connection_limit));
     let (stop, stopped) = oneshot::channel();
     let (started, starting) = mpsc::channel();
     let control = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
-            let listener =
-                Arc::new(VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &seats).unwrap());
+            let listener = Arc::new(
+                VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connection_limit).unwrap(),
+            );
             started.send(Arc::clone(&listener)).unwrap();
             let _ = stopped.await;
         });
@@ -179,9 +180,9 @@ fn about_to_start(bench: &Bench) -> (Vmm, Memory, [u64; 3]) {
     vmm.set_features(ALL_FEATURES & vmm.features().unwrap()).unwrap();
     vmm.set_memory_table(&memory).unwrap();
     vmm.set_ring_size(0, 64).unwrap();
-    let places = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
-    vmm.set_ring_addresses(0, places).unwrap();
-    (vmm, memory, places)
+    let addresses = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
+    vmm.set_ring_addresses(0, addresses).unwrap();
+    (vmm, memory, addresses)
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn too_many_refusals_end_it() {
 #[test]
 fn rings_that_cannot_be_are_refused() {
     let bench = Bench::new();
-    let (vmm, memory, places) = about_to_start(&bench);
+    let (vmm, memory, addresses) = about_to_start(&bench);
     for size in [0, 3, 100, 2048, 65536, u32::MAX] {
         assert!(is_refused(vmm.set_ring_size(0, size)), "{size} entries");
     }
@@ -292,22 +293,22 @@ fn rings_that_cannot_be_are_refused() {
     assert!(is_refused(vmm.tell(FrontendReq::SET_VRING_BASE, state.as_slice(), &[])));
     let state = VhostUserVringState::new(0, 2);
     assert!(is_refused(vmm.tell(FrontendReq::SET_VRING_ENABLE, state.as_slice(), &[])));
-    assert!(is_refused(vmm.set_ring_addresses(0, [places[0] + 8, places[1], places[2]])), "not aligned");
+    assert!(is_refused(vmm.set_ring_addresses(0, [addresses[0] + 8, addresses[1], addresses[2]])), "not aligned");
     assert!(is_refused(vmm.set_ring_kick(0, None)), "polling");
     vmm.enable_ring(0, true).unwrap();
     let wrong = [
-        [u64::MAX - 15, places[1], places[2]],
-        [places[0], u64::MAX - 1, places[2]],
-        [places[0], places[1], u64::MAX - 3],
-        [memory.user(0) - 16, places[1], places[2]],
-        [places[0], places[1], memory.user(16 * PAGE - 8)],
+        [u64::MAX - 15, addresses[1], addresses[2]],
+        [addresses[0], u64::MAX - 1, addresses[2]],
+        [addresses[0], addresses[1], u64::MAX - 3],
+        [memory.user(0) - 16, addresses[1], addresses[2]],
+        [addresses[0], addresses[1], memory.user(16 * PAGE - 8)],
         [0; 3],
     ];
-    for places in wrong {
-        vmm.set_ring_addresses(0, places).unwrap();
-        assert!(is_refused(vmm.set_ring_kick(0, Some(ring_fd().as_fd()))), "{places:x?}");
+    for addresses in wrong {
+        vmm.set_ring_addresses(0, addresses).unwrap();
+        assert!(is_refused(vmm.set_ring_kick(0, Some(ring_fd().as_fd()))), "{addresses:x?}");
     }
-    vmm.set_ring_addresses(0, places).unwrap();
+    vmm.set_ring_addresses(0, addresses).unwrap();
     vmm.set_ring_kick(0, Some(ring_fd().as_fd())).unwrap();
     assert_eq!(vmm.ring_base(0).unwrap(), 0);
 }
@@ -361,9 +362,9 @@ fn a_ring_may_be_enabled_before_the_features_and_starts_when_all_is_there() {
     assert!(is_refused(vmm.set_ring_size(0, 64)), "it runs");
     assert!(is_refused(vmm.set_ring_base(0, 0)));
     assert!(is_refused(vmm.set_features(1 << 30)), "others than it runs with");
-    let places = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
-    assert!(!is_refused(vmm.set_ring_addresses(0, places)), "the same again");
-    assert!(is_refused(vmm.set_ring_addresses(0, [places[0], places[1], places[2] + 4096])));
+    let addresses = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
+    assert!(!is_refused(vmm.set_ring_addresses(0, addresses)), "the same again");
+    assert!(is_refused(vmm.set_ring_addresses(0, [addresses[0], addresses[1], addresses[2] + 4096])));
     assert_eq!(vmm.ring_base(0).unwrap(), 7);
     assert!(!is_refused(vmm.set_ring_size(0, 64)), "it is stopped");
 }
@@ -507,7 +508,7 @@ fn a_volume_that_its_device_lets_go_ends_the_session() {
 #[test]
 fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     let bench = Bench::new();
-    bench.seats.set_max(1);
+    bench.connection_limit.set_max(1);
     let first = bench.vmm();
     let second = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&second));
@@ -517,7 +518,7 @@ fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     write_and_read(&mut third);
     third.disconnect();
     bench.still_serves();
-    bench.seats.set_max(0);
+    bench.connection_limit.set_max(0);
     let nowhere = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&nowhere));
     assert_eq!(bench.totals().turned_away, 2);
@@ -609,7 +610,7 @@ fn an_in_flight_log_outlives_its_daemon() {
     part.taken(head);
     drop(part);
     let second = bench.folder.path().join("second.sock");
-    let (_listener, stop, control) = listen(second.clone(), &bench.entry, &bench.seats);
+    let (_listener, stop, control) = listen(second.clone(), &bench.entry, &bench.connection_limit);
     client.reconnect(&second).unwrap();
     let answers = client.wait(0, 1).unwrap();
     assert_eq!((answers.len(), answers[0].slot, answers[0].status), (1, 5, 0), "done again, and answered once");
@@ -689,10 +690,10 @@ fn say_what_it_can(path: PathBuf) -> Vmm {
 async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     let (_device, entry, folder) = device(None);
     let path = folder.path().join("vm.sock");
-    let seats = Arc::new(Seats::default());
-    seats.set_max(8);
+    let connection_limit = Arc::new(ConnectionLimit::default());
+    connection_limit.set_max(8);
     let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
-    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &seats).unwrap();
+    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connection_limit).unwrap();
     let knock = |path: &PathBuf| {
         let path = path.clone();
         beside(move || Client::connect(&path, &options()))

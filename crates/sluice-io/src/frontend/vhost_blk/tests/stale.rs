@@ -8,7 +8,7 @@ const TIMES: u64 = 1000;
 
 impl Bench {
     fn session_of(&self, volume: &str) -> Session {
-        self.runtime.block_on(self.device.door().open("vm", volume, Box::new(()))).unwrap()
+        self.runtime.block_on(self.device.handle().open("vm", volume, Box::new(()))).unwrap()
     }
 
     fn remove_volume(&self, name: &str) {
