@@ -22,7 +22,7 @@ use crate::backend::sync::{FileIndex, Files};
 use crate::backend::tag::{Tag, tag};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::Outstanding;
-use crate::device::slab::Table;
+use crate::device::slab::{ConnectionId, Id, IoId, QueueId, SessionId, Slab, VmId, VolumeKey};
 use crate::device::spec::{Store, VolumeSpec};
 use crate::nbd::export::Export;
 use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
@@ -37,16 +37,16 @@ const REMAP_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestSource {
     /// An NBD client, by its connection; the cookie is the client's.
-    Nbd { connection: u32, cookie: u64 },
+    Nbd { connection: ConnectionId, cookie: u64 },
     /// A guest, by its virtqueue, with the head of the chain, its place in the available ring if it was taken from there,
     /// and where its status goes.
-    Virtio { queue: u32, head: u16, place: Option<u16>, status: *mut u8 },
+    Virtio { queue: QueueId, head: u16, place: Option<u16>, status: *mut u8 },
 }
 
 /// One request of a client.
 pub(crate) struct IoRequest {
     pub(crate) origin: RequestSource,
-    pub(crate) volume: u32,
+    pub(crate) volume: VolumeKey,
     pub(crate) kind: Option<Kind>,
     /// From the start of the volume.
     pub(crate) offset: u64,
@@ -76,7 +76,7 @@ pub(crate) struct IoRequest {
 /// What a slot of the gate does, or a part of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotOp {
-    pub(crate) token: u32,
+    pub(crate) token: IoId,
     /// As what the gate let it through: zeroes that have to be written are a write.
     pub(crate) kind: Kind,
     /// From the start of its request.
@@ -106,16 +106,16 @@ pub(crate) enum Stage {
 /// A volume as the loop knows it.
 pub(crate) struct Volume {
     pub(crate) name: String,
-    pub(crate) vm: u32,
+    pub(crate) vm: VmId,
     /// What log lines name.
     pub(crate) vm_name: String,
     pub(crate) id: VolumeId,
     pub(crate) policy: Policy,
     pub(crate) export: Export,
     pub(crate) store: VolumeStore,
-    pub(crate) connections: Vec<u32>,
+    pub(crate) connections: Vec<ConnectionId>,
     /// VMMs that have it.
-    pub(crate) sessions: Vec<u32>,
+    pub(crate) sessions: Vec<SessionId>,
     /// What it holds of its VM's window.
     pub(crate) outstanding: Outstanding,
     /// Submissions at the device.
@@ -163,8 +163,8 @@ impl Volume {
     }
 
     /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
-    pub(crate) fn address(&self, number: u32, offset: u64) -> u64 {
-        let apart = u64::from(number) << 44;
+    pub(crate) fn address(&self, number: VolumeKey, offset: u64) -> u64 {
+        let apart = u64::from(number.index()) << 44;
         match &self.store {
             VolumeStore::Null => apart + offset,
             VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),
@@ -204,8 +204,8 @@ impl Volume {
 /// The device's side of the loop: what stands behind the gate.
 pub(crate) struct Backend {
     pub(crate) ring: Ring,
-    pub(crate) ios: Table<IoRequest>,
-    pub(crate) volumes: Table<Volume>,
+    pub(crate) ios: Slab<IoId, IoRequest>,
+    pub(crate) volumes: Slab<VolumeKey, Volume>,
     pub(crate) files: Files,
     pub(crate) pool: Pool,
     pub(crate) delay: Option<Delay>,
@@ -232,8 +232,8 @@ impl Backend {
         let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
         Backend {
             ring,
-            ios: Table::default(),
-            volumes: Table::default(),
+            ios: Slab::default(),
+            volumes: Slab::default(),
             files: Files::default(),
             pool,
             delay,
@@ -252,7 +252,7 @@ impl Backend {
 
     /// A volume has another source from now on. The old one stays open until nothing can name its descriptor any more: the
     /// number would be the next file's, and an operation that the kernel has not looked at yet would go there.
-    pub(crate) fn outlive(&mut self, volume: u32, source: Arc<Source>) {
+    pub(crate) fn outlive(&mut self, volume: VolumeKey, source: Arc<Source>) {
         let of_volume = |work: &SlotOp| self.ios[work.token].volume == volume;
         let slot_ops = self.slot_ops.iter().enumerate();
         let places = slot_ops.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
@@ -510,8 +510,8 @@ impl Backend {
         ends: Instant,
         part_of: Option<PartOf>,
     ) {
-        let Part { token, length, .. } = part;
-        let io = &self.ios[token];
+        let token = self.ios.id_at(part.token);
+        let (io, length) = (&self.ios[token], part.length);
         let (abandoned, volume) = (io.abandoned, io.volume);
         let skip = io.done + part.skip;
         let first = self.first_stage(io, kind);
@@ -538,7 +538,7 @@ impl Backend {
 impl Device for Backend {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
-        let wanted = !self.ios[token].abandoned;
+        let wanted = !self.ios[self.ios.id_at(token)].abandoned;
         let ends = self.delayed_until(now, wanted, &request);
         let part = Part { token, skip, length: request.length };
         self.begin(now, place_of(slot), (request.kind, part), ends, None);

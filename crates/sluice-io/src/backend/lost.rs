@@ -4,13 +4,14 @@
 use crate::backend::disk::{Backend, Volume, VolumeStore};
 use crate::backend::sync::FileIndex;
 use crate::device::event_loop::Loop;
+use crate::device::slab::{VmId, VolumeKey};
 use crate::device::spec::EditError;
 use crate::source::Loss;
 
 impl Backend {
     /// Fails writes and flushes of every volume on `file` from now on. `volume` is the one whose request failed; the log
     /// names it.
-    pub(crate) fn lose_file(&mut self, file: FileIndex, volume: u32, what: &str) {
+    pub(crate) fn lose_file(&mut self, file: FileIndex, volume: VolumeKey, what: &str) {
         self.files.set_failed(file, true);
         self.set_loss_of_file(file, Loss::OfFile);
         let volume = &self.volumes[volume];
@@ -24,7 +25,7 @@ impl Backend {
     }
 
     /// Fails writes and flushes of `volume` alone from now on.
-    pub(crate) fn lose_volume(&self, volume: u32) {
+    pub(crate) fn lose_volume(&self, volume: VolumeKey) {
         let volume = &self.volumes[volume];
         let VolumeStore::File { source, .. } = &volume.store else { return };
         source.set_loss(Loss::OfVolume);
@@ -37,7 +38,7 @@ impl Backend {
     }
 
     /// Names of the volumes of `vm` whose writes and flushes fail.
-    pub(crate) fn lost_volumes(&self, vm: u32) -> Vec<String> {
+    pub(crate) fn lost_volumes(&self, vm: VmId) -> Vec<String> {
         let lost = |volume: &Volume| {
             let VolumeStore::File { source, .. } = &volume.store else { return false };
             volume.vm == vm && !volume.leaving && source.loss() != Loss::None

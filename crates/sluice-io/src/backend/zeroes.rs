@@ -24,6 +24,7 @@ use sluice_sched::{GateSettings, Instant, Kind};
 use crate::backend::disk::{Backend, IoRequest, RequestSource, Stage, Volume, VolumeStore};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::Loop;
+use crate::device::slab::{IoId, VolumeKey};
 use crate::source::{Source, Support};
 
 /// Pieces of a write that one request for zeroes has at the gate at once. Few, because what its VM asks for later waits
@@ -65,7 +66,7 @@ fn part_max(settings: &GateSettings, kind: Kind) -> u64 {
 
 impl Loop {
     /// Determines what the gate is asked for next: the kind, and in `part` of the request how many bytes after `done`.
-    pub(crate) fn next_part(&mut self, token: u32) -> Kind {
+    pub(crate) fn next_part(&mut self, token: IoId) -> Kind {
         let io = &mut self.backend.ios[token];
         let kind = io.kind.expect("only requests for the device arrive at the gate");
         io.part = io.length - io.done;
@@ -85,7 +86,7 @@ impl Loop {
 
     /// A part of a request has ended and the next one has arrived. If its queue stops meanwhile, it need not be completed: a
     /// request that was taken last goes back into the available ring, and zeroes can be written twice.
-    pub(crate) fn rewind_rest(&mut self, now: Instant, token: u32) {
+    pub(crate) fn rewind_rest(&mut self, now: Instant, token: IoId) {
         let Some(RequestSource::Virtio { queue, place: Some(place), .. }) =
             self.backend.ios.get(token).map(|io| io.origin)
         else {
@@ -97,7 +98,7 @@ impl Loop {
     }
 
     /// The helper has read the limits of a block device again.
-    pub(crate) fn learn_zeroing(&mut self, volume: u32, asked: &Arc<Source>, found: Support) {
+    pub(crate) fn learn_zeroing(&mut self, volume: VolumeKey, asked: &Arc<Source>, found: Support) {
         let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
         if let VolumeStore::File { source, can, .. } = &mut volume.store
             && Arc::ptr_eq(source, asked)
@@ -112,7 +113,7 @@ impl Loop {
 
 impl Backend {
     /// A file or disk cannot do what was tried. Zeroes go back to the gate; a discard is advice and may do nothing.
-    pub(crate) fn fall_back(&mut self, now: Instant, slot: Slot, token: u32, stage: Stage) {
+    pub(crate) fn fall_back(&mut self, now: Instant, slot: Slot, token: IoId, stage: Stage) {
         let volume = self.ios[token].volume;
         if let VolumeStore::File { can, source, .. } = &mut self.volumes[volume].store {
             match stage {
@@ -129,7 +130,7 @@ impl Backend {
     }
 
     /// Zeroes were to be made by the device, which cannot. The slot ends without effect.
-    pub(crate) fn refuse(&mut self, now: Instant, slot: Slot, token: u32) {
+    pub(crate) fn refuse(&mut self, now: Instant, slot: Slot, token: IoId) {
         let io = &mut self.ios[token];
         if io.fast {
             return self.end(now, slot, libc::EOPNOTSUPP);
@@ -139,7 +140,7 @@ impl Backend {
     }
 
     /// Zeroes were made on a block device. Asks whether it was the device that made them, if this is not known.
-    pub(crate) fn ask_who_zeroed(&self, token: u32) {
+    pub(crate) fn ask_who_zeroed(&self, token: IoId) {
         let volume = self.ios[token].volume;
         if let VolumeStore::File { source, can, .. } = &self.volumes[volume].store
             && source.is_block_device()

@@ -12,6 +12,7 @@ use sluice_sched::gate::Slot;
 
 use crate::device::Message;
 use crate::device::mailbox::Mailbox;
+use crate::device::slab::{IoId, VolumeKey};
 use crate::limits::is_memory_for_clients;
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
@@ -23,7 +24,7 @@ pub(crate) enum BlockingJob {
     /// Which parts hold data?
     Allocation {
         /// Of this request.
-        token: u32,
+        token: IoId,
         source: Arc<Source>,
         part: ByteRange,
         spans_max: usize,
@@ -31,13 +32,13 @@ pub(crate) enum BlockingJob {
     /// Where does it lie on the disk?
     Extents {
         /// Of this volume.
-        volume: u32,
+        volume: VolumeKey,
         source: Arc<Source>,
     },
     /// Does the block device still make zeroes by itself?
     Zeroing {
         /// Of this volume.
-        volume: u32,
+        volume: VolumeKey,
         source: Arc<Source>,
     },
     /// Give up these bytes of the block device.
@@ -56,16 +57,16 @@ pub(crate) enum BlockingJob {
 pub(crate) enum BlockingResult {
     /// No spans: there is no memory for them.
     Allocation {
-        token: u32,
+        token: IoId,
         spans: Vec<Span>,
     },
     Extents {
-        volume: u32,
+        volume: VolumeKey,
         source: Arc<Source>,
         extents: Option<ExtentMap>,
     },
     Zeroing {
-        volume: u32,
+        volume: VolumeKey,
         source: Arc<Source>,
         found: Support,
     },

@@ -5,6 +5,7 @@ use sluice_sched::{ChangeError, Instant, OwnerId};
 use crate::backend::disk::{Volume, VolumeStore};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::{Ending, Loop, Outstanding, Vm};
+use crate::device::slab::{VmId, VolumeKey};
 use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
 use crate::frontend::nbd::Connection;
 use crate::nbd::export::Export;
@@ -83,12 +84,12 @@ impl Loop {
         Ok(())
     }
 
-    pub(crate) fn find_vm(&self, name: &str) -> Result<(u32, OwnerId), EditError> {
+    pub(crate) fn find_vm(&self, name: &str) -> Result<(VmId, OwnerId), EditError> {
         let found = self.vms.iter().find(|(_, vm)| vm.name == name && !vm.gone);
         found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
-    pub(crate) fn find_volume(&self, vm: u32, name: &str) -> Result<u32, EditError> {
+    pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Result<VolumeKey, EditError> {
         let mut volumes = self.backend.volumes.iter();
         let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
         found.map(|(index, _)| index).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
@@ -118,7 +119,7 @@ impl Loop {
         Ok(())
     }
 
-    fn resize(&mut self, index: u32, store: Store, export: Export) {
+    fn resize(&mut self, index: VolumeKey, store: Store, export: Export) {
         let volume = &mut self.backend.volumes[index];
         let new = VolumeStore::open(store, &mut self.backend.files);
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
@@ -143,13 +144,13 @@ impl Loop {
         removed.map_err(|cause| refused(name, cause))
     }
 
-    fn volumes_of(&self, vm: u32) -> Vec<u32> {
+    fn volumes_of(&self, vm: VmId) -> Vec<VolumeKey> {
         self.backend.volumes.iter().filter(|(_, volume)| volume.vm == vm).map(|(index, _)| index).collect()
     }
 
     /// A volume goes: what waits is answered over NBD, and left in its ring over vhost-user, where a VMM that finds the
     /// volume again, changed, submits it again. Its clients are shown out.
-    fn leave(&mut self, now: Instant, index: u32) {
+    fn leave(&mut self, now: Instant, index: VolumeKey) {
         let volume = &mut self.backend.volumes[index];
         volume.leaving = true;
         let (id, owner) = (volume.id, self.vms[volume.vm].owner);
@@ -170,7 +171,7 @@ impl Loop {
     }
 
     /// Forgets a volume that has left when nothing refers to it any more.
-    pub(crate) fn remove_left_volume(&mut self, index: u32) {
+    pub(crate) fn remove_left_volume(&mut self, index: VolumeKey) {
         let Some(volume) = self.backend.volumes.get(index) else { return };
         let unused = volume.connections.is_empty() && volume.sessions.is_empty();
         if !volume.leaving || volume.in_flight > 0 || !unused {
@@ -189,7 +190,7 @@ impl Loop {
     }
 
     /// Forgets a VM that has been removed, with its last volume: at once, if no client has it.
-    fn remove_left_vm(&mut self, index: u32) {
+    fn remove_left_vm(&mut self, index: VmId) {
         if self.vms.get(index).is_some_and(|vm| vm.gone) && self.volumes_of(index).is_empty() {
             self.vms.remove(index);
         }
@@ -220,7 +221,7 @@ impl Loop {
     }
 
     /// Clients that waited for the end of what a dead one left are read now.
-    pub(crate) fn admit_parked(&mut self, volume: u32) {
+    pub(crate) fn admit_parked(&mut self, volume: VolumeKey) {
         for index in self.backend.volumes[volume].connections.clone() {
             if self.connections[index].parked {
                 self.connections[index].parked = false;

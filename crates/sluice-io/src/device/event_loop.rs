@@ -18,7 +18,7 @@ use crate::device::Message;
 use crate::device::blocking::{BlockingJob, BlockingResult};
 use crate::device::mailbox::Inbox;
 use crate::device::requests::ClientId;
-use crate::device::slab::Table;
+use crate::device::slab::{ConnectionId, QueueId, SessionId, Slab, VmId, VolumeKey};
 use crate::device::spec::{SchedulerSpec, Window};
 use crate::device::spin::Spin;
 use crate::frontend::nbd::Piece;
@@ -97,27 +97,27 @@ pub(crate) struct Loop {
     pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     finished: Vec<Finished>,
     pub(crate) backend: Backend,
-    pub(crate) vms: Table<Vm>,
-    pub(crate) connections: Table<Connection>,
+    pub(crate) vms: Slab<VmId, Vm>,
+    pub(crate) connections: Slab<ConnectionId, Connection>,
     /// VMMs.
-    pub(crate) sessions: Table<SessionState>,
-    pub(crate) queues: Table<VirtQueue>,
+    pub(crate) sessions: Slab<SessionId, SessionState>,
+    pub(crate) queues: Slab<QueueId, VirtQueue>,
     /// Queues that are looked at in every turn.
-    pub(crate) polled: Vec<u32>,
+    pub(crate) polled: Vec<QueueId>,
     /// Queues of guests to whom something was returned.
-    pub(crate) irq_pending: Vec<u32>,
+    pub(crate) irq_pending: Vec<QueueId>,
     /// Queues that may be over.
-    pub(crate) ended_queues: Vec<u32>,
+    pub(crate) ended_queues: Vec<QueueId>,
     pub(crate) chain: Chain,
     pub(crate) spin: Spin,
     /// VMs with clients in line that may have room again.
-    pub(crate) vms_to_resume: VecDeque<u32>,
+    pub(crate) vms_to_resume: VecDeque<VmId>,
     /// Volumes that a client has left, which may have requests waiting that nobody wants any more.
-    pub(crate) volumes_to_cancel: Vec<u32>,
+    pub(crate) volumes_to_cancel: Vec<VolumeKey>,
     /// Connections with something to send.
-    pub(crate) tx_pending: Vec<u32>,
+    pub(crate) tx_pending: Vec<ConnectionId>,
     /// Connections that may be over.
-    pub(crate) retiring: Vec<u32>,
+    pub(crate) retiring: Vec<ConnectionId>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) ending: Ending,
     pub(crate) iterations: u64,
@@ -144,10 +144,10 @@ impl Loop {
             scheduler: None,
             finished: Vec::new(),
             backend,
-            vms: Table::default(),
-            connections: Table::default(),
-            sessions: Table::default(),
-            queues: Table::default(),
+            vms: Slab::default(),
+            connections: Slab::default(),
+            sessions: Slab::default(),
+            queues: Slab::default(),
             polled: Vec::new(),
             irq_pending: Vec::new(),
             ended_queues: Vec::new(),
@@ -244,11 +244,11 @@ impl Loop {
                 }
                 self.listen(inbox);
             }
-            Tag::Receive => self.received(now, index, event.result),
-            Tag::Send => self.sent(index, event.result),
-            Tag::Kick => self.kicked(now, index, event.result),
-            Tag::Call => self.called(index),
-            Tag::Other => self.queue_operation_completed(index),
+            Tag::Receive => self.received(now, self.connections.id_at(index), event.result),
+            Tag::Send => self.sent(self.connections.id_at(index), event.result),
+            Tag::Kick => self.kicked(now, self.queues.id_at(index), event.result),
+            Tag::Call => self.called(self.queues.id_at(index)),
+            Tag::Other => self.queue_operation_completed(self.queues.id_at(index)),
             Tag::Disk => self.backend.operation_completed(now, Slot(index), event.result),
         }
     }
@@ -318,7 +318,8 @@ impl Loop {
     /// cancelled although its client and its volume are there arrives again: the gate cancels by volume, and was asked to
     /// because of another client.
     pub(crate) fn on_gate_completion(&mut self, now: Instant, finished: Finished) {
-        let io = &mut self.backend.ios[finished.token];
+        let id = self.backend.ios.id_at(finished.token);
+        let io = &mut self.backend.ios[id];
         let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
         let unfinished = match finished.outcome {
             Outcome::Done => io.part_done(),
@@ -326,19 +327,19 @@ impl Loop {
             Outcome::Failed => false,
         };
         if unfinished && wanted && io.errno == 0 {
-            self.arrive(now, finished.token);
+            self.arrive(now, id);
             if finished.outcome == Outcome::Done {
-                self.rewind_rest(now, finished.token);
+                self.rewind_rest(now, id);
             }
             return;
         }
         if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
-        self.reply(finished.token);
+        self.reply(id);
     }
 
-    fn remap_extents(&mut self, volume: u32) {
+    fn remap_extents(&mut self, volume: VolumeKey) {
         if let VolumeStore::File { source, .. } = &self.backend.volumes[volume].store {
             let source = std::sync::Arc::clone(source);
             let _ = self.backend.blocking.send(BlockingJob::Extents { volume, source });
@@ -404,7 +405,7 @@ impl Loop {
 
     fn drain(&mut self) {
         self.ending = Ending::Draining;
-        let all: Vec<u32> = self.connections.iter().map(|(index, _)| index).collect();
+        let all = self.connections.ids();
         for index in all {
             let connection = &mut self.connections[index];
             connection.finishing = true;
@@ -416,7 +417,7 @@ impl Loop {
     }
 
     /// A client has gone, or must go. What of it waits stays undone; what is at the device ends there.
-    pub(crate) fn close(&mut self, index: u32) {
+    pub(crate) fn close(&mut self, index: ConnectionId) {
         let connection = &mut self.connections[index];
         if connection.closed {
             return self.retire(index);
@@ -432,7 +433,7 @@ impl Loop {
 
     /// What dead clients have waiting would use up their VM's limit and its window before the next client is served.
     /// The gate cancels by volume, so it stays where another client still works on the same volume.
-    fn cancel_unwanted(&mut self, now: Instant, index: u32) {
+    fn cancel_unwanted(&mut self, now: Instant, index: VolumeKey) {
         let Some(volume) = self.backend.volumes.get(index) else { return };
         let used = volume.connections.iter().any(|known| !self.connections[*known].closed)
             || volume.sessions.iter().any(|known| !self.sessions[*known].closing);
@@ -445,7 +446,7 @@ impl Loop {
         finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
     }
 
-    fn abandon(&mut self, index: u32) {
+    fn abandon(&mut self, index: ConnectionId) {
         self.abandon_requests(|origin| matches!(origin, RequestSource::Nbd { connection, .. } if *connection == index));
         if self.connections[index].sending.is_none() {
             let replies = std::mem::take(&mut self.connections[index].replies);
@@ -463,7 +464,7 @@ impl Loop {
     }
 
     /// Looks at a connection at the end of the turn: it may be over.
-    pub(crate) fn retire(&mut self, index: u32) {
+    pub(crate) fn retire(&mut self, index: ConnectionId) {
         self.retiring.push(index);
     }
 
@@ -485,7 +486,7 @@ impl Loop {
         }
     }
 
-    fn remove_connection(&mut self, index: u32) {
+    fn remove_connection(&mut self, index: ConnectionId) {
         let connection = self.connections.remove(index);
         let volume = connection.volume;
         let vm = self.backend.volumes[volume].vm;

@@ -34,7 +34,7 @@ pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
 
-pub(crate) use crate::frontend::vhost_blk::{SessionChange, SessionHandle, SessionMessage};
+pub(crate) use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
 
 pub use spec::{
     Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window,

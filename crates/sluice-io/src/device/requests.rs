@@ -5,6 +5,7 @@ use sluice_sched::{Arrival, Flags, Instant, Kind};
 use crate::backend::buffer::Room;
 use crate::backend::disk::{IoRequest, RequestSource};
 use crate::device::event_loop::Loop;
+use crate::device::slab::{ConnectionId, Id, IoId, QueueId, VmId, VolumeKey};
 
 /// Requests taken from one client before another of the same VM that waits has its turn.
 const CLIENT_BATCH_MAX: u32 = 16;
@@ -16,9 +17,9 @@ const FROM_RESERVE: u64 = 256 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientId {
     /// An NBD client.
-    Connection(u32),
+    Connection(ConnectionId),
     /// A virtqueue.
-    Queue(u32),
+    Queue(QueueId),
 }
 
 /// What the scheduler is told of a request. Somebody waits for whatever goes to the disk itself: what a guest still has in
@@ -32,7 +33,7 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 
 impl Loop {
     /// Enters a request into the table and the accounts of its VM's window.
-    pub(crate) fn open_io(&mut self, io: IoRequest) -> u32 {
+    pub(crate) fn open_io(&mut self, io: IoRequest) -> IoId {
         let volume = &mut self.backend.volumes[io.volume];
         volume.outstanding.add(io.held);
         self.vms[volume.vm].outstanding.add(io.held);
@@ -40,20 +41,20 @@ impl Loop {
     }
 
     /// Whether there is room for one more request of a volume.
-    pub(crate) fn has_room(&self, volume: u32) -> bool {
+    pub(crate) fn has_room(&self, volume: VolumeKey) -> bool {
         let volume = &self.backend.volumes[volume];
         self.vms[volume.vm].has_room(volume.outstanding)
     }
 
     /// Where a request of the window may take its buffer from: a VM that holds little finds memory although its neighbours
     /// have taken what there was.
-    pub(crate) fn room_for(&self, token: u32) -> Room {
+    pub(crate) fn room_for(&self, token: IoId) -> Room {
         let vm = self.backend.volumes[self.backend.ios[token].volume].vm;
         if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients }
     }
 
     /// A request is complete: it arrives at the gate, or the next part of it does.
-    pub(crate) fn arrive(&mut self, now: Instant, token: u32) {
+    pub(crate) fn arrive(&mut self, now: Instant, token: IoId) {
         let kind = self.next_part(token);
         let io = &mut self.backend.ios[token];
         if io.fast && kind == Kind::Write {
@@ -68,7 +69,7 @@ impl Loop {
             flags: flags(kind, io.forced, volume.is_buffered()),
             offset: volume.address(io.volume, io.offset + u64::from(io.done)),
             length: io.part,
-            token,
+            token: token.index(),
             remote: None,
         };
         let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
@@ -79,7 +80,7 @@ impl Loop {
     }
 
     /// A request is over: its client is told.
-    pub(crate) fn reply(&mut self, token: u32) {
+    pub(crate) fn reply(&mut self, token: IoId) {
         match self.backend.ios[token].origin {
             RequestSource::Nbd { connection, .. } => self.reply_to_client(token, connection),
             RequestSource::Virtio { queue, .. } => self.reply_to_guest(token, queue),
@@ -87,7 +88,7 @@ impl Loop {
     }
 
     /// A request leaves: its buffer and its place in the window are free again.
-    pub(crate) fn free_request(&mut self, token: u32) {
+    pub(crate) fn free_request(&mut self, token: IoId) {
         let io = &mut self.backend.ios[token];
         let (origin, volume, held) = (io.origin, io.volume, io.held);
         if let Some(buffer) = io.buffer.take() {
@@ -118,14 +119,14 @@ impl Loop {
     }
 
     /// The clients of a VM that wait for room may find some.
-    pub(crate) fn schedule_resume(&mut self, vm: u32) {
+    pub(crate) fn schedule_resume(&mut self, vm: VmId) {
         if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
             self.vms_to_resume.push_back(vm);
         }
     }
 
     /// There is no room for a client, or it was its turn for long enough: it stands in line.
-    pub(crate) fn park_client(&mut self, volume: u32, client: ClientId) {
+    pub(crate) fn park_client(&mut self, volume: VolumeKey, client: ClientId) {
         match client {
             ClientId::Connection(index) => self.connections[index].waits = true,
             ClientId::Queue(index) => self.queues[index].waits = true,
@@ -139,7 +140,7 @@ impl Loop {
 
     /// Serves the clients of a VM that wait for room in its window, each once: who stands in line again because his turn was
     /// over has another one in the next round.
-    pub(crate) fn resume_clients(&mut self, now: Instant, vm: u32) {
+    pub(crate) fn resume_clients(&mut self, now: Instant, vm: VmId) {
         for _ in 0..self.vms.get(vm).map_or(0, |state| state.waiting.len()) {
             let Some(state) = self.vms.get_mut(vm) else { return };
             let Some(client) = state.waiting.pop_front() else { return };
@@ -177,7 +178,7 @@ impl Loop {
 
 impl IoRequest {
     /// A request of which only the sender is known.
-    pub(crate) fn of(origin: RequestSource, volume: u32) -> Self {
+    pub(crate) fn of(origin: RequestSource, volume: VolumeKey) -> Self {
         IoRequest {
             origin,
             volume,

@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 use vm_memory::GuestAddress;
 
 use super::memory::Memory;
-use crate::device::{DeviceHandle, SessionChange, SessionHandle, SessionMessage};
+use crate::device::slab::SessionId;
+use crate::device::{DeviceHandle, SessionChange, SessionMessage};
 use crate::virtio::inflight::QueueLog;
 
 /// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
@@ -61,7 +62,7 @@ pub enum SessionError {
 /// A VMM's place at a device thread. Dropped without [`Session::close`], it is closed all the same.
 pub struct Session {
     device: DeviceHandle,
-    handle: SessionHandle,
+    session: SessionId,
     of: (String, String),
     closed: bool,
 }
@@ -73,7 +74,7 @@ impl DeviceHandle {
         let (reply, answer) = oneshot::channel();
         self.tell(SessionMessage::Open { vm: of.0.clone(), volume: of.1.clone(), permit, reply });
         match answer.await {
-            Ok(Some(handle)) => Ok(Session { device: self.clone(), handle, of, closed: false }),
+            Ok(Some(session)) => Ok(Session { device: self.clone(), session, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
         }
     }
@@ -154,7 +155,7 @@ impl Session {
     }
 
     fn change(&self, change: SessionChange) {
-        self.device.tell(SessionMessage::Change(self.handle, change));
+        self.device.tell(SessionMessage::Change(self.session, change));
     }
 
     fn gone(&self) -> SessionError {

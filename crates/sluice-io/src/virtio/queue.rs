@@ -9,6 +9,7 @@ use tokio::sync::oneshot::Sender;
 use virtio_queue::{Queue, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
+use crate::device::slab::SessionId;
 use crate::vhost_user::device_session::QueueSpec;
 use crate::vhost_user::memory::Memory;
 use crate::virtio::chain::DescriptorTable;
@@ -16,7 +17,7 @@ use crate::virtio::inflight::QueueLog;
 
 /// A queue of a guest.
 pub(crate) struct VirtQueue {
-    pub(crate) session: u32,
+    pub(crate) session: SessionId,
     pub(crate) index: u16,
     queue: Queue,
     /// The available ring was filled up to here when it was looked at last. The guest writes that index, on another
@@ -65,7 +66,7 @@ pub(crate) struct VirtQueue {
 
 impl VirtQueue {
     /// A queue as the control plane found it right; `None`: its rings do not lie in the memory.
-    pub(crate) fn new(session: u32, spec: QueueSpec, memory: Arc<Memory>) -> Option<Self> {
+    pub(crate) fn new(session: SessionId, spec: QueueSpec, memory: Arc<Memory>) -> Option<Self> {
         let mut queue = Queue::new(spec.size).ok()?;
         queue.set_size(spec.size);
         queue.try_set_desc_table_address(spec.descriptors).ok()?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
+use crate::device::slab::{IoId, VolumeKey};
 use crate::device::spec::Arrived;
 use crate::limits::{is_memory_for_clients, reserve};
 use crate::nbd::handshake::Negotiated;
@@ -22,12 +23,12 @@ pub(crate) enum Expect {
     Header,
     /// Data of this request, of which so many bytes are there.
     Payload {
-        token: u32,
+        token: IoId,
         have: u32,
     },
     /// Data of this refused request, of which so many bytes are still to come; it is answered behind them.
     Skip {
-        token: u32,
+        token: IoId,
         left: u32,
     },
 }
@@ -41,7 +42,7 @@ const DATA_PER_MIB: Duration = Duration::from_secs(1);
 /// A client.
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
-    pub(crate) volume: u32,
+    pub(crate) volume: VolumeKey,
     pub(crate) negotiated: Negotiated,
     /// Its place among the host's connections.
     _permit: Box<dyn Send>,
@@ -67,7 +68,7 @@ pub(crate) struct Connection {
     /// Requests between header and sent reply.
     pub(crate) outstanding: u32,
     /// Answered, to be sent.
-    pub(crate) replies: Vec<u32>,
+    pub(crate) replies: Vec<IoId>,
     pub(crate) sending: Option<Box<Batch>>,
     /// A batch that was sent, kept for its memory.
     pub(crate) spare: Option<Box<Batch>>,
@@ -77,7 +78,7 @@ pub(crate) struct Connection {
 
 /// Replies that go together.
 pub(crate) struct Batch {
-    pub(crate) tokens: Vec<u32>,
+    pub(crate) tokens: Vec<IoId>,
     pub(crate) headers: Vec<u8>,
     pub(crate) pieces: Vec<libc::iovec>,
     pub(crate) first: usize,
@@ -118,7 +119,7 @@ impl Batch {
 
 impl Connection {
     /// A client that comes from its handshake; `None`: there is no memory for what it sends.
-    pub(crate) fn new(arrived: Arrived, volume: u32) -> Option<Self> {
+    pub(crate) fn new(arrived: Arrived, volume: VolumeKey) -> Option<Self> {
         let mut received = Vec::new();
         if !is_memory_for_clients(RECEIVE_LEN) || !reserve(&mut received, RECEIVE_LEN) {
             return None;

@@ -14,6 +14,7 @@ use crate::backend::tag::{Tag, tag};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::Loop;
 use crate::device::requests::ClientId;
+use crate::device::slab::{ConnectionId, Id, IoId};
 use crate::frontend::nbd::connection::{Expect, RECEIVE_LEN};
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
@@ -26,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Loop {
     /// A receive has ended.
-    pub(crate) fn received(&mut self, now: Instant, index: u32, result: i32) {
+    pub(crate) fn received(&mut self, now: Instant, index: ConnectionId, result: i32) {
         let connection = &mut self.connections[index];
         connection.receiving = false;
         match (connection.expect, result) {
@@ -43,7 +44,7 @@ impl Loop {
     }
 
     /// Takes up to `budget` requests of what a client has sent, and reads on if there is room for more.
-    pub(crate) fn take_requests(&mut self, now: Instant, index: u32, mut budget: u32) {
+    pub(crate) fn take_requests(&mut self, now: Instant, index: ConnectionId, mut budget: u32) {
         loop {
             let connection = &mut self.connections[index];
             if connection.closed || connection.waits {
@@ -82,7 +83,7 @@ impl Loop {
     }
 
     /// Copies what has come of a request's data; whether all of it is there.
-    fn take_payload(&mut self, now: Instant, index: u32, token: u32, have: u32) -> bool {
+    fn take_payload(&mut self, now: Instant, index: ConnectionId, token: IoId, have: u32) -> bool {
         let connection = &mut self.connections[index];
         let io = &mut self.backend.ios[token];
         let came = (connection.end - connection.start).min((io.length - have) as usize);
@@ -100,7 +101,7 @@ impl Loop {
         true
     }
 
-    fn take_header(&mut self, now: Instant, index: u32) {
+    fn take_header(&mut self, now: Instant, index: ConnectionId) {
         let connection = &mut self.connections[index];
         let bytes = &connection.received[connection.start..connection.start + RequestHeader::LEN];
         let bytes = bytes.try_into().expect("the slice has this length");
@@ -118,7 +119,7 @@ impl Loop {
         }
     }
 
-    fn broken(&mut self, index: u32, reason: &str) {
+    fn broken(&mut self, index: ConnectionId, reason: &str) {
         let volume = &self.backend.volumes[self.connections[index].volume];
         let vm = &mut self.vms[volume.vm];
         vm.protocol_errors += 1;
@@ -131,7 +132,7 @@ impl Loop {
         self.close(index);
     }
 
-    fn refuse(&mut self, index: u32, cookie: u64, refusal: Refusal) {
+    fn refuse(&mut self, index: ConnectionId, cookie: u64, refusal: Refusal) {
         let errno = refusal.errno.to_wire() as i32;
         let volume = self.connections[index].volume;
         let io = IoRequest::of(RequestSource::Nbd { connection: index, cookie }, volume);
@@ -145,12 +146,12 @@ impl Loop {
         }
     }
 
-    fn open_client_io(&mut self, index: u32, io: IoRequest) -> u32 {
+    fn open_client_io(&mut self, index: ConnectionId, io: IoRequest) -> IoId {
         self.connections[index].outstanding += 1;
         self.open_io(io)
     }
 
-    fn take_operation(&mut self, now: Instant, index: u32, cookie: u64, operation: Operation) {
+    fn take_operation(&mut self, now: Instant, index: ConnectionId, cookie: u64, operation: Operation) {
         let io = IoRequest::of(RequestSource::Nbd { connection: index, cookie }, self.connections[index].volume);
         let io = match operation {
             Operation::Read { offset, len } => {
@@ -188,7 +189,7 @@ impl Loop {
     }
 
     /// There is no memory for the data of a request: it fails, and its client may try again.
-    fn refuse_without_memory(&mut self, index: u32, token: u32, is_write: bool) {
+    fn refuse_without_memory(&mut self, index: ConnectionId, token: IoId, is_write: bool) {
         let io = &mut self.backend.ios[token];
         io.errno = libc::ENOMEM;
         match is_write {
@@ -197,7 +198,7 @@ impl Loop {
         }
     }
 
-    fn ask_status(&mut self, token: u32, req_one: bool) {
+    fn ask_status(&mut self, token: IoId, req_one: bool) {
         let io = &mut self.backend.ios[token];
         let part = ByteRange::new(io.offset, u64::from(io.length));
         match &self.backend.volumes[io.volume].store {
@@ -226,7 +227,7 @@ impl Loop {
             let due = connection.due.filter(|_| !connection.closed)?;
             Some((index, due))
         });
-        let waiting: Vec<(u32, Instant)> = waiting.collect();
+        let waiting: Vec<(ConnectionId, Instant)> = waiting.collect();
         self.look_at_data = (!waiting.is_empty()).then(|| now + LOOK_EVERY);
         for (index, _) in waiting.into_iter().filter(|(_, due)| *due <= now) {
             self.broken(index, "the data of a write did not come in time");
@@ -234,7 +235,7 @@ impl Loop {
     }
 
     /// Reads on from a client's socket, straight into the buffer of a request whose data are due.
-    pub(crate) fn receive(&mut self, index: u32) {
+    pub(crate) fn receive(&mut self, index: ConnectionId) {
         let connection = &mut self.connections[index];
         let finished = connection.finishing && connection.expect == Expect::Header;
         if connection.receiving || connection.closed || connection.waits || connection.parked || finished {
@@ -271,7 +272,7 @@ impl Loop {
         let entry = opcode::Recv::new(types::Fd(connection.fd()), place, room as u32).build();
         // SAFETY: both the receive memory and the buffer stay until this receive has ended: a connection is removed only
         // when it receives nothing, and a request whose data are due is kept by its connection.
-        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Receive, index))) };
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Receive, index.index()))) };
         connection.receiving = true;
     }
 }

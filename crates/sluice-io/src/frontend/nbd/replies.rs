@@ -10,6 +10,7 @@ use crate::backend::disk::{IoRequest, RequestSource, ZEROES_LEN};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::{Tag, tag};
 use crate::device::event_loop::Loop;
+use crate::device::slab::{ConnectionId, Id, IoId};
 use crate::frontend::nbd::connection::Batch;
 use crate::limits::reserve;
 use crate::nbd::handshake::Negotiated;
@@ -29,7 +30,7 @@ pub(crate) enum Piece {
 
 impl Loop {
     /// A request is over: its reply goes out with this turn's message.
-    pub(crate) fn reply_to_client(&mut self, token: u32, index: u32) {
+    pub(crate) fn reply_to_client(&mut self, token: IoId, index: ConnectionId) {
         let connection = &mut self.connections[index];
         if connection.closed {
             return self.free_request(token);
@@ -57,7 +58,7 @@ impl Loop {
         self.tx_pending = tx_pending;
     }
 
-    fn send_batch(&mut self, index: u32) {
+    fn send_batch(&mut self, index: ConnectionId) {
         let connection = &mut self.connections[index];
         let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
         let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
@@ -90,7 +91,7 @@ impl Loop {
         self.push_send(index);
     }
 
-    fn push_send(&mut self, index: u32) {
+    fn push_send(&mut self, index: ConnectionId) {
         let connection = &mut self.connections[index];
         let fd = types::Fd(connection.fd());
         let batch = connection.sending.as_mut().expect("a batch is being sent");
@@ -108,11 +109,11 @@ impl Loop {
         };
         // SAFETY: the batch is boxed and stays with its connection until this send has ended; its pieces lie in its own
         // headers, in the loop's zeroes, and in buffers of requests that are released only after it.
-        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Send, index))) };
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Send, index.index()))) };
     }
 
     /// A send has ended.
-    pub(crate) fn sent(&mut self, index: u32, result: i32) {
+    pub(crate) fn sent(&mut self, index: ConnectionId, result: i32) {
         let connection = &mut self.connections[index];
         let batch = connection.sending.as_mut().expect("a batch is being sent");
         let again = match result {
@@ -129,7 +130,7 @@ impl Loop {
         self.end_batch(index);
     }
 
-    fn end_batch(&mut self, index: u32) {
+    fn end_batch(&mut self, index: ConnectionId) {
         let connection = &mut self.connections[index];
         let Some(mut batch) = connection.sending.take() else { return };
         if !connection.replies.is_empty() && !connection.listed {

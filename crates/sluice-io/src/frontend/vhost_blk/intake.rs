@@ -10,13 +10,14 @@ use crate::backend::retry::is_put_off;
 use crate::backend::tag::{Tag, tag};
 use crate::device::event_loop::{Ending, Loop};
 use crate::device::requests::ClientId;
+use crate::device::slab::{Id, IoId, QueueId, VolumeKey};
 use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
 use crate::virtio::chain::{Chain, Piece};
 use crate::virtio::{GuestData, VirtQueue};
 
 impl Loop {
     /// The guest has kicked.
-    pub(crate) fn kicked(&mut self, now: Instant, index: u32, result: i32) {
+    pub(crate) fn kicked(&mut self, now: Instant, index: QueueId, result: i32) {
         let queue = &mut self.queues[index];
         queue.operations -= 1;
         queue.listening = false;
@@ -34,7 +35,7 @@ impl Loop {
     }
 
     /// Looks at a queue in every turn from now on.
-    pub(crate) fn heat(&mut self, index: u32) {
+    pub(crate) fn heat(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         if !queue.polled {
             queue.polled = true;
@@ -82,7 +83,7 @@ impl Loop {
     }
 
     /// Reads the next kick.
-    pub(crate) fn listen_to(&mut self, index: u32) {
+    pub(crate) fn listen_to(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         if queue.listening {
             return;
@@ -91,14 +92,14 @@ impl Loop {
         let entry = opcode::Read::new(types::Fd(queue.kick_fd()), place, 8).build();
         // SAFETY: the eight bytes are boxed, and a queue with an operation in the kernel is not removed; its descriptor
         // neither.
-        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Kick, index))) };
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Kick, index.index()))) };
         queue.listening = true;
         queue.operations += 1;
     }
 
     /// Takes up to `budget` requests of a queue, as far as its VM has room; whether there was any. The next turn goes on
     /// behind as many as the queue has entries: a guest may fill it as fast as it is emptied.
-    pub(crate) fn take_chains(&mut self, now: Instant, index: u32, mut budget: u32) -> bool {
+    pub(crate) fn take_chains(&mut self, now: Instant, index: QueueId, mut budget: u32) -> bool {
         let mut found = false;
         let mut chain = std::mem::take(&mut self.chain);
         for left in (0..=self.queues[index].size()).rev() {
@@ -142,8 +143,8 @@ impl Loop {
     fn take_chain(
         &mut self,
         now: Instant,
-        index: u32,
-        volume: u32,
+        index: QueueId,
+        volume: VolumeKey,
         (head, place): (u16, Option<u16>),
         chain: &mut Chain,
     ) {
@@ -191,7 +192,7 @@ impl Loop {
     /// Where the data of a transfer are: in the guest, and on their way in a buffer of ours if the disk wants them aligned
     /// and they are not; with an error of the request where there is no memory for that. A request without data has its status
     /// byte there, so it too keeps the memory that it came with.
-    fn attach_data(&mut self, token: u32, kind: Kind, chain: &Chain, memory: Arc<crate::vhost_user::memory::Memory>) {
+    fn attach_data(&mut self, token: IoId, kind: Kind, chain: &Chain, memory: Arc<crate::vhost_user::memory::Memory>) {
         let pieces: &[Piece] = match kind {
             Kind::Read => &chain.writable,
             Kind::Write => &chain.readable,
@@ -219,13 +220,13 @@ impl Loop {
 
     /// The ring makes no sense, or a chain of which not even the frame is sound: the queue takes nothing more until it is
     /// started anew. To give such a chain back would not do: its status byte, wherever it is, may say that all went well.
-    pub(crate) fn break_queue(&mut self, index: u32, reason: &str) {
+    pub(crate) fn break_queue(&mut self, index: QueueId, reason: &str) {
         self.queues[index].broken = true;
         self.count_fault(index, reason);
         self.signal_error(index);
     }
 
-    fn count_fault(&mut self, index: u32, reason: &str) {
+    fn count_fault(&mut self, index: QueueId, reason: &str) {
         let queue = &self.queues[index];
         let volume = &self.backend.volumes[self.sessions[queue.session].volume];
         let vm = &mut self.vms[volume.vm];

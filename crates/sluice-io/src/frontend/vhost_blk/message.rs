@@ -2,34 +2,20 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot::Sender;
 
+use crate::device::slab::SessionId;
 use crate::vhost_user::device_session::{Driver, QueueSpec};
 use crate::vhost_user::memory::Memory;
 
-/// A session of a VMM as both threads know it: where its device thread keeps it, and a generation that no other session of
-/// this process has, whichever device it is on and however often that was restarted. The place is reused, the generation
-/// never, so a message of a session that has ended cannot reach the one that came after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SessionHandle {
-    pub(crate) index: u32,
-    pub(crate) generation: u64,
-}
-
-impl SessionHandle {
-    /// A session at `index` of the table of sessions, with a new generation.
-    pub(crate) fn new(index: u32) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        SessionHandle { index, generation: NEXT.fetch_add(1, Ordering::Relaxed) }
-    }
-}
-
-/// A message; its sender waits for the reply. A reply that is dropped says that the session has ended.
+/// A message about a session. Both threads name it by its id, whose generation no other session of this process has: a
+/// message of a session that has ended cannot reach the one that has its index now.
+///
+/// The sender waits for the reply. A reply that is dropped says that the session has ended.
 pub(crate) enum SessionMessage {
-    Open { vm: String, volume: String, permit: Box<dyn Send>, reply: Sender<Option<SessionHandle>> },
-    Change(SessionHandle, SessionChange),
+    Open { vm: String, volume: String, permit: Box<dyn Send>, reply: Sender<Option<SessionId>> },
+    Change(SessionId, SessionChange),
 }
 
 /// What becomes of an open session. See [`crate::vhost_user::device_session::Session`] for what each means.

@@ -17,7 +17,7 @@ mod returns;
 mod rewind;
 mod session;
 
-pub(crate) use message::{SessionChange, SessionHandle, SessionMessage};
+pub(crate) use message::{SessionChange, SessionMessage};
 pub(crate) use session::SessionState;
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use sluice_sched::Kind;
 use crate::backend::disk::RequestSource;
 use crate::backend::tag::{Tag, tag};
 use crate::device::event_loop::Loop;
+use crate::device::slab::{Id, IoId, QueueId};
 use crate::frontend::vhost_blk::request::Status;
 
 /// What is written to an eventfd: one more.
@@ -15,7 +16,7 @@ static ONE: u64 = 1;
 
 impl Loop {
     /// A request of a guest is over.
-    pub(crate) fn reply_to_guest(&mut self, token: u32, index: u32) {
+    pub(crate) fn reply_to_guest(&mut self, token: IoId, index: QueueId) {
         let io = &mut self.backend.ios[token];
         let RequestSource::Virtio { head, status, .. } = io.origin else { unreachable!("the caller looked") };
         let queue = &mut self.queues[index];
@@ -66,18 +67,18 @@ impl Loop {
         self.irq_pending = irq_pending;
     }
 
-    fn call(&mut self, index: u32) {
+    fn call(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         let Some(call) = &queue.call else { return };
         let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
-        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Call, index))) };
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Call, index.index()))) };
         queue.calling = true;
         queue.operations += 1;
     }
 
     /// An interrupt has been raised.
-    pub(crate) fn called(&mut self, index: u32) {
+    pub(crate) fn called(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         queue.calling = false;
         queue.old_call = None;
@@ -89,17 +90,17 @@ impl Loop {
     }
 
     /// Tells the VMM that its guest has done something wrong.
-    pub(crate) fn signal_error(&mut self, index: u32) {
+    pub(crate) fn signal_error(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         let Some(error) = &queue.error else { return };
         let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
-        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Other, index))) };
+        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Other, index.index()))) };
         queue.operations += 1;
     }
 
     /// An operation for a queue has ended.
-    pub(crate) fn queue_operation_completed(&mut self, index: u32) {
+    pub(crate) fn queue_operation_completed(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         queue.operations -= 1;
         if queue.is_over() {

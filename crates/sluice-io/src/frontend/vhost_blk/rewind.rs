@@ -16,18 +16,20 @@ use sluice_sched::scheduler::Scope;
 
 use crate::backend::disk::RequestSource;
 use crate::device::event_loop::Loop;
+use crate::device::slab::{IoId, QueueId};
 
 impl Loop {
     /// Puts back what waits of a queue that stops. The gate cancels by volume; what it cancels of others arrives anew.
-    pub(crate) fn rewind(&mut self, now: Instant, index: u32) {
+    pub(crate) fn rewind(&mut self, now: Instant, index: QueueId) {
         let volume = &self.backend.volumes[self.sessions[self.queues[index].session].volume];
         let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
         let mut cancelled = Vec::new();
         self.gate.cancel(now, scope, &mut cancelled);
-        let mut own: BTreeMap<u16, u32> = cancelled
-            .iter()
-            .filter_map(|over| match self.backend.ios[over.token].origin {
-                RequestSource::Virtio { queue, place: Some(place), .. } if queue == index => Some((place, over.token)),
+        let ios = &self.backend.ios;
+        let ids = cancelled.iter().map(|over| ios.id_at(over.token));
+        let mut own: BTreeMap<u16, IoId> = ids
+            .filter_map(|id| match ios[id].origin {
+                RequestSource::Virtio { queue, place: Some(place), .. } if queue == index => Some((place, id)),
                 _ => None,
             })
             .collect();
@@ -39,7 +41,7 @@ impl Loop {
             self.queues[index].put_back(head);
             back.insert(token);
         }
-        cancelled.retain(|over| !back.contains(&over.token));
+        cancelled.retain(|over| !back.contains(&self.backend.ios.id_at(over.token)));
         back.into_iter().for_each(|token| self.free_request(token));
         cancelled.into_iter().for_each(|over| self.on_gate_completion(now, over));
     }

@@ -11,19 +11,18 @@ use crate::backend::disk::RequestSource;
 use crate::backend::tag::{Tag, tag};
 use crate::device::event_loop::{Ending, Loop};
 use crate::device::requests::ClientId;
-use crate::frontend::vhost_blk::{SessionChange, SessionHandle, SessionMessage};
+use crate::device::slab::{Id, QueueId, SessionId, VolumeKey};
+use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
 use crate::vhost_user::device_session::{Driver, QueueSpec};
 use crate::vhost_user::memory::Memory;
 use crate::virtio::VirtQueue;
 
 /// A VMM that is connected for a volume.
 pub(crate) struct SessionState {
-    /// Of its [`SessionHandle`].
-    generation: u64,
-    pub(crate) volume: u32,
+    pub(crate) volume: VolumeKey,
     /// Its place among the host's connections; its end tells the control plane.
     _permit: Box<dyn Send>,
-    queues: Vec<u32>,
+    queues: Vec<QueueId>,
     pub(crate) write_back: bool,
     /// It has gone, or must go.
     pub(crate) closing: bool,
@@ -36,21 +35,15 @@ impl Loop {
             SessionMessage::Open { vm, volume, permit, reply } => {
                 let _ = reply.send(self.open_session(&vm, &volume, permit));
             }
-            SessionMessage::Change(handle, change) => match self.find_session(handle) {
-                Some(session) => self.change_session(now, session, change),
-                // Its place may belong to another VMM by now.
+            SessionMessage::Change(session, change) => match self.sessions.get(session) {
+                Some(_) => self.change_session(now, session, change),
+                // It has ended; its index may belong to another VMM's session.
                 None => self.stale_messages += 1,
             },
         }
     }
 
-    /// The place of a session that is open. Every message of a session passes here.
-    fn find_session(&self, handle: SessionHandle) -> Option<u32> {
-        let state = self.sessions.get(handle.index)?;
-        (state.generation == handle.generation).then_some(handle.index)
-    }
-
-    fn change_session(&mut self, now: Instant, session: u32, change: SessionChange) {
+    fn change_session(&mut self, now: Instant, session: SessionId, change: SessionChange) {
         if let SessionChange::Close { reply } = change {
             self.sessions[session].closed = reply;
             return self.close_session(session);
@@ -87,14 +80,13 @@ impl Loop {
         }
     }
 
-    fn open_session(&mut self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Option<SessionHandle> {
+    fn open_session(&mut self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Option<SessionId> {
         let (vm, _) = self.find_vm(vm).ok()?;
         let volume = self.find_volume(vm, volume).ok()?;
         if self.ending != Ending::No {
             return None;
         }
         let state = SessionState {
-            generation: 0,
             volume,
             _permit: permit,
             queues: Vec::new(),
@@ -102,13 +94,12 @@ impl Loop {
             closing: false,
             closed: None,
         };
-        let handle = SessionHandle::new(self.sessions.insert(state));
-        self.sessions[handle.index].generation = handle.generation;
-        self.backend.volumes[volume].sessions.push(handle.index);
-        Some(handle)
+        let session = self.sessions.insert(state);
+        self.backend.volumes[volume].sessions.push(session);
+        Some(session)
     }
 
-    fn find_queue(&self, session: u32, index: u16) -> Option<u32> {
+    fn find_queue(&self, session: SessionId, index: u16) -> Option<QueueId> {
         let mut queues = self.sessions[session].queues.iter().copied();
         queues.find(|queue| self.queues[*queue].index == index && self.queues[*queue].stopping.is_none())
     }
@@ -117,7 +108,7 @@ impl Loop {
     fn start_queue(
         &mut self,
         now: Instant,
-        session: u32,
+        session: SessionId,
         spec: QueueSpec,
         memory: Arc<Memory>,
         driver: Driver,
@@ -135,12 +126,12 @@ impl Loop {
     }
 
     /// Takes what is there already, and waits for kicks.
-    fn take_from(&mut self, now: Instant, index: u32) {
+    fn take_from(&mut self, now: Instant, index: QueueId) {
         self.heat(index);
         self.take_chains(now, index, u32::MAX);
     }
 
-    fn stop_queue(&mut self, now: Instant, session: u32, index: u16, reply: Sender<u16>) {
+    fn stop_queue(&mut self, now: Instant, session: SessionId, index: u16, reply: Sender<u16>) {
         let Some(index) = self.find_queue(session, index) else { return };
         self.queues[index].stopping = Some(reply);
         self.stop_listening(index);
@@ -151,14 +142,14 @@ impl Loop {
         }
     }
 
-    fn leave_line(&mut self, index: u32) {
+    fn leave_line(&mut self, index: QueueId) {
         let volume = self.sessions[self.queues[index].session].volume;
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.retain(|waiting| *waiting != ClientId::Queue(index));
         self.queues[index].waits = false;
     }
 
-    fn set_call(&mut self, index: u32, call: Option<Arc<OwnedFd>>) {
+    fn set_call(&mut self, index: QueueId, call: Option<Arc<OwnedFd>>) {
         // The descriptor of an interrupt on its way must stay open.
         let old = std::mem::replace(&mut self.queues[index].call, call);
         if self.queues[index].calling {
@@ -170,7 +161,7 @@ impl Loop {
     }
 
     /// The first queue whose rings do not lie in the new table; it is broken.
-    fn set_memory(&mut self, session: u32, memory: &Arc<Memory>) -> Option<u16> {
+    fn set_memory(&mut self, session: SessionId, memory: &Arc<Memory>) -> Option<u16> {
         let queues = self.sessions[session].queues.clone();
         let mut first = None;
         for index in queues {
@@ -184,7 +175,7 @@ impl Loop {
     }
 
     /// A VMM has gone, or its volume has: nothing more is taken; what is at the device ends there.
-    pub(crate) fn close_session(&mut self, session: u32) {
+    pub(crate) fn close_session(&mut self, session: SessionId) {
         let state = &mut self.sessions[session];
         let again = std::mem::replace(&mut state.closing, true);
         let (volume, queues) = (state.volume, state.queues.clone());
@@ -209,7 +200,7 @@ impl Loop {
         }
     }
 
-    fn end_session(&mut self, session: u32) {
+    fn end_session(&mut self, session: SessionId) {
         let state = self.sessions.remove(session);
         self.backend.volumes[state.volume].sessions.retain(|known| *known != session);
         if let Some(reply) = state.closed {
@@ -219,7 +210,7 @@ impl Loop {
     }
 
     /// Queues that waited for the end of what a dead client left are read now.
-    pub(crate) fn admit_queues(&mut self, session: u32) {
+    pub(crate) fn admit_queues(&mut self, session: SessionId) {
         for &index in &self.sessions[session].queues.clone() {
             if self.queues[index].parked {
                 self.queues[index].parked = false;
@@ -248,13 +239,13 @@ impl Loop {
         }
     }
 
-    fn stop_listening(&mut self, index: u32) {
+    fn stop_listening(&mut self, index: QueueId) {
         let queue = &mut self.queues[index];
         let waiting = [(queue.listening, Tag::Kick), (queue.calling, Tag::Call)];
         for (_, what) in waiting.into_iter().filter(|(is, _)| *is) {
-            let entry = opcode::AsyncCancel::new(tag(what, index)).build();
+            let entry = opcode::AsyncCancel::new(tag(what, index.index())).build();
             // SAFETY: a cancellation refers to no memory.
-            unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Other, index))) };
+            unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Other, index.index()))) };
             self.queues[index].operations += 1;
         }
     }
@@ -266,7 +257,7 @@ impl Loop {
 
     /// Lets the kernel let go of all queues.
     pub(crate) fn shut_queues_down(&mut self) {
-        let all: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
+        let all = self.queues.ids();
         all.into_iter().for_each(|index| self.stop_listening(index));
     }
 }
