@@ -127,7 +127,8 @@ fn a_missing_file_is_an_error_of_that_file() {
 fn check_says_what_a_right_file_promises() {
     let ended = said(&["check", &example("host.toml")]);
     let expected = " DEVICE  SCHEDULER  VMS  VOLUMES  CAPACITY                 RESERVED                    FLOOR \n \
-         nvme0   mclock     3    4        40000 iops@8KiB, 2GiB/s  2492.307 iops@8KiB (6.24%)  2%    \nNo errors\n";
+         nvme0   mclock     3    4        40000 iops@8KiB, 2GiB/s  2492.307 iops@8KiB (6.24%)  2%    \n \
+         VM      DEVICE  PART  \n backup  nvme0   0%    \n db1     nvme0   5%    \n web1    nvme0   1.24% \nNo errors\n";
     assert_said(&ended, 0, expected, "");
     let ended = said(&["-o", "json", "check", &example("two-vms.toml")]);
     let expected = json!({

@@ -150,7 +150,7 @@ fn what_is_taken_over_is_logged_and_counted() {
     let daemon = Daemon::serve(&place, &(place.device("depth = 16") + &served));
     client.reconnect(&place.volume_socket("a", "v")).unwrap();
     let said = daemon.stderr().up_to(&["queue=1"]);
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains("taken over from the in-flight log")).collect();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("recovered from the in-flight log")).collect();
     for (line, words) in lines.iter().zip(["queue=0 requests=3", "queue=1 requests=2"]) {
         assert!(line.contains("vm=\"a\" volume=\"v\"") && line.contains(words), "{said}");
     }

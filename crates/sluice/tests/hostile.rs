@@ -212,7 +212,7 @@ fn one_connection_more_than_allowed_is_refused_until_another_leaves() {
     until("all are there", || daemon.accounts().connections() == 5);
     let refused = Raw::open(&place.volume_socket("a", "v"), "a/v");
     assert!(refused.is_err(), "the sixth came in");
-    daemon.stderr().up_to(&["Client refused: nbd.connections_max is reached"]);
+    daemon.stderr().up_to(&["Client rejected: nbd.connections_max is reached"]);
     for client in &mut clients {
         assert_eq!(client.read(0, 512).map(|data| data.len()), Ok(512), "those inside do not notice");
     }
@@ -234,7 +234,7 @@ fn who_takes_all_connections_that_he_gets_leaves_the_other_vms_theirs() {
     assert_eq!(greedy.len(), 6);
     daemon
         .stderr()
-        .up_to(&["Client refused: remaining connections are reserved for other sockets; raise nbd.connections_max"]);
+        .up_to(&["Client rejected: remaining connections are reserved for other sockets; raise nbd.connections_max"]);
     // One for its VM, and one for where that VM goes next.
     let mut others = [open(&place, "b"), open(&place, "b")];
     assert!(try_open("b").is_err());
