@@ -35,7 +35,7 @@ fn a_second_daemon_on_an_image_is_refused_and_told_who_has_it() {
     refused(
         &place,
         &second,
-        &[&expected, "is locked by process", "sluice", "stop that one, or give this volume another"],
+        &[&expected, "is locked by process", "sluice", "stop it, or use another file or range"],
     );
     refused(
         &place,
@@ -137,7 +137,7 @@ fn a_volume_without_direct_io_is_refused_unless_it_says_so() {
     let made = common::run(common::tool("mkfifo", "coreutils").arg(&pipe));
     made.ok();
     let serve = |source: &Path| place.device("") + &place.volume("a", "v", source, "");
-    refused(&place, &serve(&pipe), &["is a pipe: a volume is a raw regular file or a block device"]);
+    refused(&place, &serve(&pipe), &["is a pipe: use a raw regular file or a block device"]);
     refused(&place, &serve(place.folder()), &["is a folder"]);
     refused(&place, &serve(&place.file("none")), &["Cannot open", "check that it exists"]);
     refused(&place, &serve(&place.image("empty", 0)), &["is empty"]);
@@ -157,7 +157,7 @@ fn what_is_not_there_is_refused_with_what_to_make_or_name() {
     let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\ninsecure = true\n");
     refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: name an address of this host"]);
     let device = host.replacen(&format!("path = \"{}\"", place.folder().display()), "path = \"/dev/none0n1\"", 1);
-    refused(&place, &device, &["Device disk", "Cannot look at /dev/none0n1: name a block device that is there"]);
+    refused(&place, &device, &["Device disk", "Cannot inspect /dev/none0n1: use an existing block device"]);
     let short = host.replace("[vm.a.volume.v]\n", "[vm.a.volume.v]\nsize = \"2MiB\"\n");
     refused(&place, &short, &["extend it or lower `offset` and `size`"]);
 }
@@ -190,7 +190,7 @@ fn a_tenants_link_was_followed_to_the_file_of_another() {
     std::os::unix::fs::chown(&theirs, Some(TENANT), None).unwrap();
     let link = theirs.join("a.img");
     std::os::unix::fs::symlink(&secret, &link).unwrap();
-    let said = format!("{} is a symbolic link that user {TENANT} may change: name the file", link.display());
+    let said = format!("{} is a symbolic link that user {TENANT} can change: use the path of its target", link.display());
     refused(&place, &(place.device("") + &place.volume("a", "v", &link, "")), &["VM a, volume v: Volume ", &said]);
 }
 

@@ -166,7 +166,7 @@ fn a_refused_file_changes_nothing_at_all() {
         nobody.display(),
         socket.display()
     );
-    refuse(place.device("") + &free + &new + &nobody, &["no user nobody-has-this-name on this host"]);
+    refuse(place.device("") + &free + &new + &nobody, &["user nobody-has-this-name does not exist on this host"]);
     assert!(!socket.exists());
     // What cannot change while it runs.
     let other_scheduler = place.device("scheduler = \"noop\"") + &vm(&place, "a", LIMITED) + &new;
@@ -236,7 +236,7 @@ fn what_a_served_volume_is_cannot_change_under_its_clients() {
     let mut client = open(&place, "a");
     let image = place.file("a.img");
     let volume = |vm: &str, lines: &str| format!("[vm.{vm}]\n{LIMITED}\n") + &place.volume(vm, "v", &image, lines);
-    let changed = "its bytes are served now as volume a/v";
+    let changed = "its bytes are currently served as volume a/v";
     for host in [volume("a", "read_only = true"), volume("renamed", "")] {
         assert_refused_whole(&place, &daemon, &mut client, &(place.device("") + &host), &[changed, "add it again"]);
     }

@@ -412,7 +412,7 @@ fn who_completes_nothing_has_no_latency() {
     assert!(text(&place, "out/report.html").contains("<td>-</td>"));
     let swept = in_folder(&place, &["sweep", "s.toml", "--out", "swept"]).ok();
     let line = swept.lines().find(|line| line.contains(" c ")).unwrap();
-    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["as", "written", "c", "0.0", "±", "0.0", "-", "-"]);
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["as", "written", "c", "0.0", "±", "0.0", "-", "-", "-", "-"]);
     let sweep: Value = serde_json::from_str(&text(&place, "swept/sweep.json")).unwrap();
     let none = serde_json::json!({ "mean": null, "half_interval_95": null, "runs": 0 });
     assert_eq!(sweep["points"][0]["vms"][2]["latency_us_p99"], none);
