@@ -170,7 +170,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
     );
     text.push_str("## Policy fields that it enforces\n\n");
     if descriptor.enforces.is_empty() {
-        text.push_str("None: a policy that states one is refused.\n");
+        text.push_str("None: a policy that states one is rejected.\n");
     }
     for (field, how) in descriptor.enforces {
         let _ = writeln!(text, "- `{}`: {how}", field.name());

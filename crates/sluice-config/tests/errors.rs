@@ -58,9 +58,7 @@ fn the_whole_text_of_a_reservation_over_the_capacity() {
     let text = GOOD.replace("weight = 100", "reservation = \"600 iops@8KiB\"") + more;
     assert_eq!(
         refused(&text),
-        "error: Device d: VM b reserves 700 iops@8KiB, 70% of the device by requests (capacity = 1000 iops@8KiB); 1 VM \
-         reserves 60% already, together 130%; at most 98% can be reserved, since weight_floor is 2%: short by 32% (before \
-         it: a 60% by requests)
+        "error: Device d: VM b reserves 700 iops@8KiB, 70% of the device by requests (capacity = 1000 iops@8KiB); 1 VM already reserves 60%, with this one 130%; at most 98% can be reserved because weight_floor is 2%: short by 32% (already reserved: a 60% by requests)
   --> host.toml:14:15
    |
 14 | reservation = \"700 iops\"
@@ -100,8 +98,7 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
     assert_eq!(
         messages,
         [
-            "Device d: VM b reserves 100MiB/s, 100% of the device by bytes (bandwidth = 100MiB/s); 1 VM reserves 100% already, \
-          together 200%; at most 100% can be reserved: short by 100% (before it: a 100% by requests)"
+            "Device d: VM b reserves 100MiB/s, 100% of the device by bytes (bandwidth = 100MiB/s); 1 VM already reserves 100%, with this one 200%; at most 100% can be reserved: short by 100% (already reserved: a 100% by requests)"
         ]
     );
     // Each alone is the whole device.
@@ -135,7 +132,9 @@ fn reservations_left_nothing_to_vms_without() {
     assert!(found(&two_vms("reservation = \"1000 iops\"", "weight = 3")).1);
     assert_eq!(found(&two_vms("reservation = \"980 iops\"", "weight = 3")), (vec![], false));
     let (messages, refused) = found(&two_vms("reservation = \"980 iops\"", "reservation = \"0.001 iops\""));
-    assert!(refused && messages[0].contains("together 98.01%; at most 98% can be reserved, since weight_floor is 2%"));
+    assert!(
+        refused && messages[0].contains("with this one 98.01%; at most 98% can be reserved because weight_floor is 2%")
+    );
     for mclock in ["weight_floor = \"0%\"", "mode = \"paper\""] {
         let text = two_vms("reservation = \"1000 iops\"", "weight = 3");
         let text = text.replace("capacity =", &format!("mclock = {{ {mclock} }}\ncapacity ="));
@@ -159,8 +158,8 @@ fn a_vm_was_sold_twice_to_its_volumes() {
     assert_eq!(
         messages,
         [
-            "VM a on device d (rates at 8KiB): volumes of one VM reserve 100% of the device (as much as 1000 iops or 100MiB/s) \
-          together, the VM only 50% of it"
+            "VM a on device d (rates at 8KiB): volumes of one VM reserve 100% of the device (equal to 1000 iops or 100MiB/s) \
+          together, but the VM only 50% of it"
         ]
     );
     let more = "reservation = { iops = \"750 iops\", bytes = \"50MiB/s\" }";
@@ -176,7 +175,7 @@ fn a_burst_that_makes_a_reservation_impossible_is_refused_where_it_stands() {
     assert_eq!(
         refused(&with(lines)),
         "error: Policy p: with burst = 1 the limit of 593 iops lets at most 338.5 iops of 8KiB requests through, less than \
-         the reservation of 565 iops, where the device frees its slots all at once: 1 every 1478us (device d)
+         the reservation of 565 iops, if the device frees all its slots at the same instant: 1 every 1478us (device d)
  --> host.toml:9:9
   |
 9 | burst = 1
@@ -384,7 +383,7 @@ fn policies() {
         (
             POLICY,
             "weight = \"none\"",
-            &[(6, "Policy p: policy has neither reservation nor weight and would never be served")],
+            &[(6, "Policy p: policy has neither a reservation nor a weight, so its requests would never be served")],
         ),
         (POLICY, "burst = 70000", &[(6, "Policy p: burst: the number is out of range")]),
         (POLICY, "class = \"urgent\"", &[(6, "Policy p: class: 'urgent' is not one of its words")]),
@@ -518,7 +517,7 @@ fn vms_and_volumes() {
         (
             "policy = \"p\"",
             "weight = \"none\"",
-            &[(8, "VM a: policy has neither reservation nor weight and would never be served")],
+            &[(8, "VM a: policy has neither a reservation nor a weight, so its requests would never be served")],
         ),
         ("device = \"d\"\n", "", &[(9, "Volume a/v: device is missing")]),
         ("device = \"d\"", "device = \"e\"", &[(10, "Volume a/v: device: there is no device 'e'")]),
@@ -537,7 +536,10 @@ fn vms_and_volumes() {
         (
             "source = \"/srv",
             "reservation = \"5 iops\"\nsource = \"/srv",
-            &[(11, "VM a on device d (rates at 8KiB): volumes of one VM reserve 5 iops together, the VM only nothing")],
+            &[(
+                11,
+                "VM a on device d (rates at 8KiB): volumes of one VM reserve 5 iops together, but the VM only nothing",
+            )],
         ),
         (
             PATH,

@@ -228,7 +228,7 @@ fn a_value_of_a_sweep_is_refused_where_it_stands() {
     assert_eq!(
         refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"2300 iops\"]\n")),
         "error: Device d: VM a reserves 2300 iops@8KiB, 115% of the device by requests (capacity of its 2 nodes = 2000 \
-         iops@8KiB); at most 98% can be reserved, since weight_floor is 2%: short by 17%
+         iops@8KiB); at most 98% can be reserved because weight_floor is 2%: short by 17%
   --> s.toml:15:33
    |
 15 | vm.a.reservation = [\"300 iops\", \"2300 iops\"]

@@ -146,7 +146,8 @@ fn a_device_was_sold_twice_by_set_attach_and_reload() {
         + &place.volume("z", "v", &own, "")
         + "[vm.b]\nreservation = \"50MiB/s\"\n";
     let daemon = Daemon::serve(&place, &host);
-    let sum = "by bytes (bandwidth = 100MiB/s); 1 VM reserves 60% already, together 110%; at most 98% can be reserved";
+    let sum =
+        "by bytes (bandwidth = 100MiB/s); 1 VM already reserves 60%, with this one 110%; at most 98% can be reserved";
     let set = ask(&place, &["set", "a", "reservation=50MiB/s"]).failed();
     assert!(set.contains(sum) && set.contains("lower it to 38MiB/s at most"), "{set}");
     let keys = [("source", free), ("export.socket", place.volume_socket("b", "v"))];
@@ -155,7 +156,7 @@ fn a_device_was_sold_twice_by_set_attach_and_reload() {
     let attached = ask(&place, &attach).failed();
     assert!(attached.contains("VM b reserves 50MiB/s, 50% of the device ") && attached.contains(sum), "{attached}");
     let said = daemon.reload(&host.replace("weight = 100", "reservation = \"50MiB/s\""));
-    assert!(said.contains("everything stays as it was") && said.contains("together 110%"), "{said}");
+    assert!(said.contains("everything stays as it was") && said.contains("with this one 110%"), "{said}");
     // What is free is admitted, and then nothing more.
     json(ask(&place, &["set", "a", "reservation=38MiB/s"]));
     let attached = ask(&place, &attach).failed();
