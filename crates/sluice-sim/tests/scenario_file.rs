@@ -233,7 +233,7 @@ fn a_value_of_a_sweep_is_refused_where_it_stands() {
    |
 15 | vm.a.reservation = [\"300 iops\", \"2300 iops\"]
    |                                 ^^^^^^^^^^^
-   = hint: lower it to 1960 iops@8KiB at most, place the VM on another device, or set a lower weight_floor in \
+   = hint: lower it to at most 1960 iops@8KiB, place the VM on another device, or set a lower weight_floor in \
          [device.d.mclock]
 
 1 error"
@@ -343,7 +343,7 @@ fn what_belongs_to_a_link_and_to_cpus_is_checked() {
             with("reservation = \"100 iops\"\nallow_unenforced = true"),
             "VM a: reservation: wrr, the scheduler of device d",
         ),
-        (with("reservation = { bytes = \"5MB/s\" }"), "the device states no bandwidth"),
+        (with("reservation = { bytes = \"5MB/s\" }"), "the device has no bandwidth"),
         (with("latency = { p99 = \"5ms\" }"), "latency is not enforced by wrr"),
         (with("vcpu = { cpu = 2 }"), "there is no CPU 2"),
         (with("vcpu = { wrok = \"5us\" }"), "did you mean 'work'?"),
@@ -382,7 +382,7 @@ fn a_link_states_the_parameters_of_its_scheduler_as_a_disk_does() {
 fn of_a_file_that_cannot_be_read_nothing_else_is_said() {
     let found = load_scenario(&examples().join("none.toml")).unwrap_err();
     assert_eq!(found.0.len(), 1, "{found}");
-    assert!(found.0[0].message.starts_with("File cannot be read"), "{found}");
+    assert!(found.0[0].message.starts_with("Cannot read file"), "{found}");
 }
 
 #[test]
