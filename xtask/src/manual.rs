@@ -46,10 +46,11 @@ const MADE: &str = "<!-- Made by `cargo xtask manual`; change the code instead. 
 fn host_file() -> String {
     let mut text = format!("{MADE}# The host file\n\n{}.\n\n", HOST.doc);
     text.push_str(
-        "TOML. Quantities carry their units: `k M G` are powers of 1000, `Ki Mi Gi` of 1024; a bare number is refused, and \
-         no limit is written `unlimited`. Beside `NAME.toml` the files in the folder `NAME.d` that end in `.toml` are laid \
-         over it in the order of their names. `sluice check` reports everything that is wrong at once; `sluice schema` \
-         prints the same as a JSON Schema. Complete examples are in the folder `examples`.\n",
+        "The file is TOML. Quantities have units: `k M G` are powers of 1000, `Ki Mi Gi` of 1024. A number without a \
+         unit is rejected; no limit is written `unlimited`. The files in the folder `NAME.d` whose names end in \
+         `.toml` are merged over `NAME.toml` in the order of their names, so a later file overrides an earlier one. \
+         `sluice check` reports all errors; `sluice schema` prints the keys as a JSON Schema. Complete examples are in \
+         the folder `examples`.\n",
     );
     section(&mut text, &HOST, &mut BTreeSet::new());
     text
@@ -58,10 +59,10 @@ fn host_file() -> String {
 fn scenario_file() -> String {
     let mut text = format!("{MADE}# The scenario file\n\n{}.\n\n", SCENARIO.doc);
     text.push_str(
-        "TOML, with the words of the [host file](host-file.md) wherever the same is meant. Quantities carry their units; a \
-         bare number is refused. Files are named from the folder of the scenario file. `sluice sim check` reports everything \
-         that is wrong at once; `sluice schema scenario` prints the same as a JSON Schema. What it is for: \
-         [the simulator](simulator.md). Complete examples are in the folder `examples`.\n",
+        "The file is TOML and uses the keys of the [host file](host-file.md) where they have the same meaning. \
+         Quantities have units; a number without a unit is rejected. Paths are relative to the folder of the scenario \
+         file. `sluice sim check` reports all errors; `sluice schema scenario` prints the keys as a JSON Schema. [The \
+         simulator](simulator.md) explains scenarios. Complete examples are in the folder `examples`.\n",
     );
     section(&mut text, &SCENARIO, &mut BTreeSet::new());
     text
@@ -74,7 +75,7 @@ fn choice(text: &mut String, choice: &Choice) {
         let _ = write!(text, "\n### `type = \"{}\"`\n\n{}.\n\n", option.name, option.summary);
         if let Some((like, numbers)) = option.like {
             let numbers: Vec<String> = numbers.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
-            let _ = writeln!(text, "It is `{like}` with {}; its other keys are those of that one.", numbers.join(", "));
+            let _ = writeln!(text, "It is `{like}` with {}; its other keys are the same.", numbers.join(", "));
             continue;
         }
         text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
@@ -99,7 +100,8 @@ fn section(text: &mut String, section_: &'static Section, there: &mut BTreeSet<&
         }
         if !section_.scheduler_tables.is_empty() {
             text.push_str(
-                "\nThe parameters of its scheduler stand in a table named like it: see [schedulers](schedulers).\n",
+                "\nThe parameters of the scheduler are in a table with the scheduler's name: see \
+                 [schedulers](schedulers).\n",
             );
         }
     }
@@ -132,7 +134,8 @@ fn table_of(kind: &Kind) -> Option<&'static Section> {
 fn row(text: &mut String, key: &Key) {
     let default = key.default.map_or(String::new(), |default| format!("`{default}`"));
     let doc = key.doc.replace('|', "\\|");
-    let _ = writeln!(text, "| `{}` | {}, like `{}` | {default} | {doc} |", key.name, kind(&key.kind), key.example);
+    let _ =
+        writeln!(text, "| `{}` | {}, for example `{}` | {default} | {doc} |", key.name, kind(&key.kind), key.example);
 }
 
 fn kind(kind_: &Kind) -> String {
@@ -170,7 +173,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
     );
     text.push_str("## Policy fields that it enforces\n\n");
     if descriptor.enforces.is_empty() {
-        text.push_str("None: a policy that states one is refused.\n");
+        text.push_str("None: a policy that states one is rejected.\n");
     }
     for (field, how) in descriptor.enforces {
         let _ = writeln!(text, "- `{}`: {how}", field.name());

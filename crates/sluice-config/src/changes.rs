@@ -29,7 +29,7 @@ impl FromStr for Target {
             None => (text, None),
         };
         if vm.is_empty() || volume.as_ref().is_some_and(String::is_empty) {
-            return Err(format!("'{text}' names nothing; write VM or VM/VOLUME, for example db1/root"));
+            return Err(format!("'{text}' is not a target; write VM or VM/VOLUME, for example db1/root"));
         }
         Ok(Target { vm: vm.to_owned(), volume })
     }

@@ -100,8 +100,8 @@ fn check_size(reader: &Reader<'_>, stated: StatedIops, reference: Bytes, cost: &
 pub(crate) fn other_size_hint(stated: StatedIops, size: Bytes, reference: Bytes, cost: &CostModel) -> String {
     let rate = at_reference(stated.iops, size, cost);
     format!(
-        "{}@{size} are about {rate}@{reference} on this device: write \"{rate}@{reference}\", or set \
-         reference_size = \"{size}\"",
+        "{}@{size} is about {rate}@{reference} on this device; write \"{rate}@{reference}\", or set reference_size = \
+         \"{size}\"",
         stated.iops
     )
 }
@@ -161,7 +161,7 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
             None
         }
         _ => {
-            let message = format!("{}: delay.time needs mean alone, or min and max", reader.whose);
+            let message = format!("{}: delay.time needs either mean, or min and max", reader.whose);
             let hint = "write { mean = \"4ms\" } or { min = \"3ms\", max = \"11ms\" }".to_owned();
             reader.report.error(reader.place, message, hint);
             None
@@ -183,8 +183,8 @@ pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>
     let chosen = found.filter(|scheduler| suits(scheduler));
     if let (Some(found), None) = (found, chosen) {
         let what = match found.medium {
-            Medium::Network => "schedules packets of network interfaces, and this device is a disk",
-            Medium::Disk => "schedules requests to disks, and this device is a network link",
+            Medium::Network => "schedules packets of network interfaces, but this device is a disk",
+            Medium::Disk => "schedules requests to disks, but this device is a network link",
         };
         let what = format!("{} {what}", found.name);
         reader.refuse("scheduler", what, format!("write {}", one_of(names())));
@@ -201,8 +201,12 @@ pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>
         match chosen {
             Some(chosen) if chosen.name == scheduler.name => chosen_params = params,
             Some(chosen) => {
-                let message = format!("{}: parameters of {} are not used", reader.whose, scheduler.name);
-                reader.report.warn(node.place, message, format!("its scheduler is {}", chosen.name));
+                let message = format!("{}: the parameters of {} are ignored", reader.whose, scheduler.name);
+                reader.report.warn(
+                    node.place,
+                    message,
+                    format!("the device's scheduler is {}; remove this table, or change the scheduler", chosen.name),
+                );
             }
             None => {}
         }
@@ -226,13 +230,13 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
             let names = || scheduler.parameters.iter().map(|known| known.name);
             let hint = match (reader.report.suggest(name, names()), names().next()) {
                 (Some(known), _) => format!("did you mean '{known}'?"),
-                (None, Some(_)) => format!("it has {}", names().collect::<Vec<_>>().join(", ")),
+                (None, Some(_)) => format!("its parameters are {}", names().collect::<Vec<_>>().join(", ")),
                 (None, None) => "it has no parameters".to_owned(),
             };
             reader.report.error(node.key, format!("{title}: unknown parameter '{name}'"), hint);
             continue;
         };
-        let hint = format!("it is {}; write for example {name} = {}", known.accepts(), known.default);
+        let hint = format!("expected {}; write for example {name} = {}", known.accepts(), known.default);
         let Some(value) = param_of(&node.value) else {
             let message = format!("{title}.{name} cannot be {}", node.value.words());
             reader.report.error(node.place, message, hint);

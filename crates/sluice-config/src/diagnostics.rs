@@ -191,7 +191,7 @@ impl Report {
         let mut kept: Vec<(Finding, Verdict)> = errors.into_iter().chain(warnings).take(DIAGNOSTICS_MAX).collect();
         let rest = kept.first().filter(|_| more > 0).map(|((place, _), verdict)| {
             let message = format!("{more} more findings are not shown");
-            let hint = Some("correct those above first".to_owned());
+            let hint = Some("correct the findings above first".to_owned());
             diagnostic(sources, place.of_file(), message, Verdict { severity: verdict.severity, hint })
         });
         kept.sort_by(|a, b| a.0.cmp(&b.0));

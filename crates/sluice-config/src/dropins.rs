@@ -22,13 +22,13 @@ pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> T
     match list(&folder) {
         Ok(files) if files.len() > DROPINS_MAX => {
             let file = sources.add(&folder.display().to_string(), String::new());
-            let message = format!("Folder has {} drop-ins, which are too many", files.len());
+            let message = format!("Folder has {} drop-ins, which is too many", files.len());
             report.error(Place::file(file), message, format!("at most {DROPINS_MAX} are accepted"));
         }
         Ok(files) => files.iter().for_each(|path| tree.merge(read_file(path, sources, report))),
         Err(error) => {
             let file = sources.add(&folder.display().to_string(), String::new());
-            report.error(Place::file(file), format!("Drop-ins cannot be listed: {error}"), None);
+            report.error(Place::file(file), format!("Cannot list drop-ins: {error}"), None);
             report.set_incomplete();
         }
     }
@@ -46,7 +46,7 @@ pub fn read_text(name: &str, text: String, sources: &mut Sources, report: &Repor
         Ok(table) => Table::from_toml(file, sources.text(file), table.get_ref()),
         Err(error) => {
             let place = error.span().map_or(Place::file(file), |span| Place::new(file, span));
-            let hint = "the rest of this file is not read before that is corrected";
+            let hint = "correct this first; the rest of the file was not read";
             report.error(place, format!("Not TOML: {}", error.message()), hint.to_owned());
             report.set_incomplete();
             Table::default()
@@ -61,7 +61,7 @@ pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
         Ok(bytes) => bytes,
         Err(error) => {
             let file = sources.add(&name, String::new());
-            report.error(Place::file(file), format!("File cannot be read: {error}"), None);
+            report.error(Place::file(file), format!("Cannot read file: {error}"), None);
             report.set_incomplete();
             return Table::default();
         }
@@ -88,7 +88,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 
 fn refuse_size(name: &str, sources: &mut Sources, report: &Report) -> Table {
     let file = sources.add(name, String::new());
-    let hint = format!("at most {} MiB are accepted; spread it over drop-ins", FILE_BYTES_MAX >> 20);
+    let hint = format!("at most {} MiB are accepted; split it into drop-ins", FILE_BYTES_MAX >> 20);
     report.error(Place::file(file), "File is too large", hint);
     report.set_incomplete();
     Table::default()

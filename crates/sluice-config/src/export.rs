@@ -49,16 +49,16 @@ impl ExportDraft {
         let (socket, listen) = (reader.node("socket").is_some(), reader.node("listen").is_some());
         match (socket, listen) {
             (true, true) => {
-                reader.refuse("listen", "there is a socket already", "keep socket or listen");
+                reader.refuse("listen", "the export already has a socket", "keep either socket or listen");
             }
             (false, true) if protocol != Protocol::Nbd => {
                 reader.refuse(
                     "listen",
-                    "guest memory cannot be handed over by TCP",
+                    "guest memory cannot be shared over TCP",
                     "write socket = \"/run/sluice/NAME.sock\"",
                 );
             }
-            (false, false) => reader.missing("socket", ", or listen"),
+            (false, false) => reader.missing("socket", ", and so is listen"),
             _ => {}
         }
         let endpoint = if socket { unix(&reader) } else { tcp(&reader) };
@@ -90,7 +90,7 @@ fn read_protocol(reader: &Reader<'_>) -> Protocol {
         }
         _ => {
             if queues.is_some() {
-                reader.refuse("queues", "NBD has no virtqueues", "take it out, or write type = \"vhost-user-blk\"");
+                reader.refuse("queues", "NBD has no virtqueues", "remove it, or write type = \"vhost-user-blk\"");
             }
             Protocol::Nbd
         }
@@ -103,7 +103,7 @@ fn check_accounts(reader: &Reader<'_>) {
         return;
     }
     for key in ["owner", "group", "mode"].into_iter().filter(|key| reader.node(key).is_some()) {
-        reader.refuse(key, "it belongs to a socket, and there is none", "add socket, or take it out");
+        reader.refuse(key, "it applies only to a socket, and there is no socket", "add socket, or remove it");
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn socket_path(reader: &Reader<'_>, key: &str) -> Option<PathBuf> {
     let path = reader.path(key)?;
     if path.as_os_str().len() > SOCKET_PATH_MAX {
         let what = format!("the path has {} bytes", path.as_os_str().len());
-        reader.refuse(key, what, format!("a socket's path has room for {SOCKET_PATH_MAX}; use a shorter one"));
+        reader.refuse(key, what, format!("a socket path may have at most {SOCKET_PATH_MAX} bytes; use a shorter one"));
         return None;
     }
     Some(path)
@@ -134,13 +134,14 @@ fn tcp(reader: &Reader<'_>) -> Option<Endpoint> {
         return None;
     };
     if address.port() == 0 {
-        reader.refuse(KEY, "port 0 is none", "write a port from 1 to 65535; NBD's own is 10809");
+        reader.refuse(KEY, "port 0 is invalid", "write a port from 1 to 65535; the standard port of NBD is 10809");
         return None;
     }
     let insecure = reader.bool("insecure").unwrap_or(false);
     if !address.ip().is_loopback() {
-        let message = format!("{}: whoever reaches {address} reads and writes the volumes there", reader.whose);
-        let hint = "NBD here neither asks who it is nor encrypts; use a socket or 127.0.0.1, or a protected network";
+        let message = format!("{}: any client that reaches {address} can read and write the volumes", reader.whose);
+        let hint = "the NBD server neither authenticates clients nor encrypts data; use a socket or 127.0.0.1, or a \
+                    protected network";
         match insecure {
             true => reader.report.warn(reader.at(KEY), message, hint.to_owned()),
             false => reader.report.error(reader.at(KEY), message, format!("{hint} and insecure = true")),
@@ -153,7 +154,7 @@ fn read_account(reader: &Reader<'_>, key: &str) -> Option<String> {
     let text = reader.text(key)?;
     let fits = |c: char| c.is_ascii_alphanumeric() || "_.-$@".contains(c);
     if text.is_empty() || text.len() > 256 || text.starts_with('-') || !text.chars().all(fits) {
-        reader.refuse(key, "this is not a name or a number", "write the name or the number of an account");
+        reader.refuse(key, "not a valid account name or number", "write the name or the number of a user or group");
         return None;
     }
     Some(text.to_owned())
@@ -177,7 +178,7 @@ fn read_name(reader: &Reader<'_>) -> Option<String> {
     let name = reader.text("name")?;
     if name.is_empty() || name.len() > EXPORT_NAME_MAX || name.chars().any(char::is_control) {
         let hint = format!("write from 1 to {EXPORT_NAME_MAX} bytes without control characters");
-        reader.refuse("name", "the name cannot be used", hint);
+        reader.refuse("name", "the name is not valid", hint);
         return None;
     }
     Some(name.to_owned())

@@ -161,11 +161,11 @@ pub const MICROSECOND: Duration = Duration::from_micros(1);
 /// The file itself.
 pub static HOST: Section = Section {
     title: "",
-    doc: "The host file: the devices, who may use them and what they are promised",
+    doc: "The host file: devices, the VMs that use them, and their policies",
     groups: &[&[
-        Key::new("device", Kind::Named(&DEVICE), "", "A disk that VMs share, with a scheduler in front of it"),
-        Key::new("policy", Kind::Named(&POLICY), "", "What a VM is promised and held to, under a name"),
-        Key::new("vm", Kind::Named(&VM), "", "A VM: the one who is promised something"),
+        Key::new("device", Kind::Named(&DEVICE), "", "A disk shared by VMs, with a scheduler in front of it"),
+        Key::new("policy", Kind::Named(&POLICY), "", "Guarantees and limits of a VM, under a name"),
+        Key::new("vm", Kind::Named(&VM), "", "A VM, the unit to which a policy applies"),
         Key::new("nbd", Kind::Table(&NBD), "", "Serves every volume over NBD by its export name"),
         Key::new("daemon", Kind::Table(&DAEMON), "", "The daemon itself"),
     ]],
@@ -175,26 +175,27 @@ pub static HOST: Section = Section {
 /// `[device.NAME]`
 pub static DEVICE: Section = Section {
     title: "device.NAME",
-    doc: "A disk that VMs share, with a scheduler in front of it",
+    doc: "A disk shared by VMs, with a scheduler in front of it",
     groups: &[
         &[
             Key::new(
                 "path",
                 Kind::Path,
                 "\"/dev/nvme0n1\"",
-                "The block device, or a file or folder on the disk that is meant",
+                "The block device, or any file or folder on that disk",
             ),
             Key::new(
                 "backend",
                 Kind::Word(&["direct", "null"]),
                 "\"direct\"",
-                "direct: the disk; null: completes at once and stores nothing, for measurements",
+                "direct: the disk; null: completes immediately and stores nothing, for measurements",
             )
             .default("\"direct\""),
         ],
         SCHEDULER_KEYS,
-        &[Key::new("rotational", Kind::Bool, "false", "Whether near requests are much cheaper than far ones")
-            .default("as the disk says")],
+        &[Key::new("rotational", Kind::Bool, "false", "Whether a request near the previous one is much cheaper than a \
+                                                       distant one")
+            .default("as the disk reports")],
         MERGING_KEYS,
         &[
             Key::new(
@@ -208,7 +209,7 @@ pub static DEVICE: Section = Section {
                 "window",
                 Kind::Table(&WINDOW),
                 "{ requests = 128, bytes = \"32MiB\" }",
-                "How much of one VM's work is taken in; the rest waits in its socket",
+                "Maximum of one VM's outstanding requests; further ones stay in its socket",
             ),
         ],
         COST_KEYS,
@@ -216,7 +217,7 @@ pub static DEVICE: Section = Section {
             "delay",
             Kind::Table(&DELAY),
             "{ time = \"4ms\", parallel = 8 }",
-            "Makes of any file a device of known capacity",
+            "Gives any file the speed of a device of known capacity",
         )],
     ],
     scheduler_tables: &[Medium::Disk],
@@ -224,31 +225,32 @@ pub static DEVICE: Section = Section {
 
 /// What a device's scheduler is, and what it is told of the device.
 pub const SCHEDULER_KEYS: &[Key] = &[
+    Key::new("scheduler", Kind::Scheduler, "\"mclock\"", "The scheduler; its parameters are in a table with its name")
+        .default("\"mclock\""),
     Key::new(
-        "scheduler",
-        Kind::Scheduler,
-        "\"mclock\"",
-        "Who decides which request goes next; its parameters stand in a table of its name",
+        "depth",
+        Kind::Integer(1, 65_536),
+        "32",
+        "Queue depth: the maximum number of requests in flight at the device",
     )
-    .default("\"mclock\""),
-    Key::new("depth", Kind::Integer(1, 65_536), "32", "Requests that the device takes at once").default("32"),
+    .default("32"),
     Key::new(
         "capacity",
         Kind::Iops,
         "\"40000 iops@8KiB\"",
-        "Requests that the device can be relied on to serve; mandatory where requests or, on a disk, bytes are reserved",
+        "Sustained worst-case throughput in requests; required if requests or, on a disk, bytes are reserved",
     ),
     Key::new(
         "bandwidth",
         Kind::ByteRate,
         "\"2GiB/s\"",
-        "Bytes that the device can be relied on to transfer; mandatory where bytes are reserved",
+        "Sustained worst-case throughput in bytes; required if bytes are reserved",
     ),
     Key::new(
         "reference_size",
         Kind::Size(512, MIB),
         "\"8KiB\"",
-        "The size that counts as one request in every rate; a power of two",
+        "The request size that costs 1 in every rate; a power of two",
     )
     .default("\"8KiB\""),
 ];
@@ -256,22 +258,29 @@ pub const MERGING_KEYS: &[Key] = &[Key::new(
     "merging",
     Kind::Bool,
     "true",
-    "Whether requests of one volume that are neighbours on the device go to it as one",
+    "Whether requests of one volume that are adjacent on the device are merged into one",
 )
-.default("as the scheduler wants: elevators do, schedulers by tags do not")];
+.default("by the scheduler: elevators merge, tag-based schedulers do not")];
 pub const COST_KEYS: &[Key] =
-    &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "What a request costs, in normalised requests")];
+    &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "Cost of requests, in normalised requests")];
 
 /// `window` of a device.
 pub static WINDOW: Section = Section {
     title: "device.NAME.window",
-    doc: "How much of one VM's work is taken in; the rest waits in its socket or its virtqueues. Of several volumes each may hold as \
-          much of it as it leaves free",
+    doc: "Maximum of one VM's outstanding requests in the daemon; further ones stay in its socket or its virtqueues. \
+          If a VM has several volumes, a volume may take another request only while it holds less than the VM has \
+          free. Example with 64 requests: the only volume of a VM may hold 64; two busy volumes stop at 22 each, which \
+          leaves 20 free",
     groups: &[&[
-        Key::new("requests", Kind::Integer(1, WINDOW_REQUESTS_MAX), "128", "Requests of one VM")
+        Key::new("requests", Kind::Integer(1, WINDOW_REQUESTS_MAX), "128", "Maximum number of requests of one VM")
             .default("4 times the depth, at least 64"),
-        Key::new("bytes", Kind::Size(256 * KIB, 64 * GIB), "\"32MiB\"", "Data of one VM's requests")
-            .default("\"32MiB\""),
+        Key::new(
+            "bytes",
+            Kind::Size(256 * KIB, 64 * GIB),
+            "\"32MiB\"",
+            "Maximum amount of data in the requests of one VM",
+        )
+        .default("\"32MiB\""),
     ]],
     scheduler_tables: &[],
 };
@@ -281,25 +290,32 @@ pub(crate) const WINDOW_REQUESTS_MAX: u64 = 65_536;
 /// `cost` of a device.
 pub static COST: Section = Section {
     title: "device.NAME.cost",
-    doc: "What a request costs, in normalised requests",
+    doc: "Cost of requests, in normalised requests",
     groups: &[&[
         Key::new(
             "knee",
             Kind::Size(512, GIB),
             "\"300kB\"",
-            "The size at which transferring takes as long as positioning",
+            "Request size at which the transfer takes as long as positioning: a read or write costs (knee + its size) \
+             / (knee + reference_size). Example: with 300kB and 8KiB, 256KiB cost 562144 / 308192 = 1.82",
         )
         .default("\"300kB\""),
-        Key::new("flush", COST_RANGE, "1.0", "A flush").default("1.0"),
+        Key::new("flush", COST_RANGE, "1.0", "Cost of a flush").default("1.0"),
         Key::new(
             "discard",
             COST_RANGE,
             "1.0",
-            "A discard, or zeroes that the device makes by itself, at least; zeroes that are written cost as the write",
+            "Minimum cost of a discard, and of a write of zeroes that the device executes itself; zeroes that the \
+             daemon has to write cost as much as the write",
         )
         .default("1.0"),
-        Key::new("discard_mib", DISCARD_MIB_RANGE, "0.015625", "Each MiB of it; a request costs the larger of both")
-            .default("0.015625"),
+        Key::new(
+            "discard_mib",
+            DISCARD_MIB_RANGE,
+            "0.015625",
+            "Cost per MiB of such a request; the larger of the two costs applies",
+        )
+        .default("0.015625"),
     ]],
     scheduler_tables: &[],
 };
@@ -310,18 +326,20 @@ const DISCARD_MIB_RANGE: Kind = Kind::Decimal(0.015625, 65_535.0);
 /// `[device.NAME.delay]`
 pub static DELAY: Section = Section {
     title: "device.NAME.delay",
-    doc: "Makes of any file a device of known capacity: parallel / time requests per second",
+    doc: "Gives any file the speed of a device of known capacity, parallel / time requests per second. Example: 8 / 4 \
+          ms = 2,000 requests per second",
     groups: &[&[
         Key::new(
             "time",
             Kind::Either(&[DELAY_RANGE, Kind::Table(&DELAY_TIME)]),
             "\"4ms\"",
-            "How long each request takes: always the same, or spread",
+            "Duration of each request: fixed or random",
         ),
-        Key::new("parallel", Kind::Integer(1, 65_536), "8", "Requests that are delayed side by side").default("1"),
+        Key::new("parallel", Kind::Integer(1, 65_536), "8", "Number of requests that are delayed concurrently")
+            .default("1"),
         Key::new("bandwidth", Kind::ByteRate, "\"60MB/s\"", "Adds the time to transfer the data at this rate"),
-        Key::new("log", Kind::Path, "\"/tmp/slots.csv\"", "A file that gets one line per request"),
-        Key::new("seed", Kind::Integer(0, i64::MAX as u64), "1", "Where the random times start").default("1"),
+        Key::new("log", Kind::Path, "\"/tmp/slots.csv\"", "File to which one line per request is written"),
+        Key::new("seed", Kind::Integer(0, i64::MAX as u64), "1", "Seed of the random durations").default("1"),
     ]],
     scheduler_tables: &[],
 };
@@ -330,11 +348,11 @@ const DELAY_RANGE: Kind = Kind::Time(MICROSECOND, Duration::from_secs(60));
 /// `time` of a delay, where it is spread.
 pub static DELAY_TIME: Section = Section {
     title: "device.NAME.delay.time",
-    doc: "Exponential times of a mean, or times between two bounds",
+    doc: "Random durations: exponentially distributed with a mean, or uniformly distributed between two bounds",
     groups: &[&[
-        Key::new("mean", DELAY_RANGE, "\"4ms\"", "The mean of exponential times"),
-        Key::new("min", DELAY_RANGE, "\"3ms\"", "The shortest time"),
-        Key::new("max", DELAY_RANGE, "\"11ms\"", "The longest time"),
+        Key::new("mean", DELAY_RANGE, "\"4ms\"", "Mean of the exponential distribution"),
+        Key::new("min", DELAY_RANGE, "\"3ms\"", "Shortest duration"),
+        Key::new("max", DELAY_RANGE, "\"11ms\"", "Longest duration"),
     ]],
     scheduler_tables: &[],
 };
@@ -342,69 +360,82 @@ pub static DELAY_TIME: Section = Section {
 /// `[policy.NAME]`
 pub static POLICY: Section = Section {
     title: "policy.NAME",
-    doc: "What a VM is promised and held to, on each device that it uses",
+    doc: "Guarantees and limits of a VM on each device that it uses",
     groups: &[POLICY_KEYS],
     scheduler_tables: &[],
 };
 
 pub const POLICY_KEYS: &[Key] = &[
-    Key::new("reservation", RESERVATION_KIND, "\"2000 iops@8KiB\"", "What it always gets while it asks for it")
-        .default("\"none\""),
-    Key::new("limit", LIMIT_KIND, "\"8000 iops@8KiB\"", "What it never exceeds").default("\"unlimited\""),
+    Key::new(
+        "reservation",
+        RESERVATION_KIND,
+        "\"2000 iops@8KiB\"",
+        "Minimum throughput while the VM has requests queued",
+    )
+    .default("\"none\""),
+    Key::new(
+        "limit",
+        LIMIT_KIND,
+        "\"8000 iops@8KiB\"",
+        "Maximum throughput, apart from the burst, even on an idle device",
+    )
+    .default("\"unlimited\""),
     Key::new(
         "weight",
         Kind::Either(&[Kind::Decimal(0.01, 1_000_000.0), NONE]),
         "400",
-        "Its part of what is left over; none: it is served by its reservation alone",
+        "Share of the spare capacity, relative to the weights of other VMs; none: the VM gets only its reservation",
     )
     .default("100"),
     Key::new(
         "burst",
         Kind::Integer(1, BURST_MAX as u64),
         "64",
-        "What the limit lets through together: one piece of any size, and one request of the reference size less than this number",
+        "Amount that the limit lets through back to back after a pause: one piece of any size, and this number minus one \
+         requests of the reference size",
     )
     .default("the device's depth times its largest piece, 256 KiB"),
     Key::new(
         "idle_credit",
         Kind::Integer(0, IDLE_CREDIT_MAX as u64),
         "16",
-        "How far its share may lag behind while it is idle, in requests",
+        "How far the VM may lag behind virtual time when it becomes active again, in requests, so that a short pause \
+         does not reduce its share",
     )
     .default("1"),
     Key::new(
         "class",
         Kind::Word(&["foreground", "background"]),
         "\"background\"",
-        "background: gets only what nobody else wants, beyond its reservation",
+        "background: beyond its reservation the VM gets only capacity that no foreground VM uses",
     )
     .default("\"foreground\""),
     Key::new(
         "priority_class",
         Kind::Word(&["real-time", "best-effort", "idle"]),
         "\"best-effort\"",
-        "Class of its I/O priority, as ionice has it",
+        "Class of the I/O priority, as in ionice",
     )
     .default("\"best-effort\""),
     Key::new(
         "priority_level",
         Kind::Integer(0, PRIORITY_LEVEL_MAX as u64),
         "4",
-        "Level in that class, 0 is the highest and 7 the lowest",
+        "Level within that class, from 0 (highest) to 7 (lowest)",
     )
     .default("4"),
     Key::new(
         "latency",
         LATENCY_KIND,
         "{ p99 = \"5ms\", reads_only = true }",
-        "A target; a scheduler with deadlines enforces it",
+        "Latency target; enforced by schedulers with deadlines",
     )
     .default("\"none\""),
     Key::new(
         "allow_unenforced",
         Kind::Bool,
         "true",
-        "Accepts what the device's scheduler does not enforce, with a warning",
+        "Accepts fields that the device's scheduler does not enforce, with a warning",
     )
     .default("false"),
 ];
@@ -417,12 +448,13 @@ const NONE: Kind = Kind::Word(&["none"]);
 /// `reservation` as a table.
 pub static RESERVATION: Section = Section {
     title: "policy.NAME.reservation",
-    doc: "Requests and bytes, each of them a minimum of its own; or what a latency needs by Little's law",
+    doc: "Minimum in requests and minimum in bytes, either or both; or the request rate that a latency needs by \
+          Little's law, outstanding / latency. Example: 32 requests at 65 ms on average need 32 / 0.065 s = 492 iops",
     groups: &[&[
         Key::new("iops", Kind::Iops, "\"2000 iops@8KiB\"", "Normalised requests per second"),
         Key::new("bytes", Kind::ByteRate, "\"10MiB/s\"", "Bytes per second"),
-        Key::new("outstanding", Kind::Integer(1, 1_000_000), "32", "Requests that the VM keeps queued"),
-        Key::new("latency", LATENCY_RANGE, "\"65ms\"", "The average latency that it then sees"),
+        Key::new("outstanding", Kind::Integer(1, 1_000_000), "32", "Number of requests that the VM keeps queued"),
+        Key::new("latency", LATENCY_RANGE, "\"65ms\"", "Average latency with that number of requests"),
     ]],
     scheduler_tables: &[],
 };
@@ -431,7 +463,7 @@ const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
 /// `limit` as a table.
 pub static LIMIT: Section = Section {
     title: "policy.NAME.limit",
-    doc: "Requests and bytes; both must pass",
+    doc: "Maximum in requests and in bytes; both apply",
     groups: &[&[
         Key::new(
             "iops",
@@ -449,10 +481,10 @@ pub static LIMIT: Section = Section {
 /// `latency` of a policy.
 pub static LATENCY: Section = Section {
     title: "policy.NAME.latency",
-    doc: "A target at percentiles",
+    doc: "Latency target at a percentile",
     groups: &[&[
-        Key::new("p99", LATENCY_RANGE, "\"5ms\"", "99 of 100 requests within this time"),
-        Key::new("reads_only", Kind::Bool, "true", "Whether it holds for reads alone").default("false"),
+        Key::new("p99", LATENCY_RANGE, "\"5ms\"", "99 of 100 requests complete within this time"),
+        Key::new("reads_only", Kind::Bool, "true", "Whether the target applies only to reads").default("false"),
     ]],
     scheduler_tables: &[],
 };
@@ -460,15 +492,16 @@ pub static LATENCY: Section = Section {
 /// `[vm.NAME]`
 pub static VM: Section = Section {
     title: "vm.NAME",
-    doc: "A VM: its policy holds for its volumes together, on each device; what stands here overrides the named policy",
+    doc: "A VM. Its policy applies to all its volumes on a device together, and to each device separately. Policy \
+          fields stated here override those of the named policy",
     groups: &[
         &[
-            Key::new("policy", Kind::Name("policy"), "\"gold\"", "The policy that it has").default("weight 100 alone"),
+            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Name of its policy").default("only weight 100"),
             Key::new(
                 "allow_slow",
                 Kind::Bool,
                 "true",
-                "Accepts a limit at which a request may be held for more than 30 s, longer than guests wait",
+                "Accepts a limit at which a request may be delayed by more than 30 s, longer than guests wait",
             )
             .default("false"),
             Key::new("volume", Kind::Named(&VOLUME), "", "A virtual disk"),
@@ -481,45 +514,47 @@ pub static VM: Section = Section {
 /// `[vm.NAME.volume.NAME]`
 pub static VOLUME: Section = Section {
     title: "vm.NAME.volume.NAME",
-    doc: "A virtual disk; with a policy of its own it competes by it with the other volumes of its VM on that device",
+    doc: "A virtual disk. If it has its own policy, it competes by that policy with the other volumes of its VM on the \
+          same device",
     groups: &[
         &[
-            Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it lies"),
+            Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it is stored"),
             Key::new(
                 "source",
                 Kind::Path,
                 "\"/srv/vm/db1.img\"",
-                "The file or block device that holds its data; symbolic links are followed where only root can change them",
+                "File or block device that holds its data; symbolic links are followed only if nobody except root can \
+                 change them",
             ),
             Key::new(
                 "offset",
                 Kind::Size(0, OFFSET_MAX),
                 "\"1GiB\"",
-                "Where it starts in its source; whole sectors of 512 B",
+                "Start of the volume in its source, in whole sectors of 512 B",
             )
             .default("\"0B\""),
             Key::new(
                 "size",
                 Kind::Size(512, OFFSET_MAX),
                 "\"10GiB\"",
-                "How large it is, in whole sectors of 512 B; mandatory on a null device",
+                "Size of the volume, in whole sectors of 512 B; required on a null device",
             )
             .default("up to the end of its source"),
-            Key::new("read_only", Kind::Bool, "true", "Refuses writes").default("false"),
+            Key::new("read_only", Kind::Bool, "true", "Rejects writes").default("false"),
             Key::new(
                 "cache",
                 Kind::Word(&["direct", "buffered"]),
                 "\"direct\"",
-                "buffered: through the page cache, where its promises are not given",
+                "buffered: uses the host's page cache, where guarantees do not apply",
             )
             .default("\"direct\""),
-            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Its policy among the volumes of its VM")
-                .default("weight 100 alone"),
+            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Policy of the volume among the volumes of its VM")
+                .default("only weight 100"),
             Key::new(
                 "export",
                 Kind::Table(&EXPORT),
                 "{ type = \"vhost-user-blk\", socket = \"/run/sluice/db1-root.sock\" }",
-                "How the VM reaches it",
+                "How the VM accesses the volume",
             ),
         ],
         POLICY_KEYS,

@@ -169,7 +169,7 @@ fn read_reservation(reader: &Reader<'_>) -> Option<Rates> {
         Value::Table(_) => read_reservation_table(&reader.table(KEY)?),
         Value::Text(text) if text == "none" => Some(Rates::default()),
         value if is_zero(value) => {
-            reader.refuse(KEY, "0 is not a reservation", "for no reservation write \"none\", or leave it out");
+            reader.refuse(KEY, "0 is not a reservation", "for no reservation write \"none\", or remove the key");
             None
         }
         _ => read_rate(reader, KEY),
@@ -182,17 +182,17 @@ fn read_reservation_table(reader: &Reader<'_>) -> Option<Rates> {
     let stated = |key| reader.node(key).is_some();
     if !stated("outstanding") && !stated("latency") {
         if !stated("iops") && !stated("bytes") {
-            reader.missing("iops", ", or bytes");
+            reader.missing("iops", ", and so is bytes");
         }
         return Some(Rates { iops, bytes });
     }
     if stated("iops") {
-        let hint = "keep iops, or outstanding and latency, from which it follows";
+        let hint = "keep either iops, or outstanding and latency, from which iops is calculated";
         reader.refuse("iops", "the rate is stated twice", hint);
         return None;
     }
     for key in ["outstanding", "latency"].into_iter().filter(|key| !stated(key)) {
-        reader.missing(key, "; a rate follows from outstanding and latency together");
+        reader.missing(key, "; the rate is calculated from outstanding and latency together");
     }
     let (outstanding, latency) = (reader.small("outstanding"), reader.time("latency"));
     let iops = StatedIops { iops: reservation_for(outstanding?, latency?), size: None };

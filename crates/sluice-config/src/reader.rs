@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
         if word.is_none() {
             self.refuse(
                 key,
-                format!("'{text}' is not one of its words"),
+                format!("'{text}' is not an accepted value"),
                 format!("write {}", one_of(words.iter().copied())),
             );
         }
@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
             }
             let hint = match self.report.suggest(name, names()) {
                 Some(known) => format!("did you mean '{known}'?"),
-                None => format!("known here are {}", names().collect::<Vec<_>>().join(", ")),
+                None => format!("known keys are {}", names().collect::<Vec<_>>().join(", ")),
             };
             self.report.error(node.key, format!("{}: unknown key '{}{name}'", self.whose, self.prefix), hint);
         }
@@ -356,7 +356,7 @@ impl<'a> Reader<'a> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(fits) {
             let hint = format!("use letters, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them");
-            self.report.error(place, format!("{whose}: the name cannot be used"), hint);
+            self.report.error(place, format!("{whose}: the name is not valid"), hint);
         }
     }
 }

@@ -144,7 +144,7 @@ pub fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String,
         None if known.is_empty() => format!("add [{key}.{name}]"),
         None => {
             let some: Vec<&str> = known.keys().take(10).map(String::as_str).collect();
-            format!("known are {}; or add [{key}.{name}]", some.join(", "))
+            format!("known names are {}; or add [{key}.{name}]", some.join(", "))
         }
     };
     reader.refuse(key, format!("there is no {key} '{name}'"), hint);
@@ -155,8 +155,8 @@ fn check_source(reader: &Reader<'_>, backend: Option<Backend>) {
     match (backend, reader.node("source")) {
         (Some(Backend::Direct), None) => reader.missing("source", ""),
         (Some(Backend::Null), Some(node)) => {
-            let message = format!("{}: source is not used, its device stores nothing", reader.whose);
-            let hint = "what the VM writes is lost; for real use take the device's backend = \"null\" out";
+            let message = format!("{}: source is ignored because its device stores nothing", reader.whose);
+            let hint = "data that the VM writes is lost; for real use remove backend = \"null\" from the device";
             reader.report.warn(node.place, message, hint.to_owned());
         }
         _ => {}
@@ -176,10 +176,10 @@ fn read_range(reader: &Reader<'_>, backend: Option<Backend>) -> (u64, Option<u64
     };
     let (offset, size) = (whole("offset").unwrap_or(0), whole("size"));
     if backend == Some(Backend::Null) && reader.node("size").is_none() {
-        reader.missing("size", "; its device is \"null\", which has no size of its own");
+        reader.missing("size", "; its device is \"null\" and has no size");
     }
     if size.is_some_and(|size| size > OFFSET_MAX - offset) {
-        reader.refuse("size", "the volume ends beyond what a file can hold", "lower size or offset");
+        reader.refuse("size", "the volume ends above the largest file offset", "lower size or offset");
     }
     (offset, size)
 }

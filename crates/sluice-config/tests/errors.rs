@@ -59,13 +59,13 @@ fn the_whole_text_of_a_reservation_over_the_capacity() {
     assert_eq!(
         refused(&text),
         "error: Device d: VM b reserves 700 iops@8KiB, 70% of the device by requests (capacity = 1000 iops@8KiB); 1 VM \
-         reserves 60% already, together 130%; at most 98% can be reserved, since weight_floor is 2%: short by 32% (before \
-         it: a 60% by requests)
+         already reserves 60%, with this one 130%; at most 98% can be reserved because weight_floor is 2%: short by 32% \
+         (already reserved: a 60% by requests)
   --> host.toml:14:15
    |
 14 | reservation = \"700 iops\"
    |               ^^^^^^^^^^
-   = hint: lower it to 380 iops@8KiB at most, place the VM on another device, or set a lower weight_floor in \
+   = hint: lower it to at most 380 iops@8KiB, place the VM on another device, or set a lower weight_floor in \
          [device.d.mclock]
 
 1 error"
@@ -100,8 +100,8 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
     assert_eq!(
         messages,
         [
-            "Device d: VM b reserves 100MiB/s, 100% of the device by bytes (bandwidth = 100MiB/s); 1 VM reserves 100% already, \
-          together 200%; at most 100% can be reserved: short by 100% (before it: a 100% by requests)"
+            "Device d: VM b reserves 100MiB/s, 100% of the device by bytes (bandwidth = 100MiB/s); 1 VM already reserves \
+             100%, with this one 200%; at most 100% can be reserved: short by 100% (already reserved: a 100% by requests)"
         ]
     );
     // Each alone is the whole device.
@@ -115,7 +115,7 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
 fn a_shared_policy_was_to_be_lowered_to_what_one_vm_could_have() {
     let text = two_vms("reservation = \"600 iops\"", "policy = \"p\"");
     let said = refused(&text);
-    assert!(said.contains("hint: it is the reservation of 2 VMs: lower it to 490 iops@8KiB at most"), "{said}");
+    assert!(said.contains("hint: it is the reservation of 2 VMs: lower it to at most 490 iops@8KiB"), "{said}");
 }
 
 #[test]
@@ -135,7 +135,9 @@ fn reservations_left_nothing_to_vms_without() {
     assert!(found(&two_vms("reservation = \"1000 iops\"", "weight = 3")).1);
     assert_eq!(found(&two_vms("reservation = \"980 iops\"", "weight = 3")), (vec![], false));
     let (messages, refused) = found(&two_vms("reservation = \"980 iops\"", "reservation = \"0.001 iops\""));
-    assert!(refused && messages[0].contains("together 98.01%; at most 98% can be reserved, since weight_floor is 2%"));
+    assert!(
+        refused && messages[0].contains("with this one 98.01%; at most 98% can be reserved because weight_floor is 2%")
+    );
     for mclock in ["weight_floor = \"0%\"", "mode = \"paper\""] {
         let text = two_vms("reservation = \"1000 iops\"", "weight = 3");
         let text = text.replace("capacity =", &format!("mclock = {{ {mclock} }}\ncapacity ="));
@@ -159,8 +161,8 @@ fn a_vm_was_sold_twice_to_its_volumes() {
     assert_eq!(
         messages,
         [
-            "VM a on device d (rates at 8KiB): volumes of one VM reserve 100% of the device (as much as 1000 iops or 100MiB/s) \
-          together, the VM only 50% of it"
+            "VM a on device d (rates at 8KiB): volumes of one VM reserve 100% of the device (equal to 1000 iops or 100MiB/s) \
+          together, but the VM only 50% of it"
         ]
     );
     let more = "reservation = { iops = \"750 iops\", bytes = \"50MiB/s\" }";
@@ -176,7 +178,7 @@ fn a_burst_that_makes_a_reservation_impossible_is_refused_where_it_stands() {
     assert_eq!(
         refused(&with(lines)),
         "error: Policy p: with burst = 1 the limit of 593 iops lets at most 338.5 iops of 8KiB requests through, less than \
-         the reservation of 565 iops, where the device frees its slots all at once: 1 every 1478us (device d)
+         the reservation of 565 iops, if the device frees all its slots at the same instant: 1 every 1478us (device d)
  --> host.toml:9:9
   |
 9 | burst = 1
@@ -207,7 +209,7 @@ fn the_whole_text_of_what_is_not_toml() {
   |
 2 | path = /dev/sda
   |        ^^^^^^^^
-  = hint: the rest of this file is not read before that is corrected
+  = hint: correct this first; the rest of the file was not read
 
 1 error"
     );
@@ -218,12 +220,12 @@ fn the_whole_text_of_a_warning_beside_an_error() {
     let text = GOOD.replace("source =", "cache = \"buffered\"\nsource =").replace("/run/", "run/");
     assert_eq!(
         refused(&text),
-        "warning: Volume a/v: promises are not given, its writes leave the page cache unscheduled
+        "warning: Volume a/v: guarantees do not apply, because its writes leave the page cache unscheduled
   --> host.toml:11:9
    |
 11 | cache = \"buffered\"
    |         ^^^^^^^^^^
-   = hint: take cache = \"buffered\" out
+   = hint: remove cache = \"buffered\"
 
 error: Volume a/v: export.socket: 'run/sluice/a.sock' is a relative path
   --> host.toml:13:21
@@ -292,10 +294,10 @@ fn devices() {
         (
             PATH,
             "path = \"/dev/sda\"\nscheduler = \"wrr\"",
-            &[(3, "Device d: scheduler: wrr schedules packets of network interfaces, and this device is a disk")],
+            &[(3, "Device d: scheduler: wrr schedules packets of network interfaces, but this device is a disk")],
         ),
         (PATH, "path = \"/dev/sda\"\nnetback.interval = \"50ms\"", &[(3, "Device d: unknown key 'netback'")]),
-        (PATH, "path = \"/dev/sda\"\nbackend = \"file\"", &[(3, "Device d: backend: 'file' is not one of its words")]),
+        (PATH, "path = \"/dev/sda\"\nbackend = \"file\"", &[(3, "Device d: backend: 'file' is not an accepted value")]),
     ]);
 }
 
@@ -332,7 +334,7 @@ fn parameters_of_devices() {
         (
             PATH,
             "path = \"/dev/sda\"\ndelay.time = { mean = \"4ms\", min = \"3ms\" }",
-            &[(3, "Device d: delay.time needs mean alone, or min and max")],
+            &[(3, "Device d: delay.time needs either mean, or min and max")],
         ),
         (
             PATH,
@@ -347,7 +349,7 @@ fn parameters_of_devices() {
         (
             "[policy.p]",
             "[device.\"d e\"]\npath = \"/dev/sdb\"\n[policy.p]",
-            &[(5, "Device d e: the name cannot be used")],
+            &[(5, "Device d e: the name is not valid")],
         ),
     ]);
 }
@@ -363,7 +365,7 @@ fn policies() {
         (POLICY, "reservation = 0", &[(6, "Policy p: reservation: 0 is not a reservation")]),
         (POLICY, "reservation = \"0 iops\"", &[(6, "Policy p: reservation: 0 is not a reservation")]),
         (POLICY, "limit = \"none\"", &[(6, "Policy p: limit: 'none' is not a limit")]),
-        (POLICY, "reservation = {}", &[(6, "Policy p: reservation.iops is missing, or bytes")]),
+        (POLICY, "reservation = {}", &[(6, "Policy p: reservation.iops is missing, and so is bytes")]),
         (
             POLICY,
             "reservation = { iops = \"5 ms\" }",
@@ -372,7 +374,10 @@ fn policies() {
         (
             POLICY,
             "reservation = { outstanding = 8 }",
-            &[(6, "Policy p: reservation.latency is missing; a rate follows from outstanding and latency together")],
+            &[(
+                6,
+                "Policy p: reservation.latency is missing; the rate is calculated from outstanding and latency together",
+            )],
         ),
         (
             POLICY,
@@ -384,16 +389,16 @@ fn policies() {
         (
             POLICY,
             "weight = \"none\"",
-            &[(6, "Policy p: policy has neither reservation nor weight and would never be served")],
+            &[(6, "Policy p: policy has neither a reservation nor a weight, so its requests would never be served")],
         ),
         (POLICY, "burst = 70000", &[(6, "Policy p: burst: the number is out of range")]),
-        (POLICY, "class = \"urgent\"", &[(6, "Policy p: class: 'urgent' is not one of its words")]),
+        (POLICY, "class = \"urgent\"", &[(6, "Policy p: class: 'urgent' is not an accepted value")]),
         (POLICY, "latency = { reads_only = true }", &[(6, "Policy p: latency.p99 is missing")]),
         (POLICY, "latency = \"5ms\"", &[(6, "Policy p: latency must be \"none\" or a table, not text")]),
         (
             POLICY,
             "latency = { p99 = \"5ms\" }",
-            &[(6, "Policy p: latency is not enforced by mclock, the scheduler of device d: no such promise is given")],
+            &[(6, "Policy p: latency is not enforced by mclock, the scheduler of device d: no guarantee is given")],
         ),
         (
             POLICY,
@@ -403,15 +408,12 @@ fn policies() {
         (
             POLICY,
             "reservation = \"600 iops@4KiB\"",
-            &[(6, "Policy p: reservation: the size 4KiB is not the one of device d, 8KiB")],
+            &[(6, "Policy p: reservation: the size 4KiB is not the reference size of device d, 8KiB")],
         ),
         (
             "capacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n[policy.p]\nweight = 100",
             "[policy.p]\nreservation = { iops = \"5 iops\", bytes = \"1MiB/s\" }",
-            &[(
-                4,
-                "Device d: VM a reserves 5 iops@8KiB and 1MiB/s, but the device states no capacity and no bandwidth",
-            )],
+            &[(4, "Device d: VM a reserves 5 iops@8KiB and 1MiB/s, but the device has no capacity and no bandwidth")],
         ),
     ]);
 }
@@ -424,8 +426,7 @@ fn bytes_were_reserved_on_a_disk_without_a_capacity() {
         "bandwidth = \"100MiB/s\"\n[policy.p]\nreservation = \"1MiB/s\"",
         &[(
             5,
-            "Device d: VM a reserves 1MiB/s, but the device states no capacity, without which small requests cannot be \
-                 counted",
+            "Device d: VM a reserves 1MiB/s, but the device has no capacity, which is needed to count small requests",
         )],
     )]);
 }
@@ -434,10 +435,13 @@ fn bytes_were_reserved_on_a_disk_without_a_capacity() {
 fn a_scheduler_that_enforces_nothing_is_named_with_those_that_do() {
     let noop = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"noop\"").replace("= 100\n", "= 200\n");
     let found = parse("host.toml", &noop).unwrap_err().0;
-    let message = "Policy p: weight is not enforced by noop, the scheduler of device d: no such promise is given";
+    let message = "Policy p: weight is not enforced by noop, the scheduler of device d: no guarantee is given";
     assert_eq!((found.len(), found[0].message.as_str()), (1, message));
     let hint = found[0].hint.as_deref().unwrap();
-    assert!(hint.contains("mclock") && hint.ends_with("; or set allow_unenforced = true to accept that"), "{hint}");
+    assert!(
+        hint.contains("mclock") && hint.ends_with("; or set allow_unenforced = true to accept it without effect"),
+        "{hint}"
+    );
     let allowed = parse("host.toml", &noop.replace("= 200\n", "= 200\nallow_unenforced = true\n")).unwrap();
     assert_eq!((allowed.warnings.len(), allowed.warnings[0].message.as_str()), (1, message));
 }
@@ -446,7 +450,7 @@ fn a_scheduler_that_enforces_nothing_is_named_with_those_that_do() {
 fn a_latency_is_enforced_by_schedulers_with_deadlines() {
     let latency = GOOD.replace("= 100\n", "= 100\nlatency = { p99 = \"5ms\" }\n");
     let found = parse("host.toml", &latency).unwrap_err().0;
-    let hint = "enforced by edf-credit, flubber; or set allow_unenforced = true to accept that";
+    let hint = "enforced by edf-credit, flubber; or set allow_unenforced = true to accept it without effect";
     assert_eq!((found.len(), found[0].hint.as_deref()), (1, Some(hint)), "{found:?}");
     for scheduler in ["edf-credit", "flubber"] {
         let chosen = format!("path = \"/dev/sda\"\nscheduler = \"{scheduler}\"");
@@ -468,8 +472,7 @@ fn a_latency_is_enforced_by_schedulers_with_deadlines() {
 fn a_volume_has_no_policy_of_its_own_where_volumes_share_a_queue() {
     let sfqd = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"sfqd\"");
     let found = parse("host.toml", &sfqd.replace("device = \"d\"", "device = \"d\"\nweight = 200")).unwrap_err().0;
-    let message = "Volume a/v: weight of a volume inside a VM is not enforced by sfqd, the scheduler of device d: no \
-                   such promise is given";
+    let message = "Volume a/v: weight of a volume inside a VM is not enforced by sfqd, the scheduler of device d: no guarantee is given";
     assert_eq!((found.len(), found[0].message.as_str()), (1, message));
     assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock with mode = \"product\";"), "{found:?}");
     assert!(parse("host.toml", &sfqd).is_ok(), "the VM's own weight is enforced");
@@ -483,10 +486,9 @@ fn the_published_mclock_knows_no_volumes() {
     };
     assert!(parse("host.toml", &host("product", "")).is_ok());
     let found = parse("host.toml", &host("paper", "")).unwrap_err().0;
-    let message = "Volume a/v: weight of a volume inside a VM is not enforced by mclock, the scheduler of device d: no \
-                   such promise is given";
+    let message = "Volume a/v: weight of a volume inside a VM is not enforced by mclock, the scheduler of device d: no guarantee is given";
     assert_eq!((found.len(), found[0].message.as_str()), (1, message));
-    let hint = "enforced by mclock with mode = \"product\"; or set allow_unenforced = true to accept that";
+    let hint = "enforced by mclock with mode = \"product\"; or set allow_unenforced = true to accept it without effect";
     assert_eq!(found[0].hint.as_deref(), Some(hint));
     let warnings = parse("host.toml", &host("paper", "\nallow_unenforced = true")).unwrap().warnings;
     assert!(warnings.iter().any(|found| found.message == message), "{warnings:?}");
@@ -502,10 +504,10 @@ fn a_latency_of_reads_alone_is_nobodys() {
         let found = parse("host.toml", &host("")).unwrap_err().0;
         let message = format!(
             "Policy p: latency.reads_only is not enforced by {scheduler}, the scheduler of device d: writes have the \
-             same deadline, and reads wait behind them"
+             same deadline, and reads wait for them"
         );
         assert_eq!((found.len(), found[0].message.as_str()), (1, message.as_str()), "{found:?}");
-        assert!(found[0].hint.as_deref().unwrap().contains("leave reads_only out"), "{found:?}");
+        assert!(found[0].hint.as_deref().unwrap().contains("remove reads_only"), "{found:?}");
         let warnings = parse("host.toml", &host("allow_unenforced = true\n")).unwrap().warnings;
         assert!(warnings.iter().any(|found| found.message == message), "{warnings:?}");
     }
@@ -518,7 +520,7 @@ fn vms_and_volumes() {
         (
             "policy = \"p\"",
             "weight = \"none\"",
-            &[(8, "VM a: policy has neither reservation nor weight and would never be served")],
+            &[(8, "VM a: policy has neither a reservation nor a weight, so its requests would never be served")],
         ),
         ("device = \"d\"\n", "", &[(9, "Volume a/v: device is missing")]),
         ("device = \"d\"", "device = \"e\"", &[(10, "Volume a/v: device: there is no device 'e'")]),
@@ -531,20 +533,19 @@ fn vms_and_volumes() {
         (
             "source = \"/srv",
             "offset = \"1KiB\"\nsize = \"9007199254740991KiB\"\nsource = \"/srv",
-            &[(12, "Volume a/v: size: the volume ends beyond what a file can hold")],
+            &[(12, "Volume a/v: size: the volume ends above the largest file offset")],
         ),
         ("source = \"/srv", "size = \"0B\"\nsource = \"/srv", &[(11, "Volume a/v: size: 0B is out of range")]),
         (
             "source = \"/srv",
             "reservation = \"5 iops\"\nsource = \"/srv",
-            &[(11, "VM a on device d (rates at 8KiB): volumes of one VM reserve 5 iops together, the VM only nothing")],
+            &[(
+                11,
+                "VM a on device d (rates at 8KiB): volumes of one VM reserve 5 iops together, but the VM only nothing",
+            )],
         ),
-        (
-            PATH,
-            "backend = \"null\"",
-            &[(9, "Volume a/v: size is missing; its device is \"null\", which has no size of its own")],
-        ),
-        ("[vm.a.volume.v]", "[vm.a.volume.\"v/w\"]", &[(9, "Volume a/v/w: the name cannot be used")]),
+        (PATH, "backend = \"null\"", &[(9, "Volume a/v: size is missing; its device is \"null\" and has no size")]),
+        ("[vm.a.volume.v]", "[vm.a.volume.\"v/w\"]", &[(9, "Volume a/v/w: the name is not valid")]),
         ("[vm.a]", "vm.b = 1\n[vm.a]", &[(7, "Policy p: unknown key 'vm'")]),
         ("[device.d]", "vm.b = 1\n[device.d]", &[(1, "VM b must be a table, not a whole number")]),
     ]);
@@ -559,7 +560,8 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             "limit = \"1 iops\"",
             &[(
                 6,
-                "VM a: its limit of requests needs up to 358 s for a full window of device d: its guest would take the disk for dead",
+                "VM a: at its limit of requests a full window of device d takes up to 358 s, and its guest would consider \
+                 the disk dead",
             )],
         ),
         (
@@ -567,7 +569,8 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
             "limit = \"1MiB/s\"",
             &[(
                 6,
-                "VM a: its limit of bytes needs up to 32 s for a full window of device d: its guest would take the disk for dead",
+                "VM a: at its limit of bytes a full window of device d takes up to 32 s, and its guest would consider the \
+                 disk dead",
             )],
         ),
     ]);
@@ -576,7 +579,8 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
         "limit = \"2 iops\"\nsource =",
         &[(
             11,
-            "Volume a/v: its limit of requests needs up to 179 s for a full window of device d: its guest would take the disk for dead",
+            "Volume a/v: at its limit of requests a full window of device d takes up to 179 s, and its guest would \
+             consider the disk dead",
         )],
     )]);
     let slow = GOOD.replace("source =", "limit = \"2 iops\"\nsource =");
@@ -586,23 +590,23 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
     parse("host.toml", &slow.replace("1 iops", "12 iops")).unwrap();
     // 128 requests of 256 KiB cost 233, so they were held for 47 s.
     let large = parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap_err().to_string();
-    assert!(large.contains("needs up to 72 s for a full window"), "{large}");
+    assert!(large.contains("a full window of device d takes up to 72 s"), "{large}");
 }
 
 #[test]
 fn exports() {
     check(&[
         (EXPORT, "", &[(9, "Volume a/v: export is missing")]),
-        (EXPORT, "export = {}", &[(12, "Volume a/v: export.socket is missing, or listen")]),
+        (EXPORT, "export = {}", &[(12, "Volume a/v: export.socket is missing, and so is listen")]),
         (
             EXPORT,
             "export = { type = \"vhost-user-net\", socket = \"/run/a\" }",
-            &[(12, "Volume a/v: export.type: 'vhost-user-net' is not one of its words")],
+            &[(12, "Volume a/v: export.type: 'vhost-user-net' is not an accepted value")],
         ),
         (
             EXPORT,
             "export = { type = \"vhost-user-blk\", listen = \"127.0.0.1:1\" }",
-            &[(12, "Volume a/v: export.listen: guest memory cannot be handed over by TCP")],
+            &[(12, "Volume a/v: export.listen: guest memory cannot be shared over TCP")],
         ),
         (
             EXPORT,
@@ -619,16 +623,16 @@ fn exports() {
             "export = { listen = \"127.0.0.1\" }",
             &[(12, "Volume a/v: export.listen: '127.0.0.1' is not an address with a port")],
         ),
-        (EXPORT, "export = { listen = \"127.0.0.1:0\" }", &[(12, "Volume a/v: export.listen: port 0 is none")]),
+        (EXPORT, "export = { listen = \"127.0.0.1:0\" }", &[(12, "Volume a/v: export.listen: port 0 is invalid")]),
         (
             EXPORT,
             "export = { listen = \"127.0.0.1:1\", socket = \"/a\" }",
-            &[(12, "Volume a/v: export.listen: there is a socket already")],
+            &[(12, "Volume a/v: export.listen: the export already has a socket")],
         ),
         (
             EXPORT,
             "export = { listen = \"127.0.0.1:1\", mode = \"0600\" }",
-            &[(12, "Volume a/v: export.mode: it belongs to a socket, and there is none")],
+            &[(12, "Volume a/v: export.mode: it applies only to a socket, and there is no socket")],
         ),
         (
             EXPORT,
@@ -643,12 +647,12 @@ fn exports() {
         (
             EXPORT,
             "export = { socket = \"/a\", owner = \"\" }",
-            &[(12, "Volume a/v: export.owner: this is not a name or a number")],
+            &[(12, "Volume a/v: export.owner: not a valid account name or number")],
         ),
         (
             EXPORT,
             "export = { socket = \"/a\", name = \"\" }",
-            &[(12, "Volume a/v: export.name: the name cannot be used")],
+            &[(12, "Volume a/v: export.name: the name is not valid")],
         ),
         (
             EXPORT,
@@ -673,28 +677,28 @@ fn what_two_volumes_must_not_share() {
     let own = "source = \"/srv/vm/w.img\"\nexport = { socket = \"/run/sluice/w.sock\" }";
     assert_eq!(second(own), [""; 0]);
     let taken = own.replace("/w.sock", "/a.sock");
-    assert_eq!(second(&taken), ["Volume a/w: /run/sluice/a.sock is taken by Volume a/v"]);
+    assert_eq!(second(&taken), ["Volume a/w: /run/sluice/a.sock is already used by Volume a/v"]);
     let host = format!("{own}\n[nbd]\nsocket = \"/run/sluice/w.sock\"");
-    assert_eq!(second(&host), ["Volume a/w: /run/sluice/w.sock is taken by [nbd]"]);
+    assert_eq!(second(&host), ["Volume a/w: /run/sluice/w.sock is already used by [nbd]"]);
     let control = format!("{own}\n[daemon]\ncontrol = \"/run/sluice/w.sock\"");
-    assert_eq!(second(&control), ["Volume a/w: /run/sluice/w.sock is taken by [daemon] control"]);
+    assert_eq!(second(&control), ["Volume a/w: /run/sluice/w.sock is already used by [daemon] control"]);
     let long = format!("{own}\n[daemon]\ncontrol = \"/{}\"", "x".repeat(107));
     assert_eq!(second(&long), ["Host file: daemon.control: the path has 108 bytes"]);
     let any = own.replace("socket = \"/run/sluice/w.sock\"", "listen = \"127.0.0.1:10809\"")
         + "\n[nbd]\nlisten = \"0.0.0.0:10809\"\ninsecure = true";
-    let reach = "[nbd]: whoever reaches 0.0.0.0:10809 reads and writes the volumes there";
-    assert_eq!(second(&any), ["Volume a/w: 127.0.0.1:10809 is taken by [nbd]", reach]);
+    let reach = "[nbd]: any client that reaches 0.0.0.0:10809 can read and write the volumes";
+    assert_eq!(second(&any), ["Volume a/w: 127.0.0.1:10809 is already used by [nbd]", reach]);
     let name = own.replace("w.sock\"", "w.sock\", name = \"a/v\"");
-    assert_eq!(second(&name), ["Volume a/w: the export name 'a/v' is that of a/v"]);
+    assert_eq!(second(&name), ["Volume a/w: the export name 'a/v' is already used by a/v"]);
     let bytes = own.replace("w.img", "a.img") + "\noffset = \"1GiB\"";
-    assert_eq!(second(&bytes), ["Volume a/w: its bytes of /srv/vm/a.img are also those of a/v"]);
+    assert_eq!(second(&bytes), ["Volume a/w: its bytes of /srv/vm/a.img overlap those of a/v"]);
     assert_eq!(second(&(bytes + "\nread_only = true")).len(), 1);
 }
 
 #[test]
 fn nbd_was_open_to_the_network_without_a_word_of_the_operator() {
     let open = |more: &str| found(&(GOOD.to_owned() + "[nbd]\nlisten = \"192.0.2.1:10809\"\n" + more));
-    let reach = vec!["[nbd]: whoever reaches 192.0.2.1:10809 reads and writes the volumes there".to_owned()];
+    let reach = vec!["[nbd]: any client that reaches 192.0.2.1:10809 can read and write the volumes".to_owned()];
     assert_eq!(open(""), (reach.clone(), true));
     assert_eq!(open("insecure = false"), (reach.clone(), true));
     assert_eq!(open("insecure = true"), (reach, false));

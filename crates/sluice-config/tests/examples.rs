@@ -182,7 +182,7 @@ fn a_file_that_cannot_be_read_is_an_error_of_that_file() {
     let name = missing.display().to_string();
     assert_eq!(
         found.to_string(),
-        format!("error: File cannot be read: No such file or directory (os error 2)\n --> {name}\n\n1 error")
+        format!("error: Cannot read file: No such file or directory (os error 2)\n --> {name}\n\n1 error")
     );
     fs::write(&missing, b"a = 1\nb = \"\xff\"\n").unwrap();
     let found = load(&missing).unwrap_err();

@@ -107,7 +107,7 @@ impl fmt::Display for Claim {
 pub enum AdmissionError {
     /// Reservations need a capacity to be checked against.
     #[error(
-        "VM {vm} reserves {}, but the device states no {}; state its throughput in the worst case",
+        "VM {vm} reserves {}, but the device has no {}; set it to the device's worst-case throughput",
         show(reservation),
         missing.join(" and no ")
     )]
@@ -156,7 +156,7 @@ impl Shortfall {
         others.sort_by_key(|claim| core::cmp::Reverse(claim.part));
         let listed: Vec<String> = others.iter().take(LISTED_MAX).map(ToString::to_string).collect();
         let more = if others.len() > LISTED_MAX { ", ..." } else { "" };
-        if listed.is_empty() { String::new() } else { format!(" (before it: {}{more})", listed.join(", ")) }
+        if listed.is_empty() { String::new() } else { format!(" (already reserved: {}{more})", listed.join(", ")) }
     }
 
     /// The sum, the bound and where it comes from.
@@ -165,12 +165,12 @@ impl Shortfall {
         let Shortfall { reserved, sum, most, short, .. } = self;
         let others = match self.others.len() {
             0 => String::new(),
-            1 => format!("1 VM reserves {reserved} already, together {sum}; "),
-            count => format!("{count} VMs reserve {reserved} already, together {sum}; "),
+            1 => format!("1 VM already reserves {reserved}, with this one {sum}; "),
+            count => format!("{count} VMs already reserve {reserved}, with this one {sum}; "),
         };
         let why = match self.weight_floor {
             Percent::ZERO => String::new(),
-            floor => format!(", since weight_floor is {floor}"),
+            floor => format!(" because weight_floor is {floor}"),
         };
         format!("{others}at most {most} can be reserved{why}: short by {short}{}", self.listed())
     }
@@ -189,7 +189,7 @@ impl fmt::Display for Shortfall {
         )?;
         match (self.free.iops, self.free.bytes) {
             (None, None) => write!(f, "Lower the other reservations")?,
-            _ => write!(f, "Lower it to {} at most", show(&self.free))?,
+            _ => write!(f, "Lower it to at most {}", show(&self.free))?,
         }
         write!(f, ", or place the VM on another device")
     }
@@ -370,7 +370,7 @@ pub fn volumes_fit_device<'a>(
     let up = |each: u128| u64::try_from(sum.div_ceil(each)).unwrap_or(u64::MAX);
     let (iops, bytes) = (Iops::from_milli(up(bandwidth)), ByteRate::per_second(up(capacity)));
     Err(ChangeError::VolumesOverReserve {
-        volumes: format!("{} of the device (as much as {iops} or {bytes})", supply.part(sum)),
+        volumes: format!("{} of the device (equal to {iops} or {bytes})", supply.part(sum)),
         vm: format!("{} of it", supply.part(units(vm))),
     })
 }
@@ -419,13 +419,13 @@ mod tests {
         assert_eq!(admits(&supply(None, 200), &[a, Policy::default()]), Ok(()));
         assert_eq!(
             admits(&supply(None, 200), &[a, Policy::default(), b]).unwrap_err().to_string(),
-            "VM vm2 reserves 500 iops, 50% of the device by requests; 1 VM reserves 60% already, together 110%; at most 98% \
-             can be reserved, since weight_floor is 2%: short by 12% (before it: vm0 60% by requests). Lower it to 380 \
-             iops at most, or place the VM on another device"
+            "VM vm2 reserves 500 iops, 50% of the device by requests; 1 VM already reserves 60%, with this one 110%; at \
+             most 98% can be reserved because weight_floor is 2%: short by 12% (already reserved: vm0 60% by requests). Lower it \
+             to at most 380 iops, or place the VM on another device"
         );
         let nothing = Supply { capacity: Capacity::default(), ..supply(None, 200) };
         let none = admits(&nothing, &[a]).unwrap_err().to_string();
-        assert!(none.contains("VM vm0 reserves 600 iops, but the device states no capacity;"), "{none}");
+        assert!(none.contains("VM vm0 reserves 600 iops, but the device has no capacity;"), "{none}");
     }
 
     // rule: mclock.admission
@@ -436,7 +436,10 @@ mod tests {
         assert!(admits(&supply(Some(100), 0), &both[..1]).is_ok() && admits(&supply(Some(100), 0), &both[1..]).is_ok());
         let refusal = admits(&supply(Some(100), 0), &both).unwrap_err().to_string();
         assert!(
-            refusal.contains("together 200%; at most 100% can be reserved: short by 100% (before it: vm0 100% by requests). Lower the other"),
+            refusal.contains(
+                "with this one 200%; at most 100% can be reserved: short by 100% (already reserved: vm0 100% \
+                 by requests). Lower the other"
+            ),
             "{refusal}"
         );
         // One VM takes the larger of its two parts, not their sum.
@@ -447,7 +450,7 @@ mod tests {
             admits(&supply(Some(100), 0), &[halves[0], halves[1], reserving(Some(20), Some(11))]).unwrap_err();
         let AdmissionError::Over(short) = refusal else { panic!("{refusal}") };
         assert_eq!((short.claim.binding, show(&short.free).as_str()), (Currency::Bytes, "100 iops and 10MiB/s"));
-        assert_eq!(short.listed(), " (before it: vm0 50% by requests, vm1 40% by bytes)");
+        assert_eq!(short.listed(), " (already reserved: vm0 50% by requests, vm1 40% by bytes)");
     }
 
     // rule: mclock.admission
@@ -456,14 +459,14 @@ mod tests {
         let bandwidth = Capacity { iops: None, bytes: Some(ByteRate::per_second(Bytes::mib(100).0)) };
         let disk = Supply { capacity: bandwidth, ..supply(None, 0) };
         let refusal = admits(&disk, &[reserving(None, Some(10))]).unwrap_err().to_string();
-        assert!(refusal.starts_with("VM vm0 reserves 10MiB/s, but the device states no capacity;"), "{refusal}");
+        assert!(refusal.starts_with("VM vm0 reserves 10MiB/s, but the device has no capacity;"), "{refusal}");
         let link = Supply { medium: Medium::Network, ..disk };
         assert_eq!(admits(&link, &[reserving(None, Some(100))]), Ok(()), "a link transfers bytes alone");
         let refusal = admits(&supply(None, 0), &[reserving(None, Some(10))]).unwrap_err().to_string();
-        assert!(refusal.contains("states no bandwidth;"), "{refusal}");
+        assert!(refusal.contains("the device has no bandwidth;"), "{refusal}");
         let nothing = Supply { capacity: Capacity::default(), ..supply(None, 0) };
         let refusal = admits(&nothing, &[reserving(Some(5), Some(10))]).unwrap_err().to_string();
-        assert!(refusal.contains("reserves 5 iops and 10MiB/s, but the device states no capacity and no bandwidth;"));
+        assert!(refusal.contains("reserves 5 iops and 10MiB/s, but the device has no capacity and no bandwidth;"));
     }
 
     // rule: mclock.admission
@@ -532,7 +535,7 @@ mod tests {
         let refusal = volumes_fit_device(&supply(Some(100), 200), &vm, [&requests, &bytes]).unwrap_err().to_string();
         assert_eq!(
             refusal,
-            "Volumes of one VM reserve 100% of the device (as much as 1000 iops or 100MiB/s) together, the VM only 50% of \
+            "Volumes of one VM reserve 100% of the device (equal to 1000 iops or 100MiB/s) together, but the VM only 50% of \
              it; raise the VM's reservation or lower theirs"
         );
         let halves = [reserving(Some(250), Some(25)); 2];

@@ -178,7 +178,7 @@ impl Field {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Nothing would ever be served.
-    #[error("Policy has neither reservation nor weight and would never be served; give it one of them")]
+    #[error("Policy has neither a reservation nor a weight, so its requests would never be served; add one of them")]
     NeverServed,
     /// The minimum exceeds the maximum.
     #[error("Reservation {reservation} is above limit {limit}; lower the reservation or raise the limit")]
@@ -189,7 +189,7 @@ pub enum PolicyError {
         limit: String,
     },
     /// Out of range.
-    #[error("Idle credit {0} is above 256 requests, where it would distort the weights; lower it")]
+    #[error("Idle credit {0} is above 256 requests, at which it would distort the weights; lower it")]
     IdleCredit(u32),
     /// Out of range.
     #[error("Burst {0} must be from 1 to 65535 requests")]

@@ -87,7 +87,8 @@ pub enum ChangeError {
     Policy(#[from] PolicyError),
     /// The inner reservations promise more than the VM has.
     #[error(
-        "Volumes of one VM reserve {volumes} together, the VM only {vm}; raise the VM's reservation or lower theirs"
+        "Volumes of one VM reserve {volumes} together, but the VM only {vm}; raise the VM's reservation or lower \
+         theirs"
     )]
     VolumesOverReserve {
         /// As shown.
@@ -97,7 +98,7 @@ pub enum ChangeError {
     },
     /// The scheduler counts bytes, and this is a rate of requests.
     #[error(
-        "{scheduler} keeps a {} in bytes per second alone, and this one is {rate}; state it in bytes per second",
+        "{scheduler} supports a {} only in bytes per second, but this one is {rate}; state it in bytes per second",
         .field.name()
     )]
     CountsBytes {
@@ -301,7 +302,7 @@ impl Medium {
     pub const fn about(self) -> &'static str {
         match self {
             Medium::Disk => "It is for disks.",
-            Medium::Network => "It is for network interfaces: a device that is a disk cannot have it.",
+            Medium::Network => "It is for network interfaces; a disk device rejects it.",
         }
     }
 }
@@ -378,15 +379,13 @@ impl Descriptor {
     #[must_use]
     pub fn about_volumes(&self) -> String {
         match (self.volumes, self.volumes_depend) {
-            (true, None) => "A volume may have a policy of its own inside its VM's.".to_owned(),
+            (true, None) => "A volume may have its own policy within that of its VM.".to_owned(),
             (true, Some((name, words))) => format!(
-                "With {name} \"{}\" a volume may have a policy of its own inside its VM's; else the volumes of a VM share \
-                 its queue, and a volume that states a policy of its own is refused.",
+                "With {name} \"{}\" a volume may have its own policy within that of its VM. Otherwise the volumes of a \
+                 VM share its queue, and a volume with its own policy is rejected.",
                 words.join("\" or \"")
             ),
-            (false, _) => {
-                "The volumes of a VM share its queue: a volume that states a policy of its own is refused.".to_owned()
-            }
+            (false, _) => "The volumes of a VM share its queue; a volume with its own policy is rejected.".to_owned(),
         }
     }
 

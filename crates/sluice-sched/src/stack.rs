@@ -67,7 +67,10 @@ pub enum StackError {
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// What is in the ring would not fit into the host's queue.
-    #[error("A ring of {slots} requests may become {pieces} at the host, which queues {queue_max} for one VM")]
+    #[error(
+        "A ring of {slots} requests may become {pieces} requests at the host, which queues at most {queue_max} for one \
+         VM; use a smaller ring"
+    )]
     RingTooLarge {
         /// As stated.
         slots: u32,

@@ -344,11 +344,11 @@ impl FromStr for Percent {
             return Err(UnitError::NoUnit { text: text.to_owned(), example });
         }
         if unit != "%" {
-            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "a part", example: "2%" });
+            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "a percentage", example: "2%" });
         }
         if milli > 100_000 || !milli.is_multiple_of(10) {
             let range = "from 0% to 100% with at most two digits after the point";
-            return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Part", range });
+            return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Percentage", range });
         }
         Ok(Percent((milli / 10) as u16))
     }

@@ -364,7 +364,7 @@ fn failure_14_over_commit_without_admission_control() {
     let capacity = Capacity { iops: Some(Iops::per_second(150)), bytes: None };
     let supply = Supply { capacity, weight_floor: Percent::ZERO, medium: Medium::Disk };
     let refusal = admission::admit(&supply, vms.iter().map(|(vm, policy)| (*vm, policy))).unwrap_err();
-    assert!(refusal.to_string().contains("together 133.34%; at most 100%"), "{refusal}");
+    assert!(refusal.to_string().contains("with this one 133.34%; at most 100%"), "{refusal}");
 
     let proportional = 150.0 / 220.0;
     let due = [100.0 * proportional, 100.0 * proportional, 20.0 * proportional, 0.0];

@@ -545,7 +545,10 @@ fn parameters_out_of_range_are_refused() {
     let table = [
         (beta(published(), 0), "beta is 0; it must be from 1 to 65536"),
         (beta(baseline(), 65_537), "beta is 65537; it must be from 1 to 65536"),
-        (published().text("max_wait", "6ms"), "max_wait belongs to mode \"product\"; take it out, or change the mode"),
+        (
+            published().text("max_wait", "6ms"),
+            "max_wait is a parameter of mode \"product\"; remove it, or change the mode",
+        ),
         (ours().text("latency", "2h"), "latency is 2h; it must be from 0s to 1h"),
         (ours().text("transfer_max", "0B"), "transfer_max is 0B; it must be from 1B to 1GiB"),
     ];

@@ -71,7 +71,7 @@ fn a_limit_in_requests_was_ignored_by_schedulers_that_count_bytes() {
     }
     let text = |name: &str| {
         format!(
-            "{name} keeps a limit in bytes per second alone, and this one is 100 iops; state it in bytes per second"
+            "{name} supports a limit only in bytes per second, but this one is 100 iops; state it in bytes per second"
         )
     };
     assert_eq!(refused, ["netback", "wrr", "wrr"].map(text));

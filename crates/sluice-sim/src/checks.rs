@@ -12,8 +12,8 @@ const LITTLE: f64 = 0.01;
 pub enum Broken {
     /// Requests were lost or doubled.
     #[error(
-        "VM {vm}: {arrived} requests arrived, {completed} were completed, {cancelled} cancelled, {dropped} dropped, and \
-         {outstanding} are outstanding"
+        "VM {vm}: {arrived} requests arrived, but {completed} completed, {cancelled} were cancelled, {dropped} were \
+         dropped, and {outstanding} are outstanding"
     )]
     Conservation {
         /// Which VM.
@@ -31,7 +31,8 @@ pub enum Broken {
     },
     /// More requests on their way than are kept in memory.
     #[error(
-        "At {at} ns the run was given up: VM {vm} asks for more than its device does, and {outstanding} requests are on their way"
+        "Run aborted at {at} ns: VM {vm} submits faster than its device completes; {outstanding} requests are \
+         outstanding"
     )]
     Overrun {
         /// Whose request was one too many.
@@ -42,7 +43,7 @@ pub enum Broken {
         outstanding: u64,
     },
     /// A device lost requests, or made some.
-    #[error("Node {node}: its gate waits for {waited_for} requests, and {there} are at the device")]
+    #[error("Node {node}: the gate counts {waited_for} requests in flight, the device {there}")]
     Lost {
         /// Which node.
         node: usize,
@@ -52,7 +53,7 @@ pub enum Broken {
         there: u64,
     },
     /// A device does not stand still, and what it has will never be over.
-    #[error("Node {node}: its device has {there} requests, and will complete none of them")]
+    #[error("Node {node}: the device has {there} requests and will complete none of them")]
     Stuck {
         /// Which node.
         node: usize,
@@ -60,7 +61,7 @@ pub enum Broken {
         there: u64,
     },
     /// Outstanding requests are not throughput times latency: \[Little 1961\].
-    #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but by their latencies it is {product:.3}")]
+    #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but their latencies imply {product:.3}")]
     Little {
         /// Which VM.
         vm: usize,
@@ -70,7 +71,7 @@ pub enum Broken {
         product: f64,
     },
     /// A device worked for longer than there was time.
-    #[error("The device was busy for {busy} ns in {time} ns, with {servers} servers")]
+    #[error("The device was busy for {busy} ns of {time} ns, with {servers} servers")]
     Busy {
         /// Its work.
         busy: u64,
@@ -80,10 +81,10 @@ pub enum Broken {
         servers: u32,
     },
     /// A drive cleaned up more or less than it wrote for it.
-    #[error("The flash drive's writes do not add up: {0}")]
+    #[error("The counts of the flash drive's writes are inconsistent: {0}")]
     Cleaning(String),
     /// A planned change did not happen.
-    #[error("At {at} ns a planned change was refused: {why}")]
+    #[error("At {at} ns a planned change was rejected: {why}")]
     Change {
         /// When, in nanoseconds.
         at: u64,

@@ -13,7 +13,7 @@ impl FromStr for BitRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no rate of bits; write for example \"100Mbit/s\"");
+        let wrong = || format!("'{text}' is not a bit rate; write for example \"100Mbit/s\"");
         let number = text.trim().strip_suffix("bit/s").ok_or_else(wrong)?.trim_end();
         let (number, times) = match number.chars().last() {
             Some('k') => (&number[..number.len() - 1], 1e3),
@@ -24,7 +24,7 @@ impl FromStr for BitRate {
         let bits = number.trim().parse::<f64>().map_err(|_| wrong())? * times;
         match (1e3..=1e12).contains(&bits) {
             true => Ok(BitRate(bits.round() as u64)),
-            false => Err(format!("'{text}' is out of range; write from 1kbit/s to 1000Gbit/s")),
+            false => Err(format!("'{text}' is out of range; it must be from 1kbit/s to 1000Gbit/s")),
         }
     }
 }

@@ -139,11 +139,11 @@ fn a_trace_that_begins_again_fits_its_volume_all_the_same() {
         Ok(_) => String::new(),
         Err(found) => found.to_string(),
     };
-    assert!(message("4MiB", "").contains("VM a: the trace goes up to byte 8388608"), "{}", message("4MiB", ""));
+    assert!(message("4MiB", "").contains("VM a: the trace reaches byte 8388608"), "{}", message("4MiB", ""));
     let wrap = "wrap = true\n";
     assert_eq!(message("4MiB", wrap), "");
     let small = message("2MiB", wrap);
-    assert!(small.contains("VM a: the trace has a request of 4194304 bytes, and the volume has 2MiB"), "{small}");
+    assert!(small.contains("VM a: the trace has a request of 4194304 bytes, but the volume has 2MiB"), "{small}");
 }
 
 #[test]
@@ -175,7 +175,7 @@ error: Device d: model: constant.rate: '1000' has no unit; write for example "10
   |
 4 | model = { type = "constant", rate = "1000" }
   |                                     ^^^^^^
-  = hint: it is a rate of requests, up to 1,000,000,000 iops; write for example rate = "1000 iops"
+  = hint: expected a rate of requests, up to 1,000,000,000 iops; write for example rate = "1000 iops"
 
 error: Workload w: closed: unknown parameter 'outstandin'
  --> s.toml:9:1
@@ -198,21 +198,21 @@ error: VM a: size: '10' has no unit
    |        ^^^^
    = hint: write for example "10 B"
 
-error: [sweep]: speed is no key that can be swept
+error: [sweep]: speed is not a key that can be swept
   --> s.toml:17:1
    |
 17 | speed = [1]
    | ^^^^^
    = hint: name a key of the file, for example vm.db1.weight or device.disk.depth
 
-error: [sweep]: sim.seed is the same for all combinations
+error: [sweep]: sim.seed would be the same for all combinations
   --> s.toml:18:5
    |
 18 | sim.seed = [1, 2]
    |     ^^^^
-   = hint: write seeds = 10: each combination runs with so many, from that of [sim] on
+   = hint: write seeds = 10: each combination then runs with that number of seeds, from that of [sim] on
 
-error: [[timeline]] 1: times is missing: so many times as long requests take then
+error: [[timeline]] 1: times is missing: the factor by which requests take longer
   --> s.toml:19:1
    |
 19 | [[timeline]]
@@ -228,12 +228,12 @@ fn a_value_of_a_sweep_is_refused_where_it_stands() {
     assert_eq!(
         refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"2300 iops\"]\n")),
         "error: Device d: VM a reserves 2300 iops@8KiB, 115% of the device by requests (capacity of its 2 nodes = 2000 \
-         iops@8KiB); at most 98% can be reserved, since weight_floor is 2%: short by 17%
+         iops@8KiB); at most 98% can be reserved because weight_floor is 2%: short by 17%
   --> s.toml:15:33
    |
 15 | vm.a.reservation = [\"300 iops\", \"2300 iops\"]
    |                                 ^^^^^^^^^^^
-   = hint: lower it to 1960 iops@8KiB at most, place the VM on another device, or set a lower weight_floor in \
+   = hint: lower it to at most 1960 iops@8KiB, place the VM on another device, or set a lower weight_floor in \
          [device.d.mclock]
 
 1 error"
@@ -263,35 +263,35 @@ fn what_belongs_together_is_checked() {
     let change = |more: &str| with(&format!("[[timeline]]\nat = \"1s\"\n{more}"));
     let model = |text: &str| GOOD.replace("type = \"constant\", rate = \"1000 iops\"", text);
     let cases = [
-        (GOOD.replace("duration = \"10s\"", "duration = \"1s\"\nwarm_up = \"1s\""), "nothing is left to be measured"),
+        (GOOD.replace("duration = \"10s\"", "duration = \"1s\"\nwarm_up = \"1s\""), "nothing would be measured"),
         (model("type = \"constnat\""), "did you mean 'constant'?"),
         (GOOD.replace("type = \"closed\"", "tpye = \"closed\""), "Workload w: type is missing"),
-        (with("guest = { ring = \"xen\" }\n"), "a VM with a guest's scheduler uses one node"),
+        (with("guest = { ring = \"xen\" }\n"), "a VM with a guest scheduler uses only one node"),
         (with(&format!("placement = 0\nguest = {{ ring = \"xen\" }}\n{other}")), "VM b: guest is missing"),
         (with("placement = 1\n").replace("300 iops", "1300 iops"), "capacity of its node 1 = 1000 iops@8KiB"),
         (GOOD.replace("nodes = 2", "nodes = 2\npolicies_hold = \"together\""), "write \"across-nodes\" or"),
         (
             GOOD.replace("nodes = 2", "nodes = 2\nscheduler = \"sfqd\"\npolicies_hold = \"across-nodes\""),
-            "sfqd does not listen to what VMs got at other nodes",
+            "sfqd does not use the service that VMs got at other nodes",
         ),
-        (with("size = \"2TiB\"\n"), "does not fit device d, which has 1TiB"),
+        (with("size = \"2TiB\"\n"), "does not fit on device d, which has 1TiB"),
         (with("size = \"1MiB\"\n").replace("outstanding = 8", "size = \"2MiB\""), "the volume has 1MiB"),
-        (with("trace = \"t\"\n"), "the VM has a workload too"),
-        (GOOD.replace("workload = \"w\"\n", ""), "workload is missing, or trace"),
+        (with("trace = \"t\"\n"), "the VM also has a workload"),
+        (GOOD.replace("workload = \"w\"\n", ""), "workload is missing, and so is trace"),
         (with("latency = { p99 = \"5ms\" }\n"), "latency is not enforced by mclock"),
         (with("[trace.t]\nfile = \"none\"\nformat = \"spc\"\n"), "No such file or directory"),
         (with("[trace.t]\nfile = \"traces/tpcc.trace\"\nformat = \"spc\"\n"), "expected ASU,LBA,bytes,R|W,seconds"),
-        (change("vm = \"a\"\nchange = \"stall\"\n"), "this change is one of a device"),
-        (change("vm = \"a\"\nchange = \"policy\"\n"), "no policy stands beside it"),
+        (change("vm = \"a\"\nchange = \"stall\"\n"), "this change is for a device"),
+        (change("vm = \"a\"\nchange = \"policy\"\n"), "the entry has no policy"),
         (change("vm = \"a\"\nchange = \"policy\"\nreservation = \"3000 iops\"\n"), "150% of the device by requests"),
-        (change("vm = \"a\"\nchange = \"stop\"\n").replace("1s", "11s"), "the run ends before, at 10s"),
+        (change("vm = \"a\"\nchange = \"stop\"\n").replace("1s", "11s"), "the run ends earlier, at 10s"),
         (change("device = \"d\"\nnode = 2\nchange = \"fail\"\n"), "device d has 2, from 0 to 1"),
         (model("type = \"ssd\", blocks = 128"), "ssd.blocks"),
         (model("type = \"fc-15k-146gb\""), "did you mean 'fc-15k-146'?"),
         (model("type = \"fc-15k-146\", rpm = 1"), "fc-15k-146.rpm: rpm is 1; it must be from 1000"),
-        (model("type = \"linear\", line = \"rbps=1\""), "linear.line: io.cost.model without rseqiops"),
+        (model("type = \"linear\", line = \"rbps=1\""), "linear.line: io.cost.model has no rseqiops"),
         (model("type = \"hdd\", seek_file = \"x\""), "seek_file needs cylinders"),
-        (with("[sweep]\nvm.a.device.x = [1]\n"), "[sweep]: vm.a.device.x cannot be put into its place"),
+        (with("[sweep]\nvm.a.device.x = [1]\n"), "[sweep]: vm.a.device.x cannot be set"),
         ("[device.d\n".to_owned(), "Not TOML"),
         (String::new(), "There is no [sim]"),
     ];
@@ -332,22 +332,22 @@ fn what_belongs_to_a_link_and_to_cpus_is_checked() {
     assert_eq!(read(LINK).base.scenario.devices[0].scheduler.name, "wrr");
     let with = |more: &str| format!("{LINK}{more}\n");
     let cases = [
-        (LINK.replace("\"link\"", "\"constant\""), "datagrams is for network links, and its device is a disk"),
-        (LINK.replace("\"datagrams\"", "\"closed\""), "closed is for disks, and its device is a network link"),
+        (LINK.replace("\"link\"", "\"constant\""), "datagrams is for network links, but its device is a disk"),
+        (LINK.replace("\"datagrams\"", "\"closed\""), "closed is for disks, but its device is a network link"),
         (LINK.replace("\"link\"", "\"link\"\nscheduler = \"mclock\""), "mclock schedules requests to disks"),
-        (LINK.replace("\"link\"", "{ type = \"link\", rate = \"100MB/s\" }"), "'100MB/s' is no rate of bits"),
-        (LINK.replace("\"link\"", "\"link\"\nnodes = 2"), "devices of a host with CPUs have one node"),
+        (LINK.replace("\"link\"", "{ type = \"link\", rate = \"100MB/s\" }"), "'100MB/s' is not a bit rate"),
+        (LINK.replace("\"link\"", "\"link\"\nnodes = 2"), "devices on a host with CPUs must have one node"),
         (with("size = \"1GiB\""), "which has no volumes"),
         (with("limit = \"100 iops\""), "VM a: limit: wrr, the scheduler of device d, counts bytes"),
         (
             with("reservation = \"100 iops\"\nallow_unenforced = true"),
             "VM a: reservation: wrr, the scheduler of device d",
         ),
-        (with("reservation = { bytes = \"5MB/s\" }"), "the device states no bandwidth"),
+        (with("reservation = { bytes = \"5MB/s\" }"), "the device has no bandwidth"),
         (with("latency = { p99 = \"5ms\" }"), "latency is not enforced by wrr"),
         (with("vcpu = { cpu = 2 }"), "there is no CPU 2"),
         (with("vcpu = { wrok = \"5us\" }"), "did you mean 'work'?"),
-        (with("vcpu = { cpu = 1 }").replace("[host]\ncpus = 2\n", ""), "there are no CPUs on which it could run"),
+        (with("vcpu = { cpu = 1 }").replace("[host]\ncpus = 2\n", ""), "there are no CPUs to run it"),
         (LINK.replace("cpus = 2", "cpus = 2\ndriver = { cpu = \"first\" }"), "write a number from 0, or \"any\""),
     ];
     for (text, expected) in cases {
@@ -382,7 +382,7 @@ fn a_link_states_the_parameters_of_its_scheduler_as_a_disk_does() {
 fn of_a_file_that_cannot_be_read_nothing_else_is_said() {
     let found = load_scenario(&examples().join("none.toml")).unwrap_err();
     assert_eq!(found.0.len(), 1, "{found}");
-    assert!(found.0[0].message.starts_with("File cannot be read"), "{found}");
+    assert!(found.0[0].message.starts_with("Cannot read file"), "{found}");
 }
 
 #[test]

@@ -70,9 +70,9 @@ fn a_file_that_has_no_end_is_refused() {
     for file in ["/dev/zero", pipe.to_str().unwrap()] {
         let ended = advise(&["--trace", file, "--trace-format", "oracle-general", "--device", "hdd"]);
         assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
-        assert!(ended.stderr.contains("it is no regular file"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("it is not a regular file"), "{}", ended.stderr);
         let ended = advise(&["closed", "--device", &format!("hdd,cylinders=9,seek_file={file}")]);
-        assert!(ended.stderr.contains("it is no regular file"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("it is not a regular file"), "{}", ended.stderr);
     }
 }
 

@@ -117,7 +117,7 @@ fn serve_refuses_a_wrong_file_with_the_same_words() {
 #[test]
 fn a_missing_file_is_an_error_of_that_file() {
     let place = Place::new();
-    let missing = "error: File cannot be read: No such file or directory (os error 2)\n --> none.toml\n\n1 error\n";
+    let missing = "error: Cannot read file: No such file or directory (os error 2)\n --> none.toml\n\n1 error\n";
     for verb in ["check", "serve"] {
         assert_said(&said_in(&place, &[verb, "none.toml"]), 1, "", missing);
     }
@@ -183,7 +183,7 @@ fn a_warning_does_not_refuse() {
     let file = place.write("host.toml", place.device("") + &place.volume("a", "v", &image, "cache = \"buffered\""));
     let ended = run(sluice().args(["-o", "json", "check"]).arg(&file));
     assert_eq!(ended.code(), Some(0));
-    assert!(ended.stderr.starts_with("warning: Volume a/v: promises are not given"), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("warning: Volume a/v: guarantees do not apply"), "{}", ended.stderr);
     assert_eq!(json_of(&ended.stdout)["warnings"].as_array().unwrap().len(), 1);
 }
 

@@ -124,7 +124,11 @@ fn a_daemon_whose_last_device_had_gone_down_went_on_as_if_it_served() {
     let ended = daemon.end();
     let said = &ended.stderr;
     assert_eq!(ended.code(), Some(1), "{said}");
-    let lines = ["io_uring failed", "Cannot restart the device thread", "Device is down: restart the daemon to serve its volumes"];
+    let lines = [
+        "io_uring failed",
+        "Cannot restart the device thread",
+        "Device is down: restart the daemon to serve its volumes",
+    ];
     for line in lines {
         assert!(said.contains(line), "{line}: {said}");
     }

@@ -107,7 +107,8 @@ fn what_one_tenant_breaks_is_some_lines_and_a_count() {
     let _ = other.stream.write_all(&[0; 28]);
     assert!(other.is_shown_out());
     let mut said = daemon.stderr().up_to(&["Lines left out"]);
-    let of_b = |said: &str| said.lines().any(|line| line.contains("violated the protocol") && line.contains("vm=\"b\""));
+    let of_b =
+        |said: &str| said.lines().any(|line| line.contains("violated the protocol") && line.contains("vm=\"b\""));
     until("the other VM has its line", || {
         said += &daemon.stderr().said();
         of_b(&said)

@@ -32,11 +32,7 @@ fn a_second_daemon_on_an_image_is_refused_and_told_who_has_it() {
     let first = Daemon::serve(&place, &(place.device("") + &place.volume("a", "v", &image, "")));
     let second = place.device("") + &place.volume("b", "v", &image, "");
     let expected = format!("VM b, volume v: Volume {}", image.display());
-    refused(
-        &place,
-        &second,
-        &[&expected, "is locked by process", "sluice", "stop it, or use another file or range"],
-    );
+    refused(&place, &second, &[&expected, "is locked by process", "sluice", "stop it, or use another file or range"]);
     refused(
         &place,
         &(place.device("") + &place.volume("b", "v", &image, "read_only = true")),
@@ -141,7 +137,7 @@ fn a_volume_without_direct_io_is_refused_unless_it_says_so() {
     refused(&place, &serve(place.folder()), &["is a folder"]);
     refused(&place, &serve(&place.file("none")), &["Cannot open", "check that it exists"]);
     refused(&place, &serve(&place.image("empty", 0)), &["is empty"]);
-    refused(&place, &serve(&place.write("odd", [1; 1000])), &["is no multiple of the block size", "round it"]);
+    refused(&place, &serve(&place.write("odd", [1; 1000])), &["is not a multiple of the block size", "round it"]);
 }
 
 #[test]
@@ -190,7 +186,8 @@ fn a_tenants_link_was_followed_to_the_file_of_another() {
     std::os::unix::fs::chown(&theirs, Some(TENANT), None).unwrap();
     let link = theirs.join("a.img");
     std::os::unix::fs::symlink(&secret, &link).unwrap();
-    let said = format!("{} is a symbolic link that user {TENANT} can change: use the path of its target", link.display());
+    let said =
+        format!("{} is a symbolic link that user {TENANT} can change: use the path of its target", link.display());
     refused(&place, &(place.device("") + &place.volume("a", "v", &link, "")), &["VM a, volume v: Volume ", &said]);
 }
 

@@ -154,7 +154,7 @@ fn a_refused_file_changes_nothing_at_all() {
     let missing = place.volume("x", "v", &place.file("none"), "");
     refuse(place.device("") + &free + &new + &missing, &["VM x, volume v: Cannot open", "No such file"]);
     let again = place.volume("x", "v", &place.file("a.img"), "");
-    refuse(place.device("") + &free + &new + &again, &["are also those of a/v", "1 error"]);
+    refuse(place.device("") + &free + &new + &again, &["overlap those of a/v", "1 error"]);
     let alias = place.file("alias.img");
     std::os::unix::fs::symlink(place.file("a.img"), &alias).unwrap();
     let taken = place.volume("x", "v", &alias, "");

@@ -94,7 +94,7 @@ fn a_run_whose_promises_were_not_kept_ended_well() {
     assert!(a["measured"].as_f64().unwrap() < 1100.0, "{a}");
     assert_eq!((b["promise"].as_str(), b["verdict"].as_str()), (Some("limit 500 iops"), Some("kept")));
     let check = run(sluice().args(["sim", "check"]).arg(&file));
-    let warning = "capacity = 2000 iops@8KiB is more than the 1000 iops that its model gives: any requests";
+    let warning = "capacity = 2000 iops@8KiB is more than the 1000 iops that its model delivers: any requests";
     assert!(check.code() == Some(0) && check.stderr.contains(warning), "{}", check.stderr);
     assert!(run(sluice().args(["sim", "check"]).arg(place.write("small.toml", SMALL))).ok().contains("No errors"));
 }
@@ -223,7 +223,7 @@ fn check_says_what_follows() {
     let result = json_of(&sim(&["check", "scenario-aged-ssd.toml", "-o", "json"]));
     let device = &result["devices"][0];
     assert_eq!((device["reserved_iops"].as_f64(), device["capacity_iops"].as_f64()), (Some(300.0), Some(1000.0)));
-    assert_eq!(device["facts"]["spare blocks of a plane"], "67, of which 3 are kept free");
+    assert_eq!(device["facts"]["spare blocks of a plane"], "67, of which 3 stay free");
     assert_eq!((result["runs"].as_u64(), result["vms"][1]["offset_bytes"].as_u64()), (Some(12), Some(3828 << 20)));
 }
 
@@ -412,7 +412,10 @@ fn who_completes_nothing_has_no_latency() {
     assert!(text(&place, "out/report.html").contains("<td>-</td>"));
     let swept = in_folder(&place, &["sweep", "s.toml", "--out", "swept"]).ok();
     let line = swept.lines().find(|line| line.contains(" c ")).unwrap();
-    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["as", "written", "c", "0.0", "±", "0.0", "-", "-", "-", "-"]);
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        ["as", "written", "c", "0.0", "±", "0.0", "-", "-", "-", "-"]
+    );
     let sweep: Value = serde_json::from_str(&text(&place, "swept/sweep.json")).unwrap();
     let none = serde_json::json!({ "mean": null, "half_interval_95": null, "runs": 0 });
     assert_eq!(sweep["points"][0]["vms"][2]["latency_us_p99"], none);
@@ -610,7 +613,11 @@ fn an_aged_drive_is_made_once() {
     std::fs::write(place.file(&state), &whole[..100]).unwrap();
     let again = out(&["--states", "kept"]);
     assert_eq!(again.stdout, alone.stdout);
-    assert!(again.stderr.contains("warning: ") && again.stderr.contains("the drive was aged anew"), "{}", again.stderr);
+    assert!(
+        again.stderr.contains("warning: ") && again.stderr.contains("the drive was aged again"),
+        "{}",
+        again.stderr
+    );
     assert_eq!(std::fs::read(place.file(&state)).unwrap(), whole);
     let refused = out(&["--states", "s.toml"]);
     assert!(refused.code() != Some(0) && refused.stderr.contains("Cannot make s.toml"), "{}", refused.stderr);

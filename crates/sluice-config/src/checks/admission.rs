@@ -46,7 +46,7 @@ pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)
     if device.admission {
         report.error(place, message, hint);
     } else {
-        report.warn(place, message, "admission is \"off\" there: reservations may not be kept".to_owned());
+        report.warn(place, message, "admission is \"off\" on this device: reservations may not be met".to_owned());
     }
     false
 }
@@ -61,20 +61,18 @@ fn without_capacity<'a>(
     let (name, reference) = (&device.name, device.reference);
     let requested = at_size(reservation, reference);
     let why = if reservation.iops.is_none() && missing.contains(&"capacity") {
-        ", without which small requests cannot be counted"
+        ", which is needed to count small requests"
     } else {
         ""
     };
-    let message = format!(
-        "Device {name}: VM {vm} reserves {requested}, but the device states no {}{why}",
-        missing.join(" and no ")
-    );
+    let message =
+        format!("Device {name}: VM {vm} reserves {requested}, but the device has no {}{why}", missing.join(" and no "));
     let example = |key: &&str| match *key {
         "capacity" => format!("capacity = \"40000 iops@{reference}\""),
         key => format!("{key} = \"2GiB/s\""),
     };
     let lines: Vec<String> = missing.iter().map(example).collect();
-    (vm, message, format!("add {} to [device.{name}]: what it does at worst", lines.join(" and ")))
+    (vm, message, format!("add {} to [device.{name}], with the device's worst-case throughput", lines.join(" and ")))
 }
 
 /// The same where the reservations are too large.
@@ -101,9 +99,9 @@ fn over<'a>(
     let nothing = Reservation { iops: None, bytes: None };
     let lower = match (shared, short.free) {
         (Some((count, each)), _) if each != nothing => {
-            format!("it is the reservation of {count} VMs: lower it to {} at most", at_size(&each, reference))
+            format!("it is the reservation of {count} VMs: lower it to at most {}", at_size(&each, reference))
         }
-        (None, free) if free != nothing => format!("lower it to {} at most", at_size(&free, reference)),
+        (None, free) if free != nothing => format!("lower it to at most {}", at_size(&free, reference)),
         _ => "lower the other reservations".to_owned(),
     };
     let other = "place the VM on another device";

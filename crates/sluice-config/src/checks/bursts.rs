@@ -28,7 +28,11 @@ pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Rep
         if device.admission {
             report.error(place, message(&found), hint(&found, large.as_deref()));
         } else {
-            report.warn(place, message(&found), "admission is \"off\" there: reservations may not be kept".to_owned());
+            report.warn(
+                place,
+                message(&found),
+                "admission is \"off\" on this device: reservations may not be met".to_owned(),
+            );
         }
     } else if let Some(found) = large {
         report.warn(place, message(&found), hint(&found, None));

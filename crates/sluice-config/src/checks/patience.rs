@@ -73,7 +73,8 @@ fn refuse(vm: &str, whose: &str, place: Place, slow: &Slow<'_>, report: &Report)
     let Slow { device, seconds, what } = slow;
     let on = &device.device.name;
     let message = format!(
-        "{whose}: its limit of {what} needs up to {seconds:.0} s for a full window of device {on}: its guest would take the disk for dead"
+        "{whose}: at its limit of {what} a full window of device {on} takes up to {seconds:.0} s, and its guest would \
+         consider the disk dead"
     );
     let hint = format!("raise the limit, lower window.{what} of [device.{on}], or set allow_slow = true in [vm.{vm}]");
     report.error(place, message, hint);

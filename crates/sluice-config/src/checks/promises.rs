@@ -47,8 +47,8 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
         if volume.volume.buffered {
             let title = &volume.title;
             let message =
-                format!("Volume {title}: promises are not given, its writes leave the page cache unscheduled");
-            report.warn(volume.cache_at, message, "take cache = \"buffered\" out".to_owned());
+                format!("Volume {title}: guarantees do not apply, because its writes leave the page cache unscheduled");
+            report.warn(volume.cache_at, message, "remove cache = \"buffered\"".to_owned());
         }
     }
     let devices = vm.devices();
@@ -90,7 +90,8 @@ pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     for (key, of, stated, place) in part.stated_iops() {
         if let Some(size) = stated.size.filter(|size| *size != device.reference) {
             let (whose, name, reference) = (&of.whose, &device.name, device.reference);
-            let message = format!("{whose}: {key}: the size {size} is not the one of device {name}, {reference}");
+            let message =
+                format!("{whose}: {key}: the size {size} is not the reference size of device {name}, {reference}");
             report.error(place, message, other_size_hint(stated, size, reference, &device.cost));
         }
     }
@@ -105,7 +106,7 @@ pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     for (key, of, _, place) in part.stated_iops() {
         let (whose, name, scheduler) = (&of.whose, &device.device.name, scheduler.name);
         let message = format!(
-            "{whose}: {key}: {scheduler}, the scheduler of device {name}, counts bytes, and this is a rate of requests"
+            "{whose}: {key}: {scheduler}, the scheduler of device {name}, counts bytes, but this is a rate of requests"
         );
         report.error(place, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
     }
@@ -125,8 +126,7 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
         let alone = inside && device.scheduler.enforces_with(field, &device.params);
         let of_volume = if alone { " of a volume inside a VM" } else { "" };
         let message = format!(
-            "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no such \
-             promise is given",
+            "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no guarantee is given",
             device.name
         );
         let able = schedulers::for_medium(device.scheduler.medium).filter(|scheduler| match inside {
@@ -137,10 +137,15 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
         if part.allows_unenforced() {
             report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
         } else if able.is_empty() {
-            let done = if field == Field::Latency { "measured only" } else { "accepted all the same" };
-            report.error(place, message, format!("no scheduler does; with allow_unenforced = true it is {done}"));
+            let done = if field == Field::Latency { "only measured" } else { "accepted without effect" };
+            report.error(
+                place,
+                message,
+                format!("no scheduler enforces it; with allow_unenforced = true it is {done}"),
+            );
         } else {
-            let hint = format!("enforced by {}; or set allow_unenforced = true to accept that", able.join(", "));
+            let hint =
+                format!("enforced by {}; or set allow_unenforced = true to accept it without effect", able.join(", "));
             report.error(place, message, hint);
         }
     }
@@ -155,14 +160,14 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
 /// Who keeps latencies keeps them by a deadline for each request, reads and writes alike, in one line for each VM.
 fn check_reads_only(part: &Part, (place, whose): (Place, &str), device: &Device, report: &Report) {
     let message = format!(
-        "{whose}: latency.reads_only is not enforced by {}, the scheduler of device {}: writes have the same deadline, and \
-         reads wait behind them",
+        "{whose}: latency.reads_only is not enforced by {}, the scheduler of device {}: writes have the same deadline, \
+         and reads wait for them",
         device.scheduler.name, device.name
     );
     if part.allows_unenforced() {
         report.warn(place, message, None);
     } else {
-        let hint = "no scheduler does; leave reads_only out, or set allow_unenforced = true to accept that";
+        let hint = "no scheduler enforces it; remove reads_only, or set allow_unenforced = true to accept it";
         report.error(place, message, hint.to_owned());
     }
 }
@@ -207,11 +212,11 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
 fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
     let name = &vm.name;
     if vm.volumes.is_empty() && !report.is_incomplete() {
-        report.warn(vm.place, format!("VM {name} has no volume"), "its policy holds nowhere yet".to_owned());
+        report.warn(vm.place, format!("VM {name} has no volume"), "its policy has no effect yet".to_owned());
     }
     if devices.len() > 1 && vm.policy().stated().next().is_some() {
         // rule: mclock.two-devices
         let message = format!("VM {name} has volumes on {} devices: {}", devices.len(), devices.join(", "));
-        report.warn(vm.place, message, "its policy holds on each of them separately".to_owned());
+        report.warn(vm.place, message, "its policy applies to each of them separately".to_owned());
     }
 }

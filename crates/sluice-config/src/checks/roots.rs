@@ -14,12 +14,12 @@ pub(crate) fn check(draft: &Draft, root: Option<&Path>, changes_from: u32, repor
     for volume in changed {
         let Some(source) = volume.volume.source.as_deref().filter(|source| !is_inside(source, root)) else { continue };
         let message = format!(
-            "Volume {}: source: {} does not lie in {}, the source_root of [daemon]",
+            "Volume {}: source: {} is not in {}, the source_root of [daemon]",
             volume.title,
             source.display(),
             root.display()
         );
-        let hint = "name a file in that folder, without '..'; one elsewhere belongs in the host file";
+        let hint = "name a file in that folder, without '..'; a volume with any other source must be in the host file";
         report.error(volume.source_at, message, hint.to_owned());
     }
 }

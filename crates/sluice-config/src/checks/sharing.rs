@@ -29,7 +29,11 @@ fn check_disks(draft: &Draft, report: &Report) {
         let (Some(path), name) = (&draft.device.path, &draft.device.name) else { continue };
         if let Some(first) = seen.insert(path, name) {
             let message = format!("Device {name}: path: device {first} is the same disk");
-            report.error(draft.path_at, message, "put their volumes on one device; two cannot share a disk".to_owned());
+            report.error(
+                draft.path_at,
+                message,
+                "put their volumes on one device; two devices cannot share a disk".to_owned(),
+            );
         }
     }
 }
@@ -60,8 +64,12 @@ fn check_endpoints(draft: &Draft, report: &Report) {
             }
         };
         if let Some((first, _)) = first {
-            let message = format!("{whose}: {what} is taken by {first}");
-            report.error(place, message, "give each its own; [nbd] alone serves several by their names".to_owned());
+            let message = format!("{whose}: {what} is already used by {first}");
+            report.error(
+                place,
+                message,
+                "use a different one for each; only [nbd] serves several volumes, by export name".to_owned(),
+            );
         }
     }
 }
@@ -78,8 +86,13 @@ fn check_names(draft: &Draft, report: &Report) {
     for volume in all {
         let name = volume.volume.export.name.as_str();
         if let Some(first) = seen.insert(name, volume) {
-            let message = format!("Volume {}: the export name '{name}' is that of {}", volume.title, first.title);
-            report.error(volume.export.name_at, message, "[nbd] tells exports apart by their names".to_owned());
+            let message =
+                format!("Volume {}: the export name '{name}' is already used by {}", volume.title, first.title);
+            report.error(
+                volume.export.name_at,
+                message,
+                "use another name; [nbd] distinguishes exports by name".to_owned(),
+            );
         }
     }
 }
@@ -127,7 +140,7 @@ fn end(draft: &VolumeDraft) -> u64 {
 fn refuse_range(path: &Path, one: &VolumeDraft, other: &VolumeDraft, report: &Report) {
     let (first, second) = if one.source_at < other.source_at { (one, other) } else { (other, one) };
     let place: Place = second.source_at;
-    let message = format!("Volume {}: its bytes of {} are also those of {}", second.title, path.display(), first.title);
+    let message = format!("Volume {}: its bytes of {} overlap those of {}", second.title, path.display(), first.title);
     let hint = "give each its own source or range (offset, size), or make both read_only";
     report.error(place, message, hint.to_owned());
 }

@@ -7,13 +7,13 @@ use super::{HOUR, Key, Kind, Section};
 /// `export` of a volume.
 pub static EXPORT: Section = Section {
     title: "vm.NAME.volume.NAME.export",
-    doc: "How the VM reaches the volume: by a socket or an address of its own",
+    doc: "How the VM accesses the volume: through a separate socket or address",
     groups: &[
         &[
             Key::new("type", Kind::Word(&["nbd", "vhost-user-blk"]), "\"vhost-user-blk\"", "The protocol")
                 .default("\"nbd\""),
-            Key::new("name", Kind::Text, "\"db1/root\"", "The export's name at [nbd]").default("VM/VOLUME"),
-            Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: most virtqueues that the VM may use")
+            Key::new("name", Kind::Text, "\"db1/root\"", "Name of the export at [nbd]").default("VM/VOLUME"),
+            Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: the maximum number of virtqueues of the VM")
                 .default("16"),
         ],
         ENDPOINT_KEYS,
@@ -26,18 +26,19 @@ const ENDPOINT_KEYS: &[Key] = &[
         "socket",
         Kind::Path,
         "\"/run/sluice/db1-root.sock\"",
-        "A Unix socket. Only root, the daemon's user and the stated owner and group may have write access to its folder, unless \
-         the folder is sticky",
+        "Unix socket. Only root, the daemon's user and the stated owner and group may have write access to its folder, \
+         unless the folder is sticky",
     ),
-    Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "The user who owns the socket").default("the daemon's user"),
-    Key::new("group", Kind::Text, "\"kvm\"", "The group that owns the socket").default("the daemon's group"),
-    Key::new("mode", Kind::Mode, "\"0660\"", "The socket's permissions").default("\"0660\""),
-    Key::new("listen", Kind::Address, "\"127.0.0.1:10809\"", "An address and a port"),
+    Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "User that owns the socket").default("the daemon's user"),
+    Key::new("group", Kind::Text, "\"kvm\"", "Group that owns the socket").default("the daemon's group"),
+    Key::new("mode", Kind::Mode, "\"0660\"", "Permissions of the socket").default("\"0660\""),
+    Key::new("listen", Kind::Address, "\"127.0.0.1:10809\"", "TCP address and port"),
     Key::new(
         "insecure",
         Kind::Bool,
         "true",
-        "Accepts an address that other hosts can reach: who reaches it reads and writes the volumes, and nothing is encrypted",
+        "Accepts an address that other hosts can reach. Any client that reaches it can read and write the volumes, and \
+         nothing is encrypted",
     )
     .default("false"),
 ];
@@ -45,14 +46,15 @@ const ENDPOINT_KEYS: &[Key] = &[
 /// `[nbd]`
 pub static NBD: Section = Section {
     title: "nbd",
-    doc: "Serves every volume by its export name, beside the sockets of their own",
+    doc: "Serves every volume by its export name, in addition to the volumes' own sockets",
     groups: &[
         ENDPOINT_KEYS,
         &[Key::new(
             "connections_max",
             Kind::Integer(1, 65_536),
             "1024",
-            "Connections of the host, all sockets together; up to half of them are kept so that each socket can have two",
+            "Maximum number of connections of the host, over all sockets. Up to half of them are reserved, so that \
+             each socket can have two",
         )
         .default("1024")],
     ],
@@ -68,22 +70,24 @@ pub static DAEMON: Section = Section {
             "drain_timeout",
             Kind::Time(Duration::ZERO, HOUR),
             "\"10s\"",
-            "How long it waits at its end for requests that are in flight",
+            "How long the daemon waits for requests in flight before it exits",
         )
         .default("\"10s\""),
         Key::new(
             "control",
             Kind::Path,
             "\"/run/sluice/control.sock\"",
-            "The socket at which attach, detach, resize and set reach it; for its own user alone",
+            "Socket through which attach, detach, resize and set reach the daemon; only the daemon's user can access \
+             it",
         ),
         Key::new(
             "source_root",
             Kind::Path,
             "\"/srv/vm\"",
-            "The folder in which sources that attach and set name must lie, at any depth; those in the host file may lie anywhere",
+            "Folder that must contain the sources that attach and set name, at any depth. Sources in the host file may \
+             be anywhere",
         )
-        .default("none: anywhere"),
+        .default("none: sources may be anywhere"),
     ]],
     scheduler_tables: &[],
 };

@@ -57,8 +57,9 @@ impl fmt::Display for BurstTooSmall {
         let micros = self.period.as_nanos().div_ceil(1000);
         write!(
             f,
-            "With burst = {burst} the limit of {limit} lets at most {achieved} of {size} requests through, less than the \
-             reservation of {reserved}, where the device frees its slots all at once: {depth} every {micros}us"
+            "With burst = {burst} the limit of {limit} lets at most {achieved} of {size} requests through, less than \
+             the reservation of {reserved}, if the device frees all its slots at the same instant: {depth} every \
+             {micros}us"
         )
     }
 }
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(
             check_burst(&policy(565, 593, 1), &facts(1), &iops(677)).unwrap_err().to_string(),
             "With burst = 1 the limit of 593 iops lets at most 338.5 iops of 8KiB requests through, less than the \
-             reservation of 565 iops, where the device frees its slots all at once: 1 every 1478us"
+             reservation of 565 iops, if the device frees all its slots at the same instant: 1 every 1478us"
         );
         assert_eq!(got(&policy(565, 593, 2), 1, 677), None);
         assert_eq!(got(&policy(565, 1017, 1), 1, 677), None, "the limit passes before the slot is free");

@@ -146,7 +146,7 @@ pub trait Device {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The owner has as many requests waiting as it may.
-    #[error("Queue of owner {} is full; wait for completions", .0.0)]
+    #[error("Queue of owner {} is full; retry after a completion", .0.0)]
     Full(OwnerId),
     /// No such owner or volume.
     #[error("No volume {} of owner {} at this gate", .1.0, .0.0)]

@@ -82,12 +82,12 @@ impl Default for Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "deadline",
-    summary: "batches in the order of places, started by what has expired; reads before writes",
-    idea: "Requests go in the order of their places, in batches. Between two batches it looks at the oldest: one that \
-           has expired starts the next batch. Reads come first, but pass over waiting writes only so many times. VMs \
-           are not told apart.",
-    when: "For a device that one VM owns, or where no VM is promised anything and seeks are what counts.",
-    source: "deadline elevator of Linux 2.6.18 and 2.6.32, by its documentation and measured behaviour",
+    summary: "batches in address order, started by expired requests; reads before writes",
+    idea: "Requests are dispatched in address order, in batches. Between two batches the oldest request is checked: if \
+           it has expired, it starts the next batch. Reads go first, but only a limited number of read batches may \
+           pass waiting writes. VMs are not distinguished.",
+    when: "For a device that serves only one VM, or where no VM has guarantees and seeks are the main cost.",
+    source: "deadline elevator of Linux 2.6.18 and 2.6.32, from its documentation and measured behaviour",
     enforces: &[],
     volumes: false,
     medium: Medium::Disk,
@@ -105,50 +105,51 @@ const PARAMETERS: &[Parameter] = &[
         kind: "word",
         range: Range::Words(&["late", "early"]),
         default: "\"late\"",
-        help: "late: that of Linux 2.6.32; early: that of 2.6.18, where a batch ends at the first gap",
+        help: "late: as in Linux 2.6.32; early: as in 2.6.18, where a batch ends at the first request that is not \
+               contiguous with the previous one",
     },
     Parameter {
         name: "read_expire",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"500ms\"",
-        help: "How old a read must be to start the next batch of reads; soft",
+        help: "Age from which a read starts the next batch of reads; not a guarantee",
     },
     Parameter {
         name: "write_expire",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"5s\"",
-        help: "How old a write must be to start the next batch of writes; soft, and only looked at when writes have \
-               their turn",
+        help: "Age from which a write starts the next batch of writes; not a guarantee, and checked only when the next \
+               batch is one of writes",
     },
     Parameter {
         name: "writes_starved",
         kind: "batches",
         range: Range::Number(0, 65_536),
         default: "2",
-        help: "Batches of reads that may pass over waiting writes",
+        help: "Maximum number of read batches that pass waiting writes",
     },
     Parameter {
         name: "fifo_batch",
         kind: "requests",
         range: Range::Number(1, 65_536),
         default: "16",
-        help: "Requests in a batch",
+        help: "Maximum number of requests in a batch",
     },
     Parameter {
         name: "front_merges",
         kind: "true or false",
         range: Range::Flag,
         default: "true",
-        help: "Whether a request may be merged in front of a queued one, where the device merges",
+        help: "Whether a request may be merged in front of a queued one, if the device merges",
     },
     Parameter {
         name: "tick",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
         default: "\"1ms\"",
-        help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
+        help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
     },
 ];
 

@@ -74,17 +74,19 @@ impl Default for Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "edf-credit",
-    summary: "throughput by credits above the earliest deadline first: Flubber's baseline",
-    idea: "Credits in proportion to the required bandwidths decide whose requests pass, as in flubber. Of those that \
-           have passed the earliest deadline goes, wherever it lies on the disk; background work has a deadline too.",
-    when: "As the baseline that shows what batching by address buys, and on SSDs, where addresses do not matter.",
+    summary: "throughput by credits, then earliest deadline first: Flubber's baseline",
+    idea: "Credits in proportion to the required bandwidths decide which VM's requests are admitted, as in flubber. Of \
+           the admitted requests the one with the earliest deadline goes first, regardless of its position on the \
+           disk. Background requests have deadlines too.",
+    when: "As the baseline that shows what batching by address gains, and on SSDs, where addresses do not matter.",
     source: flubber::SOURCE,
     enforces: &[
         (Field::Reservation, flubber::REQUIRED),
         (Field::Latency, flubber::TARGET),
         (
             Field::Class,
-            "background: no credits, and with background = \"idle\" after all others; else it has the largest target of all VMs",
+            "background: no credits; with background = \"idle\" after all other requests, otherwise with the largest \
+             latency target of all VMs",
         ),
     ],
     depends: &[(Field::Class, "background", &["idle"])],
@@ -105,7 +107,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "word",
             range: Range::Words(&["deadline", "idle"]),
             default: "\"deadline\"",
-            help: "Whether background requests have the largest target of the VMs or go when no VM's request is queued",
+            help: "deadline: background requests have the largest latency target of all VMs; idle: they are dispatched \
+                   only when no VM's request is queued",
         },
     ],
     build,

@@ -34,11 +34,11 @@ pub struct Params {}
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "noop",
-    summary: "first in, first out: no isolation at all",
-    idea: "Requests go to the device in the order in which they came. Shares follow the number of requests that \
-           each VM keeps outstanding, so a VM with a deep queue takes the device.",
-    when: "As the baseline that shows what a scheduler buys, and for a device that one VM owns.",
-    source: "noop elevator of Linux, by its documented behaviour",
+    summary: "first in, first out: no isolation between VMs",
+    idea: "Requests go to the device in order of arrival. The share of a VM follows the number of requests that it \
+           keeps outstanding, so a VM with a deep queue gets most of the device.",
+    when: "As the baseline that shows what a scheduler gains, and for a device that serves only one VM.",
+    source: "noop elevator of Linux, from its documented behaviour",
     enforces: &[],
     volumes: false,
     medium: Medium::Disk,

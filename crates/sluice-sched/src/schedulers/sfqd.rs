@@ -67,17 +67,21 @@ pub struct Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "sfqd",
-    summary: "shares by weight alone: start-time fair queueing with D outstanding (SIGMETRICS 2004)",
-    idea: "Every VM has a clock that its service moves on, the slower the larger its weight, and the VM whose clock is \
-           furthest behind is next, while at most D requests are outstanding. What two backlogged VMs were dispatched, \
-           each over its weight, never differs by more than one request of each. Nothing is reserved: a VM's rate \
-           falls as VMs join, and a VM that asks rarely waits behind the D requests of others.",
-    when: "When VMs are to share a device by weight and nobody is promised a rate or a latency; a small D tightens \
-           latency, a large one keeps the device busy.",
+    summary: "shares by weight only: start-time fair queueing with D requests in flight (SIGMETRICS 2004)",
+    idea: "Every VM has a tag in virtual time that advances with the service that it gets; the larger the weight, the \
+           slower. The VM with the smallest tag is served next, and at most D requests are in flight. The service \
+           dispatched for two backlogged VMs, each divided by its weight, never differs by more than one request of \
+           each. There are no reservations: the rate of a VM falls as VMs are added, and a VM that rarely submits \
+           waits behind the D requests of others.",
+    when: "When VMs share a device by weight and no VM needs a guaranteed rate or latency. A small D reduces latency; \
+           a large D keeps the device busy.",
     source: "P. Goyal, H. Vin, H. Cheng: Start-time Fair Queuing, SIGCOMM 1996; W. Jin, J. Chase, J. Kaur: Interposed \
              Proportional Sharing for a Storage Service Utility, SIGMETRICS 2004",
     enforces: &[
-        (Field::Weight, "the pace of its clock: the device is split in proportion; \"none\" is the smallest, 0.01"),
+        (
+            Field::Weight,
+            "the speed of its tag: the device is shared in proportion; \"none\" means the smallest weight, 0.01",
+        ),
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
     depends: &[],
@@ -92,14 +96,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "requests",
             range: Range::Number(0, 65_536),
             default: "0",
-            help: "D: most requests outstanding at the device; 0 means the device's depth",
+            help: "D, the maximum number of requests in flight at the device; 0 means the device's depth",
         },
         Parameter {
             name: "charge",
             kind: "word",
             range: Range::Words(&["size", "request"]),
             default: "\"size\"",
-            help: "What a request counts: by its size in normalised requests, or 1",
+            help: "Cost of a request: size in normalised requests, or 1 for each request",
         },
     ],
     build,

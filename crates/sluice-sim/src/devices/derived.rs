@@ -29,12 +29,12 @@ impl Derived {
         let one = 1.0 / alone(spec);
         let mut facts = vec![
             ("random reads of 4KiB, one at a time", format!("{one:.0} iops")),
-            ("sequential, outside", format!("{:.0} MB/s", spec.rates.0 * (disks - parities) as f64 / 1e6)),
+            ("sequential, outer zone", format!("{:.0} MB/s", spec.rates.0 * (disks - parities) as f64 / 1e6)),
         ];
         if disks > 1 {
             facts.push(("disks", disks.to_string()));
         }
-        let most = (one * disks as f64, "random reads of 4KiB without sorting; sorted or sequential ones are faster");
+        let most = (one * disks as f64, "random reads of 4KiB without sorting; sorted or sequential reads are faster");
         Derived { span: spec.capacity * (disks - parities), most, facts, rotational: true }
     }
 
@@ -58,7 +58,7 @@ impl Derived {
             ("random writes of one page, clean", format!("{clean:.0} iops")),
             ("random writes of one page, aged", format!("about {:.0} iops", planes / used)),
             ("write amplification, aged", format!("about {amplification:.1}")),
-            ("spare blocks of a plane", format!("{spare_blocks:.0}, of which {reserve} are kept free")),
+            ("spare blocks of a plane", format!("{spare_blocks:.0}, of which {reserve} stay free")),
             ("state", if aged { "aged" } else { "clean" }.to_owned()),
         ];
         let span = spec.geometry.host_pages() * u64::from(page_bytes);
@@ -70,7 +70,7 @@ impl Derived {
 pub(crate) fn check_geometry(geometry: &Geometry) -> Result<(), ParamError> {
     let physical = u64::from(geometry.planes_in_all()) * u64::from(geometry.blocks) * u64::from(geometry.pages);
     if physical > PAGES_MAX {
-        return Err(ParamError(format!("{physical} pages are too many to simulate; at most {PAGES_MAX} are accepted")));
+        return Err(ParamError(format!("{physical} pages are too many to simulate; use at most {PAGES_MAX}")));
     }
     geometry.check().map_err(|error| ParamError(error.to_string()))
 }

@@ -43,18 +43,18 @@ const NAMES: [&str; 6] = ["rbps", "rseqiops", "rrandiops", "wbps", "wseqiops", "
 pub enum LineError {
     /// A word that means nothing there.
     #[error(
-        "'{0}' is no part of io.cost.model; expected '8:16 ctrl=user model=linear rbps=N rseqiops=N rrandiops=N wbps=N \
-         wseqiops=N wrandiops=N'"
+        "'{0}' is not part of io.cost.model; expected '8:16 ctrl=user model=linear rbps=N rseqiops=N rrandiops=N \
+         wbps=N wseqiops=N wrandiops=N'"
     )]
     Word(String),
     /// Not the linear one.
-    #[error("Model '{0}' is not known; only model=linear is")]
+    #[error("Model '{0}' is not supported; use model=linear")]
     Model(String),
     /// A number that is left out.
-    #[error("io.cost.model without {0}; write {0}=N, as the kernel does")]
+    #[error("io.cost.model has no {0}; add {0}=N, as the kernel writes it")]
     Missing(&'static str),
     /// A number that is none, or 0.
-    #[error("{name}={value}: write a whole number above 0")]
+    #[error("{name}={value} is not valid; write a whole number above 0")]
     Number {
         /// Which.
         name: String,
@@ -227,12 +227,12 @@ mod tests {
         assert_eq!(read.to_string().parse(), Ok(read));
         assert!(read.to_string().starts_with("ctrl=user model=linear rbps=174019176 rseqiops=41708 "));
         let cases = [
-            ("8:16 ctrl=user model=cubic", "Model 'cubic' is not known"),
-            ("ctrl=user model=linear rbps=1", "io.cost.model without rseqiops; write rseqiops=N"),
-            ("rbps=0", "rbps=0: write a whole number above 0"),
-            ("rbps=ten", "rbps=ten: write"),
-            ("sda rbps=1", "'sda' is no part of io.cost.model"),
-            ("vrate=100", "'vrate=100' is no part"),
+            ("8:16 ctrl=user model=cubic", "Model 'cubic' is not supported"),
+            ("ctrl=user model=linear rbps=1", "io.cost.model has no rseqiops; add rseqiops=N"),
+            ("rbps=0", "rbps=0 is not valid; write a whole number above 0"),
+            ("rbps=ten", "rbps=ten is not valid; write"),
+            ("sda rbps=1", "'sda' is not part of io.cost.model"),
+            ("vrate=100", "'vrate=100' is not part"),
         ];
         for (line, expected) in cases {
             let error = line.parse::<Coefficients>().unwrap_err().to_string();

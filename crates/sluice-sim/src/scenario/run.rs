@@ -27,12 +27,12 @@ pub enum RunError {
         why: String,
     },
     /// A trace ended early.
-    #[error("A trace cannot be read on")]
+    #[error("Cannot continue reading a trace")]
     Trace(#[from] TraceError),
     /// More requests on their way than are kept in memory.
     #[error(
-        "VM {vm} asks for more than its device does: after {} s {OUTSTANDING_MAX} requests are on their way; lower its rate, or \
-         end the run before",
+        "VM {vm} submits faster than its device completes: after {} s {OUTSTANDING_MAX} requests are outstanding; \
+         lower its rate, or end the run earlier",
         .at.as_secs_f64().round()
     )]
     Overrun {
@@ -42,7 +42,7 @@ pub enum RunError {
         at: Duration,
     },
     /// Who watched wants no more.
-    #[error("The run was given up")]
+    #[error("The run was aborted")]
     GivenUp,
 }
 

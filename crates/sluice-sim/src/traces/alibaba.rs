@@ -18,7 +18,7 @@ impl Lines for Alibaba {
         let offset = number(get(&fields, 2, "offset")?, "offset in bytes")?;
         let bytes = number(get(&fields, 3, "length")?, "length in bytes")?;
         let micros = number(get(&fields, 4, "timestamp")?, "time in microseconds")?;
-        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is no device number"))?;
+        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is not a device number"))?;
         Ok(Some(Row { at: scaled(micros, 1000, "time")?, stream, kind, offset, length: length(bytes)? }))
     }
 }

@@ -20,7 +20,7 @@ fn kind(rwbs: &str) -> Result<Option<Kind>, String> {
         Some(b'D') => Ok(Some(Kind::Discard)),
         Some(b'N') => Ok(None),
         _ if rwbs.starts_with('F') => Ok(Some(Kind::Flush)),
-        _ => Err(format!("{} neither reads nor writes", shown(rwbs))),
+        _ => Err(format!("{} is neither a read nor a write", shown(rwbs))),
     }
 }
 

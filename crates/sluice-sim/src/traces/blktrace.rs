@@ -61,7 +61,9 @@ impl<R: BufRead> Records<R> {
     fn fill(&mut self, room: &mut [u8]) -> Result<(), TraceError> {
         match self.input.read_exact(room) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => self.wrong("the file ends in the middle of it"),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                self.wrong("the file ends in the middle of a record")
+            }
             Err(source) => Err(TraceError::Io { row: self.row, source }),
         }
     }
@@ -98,7 +100,7 @@ impl<R: BufRead> Records<R> {
             let skipped = io::copy(&mut Read::take(&mut self.input, head.data), &mut io::sink());
             match skipped {
                 Ok(skipped) if skipped == head.data => {}
-                Ok(_) => return self.wrong("the file ends in the middle of its data"),
+                Ok(_) => return self.wrong("the file ends in the middle of a record's data"),
                 Err(source) => return Err(TraceError::Io { row: self.row, source }),
             }
             let category = head.action >> 16;

@@ -30,7 +30,7 @@ impl Lines for DiskSim {
         let sectors = number(get(&fields, 3, "size")?, "size in sectors")?;
         let flags = hexadecimal(get(&fields, 4, "flags")?, "flags")?;
         let kind = if flags & 1 == 1 { Kind::Read } else { Kind::Write };
-        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is no device number"))?;
+        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is not a device number"))?;
         let bytes = scaled(sectors, 512, "size")?;
         Ok(Some(Row { at, stream, kind, offset: scaled(sector, 512, "sector")?, length: length(bytes)? }))
     }
@@ -83,7 +83,7 @@ impl Lines<Measured> for Validate {
         let (offset, length) = (scaled(sector, 512, "sector")?, length(scaled(sectors, 512, "size")?)?);
         let row = Row { at: self.at, stream: 0, kind, offset, length };
         let next = self.at.checked_add(service).and_then(|at| at.checked_add(gap));
-        self.at = next.ok_or("more time than can be counted")?;
+        self.at = next.ok_or("a time that is too large to count")?;
         Ok(Some(Measured { row, service: Duration::from_nanos(service), gap: Duration::from_nanos(gap) }))
     }
 }

@@ -41,8 +41,8 @@ fn event(name: &str) -> Option<(usize, Kind)> {
 }
 
 impl Lines for Etw {
-    const EXPECTED: &'static str =
-        "BeginHeader, columns of DiskRead and DiskWrite, EndHeader, then such rows (Event Tracing for Windows)";
+    const EXPECTED: &'static str = "BeginHeader, columns of DiskRead and DiskWrite, EndHeader, then rows with these \
+                                    columns (Event Tracing for Windows)";
 
     fn line(&mut self, line: &str) -> Result<Option<Row>, String> {
         let fields: Vec<&str> = line.split(',').collect();
@@ -54,12 +54,12 @@ impl Lines for Etw {
             self.columns[index] = Some(columns(&fields)?);
             return Ok(None);
         }
-        let columns = self.columns[index].ok_or("an event whose columns the header does not name")?;
+        let columns = self.columns[index].ok_or("an event whose columns are not in the header")?;
         let micros = number(get(&fields, columns.time, "TimeStamp")?, "time in microseconds")?;
         let offset = hexadecimal(get(&fields, columns.offset, "ByteOffset")?, "offset in bytes")?;
         let bytes = hexadecimal(get(&fields, columns.size, "IOSize")?, "size in bytes")?;
         let stream = number(get(&fields, columns.disk, "DiskNum")?, "disk number")?;
-        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is no disk number"))?;
+        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is not a disk number"))?;
         Ok(Some(Row { at: scaled(micros, 1000, "time")?, stream, kind, offset, length: length(bytes)? }))
     }
 }

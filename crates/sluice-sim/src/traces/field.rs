@@ -21,19 +21,19 @@ pub(super) fn get<'a>(fields: &[&'a str], index: usize, name: &str) -> Result<&'
 }
 
 pub(super) fn number(text: &str, name: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{} is no {name}", shown(text)))
+    text.parse().map_err(|_| format!("{} is not a valid {name}", shown(text)))
 }
 
 /// `0x1f00` or `1f00`.
 pub(super) fn hexadecimal(text: &str, name: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-    u64::from_str_radix(digits, 16).map_err(|_| format!("{} is no {name}", shown(text)))
+    u64::from_str_radix(digits, 16).map_err(|_| format!("{} is not a valid {name}", shown(text)))
 }
 
 /// A decimal number in units of `10^-digits`, without a float: times since 1970 have more digits than those keep. Digits
 /// beyond are cut off.
 pub(super) fn decimal(text: &str, digits: usize, name: &str) -> Result<u64, String> {
-    let wrong = || format!("{} is no {name}", shown(text));
+    let wrong = || format!("{} is not a valid {name}", shown(text));
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() && part.is_empty() || !is_number(whole) || !is_number(part) {
@@ -51,7 +51,7 @@ pub(super) fn kind(text: &str) -> Result<Kind, String> {
     match text.as_bytes().first().map(u8::to_ascii_lowercase) {
         Some(b'r') => Ok(Kind::Read),
         Some(b'w') => Ok(Kind::Write),
-        _ => Err(format!("{} neither reads nor writes", shown(text))),
+        _ => Err(format!("{} is neither a read nor a write", shown(text))),
     }
 }
 

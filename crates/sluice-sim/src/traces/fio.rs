@@ -42,14 +42,14 @@ impl Lines for Fio {
             "wait" => {
                 let micros = number(get(&fields, 2, "time")?, "time in microseconds")?;
                 let nanos = scaled(micros, 1000, "time")?;
-                self.waited = self.waited.checked_add(nanos).ok_or("more waiting than time can count")?;
+                self.waited = self.waited.checked_add(nanos).ok_or("a waiting time that is too large to count")?;
                 return Ok(None);
             }
             "read" => Kind::Read,
             "write" => Kind::Write,
             "trim" => Kind::Discard,
             "sync" | "datasync" => Kind::Flush,
-            other => return Err(format!("{} is no action", shown(other))),
+            other => return Err(format!("{} is not an action", shown(other))),
         };
         let stream = self.files.number(file.to_owned())?;
         let (offset, bytes) = match kind {

@@ -125,7 +125,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// A request that is longer than the whole volume.
-    #[error("A request of the trace has {length} bytes, and the volume has {volume}; give it a larger volume")]
+    #[error("A request of the trace has {length} bytes, but the volume has only {volume}; use a larger volume")]
     TooLong {
         /// Of the request.
         length: u32,
@@ -134,8 +134,8 @@ pub enum TraceError {
     },
     /// A request that the volume has no room for.
     #[error(
-        "A request of the trace ends at byte {end}, and the volume has {volume} bytes; give it a larger volume, or say that \
-         what lies beyond begins at its start again"
+        "A request of the trace ends at byte {end}, but the volume has only {volume} bytes; use a larger volume, or \
+         wrap offsets past its end"
     )]
     Beyond {
         /// Where the request ends.
@@ -188,7 +188,7 @@ pub fn open(file: &Path) -> io::Result<BufReader<File>> {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     if !metadata.is_file() {
-        let what = "it is no regular file and would be read several times; write what it gives into one, and name that";
+        let what = "it is not a regular file but is read several times; write its data to a regular file and use that";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     File::open(file).map(BufReader::new)
@@ -217,7 +217,7 @@ pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {
 fn no_text(line: &[u8]) -> String {
     let packed: [(&[u8], &str); 3] = [(&[0x1f, 0x8b], "gzip"), (&records::ZSTD, "zstd"), (b"\xfd7zXZ", "xz")];
     match packed.into_iter().find(|(begins, _)| line.starts_with(begins)) {
-        Some((_, by)) => format!("what {by} has packed; unpack it first"),
+        Some((_, by)) => format!("data compressed by {by}; decompress it first"),
         None => "bytes that are not text".to_owned(),
     }
 }

@@ -53,12 +53,12 @@ fn next<R: Record>(input: &mut impl BufRead, format: &mut R, row: u64) -> Result
     match input.read_exact(bytes) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            return Err(wrong("the file ends in the middle of it"));
+            return Err(wrong("the file ends in the middle of a record"));
         }
         Err(source) => return Err(TraceError::Io { row, source }),
     }
     if row == 1 && bytes.starts_with(&ZSTD) {
-        return Err(wrong("a file that zstd has packed; unpack it first"));
+        return Err(wrong("data compressed by zstd; decompress it first"));
     }
     format.record(bytes).map(Some).map_err(|found| wrong(&found))
 }

@@ -18,7 +18,7 @@ impl Lines for Spc {
         let bytes = number(get(&fields, 2, "size")?, "size in bytes")?;
         let kind = kind(get(&fields, 3, "operation")?)?;
         let at = decimal(get(&fields, 4, "time")?, 9, "time in seconds")?;
-        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is no ASU"))?;
+        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is not an ASU"))?;
         Ok(Some(Row { at, stream, kind, offset: scaled(block, 512, "LBA")?, length: length(bytes)? }))
     }
 }

@@ -18,7 +18,7 @@ impl Lines for Systor {
         let stream = number(get(&fields, 3, "LUN")?, "LUN")?;
         let offset = number(get(&fields, 4, "offset")?, "offset in bytes")?;
         let bytes = number(get(&fields, 5, "size")?, "size in bytes")?;
-        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is no LUN"))?;
+        let stream = u32::try_from(stream).map_err(|_| format!("{stream} is not a LUN"))?;
         Ok(Some(Row { at, stream, kind, offset, length: length(bytes)? }))
     }
 }

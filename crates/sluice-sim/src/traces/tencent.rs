@@ -21,10 +21,10 @@ impl Lines for Tencent {
         let kind = match get(&fields, 3, "type")? {
             "0" => Kind::Read,
             "1" => Kind::Write,
-            other => return Err(format!("{} is neither 0, a read, nor 1, a write", shown(other))),
+            other => return Err(format!("{} is neither 0 (read) nor 1 (write)", shown(other))),
         };
         let volume = number(get(&fields, 4, "volume")?, "volume number")?;
-        let stream = u32::try_from(volume).map_err(|_| format!("{volume} is no volume number"))?;
+        let stream = u32::try_from(volume).map_err(|_| format!("{volume} is not a volume number"))?;
         let bytes = scaled(sectors, 512, "size")?;
         Ok(Some(Row { at, stream, kind, offset: scaled(sector, 512, "offset")?, length: length(bytes)? }))
     }

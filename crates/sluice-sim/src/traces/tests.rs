@@ -146,19 +146,19 @@ fn what_is_wrong_is_named_with_its_row() {
         (
             Format::Spc,
             "0,1,512,r,0.5\n0,1,512,x,0.5\n",
-            "Row 2: 'x' neither reads nor writes; expected ASU,LBA,bytes,R|W,seconds (SPC)",
+            "Row 2: 'x' is neither a read nor a write; expected ASU,LBA,bytes,R|W,seconds (SPC)",
         ),
         (Format::Spc, "0,1,512\n", "Row 1: only 3 fields, no operation; expected"),
         (Format::Spc, "0,36028797018963968,512,r,0\n", "Row 1: 36028797018963968 is too large for a LBA"),
         (Format::Spc, "0,1,99999999999,r,0\n", "Row 1: a request of 99999999999 bytes"),
-        (Format::Tencent, "1,2,3,4,5\n", "Row 1: '4' is neither 0, a read, nor 1, a write"),
+        (Format::Tencent, "1,2,3,4,5\n", "Row 1: '4' is neither 0 (read) nor 1 (write)"),
         (Format::Msr, "5,a,0,Read,0,512,1\n4,a,0,Read,0,512,1\n", "Row 2: a time before that of the first row"),
         (Format::Fio, "fio version 1 iolog\n", "Row 1: 'fio version 1 iolog'; expected"),
-        (Format::Fio, "fio version 2 iolog\n/a jump 0 0\n", "Row 2: 'jump' is no action"),
-        (Format::DiskSim(TimeUnit::Nanoseconds), "1.5 0 1 1 1\n", "Row 1: '1.5' is no time in nanoseconds"),
+        (Format::Fio, "fio version 2 iolog\n/a jump 0 0\n", "Row 2: 'jump' is not an action"),
+        (Format::DiskSim(TimeUnit::Nanoseconds), "1.5 0 1 1 1\n", "Row 1: '1.5' is not a valid time in nanoseconds"),
         (Format::DiskSimValidate, "R Maybe 1 1 1 1\n", "Row 1: 'Maybe' is neither Hit nor Miss"),
         (Format::Etw, "BeginHeader\nDiskRead, TimeStamp\n", "Row 2: a header without column ByteOffset"),
-        (Format::Etw, "EndHeader\nDiskRead, 5\n", "Row 2: an event whose columns the header does not name"),
+        (Format::Etw, "EndHeader\nDiskRead, 5\n", "Row 2: an event whose columns are not in the header"),
     ];
     for (format, text, expected) in cases {
         let error = all(format, text.as_bytes()).unwrap_err().to_string();
@@ -171,7 +171,7 @@ fn what_is_wrong_is_named_with_its_row() {
     for (begins, by) in [(&[0x1f, 0x8b, 8, 0][..], "gzip"), (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"\xfd7zXZ\0", "xz")]
     {
         let error = all(Format::Spc, begins).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("Row 1: what {by} has packed; unpack it first")), "{error}");
+        assert!(error.starts_with(&format!("Row 1: data compressed by {by}; decompress it first")), "{error}");
     }
     for format in [Format::Spc, Format::Fio, Format::Systor, Format::DiskSim(TimeUnit::Milliseconds)] {
         let error = all(format, &[0; 60_000]).unwrap_err().to_string();
@@ -225,7 +225,7 @@ fn vscsi_is_read_in_both_versions() {
         ];
         assert_eq!(all(Format::Vscsi, &file).unwrap(), expected, "version {version}");
         let cut = all(Format::Vscsi, &file[..file.len() - 1]).unwrap_err();
-        assert!(cut.to_string().starts_with("Row 5: the file ends in the middle of it"), "{cut}");
+        assert!(cut.to_string().starts_with("Row 5: the file ends in the middle of a record"), "{cut}");
         let mut mixed = vscsi(version, 0x28, 1, 512, 1);
         mixed.extend(vscsi(3 - version, 0x28, 1, 512, 1));
         mixed.extend([0; 40]);
@@ -250,7 +250,7 @@ fn oracle_general_is_read_with_the_callers_unit() {
     assert_eq!(all(Format::OracleGeneral(512), &file).unwrap(), expected);
     let packed = [&[0x28, 0xb5, 0x2f, 0xfd][..], &file].concat();
     let error = all(Format::OracleGeneral(512), &packed).unwrap_err().to_string();
-    assert!(error.starts_with("Row 1: a file that zstd has packed; unpack it first"), "{error}");
+    assert!(error.starts_with("Row 1: data compressed by zstd; decompress it first"), "{error}");
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_trace_of_several_devices_is_taken_apart() {
     let mut small = select(Some(0), 65_536, Beyond::Refuse);
     assert_eq!((small.next().map(|row| row.offset), small.next()), (Some(0), None));
     let error = small.failure().take().unwrap().to_string();
-    assert!(error.starts_with("A request of the trace ends at byte 106496, and the volume has 65536"), "{error}");
+    assert!(error.starts_with("A request of the trace ends at byte 106496, but the volume has only 65536"), "{error}");
     assert!(small.failure().take().is_none() && small.next().is_none());
     let wrapped: Vec<u64> = select(Some(0), 65_536, Beyond::Wrap).map(|row| row.offset).collect();
     assert_eq!(wrapped, [0, 102_400 - 61_440]);
@@ -273,7 +273,7 @@ fn a_trace_of_several_devices_is_taken_apart() {
     let mut small = select(Some(0), 2048, Beyond::Wrap);
     assert!(small.next().is_none());
     let error = small.failure().take().unwrap().to_string();
-    assert_eq!(error, "A request of the trace has 4096 bytes, and the volume has 2048; give it a larger volume");
+    assert_eq!(error, "A request of the trace has 4096 bytes, but the volume has only 2048; use a larger volume");
 }
 
 #[test]

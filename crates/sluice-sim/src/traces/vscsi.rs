@@ -58,7 +58,7 @@ fn kind(command: u64) -> Option<Kind> {
 }
 
 impl Record for Vscsi {
-    const EXPECTED: &'static str = "records of 32 or 40 bytes that say version 1 or 2 (vscsiStats)";
+    const EXPECTED: &'static str = "records of 32 or 40 bytes with version 1 or 2 (vscsiStats)";
 
     fn size(&self) -> usize {
         self.size

@@ -83,13 +83,13 @@ impl Default for Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "anticipatory",
-    summary: "waits a few milliseconds for the next read of whoever was just served",
-    idea: "After a read the disk stands still for up to 6 ms if its owner is likely to ask for the next block, so that \
-           several owners that read in order do not seek against each other. Sync and async requests go in batches of \
-           time. VMs are not told apart otherwise.",
-    when: "For few owners that read in order from one spinning disk. Never inside a guest, and not for random reads or \
+    summary: "idles a few milliseconds for the next read of the VM just served",
+    idea: "After a read the disk idles for up to 6 ms if its VM is likely to submit another nearby read. So several \
+           VMs that read sequentially do not make the disk seek between them. Sync and async requests are dispatched \
+           in batches that last a given time. Apart from that, VMs are not distinguished.",
+    when: "For few VMs that read sequentially from one spinning disk. Never in a guest, and not for random reads or \
            SSDs, where it is the slowest of all.",
-    source: "anticipatory elevator of Linux until 2.6.32, by its documentation and measured behaviour",
+    source: "anticipatory elevator of Linux up to 2.6.32, from its documentation and measured behaviour",
     enforces: &[],
     depends: &[],
     volumes: false,
@@ -107,63 +107,63 @@ const PARAMETERS: &[Parameter] = &[
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"125ms\"",
-        help: "How old a sync request must be to be promoted, at most once in this time",
+        help: "Age from which a sync request is dispatched before nearer ones, at most once in this time",
     },
     Parameter {
         name: "write_expire",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"250ms\"",
-        help: "The same for async requests",
+        help: "Age from which an async request is dispatched before nearer ones, at most once in this time",
     },
     Parameter {
         name: "read_batch_expire",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"500ms\"",
-        help: "How long a sync batch lasts while async requests wait",
+        help: "Duration of a sync batch while async requests wait",
     },
     Parameter {
         name: "write_batch_expire",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"125ms\"",
-        help: "How long an async batch should last; how many requests that are is learnt",
+        help: "Target duration of an async batch; the scheduler learns how many requests fit into it",
     },
     Parameter {
         name: "antic_expire",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"6ms\"",
-        help: "How long the disk stands still at most; \"0s\": never",
+        help: "Maximum time that the disk idles for a read; \"0s\": never",
     },
     Parameter {
         name: "think_time_max",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"20ms\"",
-        help: "The longest think time that counts",
+        help: "Maximum think time that is counted; longer ones count as this",
     },
     Parameter {
         name: "back_seek_max",
         kind: "size with unit",
         range: Range::Size(0, 1 << 50),
         default: "\"512MiB\"",
-        help: "The longest seek backward",
+        help: "Maximum backward seek",
     },
     Parameter {
         name: "back_seek_penalty",
         kind: "factor",
         range: Range::Number(1, 1_000),
         default: "2",
-        help: "What distance backward is multiplied by",
+        help: "Factor by which a backward distance is multiplied before it is compared with a forward one",
     },
     Parameter {
         name: "tick",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
         default: "\"1ms\"",
-        help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
+        help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
     },
 ];
 

@@ -144,19 +144,23 @@ impl Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "cfq",
-    summary: "slices of the disk's time in turn, by weight and priority; idles for the next request",
-    idea: "Each VM has the disk for a slice of time, in which only its requests go, and for a moment the disk may stand \
-           still for its next one. What is shared out is time: who reads in order gets far more done in it than who \
-           reads anywhere. A VM's writes are sync, as direct I/O is, and have their VM's queue. Those that go through \
-           the host's page cache (cache = \"buffered\") are async unless forced, and of all VMs these share one queue \
-           per priority, so they are not isolated from each other.",
-    when: "For one spinning disk with few VMs, to share it by time; and as the baseline that the papers measure \
-           against. On SSDs and arrays its idling costs more than it brings.",
-    source: "CFQ of Linux 2.6.18, 2.6.32 and 3.6, by documentation and measured behaviour",
+    summary: "slices of the disk's time, by weight and priority; idles for the next request of a slice",
+    idea: "Each VM in turn has the disk for a slice of time, in which only its requests are dispatched. During its \
+           slice the disk may idle briefly for the VM's next request. CFQ shares time, not throughput: a VM that reads \
+           sequentially achieves far more in a slice than one that reads at random. Writes are sync, as direct I/O is, \
+           and stay in the queue of their VM. Writes through the host's page cache (cache = \"buffered\") are async, \
+           except forced ones (FUA). The async writes of all VMs share one queue per priority, so VMs are not isolated \
+           from each other there.",
+    when: "To share one spinning disk among few VMs by time, and as the baseline that the papers compare with. On SSDs \
+           and arrays its idling costs more than it gains.",
+    source: "CFQ of Linux 2.6.18, 2.6.32 and 3.6, from documentation and measured behaviour",
     enforces: &[
-        (Field::Weight, "mode \"group\": the disk's time is shared in proportion, as far as VMs keep it busy"),
+        (Field::Weight, "mode \"group\": the disk's time is shared in proportion, if the VMs keep the disk busy"),
         (Field::Class, "background: priority class idle"),
-        (Field::PriorityClass, "real-time before best-effort before idle; with groups inside a VM's turn alone"),
+        (
+            Field::PriorityClass,
+            "real-time before best-effort before idle; in mode \"group\" only among the requests of one VM",
+        ),
         (Field::PriorityLevel, "longer slices: 180 ms at level 0, 100 ms at 4, 40 ms at 7"),
     ],
     depends: &[(Field::Weight, "mode", &["group"])],
@@ -175,112 +179,116 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         kind: "word",
         range: Range::Words(&["group", "2.6.32", "2.6.18"]),
         default: "\"group\"",
-        help: "group: each VM is a group with a weight; the others know priorities alone",
+        help: "group: each VM is a group with a weight; the other modes know only priorities",
     },
     Parameter {
         name: "quantum",
         kind: "requests",
         range: Range::Number(0, 65_536),
         default: "0",
-        help: "Requests of one queue at the device; 0 means 8 with groups, else 4",
+        help: "Maximum number of requests of one queue in flight; 0 means 8 with groups and 4 without",
     },
     Parameter {
         name: "fifo_expire_sync",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"125ms\"",
-        help: "How old a sync request must be to go before nearer ones, once per slice",
+        help: "Age from which a sync request is dispatched before nearer ones, at most once per slice",
     },
     Parameter {
         name: "fifo_expire_async",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"250ms\"",
-        help: "The same for async requests",
+        help: "Age from which an async request is dispatched before nearer ones, at most once per slice",
     },
     Parameter {
         name: "back_seek_max",
         kind: "size with unit",
         range: Range::Size(0, 1 << 50),
         default: "\"16MiB\"",
-        help: "The longest seek backward; what lies further back is taken after everything ahead",
+        help: "Maximum backward seek; requests further back are dispatched after all requests ahead",
     },
     Parameter {
         name: "back_seek_penalty",
         kind: "factor",
         range: Range::Number(1, 1_000),
         default: "2",
-        help: "What distance backward is multiplied by",
+        help: "Factor by which a backward distance is multiplied before it is compared with a forward one",
     },
     Parameter {
         name: "slice_sync",
         kind: "time with unit",
         range: Range::Time(Duration::from_micros(1), Duration::from_secs(60)),
         default: "\"100ms\"",
-        help: "The slice of a sync queue at level 4; a fifth more or less for each level",
+        help: "Slice of a sync queue at priority level 4; each level changes it by a fifth, for example from 180 ms at \
+               level 0 to 40 ms at level 7",
     },
     Parameter {
         name: "slice_async",
         kind: "time with unit",
         range: Range::Time(Duration::from_micros(1), Duration::from_secs(60)),
         default: "\"40ms\"",
-        help: "The same of an async queue",
+        help: "Slice of an async queue at priority level 4; each level changes it by a fifth",
     },
     Parameter {
         name: "slice_async_rq",
         kind: "requests",
         range: Range::Number(1, 1_000),
         default: "2",
-        help: "Base of the requests that an async queue sends in a slice: 4 at level 7 to 32 at level 0",
+        help: "Base of the number of requests that an async queue dispatches in a slice, 2 x base x (8 - level): with \
+               base 2, 32 at level 0 and 4 at level 7",
     },
     Parameter {
         name: "slice_idle",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"8ms\"",
-        help: "How long the disk stands still for the next request of a queue; \"0s\": never",
+        help: "Maximum time that the disk idles for the next request of a queue; \"0s\": never",
     },
     Parameter {
         name: "slice_idle_seeky",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"2ms\"",
-        help: "The same for a queue that seeks",
+        help: "Maximum time that the disk idles for a queue that seeks",
     },
     Parameter {
         name: "group_idle",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"8ms\"",
-        help: "How long the disk stands still for the only queue of a group; mode \"group\" alone",
+        help: "Maximum time that the disk idles for the only queue of a group; only in mode \"group\"",
     },
     Parameter {
         name: "low_latency",
         kind: "true or false",
         range: Range::Flag,
         default: "true",
-        help: "Whether slices shrink with the number of queues and async waits for sync; not in mode \"2.6.18\"",
+        help: "Whether slices shrink as queues are added, and async requests are held back for sync ones; not in mode \
+               \"2.6.18\"",
     },
     Parameter {
         name: "target_latency",
         kind: "time with unit",
         range: Range::Time(Duration::from_millis(1), Duration::from_secs(60)),
         default: "\"300ms\"",
-        help: "How long a round over all groups should take; mode \"group\" alone",
+        help: "Target duration of one round over all groups; only in mode \"group\"",
     },
     Parameter {
         name: "idle_class_delay",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
         default: "\"200ms\"",
-        help: "How far class idle stands behind the others; in mode \"2.6.18\" it waits half of it after them",
+        help: "Delay by which queues of class idle are ordered after all others; in mode \"2.6.18\" they wait for half \
+               of it after the last service of another class",
     },
     Parameter {
         name: "tick",
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
         default: "\"1ms\"",
-        help: "Resolution of its clock, as that of a kernel with timers of 1000 Hz; \"0s\" is exact time",
+        help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
     },
 ];
 

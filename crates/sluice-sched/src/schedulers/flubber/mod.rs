@@ -121,7 +121,9 @@ impl Params {
     fn check(&self) -> Result<(), ParamError> {
         let product = [("max_wait", self.max_wait), ("background_latency", self.background_latency)];
         if let Some((name, _)) = product.iter().find(|(_, time)| self.mode == Mode::Paper && time.is_some()) {
-            return Err(ParamError(format!("{name} belongs to mode \"product\"; take it out, or change the mode")));
+            return Err(ParamError(format!(
+                "{name} is a parameter of mode \"product\"; remove it, or change the mode"
+            )));
         }
         Ok(())
     }
@@ -140,26 +142,32 @@ impl Params {
 pub(crate) const SOURCE: &str = "X. Ling, H. Jin, S. Ibrahim, W. Cao, S. Wu: Efficient Disk I/O Scheduling with QoS Guarantee for Xen-based Hosting \
      Platforms, CCGRID 2012";
 /// How both schedulers of this kind map what a VM requires.
-pub(crate) const REQUIRED: &str = "the required bandwidth: credits, and so requests, in proportion to it, rounded to whole multiples of the smallest; a \
-     VM that states none counts like the smallest";
+pub(crate) const REQUIRED: &str = "the required bandwidth: credits, and so requests, are in proportion to it, rounded \
+                                   to whole multiples of the smallest one; a VM without a reservation counts like the \
+                                   smallest";
 /// How both map its latency.
-pub(crate) const TARGET: &str = "the target L of every request of the VM, from when its credits let it pass: the earliest deadline L - M goes first";
+pub(crate) const TARGET: &str = "the latency target L of every request of the VM, counted from its admission by \
+                                 credits; the earliest deadline, L - M, goes first";
 
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "flubber",
-    summary: "throughput by credits above latency by deadlines, batched by address (Flubber)",
-    idea: "Credits in proportion to the required bandwidths decide whose requests pass; all are replenished when they \
-           are used up, when no VM's request is queued any more, and when a VM comes or goes. Requests that have \
-           passed have a deadline. Until the earliest one is due the disk goes on with the VM or at the address where \
-           it is, and may wait a moment for the next request there; background work goes when no VM asks.",
-    when: "On a spinning disk that VMs with a required throughput and a latency share with background jobs such as \
-           backups. With more than one request at the device at once the waiting costs more than it gains.",
+    summary: "throughput by credits, latency by deadlines, batches by address (Flubber)",
+    idea: "Credits in proportion to the required bandwidths decide which VM's requests are admitted. All credits are \
+           replenished when no admitted request of a VM is queued any more, in mode \"paper\" also when all are used \
+           up, and when a VM is added or removed. Admitted requests have a deadline. Until the earliest deadline is \
+           due, the disk continues with the same VM or at the same address, and may wait briefly for the next request \
+           there. Background requests are dispatched when no VM's request is queued.",
+    when: "For a spinning disk that VMs with a required throughput and latency share with background jobs such as \
+           backups. With more than one request in flight the waiting costs more than it gains.",
     source: SOURCE,
     enforces: &[
         (Field::Reservation, REQUIRED),
         (Field::Latency, TARGET),
-        (Field::Class, "background: its requests take no credits and go when no request of another VM is queued"),
+        (
+            Field::Class,
+            "background: its requests take no credits and are dispatched when no request of another VM is queued",
+        ),
     ],
     depends: &[],
     volumes: false,
@@ -174,7 +182,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "word",
             range: Range::Words(&["product", "paper"]),
             default: "\"product\"",
-            help: "Which reading: ours, or that of the paper as published",
+            help: "product: the paper with our fixes; paper: as published",
         },
         BETA,
         LATENCY,
@@ -184,14 +192,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "size with unit",
             range: Range::Size(1, 1 << 30),
             default: "\"44KiB\"",
-            help: "The largest request: the time that it takes at transfer_rate is kept free before a deadline",
+            help: "Maximum size of a request; the time to transfer it at transfer_rate is kept free before a deadline",
         },
         Parameter {
             name: "transfer_rate",
             kind: "rate of bytes",
             range: Range::Rate(1024, 1 << 40),
             default: "\"100MB/s\"",
-            help: "What the device transfers",
+            help: "Transfer rate of the device",
         },
         START,
         EQUAL_DEADLINES,
@@ -200,7 +208,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "word",
             range: Range::Words(&["vm", "all"]),
             default: "by the mode: \"vm\" in product, \"all\" in paper",
-            help: "Whether a background request may go too because it begins where the last request ended",
+            help: "Which requests may be chosen because they start where the last one ended. vm: those of VMs; all: \
+                   background requests too",
         },
         GRACE,
         Parameter {
@@ -208,14 +217,16 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "time with unit",
             range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "\"6ms\" on a rotational device, else \"0s\"",
-            help: "The longest wait for a contiguous request, from when the device became idle; mode \"product\" alone",
+            help: "Maximum wait for a contiguous request, from the time at which the device became idle; only in mode \
+                   \"product\"",
         },
         Parameter {
             name: "background_latency",
             kind: "time with unit",
             range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "none",
-            help: "A target for background requests, which else starve while VMs are busy; mode \"product\" alone",
+            help: "Latency target of background requests, which otherwise starve while VMs are busy; only in mode \
+                   \"product\"",
         },
     ],
     build,
@@ -226,44 +237,45 @@ pub(crate) const BETA: Parameter = Parameter {
     kind: "number",
     range: Range::Number(1, 65_536),
     default: "32",
-    help: "The interval factor: full credits are so many times a VM's proportion. Larger keeps the device busier, and \
-           lets one VM burst",
+    help: "The interval factor: full credits are this number times the VM's proportion. A larger value keeps the \
+           device busier and allows longer bursts of one VM",
 };
 pub(crate) const LATENCY: Parameter = Parameter {
     name: "latency",
     kind: "time with unit",
     range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
     default: "\"80ms\"",
-    help: "The target of a VM whose policy states none",
+    help: "Latency target of a VM whose policy has none",
 };
 pub(crate) const SEEK_MAX: Parameter = Parameter {
     name: "seek_max",
     kind: "time with unit",
     range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
     default: "\"9ms\"",
-    help: "M, the longest seek: taken off the target, so that a request dispatched when it is due completes in time",
+    help: "M, the longest seek: subtracted from the target, so that a request dispatched at its deadline completes in \
+           time",
 };
 pub(crate) const START: Parameter = Parameter {
     name: "start",
     kind: "word",
     range: Range::Words(&["entry", "arrival"]),
     default: "\"entry\"",
-    help: "Whether a deadline counts from when the credits let the request pass or from its arrival, which makes one that \
-           had no credits urgent",
+    help: "Start of a deadline. entry: when credits admit the request; arrival: when it arrives, so a request that \
+           waited for credits becomes urgent",
 };
 pub(crate) const EQUAL_DEADLINES: Parameter = Parameter {
     name: "equal_deadlines",
     kind: "word",
     range: Range::Words(&["fifo", "lifo"]),
     default: "\"fifo\"",
-    help: "Which of two equal deadlines goes first; \"lifo\" is the listing to the letter",
+    help: "Which of two requests with equal deadlines goes first; \"lifo\" follows the published listing literally",
 };
 pub(crate) const GRACE: Parameter = Parameter {
     name: "grace",
     kind: "time with unit",
     range: Range::Time(Duration::ZERO, Duration::from_secs(3600)),
     default: "\"0s\"",
-    help: "How long no VM's request must have been queued before all credits are replenished",
+    help: "Time for which no VM's request must have been queued before all credits are replenished",
 };
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {

@@ -70,16 +70,17 @@ impl Default for Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "mcfq",
-    summary: "CFQ with groups whose slices are corrected by the bandwidth that they brought",
-    idea: "CFQ shares the disk's time by weight. Once a second a manager compares the bandwidth of each VM with that of \
-           the VM of the least weight, and lengthens the slices of whoever gets less than its weight says.",
-    when: "For VMs with weights on an SSD that garbage collection disturbs, to compare with the paper. Weights alone are \
-           kept better by mclock.",
+    summary: "CFQ with groups, whose slices are corrected by the bandwidth that they achieve",
+    idea: "CFQ shares the disk's time by weight. Once a second a manager compares the bandwidth of each VM with that \
+           of the VM with the smallest weight. It lengthens the slices of VMs that get less than their weight entitles \
+           them to.",
+    when: "For VMs with weights on an SSD with garbage collection, to compare with the paper. mclock keeps weights \
+           more exactly.",
     source: "MCFQ: time-slice manager (MoTS) on CFQ for virtual machines that share an SSD",
     enforces: &[
-        (Field::Weight, "bandwidth is shared in proportion, as far as VMs keep the disk busy"),
+        (Field::Weight, "bandwidth is shared in proportion, if the VMs keep the disk busy"),
         (Field::Class, "background: priority class idle"),
-        (Field::PriorityClass, "real-time before best-effort before idle, inside a VM's turn"),
+        (Field::PriorityClass, "real-time before best-effort before idle, only among the requests of one VM"),
         (Field::PriorityLevel, "longer slices: 180 ms at level 0, 100 ms at 4, 40 ms at 7"),
     ],
     depends: &[],
@@ -98,22 +99,22 @@ const OWN: [Parameter; 3] = [
         kind: "word",
         range: Range::Words(&["window", "paper", "base"]),
         default: "\"window\"",
-        help: "window: slices are corrected once for each window; paper: every second, as published; base: every \
-               second, from the base slice",
+        help: "window: slices are corrected once per window; paper: every second, as published; base: every second, \
+               starting from the base slice",
     },
     Parameter {
         name: "window",
         kind: "samples",
         range: Range::Number(1, 1_000),
         default: "10",
-        help: "Samples of bandwidth in a window",
+        help: "Number of bandwidth samples in a window",
     },
     Parameter {
         name: "interval",
         kind: "time with unit",
         range: Range::Time(Duration::from_millis(1), Duration::from_secs(3600)),
         default: "\"1s\"",
-        help: "How long a sample is",
+        help: "Duration of a sample",
     },
 ];
 

@@ -104,25 +104,25 @@ impl Params {
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "mclock",
     summary: "per-VM reservation, limit and weight by tags (OSDI 2010)",
-    idea: "Every VM has clocks that tick at its own rates: a reservation tag says when its next request is due, a \
-           limit says when it may go, a share tag puts it in line for what is left. While a reservation is due the \
-           most overdue VM is served; otherwise the one that is furthest behind its share among those that their \
-           limit lets pass.",
-    when: "The default: whenever VMs that share a device are promised a minimum, held to a maximum, or given unequal \
-           shares.",
+    idea: "Every VM has a reservation tag, a limiter and a share tag. The reservation tag is the time at which its \
+           next request is due. The limiter gives the earliest time at which it may be dispatched. The share tag \
+           orders the VMs for the spare capacity. While a reservation is due, the VM that is most overdue is served. \
+           Otherwise, of the VMs that their limiters allow, the one with the smallest share tag is served.",
+    when: "The default: whenever VMs that share a device need a minimum, a maximum, or unequal shares.",
     source: "A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO \
              Scheduling, OSDI 2010",
     enforces: &[
         (Field::Reservation, "the reservation tag: due requests go first"),
-        (Field::Limit, "checked at every dispatch, in requests and in bytes; both must pass"),
-        (Field::Weight, "the share tag: what is left over is split in proportion"),
+        (Field::Limit, "checked at every dispatch, in requests and in bytes; both must allow it"),
+        (Field::Weight, "the share tag: the spare capacity is divided in proportion"),
         (
             Field::Burst,
-            "mode \"product\" alone: what the limit lets through together, one piece of any size and so many less one requests \
-             of the reference size, in requests and in bytes; default the device's depth times its largest piece",
+            "only in mode \"product\": the amount that the limit lets through back to back, one piece of any size and this \
+             number minus one requests of the reference size, in requests and in bytes; default: the device's depth times \
+             its largest piece",
         ),
-        (Field::IdleCredit, "how far the share tag of a VM that was idle may lag behind, at most 256 requests"),
-        (Field::Class, "background: the smallest weight, 0.01, beside its reservation"),
+        (Field::IdleCredit, "how far the share tag may lag behind after the VM was idle, at most 256 requests"),
+        (Field::Class, "background: the smallest weight, 0.01, in addition to its reservation"),
     ],
     volumes: true,
     medium: Medium::Disk,
@@ -137,47 +137,50 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "word",
             range: params::Range::Words(&["product", "paper"]),
             default: "\"product\"",
-            help: "Which formulas: ours, or those of the paper as published, with their known failures",
+            help: "product: the formulas with our fixes; paper: the formulas as published, with their known failures",
         },
         Parameter {
             name: "batch",
             kind: "requests",
             range: params::Range::Number(0, 256),
             default: "0",
-            help: "Most requests of one VM dispatched together because they lie close; 0 means 8 on a rotational \
-                   device, else 1",
+            help: "Maximum number of requests of one VM that are dispatched in a row because they are close to each \
+                   other; 0 means 8 on a rotational device, otherwise 1",
         },
         Parameter {
             name: "batch_distance",
             kind: "size with unit",
             range: params::Range::Size(0, 1 << 50),
             default: "\"4MiB\"",
-            help: "Largest distance between the end of one request and the start of the next in a batch",
+            help: "Maximum distance between the end of one request and the start of the next in a batch",
         },
         Parameter {
             name: "reservation_catchup_max",
             kind: "time with unit",
             range: params::Range::Time(Duration::ZERO, Duration::from_secs(3600)),
             default: "\"1s\"",
-            help: "How much missed reservation is caught up after the device stalled. Meanwhile the other VMs share what \
-                   weight_floor leaves: after a stall of 1 s with 50, 90 or 95 % of the device reserved, for 1, 11 or 32 s; mode \
-                   \"product\" alone",
+            help: "How much of a missed reservation is caught up after a device stall. During the catch-up the other \
+                   VMs share what weight_floor leaves free. Example with weight_floor 2%: after a stall of 1 s with 90 \
+                   % of the device reserved, 0.9 s of work is caught up at 98 - 90 = 8 % of the device, which takes 11 \
+                   s; with 50 or 95 % reserved it takes 1 or 32 s. Only in mode \"product\"",
         },
         Parameter {
             name: "weight_floor",
             kind: "percent",
             range: params::Range::Percent(0, 5000),
             default: "\"2%\"",
-            help: "Part of the device that is divided by weight at least while a VM without a reservation waits, even while \
-                   reservations catch up after a stall; admission leaves it free; mode \"product\" alone",
+            help: "Minimum part of the device that is divided by weight while a VM without a reservation has requests \
+                   queued, even during the catch-up after a stall. Admission control leaves it free. Only in mode \
+                   \"product\"",
         },
         Parameter {
             name: "tag_adjustment",
             kind: "true or false",
             range: params::Range::Flag,
             default: "true",
-            help: "Whether a VM that becomes active competes with the furthest behind; without, those whose tags have run ahead \
-                   of real time starve beside it; mode \"paper\" alone",
+            help: "Whether the tags of a VM that becomes active start level with the smallest tags of the others. \
+                   Without it, VMs whose tags are ahead of real time starve while the new VM is served. Only in mode \
+                   \"paper\"",
         },
     ],
     build,

@@ -64,14 +64,18 @@ impl Default for Params {
 /// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "netback",
-    summary: "a maximum rate per virtual NIC, else one packet of each in turn: Xen's back end",
-    idea: "A virtual NIC has credits of so many bytes per window of 50 ms; those that still have some send one packet \
-           each in turn, whatever its size. Unused credits are lost, so a rate is approached from below and bursts \
-           come at the beginnings of windows. Turns are fair in packets, as long as nothing behind it drops them.",
-    when: "As the baseline of the paper: a maximum for each VM and nothing else.",
+    summary: "a maximum rate per virtual NIC, and one packet of each NIC in turn: Xen's back end",
+    idea: "A virtual NIC has credits of a number of bytes per window of 50 ms. The NICs with credits left send one \
+           packet each in turn, whatever its size. Unused credits are lost, so a NIC stays somewhat below its maximum \
+           rate, and its bursts are at the start of windows. The turns are fair in packets, unless packets are dropped \
+           after the scheduler.",
+    when: "As the baseline of the paper: a maximum for each VM, and no other guarantee.",
     source: "B. Adamczyk, A. Chydzinski: On the Performance Isolation Across Virtual Network Adapters in Xen, CLOUD \
              COMPUTING 2011; the toolstack's documentation of a virtual NIC's rate",
-    enforces: &[(Field::Limit, "bytes per second of what a VM sends: credits per window; one in requests is refused")],
+    enforces: &[(
+        Field::Limit,
+        "bytes per second that the VM sends, as credits per window; a limit in requests is rejected",
+    )],
     depends: &[],
     volumes: false,
     volumes_depend: None,
@@ -84,28 +88,30 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "time with unit",
             range: Range::Time(Duration::from_millis(1), Duration::from_secs(10)),
             default: "\"50ms\"",
-            help: "Length of a window, rounded up to ticks",
+            help: "Length of a credit window, rounded up to whole ticks",
         },
         Parameter {
             name: "tick",
             kind: "time with unit",
             range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
             default: "\"1ms\"",
-            help: "Tick of the clock that windows are measured by; 0s is exact time",
+            help: "Resolution of the clock that measures windows; 0s is exact time",
         },
         Parameter {
             name: "pending",
             kind: "packets",
             range: Range::Number(1, 65_536),
             default: "256",
-            help: "Packets dispatched and not completed, at most; a smaller depth of the device bounds them too",
+            help: "Maximum number of packets dispatched and not completed; a smaller depth of the device limits them \
+                   too",
         },
         Parameter {
             name: "groups",
             kind: "number",
             range: Range::Number(1, 64),
             default: "1",
-            help: "Lists to which NICs are dealt when they come, one per CPU of the driver domain; lists take turns",
+            help: "Lists of NICs, one per CPU of the driver domain. A NIC is assigned to a list when it is added; the \
+                   lists are served in turn",
         },
     ],
     build,

@@ -127,12 +127,13 @@ impl Default for Params {
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "wrr",
     summary: "shares of a link by weight, with minimum and maximum rates: weighted round robin",
-    idea: "Virtual NICs that have packets take turns of one frame, in the order of start-time tags, so that each sends as \
-           much as its weight says, counted in bytes or, as the paper has it, in packets, and one that sends rarely \
-           waits for one frame of each of the others. With rounds = \"published\" a turn is as long as the weight says, \
-           as in the paper: a light NIC then makes the turns of heavy ones long. A packet is taken only when there is \
-           room for it downstream, so none is lost before the wire. A NIC below its minimum rate goes before all others; \
-           maximum rates are credits per window, as in netback. Weights act from the next frame or turn on.",
+    idea: "Virtual NICs that have packets take turns of one frame, in the order of start-time tags. So each sends as \
+           much as its weight entitles it to, counted in bytes or, as in the paper, in packets. A NIC that rarely \
+           sends waits for at most one frame of each other NIC. With rounds = \"published\" the length of a turn is \
+           proportional to the weight, as in the paper; a NIC with a small weight then makes the turns of NICs with \
+           large weights long. A packet is taken only when there is room for it downstream, so none is lost before the \
+           wire. A NIC below its minimum rate is served before all others. Maximum rates are credits per window, as in \
+           netback. A changed weight applies from the next frame or turn.",
     when: "To share a network interface by weight.",
     source: "B. Adamczyk, A. Chydzinski: On the Performance Isolation Across Virtual Network Adapters in Xen, CLOUD \
              COMPUTING 2011; P. Goyal, H. Vin, H. Cheng: Start-time Fair Queuing, SIGCOMM 1996; M. Shreedhar, G. Varghese: \
@@ -140,10 +141,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     enforces: &[
         (
             Field::Reservation,
-            "bytes per second: below it in its window a VM goes before all others; one in requests is refused",
+            "bytes per second: while a VM is below it in its window, it is served before all others; a reservation in \
+             requests is rejected",
         ),
-        (Field::Limit, "bytes per second: credits per window; one in requests is refused"),
-        (Field::Weight, "its part of the link while others have packets; \"none\" is the smallest, 0.01"),
+        (Field::Limit, "bytes per second, as credits per window; a limit in requests is rejected"),
+        (
+            Field::Weight,
+            "its share of the link while other NICs have packets; \"none\" means the smallest weight, 0.01",
+        ),
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
     depends: &[(Field::Weight, "prioritize", &["on"]), (Field::Class, "prioritize", &["on"])],
@@ -158,57 +163,60 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             kind: "word",
             range: Range::Words(&["tags", "published"]),
             default: "\"tags\"",
-            help: "tags: a turn is one frame, by start-time tags; published: as long as the weight says, as the paper has it, \
-                   so that a NIC of a small weight makes the turns of all others long",
+            help: "tags: a turn is one frame, in the order of start-time tags; published: the length of a turn is \
+                   proportional to the weight, as in the paper, so a NIC with a small weight makes the turns of all \
+                   others long",
         },
         Parameter {
             name: "prioritize",
             kind: "word",
             range: Range::Words(&["on", "off"]),
             default: "\"on\"",
-            help: "Whether weights are looked at; off is round robin",
+            help: "Whether weights are used; off is plain round robin",
         },
         Parameter {
             name: "unit",
             kind: "word",
             range: Range::Words(&["bytes", "packets"]),
             default: "\"bytes\"",
-            help: "What a weight is a share of",
+            help: "Unit in which weights divide the link",
         },
         Parameter {
             name: "delay",
             kind: "time with unit",
             range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
             default: "\"10ms\"",
-            help: "How long after its last packet a NIC is active",
+            help: "Time for which a NIC stays active after its last packet",
         },
         Parameter {
             name: "hold",
             kind: "true or false",
             range: Range::Flag,
             default: "false",
-            help: "Whether the turn of an active NIC without packets is held for it, so that its share is lost to all",
+            help: "Whether the turn of an active NIC without packets is kept for it; its share is then lost to all \
+                   NICs",
         },
         Parameter {
             name: "frame",
             kind: "bytes",
             range: Range::Number(64, FRAME_MAX),
             default: "1514",
-            help: "What the lightest NIC in the round may send in its turn; rounds \"published\" and unit \"bytes\" alone",
+            help: "Number of bytes that the NIC with the smallest weight in the round may send in its turn; only with \
+                   rounds \"published\" and unit \"bytes\"",
         },
         Parameter {
             name: "interval",
             kind: "time with unit",
             range: Range::Time(Duration::from_millis(1), Duration::from_secs(10)),
             default: "\"50ms\"",
-            help: "Length of a window of rate credits and of minimum rates",
+            help: "Length of a window, for the credits of maximum rates and for minimum rates",
         },
         Parameter {
             name: "tick",
             kind: "time with unit",
             range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
             default: "\"0s\"",
-            help: "Tick of the clock that rate credits are measured by; 0s is exact time",
+            help: "Resolution of the clock that measures credits; 0s is exact time",
         },
     ],
     build,

@@ -74,8 +74,8 @@ pub enum GeometryError {
     /// The collector's own blocks eat the spare area.
     #[error(
         "A plane of {blocks} blocks with {spare_percent:.0} % spare has {spare_blocks:.0} spare blocks, of which the \
-         collector keeps {kept}: more than a tenth, and garbage collection would be an artefact of the small model. Take \
-         at least {wanted} blocks"
+         garbage collector keeps {kept} free. That is more than a tenth, so garbage collection would be an artefact of \
+         the small model. Use at least {wanted} blocks"
     )]
     TooFewSpareBlocks {
         /// Of a plane.
@@ -90,10 +90,10 @@ pub enum GeometryError {
         wanted: u32,
     },
     /// Something is zero.
-    #[error("A drive has at least one channel, die, plane and page, and four blocks in a plane")]
+    #[error("A drive needs at least one channel, die, plane and page, and four blocks per plane")]
     Empty,
     /// More pages than the map can number.
-    #[error("{0} pages are more than the map can number: 4,294,967,294")]
+    #[error("{0} pages are more than the map can address: 4,294,967,294; use a smaller drive or larger pages")]
     TooLarge(u64),
 }
 
@@ -297,11 +297,11 @@ impl Flash {
     pub(super) fn adds_up(&self) -> Result<(), String> {
         let (host, copies, all) = (self.host_writes, self.copies, self.flash_writes);
         if host + copies != all {
-            return Err(format!("{host} pages of the host and {copies} copies were written, and {all} in all"));
+            return Err(format!("{host} pages of the host and {copies} copies were written, but {all} in total"));
         }
         match self.is_consistent() {
             true => Ok(()),
-            false => Err("its map and its pages do not fit each other".to_owned()),
+            false => Err("the map does not match the pages".to_owned()),
         }
     }
 

@@ -57,7 +57,7 @@ impl States {
     /// Ages a drive, or takes what is kept.
     pub(crate) fn age(&self, ssd: &mut Ssd, ageing: &Ageing) {
         if let Some(error) = ssd.age_from(&self.folder, ageing) {
-            self.refused().push(format!("{error}; the drive was aged anew"));
+            self.refused().push(format!("{error}; the drive was aged again"));
         }
     }
 
@@ -85,10 +85,10 @@ pub enum SnapshotError {
         source: io::Error,
     },
     /// Of another drive, stream, recipe or version.
-    #[error("{0} is the state of another drive, seed or way of ageing")]
+    #[error("{0} is the state of a drive with other parameters, seed or ageing")]
     Foreign(PathBuf),
     /// Cut off, or changed.
-    #[error("{path} is broken: {what}")]
+    #[error("{path} is damaged: {what}")]
     Broken {
         /// Which file.
         path: PathBuf,
@@ -193,7 +193,7 @@ pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Op
         return Err(broken("it is longer than such a state can be"));
     }
     let Some(content) = length.checked_sub(8).filter(|content| content.is_multiple_of(4)) else {
-        return Err(broken("it is cut off"));
+        return Err(broken("it is truncated"));
     };
     // Once for the checksum, and once more for what it says.
     let mut numbers = Numbers::of(&mut file, content);
@@ -201,12 +201,12 @@ pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Op
         return Err(numbers.error.map_or(SnapshotError::Foreign(path.to_owned()), failed));
     }
     if !numbers.add_up().map_err(failed)? {
-        return Err(broken("its checksum is another"));
+        return Err(broken("its checksum does not match"));
     }
     file.seek(SeekFrom::Start(4 * expected.len() as u64)).map_err(failed)?;
     let mut numbers = Numbers::of(&mut file, content - 4 * expected.len() as u64);
     let restored = match flash.restore(&mut numbers) {
-        Ok(()) if numbers.left > 0 => Err("something stands behind its end"),
+        Ok(()) if numbers.left > 0 => Err("data follow its end"),
         restored => restored,
     };
     if let Err(what) = restored {
@@ -285,12 +285,12 @@ impl Flash {
 
     /// Takes all that over, if it can be: what is wrong with it otherwise.
     fn restore(&mut self, numbers: &mut impl Iterator<Item = u32>) -> Result<(), &'static str> {
-        const CUT: &str = "it is cut off";
+        const CUT: &str = "it is truncated";
         let geometry = self.geometry();
         let pages = geometry.pages;
         self.turn = numbers.next().ok_or(CUT)? as usize;
         if self.turn >= self.planes.len() {
-            return Err("a plane that there is not");
+            return Err("it names a plane that does not exist");
         }
         for page in 0..self.map.len() {
             let physical = numbers.next().ok_or(CUT)?;
@@ -298,15 +298,15 @@ impl Flash {
             if physical == NONE {
                 continue;
             }
-            let back = self.back.get_mut(physical as usize).ok_or("a page that there is not")?;
+            let back = self.back.get_mut(physical as usize).ok_or("it names a page that does not exist")?;
             if *back != NONE {
-                return Err("two pages in one place");
+                return Err("two pages have the same position");
             }
             *back = page as u32;
             self.valid[(physical / pages) as usize] += 1;
         }
         for plane in 0..self.planes.len() {
-            self.restore_plane(plane, numbers).ok_or("blocks that do not make up a plane")?;
+            self.restore_plane(plane, numbers).ok_or("its blocks do not make up whole planes")?;
         }
         Ok(())
     }

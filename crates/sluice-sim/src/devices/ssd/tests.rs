@@ -169,12 +169,12 @@ fn a_broken_or_foreign_state_is_said_and_made_anew() {
     };
     let longer = [&good[..], &[0; 1 << 20]].concat();
     let cases = [
-        (changed(good.len() / 2, 1), "is broken: its checksum is another"),
-        (changed(13, 1), "is the state of another drive, seed or way of ageing"),
-        (good[..good.len() - 4].to_vec(), "is broken: its checksum is another"),
-        (good[..good.len() - 5].to_vec(), "is broken: it is cut off"),
-        (good[..5].to_vec(), "is broken: it is cut off"),
-        (longer, "is broken: it is longer than such a state can be"),
+        (changed(good.len() / 2, 1), "is damaged: its checksum does not match"),
+        (changed(13, 1), "is the state of a drive with other parameters, seed or ageing"),
+        (good[..good.len() - 4].to_vec(), "is damaged: its checksum does not match"),
+        (good[..good.len() - 5].to_vec(), "is damaged: it is truncated"),
+        (good[..5].to_vec(), "is damaged: it is truncated"),
+        (longer, "is damaged: it is longer than such a state can be"),
     ];
     for (bytes, expected) in cases {
         std::fs::write(&path, bytes).unwrap();
@@ -198,11 +198,15 @@ fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
     let good = std::fs::read(&path).unwrap();
     let (map, pages) = (16, spec.geometry.host_pages() as usize);
     for (number, value, expected) in [
-        (15, 99, "a plane that there is not"),
-        (map, 1 << 30, "a page that there is not"),
-        (map + 1, u32::from_le_bytes(good[4 * map..4 * map + 4].try_into().unwrap()), "two pages in one place"),
-        (map + pages, 1 << 20, "blocks that do not make up a plane"),
-        (map + pages + 4, 1 << 20, "blocks that do not make up a plane"),
+        (15, 99, "it names a plane that does not exist"),
+        (map, 1 << 30, "it names a page that does not exist"),
+        (
+            map + 1,
+            u32::from_le_bytes(good[4 * map..4 * map + 4].try_into().unwrap()),
+            "two pages have the same position",
+        ),
+        (map + pages, 1 << 20, "its blocks do not make up whole planes"),
+        (map + pages + 4, 1 << 20, "its blocks do not make up whole planes"),
     ] {
         let mut bytes = good.clone();
         bytes[4 * number..4 * number + 4].copy_from_slice(&u32::to_le_bytes(value));
@@ -230,8 +234,8 @@ fn writes_that_do_not_add_up_are_noticed() {
     // A page too many, as if one had been copied and not counted.
     ssd.flash.program(0, 1, 0);
     let said = ssd.adds_up().unwrap_err();
-    assert!(said.contains("pages of the host and") && said.ends_with("in all"), "{said}");
+    assert!(said.contains("pages of the host and") && said.ends_with("in total"), "{said}");
     ssd.flash = good;
     ssd.flash.map.swap(0, 1);
-    assert_eq!(ssd.adds_up(), Err("its map and its pages do not fit each other".to_owned()));
+    assert_eq!(ssd.adds_up(), Err("the map does not match the pages".to_owned()));
 }

@@ -50,7 +50,7 @@ pub(super) fn chosen<'a>(title: &str, node: &'a Node, choice: &Choice, reader: &
 pub(super) fn unknown(title: &str, chosen: &Chosen<'_>, what: &str, names: &[&str], reader: &Reader<'_>) {
     let hint = match reader.report.suggest(chosen.name, names.iter().copied()) {
         Some(known) => format!("did you mean '{known}'?"),
-        None => format!("there are {}", names.join(", ")),
+        None => format!("known names are {}", names.join(", ")),
     };
     reader.report.error(chosen.named.place, format!("{title}: there is no {what} '{}'", chosen.name), hint);
 }
@@ -73,7 +73,7 @@ pub(super) fn parameters(
             let names = || known.iter().map(|parameter| parameter.name);
             let hint = match reader.report.suggest(name, names()) {
                 Some(known) => format!("did you mean '{known}'?"),
-                None => format!("it has {}", names().collect::<Vec<_>>().join(", ")),
+                None => format!("its parameters are {}", names().collect::<Vec<_>>().join(", ")),
             };
             reader.report.error(node.key, format!("{title}: unknown parameter '{name}'"), hint);
             continue;
@@ -112,7 +112,7 @@ pub(super) fn parameters(
 
 fn hint(parameter: &Parameter) -> String {
     match parameter.default {
-        "none" => format!("it is {}", parameter.accepts()),
-        default => format!("it is {}; write for example {} = {default}", parameter.accepts(), parameter.name),
+        "none" => format!("expected {}", parameter.accepts()),
+        default => format!("expected {}; write for example {} = {default}", parameter.accepts(), parameter.name),
     }
 }

@@ -89,10 +89,10 @@ fn check_capacity(reader: &Reader<'_>, belief: &sluice_config::model::Device, de
     let Some(iops) = belief.capacity.iops.filter(|iops| iops.as_f64() > derived.most.0) else { return };
     let ((most, of), reference) = (derived.most, belief.reference);
     let message = format!(
-        "{}: capacity = {iops}@{reference} is more than the {most:.0} iops that its model gives: {of}",
+        "{}: capacity = {iops}@{reference} is more than the {most:.0} iops that its model delivers: {of}",
         reader.whose
     );
-    let hint = "state what the model gives at worst; what is reserved of more is not kept";
+    let hint = "state the model's worst-case throughput; reservations above it are not met";
     reader.report.warn(reader.at("capacity"), message, hint.to_owned());
 }
 
@@ -103,7 +103,7 @@ fn read_telling(reader: &Reader<'_>, belief: &sluice_config::model::Device, node
     let listens = belief.scheduler.name == mclock::DESCRIPTOR.name;
     if stated == Some(ACROSS_NODES) && !listens {
         let name = belief.scheduler.name;
-        let what = format!("its scheduler {name} does not listen to what VMs got at other nodes");
+        let what = format!("its scheduler {name} does not use the service that VMs got at other nodes");
         reader.refuse("policies_hold", what, "write policies_hold = \"at-each-node\", or scheduler = \"mclock\"");
     }
     let across = nodes > 1 && listens && stated.is_none_or(|word| word == ACROSS_NODES);

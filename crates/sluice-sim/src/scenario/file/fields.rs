@@ -27,16 +27,16 @@ const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The file itself.
 pub static SCENARIO: Section = Section {
     title: "",
-    doc: "The scenario file: modelled devices, VMs and what they ask for, and what happens when",
+    doc: "The scenario file: modelled devices, VMs and their workloads, and events at stated times",
     groups: &[&[
-        Key::new("sim", Kind::Table(&SIM), "", "How long is simulated, and how it is measured"),
-        Key::new("host", Kind::Table(&HOST), "", "The CPUs on which VMs and a driver domain work for requests"),
+        Key::new("sim", Kind::Table(&SIM), "", "Length of the simulated time, and how it is measured"),
+        Key::new("host", Kind::Table(&HOST), "", "CPUs on which VMs and a driver domain spend time for requests"),
         Key::new("device", Kind::Named(&DEVICE), "", "A modelled device with a scheduler in front of it"),
-        Key::new("policy", Kind::Named(&POLICY), "", "What a VM is promised and held to, under a name"),
-        Key::new("workload", Kind::NamedChoices(&WORKLOAD), "", "What a thread of a VM asks for, under a name"),
-        Key::new("trace", Kind::Named(&TRACE), "", "A recorded load, under a name"),
-        Key::new("vm", Kind::Named(&VM), "", "A VM: the one who is promised something"),
-        Key::new("timeline", Kind::List(&TIMELINE), "", "Something that happens at a stated time"),
+        Key::new("policy", Kind::Named(&POLICY), "", "Guarantees and limits of a VM, under a name"),
+        Key::new("workload", Kind::NamedChoices(&WORKLOAD), "", "Workload of a VM's thread, under a name"),
+        Key::new("trace", Kind::Named(&TRACE), "", "A recorded workload, under a name"),
+        Key::new("vm", Kind::Named(&VM), "", "A VM, the unit to which a policy applies"),
+        Key::new("timeline", Kind::List(&TIMELINE), "", "An event at a stated time"),
         Key::new("sweep", Kind::Open(&SWEEP), "", "Runs of the same scenario with other values"),
     ]],
     scheduler_tables: &[],
@@ -45,14 +45,24 @@ pub static SCENARIO: Section = Section {
 /// `[sim]`
 pub static SIM: Section = Section {
     title: "sim",
-    doc: "How long is simulated, and how it is measured",
+    doc: "Length of the simulated time, and how it is measured",
     groups: &[&[
-        Key::new("duration", Kind::Time(MICROSECOND, DURATION_MAX), "\"60s\"", "The whole run, in virtual time"),
-        Key::new("warm_up", Kind::Time(Duration::ZERO, DURATION_MAX), "\"5s\"", "What of it is not measured")
-            .default("\"0s\""),
-        Key::new("window", Kind::Time(MICROSECOND, DURATION_MAX), "\"1s\"", "Windows of the series over time")
+        Key::new(
+            "duration",
+            Kind::Time(MICROSECOND, DURATION_MAX),
+            "\"60s\"",
+            "Length of the whole run, in virtual time",
+        ),
+        Key::new(
+            "warm_up",
+            Kind::Time(Duration::ZERO, DURATION_MAX),
+            "\"5s\"",
+            "Time at the start of the run that is not measured",
+        )
+        .default("\"0s\""),
+        Key::new("window", Kind::Time(MICROSECOND, DURATION_MAX), "\"1s\"", "Length of a window in the time series")
             .default("\"1s\""),
-        Key::new("seed", Kind::Integer(0, i64::MAX as u64), "1", "Where all random numbers start").default("1"),
+        Key::new("seed", Kind::Integer(0, i64::MAX as u64), "1", "Seed of all random numbers").default("1"),
         Key::new(
             "admission",
             Kind::Word(&["on", "off"]),
@@ -67,22 +77,22 @@ pub static SIM: Section = Section {
 /// `[host]`
 pub static HOST: Section = Section {
     title: "host",
-    doc: "The CPUs on which VMs and a driver domain work for requests, under Xen's credit scheduler; without it work takes \
-          no time",
+    doc: "The CPUs on which VMs and a driver domain spend time for requests, under Xen's credit scheduler. Without \
+          this table requests take no CPU time",
     groups: &[&[
-        Key::new("cpus", Kind::Integer(1, CPUS_MAX), "4", "How many").default("4"),
+        Key::new("cpus", Kind::Integer(1, CPUS_MAX), "4", "Number of CPUs").default("4"),
         Key::new(
             "credit",
             Kind::Word(&["xen-3.3", "xen-4.0", "xen-4.1"]),
             "\"xen-4.1\"",
-            "The version of the credit scheduler, each as in one of the papers",
+            "Version of the credit scheduler, each as in one of the papers",
         )
         .default("\"xen-4.1\""),
         Key::new(
             "driver",
             Kind::Table(&DRIVER),
             "{ cpu = 0, packet = \"20us\", request = \"200us\" }",
-            "The domain that has all devices, and works for each request before its device has it",
+            "The domain that owns all devices. It spends CPU time for each request before the device receives it",
         )
         .default("none"),
     ]],
@@ -98,12 +108,13 @@ const CPU: Key = Key::new(
 )
 .default("\"any\"");
 const CPU_WEIGHT: Key =
-    Key::new("weight", Kind::Integer(1, 65_535), "256", "Of the domain, against others on its CPU").default("256");
+    Key::new("weight", Kind::Integer(1, 65_535), "256", "Weight of the domain, relative to others on its CPU")
+        .default("256");
 const CPU_CAP: Key = Key::new(
     "cap",
     Kind::Integer(0, 100),
     "50",
-    "Of the domain, in percent of a CPU: it gets no more even where nobody else runs; 0: none",
+    "Maximum CPU time of the domain, in percent of one CPU, even if the CPU is otherwise idle; 0: no maximum",
 )
 .default("0");
 /// Work for one request.
@@ -112,13 +123,13 @@ const WORK: Kind = Kind::Time(Duration::ZERO, Duration::from_secs(1));
 /// `driver` of the host.
 pub static DRIVER: Section = Section {
     title: "host.driver",
-    doc: "The driver domain: one virtual CPU that works for packets and for requests to disks in turn",
+    doc: "The driver domain: one virtual CPU that handles packets and disk requests in turn",
     groups: &[&[
         CPU,
         CPU_WEIGHT,
         CPU_CAP,
-        Key::new("packet", WORK, "\"20us\"", "For each frame of a link").default("\"0s\""),
-        Key::new("request", WORK, "\"200us\"", "For each request to a disk").default("\"0s\""),
+        Key::new("packet", WORK, "\"20us\"", "CPU time for each frame of a link").default("\"0s\""),
+        Key::new("request", WORK, "\"200us\"", "CPU time for each request to a disk").default("\"0s\""),
     ]],
     scheduler_tables: &[],
 };
@@ -131,8 +142,8 @@ pub static VCPU: Section = Section {
         CPU,
         CPU_WEIGHT,
         CPU_CAP,
-        Key::new("work", WORK, "\"5us\"", "For each request, before it is asked").default("\"0s\""),
-        Key::new("busy", Kind::Bool, "true", "It computes when it has nothing else to do, and never sleeps")
+        Key::new("work", WORK, "\"5us\"", "CPU time for each request, before the VM submits it").default("\"0s\""),
+        Key::new("busy", Kind::Bool, "true", "Whether it computes when it has no other work, and so never sleeps")
             .default("false"),
     ]],
     scheduler_tables: &[],
@@ -141,38 +152,44 @@ pub static VCPU: Section = Section {
 /// `[device.NAME]`
 pub static DEVICE: Section = Section {
     title: "device.NAME",
-    doc: "A modelled device with a scheduler in front of it; what the scheduler believes of it is stated as in the host \
-          file, and never taken from the model",
+    doc: "A modelled device with a scheduler in front of it. What the scheduler assumes about the device is stated as \
+          in the host file, and never taken from the model",
     groups: &[
         &[
             Key::new(
                 "model",
                 Kind::Chosen(&MODEL),
                 "{ type = \"constant\", rate = \"1200 iops\" }",
-                "What the device does with requests",
+                "How the device serves requests",
             ),
-            Key::new("nodes", Kind::Integer(1, NODES_MAX), "3", "How many of it there are, each with a scheduler")
+            Key::new("nodes", Kind::Integer(1, NODES_MAX), "3", "Number of nodes, each with its own scheduler")
                 .default("1"),
             Key::new(
                 "policies_hold",
                 Kind::Word(&[ACROSS_NODES, AT_EACH_NODE]),
                 "\"across-nodes\"",
-                "across-nodes: a VM's policy is for what it gets at all nodes together, since its requests tell each node \
-                 what the VM got at the others (dmClock); at-each-node: each divides what comes to it as if it were alone",
+                "across-nodes: a VM's policy applies to its service at all nodes together, because its requests report \
+                 to each node the service at the others (dmClock); at-each-node: each node applies the policy to its \
+                 own requests as if it were the only one",
             )
-            .default("across-nodes where the scheduler is mclock, else at-each-node"),
+            .default("across-nodes if the scheduler is mclock, otherwise at-each-node"),
         ],
         SCHEDULER_KEYS,
         MERGING_KEYS,
         COST_KEYS,
         &[
-            Key::new("rotational", Kind::Bool, "true", "Whether the scheduler takes near requests for much cheaper")
-                .default("false"),
+            Key::new(
+                "rotational",
+                Kind::Bool,
+                "true",
+                "Whether the scheduler assumes that near requests are much cheaper",
+            )
+            .default("false"),
             Key::new(
                 "queue",
                 Kind::Integer(1, 1 << 20),
                 "128",
-                "Requests of one VM that wait before the scheduler; what is beyond waits in the VM",
+                "Maximum number of requests of one VM queued at the scheduler; further ones stay in the VM",
             )
             .default("65536"),
         ],
@@ -184,7 +201,7 @@ pub static DEVICE: Section = Section {
 pub static MODEL: Choice = Choice {
     title: "device.NAME.model",
     what: "model",
-    doc: "What the device does with requests: a model by its name, or a table with its type and its parameters",
+    doc: "How the device serves requests: a model by its name, or a table with its type and its parameters",
     options: model_options,
 };
 
@@ -205,7 +222,7 @@ fn model_options() -> Vec<Choosable> {
 pub static WORKLOAD: Choice = Choice {
     title: "workload.NAME",
     what: "workload",
-    doc: "What a thread of a VM asks for: a table with its type and its parameters",
+    doc: "Workload of a VM's thread: a table with its type and its parameters",
     options: workload_options,
 };
 
@@ -222,23 +239,41 @@ fn workload_options() -> Vec<Choosable> {
 /// `[trace.NAME]`
 pub static TRACE: Section = Section {
     title: "trace.NAME",
-    doc: "A recorded load that is asked again",
+    doc: "A recorded workload that is replayed",
     groups: &[&[
-        Key::new("file", Kind::File, "\"traces/tpcc.trace\"", "Where it is, from the folder of the scenario file"),
-        Key::new("format", Kind::Word(FORMATS), "\"spc\"", "What is in it; disksim: times in ms, disksim-ns: in ns"),
+        Key::new(
+            "file",
+            Kind::File,
+            "\"traces/tpcc.trace\"",
+            "Path of the trace, relative to the folder of the scenario file",
+        ),
+        Key::new(
+            "format",
+            Kind::Word(FORMATS),
+            "\"spc\"",
+            "Format of the trace; disksim: times in ms, disksim-ns: in ns",
+        ),
         Key::new(
             "pace",
             Kind::Word(&["open", "closed"]),
             "\"open\"",
-            "open: at its own times; closed: each request as soon as one before it is over",
+            "open: at the recorded times; closed: each request as soon as a previous one completes",
         )
         .default("\"open\""),
-        Key::new("scale", Kind::Decimal(1e-6, 1e6), "2.0", "pace \"open\": times are multiplied by it").default("1.0"),
-        Key::new("outstanding", Kind::Integer(1, 65_536), "32", "pace \"closed\": requests at once").default("1"),
-        Key::new("stream", Kind::Integer(0, u32::MAX as u64), "0", "The one of its devices or volumes that is meant")
+        Key::new("scale", Kind::Decimal(1e-6, 1e6), "2.0", "pace \"open\": factor by which times are multiplied")
+            .default("1.0"),
+        Key::new("outstanding", Kind::Integer(1, 65_536), "32", "pace \"closed\": number of outstanding requests")
+            .default("1"),
+        Key::new("stream", Kind::Integer(0, u32::MAX as u64), "0", "Replays only this device or volume of the trace")
             .default("all of them"),
-        Key::new("wrap", Kind::Bool, "true", "What lies beyond the VM's volume is asked modulo its size; else refused")
-            .default("false"),
+        Key::new(
+            "wrap",
+            Kind::Bool,
+            "true",
+            "Maps offsets past the end of the VM's volume to the offset modulo its size; without it such a trace is \
+             rejected",
+        )
+        .default("false"),
     ]],
     scheduler_tables: &[],
 };
@@ -262,52 +297,57 @@ const FORMATS: &[&str] = &[
 /// `[vm.NAME]`
 pub static VM: Section = Section {
     title: "vm.NAME",
-    doc: "A VM; what stands here of a policy overrides the named one",
+    doc: "A VM; policy fields stated here override those of the named policy",
     groups: &[
         &[
-            Key::new("policy", Kind::Name("policy"), "\"gold\"", "The policy that it has").default("weight 100 alone"),
+            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Name of its policy").default("only weight 100"),
             Key::new("device", Kind::Name("device"), "\"disk\"", "The device that it uses"),
             Key::new(
                 "workload",
                 Kind::Chosen(&WORKLOAD),
                 "{ type = \"closed\", outstanding = 32, size = \"8KiB\" }",
-                "What each of its threads asks for: here, or the name of a workload",
+                "Workload of each of its threads: stated here, or the name of a workload",
             ),
-            Key::new("trace", Kind::Name("trace"), "\"tpcc\"", "Instead of a workload: the trace that it replays"),
-            Key::new("threads", Kind::Integer(1, THREADS_MAX), "4", "Threads, each on a part of its own of the volume")
-                .default("1"),
+            Key::new("trace", Kind::Name("trace"), "\"tpcc\"", "The trace that it replays instead of a workload"),
+            Key::new(
+                "threads",
+                Kind::Integer(1, THREADS_MAX),
+                "4",
+                "Number of threads, each on a separate part of the volume",
+            )
+            .default("1"),
             Key::new(
                 "placement",
                 Kind::Either(&[Kind::Word(&["uniform", "round-robin"]), Kind::Integer(0, NODES_MAX - 1)]),
                 "\"uniform\"",
-                "Which node a request goes to: any, one after the other, or always the one of this number, from 0",
+                "Node to which a request goes: a random one, each in turn, or always the one with this number, from 0",
             )
             .default("\"uniform\""),
-            Key::new("offset", Kind::Size(0, OFFSET_MAX), "\"10GiB\"", "Where its volume begins on the device")
-                .default("behind the VM before it, by name"),
-            Key::new("size", Kind::Size(1 << 20, OFFSET_MAX), "\"10GiB\"", "How large its volume is")
+            Key::new("offset", Kind::Size(0, OFFSET_MAX), "\"10GiB\"", "Start of its volume on the device")
+                .default("after the previous VM, by name"),
+            Key::new("size", Kind::Size(1 << 20, OFFSET_MAX), "\"10GiB\"", "Size of its volume")
                 .default("the device divided among its VMs"),
             Key::new(
                 "cache",
                 Kind::Word(&["direct", "buffered"]),
                 "\"direct\"",
-                "direct: the VM waits for its writes; buffered: they are those of a cache that writes back",
+                "direct: the VM waits for its writes; buffered: its writes are those of a write-back cache",
             )
             .default("\"direct\""),
             Key::new(
                 "guest",
                 Kind::Table(&GUEST),
                 "{ scheduler = \"cfq\", ring = \"xen\" }",
-                "A scheduler of its own, above that of the device",
+                "A scheduler in the guest, on top of that of the device",
             )
             .default("none"),
             Key::new(
                 "vcpu",
                 Kind::Table(&VCPU),
                 "{ cpu = 1, work = \"5us\" }",
-                "What its requests cost it on the CPUs of [host]",
+                "CPU time of its requests on the CPUs of [host]",
             )
-            .default("none: they cost it no time"),
+            .default("none: its requests take no CPU time"),
         ],
         POLICY_KEYS,
     ],
@@ -317,14 +357,14 @@ pub static VM: Section = Section {
 /// `guest` of a VM.
 pub static GUEST: Section = Section {
     title: "vm.NAME.guest",
-    doc: "A scheduler of its own, above that of the device; all VMs of a device have one, or none",
+    doc: "A scheduler in the guest, on top of that of the device; either all VMs of a device have one, or none",
     groups: &[&[
-        Key::new("scheduler", Kind::Scheduler, "\"cfq\"", "Who decides in the guest").default("\"noop\""),
+        Key::new("scheduler", Kind::Scheduler, "\"cfq\"", "The scheduler in the guest").default("\"noop\""),
         Key::new(
             "ring",
             Kind::Word(&["xen", "virtio"]),
             "\"xen\"",
-            "xen: 32 requests of at most 44 KiB; virtio: 256 of at most 1016 KiB",
+            "xen: 32 requests of at most 44 KiB; virtio: 256 requests of at most 1016 KiB",
         )
         .default("\"virtio\""),
     ]],
@@ -334,23 +374,28 @@ pub static GUEST: Section = Section {
 /// `[[timeline]]`
 pub static TIMELINE: Section = Section {
     title: "[timeline]",
-    doc: "Something that happens at a stated time, to a VM or to a device",
+    doc: "An event at a stated time, for a VM or a device",
     groups: &[
         &[
-            Key::new("at", Kind::Time(Duration::ZERO, DURATION_MAX), "\"30s\"", "When, from the start of the run"),
-            Key::new("vm", Kind::Name("vm"), "\"db1\"", "The VM to which it happens"),
-            Key::new("device", Kind::Name("device"), "\"disk\"", "The device to which it happens"),
+            Key::new(
+                "at",
+                Kind::Time(Duration::ZERO, DURATION_MAX),
+                "\"30s\"",
+                "Time of the event, from the start of the run",
+            ),
+            Key::new("vm", Kind::Name("vm"), "\"db1\"", "The VM to which the event applies"),
+            Key::new("device", Kind::Name("device"), "\"disk\"", "The device to which the event applies"),
             Key::new("node", Kind::Integer(0, NODES_MAX - 1), "0", "The node of the device, from 0").default("all"),
             Key::new(
                 "change",
                 Kind::Word(CHANGES),
                 "\"start\"",
-                "A VM: start (it is not there before), idle, stop, policy (the keys of one stand beside: those that are not \
-                 stated stay as they are, but with policy = the named policy replaces all of them); a device: \
-                 slow, stall, recover, fail, return",
+                "For a VM: start (before that, the VM does not exist), idle, stop, or policy. With policy the entry \
+                 contains policy keys; keys that are not stated stay unchanged, but policy = replaces all of them by \
+                 the named policy. For a device: slow, stall, recover, fail, or return",
             ),
-            Key::new("times", Kind::Decimal(1.0, 1e6), "4.0", "change \"slow\": how many times as long requests take"),
-            Key::new("policy", Kind::Name("policy"), "\"gold\"", "change \"policy\": another named policy"),
+            Key::new("times", Kind::Decimal(1.0, 1e6), "4.0", "change \"slow\": factor by which requests take longer"),
+            Key::new("policy", Kind::Name("policy"), "\"gold\"", "change \"policy\": name of the new policy"),
         ],
         POLICY_KEYS,
     ],
@@ -361,18 +406,23 @@ const CHANGES: &[&str] = &["start", "idle", "stop", "policy", "slow", "stall", "
 /// `[sweep]`
 pub static SWEEP: Section = Section {
     title: "sweep",
-    doc: "Runs of the same scenario with other values: other keys here are names of keys of the file, like \
-          `vm.db1.weight`, with the list of their values",
+    doc: "Runs of the same scenario with other values: the other keys here are names of keys of the file, like \
+          `vm.db1.weight`, each with a list of values",
     groups: &[&[
         Key::new(
             "mode",
             Kind::Word(&["product", "zip"]),
             "\"zip\"",
-            "product: every combination of the values; zip: the first of each, the second of each, ...",
+            "product: every combination of the values; zip: the first value of each list, then the second of each, ...",
         )
         .default("\"product\""),
-        Key::new("seeds", Kind::Integer(1, SEEDS_MAX), "10", "Runs of each combination, with seeds from that of [sim]")
-            .default("10"),
+        Key::new(
+            "seeds",
+            Kind::Integer(1, SEEDS_MAX),
+            "10",
+            "Number of runs of each combination; the seeds start at that of [sim]",
+        )
+        .default("10"),
     ]],
     scheduler_tables: &[],
 };

@@ -27,7 +27,7 @@ pub(super) fn read(root: &Reader<'_>) -> Option<Host> {
 pub(super) fn read_work(vm: &Reader<'_>, host: Option<&Host>) -> Option<Work> {
     let reader = vm.table("vcpu")?;
     let Some(host) = host else {
-        vm.refuse("vcpu", "there are no CPUs on which it could run", "add [host] with cpus = 4");
+        vm.refuse("vcpu", "there are no CPUs to run it", "add [host] with cpus = 4");
         return None;
     };
     Some(Work {
@@ -48,7 +48,7 @@ fn read_vcpu(reader: &Reader<'_>, cpus: u32) -> Vcpu {
             None
         }
         Some(_) => {
-            reader.refuse("cpu", "it is no CPU", "write a number from 0, or \"any\"");
+            reader.refuse("cpu", "not a CPU", "write a number from 0, or \"any\"");
             None
         }
     };

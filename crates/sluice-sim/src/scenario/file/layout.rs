@@ -25,10 +25,10 @@ pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<
         if size < SIZE_MIN || end > span {
             let (name, size, at) = (&vm.name, Bytes(size), Bytes(offset));
             let message = format!(
-                "VM {name}: its volume of {size} at {at} does not fit device {device}, which has {}",
+                "VM {name}: its volume of {size} at {at} does not fit on device {device}, which has {}",
                 Bytes(span)
             );
-            report.error(vm.size_at, message, "lower size or offset of its VMs, or enlarge the model".to_owned());
+            report.error(vm.size_at, message, "reduce size or offset of its VMs, or enlarge the model".to_owned());
             places.push(None);
             continue;
         }
@@ -52,7 +52,7 @@ pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
         }
         Source::Trace(trace) if trace.scan.end > room && !trace.wrap => {
             let message = format!(
-                "VM {}: the trace goes up to byte {}, and the volume{threads} has {}",
+                "VM {}: the trace reaches byte {}, but the volume{threads} has {}",
                 vm.name,
                 trace.scan.end,
                 Bytes(room)
@@ -62,7 +62,7 @@ pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
         Source::Trace(trace) if trace.scan.longest > room => {
             let (name, longest) = (&vm.name, trace.scan.longest);
             let message = format!(
-                "VM {name}: the trace has a request of {longest} bytes, and the volume{threads} has {}",
+                "VM {name}: the trace has a request of {longest} bytes, but the volume{threads} has {}",
                 Bytes(room)
             );
             report.error(*place, message, "enlarge the volume".to_owned());

@@ -162,8 +162,8 @@ fn read_points(
             let path: Vec<&str> = setting.path.iter().map(String::as_str).collect();
             if !tree.put(&path, setting.node.clone()) {
                 let name = setting.path.join(".");
-                let hint = "in the file there is a value in the way, and no table".to_owned();
-                report.error(setting.node.place, format!("[sweep]: {name} cannot be put into its place"), hint);
+                let hint = "a key in its path is a value, not a table".to_owned();
+                report.error(setting.node.place, format!("[sweep]: {name} cannot be set"), hint);
                 return None;
             }
         }
@@ -211,7 +211,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
         .map(|(name, reader)| ((*name).to_owned(), device::read(name, reader, folder, admission)))
         .collect();
     for (_, reader) in devices_read.iter().filter(|(name, _)| host.is_some() && devices[*name].nodes > 1) {
-        reader.refuse("nodes", "devices of a host with CPUs have one node", "take [host] or nodes out");
+        reader.refuse("nodes", "devices on a host with CPUs must have one node", "remove [host] or nodes");
     }
     let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
     let policies: BTreeMap<String, Part> =
@@ -280,9 +280,9 @@ fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
     // What else is wrong with the file is said even where this is wrong.
     let duration = reader.time("duration").unwrap_or(warm_up + window);
     if warm_up >= duration {
-        reader.refuse("warm_up", "nothing is left to be measured", "it must be shorter than duration");
+        reader.refuse("warm_up", "nothing would be measured", "it must be shorter than duration");
     } else if (duration - warm_up).as_nanos() / window.as_nanos() > WINDOWS_MAX {
-        reader.refuse("window", format!("there are more than {WINDOWS_MAX} windows"), "write a longer one");
+        reader.refuse("window", format!("the run would have more than {WINDOWS_MAX} windows"), "write a longer window");
     }
     Some((Settings { duration, warm_up, window }, seed, admission))
 }
@@ -416,7 +416,7 @@ fn check_guests(device: &str, vms: &[&Vm], report: &Report) {
     let without = vms.iter().find(|vm| vm.guest.is_none());
     if let (Some(with), Some(without)) = (with, without) {
         let message =
-            format!("VM {}: guest is missing; VM {} of the same device {device} has one", without.name, with.name);
+            format!("VM {}: guest is missing, but VM {} on the same device {device} has one", without.name, with.name);
         let place = if without.guest_at == Place::default() { without.place } else { without.guest_at };
         report.error(place, message, "add guest = { scheduler = \"noop\", ring = \"xen\" }".to_owned());
     }

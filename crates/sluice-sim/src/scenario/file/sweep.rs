@@ -56,16 +56,20 @@ fn collect(reader: &Reader<'_>, path: Vec<String>, node: &Node, axes: &mut Vec<A
     match &node.value {
         Value::Table(table) if path.len() < LEVELS_MAX => collect_table(reader, &path, table, axes),
         Value::List(values) if values.is_empty() => {
-            let hint = "write at least one value, or take the key out";
+            let hint = "write at least one value, or remove the key";
             reader.report.error(node.place, format!("[sweep]: {name} has no values"), hint.to_owned());
         }
         Value::List(_) if !["device", "policy", "workload", "trace", "vm", "sim"].contains(&path[0].as_str()) => {
             let hint = "name a key of the file, for example vm.db1.weight or device.disk.depth";
-            reader.report.error(node.key, format!("[sweep]: {name} is no key that can be swept"), hint.to_owned());
+            reader.report.error(node.key, format!("[sweep]: {name} is not a key that can be swept"), hint.to_owned());
         }
         Value::List(_) if path == ["sim", "seed"] => {
-            let hint = "write seeds = 10: each combination runs with so many, from that of [sim] on";
-            reader.report.error(node.key, format!("[sweep]: {name} is the same for all combinations"), hint.to_owned());
+            let hint = "write seeds = 10: each combination then runs with that number of seeds, from that of [sim] on";
+            reader.report.error(
+                node.key,
+                format!("[sweep]: {name} would be the same for all combinations"),
+                hint.to_owned(),
+            );
         }
         Value::List(values) => axes.push(Axis { path, values: values.clone() }),
         other => {
@@ -87,7 +91,7 @@ fn zipped(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
     if let Some(other) = axes.iter().find(|axis| axis.values.len() != count) {
         let (first, other_count) = (axes[0].path.join("."), other.values.len());
         let what = format!("{first} has {count} values and {} has {other_count}", other.path.join("."));
-        reader.refuse("mode", what, "give all lists the same length, or write mode = \"product\"");
+        reader.refuse("mode", what, "make all lists equally long, or write mode = \"product\"");
         return None;
     }
     Some((0..count).map(|at| axes.iter().map(|axis| setting(axis, at)).collect()).collect())

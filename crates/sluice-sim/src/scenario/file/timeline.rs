@@ -53,18 +53,18 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
     let (at, change, times) = (reader.time("at"), reader.word("change"), reader.decimal("times"));
     if at.is_some_and(|at| at > names.end) {
         let end = show_duration(names.end);
-        reader.refuse("at", format!("the run ends before, at {end}"), "write an earlier time, or a longer duration");
+        reader.refuse("at", format!("the run ends earlier, at {end}"), "write an earlier time, or a longer duration");
     }
     let own = Part::read(reader);
     let base = read_name(reader, "policy", names.policies).and_then(|name| names.policies.get(name));
     let change = change?;
     if change != "policy" && (own.states_anything() || base.is_some()) {
-        let hint = "write change = \"policy\" in an entry of its own";
-        reader.refuse("change", format!("a policy stands beside \"{change}\""), hint);
+        let hint = "write change = \"policy\" in a separate entry";
+        reader.refuse("change", format!("change \"{change}\" cannot have policy keys"), hint);
     }
     match (change == "slow", reader.node("times").is_some()) {
-        (true, false) => reader.missing("times", ": so many times as long requests take then"),
-        (false, true) => reader.refuse("times", "it belongs to change \"slow\" alone", "take it out"),
+        (true, false) => reader.missing("times", ": the factor by which requests take longer"),
+        (false, true) => reader.refuse("times", "it is only for change \"slow\"", "remove it"),
         _ => {}
     }
     let what = match change {
@@ -73,7 +73,7 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
         "stop" => of_vm(reader, names, VmChange::Event(VmEvent::Stop)),
         "policy" => {
             if !own.states_anything() && reader.node("policy").is_none() {
-                reader.refuse("change", "no policy stands beside it", "add policy = or keys of one, like weight = 200");
+                reader.refuse("change", "the entry has no policy", "add policy = or policy keys, like weight = 200");
             }
             let based = base.is_some();
             let part = base.map_or_else(|| own.clone(), |base| base.overlaid(own.clone()));
@@ -92,20 +92,20 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
 
 fn of_vm(reader: &Reader<'_>, names: &Names<'_>, change: VmChange) -> Option<What> {
     for key in ["device", "node"].into_iter().filter(|key| reader.node(key).is_some()) {
-        reader.refuse(key, "this change is one of a VM", format!("take {key} out, or write another change"));
+        reader.refuse(key, "this change is for a VM", format!("remove {key}, or write another change"));
     }
     if reader.node("vm").is_none() {
-        reader.missing("vm", ": this change is one of a VM");
+        reader.missing("vm", ": this change is for a VM");
     }
     Some(What::Vm(read_name(reader, "vm", names.vms)?.to_owned(), change))
 }
 
 fn of_device(reader: &Reader<'_>, names: &Names<'_>, event: DeviceEvent) -> Option<What> {
     if reader.node("vm").is_some() {
-        reader.refuse("vm", "this change is one of a device", "take vm out, or write another change");
+        reader.refuse("vm", "this change is for a device", "remove vm, or write another change");
     }
     if reader.node("device").is_none() {
-        reader.missing("device", ": this change is one of a device");
+        reader.missing("device", ": this change is for a device");
     }
     let device = read_name(reader, "device", names.devices)?;
     let (node, nodes) = (reader.small("node"), names.devices[device].nodes);

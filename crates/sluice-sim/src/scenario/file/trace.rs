@@ -43,8 +43,8 @@ pub(super) fn read(reader: &Reader<'_>, folder: &Path, scans: &Scans) -> Option<
     match scans.of(&file, word, *format, stream) {
         Ok(scan) if scan.rows > 0 => Some(Trace { file, format: *format, pace: pace?, stream, wrap, scan }),
         Ok(_) => {
-            let hint = "take another file, or another stream of it";
-            reader.refuse("file", "there is no request in it", hint);
+            let hint = "use another file, or another stream of it";
+            reader.refuse("file", "it has no requests", hint);
             None
         }
         Err(error) => {
@@ -61,8 +61,8 @@ fn read_pace(reader: &Reader<'_>) -> Option<Pace> {
     if reader.node(other).is_some() {
         reader.refuse(
             other,
-            format!("it is for pace \"{needs}\" alone"),
-            format!("take it out, or write pace = \"{needs}\""),
+            format!("it is only for pace \"{needs}\""),
+            format!("remove it, or write pace = \"{needs}\""),
         );
         return None;
     }

@@ -65,7 +65,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
     let medium = known.and_then(|known| known.medium);
     if medium == Some(Medium::Network) {
         for key in ["trace", "guest", "offset", "size", "cache"].into_iter().filter(|key| reader.node(key).is_some()) {
-            reader.refuse(key, "its device is a network link, which has no volumes", format!("take {key} out"));
+            reader.refuse(key, "its device is a network link, which has no volumes", format!("remove {key}"));
         }
     }
     Vm {
@@ -113,12 +113,12 @@ fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool)
             default
         }
         Some(_) => {
-            reader.refuse("placement", "it is no placement", "write \"uniform\", \"round-robin\" or a node's number");
+            reader.refuse("placement", "not a placement", "write \"uniform\", \"round-robin\" or a node's number");
             default
         }
     };
     if has_guest && !matches!(placement, Placement::Node(_)) {
-        reader.refuse("placement", "a VM with a guest's scheduler uses one node", "write placement = 0");
+        reader.refuse("placement", "a VM with a guest scheduler uses only one node", "write placement = 0");
     }
     placement
 }
@@ -126,19 +126,23 @@ fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool)
 fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, medium: Option<Medium>) -> Option<Source> {
     match (reader.node("workload"), reader.node("trace")) {
         (None, None) => {
-            reader.missing("workload", ", or trace");
+            reader.missing("workload", ", and so is trace");
             None
         }
         (Some(_), Some(_)) => {
-            reader.refuse("trace", "the VM has a workload too", "keep one of them; two VMs may use one device");
+            reader.refuse(
+                "trace",
+                "the VM also has a workload",
+                "keep one of them; to run both, use two VMs on the same device",
+            );
             None
         }
         (Some(node), None) => {
             let (known, params) = read_workload(reader, node, tables)?;
             if let Some(medium) = medium.filter(|medium| *medium != known.medium()) {
                 let (what, other) = match medium {
-                    Medium::Network => ("disks, and its device is a network link", "\"datagrams\" or \"tcp\""),
-                    Medium::Disk => ("network links, and its device is a disk", "\"closed\""),
+                    Medium::Network => ("disks, but its device is a network link", "\"datagrams\" or \"tcp\""),
+                    Medium::Disk => ("network links, but its device is a disk", "\"closed\""),
                 };
                 reader.refuse(
                     "workload",

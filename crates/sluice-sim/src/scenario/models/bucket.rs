@@ -9,11 +9,11 @@ use crate::devices::bucket::TokenBucket;
 
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "token-bucket",
-    summary: "Requests are over at once while there are tokens, then at a rate: a rented disk",
+    summary: "Requests complete immediately while there are tokens, then at a constant rate: a rented cloud disk",
     parameters: &[&[
         parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"3000 iops\"", "Tokens per second"),
-        parameter("burst", "1 to 1,000,000,000", "3000", "Tokens at most"),
-        parameter("size", "a size", "\"1TiB\"", "Bytes of the device, among which VMs have theirs"),
+        parameter("burst", "1 to 1,000,000,000", "3000", "Maximum number of tokens"),
+        parameter("size", "a size", "\"1TiB\"", "Size of the device, which its VMs share"),
     ]],
     derive,
     build: |table, _, _| {

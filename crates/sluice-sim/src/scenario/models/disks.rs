@@ -31,62 +31,82 @@ const DRIVE: &[Parameter] = &[
         "drive",
         "\"sata-7200-1tb\", \"fc-15k-146\" or \"sas-15k-450\"",
         "\"sata-7200-1tb\"",
-        "The data sheet; what is stated beside replaces a number of it",
+        "Name of the data sheet; the other keys replace its values",
     ),
-    parameter("capacity", "a size", OF_DRIVE, "Bytes of one disk"),
-    parameter("rpm", "1,000 to 30,000", OF_DRIVE, "Turns per minute"),
-    parameter("seek_track", "a time", OF_DRIVE, "To the next track"),
-    parameter("seek_average", "a time", OF_DRIVE, "Mean over all pairs of bytes"),
-    parameter("seek_full", "a time", OF_DRIVE, "From end to end"),
-    parameter("seek_knee", "0.01 to 0.99", OF_DRIVE, "Where the curve becomes a line, as a part of the stroke"),
-    parameter("seek_file", "a file", "none", "A measured curve: lines of cylinders, milliseconds; needs cylinders"),
-    parameter("cylinders", "2 to 10,000,000", "none", "Of the disk whose curve is measured"),
+    parameter("capacity", "a size", OF_DRIVE, "Size of one disk"),
+    parameter("rpm", "1,000 to 30,000", OF_DRIVE, "Revolutions per minute"),
+    parameter("seek_track", "a time", OF_DRIVE, "Time of a seek to the next track"),
+    parameter("seek_average", "a time", OF_DRIVE, "Mean seek time over all pairs of bytes on the disk"),
+    parameter("seek_full", "a time", OF_DRIVE, "Time of a seek across the whole disk"),
+    parameter(
+        "seek_knee",
+        "0.01 to 0.99",
+        OF_DRIVE,
+        "Point at which the seek curve becomes linear, as a fraction of the full stroke",
+    ),
+    parameter(
+        "seek_file",
+        "a file",
+        "none",
+        "Measured seek curve, in lines of cylinders, milliseconds; needs cylinders",
+    ),
+    parameter("cylinders", "2 to 10,000,000", "none", "Number of cylinders of the disk whose curve was measured"),
     parameter("outer_rate", "a rate of bytes", OF_DRIVE, "Media rate of the outermost zone"),
     parameter("inner_rate", "a rate of bytes", OF_DRIVE, "Media rate of the innermost zone"),
-    parameter("overhead", "a time", OF_DRIVE, "What each command costs beside"),
+    parameter("overhead", "a time", OF_DRIVE, "Additional time of each command"),
     parameter("bus", "a rate of bytes", OF_DRIVE, "Rate of the interface"),
-    parameter("queue", "1 to 256", "1", "Commands that a disk holds and sorts itself; 1: first come, first served"),
-    parameter("segments", "0 to 1024", "16", "Cache segments for reading ahead; 0: none"),
-    parameter("segment_size", "a size", "\"1MiB\"", "Bytes of each"),
-    parameter("write_cache", "a size", "\"0B\"", "Writes that a disk takes before they are on the platter; 0B: none"),
+    parameter(
+        "queue",
+        "1 to 256",
+        "1",
+        "Number of commands that a disk queues and sorts itself; 1: first come, first served",
+    ),
+    parameter("segments", "0 to 1024", "16", "Number of cache segments for read-ahead; 0: none"),
+    parameter("segment_size", "a size", "\"1MiB\"", "Size of each segment"),
+    parameter("write_cache", "a size", "\"0B\"", "Size of the disk's write cache; 0B: none"),
 ];
 
 const ARRAY: &[Parameter] = &[
-    parameter("disks", "1 to 256; 3 or more for raid5", "10", "How many"),
-    parameter("stripe", "a multiple of 512B, up to 1GiB", "\"64KiB\"", "Bytes on one disk before the next"),
-    parameter("cache", "a size", "\"0B\"", "Writes that the controller takes before the disks do; 0B: none"),
+    parameter("disks", "1 to 256; 3 or more for raid5", "10", "Number of disks"),
+    parameter(
+        "stripe",
+        "a multiple of 512B, up to 1GiB",
+        "\"64KiB\"",
+        "Number of bytes on one disk before the next disk follows",
+    ),
+    parameter("cache", "a size", "\"0B\"", "Size of the controller's write cache; 0B: none"),
     parameter(
         "cache_latency",
         "a time",
         "\"100us\"",
-        "How long a write into that takes, or a read of what was read ahead",
+        "Time of a write into that cache, or of a read from the read-ahead",
     ),
     parameter(
         "read_ahead",
         "a size, up to 1GiB",
         "\"0B\"",
-        "What the controller keeps ahead of a sequential reader; 0B: nothing",
+        "Number of bytes that the controller reads ahead for a sequential reader; 0B: none",
     ),
 ];
 
 pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "hdd",
-        summary: "A hard disk: seek, rotation, zones, read-ahead, a queue of its own",
+        summary: "A hard disk with seeks, rotation, zones, read-ahead and a command queue",
         parameters: &[DRIVE],
         derive: |table| Ok(Derived::of_disks(&read(table)?, 1, 0)),
         build: |table, _, _| Ok(Box::new(Hdd::new(read(table)?))),
     },
     ModelKind {
         name: "raid0",
-        summary: "Hard disks in stripes",
+        summary: "Striped hard disks (RAID-0)",
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid0),
         build: |table, setting, _| build_array(table, Layout::Raid0, setting),
     },
     ModelKind {
         name: "raid5",
-        summary: "Hard disks in stripes with a parity that rotates; a small write is two reads and two writes",
+        summary: "Striped hard disks with rotating parity (RAID-5); a small write takes two reads and two writes",
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid5),
         build: |table, setting, _| build_array(table, Layout::Raid5, setting),
@@ -124,7 +144,7 @@ fn read(table: &ParamTable) -> Result<HddSpec, ParamError> {
     let name = stated.drive.as_deref().unwrap_or(DRIVES[0].0);
     let Some((_, sheet)) = DRIVES.iter().find(|(known, _)| *known == name) else {
         let known: Vec<&str> = DRIVES.iter().map(|(name, _)| *name).collect();
-        return Err(ParamError(format!("drive '{name}' is not known; there are {}", known.join(", "))));
+        return Err(ParamError(format!("drive '{name}' is not known; known drives are {}", known.join(", "))));
     };
     let sheet = sheet();
     let rate = |stated: Option<ByteRate>, sheet: f64| stated.map_or(sheet, |rate| rate.bytes_per_second() as f64);
@@ -142,17 +162,17 @@ fn read(table: &ParamTable) -> Result<HddSpec, ParamError> {
     };
     match spec.rates.0 >= spec.rates.1 {
         true => Ok(spec),
-        false => {
-            Err(ParamError("inner_rate is above outer_rate; the outer zone of a disk is the faster one".to_owned()))
-        }
+        false => Err(ParamError(
+            "inner_rate is above outer_rate; the outer zone of a disk is the faster one, so exchange them".to_owned(),
+        )),
     }
 }
 
 fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
     if let Some(file) = &stated.seek_file {
-        let cylinders = stated
-            .cylinders
-            .ok_or_else(|| ParamError("seek_file needs cylinders: its distances are counted in them".to_owned()))?;
+        let cylinders = stated.cylinders.ok_or_else(|| {
+            ParamError("seek_file needs cylinders, because its distances are counted in cylinders".to_owned())
+        })?;
         return seek_table(file, within("cylinders", cylinders, 2, 10_000_000)?);
     }
     let SeekCurve::Formula { track, average, full, knee, scale } = *sheet else { return Ok(sheet.clone()) };
@@ -161,7 +181,7 @@ fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
     let full = seconds(stated.seek_full, full);
     if !(track < average && average < full) {
         let message = "seek_track, seek_average and seek_full must be ascending";
-        return Err(ParamError(format!("{message}: they are {track} s, {average} s and {full} s")));
+        return Err(ParamError(format!("{message}, but they are {track} s, {average} s and {full} s")));
     }
     let knee = match stated.seek_knee {
         Some(knee) => within("seek_knee", knee, 0.01, 0.99)?,
@@ -180,19 +200,19 @@ fn seek_table(file: &Path, cylinders: u32) -> Result<SeekCurve, ParamError> {
     let opened = crate::traces::open(file).map_err(|error| wrong(error.to_string()))?;
     opened.take(SEEK_FILE_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
     if text.len() as u64 > SEEK_FILE_MAX {
-        return Err(wrong("it is longer than 1 MiB, which no curve needs; leave points out".to_owned()));
+        return Err(wrong("it is longer than 1 MiB; remove points".to_owned()));
     }
     let mut points: Vec<(f64, f64)> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains(',')) {
         let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
         let (Some(Ok(distance)), Some(Ok(millis))) = (fields.next(), fields.next()) else {
-            return Err(wrong(format!("line {} is not 'cylinders, milliseconds'", number + 1)));
+            return Err(wrong(format!("line {} is not of the form 'cylinders, milliseconds'", number + 1)));
         };
         let point = (distance / f64::from(cylinders), millis * 1e-3);
         let rises = points.last().is_none_or(|last| last.0 < point.0);
         if !rises || !(0.0..=1.0).contains(&point.0) || !(0.0..=1.0).contains(&point.1) {
             return Err(wrong(format!(
-                "line {}: distances must ascend up to {cylinders} cylinders, and times be below 1000 ms",
+                "line {}: distances must ascend up to {cylinders} cylinders, and times must be below 1000 ms",
                 number + 1
             )));
         }

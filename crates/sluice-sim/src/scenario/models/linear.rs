@@ -11,22 +11,28 @@ const OF_KERNEL: &str = "none";
 
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "linear",
-    summary: "What Linux' iocost believes of a device: a cost by six numbers, one request after the other",
+    summary: "The cost model of Linux' iocost: six numbers give the cost of a request, and requests are served one \
+              after the other",
     parameters: &[&[
         parameter(
             "kernel",
             "\"hdd\", \"ssd-qd1\", \"ssd\" or \"ssd-fast\"",
             "\"ssd\"",
-            "Linux' own numbers; what is stated beside replaces one of them",
+            "The kernel's own numbers; the other keys replace them",
         ),
-        parameter("line", "a line of io.cost.model", "none", "All six, as the kernel writes them; nothing else beside"),
-        parameter("rbps", "1 or more", OF_KERNEL, "Bytes per second that are read in order"),
-        parameter("rseqiops", "1 or more", OF_KERNEL, "Reads of 4KiB per second, in order"),
-        parameter("rrandiops", "1 or more", OF_KERNEL, "Reads of 4KiB per second, anywhere"),
-        parameter("wbps", "1 or more", OF_KERNEL, "Bytes per second that are written in order"),
-        parameter("wseqiops", "1 or more", OF_KERNEL, "Writes of 4KiB per second, in order"),
-        parameter("wrandiops", "1 or more", OF_KERNEL, "Writes of 4KiB per second, anywhere"),
-        parameter("size", "a size", "\"1TiB\"", "Bytes of the device, among which VMs have theirs"),
+        parameter(
+            "line",
+            "a line of io.cost.model",
+            "none",
+            "All six numbers, as the kernel writes them; of the other keys only size may be added",
+        ),
+        parameter("rbps", "1 or more", OF_KERNEL, "Sequential read throughput in bytes per second"),
+        parameter("rseqiops", "1 or more", OF_KERNEL, "Sequential reads of 4KiB per second"),
+        parameter("rrandiops", "1 or more", OF_KERNEL, "Random reads of 4KiB per second"),
+        parameter("wbps", "1 or more", OF_KERNEL, "Sequential write throughput in bytes per second"),
+        parameter("wseqiops", "1 or more", OF_KERNEL, "Sequential writes of 4KiB per second"),
+        parameter("wrandiops", "1 or more", OF_KERNEL, "Random writes of 4KiB per second"),
+        parameter("size", "a size", "\"1TiB\"", "Size of the device, which its VMs share"),
     ]],
     derive: |table| read(table).map(|(coefficients, size)| derive(&coefficients, size)),
     build: |table, _, _| Ok(Box::new(Linear::new(&read(table)?.0))),
@@ -61,7 +67,7 @@ fn read(table: &ParamTable) -> Result<(Coefficients, u64), ParamError> {
     if let Some(line) = &stated.line {
         if let Some(beside) = table.keys().find(|name| !["line", "size"].contains(&name.as_str())) {
             return Err(ParamError(format!(
-                "line has all numbers, {beside} cannot stand beside it; remove one of them"
+                "line contains all numbers, so {beside} is not allowed; remove one of them"
             )));
         }
         return Ok((line.parse().map_err(|error| ParamError(format!("{error}")))?, size));
@@ -122,8 +128,8 @@ mod tests {
             let error = stated(table).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         };
-        refused(&[("line", &line), ("wbps", "7")], "line has all numbers, wbps cannot stand beside it");
-        refused(&[("line", "\"rbps=1\"")], "io.cost.model without rseqiops");
-        refused(&[("rbps", "0")], "rbps=0: write a whole number above 0");
+        refused(&[("line", &line), ("wbps", "7")], "line contains all numbers, so wbps is not allowed");
+        refused(&[("line", "\"rbps=1\"")], "io.cost.model has no rseqiops");
+        refused(&[("rbps", "0")], "rbps=0 is not valid; write a whole number above 0");
     }
 }

@@ -10,16 +10,22 @@ use crate::workloads::datagrams::frames_of;
 
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "link",
-    summary: "A network link with a transmit queue: who comes to a full one is dropped",
+    summary: "A network link with a transmit queue; a frame that finds the queue full is dropped",
     parameters: &[&[
-        parameter("rate", "a rate of bits", "\"100Mbit/s\"", "What the wire carries"),
-        parameter("queue", "frames, 1 to 1000000", "1000", "That wait or are being sent, at most"),
-        parameter("overhead", "bytes, 0 to 1000", "24", "Of wire for each frame beside it: preamble, checksum, gap"),
+        parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Rate of the wire"),
+        parameter("queue", "frames, 1 to 1000000", "1000", "Maximum number of frames that are queued or being sent"),
+        parameter(
+            "overhead",
+            "bytes, 0 to 1000",
+            "24",
+            "Additional bytes on the wire for each frame: preamble, checksum, gap",
+        ),
         parameter(
             "over",
             "\"sent\" or \"queued\"",
             "\"sent\"",
-            "When its sender learns that a frame is over: when the wire has it, or as soon as it has a place, as behind a bridge",
+            "When the sender learns that a frame has completed. sent: when it is on the wire; queued: as soon as it is \
+             in the queue, as behind a bridge",
         ),
     ]],
     derive: |table| Ok(derive(&read(table)?)),
@@ -66,9 +72,9 @@ fn derive(link: &LinkParams) -> Derived {
     let frames = 1.0 / link.time(frame).as_secs_f64();
     let facts = vec![
         ("rate of the wire", BitRate(link.bits_per_second).to_string()),
-        ("data, in full frames of UDP", format!("{:.2} Mbit/s", frames * f64::from(PAYLOAD) * 8e-6)),
-        ("frames, as policies count", format!("{:.2} MB/s", frames * f64::from(frame) * 1e-6)),
-        ("a full queue waits", format!("{:.1} ms", f64::from(link.queue) / frames * 1e3)),
+        ("data, in full UDP frames", format!("{:.2} Mbit/s", frames * f64::from(PAYLOAD) * 8e-6)),
+        ("frames, as policies count them", format!("{:.2} MB/s", frames * f64::from(frame) * 1e-6)),
+        ("waiting time in a full queue", format!("{:.1} ms", f64::from(link.queue) / frames * 1e3)),
     ];
     Derived { span: 0, most: (frames, "full frames of 1514 bytes"), facts, rotational: false }
 }

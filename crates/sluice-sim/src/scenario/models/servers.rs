@@ -11,15 +11,20 @@ use crate::devices::Model;
 use crate::devices::servers::{Servers, ServiceTime};
 use crate::random::stream;
 
-const SIZE: &str = "Bytes of the device, among which VMs have theirs";
+const SIZE: &str = "Size of the device, which its VMs share";
 
 pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "constant",
-        summary: "A constant rate, whatever is asked for",
+        summary: "A constant rate, whatever the requests are",
         parameters: &[&[
             parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"1000 iops\"", "Requests per second"),
-            parameter("servers", "1 to 65536", "1", "Requests served side by side, each so many times as long"),
+            parameter(
+                "servers",
+                "1 to 65536",
+                "1",
+                "Number of requests served concurrently; each takes servers / rate, for example 4 / 1000 iops = 4 ms",
+            ),
             parameter("size", "a size", "\"1TiB\"", SIZE),
         ]],
         derive: |table| parse::<Constant>(table)?.derive(),
@@ -27,15 +32,15 @@ pub(super) const KINDS: &[ModelKind] = &[
     },
     ModelKind {
         name: "servers",
-        summary: "Servers with one line before them, as in queueing theory",
+        summary: "Servers with one common queue, as in queueing theory",
         parameters: &[&[
-            parameter("servers", "1 to 65536", "1", "How many"),
-            parameter("time", "a time", "\"1ms\"", "How long a request takes, on average"),
+            parameter("servers", "1 to 65536", "1", "Number of servers"),
+            parameter("time", "a time", "\"1ms\"", "Mean time of a request"),
             parameter(
                 "distribution",
                 "\"fixed\", \"exponential\" or \"uniform\"",
                 "\"exponential\"",
-                "Of that time; uniform: from 0 to twice the mean",
+                "Distribution of that time; uniform: from 0 to twice the mean",
             ),
             parameter("size", "a size", "\"1TiB\"", SIZE),
         ]],

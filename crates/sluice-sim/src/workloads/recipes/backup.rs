@@ -14,17 +14,18 @@ use crate::workloads::{Program, Step, Threads};
 
 pub(super) const RECIPES: &[Recipe] = &[Recipe {
     name: "backup",
-    summary: "a sequential copy of an image of 12 GiB, once",
+    summary: "sequential copy of an image of 12 GiB, once",
     source: "[flubber] IV",
     parameters: &[
-        parameter("image", "a size", "\"12GiB\"", "From the start of the volume"),
-        parameter("block", "a size", "\"64KiB\"", "[A] Read and written at once"),
-        parameter("threads", "threads, 1 to 4096", "1", "[A] Pieces on their way at a time"),
+        parameter("image", "a size", "\"12GiB\"", "Size of the image, from the start of the volume"),
+        parameter("block", "a size", "\"64KiB\"", "[A] Bytes per read and per write"),
+        parameter("threads", "threads, 1 to 4096", "1", "[A] Number of pieces in flight"),
         parameter(
             "to",
             "\"same\" or \"elsewhere\"",
             "\"same\"",
-            "[A] Behind the image, or to a device that is not this one",
+            "[A] same: the copy is written to the space after the image; elsewhere: the copy goes to another device, \
+             and its writes are not simulated",
         ),
     ],
     build,

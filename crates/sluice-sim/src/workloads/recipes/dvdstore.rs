@@ -17,16 +17,26 @@ use crate::workloads::{Program, Step, Threads};
 
 pub(super) const RECIPES: &[Recipe] = &[Recipe {
     name: "dvdstore-like",
-    summary: "orders of 20 random requests of 8 KiB, a write of the log and a flush each; 16 threads",
-    source: "[mclock] Fig. 1 names the benchmark; every number is an assumption",
+    summary: "orders, each with 20 random requests of 8 KiB, a log write and a flush; 16 threads",
+    source: "[mclock] Fig. 1 names the benchmark; all numbers are assumptions",
     parameters: &[
-        parameter("threads", "threads, 1 to 4096", "16", "[A] Orders at a time"),
-        parameter("requests", "requests, 1 to 65536", "20", "[A] Of an order, beside the log"),
-        parameter("size", "a size", "\"8KiB\"", "[A] Of each"),
-        parameter("reads", "a part", "0.75", "[A] Of them, what reads"),
-        parameter("log", "a size", "\"256MiB\"", "[A] The end of the volume; begins anew at its end"),
-        parameter("think", "a time", "\"0ns\"", "Before an order"),
-        parameter("orders", "orders; 0: no end", "0", "After how many it is over"),
+        parameter("threads", "threads, 1 to 4096", "16", "[A] Number of concurrent orders"),
+        parameter(
+            "requests",
+            "requests, 1 to 65536",
+            "20",
+            "[A] Number of requests in an order, in addition to the log write",
+        ),
+        parameter("size", "a size", "\"8KiB\"", "[A] Size of each"),
+        parameter("reads", "a part", "0.75", "[A] Fraction of them that are reads"),
+        parameter(
+            "log",
+            "a size",
+            "\"256MiB\"",
+            "[A] Size of the log at the end of the volume; at its end it starts again from its beginning",
+        ),
+        parameter("think", "a time", "\"0ns\"", "Time before an order"),
+        parameter("orders", "orders; 0: no end", "0", "Number of orders after which the workload ends"),
     ],
     build,
 }];
@@ -51,7 +61,7 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
     part("reads", params.reads)?;
     let size = request("size", params.size.0)?;
     if params.log.0 < u64::from(size) {
-        return Err(ParamError("log must have room for a write".to_owned()));
+        return Err(ParamError("log must have space for a write".to_owned()));
     }
     fits("The log and one request", params.log.0.saturating_add(u64::from(size)), setting.volume)?;
     let left = if params.orders == 0 { u64::MAX } else { params.orders };

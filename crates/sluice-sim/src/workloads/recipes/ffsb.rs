@@ -22,23 +22,28 @@ const fn profile(name: &'static str, summary: &'static str, parameters: &'static
 }
 
 pub(super) const RECIPES: &[Recipe] = &[
-    profile("ffsb-random-read", "FFSB: blocks of 4 KiB read anywhere in a file, ten at a time", &parameters("1", "1")),
-    profile("ffsb-random-write", "FFSB: blocks of 4 KiB written anywhere, ten at a time", &parameters("0", "1")),
+    profile("ffsb-random-read", "FFSB: random reads of 4 KiB in a file, ten per operation", &parameters("1", "1")),
+    profile("ffsb-random-write", "FFSB: random writes of 4 KiB in a file, ten per operation", &parameters("0", "1")),
     profile("ffsb-sequential-read", "FFSB: whole files read in blocks of 4 KiB", &parameters("1", "0")),
     profile("ffsb-sequential-write", "FFSB: whole files written in blocks of 4 KiB", &parameters("0", "0")),
-    profile("ffsb-mixed", "FFSB: half of the operations read, half are sequential", &parameters("0.5", "0.5")),
+    profile("ffsb-mixed", "FFSB: half of the operations are reads, half are sequential", &parameters("0.5", "0.5")),
 ];
 
 const fn parameters(reads: &'static str, random: &'static str) -> [Parameter; 8] {
     [
-        parameter("threads", "threads, 1 to 4096", "1", "1 in the first part of the paper, 8 in the second"),
-        parameter("files", "files, 1 to 1000000", "100", "[A] How many, one behind the other"),
-        parameter("file_size", "a size", "\"32MiB\"", "[A] Of each"),
-        parameter("operation", "a size", "\"40KiB\"", "What a random operation reads or writes"),
-        parameter("block", "a size", "\"4KiB\"", "Of a request"),
-        parameter("reads", "a part", reads, "Of the operations, what reads"),
-        parameter("random", "a part", random, "Of the operations, what goes anywhere in a file"),
-        parameter("operations", "times; 0: no end", "0", "After how many it is over"),
+        parameter(
+            "threads",
+            "threads, 1 to 4096",
+            "1",
+            "Number of threads: 1 in the first part of the paper, 8 in the second",
+        ),
+        parameter("files", "files, 1 to 1000000", "100", "[A] Number of files, one after the other on the volume"),
+        parameter("file_size", "a size", "\"32MiB\"", "[A] Size of each file"),
+        parameter("operation", "a size", "\"40KiB\"", "Number of bytes that a random operation reads or writes"),
+        parameter("block", "a size", "\"4KiB\"", "Size of a request"),
+        parameter("reads", "a part", reads, "Fraction of the operations that are reads"),
+        parameter("random", "a part", random, "Fraction of the operations that are random within a file"),
+        parameter("operations", "times; 0: no end", "0", "Number of operations after which the workload ends"),
     ]
 }
 
@@ -64,7 +69,7 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
     let block = request("block", params.block.0)?;
     fits("The files", params.file_size.0.saturating_mul(u64::from(params.files)), setting.volume)?;
     if params.operation.0 < u64::from(block) || params.operation.0 > params.file_size.0 {
-        return Err(ParamError("operation must be a block or more, and a file or less".to_owned()));
+        return Err(ParamError("operation must be at least a block, and at most a file".to_owned()));
     }
     let threads = params.threads;
     let left = if params.operations == 0 { u64::MAX } else { params.operations };

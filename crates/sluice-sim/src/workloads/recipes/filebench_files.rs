@@ -44,12 +44,17 @@ pub(super) const RECIPES: &[Recipe] = &[
 
 const fn parameters(threads: &'static str, files: &'static str, size: &'static str) -> [Parameter; 6] {
     [
-        parameter("threads", "threads, 1 to 4096", threads, "How many"),
-        parameter("files", "files, 1 to 1000000", files, "How many"),
-        parameter("size", "a size", size, "Mean of a file"),
-        parameter("append", "a size", "\"16KiB\"", "Mean of what is appended"),
-        parameter("cached", "a part", "0", "[A] Of the reads, what a guest's page cache answers"),
-        parameter("loops", "times; 0: no end", "0", "After how many rounds of all threads together it is over"),
+        parameter("threads", "threads, 1 to 4096", threads, "Number of threads"),
+        parameter("files", "files, 1 to 1000000", files, "Number of files"),
+        parameter("size", "a size", size, "Mean size of a file"),
+        parameter("append", "a size", "\"16KiB\"", "Mean size of an append"),
+        parameter("cached", "a part", "0", "[A] Fraction of the reads that a guest's page cache serves"),
+        parameter(
+            "loops",
+            "times; 0: no end",
+            "0",
+            "Number of rounds, over all threads, after which the workload ends",
+        ),
     ]
 }
 
@@ -70,7 +75,7 @@ fn build(mail: bool, mut setting: Setting, table: &ParamTable) -> Built {
     params::within("files", files, 1, 1_000_000, "files")?;
     part("cached", cached)?;
     if size.0 < 512 || append.0 < 512 {
-        return Err(ParamError("size and append must be 512 B or more".to_owned()));
+        return Err(ParamError("size and append must be at least 512 B".to_owned()));
     }
     fits("The files", size.0.saturating_mul(u64::from(files)).max(64 * PAGE), setting.volume)?;
     let mut program = Files {

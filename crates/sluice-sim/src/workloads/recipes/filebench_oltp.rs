@@ -31,21 +31,31 @@ pub(super) const RECIPES: &[Recipe] = &[Recipe {
     summary: "Filebench oltp: 200 readers and 10 writers of 2 KiB, and a log of 256 KiB writes, synchronous",
     source: "Filebench, workloads/oltp.f; [mclock] 5.1.5",
     parameters: &[
-        parameter("readers", "threads, 1 to 4096", "200", "How many"),
-        parameter("writers", "threads, 1 to 4096", "10", "How many"),
-        parameter("size", "a size", "\"2KiB\"", "Of a read and of a writer's write"),
-        parameter("log_size", "a size", "\"256KiB\"", "Of a write of the log"),
-        parameter("database", "a size", "\"100MiB\"", "Of all data"),
-        parameter("log", "a size", "\"10MiB\"", "Behind it; begins anew at its end"),
-        parameter("think", "a time", "\"1ms\"", "[A] Of a reader, between two reads"),
-        parameter("cached", "a part", "0", "[A] Of the reads, what a guest's page cache answers"),
+        parameter("readers", "threads, 1 to 4096", "200", "Number of readers"),
+        parameter("writers", "threads, 1 to 4096", "10", "Number of writers"),
+        parameter("size", "a size", "\"2KiB\"", "Size of a read and of a writer's write"),
+        parameter("log_size", "a size", "\"256KiB\"", "Size of a log write"),
+        parameter("database", "a size", "\"100MiB\"", "Size of all data"),
+        parameter(
+            "log",
+            "a size",
+            "\"10MiB\"",
+            "Size of the log after the data; at its end it starts again from its beginning",
+        ),
+        parameter("think", "a time", "\"1ms\"", "[A] Time of a reader between two reads"),
+        parameter("cached", "a part", "0", "[A] Fraction of the reads that a guest's page cache serves"),
         parameter(
             "flush",
             "true or false",
             "true",
             "Whether a flush follows each write; guests without barriers send none",
         ),
-        parameter("reads", "requests; 0: no end", "0", "After how many reads, cached ones too, the readers are over"),
+        parameter(
+            "reads",
+            "requests; 0: no end",
+            "0",
+            "Number of reads, cached ones included, after which the readers end",
+        ),
     ],
     build,
 }];
@@ -74,7 +84,7 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
     let (size, log_size) = (request("size", params.size.0)?, request("log_size", params.log_size.0)?);
     fits("Database and log", params.database.0.saturating_add(params.log.0), setting.volume)?;
     if params.database.0 < u64::from(size) || params.log.0 < u64::from(log_size) {
-        return Err(ParamError("database and log must have room for one write each".to_owned()));
+        return Err(ParamError("database and log must have space for one write each".to_owned()));
     }
     let program = Oltp {
         places: params.database.0 / u64::from(size),

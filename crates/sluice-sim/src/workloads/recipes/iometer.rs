@@ -66,10 +66,10 @@ pub(super) const RECIPES: &[Recipe] = &[
     ),
 ];
 
-const SIZE: &str = "Of each request";
-const READS: &str = "Of the requests, what reads";
-const RANDOM: &str = "Of the requests, what lies anywhere; the others follow the one before";
-const REQUESTS: &str = "After how many it is over";
+const SIZE: &str = "Size of each request";
+const READS: &str = "Fraction of the requests that are reads";
+const RANDOM: &str = "Fraction of the requests at random offsets; the others follow the previous one";
+const REQUESTS: &str = "Number of requests after which the workload ends";
 
 const fn parameters(
     size: &'static str,
@@ -81,8 +81,8 @@ const fn parameters(
         parameter("size", "a size", size, SIZE),
         parameter("reads", "a part", reads, READS),
         parameter("random", "a part", random, RANDOM),
-        parameter("outstanding", "requests, 1 to 65536", outstanding, "How many at a time"),
-        parameter("think", "a time", "\"0ns\"", "Between the end of a request and the next"),
+        parameter("outstanding", "requests, 1 to 65536", outstanding, "Number of outstanding requests"),
+        parameter("think", "a time", "\"0ns\"", "Time between the completion of a request and the next request"),
         parameter("requests", "requests; 0: no end", "0", REQUESTS),
     ]
 }
@@ -98,8 +98,8 @@ const fn bursts(
         parameter("size", "a size", size, SIZE),
         parameter("reads", "a part", reads, READS),
         parameter("random", "a part", random, RANDOM),
-        parameter("burst", "requests, 1 to 65536", burst, "How many at once"),
-        parameter("period", "a time", period, "From one burst to the next"),
+        parameter("burst", "requests, 1 to 65536", burst, "Number of requests in a burst"),
+        parameter("period", "a time", period, "Time from one burst to the next"),
         parameter("requests", "requests; 0: no end", "0", REQUESTS),
     ]
 }
@@ -131,7 +131,7 @@ struct Burst {
 pub(super) fn mix(size: Bytes, reads: f64, random: f64, setting: &Setting) -> Result<Mix, ParamError> {
     part("reads", reads)?;
     part("random", random)?;
-    fits("One request's bytes", size.0, setting.volume)?;
+    fits("The bytes of one request", size.0, setting.volume)?;
     let length = request("size", size.0)?;
     Ok(Mix { reads, length, address: Address::mixed(0, setting.volume, random) })
 }
@@ -152,7 +152,9 @@ fn burst(setting: Setting, table: &ParamTable) -> Built {
     let Burst { size, reads, random, burst, period, requests } = parse(table)?;
     params::within("burst", burst, 1, 65_536, "requests")?;
     if period.is_zero() {
-        return Err(ParamError("period is 0; write the time from one burst to the next, as in \"250ms\"".to_owned()));
+        return Err(ParamError(
+            "period is 0; write the time from one burst to the next, for example \"250ms\"".to_owned(),
+        ));
     }
     let mix = mix(size, reads, random, &setting)?;
     Ok(limited(Open::new(Pattern::Bursts(burst, period), mix, setting.start, setting.random), requests))

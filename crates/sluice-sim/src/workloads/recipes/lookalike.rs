@@ -21,20 +21,25 @@ const fn recipe(name: &'static str, summary: &'static str, parameters: &'static 
 }
 
 pub(super) const RECIPES: &[Recipe] = &[
-    recipe("lookalike-financial", "as Financial: 0.24 writes for a read, 2.38 KB", &parameters("0.24", "2.38")),
-    recipe("lookalike-msn", "as MSN: 0.667 writes for a read, 22.5 KB", &parameters("0.667", "22.5")),
-    recipe("lookalike-exchange", "as Exchange: 1.5 writes for a read, 12.5 KB", &parameters("1.5", "12.5")),
-    recipe("lookalike-fileserver", "as Filebench fileserver: 2 writes for a read, 72 KB", &parameters("2", "72")),
-    recipe("lookalike-varmail", "as Filebench varmail: a write for a read, 24 KB", &parameters("1", "24")),
+    recipe("lookalike-financial", "like Financial: 0.24 writes per read, 2.38 KB", &parameters("0.24", "2.38")),
+    recipe("lookalike-msn", "like MSN: 0.667 writes per read, 22.5 KB", &parameters("0.667", "22.5")),
+    recipe("lookalike-exchange", "like Exchange: 1.5 writes per read, 12.5 KB", &parameters("1.5", "12.5")),
+    recipe("lookalike-fileserver", "like Filebench fileserver: 2 writes per read, 72 KB", &parameters("2", "72")),
+    recipe("lookalike-varmail", "like Filebench varmail: 1 write per read, 24 KB", &parameters("1", "24")),
 ];
 
 const fn parameters(writes_per_read: &'static str, mean_kib: &'static str) -> [Parameter; 5] {
     [
-        parameter("writes_per_read", "a number", writes_per_read, "Their ratio"),
-        parameter("mean_kib", "KiB, 0.5 to 256", mean_kib, "Mean size"),
-        parameter("outstanding", "requests, 1 to 65536", "16", "[A] How many at a time"),
-        parameter("random", "a part", "1", "[A] Of the requests, what lies anywhere; the others follow the one before"),
-        parameter("requests", "requests; 0: no end", "0", "After how many it is over"),
+        parameter("writes_per_read", "a number", writes_per_read, "Number of writes per read"),
+        parameter("mean_kib", "KiB, 0.5 to 256", mean_kib, "Mean size of a request"),
+        parameter("outstanding", "requests, 1 to 65536", "16", "[A] Number of outstanding requests"),
+        parameter(
+            "random",
+            "a part",
+            "1",
+            "[A] Fraction of the requests at random offsets; the others follow the previous one",
+        ),
+        parameter("requests", "requests; 0: no end", "0", "Number of requests after which the workload ends"),
     ]
 }
 
@@ -53,10 +58,10 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
     params::within("outstanding", params.outstanding, 1, 65_536, "requests")?;
     part("random", params.random)?;
     if !(0.5..=256.0).contains(&params.mean_kib) || params.writes_per_read < 0.0 {
-        let wrong = "mean_kib must be from 0.5 to 256, and writes_per_read not below 0";
+        let wrong = "mean_kib must be from 0.5 to 256, and writes_per_read at least 0";
         return Err(ParamError(wrong.to_owned()));
     }
-    fits("The longest request's bytes", SECTORS_MAX * SECTOR as u64, setting.volume)?;
+    fits("The bytes of the longest request", SECTORS_MAX * SECTOR as u64, setting.volume)?;
     let (due, requests) = (vec![setting.start; params.outstanding as usize], params.requests);
     let workload = Box::new(LookAlike {
         reads: 1.0 / (1.0 + params.writes_per_read),

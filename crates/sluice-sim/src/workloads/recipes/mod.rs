@@ -156,9 +156,9 @@ fn request(name: &str, bytes: u64) -> Result<u32, ParamError> {
 fn fits(what: &str, bytes: u64, volume: u64) -> Result<(), ParamError> {
     match bytes <= volume {
         true => Ok(()),
-        false => {
-            Err(ParamError(format!("{what} take {bytes} B and the volume has {volume} B; make one fit the other")))
-        }
+        false => Err(ParamError(format!(
+            "{what} need {bytes} B, but the volume has {volume} B; reduce the workload or enlarge the volume"
+        ))),
     }
 }
 

@@ -12,23 +12,34 @@ use crate::workloads::{DatagramParams, Datagrams, Tcp, TcpParams};
 pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "datagrams",
-        summary: "UDP: datagrams at a rate, as far as the socket's buffer has room; what is lost is not sent again",
+        summary: "UDP: datagrams at a rate, as long as the socket buffer has space; lost datagrams are not sent again",
         source: "the default socket buffer of Linux; jitter [A]",
         parameters: &[
-            parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Of data, that each thread offers"),
-            parameter("payload", "1 to 65507", "1472", "Bytes that a datagram carries; 1472 fill a frame"),
-            parameter("jitter", "0 to 1", "0.5", "[A] How far distances vary, as a part of their mean"),
-            parameter("buffer", "frames, 1 to 65536", "50", "On their way at most: the buffer of the socket"),
+            parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Data rate of each thread"),
+            parameter("payload", "1 to 65507", "1472", "Bytes of data in a datagram; 1472 fill a frame"),
+            parameter("jitter", "0 to 1", "0.5", "[A] Variation of the intervals, as a fraction of their mean"),
+            parameter("buffer", "frames, 1 to 65536", "50", "Maximum number of frames in flight: the socket buffer"),
         ],
         build: datagrams,
     },
     Recipe {
         name: "tcp",
-        summary: "TCP: a transfer without end that backs off when a segment is lost",
-        source: "slow start, congestion avoidance and fast recovery as in RFC 5681; no time-outs, no delayed answers",
+        summary: "TCP: an endless transfer that slows down when a segment is lost",
+        source: "slow start, congestion avoidance and fast recovery as in RFC 5681; no timeouts, no delayed \
+                 acknowledgements",
         parameters: &[
-            parameter("round_trip", "a time", "\"2ms\"", "From a segment's end on the wire to its acknowledgement"),
-            parameter("window", "segments, 2 to 65536", "512", "Of the receiver: on their way at most"),
+            parameter(
+                "round_trip",
+                "a time",
+                "\"2ms\"",
+                "Time from a segment's end on the wire to its acknowledgement",
+            ),
+            parameter(
+                "window",
+                "segments, 2 to 65536",
+                "512",
+                "Window of the receiver: the maximum number of segments in flight",
+            ),
         ],
         build: tcp,
     },
@@ -64,7 +75,9 @@ fn tcp(setting: Setting, table: &ParamTable) -> Built {
     let Transfer { round_trip, window } = parse(table)?;
     params::within("window", window, 2, 65_536, "segments")?;
     if round_trip.is_zero() {
-        return Err(ParamError("round_trip is 0s; write how long an acknowledgement takes, as in \"2ms\"".to_owned()));
+        return Err(ParamError(
+            "round_trip is 0s; write the time until an acknowledgement arrives, for example \"2ms\"".to_owned(),
+        ));
     }
     Ok(Box::new(Tcp::new(TcpParams { round_trip, window_max: window }, setting.start)))
 }

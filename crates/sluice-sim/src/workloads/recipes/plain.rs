@@ -10,36 +10,32 @@ use super::iometer::{mix, outstanding};
 use super::{Built, Recipe, Setting, parameter, parse};
 use crate::workloads::{Open, Pattern};
 
-const SOURCE: &str = "none: what a scenario makes of it";
+const SOURCE: &str = "none: defined by the scenario";
 
 pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "closed",
-        summary: "So many requests outstanding, each followed by the next",
+        summary: "A number of outstanding requests; each completion is followed by the next request",
         source: SOURCE,
         parameters: &[
-            parameter("outstanding", "1 to 65536", "32", "How many"),
-            parameter("think", "a time", "\"0s\"", "Between a completion and the next request"),
-            parameter("requests", "requests; 0: no end", "0", "After how many it is over"),
+            parameter("outstanding", "1 to 65536", "32", "Number of outstanding requests"),
+            parameter("think", "a time", "\"0s\"", "Time between a completion and the next request"),
+            parameter("requests", "requests; 0: no end", "0", "Number of requests after which the workload ends"),
             SIZE,
             READS,
             RANDOM,
         ],
         build: outstanding,
     },
-    rated(
-        "poisson",
-        "Requests independent of each other, at a mean rate, whether those before are over or not",
-        poisson,
-    ),
-    rated("periodic", "Requests at a fixed rate, whether those before are over or not", periodic),
+    rated("poisson", "Independent requests at a mean rate, whether previous ones have completed or not", poisson),
+    rated("periodic", "Requests at a fixed rate, whether previous ones have completed or not", periodic),
     Recipe {
         name: "bursts",
-        summary: "So many requests at once, every so often",
+        summary: "A number of concurrent requests at regular intervals",
         source: SOURCE,
         parameters: &[
-            parameter("requests", "1 to 65536", "128", "Of a burst"),
-            parameter("every", "a time", "\"400ms\"", "Between two bursts"),
+            parameter("requests", "1 to 65536", "128", "Number of requests in a burst"),
+            parameter("every", "a time", "\"400ms\"", "Time between two bursts"),
             SIZE,
             READS,
             RANDOM,
@@ -48,13 +44,18 @@ pub(super) const RECIPES: &[Recipe] = &[
     },
 ];
 
-const SIZE: Parameter = parameter("size", "a size", "\"8KiB\"", "Of each request");
-const READS: Parameter = parameter("reads", "0 to 1", "1.0", "Of the requests, what reads; the others write");
-const RANDOM: Parameter =
-    parameter("random", "0 to 1", "1.0", "Of the requests, what lies anywhere; the others follow the one before");
+const SIZE: Parameter = parameter("size", "a size", "\"8KiB\"", "Size of each request");
+const READS: Parameter =
+    parameter("reads", "0 to 1", "1.0", "Fraction of the requests that are reads; the others are writes");
+const RANDOM: Parameter = parameter(
+    "random",
+    "0 to 1",
+    "1.0",
+    "Fraction of the requests at random offsets; the others follow the previous one",
+);
 
 const RATED: [Parameter; 4] =
-    [parameter("rate", "a rate of requests", "\"500 iops\"", "Of each thread"), SIZE, READS, RANDOM];
+    [parameter("rate", "a rate of requests", "\"500 iops\"", "Rate of each thread"), SIZE, READS, RANDOM];
 
 const fn rated(name: &'static str, summary: &'static str, build: fn(Setting, &ParamTable) -> Built) -> Recipe {
     Recipe { name, summary, source: SOURCE, parameters: &RATED, build }
@@ -102,7 +103,7 @@ fn bursts(setting: Setting, table: &ParamTable) -> Built {
     let Bursts { requests, every, size, reads, random } = parse(table)?;
     params::within("requests", requests, 1, 65_536, "requests")?;
     if every.is_zero() {
-        return Err(ParamError("every is 0s; bursts need a time between them".to_owned()));
+        return Err(ParamError("every is 0s; write the time between two bursts".to_owned()));
     }
     let mix = mix(size, reads, random, &setting)?;
     Ok(Box::new(Open::new(Pattern::Bursts(requests, every), mix, setting.start, setting.random)))

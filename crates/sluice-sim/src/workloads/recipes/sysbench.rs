@@ -25,28 +25,28 @@ const SOURCE: &str = "sysbench 0.4 fileio; [flubber] IV, Table I";
 pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "sysbench-seqrd",
-        summary: "sysbench fileio: 16 threads read 2 GiB in order, with one cursor",
+        summary: "sysbench fileio: 16 threads read 2 GiB sequentially, with one common position",
         source: SOURCE,
         parameters: &parameters("16", "\"2GiB\"", "0"),
         build: |setting, table| build(Mode::SequentialRead, setting, table),
     },
     Recipe {
         name: "sysbench-rndrd",
-        summary: "sysbench fileio: 8 threads read blocks of 1 GiB anywhere",
+        summary: "sysbench fileio: 8 threads read random blocks within 1 GiB",
         source: SOURCE,
         parameters: &parameters("8", "\"1GiB\"", "0.36"),
         build: |setting, table| build(Mode::RandomRead, setting, table),
     },
     Recipe {
         name: "sysbench-rndrw",
-        summary: "sysbench fileio: 8 threads read and write blocks of 2 GiB anywhere, 1.5 reads for a write",
+        summary: "sysbench fileio: 8 threads read and write random blocks within 2 GiB, 1.5 reads per write",
         source: SOURCE,
         parameters: &parameters("8", "\"2GiB\"", "0"),
         build: |setting, table| build(Mode::RandomMixed, setting, table),
     },
     Recipe {
         name: "sysbench-seqwr",
-        summary: "sysbench fileio: 16 threads write 2 GiB in order, with one cursor",
+        summary: "sysbench fileio: 16 threads write 2 GiB sequentially, with one common position",
         source: SOURCE,
         parameters: &parameters("16", "\"2GiB\"", "0"),
         build: |setting, table| build(Mode::SequentialWrite, setting, table),
@@ -55,25 +55,30 @@ pub(super) const RECIPES: &[Recipe] = &[
 
 const fn parameters(threads: &'static str, total: &'static str, cached: &'static str) -> [Parameter; 10] {
     [
-        parameter("threads", "threads, 1 to 4096", threads, "How many"),
-        parameter("files", "files, 1 to 65536", "128", "How many"),
+        parameter("threads", "threads, 1 to 4096", threads, "Number of threads"),
+        parameter("files", "files, 1 to 65536", "128", "Number of files"),
+        parameter("apart", "a size", "\"0B\"", "[A] Distance between the starts of two files; 0: files are adjacent"),
+        parameter("total", "a size", total, "Size of all files together"),
+        parameter("block", "a size", "\"16KiB\"", "Bytes per read or write"),
         parameter(
-            "apart",
-            "a size",
-            "\"0B\"",
-            "[A] From where a file begins to where the next one does; 0: one right behind the other",
+            "events",
+            "requests; 0: no end",
+            "10000",
+            "Number of requests, cached ones included, after which the workload ends",
         ),
-        parameter("total", "a size", total, "All of them together"),
-        parameter("block", "a size", "\"16KiB\"", "What is read or written at once"),
-        parameter("events", "requests; 0: no end", "10000", "After how many it is over, those in the cache counted"),
-        parameter("fsync_every", "requests; 0: never", "100", "After how many every file is synced, if it writes"),
-        parameter("reads_per_write", "a number", "1.5", "Of the mode that does both"),
-        parameter("cached", "a part, below 1", cached, "[A] Of the reads, what a guest's page cache answers"),
+        parameter(
+            "fsync_every",
+            "requests; 0: never",
+            "100",
+            "Number of requests after which every file is synced, if the workload writes",
+        ),
+        parameter("reads_per_write", "a number", "1.5", "Reads per write, in the mode with both"),
+        parameter("cached", "a part, below 1", cached, "[A] Fraction of the reads that a guest's page cache serves"),
         parameter(
             "think",
             "a time",
             "\"0ns\"",
-            "[A] Of a thread, before each of its requests, those in the cache counted",
+            "[A] Time of a thread before each of its requests, cached ones included",
         ),
     ]
 }
@@ -111,14 +116,14 @@ fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
     let file = params.total.0 / u64::from(params.files);
     let apart = if params.apart.0 == 0 { file / u64::from(block) * u64::from(block) } else { params.apart.0 };
     if apart < file / u64::from(block) * u64::from(block) || apart % 512 != 0 {
-        let wrong = format!("apart must be 0, or a multiple of 512 B and at least {file} B, which a file has");
+        let wrong = format!("apart must be 0, or a multiple of 512 B and at least {file} B, the size of a file");
         return Err(ParamError(wrong));
     }
     let span = params.total.0.max(apart.saturating_mul(u64::from(params.files)));
     fits("The files", span, setting.volume)?;
     let blocks = file / u64::from(block);
     if blocks == 0 || params.cached >= 1.0 || params.reads_per_write < 0.0 {
-        let wrong = "each file must have a block, cached be below 1, and reads_per_write not be below 0";
+        let wrong = "each file must have a block, cached must be below 1, and reads_per_write at least 0";
         return Err(ParamError(wrong.to_owned()));
     }
     let program = Sysbench {
