@@ -1,33 +1,12 @@
 //! A disk that does not answer: the daemon ends all the same, and the next one serves what lies elsewhere.
 
-use std::path::PathBuf;
-
-use common::disk::{FileSystem, Loop};
+use common::disk::Hanging;
 use common::raw::{Raw, WRITE};
 use common::{Daemon, MIB, Place, noise, start, tool, until};
 use rustix::process::Signal;
 use sluice_client::vhost::{ClientOptions, Request};
 
 mod common;
-
-/// A block device that hangs while the file system below it is frozen.
-struct Hanging {
-    device: Loop,
-    below: FileSystem,
-}
-
-impl Hanging {
-    fn new(place: &Place, name: &str) -> Self {
-        let below = FileSystem::new(&place.image(&format!("{name}.below"), 64 * MIB), place.file(name));
-        let image = below.folder.join("disk.img");
-        std::fs::write(&image, vec![0; 2 * MIB as usize]).unwrap();
-        Hanging { device: Loop::new(&image), below }
-    }
-
-    fn path(&self) -> &PathBuf {
-        &self.device.path
-    }
-}
 
 fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()

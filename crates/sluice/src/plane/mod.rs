@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use sluice_config::{Host, Vm};
+use sluice_config::{Host, Vm, Volume};
 use sluice_io::connection_limit::ConnectionLimit;
 use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
@@ -91,6 +91,16 @@ pub(crate) struct Plane {
     down: Arc<Notify>,
 }
 
+/// What a change does beyond what its host file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Extra {
+    Nothing,
+    /// Extends the file of this volume to the size in the host file.
+    Grow(VolumeName),
+    /// Tries again to open this volume, which is out of service.
+    Retry(VolumeName),
+}
+
 /// How far the application of a host file has come.
 pub(crate) enum Step {
     /// It is in force. The number of changes to devices.
@@ -128,7 +138,7 @@ impl Plane {
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, PlaneError> {
         let mut found = Found::default();
         loop {
-            match self.apply_found(host, None, &mut found)? {
+            match self.apply_found(host, &Extra::Nothing, &mut found)? {
                 Step::Done(changes) => return Ok(changes),
                 Step::Needs(needs) => found.add(needs.meet(&Subject::new())),
             }
@@ -136,21 +146,22 @@ impl Plane {
     }
 
     /// Makes what runs what `host` says, all or nothing, with what was found. It waits for no disk and no file system; what
-    /// was not found and is needed now is returned. The file of the volume `grows` is made as long as that needs.
+    /// was not found and is needed now is returned. A volume that is out of service stays so unless `host` changes it or
+    /// `extra` retries it: its path may hang, and must not delay other changes.
     pub(crate) fn apply_found(
         &mut self,
         host: &Arc<Host>,
-        grows: Option<&VolumeName>,
+        extra: &Extra,
         found: &mut Found,
     ) -> Result<Step, PlaneError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
         let changed = Changed::between(&old, host);
-        let needs = opening::needs(self, &old, host, &changed, grows)?;
+        let needs = opening::needs(self, &old, host, &changed, extra)?;
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.beyond(found)));
         }
-        let staged = stage::stage(self, &old, host, &changed, &needs, found)?;
+        let staged = stage::stage(self, (&old, host, &changed), (&needs, extra), found)?;
         drop(old);
         commit::commit(self, Arc::clone(host), &changed, staged).map(Step::Done)
     }
@@ -158,6 +169,18 @@ impl Plane {
     /// The file in force without the volumes that are out of service.
     fn in_service(&self) -> Cow<'_, Host> {
         without(&self.host, &self.missing)
+    }
+
+    /// Whether a volume is out of service, and a change to `volume` leaves it so without looking at its path.
+    fn stays_missing(&self, name: &VolumeName, volume: &Volume, extra: &Extra) -> bool {
+        let known = self.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1));
+        let same = known.is_some_and(|known| known.size == volume.size && stage::stays(Some(known), volume));
+        same && self.missing.contains(name) && !matches!(extra, Extra::Retry(retried) if retried == name)
+    }
+
+    /// The device of a volume in the host file.
+    pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
+        self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str())
     }
 
     /// Volumes that are out of service.

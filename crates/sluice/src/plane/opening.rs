@@ -15,7 +15,7 @@ use sluice_io::listener::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
-use super::{Changed, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
+use super::{Changed, Extra, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
 
 /// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
 /// reload does not wait: who holds a lock then is alive.
@@ -197,13 +197,13 @@ impl Found {
     }
 }
 
-/// What `host` needs. `old` is what is served; the file of the volume `grows` may be made longer.
+/// What `host` and `extra` need. `old` is what is served.
 pub(super) fn needs(
     plane: &Plane,
     old: &Host,
     host: &Host,
     changed: &Changed,
-    grows: Option<&VolumeName>,
+    extra: &Extra,
 ) -> Result<Needs, PlaneError> {
     let is_start = plane.devices.is_empty();
     let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
@@ -222,8 +222,12 @@ pub(super) fn needs(
             let known = before.and_then(|vm| vm.volumes.get(name));
             if stage::stays(known, volume) {
                 if known.is_some_and(|known| known.size != volume.size) {
-                    needs.resizings.extend(resizing(plane, (vm, name), volume, grows));
+                    needs.resizings.extend(resizing(plane, (vm, name), volume, extra));
                 }
+                continue;
+            }
+            let key = (vm.clone(), name.clone());
+            if plane.stays_missing(&key, volume, extra) {
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
@@ -231,7 +235,6 @@ pub(super) fn needs(
             if volume.source.is_none() || !translate::has_disk(&host.devices[&volume.device]) {
                 continue;
             }
-            let key = (vm.clone(), name.clone());
             let tolerance = match (plane.missing.contains(&key), is_start) {
                 (true, _) => Tolerance::Anything,
                 (false, true) => Tolerance::LeftBehind,
@@ -244,15 +247,10 @@ pub(super) fn needs(
     Ok(needs)
 }
 
-fn resizing(
-    plane: &Plane,
-    (vm, name): (&String, &String),
-    volume: &Volume,
-    grows: Option<&VolumeName>,
-) -> Option<Resizing> {
+fn resizing(plane: &Plane, (vm, name): (&String, &String), volume: &Volume, extra: &Extra) -> Option<Resizing> {
     let name = (vm.clone(), name.clone());
     let (Store::File { source, .. }, _) = plane.served.get(&name)? else { return None };
-    let extends = grows == Some(&name);
+    let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
     Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
 }
 
@@ -296,6 +294,15 @@ fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(),
 }
 
 impl Needs {
+    /// The paths that [`Needs::meet`] looks at, as it names them to its subject.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let disks = self.disks.iter().map(|(_, path)| path.clone());
+        let resizings = self.resizings.iter().map(|resizing| resizing.source.path().to_owned());
+        let volumes = self.volumes.iter().filter_map(|opening| opening.volume.source.clone());
+        let sockets = self.sockets.iter().map(|socket| PathBuf::from(socket.endpoint.to_string()));
+        disks.chain(resizings).chain(volumes).chain(sockets).collect()
+    }
+
     /// What of it was not found yet.
     pub(super) fn beyond(mut self, found: &Found) -> Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));

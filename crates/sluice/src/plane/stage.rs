@@ -11,7 +11,7 @@ use sluice_io::source::DiskSet;
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::opening::{Found, Needs, Opened, Opening, Resized};
-use super::{Changed, Plane, PlaneError, Running, VolumeName, sockets, translate};
+use super::{Changed, Extra, Plane, PlaneError, Running, VolumeName, sockets, translate};
 
 /// What is ready to be put into force.
 pub(super) struct Staged {
@@ -32,17 +32,15 @@ pub(super) struct Staged {
 /// Stages `host` with what was `found` of its `needs`. `old` is what is served.
 pub(super) fn stage(
     plane: &Plane,
-    old: &Host,
-    host: &Host,
-    changed: &Changed,
-    needs: &Needs,
+    (old, host, changed): (&Host, &Host, &Changed),
+    (needs, extra): (&Needs, &Extra),
     found: &mut Found,
 ) -> Result<Staged, PlaneError> {
     let devices = start_devices(plane, host, found)?;
     let mut grown = Vec::new();
     let resized = resize_volumes(plane, (old, host), changed, found, &mut grown)?;
     let mut missing = BTreeSet::new();
-    let volumes = open_volumes(plane, (old, host), changed, (&devices, needs), found, &mut missing)?;
+    let volumes = open_volumes(plane, (old, host), changed, (&devices, needs, extra), found, &mut missing)?;
     let listeners = sockets::listen(plane, host, changed, found)?;
     let guests = sockets::listen_to_guests(plane, host, changed, found)?;
     Ok(Staged { devices, volumes, missing, resized, grown, listeners, guests })
@@ -152,7 +150,7 @@ fn open_volumes(
     plane: &Plane,
     (old, host): (&Host, &Host),
     changed: &Changed,
-    (started, needs): (&BTreeMap<String, Running>, &Needs),
+    (started, needs, extra): (&BTreeMap<String, Running>, &Needs, &Extra),
     found: &mut Found,
     missing: &mut BTreeSet<VolumeName>,
 ) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
@@ -164,9 +162,13 @@ fn open_volumes(
             if stays(before.and_then(|vm| vm.volumes.get(name)), volume) {
                 continue;
             }
+            let key = (vm.clone(), name.clone());
+            if plane.stays_missing(&key, volume, extra) {
+                missing.insert(key);
+                continue;
+            }
             let running = started.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
             let running = running.expect("a checked file names devices that it has");
-            let key = (vm.clone(), name.clone());
             let store = match found.take_volume(&key) {
                 None => Store::Null,
                 Some(Ok(volume_found)) => store(vm, volume, running, volume_found)?,
