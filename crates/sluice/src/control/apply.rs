@@ -9,7 +9,7 @@ use sluice_sched::Bytes;
 
 use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::plane::{Extra, Hearing, Plane, VolumeName};
+use crate::plane::{Extra, Hearing, Plane, PlaneError, VolumeName};
 
 /// What is in force: the files as they were loaded, and what was changed since.
 pub(crate) struct State {
@@ -74,11 +74,16 @@ pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result
     Ok(Proposal { host, extra, asked: Some((target, before, changes)) })
 }
 
-/// The proposal of a request is in force: what is told to whoever asked.
-pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal) -> Reply {
+/// The proposal of a request is in force, but for devices that are `unapplied`. Returns the reply to the request.
+pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal, unapplied: &[PlaneError]) -> Reply {
     let (target, before, changes) = proposal.asked.expect("only a request is answered");
     state.changes = changes;
     let after = describe(plane, &target);
+    if !unapplied.is_empty() {
+        let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
+        let (code, error) = (Some(Code::Incomplete), Some(errors.join("; ")));
+        return Reply { ok: false, code, error, before, after };
+    }
     tracing::info!(target = %target, "Changed at run time");
     Reply { ok: true, code: None, error: None, before, after }
 }

@@ -37,7 +37,7 @@ use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::{Failure, chain};
 use crate::output::Format;
-use crate::plane::{Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
+use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
 
 /// How long a helper may look at one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -265,10 +265,11 @@ impl Thread {
         }
         for name in std::mem::take(&mut self.retries) {
             let retrying = self.retrying();
-            if !self.plane.missing().contains(&name) || retrying.contains(&name) {
+            let device = self.plane.device_of(&name);
+            let is_out = self.plane.missing().contains(&name) && !self.plane.is_down(device);
+            if !is_out || retrying.contains(&name) {
                 continue;
             }
-            let device = self.plane.device_of(&name);
             match retrying.into_iter().filter(|retried| self.plane.device_of(retried) == device).count() {
                 RETRIES_MAX.. => self.retries.push_back(name),
                 _ => self.begin(Kind::Retry(name)),
@@ -468,7 +469,7 @@ impl Thread {
         };
         let leaving = self.plane.had_leaving();
         match self.plane.apply_found(&proposal.host, &proposal.extra, &mut attempt.found) {
-            Ok(Step::Done(changes)) => self.done(attempt, proposal, changes),
+            Ok(Step::Done(done)) => self.done(attempt, proposal, &done),
             Ok(Step::Needs(needs)) => {
                 attempt.proposal = Some((self.version, proposal));
                 self.help(attempt, &needs.paths(), move |subject: &Subject| Outcome::Found(needs.meet(subject)));
@@ -510,7 +511,7 @@ impl Thread {
         }
     }
 
-    fn done(&mut self, attempt: Attempt, proposal: Proposal, changes: usize) {
+    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done) {
         self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
@@ -520,7 +521,7 @@ impl Thread {
             Kind::Start(_) => drop(self.news.send(News::Started(Ok(())))),
             Kind::Retry(_) => {}
             Kind::Change { .. } => {
-                let reply = apply::accept(&self.plane, &mut self.state, proposal);
+                let reply = apply::accept(&self.plane, &mut self.state, proposal, &done.unapplied);
                 answer(attempt, reply);
             }
             Kind::Reload(read) => {
@@ -528,7 +529,15 @@ impl Thread {
                 let read = read.expect("a file is applied when it has been read");
                 let _old = std::mem::replace(&mut self.state.files, read.files);
                 let kept = self.state.changes.len();
-                tracing::info!(changes, kept, "Reload applied");
+                let changes = done.changes;
+                match done.unapplied.is_empty() {
+                    true => tracing::info!(changes, kept, "Reload applied"),
+                    false => tracing::error!(
+                        changes,
+                        kept,
+                        "Only part of the reload was applied: devices have not confirmed theirs"
+                    ),
+                }
             }
         }
     }

@@ -103,10 +103,18 @@ pub(crate) enum Extra {
 
 /// How far the application of a host file has come.
 pub(crate) enum Step {
-    /// It is in force. The number of changes to devices.
-    Done(usize),
+    /// It is in force, as far as devices have confirmed it.
+    Done(Done),
     /// This must be looked at first, which may take long.
     Needs(Needs),
+}
+
+/// A change that has been made.
+pub(crate) struct Done {
+    /// The number of changes to devices.
+    pub(crate) changes: usize,
+    /// Devices that have not confirmed their part.
+    pub(crate) unapplied: Vec<PlaneError>,
 }
 
 impl Plane {
@@ -139,7 +147,7 @@ impl Plane {
         let mut found = Found::default();
         loop {
             match self.apply_found(host, &Extra::Nothing, &mut found)? {
-                Step::Done(changes) => return Ok(changes),
+                Step::Done(done) => return Ok(done.changes),
                 Step::Needs(needs) => found.add(needs.meet(&Subject::new())),
             }
         }
@@ -196,6 +204,12 @@ impl Plane {
     /// Notified when a device goes down.
     pub(crate) fn down(&self) -> Arc<Notify> {
         Arc::clone(&self.down)
+    }
+
+    /// Whether the device of this volume is down.
+    pub(crate) fn is_down(&self, device: Option<&str>) -> bool {
+        let running = device.and_then(|device| self.devices.get(device));
+        running.is_some_and(|running| matches!(running.device.health(), Health::Down | Health::Ended))
     }
 
     /// Whether there are devices, and all are down.
