@@ -617,7 +617,7 @@ mod tests {
         assert!(matches!(heard.recv().await, Some(News::Dead)));
         let (reply, plane) = oneshot::channel();
         events.send(Event::End(reply)).unwrap();
-        let draining = plane.await.unwrap().drain();
+        let draining = plane.await.unwrap().drain(Instant::now() + Duration::from_secs(60));
         // The bound is only for a test that fails.
         draining.until(Instant::now() + Duration::from_secs(60)).await;
         assert!(draining.is_over(), "there is nothing to drain");

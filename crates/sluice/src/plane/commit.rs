@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeSpec};
@@ -138,17 +138,32 @@ fn replace_served(
 
 /// Closes files elsewhere, and removes those of sockets: on a file system that hangs that takes as long as it hangs.
 pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
-    if gone.is_empty() {
-        return;
+    Closing::start(gone).until(Instant::now() + patience);
+}
+
+/// Files that a thread closes.
+pub(super) struct Closing(Receiver<()>);
+
+impl Closing {
+    pub(super) fn start<T: Send + 'static>(gone: Vec<T>) -> Closing {
+        let (closed, closing) = std::sync::mpsc::channel();
+        if !gone.is_empty() {
+            let closer = std::thread::Builder::new().name("close".to_owned());
+            // Without a thread they are closed here.
+            let _ = closer.spawn(move || {
+                drop(gone);
+                drop(closed);
+            });
+        }
+        Closing(closing)
     }
-    let (closed, closing) = std::sync::mpsc::channel();
-    let closer = std::thread::Builder::new().name("close".to_owned());
-    let started = closer.spawn(move || {
-        drop(gone);
-        let _ = closed.send(());
-    });
-    if started.is_ok() && closing.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-        tracing::warn!("Removed volumes or sockets are still being closed: their file system does not respond");
+
+    /// Waits until they are closed, or until `deadline`.
+    pub(super) fn until(self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if self.0.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("Removed volumes or sockets are still being closed: their file system does not respond");
+        }
     }
 }
 

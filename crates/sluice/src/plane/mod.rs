@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Vm, Volume};
 use sluice_io::connection_limit::ConnectionLimit;
@@ -244,12 +244,12 @@ impl Plane {
         commit::guest_sockets(self).map(of).collect()
     }
 
-    /// Takes no more clients and no more requests; ends when everything is answered.
+    /// Takes no more clients and no more requests; ends when everything is answered, which is waited for until `deadline`.
     #[must_use]
-    pub(crate) fn drain(self) -> Draining {
-        commit::close(self.listeners.into_values().collect(), self.host.daemon.drain_timeout);
+    pub(crate) fn drain(self, deadline: Instant) -> Draining {
         let devices = self.devices.into_values().map(|running| running.device).collect();
-        Draining::begin(devices, self.guests.into_values().collect())
+        let (listeners, guests) = (self.listeners.into_values().collect(), self.guests.into_values().collect());
+        Draining::begin(devices, listeners, guests, deadline)
     }
 }
 

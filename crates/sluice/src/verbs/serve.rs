@@ -79,8 +79,9 @@ impl Serve {
                 _ = signals.interrupt.recv() => break Ok(()),
             }
         };
-        match tokio::time::timeout(drain_timeout, changer.end()).await {
-            Ok(Ok(plane)) => drain(plane, format).await,
+        let deadline = Instant::now() + drain_timeout;
+        match tokio::time::timeout_at(deadline.into(), changer.end()).await {
+            Ok(Ok(plane)) => drain(plane, deadline, format).await,
             _ => tracing::error!("A running change does not complete: exiting without draining"),
         }
         ended
@@ -189,12 +190,11 @@ fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>
     }
 }
 
-/// Ends within the drain time-out and a second, whatever the disks do.
-async fn drain(plane: Plane, format: Format) {
+/// Ends within a second after `deadline`, whatever the disks do.
+async fn drain(plane: Plane, deadline: Instant, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
-    let deadline = Instant::now() + timeout;
     let (sockets, missing) = (plane.guest_sockets(), plane.missing_names());
-    let draining = plane.drain();
+    let draining = plane.drain(deadline);
     let outstanding: u64 = draining.outstanding();
     tracing::info!(outstanding, "Draining");
     draining.until(deadline).await;
