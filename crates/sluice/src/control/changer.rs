@@ -303,11 +303,7 @@ impl Thread {
                 let (plane, missing) = (&self.plane, self.plane.missing_names());
                 accounts::print(&plane.snapshots(), &plane.guest_sockets(), &missing, self.format);
             }
-            Event::LookAtDevices => {
-                if self.plane.is_dead() {
-                    let _ = self.news.send(News::Dead);
-                }
-            }
+            Event::LookAtDevices => self.look_at_devices(),
             Event::Back(number, outcome) => {
                 self.helpers.remove(&number);
                 self.back(number, outcome);
@@ -329,6 +325,12 @@ impl Thread {
             (Outcome::Heard, Some(attempt)) => self.heard(attempt),
             (Outcome::Panicked, Some(attempt)) => self.refuse(attempt, "The helper thread panicked; see the log"),
             (Outcome::Loaded(_) | Outcome::Heard | Outcome::Panicked, None) => {}
+        }
+    }
+
+    fn look_at_devices(&self) {
+        if self.plane.is_dead() {
+            let _ = self.news.send(News::Dead);
         }
     }
 
@@ -517,6 +519,8 @@ impl Thread {
             let waited_ms = attempt.since.elapsed().as_millis();
             tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
         }
+        // The change may have removed the last device that was not down.
+        self.look_at_devices();
         match attempt.kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Ok(())))),
             Kind::Retry(_) => {}
@@ -583,11 +587,12 @@ fn answer(attempt: Attempt, answer: Reply) {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
-    #[tokio::test]
-    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
-        let text = "[device.a]\nbackend = \"null\"\n";
+    /// A thread for a plane whose device `a` is down, and its file.
+    async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<News>, Receiver<Event>, TempDir) {
         let plane = Plane::with_a_dead_device(text, "a");
         plane.down().notified().await;
         let folder = tempfile::tempdir().unwrap();
@@ -595,7 +600,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let Ok((files, _)) = sluice_config::load_changed(&file, &Changes::default()) else { panic!("it is right") };
         let (events, inbox) = channel();
-        let (news, mut heard) = mpsc::unbounded_channel();
+        let (news, heard) = mpsc::unbounded_channel();
         let state = State { files, changes: Changes::default() };
         let thread = Thread {
             file,
@@ -609,18 +614,37 @@ mod tests {
             retry_at: Instant::now(),
             retries: VecDeque::new(),
             helpers: BTreeMap::new(),
-            events: events.clone(),
+            events,
             news,
         };
+        (thread, heard, inbox, folder)
+    }
+
+    #[tokio::test]
+    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
+        let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+        let events = thread.events.clone();
         let running = thread::spawn(move || thread.run(&inbox));
         events.send(Event::LookAtDevices).unwrap();
         assert!(matches!(heard.recv().await, Some(News::Dead)));
         let (reply, plane) = oneshot::channel();
         events.send(Event::End(reply)).unwrap();
-        let draining = plane.await.unwrap().drain(Instant::now() + Duration::from_secs(60));
         // The bound is only for a test that fails.
-        draining.until(Instant::now() + Duration::from_secs(60)).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let draining = plane.await.unwrap().drain(deadline);
+        draining.until(deadline).await;
         assert!(draining.is_over(), "there is nothing to drain");
         running.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_daemon_went_on_when_a_reload_removed_its_last_device_that_served() {
+        let text = "[device.a]\nbackend = \"null\"\n";
+        let both = format!("{text}[device.b]\nbackend = \"null\"\n");
+        let (mut thread, mut heard, inbox, _folder) = with_a_dead_device(&both).await;
+        std::fs::write(&thread.file, text).unwrap();
+        thread.begin(Kind::Reload(None));
+        thread.take(inbox.recv().unwrap());
+        assert!(matches!(heard.try_recv(), Ok(News::Dead)), "every device that is left is down");
     }
 }
