@@ -37,7 +37,7 @@ use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::{Failure, chain};
 use crate::output::Format;
-use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
+use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts, close};
 
 /// How long a helper may look at one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -62,6 +62,8 @@ pub(crate) enum News {
     Started(Result<(), Failure>),
     /// Every device is down.
     Dead,
+    /// The thread that makes changes has panicked.
+    Panicked,
 }
 
 enum Event {
@@ -71,6 +73,8 @@ enum Event {
     LookAtDevices,
     /// Hands the plane back.
     End(oneshot::Sender<Plane>),
+    #[cfg(test)]
+    Panic,
     /// The helper of this attempt has returned.
     Back(u64, Outcome),
 }
@@ -233,8 +237,20 @@ struct Thread {
     news: mpsc::UnboundedSender<News>,
 }
 
+/// Reports a panic of the thread. It is dropped before the plane, whose devices may wait for a disk that hangs.
+struct Alarm(mpsc::UnboundedSender<News>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.0.send(News::Panicked);
+        }
+    }
+}
+
 impl Thread {
     fn run(mut self, inbox: &Receiver<Event>) {
+        let _alarm = Alarm(self.news.clone());
         loop {
             let event = match self.patience() {
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -308,6 +324,8 @@ impl Thread {
                 self.helpers.remove(&number);
                 self.back(number, outcome);
             }
+            #[cfg(test)]
+            Event::Panic => panic!("asked to panic by a test"),
             Event::End(_) => unreachable!("it ends the loop"),
         }
     }
@@ -320,7 +338,7 @@ impl Thread {
                 self.go_on(attempt);
             }
             // What hung once may hang when it is closed.
-            (Outcome::Found(found), None) => drop(thread::spawn(move || drop(found))),
+            (Outcome::Found(found), None) => close(vec![found], Duration::ZERO),
             (Outcome::Loaded(loaded), Some(attempt)) => self.loaded(attempt, *loaded),
             (Outcome::Heard, Some(attempt)) => self.heard(attempt),
             (Outcome::Panicked, Some(attempt)) => self.refuse(attempt, "The helper thread panicked; see the log"),
@@ -635,6 +653,16 @@ mod tests {
         draining.until(deadline).await;
         assert!(draining.is_over(), "there is nothing to drain");
         running.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_thread_that_makes_changes_was_not_noticed() {
+        let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+        let events = thread.events.clone();
+        let running = thread::spawn(move || thread.run(&inbox));
+        events.send(Event::Panic).unwrap();
+        assert!(matches!(heard.recv().await, Some(News::Panicked)));
+        assert!(running.join().is_err());
     }
 
     #[tokio::test]

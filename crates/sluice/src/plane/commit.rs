@@ -137,7 +137,7 @@ fn replace_served(
 }
 
 /// Closes files elsewhere, and removes those of sockets: on a file system that hangs that takes as long as it hangs.
-pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
+pub(crate) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
     Closing::start(gone).until(Instant::now() + patience);
 }
 

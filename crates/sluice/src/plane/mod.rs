@@ -31,6 +31,7 @@ mod sockets;
 mod stage;
 mod translate;
 
+pub(crate) use commit::close;
 pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
 pub(crate) use loss::Hearing;

@@ -71,6 +71,7 @@ impl Serve {
                     }
                     News::Started(Err(failure)) => return Err(failure),
                     News::Dead => break Err(Failure::Run(ALL_DOWN.into())),
+                    News::Panicked => break Err(Failure::Run(NO_CHANGES.into())),
                 },
                 _ = signals.reload.recv(), if serves => changer.reload(),
                 Some(request) = asked.recv(), if serves => changer.change(request),
@@ -82,7 +83,8 @@ impl Serve {
         let deadline = Instant::now() + drain_timeout;
         match tokio::time::timeout_at(deadline.into(), changer.end()).await {
             Ok(Ok(plane)) => drain(plane, deadline, format).await,
-            _ => tracing::error!("A running change does not complete: exiting without draining"),
+            Ok(Err(_)) => tracing::error!("Exiting without draining"),
+            Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
         }
         ended
     }
@@ -90,6 +92,9 @@ impl Serve {
 
 /// What the daemon ends with when it has nothing to serve any more.
 const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";
+
+/// The error after a panic of the thread that makes changes.
+const NO_CHANGES: &str = "The thread that applies changes panicked: see the log, and restart the daemon";
 
 struct Signals {
     reload: Signal,
