@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -193,6 +194,43 @@ fn a_socket_in_a_folder_that_hung_stopped_all_changes() {
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/new.sock"), "{refused}");
     others_go_on(&place, 2);
     assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_socket_of_a_refused_change_whose_folder_hung_stopped_all_changes() {
+    let place = Place::new();
+    let below = FileSystem::new(&place.image("sockets.img", 64 * MIB), place.file("sockets"));
+    let hung = Hung::new(&place);
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let volume = |vm: &str, socket: &Path| {
+        let image = place.image(&format!("{vm}.img"), MIB);
+        let export = format!("export = {{ socket = \"{}\" }}", socket.display());
+        format!("[vm.{vm}.volume.v]\ndevice = \"disk\"\nsource = \"{}\"\n{export}\n", image.display())
+    };
+    let (first, second) = (below.folder.join("first.sock"), hung.folder.join("second.sock"));
+    std::fs::write(place.file("host.toml"), host + &volume("first", &first) + &volume("second", &second)).unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    until("the first socket is made", || holds_a_socket(&below.folder));
+    // The first one cannot be removed, and the second one cannot be made any more.
+    below.freeze();
+    drop(hung);
+    let said = daemon.stderr().up_to(&["the running configuration is unchanged"]);
+    assert!(said.contains("second.sock"), "{said}");
+    others_go_on(&place, 1);
+    below.thaw();
+    until("the first socket is removed", || !holds_a_socket(&below.folder));
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+/// Whether a folder, or one in it, holds a socket.
+fn holds_a_socket(folder: &Path) -> bool {
+    let is_one = |entry: std::fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => holds_a_socket(&entry.path()),
+        Ok(kind) => kind.is_socket(),
+        Err(_) => false,
+    };
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(is_one))
 }
 
 #[test]

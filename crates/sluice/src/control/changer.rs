@@ -37,7 +37,7 @@ use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::{Failure, chain};
 use crate::output::Format;
-use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts, close};
+use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
 
 /// How long a helper may look at one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -338,7 +338,7 @@ impl Thread {
                 self.go_on(attempt);
             }
             // What hung once may hang when it is closed.
-            (Outcome::Found(found), None) => close(vec![found], Duration::ZERO),
+            (Outcome::Found(found), None) => drop(found),
             (Outcome::Loaded(loaded), Some(attempt)) => self.loaded(attempt, *loaded),
             (Outcome::Heard, Some(attempt)) => self.heard(attempt),
             (Outcome::Panicked, Some(attempt)) => self.refuse(attempt, "The helper thread panicked; see the log"),
@@ -573,9 +573,11 @@ impl Thread {
 
     /// Everything stays as it is.
     fn refuse(&mut self, attempt: Attempt, error: &str) {
-        match attempt.kind {
+        let Attempt { kind, found, .. } = attempt;
+        drop(found);
+        match kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Err(Failure::Run(error.into()))))),
-            Kind::Change { .. } => answer(attempt, Reply::failed(Code::Refused, error)),
+            Kind::Change { reply, .. } => drop(reply.send(Reply::failed(Code::Refused, error))),
             Kind::Reload(_) => tracing::error!(error, "Reload failed: the running configuration is unchanged"),
             Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
         }

@@ -23,17 +23,23 @@ use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeNam
 /// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How long closing the sources and sockets of volumes that have gone may take. A file system that hangs closes them later.
-const CLOSE_MAX: Duration = Duration::from_millis(200);
+pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 
-pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: Staged) -> Result<Done, PlaneError> {
-    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests } = staged;
+pub(super) fn commit(
+    plane: &mut Plane,
+    host: Arc<Host>,
+    vms: &Changed,
+    staged: &mut Staged,
+) -> Result<Done, PlaneError> {
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
-    let served = super::without(&host, &missing);
-    let edits = edits((&plane.in_service(), &served), vms, &volumes, &resized, &rotational);
+    let served = super::without(&host, &staged.missing);
+    let edits = edits((&plane.in_service(), &served), vms, &staged.volumes, &staged.resized, &rotational);
     drop(served);
     let edits = refuse_down(plane, edits)?;
     let changes = edits.values().map(Vec::len).sum();
-    let unapplied = apply(plane, &devices, edits)?;
+    let unapplied = apply(plane, &staged.devices, edits)?;
+    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests } =
+        std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
     plane.devices.extend(devices);
     let stopped: BTreeSet<&str> = unapplied.iter().filter_map(PlaneError::stopped_device).collect();
@@ -137,7 +143,7 @@ fn replace_served(
 }
 
 /// Closes files elsewhere, and removes those of sockets: on a file system that hangs that takes as long as it hangs.
-pub(crate) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
+pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
     Closing::start(gone).until(Instant::now() + patience);
 }
 

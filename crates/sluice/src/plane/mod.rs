@@ -31,11 +31,11 @@ mod sockets;
 mod stage;
 mod translate;
 
-pub(crate) use commit::close;
 pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
 pub(crate) use loss::Hearing;
 pub(crate) use opening::{Found, Needs, Subject};
+use stage::Staged;
 
 /// How long all devices together may take to say what they do.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -170,9 +170,14 @@ impl Plane {
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.beyond(found)));
         }
-        let staged = stage::stage(self, (&old, host, &changed), (&needs, extra), found)?;
+        let mut staged = Staged::default();
+        let is_staged = stage::stage(self, (&old, host, &changed), (&needs, extra), found, &mut staged);
         drop(old);
-        commit::commit(self, Arc::clone(host), &changed, staged).map(Step::Done)
+        let done = is_staged.and_then(|()| commit::commit(self, Arc::clone(host), &changed, &mut staged));
+        if done.is_err() {
+            commit::close(vec![staged], commit::CLOSE_MAX);
+        }
+        done.map(Step::Done)
     }
 
     /// The file in force without the volumes that are out of service.

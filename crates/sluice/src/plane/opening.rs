@@ -5,6 +5,7 @@
 //! it then.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use sluice_io::listener::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
+use super::commit::{CLOSE_MAX, close};
 use super::{Changed, Extra, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
 
 /// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
@@ -126,7 +128,8 @@ impl Drop for Resized {
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);
 
-/// What was found.
+/// What was found. Dropping it closes what was not put into force, on a thread of its own: that may take as long as a disk or a
+/// file system hangs.
 #[derive(Default)]
 pub(crate) struct Found {
     volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
@@ -164,6 +167,10 @@ impl Found {
         self.disks.get(device).is_some_and(|(of, _)| of == path)
     }
 
+    pub(super) fn volume(&self, name: &VolumeName) -> Option<&Result<Opened, SourceError>> {
+        self.volumes.get(name).map(|(_, opened)| opened)
+    }
+
     pub(super) fn take_volume(&mut self, name: &VolumeName) -> Option<Result<Opened, SourceError>> {
         self.volumes.remove(name).map(|(_, opened)| opened)
     }
@@ -188,12 +195,30 @@ impl Found {
         self.sockets.remove(name).map(|(_, bound)| bound)
     }
 
-    /// Adds what was found later.
-    pub(crate) fn add(&mut self, later: Found) {
-        self.sockets.extend(later.sockets);
-        self.volumes.extend(later.volumes);
-        self.resized.extend(later.resized);
-        self.disks.extend(later.disks);
+    /// Adds what was found later. What that replaces is closed with `later`.
+    pub(crate) fn add(&mut self, mut later: Found) {
+        exchange(&mut self.sockets, &mut later.sockets);
+        exchange(&mut self.volumes, &mut later.volumes);
+        exchange(&mut self.resized, &mut later.resized);
+        exchange(&mut self.disks, &mut later.disks);
+    }
+}
+
+/// Moves all of `from` to `to`; what that replaces goes to `from`.
+fn exchange<K: Ord + Clone, V>(to: &mut BTreeMap<K, V>, from: &mut BTreeMap<K, V>) {
+    for (key, value) in std::mem::take(from) {
+        if let Some(replaced) = to.insert(key.clone(), value) {
+            from.insert(key, replaced);
+        }
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        let (volumes, resized, sockets) = (take(&mut self.volumes), take(&mut self.resized), take(&mut self.sockets));
+        if !(volumes.is_empty() && resized.is_empty() && sockets.is_empty()) {
+            close(vec![(volumes, resized, sockets)], CLOSE_MAX);
+        }
     }
 }
 
