@@ -3,12 +3,13 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use common::disk::{FileSystem, Loop};
+use common::disk::{FileSystem, Hanging, Loop};
 use common::fused::Fused;
-use common::raw::Raw;
+use common::raw::{Raw, WRITE};
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -54,6 +55,11 @@ impl Hung {
     fn new(place: &Place) -> Hung {
         let folder = place.file("hung");
         std::fs::create_dir(&folder).unwrap();
+        Hung::over(folder)
+    }
+
+    /// Hides what the folder had.
+    fn over(folder: PathBuf) -> Hung {
         let connection = File::options().read(true).write(true).open("/dev/fuse").expect("FUSE is needed, and root");
         // The program that mounts gets it as its standard input.
         let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
@@ -90,7 +96,7 @@ fn a_hung_file_system_that_was_named_to_attach_stopped_everything() {
     // A file may name it too.
     let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
     let said = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
-    assert!(said.contains("does not respond for 5 s"), "{said}");
+    assert!(said.contains("hung/disk.img does not respond for"), "{said}");
     others_go_on(&place, 3);
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
@@ -102,6 +108,48 @@ fn threads(pid: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
     tasks.filter_map(name).map(|name| name.trim().to_owned()).collect()
+}
+
+#[test]
+fn a_path_that_hung_kept_other_volumes_out_of_service_and_refused_every_change() {
+    let place = Place::new();
+    let (first, second) = (Hanging::new(&place, "first"), Hanging::new(&place, "second"));
+    let links = place.file("links");
+    std::fs::create_dir(&links).unwrap();
+    let link = links.join("first");
+    std::os::unix::fs::symlink(first.path(), &link).unwrap();
+    let volumes = place.volume("a", "v", &link, "") + &place.volume("b", "v", second.path(), "");
+    let host = host(&place) + &volumes;
+    let daemon = Daemon::serve(&place, &host);
+    let open = |vm: &str| Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap();
+    let (mut a, mut b) = (open("a"), open("b"));
+    first.below.freeze();
+    second.below.freeze();
+    let data = noise(1, 4096);
+    a.send(WRITE, 0, 0, 4096, &data).unwrap();
+    b.send(WRITE, 0, 0, 4096, &data).unwrap();
+    until("the writes are at their disks", || daemon.accounts().device()["in_flight"] == 2);
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &host);
+    assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!(["a/v", "b/v"]));
+
+    // From now on the path of the first volume hangs, and the disk of the second one responds again.
+    let hung = Hung::over(links);
+    second.below.thaw();
+    let said = daemon.stderr().up_to(&["Volume is in service again"]);
+    assert!(said.contains("vm=\"b\"") && open("b").read(0, 4096).unwrap() == data, "{said}");
+    others_go_on(&place, 1);
+    daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n"));
+    let said = daemon.stderr().up_to(&["Volume stays out of service"]);
+    assert!(said.contains("links/first does not respond for 5 s"), "{said}");
+    // Its helper still hangs, and it gets no other one.
+    others_go_on(&place, 2);
+    assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 1);
+    drop(hung);
+    first.below.thaw();
+    daemon.stderr().up_to(&["Volume is in service again"]);
+    assert!(open("a").read(0, 4096).unwrap() == data);
+    assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 #[test]
@@ -146,6 +194,43 @@ fn a_socket_in_a_folder_that_hung_stopped_all_changes() {
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/new.sock"), "{refused}");
     others_go_on(&place, 2);
     assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_socket_of_a_refused_change_whose_folder_hung_stopped_all_changes() {
+    let place = Place::new();
+    let below = FileSystem::new(&place.image("sockets.img", 64 * MIB), place.file("sockets"));
+    let hung = Hung::new(&place);
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let volume = |vm: &str, socket: &Path| {
+        let image = place.image(&format!("{vm}.img"), MIB);
+        let export = format!("export = {{ socket = \"{}\" }}", socket.display());
+        format!("[vm.{vm}.volume.v]\ndevice = \"disk\"\nsource = \"{}\"\n{export}\n", image.display())
+    };
+    let (first, second) = (below.folder.join("first.sock"), hung.folder.join("second.sock"));
+    std::fs::write(place.file("host.toml"), host + &volume("first", &first) + &volume("second", &second)).unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    until("the first socket is made", || holds_a_socket(&below.folder));
+    // The first one cannot be removed, and the second one cannot be made any more.
+    below.freeze();
+    drop(hung);
+    let said = daemon.stderr().up_to(&["the running configuration is unchanged"]);
+    assert!(said.contains("second.sock"), "{said}");
+    others_go_on(&place, 1);
+    below.thaw();
+    until("the first socket is removed", || !holds_a_socket(&below.folder));
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+/// Whether a folder, or one in it, holds a socket.
+fn holds_a_socket(folder: &Path) -> bool {
+    let is_one = |entry: std::fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => holds_a_socket(&entry.path()),
+        Ok(kind) => kind.is_socket(),
+        Err(_) => false,
+    };
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(is_one))
 }
 
 #[test]

@@ -1,33 +1,12 @@
 //! A disk that does not answer: the daemon ends all the same, and the next one serves what lies elsewhere.
 
-use std::path::PathBuf;
-
-use common::disk::{FileSystem, Loop};
+use common::disk::{FileSystem, Hanging};
 use common::raw::{Raw, WRITE};
 use common::{Daemon, MIB, Place, noise, start, tool, until};
 use rustix::process::Signal;
 use sluice_client::vhost::{ClientOptions, Request};
 
 mod common;
-
-/// A block device that hangs while the file system below it is frozen.
-struct Hanging {
-    device: Loop,
-    below: FileSystem,
-}
-
-impl Hanging {
-    fn new(place: &Place, name: &str) -> Self {
-        let below = FileSystem::new(&place.image(&format!("{name}.below"), 64 * MIB), place.file(name));
-        let image = below.folder.join("disk.img");
-        std::fs::write(&image, vec![0; 2 * MIB as usize]).unwrap();
-        Hanging { device: Loop::new(&image), below }
-    }
-
-    fn path(&self) -> &PathBuf {
-        &self.device.path
-    }
-}
 
 fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()
@@ -60,6 +39,24 @@ fn a_disk_that_hung_kept_the_daemon_from_ending() {
     let accounts: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!(accounts["devices"][0]["in_flight"], 1, "{last}");
     disk.below.thaw();
+}
+
+#[test]
+fn a_socket_whose_folder_hung_kept_the_devices_from_draining() {
+    let place = Place::new();
+    let below = FileSystem::new(&place.image("sockets.img", 64 * MIB), place.file("sockets"));
+    let socket = below.folder.join("a.sock");
+    let export = format!("export = {{ socket = \"{}\" }}", socket.display());
+    let volume = format!("[vm.a.volume.v]\ndevice = \"null\"\nsize = \"1MiB\"\n{export}\n");
+    let device = "[daemon]\ndrain_timeout = \"1h\"\n[device.null]\nbackend = \"null\"\n";
+    let daemon = Daemon::serve(&place, &(device.to_owned() + &volume));
+    let mut client = Raw::open(&socket, "a/v").unwrap();
+    client.read(0, 4096).unwrap();
+    below.freeze();
+    daemon.signal(Signal::TERM);
+    daemon.stderr().up_to(&["Drained"]);
+    below.thaw();
+    assert_eq!(daemon.end().code(), Some(0));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use sluice_sched::Bytes;
 
 use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::plane::{Hearing, Plane};
+use crate::plane::{Extra, Hearing, Plane, PlaneError, VolumeName};
 
 /// What is in force: the files as they were loaded, and what was changed since.
 pub(crate) struct State {
@@ -20,8 +20,8 @@ pub(crate) struct State {
 /// What a host file is to become.
 pub(crate) struct Proposal {
     pub(crate) host: Arc<Host>,
-    /// The volume whose file is made as long as the volume is to be.
-    pub(crate) grows: Option<(String, String)>,
+    /// What else is done with it.
+    pub(crate) extra: Extra,
     /// Of a request: whom it concerns, how that was, and the changes with it.
     asked: Option<(Target, Value, Changes)>,
 }
@@ -29,14 +29,19 @@ pub(crate) struct Proposal {
 impl Proposal {
     /// A host file that nobody asked for at the control socket.
     pub(crate) fn of(host: Arc<Host>) -> Proposal {
-        Proposal { host, grows: None, asked: None }
+        Proposal { host, extra: Extra::Nothing, asked: None }
+    }
+
+    /// The host file in force, with another try to open a volume that is out of service.
+    pub(crate) fn retry(host: Arc<Host>, volume: VolumeName) -> Proposal {
+        Proposal { host, extra: Extra::Retry(volume), asked: None }
     }
 }
 
 /// What a request asks for, with all that is in force.
 pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result<Proposal, Reply> {
     let mut changes = state.changes.clone();
-    let mut grows = None;
+    let mut extra = Extra::Nothing;
     let target = match request.clone() {
         Request::AcceptLoss { .. } => unreachable!("no part of the host file changes"),
         Request::Attach { target, keys, vm } => attach(plane, &mut changes, &target, keys, vm)?,
@@ -59,21 +64,26 @@ pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result
             };
             size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
             changes.set(target.clone(), toml::Table::from_iter([("size".to_owned(), size.into())]));
-            grows = Some((target.vm.clone(), volume));
+            extra = Extra::Grow((target.vm.clone(), volume));
             target
         }
     };
     let host = state.files.changed(&changes).map_err(|found| Reply::failed(Code::Invalid, found.to_string()))?;
     let before = describe(plane, &target);
     let host = Arc::new(host);
-    Ok(Proposal { host, grows, asked: Some((target, before, changes)) })
+    Ok(Proposal { host, extra, asked: Some((target, before, changes)) })
 }
 
-/// The proposal of a request is in force: what is told to whoever asked.
-pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal) -> Reply {
+/// The proposal of a request is in force, but for devices that are `unapplied`. Returns the reply to the request.
+pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal, unapplied: &[PlaneError]) -> Reply {
     let (target, before, changes) = proposal.asked.expect("only a request is answered");
     state.changes = changes;
     let after = describe(plane, &target);
+    if !unapplied.is_empty() {
+        let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
+        let (code, error) = (Some(Code::Incomplete), Some(errors.join("; ")));
+        return Reply { ok: false, code, error, before, after };
+    }
     tracing::info!(target = %target, "Changed at run time");
     Reply { ok: true, code: None, error: None, before, after }
 }

@@ -12,12 +12,17 @@
 //!                              '------Event---------'
 //! ```
 //!
-//! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change refused; of those at most [`HELPERS_MAX`] may
-//! hang.
+//! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change is refused. At most [`HELPERS_MAX`] helpers run
+//! for changes that were asked for; a path at which a helper still hangs is refused without another helper.
+//!
+//! Volumes that are out of service are retried each second, each by a helper of its own, at most [`RETRIES_MAX`] for one
+//! device. A volume gets no further helper while its last one has not returned, so a disk that hangs delays neither changes nor
+//! volumes on other disks.
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,14 +37,16 @@ use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::{Failure, chain};
 use crate::output::Format;
-use crate::plane::{Found, Needs, Plane, PlaneError, Step, Subject, accounts};
+use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
 
 /// How long a helper may look at one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
 /// The same at the start, where locks of a dead daemon are waited for.
 const LOOK_MAX_AT_START: Duration = Duration::from_secs(15);
-/// Helpers that may hang; then changes that need one are refused.
+/// Helpers that may run for changes that were asked for; more such changes are refused.
 const HELPERS_MAX: usize = 16;
+/// Helpers that may retry volumes of one device; its other volumes wait.
+const RETRIES_MAX: usize = 4;
 /// Changes that may wait at once; more are refused.
 const ATTEMPTS_MAX: usize = 64;
 /// How long a volume waits for its bytes while the last requests of one that was detached hold them.
@@ -55,6 +62,8 @@ pub(crate) enum News {
     Started(Result<(), Failure>),
     /// Every device is down.
     Dead,
+    /// The thread that makes changes has panicked.
+    Panicked,
 }
 
 enum Event {
@@ -64,11 +73,26 @@ enum Event {
     LookAtDevices,
     /// Hands the plane back.
     End(oneshot::Sender<Plane>),
-    /// What a helper for this attempt has found.
-    Found(u64, Found),
-    Loaded(u64, Result<Read, Diagnostics>),
-    /// What a disk had to say of a loss.
-    Heard(u64),
+    #[cfg(test)]
+    Panic,
+    /// The helper of this attempt has returned.
+    Back(u64, Outcome),
+}
+
+/// What a helper returns.
+enum Outcome {
+    Found(Found),
+    Loaded(Box<Result<Read, Diagnostics>>),
+    /// The disks have reported what they have lost.
+    Heard,
+    Panicked,
+}
+
+/// A helper thread that has not returned. Its attempt may have been given up.
+struct Helper {
+    subject: Subject,
+    /// The volume that it retries.
+    retries: Option<VolumeName>,
 }
 
 /// The files, read again.
@@ -102,7 +126,6 @@ impl Changer {
             let state = State { files, changes: Changes::default() };
             let control = host.daemon.control.clone();
             let attempts = Vec::new();
-            let (helpers, retry_at) = (Arc::default(), Instant::now());
             let mut thread = Thread {
                 file,
                 format,
@@ -112,8 +135,9 @@ impl Changer {
                 next: 0,
                 version: 0,
                 control,
-                retry_at,
-                helpers,
+                retry_at: Instant::now(),
+                retries: VecDeque::new(),
+                helpers: BTreeMap::new(),
                 events: own,
                 news,
             };
@@ -167,8 +191,8 @@ enum Kind {
     },
     /// The files, when they have been read.
     Reload(Option<Box<Read>>),
-    /// Volumes that are out of service are tried again.
-    Retry,
+    /// This volume, which is out of service, is tried again.
+    Retry(VolumeName),
 }
 
 /// Why an attempt goes no further now.
@@ -203,16 +227,30 @@ struct Thread {
     version: u64,
     /// Where the control socket is.
     control: Option<PathBuf>,
-    /// When volumes that are out of service are tried again.
+    /// When volumes that are out of service are due to be tried again.
     retry_at: Instant,
-    /// Helpers that are not back.
-    helpers: Arc<AtomicUsize>,
+    /// Those that are due, in the order in which they are tried.
+    retries: VecDeque<VolumeName>,
+    /// Helpers that have not returned, by their attempts.
+    helpers: BTreeMap<u64, Helper>,
     events: Sender<Event>,
     news: mpsc::UnboundedSender<News>,
 }
 
+/// Reports a panic of the thread. It is dropped before the plane, whose devices may wait for a disk that hangs.
+struct Alarm(mpsc::UnboundedSender<News>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.0.send(News::Panicked);
+        }
+    }
+}
+
 impl Thread {
     fn run(mut self, inbox: &Receiver<Event>) {
+        let _alarm = Alarm(self.news.clone());
         loop {
             let event = match self.patience() {
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -228,13 +266,40 @@ impl Thread {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look_at_attempts();
-            if !self.plane.missing().is_empty() && Instant::now() >= self.retry_at {
-                self.retry_at = Instant::now() + RETRY_EVERY;
-                if !self.attempts.iter().any(|attempt| matches!(attempt.kind, Kind::Retry)) {
-                    self.begin(Kind::Retry);
-                }
+            self.retry_missing();
+        }
+    }
+
+    /// Tries volumes that are out of service again: each once a second, and none whose last helper has not returned.
+    fn retry_missing(&mut self) {
+        let now = Instant::now();
+        if now >= self.retry_at {
+            self.retry_at = now + RETRY_EVERY;
+            let due = self.plane.missing().iter().filter(|name| !self.retries.contains(name)).cloned();
+            let due: Vec<_> = due.collect();
+            self.retries.extend(due);
+        }
+        for name in std::mem::take(&mut self.retries) {
+            let retrying = self.retrying();
+            let device = self.plane.device_of(&name);
+            let is_out = self.plane.missing().contains(&name) && !self.plane.is_down(device);
+            if !is_out || retrying.contains(&name) {
+                continue;
+            }
+            match retrying.into_iter().filter(|retried| self.plane.device_of(retried) == device).count() {
+                RETRIES_MAX.. => self.retries.push_back(name),
+                _ => self.begin(Kind::Retry(name)),
             }
         }
+    }
+
+    /// Volumes that are being retried, also by helpers that were given up.
+    fn retrying(&self) -> BTreeSet<&VolumeName> {
+        let attempts = self.attempts.iter().filter_map(|attempt| match &attempt.kind {
+            Kind::Retry(name) => Some(name),
+            Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
+        });
+        self.helpers.values().filter_map(|helper| helper.retries.as_ref()).chain(attempts).collect()
     }
 
     /// How long nothing has to be done unless something comes.
@@ -254,30 +319,36 @@ impl Thread {
                 let (plane, missing) = (&self.plane, self.plane.missing_names());
                 accounts::print(&plane.snapshots(), &plane.guest_sockets(), &missing, self.format);
             }
-            Event::LookAtDevices => {
-                if self.plane.is_dead() {
-                    let _ = self.news.send(News::Dead);
-                }
+            Event::LookAtDevices => self.look_at_devices(),
+            Event::Back(number, outcome) => {
+                self.helpers.remove(&number);
+                self.back(number, outcome);
             }
-            Event::Found(number, found) => match self.remove(number) {
-                Some(mut attempt) => {
-                    attempt.found.add(found);
-                    self.go_on(attempt);
-                }
-                // It was given up. What hung once may hang when it is closed.
-                None => drop(thread::spawn(move || drop(found))),
-            },
-            Event::Loaded(number, loaded) => {
-                if let Some(attempt) = self.remove(number) {
-                    self.loaded(attempt, loaded);
-                }
-            }
-            Event::Heard(number) => {
-                if let Some(attempt) = self.remove(number) {
-                    self.heard(attempt);
-                }
-            }
+            #[cfg(test)]
+            Event::Panic => panic!("asked to panic by a test"),
             Event::End(_) => unreachable!("it ends the loop"),
+        }
+    }
+
+    /// Continues the attempt, unless it was given up.
+    fn back(&mut self, number: u64, outcome: Outcome) {
+        match (outcome, self.remove(number)) {
+            (Outcome::Found(found), Some(mut attempt)) => {
+                attempt.found.add(found);
+                self.go_on(attempt);
+            }
+            // What hung once may hang when it is closed.
+            (Outcome::Found(found), None) => drop(found),
+            (Outcome::Loaded(loaded), Some(attempt)) => self.loaded(attempt, *loaded),
+            (Outcome::Heard, Some(attempt)) => self.heard(attempt),
+            (Outcome::Panicked, Some(attempt)) => self.refuse(attempt, "The helper thread panicked; see the log"),
+            (Outcome::Loaded(_) | Outcome::Heard | Outcome::Panicked, None) => {}
+        }
+    }
+
+    fn look_at_devices(&self) {
+        if self.plane.is_dead() {
+            let _ = self.news.send(News::Dead);
         }
     }
 
@@ -292,26 +363,27 @@ impl Thread {
         let (found, waits) = (Found::default(), Waits::Leaving);
         let attempt = Attempt { number, kind, since, found, waits, proposal: None, has_waited: false };
         match attempt.kind {
-            _ if self.attempts.len() >= ATTEMPTS_MAX => {
+            _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_)) => {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
             }
             Kind::Reload(None) => {
                 // An older file must not be put into force over a newer one.
                 self.attempts.retain(|known| !matches!(known.kind, Kind::Reload(_)));
                 let (file, changes) = (self.file.clone(), self.state.changes.clone());
+                let paths = [file.clone()];
                 let job = move |subject: &Subject| {
                     subject.set(&file);
                     let loaded = sluice_config::load_changed(&file, &changes);
                     let read = |(files, host)| Read { files, host: Arc::new(host), changes };
-                    Event::Loaded(number, loaded.map(read))
+                    Outcome::Loaded(Box::new(loaded.map(read)))
                 };
-                self.help(attempt, job);
+                self.help(attempt, &paths, job);
             }
             Kind::Change { request: Request::AcceptLoss { ref target }, .. } => {
                 match apply::to_hear(&self.plane, target) {
-                    Ok(hearing) => self.help(attempt, move |subject: &Subject| {
+                    Ok(hearing) => self.help(attempt, &hearing.paths(), move |subject: &Subject| {
                         hearing.hear(subject);
-                        Event::Heard(number)
+                        Outcome::Heard
                     }),
                     Err(reply) => answer(attempt, reply),
                 }
@@ -327,30 +399,55 @@ impl Thread {
         answer(attempt, reply);
     }
 
-    /// Lets a helper do what may take long.
-    fn help(&mut self, mut attempt: Attempt, job: impl FnOnce(&Subject) -> Event + Send + 'static) {
-        if self.helpers.load(Ordering::Acquire) >= HELPERS_MAX {
-            let error = format!("{HELPERS_MAX} paths that were looked at do not answer; see what hangs on this host");
+    /// Lets a helper do what may take long; it looks at `paths`.
+    fn help(
+        &mut self,
+        mut attempt: Attempt,
+        paths: &[PathBuf],
+        job: impl FnOnce(&Subject) -> Outcome + Send + 'static,
+    ) {
+        let retries = match &attempt.kind {
+            Kind::Retry(name) => Some(name.clone()),
+            Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
+        };
+        if retries.is_none()
+            && let Err(error) = self.may_help(paths)
+        {
             return self.refuse(attempt, &error);
         }
         let subject = Subject::new();
-        let (events, helpers, own) = (self.events.clone(), Arc::clone(&self.helpers), subject.clone());
-        helpers.fetch_add(1, Ordering::AcqRel);
+        let (events, number, own) = (self.events.clone(), attempt.number, subject.clone());
         let spawned = thread::Builder::new().name("open".to_owned()).spawn(move || {
-            let event = job(&own);
-            helpers.fetch_sub(1, Ordering::AcqRel);
-            let _ = events.send(event);
+            let outcome = catch_unwind(AssertUnwindSafe(|| job(&own))).unwrap_or(Outcome::Panicked);
+            let _ = events.send(Event::Back(number, outcome));
         });
         match spawned {
             Ok(_) => {
+                self.helpers.insert(number, Helper { subject: subject.clone(), retries });
                 attempt.waits = Waits::Helper(subject);
                 self.attempts.push(attempt);
             }
-            Err(error) => {
-                self.helpers.fetch_sub(1, Ordering::AcqRel);
-                self.refuse(attempt, &format!("A thread cannot be started: {error}"));
+            Err(error) => self.refuse(attempt, &format!("A thread cannot be started: {error}")),
+        }
+    }
+
+    /// Whether a helper may be started for a change that looks at `paths`; why not.
+    fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
+        let now = Instant::now();
+        for (path, since) in self.helpers.values().map(|helper| helper.subject.now()) {
+            let age = now.duration_since(since);
+            if age >= LOOK_MAX && paths.contains(&path) {
+                return Err(hangs(&path, age));
             }
         }
+        let busy: Vec<_> = self.helpers.values().filter(|helper| helper.retries.is_none()).collect();
+        if busy.len() < HELPERS_MAX {
+            return Ok(());
+        }
+        let paths: BTreeSet<PathBuf> = busy.into_iter().map(|helper| helper.subject.now().0).collect();
+        let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+        let paths = paths.join(", ");
+        Err(format!("{HELPERS_MAX} helper threads wait for these paths: {paths}; retry when they respond"))
     }
 
     /// Tries again what waits for volumes that leave, and gives up helpers that take too long.
@@ -366,11 +463,7 @@ impl Thread {
                         self.attempts.push(attempt);
                         continue;
                     }
-                    let (path, seconds) = (path.display(), max.as_secs());
-                    self.refuse(
-                        attempt,
-                        &format!("{path} does not respond for {seconds} s: its disk or file system hangs"),
-                    );
+                    self.refuse(attempt, &hangs(&path, max));
                 }
             }
         }
@@ -395,12 +488,11 @@ impl Thread {
             Err(Refused::File(diagnostics)) => return say_wrong(&diagnostics),
         };
         let leaving = self.plane.had_leaving();
-        match self.plane.apply_found(&proposal.host, proposal.grows.as_ref(), &mut attempt.found) {
-            Ok(Step::Done(changes)) => self.done(attempt, proposal, changes),
+        match self.plane.apply_found(&proposal.host, &proposal.extra, &mut attempt.found) {
+            Ok(Step::Done(done)) => self.done(attempt, proposal, &done),
             Ok(Step::Needs(needs)) => {
-                let number = attempt.number;
                 attempt.proposal = Some((self.version, proposal));
-                self.help(attempt, move |subject: &Subject| Event::Found(number, Needs::meet(needs, subject)));
+                self.help(attempt, &needs.paths(), move |subject: &Subject| Outcome::Found(needs.meet(subject)));
             }
             Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < LEAVING_MAX => {
                 (attempt.found, attempt.waits, attempt.has_waited) = (Found::default(), Waits::Leaving, true);
@@ -426,7 +518,7 @@ impl Thread {
     fn propose(&self, attempt: &Attempt) -> Result<Proposal, Refused> {
         match &attempt.kind {
             Kind::Start(host) => Ok(Proposal::of(Arc::clone(host))),
-            Kind::Retry => Ok(Proposal::of(Arc::clone(self.plane.host()))),
+            Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.plane.host()), name.clone())),
             Kind::Reload(read) => {
                 let read = read.as_ref().expect("a file is applied when it has been read");
                 if read.changes == self.state.changes {
@@ -439,17 +531,19 @@ impl Thread {
         }
     }
 
-    fn done(&mut self, attempt: Attempt, proposal: Proposal, changes: usize) {
+    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done) {
         self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
             tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
         }
+        // The change may have removed the last device that was not down.
+        self.look_at_devices();
         match attempt.kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Ok(())))),
-            Kind::Retry => {}
+            Kind::Retry(_) => {}
             Kind::Change { .. } => {
-                let reply = apply::accept(&self.plane, &mut self.state, proposal);
+                let reply = apply::accept(&self.plane, &mut self.state, proposal, &done.unapplied);
                 answer(attempt, reply);
             }
             Kind::Reload(read) => {
@@ -457,7 +551,15 @@ impl Thread {
                 let read = read.expect("a file is applied when it has been read");
                 let _old = std::mem::replace(&mut self.state.files, read.files);
                 let kept = self.state.changes.len();
-                tracing::info!(changes, kept, "Reload applied");
+                let changes = done.changes;
+                match done.unapplied.is_empty() {
+                    true => tracing::info!(changes, kept, "Reload applied"),
+                    false => tracing::error!(
+                        changes,
+                        kept,
+                        "Only part of the reload was applied: devices have not confirmed theirs"
+                    ),
+                }
             }
         }
     }
@@ -471,11 +573,13 @@ impl Thread {
 
     /// Everything stays as it is.
     fn refuse(&mut self, attempt: Attempt, error: &str) {
-        match attempt.kind {
+        let Attempt { kind, found, .. } = attempt;
+        drop(found);
+        match kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Err(Failure::Run(error.into()))))),
-            Kind::Change { .. } => answer(attempt, Reply::failed(Code::Refused, error)),
+            Kind::Change { reply, .. } => drop(reply.send(Reply::failed(Code::Refused, error))),
             Kind::Reload(_) => tracing::error!(error, "Reload failed: the running configuration is unchanged"),
-            Kind::Retry => tracing::error!(error, "Volumes stay out of service"),
+            Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
         }
     }
 }
@@ -483,6 +587,11 @@ impl Thread {
 enum Refused {
     Reply(Reply),
     File(Diagnostics),
+}
+
+fn hangs(path: &Path, time: Duration) -> String {
+    let (path, seconds) = (path.display(), time.as_secs());
+    format!("{path} does not respond for {seconds} s: its disk or file system hangs")
 }
 
 fn say_wrong(diagnostics: &Diagnostics) {
@@ -498,11 +607,12 @@ fn answer(attempt: Attempt, answer: Reply) {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
-    #[tokio::test]
-    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
-        let text = "[device.a]\nbackend = \"null\"\n";
+    /// A thread for a plane whose device `a` is down, and its file.
+    async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<News>, Receiver<Event>, TempDir) {
         let plane = Plane::with_a_dead_device(text, "a");
         plane.down().notified().await;
         let folder = tempfile::tempdir().unwrap();
@@ -510,7 +620,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let Ok((files, _)) = sluice_config::load_changed(&file, &Changes::default()) else { panic!("it is right") };
         let (events, inbox) = channel();
-        let (news, mut heard) = mpsc::unbounded_channel();
+        let (news, heard) = mpsc::unbounded_channel();
         let state = State { files, changes: Changes::default() };
         let thread = Thread {
             file,
@@ -522,19 +632,49 @@ mod tests {
             version: 0,
             control: None,
             retry_at: Instant::now(),
-            helpers: Arc::default(),
-            events: events.clone(),
+            retries: VecDeque::new(),
+            helpers: BTreeMap::new(),
+            events,
             news,
         };
+        (thread, heard, inbox, folder)
+    }
+
+    #[tokio::test]
+    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
+        let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+        let events = thread.events.clone();
         let running = thread::spawn(move || thread.run(&inbox));
         events.send(Event::LookAtDevices).unwrap();
         assert!(matches!(heard.recv().await, Some(News::Dead)));
         let (reply, plane) = oneshot::channel();
         events.send(Event::End(reply)).unwrap();
-        let draining = plane.await.unwrap().drain();
         // The bound is only for a test that fails.
-        draining.until(Instant::now() + Duration::from_secs(60)).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let draining = plane.await.unwrap().drain(deadline);
+        draining.until(deadline).await;
         assert!(draining.is_over(), "there is nothing to drain");
         running.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_thread_that_makes_changes_was_not_noticed() {
+        let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+        let events = thread.events.clone();
+        let running = thread::spawn(move || thread.run(&inbox));
+        events.send(Event::Panic).unwrap();
+        assert!(matches!(heard.recv().await, Some(News::Panicked)));
+        assert!(running.join().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_daemon_went_on_when_a_reload_removed_its_last_device_that_served() {
+        let text = "[device.a]\nbackend = \"null\"\n";
+        let both = format!("{text}[device.b]\nbackend = \"null\"\n");
+        let (mut thread, mut heard, inbox, _folder) = with_a_dead_device(&both).await;
+        std::fs::write(&thread.file, text).unwrap();
+        thread.begin(Kind::Reload(None));
+        thread.take(inbox.recv().unwrap());
+        assert!(matches!(heard.try_recv(), Ok(News::Dead)), "every device that is left is down");
     }
 }

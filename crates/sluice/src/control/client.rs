@@ -58,7 +58,7 @@ fn refused(reply: Reply) -> Failure {
     match reply.code {
         Some(Code::NotFound) => Failure::NotFound(text),
         Some(Code::Refused | Code::Exists) => Failure::Refused(text),
-        Some(Code::Invalid) | None => Failure::Run(text.into()),
+        Some(Code::Invalid | Code::Incomplete) | None => Failure::Run(text.into()),
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) enum Code {
     Exists,
     /// It cannot be done as things are; nothing has changed.
     Refused,
+    /// It was done, and a device has not confirmed its part.
+    Incomplete,
 }
 
 impl Reply {

@@ -267,7 +267,8 @@ impl Performance {
     async fn end(self) -> Result<(), DemoError> {
         let Performance { load, plane, .. } = self;
         load.finish()?;
-        plane.drain().until(Instant::now() + DRAIN_MAX).await;
+        let deadline = Instant::now() + DRAIN_MAX;
+        plane.drain(deadline).until(deadline).await;
         Ok(())
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeSpec};
@@ -18,33 +18,35 @@ use sluice_io::vhost_user::session;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};
-use super::{Changed, Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
+use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
 
 /// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How long closing the sources and sockets of volumes that have gone may take. A file system that hangs closes them later.
-const CLOSE_MAX: Duration = Duration::from_millis(200);
+pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 
-pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: Staged) -> Result<usize, PlaneError> {
-    let Staged { devices, volumes, missing, resized, grown, mut listeners, mut guests } = staged;
+pub(super) fn commit(
+    plane: &mut Plane,
+    host: Arc<Host>,
+    vms: &Changed,
+    staged: &mut Staged,
+) -> Result<Done, PlaneError> {
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
-    let served = super::without(&host, &missing);
-    let edits = edits((&plane.in_service(), &served), vms, &volumes, &resized, &rotational);
+    let served = super::without(&host, &staged.missing);
+    let edits = edits((&plane.in_service(), &served), vms, &staged.volumes, &staged.resized, &rotational);
     drop(served);
     let edits = refuse_down(plane, edits)?;
+    let changes = edits.values().map(Vec::len).sum();
+    let unapplied = apply(plane, &staged.devices, edits)?;
+    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests } =
+        std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
     plane.devices.extend(devices);
-    let changes = edits.values().map(Vec::len).sum();
-    for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
-        match plane.devices[&device].device.edit(edits) {
-            Ok(()) => {}
-            Err(error @ EditError::Silent(_)) => {
-                tracing::error!(%error, "The device thread applies the change when it responds again")
-            }
-            Err(error @ EditError::Stopped(_)) => tracing::error!(%error, "The device went down during the change"),
-            Err(source) => return Err(PlaneError::Edit { device, source }),
-        }
-    }
+    let stopped: BTreeSet<&str> = unapplied.iter().filter_map(PlaneError::stopped_device).collect();
+    let lost = volumes.extract_if(.., |(vm, name), _| stopped.contains(&*host.vms[vm].volumes[name].device));
+    let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
+    missing.extend(lost);
+    close(stores, CLOSE_MAX);
     let ended = plane.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
     for (name, running) in ended.collect::<Vec<_>>() {
         if !running.device.stop_within(END_MAX) {
@@ -68,7 +70,27 @@ pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: 
         offer(plane, &changed);
         offer_to_guests(plane, &changed);
     }
-    Ok(changes)
+    Ok(Done { changes, unapplied })
+}
+
+/// Sends devices their edits. A device that fails before any other has changed refuses the change. After that there is no
+/// way back: devices that have not confirmed their part are returned.
+fn apply(plane: &Plane, started: &BTreeMap<String, Running>, edits: Edits) -> Result<Vec<PlaneError>, PlaneError> {
+    let (mut unapplied, mut has_begun) = (Vec::new(), false);
+    for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
+        let running = plane.devices.get(&device).or_else(|| started.get(&device)).expect("edits are for known devices");
+        match running.device.edit(edits) {
+            Ok(()) => {}
+            Err(EditError::Silent(_)) => unapplied.push(PlaneError::Silent(device)),
+            Err(EditError::Stopped(_)) if has_begun => unapplied.push(PlaneError::Stopped(device)),
+            Err(source) => return Err(PlaneError::Edit { device, source }),
+        }
+        has_begun = true;
+    }
+    for error in &unapplied {
+        tracing::error!(%error, "Change is not fully in force");
+    }
+    Ok(unapplied)
 }
 
 /// A device that is down changes nothing any more, but that its volumes go.
@@ -122,17 +144,32 @@ fn replace_served(
 
 /// Closes files elsewhere, and removes those of sockets: on a file system that hangs that takes as long as it hangs.
 pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
-    if gone.is_empty() {
-        return;
+    Closing::start(gone).until(Instant::now() + patience);
+}
+
+/// Files that a thread closes.
+pub(super) struct Closing(Receiver<()>);
+
+impl Closing {
+    pub(super) fn start<T: Send + 'static>(gone: Vec<T>) -> Closing {
+        let (closed, closing) = std::sync::mpsc::channel();
+        if !gone.is_empty() {
+            let closer = std::thread::Builder::new().name("close".to_owned());
+            // Without a thread they are closed here.
+            let _ = closer.spawn(move || {
+                drop(gone);
+                drop(closed);
+            });
+        }
+        Closing(closing)
     }
-    let (closed, closing) = std::sync::mpsc::channel();
-    let closer = std::thread::Builder::new().name("close".to_owned());
-    let started = closer.spawn(move || {
-        drop(gone);
-        let _ = closed.send(());
-    });
-    if started.is_ok() && closing.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-        tracing::warn!("Removed volumes or sockets are still being closed: their file system does not respond");
+
+    /// Waits until they are closed, or until `deadline`.
+    pub(super) fn until(self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if self.0.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("Removed volumes or sockets are still being closed: their file system does not respond");
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use sluice_io::device::{Asked, Device, Health, Snapshot};
+use sluice_io::listener::Listener;
 use sluice_io::vhost_user::listener::VhostListener;
 
-use super::commit::close;
+use super::commit::Closing;
 
 /// How long devices may take to say what they have at the disk, before they are told to end.
 const LAST_WORD_MAX: Duration = Duration::from_millis(300);
@@ -29,17 +30,26 @@ pub(crate) struct Draining {
     outstanding: u64,
     /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
     guests: Vec<VhostListener>,
+    /// Sockets of NBD clients. Their files are removed meanwhile.
+    closing: Closing,
 }
 
 impl Draining {
-    pub(super) fn begin(devices: Vec<Device>, guests: Vec<VhostListener>) -> Self {
+    /// Nothing is waited for before the devices drain: the folder of a socket may hang.
+    pub(super) fn begin(
+        devices: Vec<Device>,
+        listeners: Vec<Listener>,
+        guests: Vec<VhostListener>,
+        deadline: Instant,
+    ) -> Self {
         // They are asked before they are told to end, so that the answer counts what they still have to do.
         let asked: Vec<Asked> = devices.iter().map(Device::ask).collect();
         devices.iter().for_each(Device::drain);
-        let deadline = Instant::now() + LAST_WORD_MAX;
+        let closing = Closing::start(listeners);
+        let deadline = deadline.min(Instant::now() + LAST_WORD_MAX);
         let now = asked.into_iter().map(|asked| asked.until(deadline));
         let outstanding = now.flat_map(|device| device.vms).map(|vm| u64::from(vm.outstanding)).sum();
-        Draining { devices, outstanding, guests }
+        Draining { devices, outstanding, guests, closing }
     }
 
     /// Requests that were to be answered when it began.
@@ -78,7 +88,9 @@ impl Draining {
             device.abandon();
             last.push(before);
         }
-        close(self.guests, CLOSE_MAX);
+        let closing = [self.closing, Closing::start(self.guests)];
+        let deadline = Instant::now() + CLOSE_MAX;
+        closing.into_iter().for_each(|closing| closing.until(deadline));
         last
     }
 }

@@ -140,6 +140,14 @@ pub(crate) enum PlaneError {
         "Device {0} is down, its thread has failed too often: restart the daemon; until then the device only accepts detach"
     )]
     Down(String),
+    /// A device has been sent its part of a change and has not confirmed it.
+    #[error("Device {0} does not respond: it applies its part of the change when it responds again")]
+    Silent(String),
+    /// A device failed while other devices applied their parts of a change.
+    #[error(
+        "Device {0} failed during the change and has not applied its part: its new volumes are out of service; see the log"
+    )]
+    Stopped(String),
     /// A device refuses an edit.
     #[error("Device {device}")]
     Edit {
@@ -152,6 +160,14 @@ pub(crate) enum PlaneError {
 }
 
 impl PlaneError {
+    /// The device that has lost its part of a change.
+    pub(crate) fn stopped_device(&self) -> Option<&str> {
+        match self {
+            PlaneError::Stopped(device) => Some(device),
+            _ => None,
+        }
+    }
+
     /// Whether somebody else holds the bytes or the socket of a volume at the moment.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, PlaneError::Volume { source: SourceError::Busy { .. }, .. } | PlaneError::Leaving { .. })

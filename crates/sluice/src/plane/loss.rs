@@ -1,5 +1,6 @@
 //! Writes that a failed sync may have lost: which volumes wait for an operator, and what it means to let them go on.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sluice_config::Volume;
@@ -14,6 +15,11 @@ use super::{Plane, PlaneError, Subject};
 pub(crate) struct Hearing(Vec<Arc<Source>>);
 
 impl Hearing {
+    /// The paths of the files.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|writer| writer.path().to_owned()).collect()
+    }
+
     /// Lets the kernel say it now. May take as long as a disk hangs; `subject` says on what.
     pub(crate) fn hear(self, subject: &Subject) {
         for writer in self.0 {

@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sluice_config::{Host, Vm};
+use sluice_config::{Host, Vm, Volume};
 use sluice_io::connection_limit::ConnectionLimit;
 use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
 use sluice_io::listener::Listener;
@@ -35,6 +35,7 @@ pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
 pub(crate) use loss::Hearing;
 pub(crate) use opening::{Found, Needs, Subject};
+use stage::Staged;
 
 /// How long all devices together may take to say what they do.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -91,12 +92,30 @@ pub(crate) struct Plane {
     down: Arc<Notify>,
 }
 
+/// What a change does beyond what its host file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Extra {
+    Nothing,
+    /// Extends the file of this volume to the size in the host file.
+    Grow(VolumeName),
+    /// Tries again to open this volume, which is out of service.
+    Retry(VolumeName),
+}
+
 /// How far the application of a host file has come.
 pub(crate) enum Step {
-    /// It is in force. The number of changes to devices.
-    Done(usize),
+    /// It is in force, as far as devices have confirmed it.
+    Done(Done),
     /// This must be looked at first, which may take long.
     Needs(Needs),
+}
+
+/// A change that has been made.
+pub(crate) struct Done {
+    /// The number of changes to devices.
+    pub(crate) changes: usize,
+    /// Devices that have not confirmed their part.
+    pub(crate) unapplied: Vec<PlaneError>,
 }
 
 impl Plane {
@@ -128,36 +147,54 @@ impl Plane {
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, PlaneError> {
         let mut found = Found::default();
         loop {
-            match self.apply_found(host, None, &mut found)? {
-                Step::Done(changes) => return Ok(changes),
+            match self.apply_found(host, &Extra::Nothing, &mut found)? {
+                Step::Done(done) => return Ok(done.changes),
                 Step::Needs(needs) => found.add(needs.meet(&Subject::new())),
             }
         }
     }
 
     /// Makes what runs what `host` says, all or nothing, with what was found. It waits for no disk and no file system; what
-    /// was not found and is needed now is returned. The file of the volume `grows` is made as long as that needs.
+    /// was not found and is needed now is returned. A volume that is out of service stays so unless `host` changes it or
+    /// `extra` retries it: its path may hang, and must not delay other changes.
     pub(crate) fn apply_found(
         &mut self,
         host: &Arc<Host>,
-        grows: Option<&VolumeName>,
+        extra: &Extra,
         found: &mut Found,
     ) -> Result<Step, PlaneError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
         let changed = Changed::between(&old, host);
-        let needs = opening::needs(self, &old, host, &changed, grows)?;
+        let needs = opening::needs(self, &old, host, &changed, extra)?;
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.beyond(found)));
         }
-        let staged = stage::stage(self, &old, host, &changed, &needs, found)?;
+        let mut staged = Staged::default();
+        let is_staged = stage::stage(self, (&old, host, &changed), (&needs, extra), found, &mut staged);
         drop(old);
-        commit::commit(self, Arc::clone(host), &changed, staged).map(Step::Done)
+        let done = is_staged.and_then(|()| commit::commit(self, Arc::clone(host), &changed, &mut staged));
+        if done.is_err() {
+            commit::close(vec![staged], commit::CLOSE_MAX);
+        }
+        done.map(Step::Done)
     }
 
     /// The file in force without the volumes that are out of service.
     fn in_service(&self) -> Cow<'_, Host> {
         without(&self.host, &self.missing)
+    }
+
+    /// Whether a volume is out of service, and a change to `volume` leaves it so without looking at its path.
+    fn stays_missing(&self, name: &VolumeName, volume: &Volume, extra: &Extra) -> bool {
+        let known = self.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1));
+        let same = known.is_some_and(|known| known.size == volume.size && stage::stays(Some(known), volume));
+        same && self.missing.contains(name) && !matches!(extra, Extra::Retry(retried) if retried == name)
+    }
+
+    /// The device of a volume in the host file.
+    pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
+        self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str())
     }
 
     /// Volumes that are out of service.
@@ -173,6 +210,12 @@ impl Plane {
     /// Notified when a device goes down.
     pub(crate) fn down(&self) -> Arc<Notify> {
         Arc::clone(&self.down)
+    }
+
+    /// Whether the device of this volume is down.
+    pub(crate) fn is_down(&self, device: Option<&str>) -> bool {
+        let running = device.and_then(|device| self.devices.get(device));
+        running.is_some_and(|running| matches!(running.device.health(), Health::Down | Health::Ended))
     }
 
     /// Whether there are devices, and all are down.
@@ -207,12 +250,12 @@ impl Plane {
         commit::guest_sockets(self).map(of).collect()
     }
 
-    /// Takes no more clients and no more requests; ends when everything is answered.
+    /// Takes no more clients and no more requests; ends when everything is answered, which is waited for until `deadline`.
     #[must_use]
-    pub(crate) fn drain(self) -> Draining {
-        commit::close(self.listeners.into_values().collect(), self.host.daemon.drain_timeout);
+    pub(crate) fn drain(self, deadline: Instant) -> Draining {
         let devices = self.devices.into_values().map(|running| running.device).collect();
-        Draining::begin(devices, self.guests.into_values().collect())
+        let (listeners, guests) = (self.listeners.into_values().collect(), self.guests.into_values().collect());
+        Draining::begin(devices, listeners, guests, deadline)
     }
 }
 

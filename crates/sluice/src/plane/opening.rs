@@ -5,6 +5,7 @@
 //! it then.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use sluice_io::listener::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
-use super::{Changed, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
+use super::commit::{CLOSE_MAX, close};
+use super::{Changed, Extra, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
 
 /// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
 /// reload does not wait: who holds a lock then is alive.
@@ -126,7 +128,8 @@ impl Drop for Resized {
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);
 
-/// What was found.
+/// What was found. Dropping it closes what was not put into force, on a thread of its own: that may take as long as a disk or a
+/// file system hangs.
 #[derive(Default)]
 pub(crate) struct Found {
     volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
@@ -164,6 +167,10 @@ impl Found {
         self.disks.get(device).is_some_and(|(of, _)| of == path)
     }
 
+    pub(super) fn volume(&self, name: &VolumeName) -> Option<&Result<Opened, SourceError>> {
+        self.volumes.get(name).map(|(_, opened)| opened)
+    }
+
     pub(super) fn take_volume(&mut self, name: &VolumeName) -> Option<Result<Opened, SourceError>> {
         self.volumes.remove(name).map(|(_, opened)| opened)
     }
@@ -188,22 +195,40 @@ impl Found {
         self.sockets.remove(name).map(|(_, bound)| bound)
     }
 
-    /// Adds what was found later.
-    pub(crate) fn add(&mut self, later: Found) {
-        self.sockets.extend(later.sockets);
-        self.volumes.extend(later.volumes);
-        self.resized.extend(later.resized);
-        self.disks.extend(later.disks);
+    /// Adds what was found later. What that replaces is closed with `later`.
+    pub(crate) fn add(&mut self, mut later: Found) {
+        exchange(&mut self.sockets, &mut later.sockets);
+        exchange(&mut self.volumes, &mut later.volumes);
+        exchange(&mut self.resized, &mut later.resized);
+        exchange(&mut self.disks, &mut later.disks);
     }
 }
 
-/// What `host` needs. `old` is what is served; the file of the volume `grows` may be made longer.
+/// Moves all of `from` to `to`; what that replaces goes to `from`.
+fn exchange<K: Ord + Clone, V>(to: &mut BTreeMap<K, V>, from: &mut BTreeMap<K, V>) {
+    for (key, value) in std::mem::take(from) {
+        if let Some(replaced) = to.insert(key.clone(), value) {
+            from.insert(key, replaced);
+        }
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        let (volumes, resized, sockets) = (take(&mut self.volumes), take(&mut self.resized), take(&mut self.sockets));
+        if !(volumes.is_empty() && resized.is_empty() && sockets.is_empty()) {
+            close(vec![(volumes, resized, sockets)], CLOSE_MAX);
+        }
+    }
+}
+
+/// What `host` and `extra` need. `old` is what is served.
 pub(super) fn needs(
     plane: &Plane,
     old: &Host,
     host: &Host,
     changed: &Changed,
-    grows: Option<&VolumeName>,
+    extra: &Extra,
 ) -> Result<Needs, PlaneError> {
     let is_start = plane.devices.is_empty();
     let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
@@ -222,8 +247,12 @@ pub(super) fn needs(
             let known = before.and_then(|vm| vm.volumes.get(name));
             if stage::stays(known, volume) {
                 if known.is_some_and(|known| known.size != volume.size) {
-                    needs.resizings.extend(resizing(plane, (vm, name), volume, grows));
+                    needs.resizings.extend(resizing(plane, (vm, name), volume, extra));
                 }
+                continue;
+            }
+            let key = (vm.clone(), name.clone());
+            if plane.stays_missing(&key, volume, extra) {
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
@@ -231,7 +260,6 @@ pub(super) fn needs(
             if volume.source.is_none() || !translate::has_disk(&host.devices[&volume.device]) {
                 continue;
             }
-            let key = (vm.clone(), name.clone());
             let tolerance = match (plane.missing.contains(&key), is_start) {
                 (true, _) => Tolerance::Anything,
                 (false, true) => Tolerance::LeftBehind,
@@ -244,15 +272,10 @@ pub(super) fn needs(
     Ok(needs)
 }
 
-fn resizing(
-    plane: &Plane,
-    (vm, name): (&String, &String),
-    volume: &Volume,
-    grows: Option<&VolumeName>,
-) -> Option<Resizing> {
+fn resizing(plane: &Plane, (vm, name): (&String, &String), volume: &Volume, extra: &Extra) -> Option<Resizing> {
     let name = (vm.clone(), name.clone());
     let (Store::File { source, .. }, _) = plane.served.get(&name)? else { return None };
-    let extends = grows == Some(&name);
+    let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
     Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
 }
 
@@ -296,6 +319,15 @@ fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(),
 }
 
 impl Needs {
+    /// The paths that [`Needs::meet`] looks at, as it names them to its subject.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let disks = self.disks.iter().map(|(_, path)| path.clone());
+        let resizings = self.resizings.iter().map(|resizing| resizing.source.path().to_owned());
+        let volumes = self.volumes.iter().filter_map(|opening| opening.volume.source.clone());
+        let sockets = self.sockets.iter().map(|socket| PathBuf::from(socket.endpoint.to_string()));
+        disks.chain(resizings).chain(volumes).chain(sockets).collect()
+    }
+
     /// What of it was not found yet.
     pub(super) fn beyond(mut self, found: &Found) -> Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));

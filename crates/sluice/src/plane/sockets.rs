@@ -31,14 +31,14 @@ pub(super) fn listen(
     host: &Host,
     changed: &Changed,
     found: &mut Found,
-) -> Result<BTreeMap<String, Listener>, PlaneError> {
-    let mut listeners = BTreeMap::new();
+    listeners: &mut BTreeMap<String, Listener>,
+) -> Result<(), PlaneError> {
     for endpoint in new_listeners(plane, host, changed)? {
         let name = endpoint.to_string();
         let bound = found.take_socket(&name).expect("what is needed was found")?;
         listeners.insert(name, Listener::start(bound, Catalogue::default(), &plane.connection_limit)?);
     }
-    Ok(listeners)
+    Ok(())
 }
 
 /// The same for VMMs.
@@ -47,14 +47,14 @@ pub(super) fn listen_to_guests(
     host: &Host,
     changed: &Changed,
     found: &mut Found,
-) -> Result<BTreeMap<String, VhostListener>, PlaneError> {
-    let mut listeners = BTreeMap::new();
+    listeners: &mut BTreeMap<String, VhostListener>,
+) -> Result<(), PlaneError> {
     for endpoint in new_guests(plane, host, changed)? {
         let name = endpoint.to_string();
         let bound = found.take_socket(&name).expect("what is needed was found")?;
         listeners.insert(name, VhostListener::start(bound, None, &plane.connection_limit)?);
     }
-    Ok(listeners)
+    Ok(())
 }
 
 fn new_listeners(plane: &Plane, host: &Host, changed: &Changed) -> Result<Vec<Endpoint>, PlaneError> {

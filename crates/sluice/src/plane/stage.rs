@@ -11,9 +11,11 @@ use sluice_io::source::DiskSet;
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::opening::{Found, Needs, Opened, Opening, Resized};
-use super::{Changed, Plane, PlaneError, Running, VolumeName, sockets, translate};
+use super::{Changed, Extra, Plane, PlaneError, Running, VolumeName, sockets, translate};
 
-/// What is ready to be put into force.
+/// What is ready to be put into force. Where a change is refused it must be dropped by [`super::commit::close`]: that may take as long as
+/// a disk or a file system hangs.
+#[derive(Default)]
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
     /// Volumes that are new, or lie somewhere else now.
@@ -29,23 +31,20 @@ pub(super) struct Staged {
     pub(super) guests: BTreeMap<String, VhostListener>,
 }
 
-/// Stages `host` with what was `found` of its `needs`. `old` is what is served.
+/// Stages `host` with what was `found` of its `needs`. `old` is what is served. Where it fails, what was found stays in `found`
+/// or `staged`.
 pub(super) fn stage(
     plane: &Plane,
-    old: &Host,
-    host: &Host,
-    changed: &Changed,
-    needs: &Needs,
+    (old, host, changed): (&Host, &Host, &Changed),
+    (needs, extra): (&Needs, &Extra),
     found: &mut Found,
-) -> Result<Staged, PlaneError> {
-    let devices = start_devices(plane, host, found)?;
-    let mut grown = Vec::new();
-    let resized = resize_volumes(plane, (old, host), changed, found, &mut grown)?;
-    let mut missing = BTreeSet::new();
-    let volumes = open_volumes(plane, (old, host), changed, (&devices, needs), found, &mut missing)?;
-    let listeners = sockets::listen(plane, host, changed, found)?;
-    let guests = sockets::listen_to_guests(plane, host, changed, found)?;
-    Ok(Staged { devices, volumes, missing, resized, grown, listeners, guests })
+    staged: &mut Staged,
+) -> Result<(), PlaneError> {
+    start_devices(plane, host, found, &mut staged.devices)?;
+    resize_volumes(plane, (old, host), changed, found, staged)?;
+    open_volumes(plane, (old, host), changed, (needs, extra), found, staged)?;
+    sockets::listen(plane, host, changed, found, &mut staged.listeners)?;
+    sockets::listen_to_guests(plane, host, changed, found, &mut staged.guests)
 }
 
 /// What runs may not change its nature.
@@ -59,8 +58,12 @@ pub(super) fn check_devices(plane: &Plane, host: &Host) -> Result<(), PlaneError
     Ok(())
 }
 
-fn start_devices(plane: &Plane, host: &Host, found: &mut Found) -> Result<BTreeMap<String, Running>, PlaneError> {
-    let mut started: BTreeMap<String, Running> = BTreeMap::new();
+fn start_devices(
+    plane: &Plane,
+    host: &Host,
+    found: &mut Found,
+    started: &mut BTreeMap<String, Running>,
+) -> Result<(), PlaneError> {
     for (name, spec) in &host.devices {
         if plane.devices.contains_key(name) {
             continue;
@@ -69,7 +72,7 @@ fn start_devices(plane: &Plane, host: &Host, found: &mut Found) -> Result<BTreeM
         let disks = disks.map_err(|source| PlaneError::Disk { device: name.clone(), source })?;
         if let Some(disks) = &disks {
             let staying = plane.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
-            for (other, running) in staying.chain(&started) {
+            for (other, running) in staying.chain(&*started) {
                 if running.disks.as_ref().is_some_and(|known| known.overlaps(disks)) {
                     let (first, second) = (other.clone(), name.clone());
                     return Err(PlaneError::OneDisk { first, second, disks: disks.to_string() });
@@ -83,7 +86,7 @@ fn start_devices(plane: &Plane, host: &Host, found: &mut Found) -> Result<BTreeM
             .map_err(|source| PlaneError::Device { device: name.clone(), source })?;
         started.insert(name.clone(), Running { device, disks, rotational });
     }
-    Ok(started)
+    Ok(())
 }
 
 /// Whether a volume is where it was, if not as large.
@@ -103,9 +106,8 @@ fn resize_volumes(
     (old, host): (&Host, &Host),
     changed: &Changed,
     found: &mut Found,
-    grown: &mut Vec<Resized>,
-) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
-    let mut resized = BTreeMap::new();
+    staged: &mut Staged,
+) -> Result<(), PlaneError> {
     for (vm, spec) in changed.of(host) {
         for (name, new) in &spec.volumes {
             let before = old.vms.get(vm).and_then(|vm| vm.volumes.get(name));
@@ -114,13 +116,14 @@ fn resize_volumes(
                 let was_made = found.take_resized(&key).transpose();
                 let was_made =
                     was_made.map_err(|source| PlaneError::Volume { vm: vm.clone(), volume: name.clone(), source })?;
-                let volume = resize(&key, &plane.served[&key].1, new, was_made.as_ref())?;
-                grown.extend(was_made);
-                resized.insert(key, volume);
+                let at = staged.grown.len();
+                staged.grown.extend(was_made);
+                let volume = resize(&key, &plane.served[&key].1, new, staged.grown.get(at))?;
+                staged.resized.insert(key, volume);
             }
         }
     }
-    Ok(resized)
+    Ok(())
 }
 
 fn resize(
@@ -147,16 +150,15 @@ fn resize(
     Ok((store, export))
 }
 
-/// Volumes that are new, or lie somewhere else now. What its tolerance covers is added to `missing`.
+/// Volumes that are new, or lie somewhere else now. Those whose tolerance covers an error are out of service.
 fn open_volumes(
     plane: &Plane,
     (old, host): (&Host, &Host),
     changed: &Changed,
-    (started, needs): (&BTreeMap<String, Running>, &Needs),
+    (needs, extra): (&Needs, &Extra),
     found: &mut Found,
-    missing: &mut BTreeSet<VolumeName>,
-) -> Result<BTreeMap<VolumeName, (Store, Export)>, PlaneError> {
-    let mut opened = BTreeMap::new();
+    staged: &mut Staged,
+) -> Result<(), PlaneError> {
     let openings: BTreeMap<&VolumeName, &Opening> = needs.volumes.iter().map(|need| (&need.name, need)).collect();
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
@@ -164,33 +166,41 @@ fn open_volumes(
             if stays(before.and_then(|vm| vm.volumes.get(name)), volume) {
                 continue;
             }
-            let running = started.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
-            let running = running.expect("a checked file names devices that it has");
             let key = (vm.clone(), name.clone());
+            if plane.stays_missing(&key, volume, extra) {
+                staged.missing.insert(key);
+                continue;
+            }
+            let running = staged.devices.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
+            let running = running.expect("a checked file names devices that it has");
+            if let Some(Ok(opened)) = found.volume(&key) {
+                check_disks(vm, volume, running, opened)?;
+            }
+            let rotational = host.devices[&volume.device].facts(running.rotational).rotational;
             let store = match found.take_volume(&key) {
                 None => Store::Null,
-                Some(Ok(volume_found)) => store(vm, volume, running, volume_found)?,
+                Some(Ok(Opened { source, extents, .. })) => Store::File { source: Arc::new(source), extents },
                 Some(Err(error)) if openings[&key].tolerance.covers(&error) => {
                     if !plane.missing.contains(&key) {
                         let error = crate::failure::chain(&error);
                         tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
                     }
-                    missing.insert(key);
+                    staged.missing.insert(key);
                     continue;
                 }
                 Some(Err(source)) => return Err(PlaneError::Volume { vm: key.0, volume: key.1, source }),
             };
-            let rotational = host.devices[&volume.device].facts(running.rotational).rotational;
             let export = translate::export(vm, volume, &store, rotational);
-            export.validate().map_err(|source| PlaneError::Export { vm: vm.clone(), volume: name.clone(), source })?;
-            opened.insert(key, (store, export));
+            let is_valid = export.validate();
+            staged.volumes.insert(key, (store, export));
+            is_valid.map_err(|source| PlaneError::Export { vm: vm.clone(), volume: name.clone(), source })?;
         }
     }
-    Ok(opened)
+    Ok(())
 }
 
-fn store(vm: &str, volume: &Volume, running: &Running, opened: Opened) -> Result<Store, PlaneError> {
-    let Opened { source, extents, disks } = opened;
+fn check_disks(vm: &str, volume: &Volume, running: &Running, opened: &Opened) -> Result<(), PlaneError> {
+    let disks = &opened.disks;
     let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
     if !disks.is_subset_of(expected) {
         return Err(PlaneError::OtherDisk {
@@ -201,5 +211,5 @@ fn store(vm: &str, volume: &Volume, running: &Running, opened: Opened) -> Result
             expected: expected.to_string(),
         });
     }
-    Ok(Store::File { source: Arc::new(source), extents })
+    Ok(())
 }

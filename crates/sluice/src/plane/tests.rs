@@ -1,5 +1,7 @@
 //! A device whose thread fails for good.
 
+use std::sync::Mutex;
+
 use sluice_io::device::{EditError, SchedulerSpec};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
@@ -33,6 +35,48 @@ impl Plane {
         }
         plane
     }
+}
+
+/// Parks the thread that builds it until the test lets it go.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+fn waits(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    drop(BUILDING.lock().unwrap());
+    (schedulers::find("noop").unwrap().build)(&Facts::default(), &ParamTable::default())
+}
+
+#[tokio::test]
+async fn a_change_that_a_device_had_not_applied_was_reported_as_done() {
+    let text = "[device.a]\nbackend = \"null\"\n";
+    let mut plane = Plane::new();
+    plane.apply(&host(text)).unwrap();
+    let noop = schedulers::find("noop").unwrap();
+    let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: waits, ..*noop }));
+    let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
+    let held = BUILDING.lock().unwrap();
+    // It does not respond within the time for a change, and neither does it to the next one.
+    let edit = Edit::SetScheduler { scheduler, merging: false };
+    assert_eq!(plane.devices["a"].device.edit(vec![edit]), Err(EditError::Silent("a".to_owned())));
+    let deeper = host(&format!("{text}depth = 7\n"));
+    let Ok(Step::Done(done)) = plane.apply_found(&deeper, &Extra::Nothing, &mut Found::default()) else {
+        panic!("nothing is needed")
+    };
+    assert!(matches!(&done.unapplied[..], [PlaneError::Silent(device)] if device == "a"));
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_change_that_its_only_device_had_lost_was_reported_as_done() {
+    let text = "[device.a]\nbackend = \"null\"\n";
+    let mut plane = Plane::new();
+    plane.apply(&host(text)).unwrap();
+    let noop = schedulers::find("noop").unwrap();
+    let mut failing = Host::clone(&host(text));
+    let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { name: "fails", build: fails, ..*noop }));
+    failing.devices.get_mut("a").unwrap().scheduler = descriptor;
+    let lost = |result| matches!(result, Err(PlaneError::Edit { source: EditError::Stopped(_), .. }));
+    assert!(lost(plane.apply(&Arc::new(failing))));
+    assert_ne!(plane.host().devices["a"].scheduler.name, "fails", "nothing has changed");
 }
 
 #[tokio::test]

@@ -71,6 +71,7 @@ impl Serve {
                     }
                     News::Started(Err(failure)) => return Err(failure),
                     News::Dead => break Err(Failure::Run(ALL_DOWN.into())),
+                    News::Panicked => break Err(Failure::Run(NO_CHANGES.into())),
                 },
                 _ = signals.reload.recv(), if serves => changer.reload(),
                 Some(request) = asked.recv(), if serves => changer.change(request),
@@ -79,9 +80,11 @@ impl Serve {
                 _ = signals.interrupt.recv() => break Ok(()),
             }
         };
-        match tokio::time::timeout(drain_timeout, changer.end()).await {
-            Ok(Ok(plane)) => drain(plane, format).await,
-            _ => tracing::error!("A running change does not complete: exiting without draining"),
+        let deadline = Instant::now() + drain_timeout;
+        match tokio::time::timeout_at(deadline.into(), changer.end()).await {
+            Ok(Ok(plane)) => drain(plane, deadline, format).await,
+            Ok(Err(_)) => tracing::error!("Exiting without draining"),
+            Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
         }
         ended
     }
@@ -89,6 +92,9 @@ impl Serve {
 
 /// What the daemon ends with when it has nothing to serve any more.
 const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";
+
+/// The error after a panic of the thread that makes changes.
+const NO_CHANGES: &str = "The thread that applies changes panicked: see the log, and restart the daemon";
 
 struct Signals {
     reload: Signal,
@@ -189,12 +195,11 @@ fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>
     }
 }
 
-/// Ends within the drain time-out and a second, whatever the disks do.
-async fn drain(plane: Plane, format: Format) {
+/// Ends within a second after `deadline`, whatever the disks do.
+async fn drain(plane: Plane, deadline: Instant, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
-    let deadline = Instant::now() + timeout;
     let (sockets, missing) = (plane.guest_sockets(), plane.missing_names());
-    let draining = plane.drain();
+    let draining = plane.drain(deadline);
     let outstanding: u64 = draining.outstanding();
     tracing::info!(outstanding, "Draining");
     draining.until(deadline).await;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{run, tool};
+use super::{MIB, Place, run, tool};
 
 /// A loop device on a file.
 pub(crate) struct Loop {
@@ -137,5 +137,24 @@ impl Drop for FileSystem {
             unmounted = umount();
         }
         eprintln!("{}", unmounted.stderr);
+    }
+}
+
+/// A block device that hangs while the file system below it is frozen.
+pub(crate) struct Hanging {
+    device: Loop,
+    pub(crate) below: FileSystem,
+}
+
+impl Hanging {
+    pub(crate) fn new(place: &Place, name: &str) -> Self {
+        let below = FileSystem::new(&place.image(&format!("{name}.below"), 64 * MIB), place.file(name));
+        let image = below.folder.join("disk.img");
+        std::fs::write(&image, vec![0; 2 * MIB as usize]).unwrap();
+        Hanging { device: Loop::new(&image), below }
+    }
+
+    pub(crate) fn path(&self) -> &PathBuf {
+        &self.device.path
     }
 }
