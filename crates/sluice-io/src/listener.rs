@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::connection_limit::{ConnectionLimit, SocketQuota};
-use crate::device::{Arrived, DeviceHandle};
+use crate::device::{Arrived, DeviceHandle, VolumeGeneration};
 use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
@@ -133,6 +133,8 @@ pub struct Entry {
     pub vm: String,
     /// Which one.
     pub volume: String,
+    /// Its generation.
+    pub generation: VolumeGeneration,
     /// Where its device is.
     pub device: DeviceHandle,
 }
@@ -173,7 +175,8 @@ impl Exports for Offer {
     }
 }
 
-/// A socket that accepts clients. Dropping it closes the socket and removes its file; clients stay.
+/// A socket that accepts clients. Dropping it closes the socket, removes its file and aborts unfinished handshakes; clients
+/// that have finished theirs stay.
 pub struct Listener {
     endpoint: Endpoint,
     catalogue: Catalogue,
@@ -443,8 +446,8 @@ impl Client {
             }
         };
         let chosen = offer.entries.into_iter().find(|entry| entry.export.name == negotiated.export);
-        if let Some(Entry { export, vm, volume, device }) = chosen {
-            device.enter(Arrived { vm, volume, socket, negotiated, export, permit });
+        if let Some(Entry { export, vm, volume, generation, device }) = chosen {
+            device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit });
         }
         Ok(())
     }
@@ -454,7 +457,11 @@ impl Client {
 mod tests {
     use std::net::TcpStream;
 
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::UnixStream;
+
     use super::*;
+    use crate::nbd::handshake::GREETING;
 
     #[test]
     fn a_burst_of_connections_kept_others_from_connecting_for_a_second() {
@@ -467,5 +474,22 @@ mod tests {
             let connected = TcpStream::connect_timeout(&address, Duration::from_millis(900));
             burst.push(connected.unwrap_or_else(|error| panic!("connection {number}: {error}")));
         }
+    }
+
+    #[tokio::test]
+    async fn a_handshake_outlived_the_listener_that_had_accepted_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.sock");
+        let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
+        let connections = Arc::<ConnectionLimit>::default();
+        connections.set_max(8);
+        let listener = Listener::start(Bound::bind(endpoint, None).unwrap(), Catalogue::default(), &connections);
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        let mut greeting = [0; GREETING.len()];
+        client.read_exact(&mut greeting).await.unwrap();
+        drop(listener.unwrap());
+        // The bound is only for a test that fails: a handshake may take twice as long.
+        let read = tokio::time::timeout(HANDSHAKE_MAX / 2, client.read(&mut greeting)).await;
+        assert_eq!(read.expect("the connection is closed").unwrap(), 0);
     }
 }

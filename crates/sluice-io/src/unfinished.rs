@@ -21,7 +21,8 @@ pub(crate) enum Peer {
     User(Option<u32>),
 }
 
-/// The handshakes of one socket, the oldest first.
+/// The handshakes of one socket, the oldest first. Dropping it aborts them all: without its socket a volume can be entered
+/// no more.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
     begun: VecDeque<(Peer, AbortHandle)>,
@@ -59,6 +60,12 @@ impl Unfinished {
             tracing::debug!(?peer, "Handshake aborted to admit a newer connection");
             handshake.abort();
         }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.begun.iter().for_each(|(_, handshake)| handshake.abort());
     }
 }
 

@@ -23,7 +23,7 @@ use crate::backend::tag::{Tag, tag};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::Outstanding;
 use crate::device::slab::{ConnectionId, Id, IoId, QueueId, SessionId, Slab, VmId, VolumeKey};
-use crate::device::spec::{Store, VolumeSpec};
+use crate::device::spec::{Store, VolumeGeneration, VolumeSpec};
 use crate::nbd::export::Export;
 use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
 use crate::virtio::GuestData;
@@ -106,6 +106,7 @@ pub(crate) enum Stage {
 /// A volume as the loop knows it.
 pub(crate) struct Volume {
     pub(crate) name: String,
+    pub(crate) generation: VolumeGeneration,
     pub(crate) vm: VmId,
     /// What log lines name.
     pub(crate) vm_name: String,
@@ -159,7 +160,8 @@ impl Volume {
                 Store::File { source: Arc::clone(source), extents: extents.clone() }
             }
         };
-        VolumeSpec { name: self.name.clone(), policy: self.policy, store, export: self.export.clone() }
+        let (name, export) = (self.name.clone(), self.export.clone());
+        VolumeSpec { name, generation: self.generation, policy: self.policy, store, export }
     }
 
     /// Where a byte of the volume lies on the device; volumes without an address lie far apart.

@@ -37,7 +37,8 @@ pub(crate) mod supervisor;
 pub(crate) use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
 
 pub use spec::{
-    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window,
+    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeGeneration,
+    VolumeSpec, Window,
 };
 
 /// A message from the control plane or the helper thread to the loop.

@@ -54,10 +54,14 @@ fn export(size_bytes: u64) -> Export {
 
 fn add(device: &Device, policy: Policy, store: Store, size: u64) {
     let window = Window { requests: 64, bytes: 32 << 20 };
-    let volume =
-        Box::new(VolumeSpec { name: "disk".to_owned(), policy: Policy::default(), store, export: export(size) });
-    let vm = "vm".to_owned();
-    device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
+    let add_vm = Edit::AddVm { vm: "vm".to_owned(), policy, window };
+    device.edit(vec![add_vm, add_volume("disk", VolumeGeneration::default(), store, size)]).unwrap();
+}
+
+fn add_volume(name: &str, generation: VolumeGeneration, store: Store, size: u64) -> Edit {
+    let (name, policy, export) = (name.to_owned(), Policy::default(), export(size));
+    let volume = Box::new(VolumeSpec { name, generation, policy, store, export });
+    Edit::AddVolume { vm: "vm".to_owned(), volume }
 }
 
 struct One(Export);
@@ -73,6 +77,10 @@ impl Exports for One {
 }
 
 fn connect(device: &Device, size: u64) -> Client {
+    connect_to(device, VolumeGeneration::default(), size)
+}
+
+fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Client {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let device = device.handle();
     let server = thread::spawn(move || {
@@ -80,7 +88,7 @@ fn connect(device: &Device, size: u64) -> Client {
         let socket = OwnedFd::from(theirs);
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
         let export = export(size);
-        device.enter(Arrived { vm, volume, socket, negotiated, export, permit: Box::new(()) });
+        device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
@@ -143,8 +151,8 @@ fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
         let vm = format!("vm{volumes}");
         let mut edits = vec![Edit::AddVm { vm: vm.clone(), policy: Policy::default(), window }];
         edits.extend((0..volumes).map(|number| {
-            let (name, policy) = (format!("disk{number}"), Policy::default());
-            let volume = Box::new(VolumeSpec { name, policy, store: Store::Null, export: export(1 << 20) });
+            let (name, policy, generation) = (format!("disk{number}"), Policy::default(), VolumeGeneration::default());
+            let volume = Box::new(VolumeSpec { name, generation, policy, store: Store::Null, export: export(1 << 20) });
             Edit::AddVolume { vm: vm.clone(), volume }
         }));
         device.edit(edits).unwrap();
@@ -201,6 +209,19 @@ fn a_file_that_became_shorter_is_an_error_not_a_wrong_answer() {
     file.as_file().set_len(8192).unwrap();
     assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 8192 }), Ok(vec![0; 8192]));
     assert_eq!(ask(&mut client, Command::Read { offset: 4096, len: 8192 }), Err(Errno::Eio));
+}
+
+#[test]
+fn a_client_whose_handshake_began_before_its_volume_was_replaced_read_the_new_disk() {
+    let device = device(None);
+    let [old, new] = [(); 2].map(|()| VolumeGeneration::next());
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.edit(vec![Edit::RemoveVolume { vm: "vm".to_owned(), volume: "disk".to_owned() }]).unwrap();
+    device.edit(vec![add_volume("disk", new, Store::Null, 1 << 20)]).unwrap();
+    assert!(ends(connect_to(&device, old, 1 << 20)));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert!(ends(connect_to(&device, old, 1 << 20)), "also after a restart");
+    assert_eq!(ask(&mut connect_to(&device, new, 1 << 20), Command::Flush), Ok(vec![]));
 }
 
 #[test]
@@ -548,13 +569,8 @@ fn a_restart_and_a_volume_that_comes_later_do_not_forget_what_was_lost() {
     let write = Command::Write { offset: 0, data: &[9; 512], fua: false };
     assert_eq!(ask(&mut client, write), Err(Errno::Eio));
     let later = half(1 << 20);
-    let volume = Box::new(VolumeSpec {
-        name: "later".to_owned(),
-        policy: Policy::default(),
-        store: Store::File { source: Arc::clone(&later), extents: None },
-        export: export(1 << 20),
-    });
-    device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
+    let store = Store::File { source: Arc::clone(&later), extents: None };
+    device.edit(vec![add_volume("later", VolumeGeneration::default(), store, 1 << 20)]).unwrap();
     assert_eq!(later.loss(), Loss::OfFile);
     device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "later".to_owned() }]).unwrap();
     assert_eq!((later.loss(), device.snapshot().unwrap().restarts), (Loss::None, 1));

@@ -32,8 +32,9 @@ pub(crate) struct SessionState {
 impl Loop {
     pub(crate) fn session_message(&mut self, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, permit, reply } => {
-                let _ = reply.send(self.open_session(&vm, &volume, permit));
+            SessionMessage::Open { vm, volume, generation, permit, reply } => {
+                let volume = self.find_generation(&vm, &volume, generation);
+                let _ = reply.send(volume.and_then(|volume| self.open_session(volume, permit)));
             }
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(now, session, change),
@@ -80,9 +81,7 @@ impl Loop {
         }
     }
 
-    fn open_session(&mut self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Option<SessionId> {
-        let (vm, _) = self.find_vm(vm).ok()?;
-        let volume = self.find_volume(vm, volume).ok()?;
+    fn open_session(&mut self, volume: VolumeKey, permit: Box<dyn Send>) -> Option<SessionId> {
         if self.ending != Ending::No {
             return None;
         }
