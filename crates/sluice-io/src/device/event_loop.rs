@@ -131,8 +131,8 @@ pub(crate) struct Loop {
     #[cfg(test)]
     puts_off: u32,
     wake: Option<Instant>,
-    /// When the loop checks for overdue write payloads; `None` while no payload is expected.
-    pub(crate) look_at_data: Option<Instant>,
+    /// When the loop checks for overdue write payloads and replies; `None` while none is expected or being sent.
+    pub(crate) look_at_deadlines: Option<Instant>,
 }
 
 impl Loop {
@@ -169,7 +169,7 @@ impl Loop {
             #[cfg(test)]
             puts_off: 0,
             wake: None,
-            look_at_data: None,
+            look_at_deadlines: None,
         }
     }
 
@@ -195,10 +195,10 @@ impl Loop {
                 self.event(now, event, inbox);
             }
             self.backend.release_delayed(now);
-            self.look_at_data(now);
+            self.look_at_deadlines(now);
             moved |= self.poll_queues(now);
             self.settle(now);
-            self.send_replies();
+            self.send_replies(now);
             self.signal_guests();
             self.remove_retired();
             self.remove_ended_queues();
@@ -223,7 +223,7 @@ impl Loop {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::backend::delay::Delay::next);
-        let wake = [self.wake, delayed, self.look_at_data, self.later.next()].into_iter().flatten().min()?;
+        let wake = [self.wake, delayed, self.look_at_deadlines, self.later.next()].into_iter().flatten().min()?;
         Some(wake.since(now))
     }
 
@@ -367,6 +367,8 @@ impl Loop {
             Message::RefuseSubmits(times) => self.backend.ring.faults.refused = times,
             #[cfg(test)]
             Message::PutOff(times) => self.puts_off = times,
+            #[cfg(test)]
+            Message::Advance(time) => self.clock.advance(time),
             #[cfg(test)]
             Message::HoldWork(holding) => self.backend.ring.faults.holding = holding,
             #[cfg(test)]

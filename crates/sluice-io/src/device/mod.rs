@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Back-pressure: what a VM has between socket and sent reply is bounded by its window, in requests and bytes. Beyond it
-//! its sockets are not read. A client that does not take its replies fills its own VM's window and nobody else's.
+//! its sockets are not read. A client that does not take its replies fills its own VM's window and nobody else's, until it
+//! is disconnected.
 //!
 //! Panic wall: a panic in the loop ends its connections, waits until the kernel has let go of all memory, builds the gate
 //! anew from the same specification, and goes on. Other devices do not notice. One that fails again and again goes down.
@@ -62,6 +63,9 @@ pub(crate) enum Message {
     /// So many operations of the disk end with EAGAIN.
     #[cfg(test)]
     PutOff(u32),
+    /// It is so much later from now on.
+    #[cfg(test)]
+    Advance(Duration),
     /// The kernel takes no operation for the disk until it is told to go on.
     #[cfg(test)]
     HoldWork(bool),

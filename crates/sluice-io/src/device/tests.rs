@@ -239,6 +239,28 @@ fn garbage_closes_its_connection_and_no_other() {
 }
 
 #[test]
+fn a_client_that_did_not_read_its_reply_stopped_all_others_of_its_vm() {
+    let device = device(None);
+    let window_bytes = 32 << 20;
+    add(&device, Policy::default(), Store::Null, window_bytes);
+    let mut deaf = connect(&device, window_bytes);
+    deaf.submit(1, Command::Read { offset: 0, len: window_bytes as u32 }).unwrap();
+    while !deaf.flush_output().unwrap() {}
+    while device.snapshot().unwrap().vms[0].outstanding == 0 {}
+    let mut other = connect(&device, window_bytes);
+    // The reply has 30 s and one more for each of its MiB.
+    device.mailbox.send(Message::Advance(Duration::from_secs(40))).unwrap();
+    (0..2).for_each(|_| drop(device.snapshot()));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.connections, snapshot.vms[0].protocol_errors), (2, 0));
+    device.mailbox.send(Message::Advance(Duration::from_secs(30))).unwrap();
+    assert_eq!(ask(&mut other, Command::Flush), Ok(vec![]));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.connections, snapshot.vms[0].protocol_errors), (1, 1));
+    assert!(ends(deaf));
+}
+
+#[test]
 fn a_panicking_thread_starts_anew_with_its_volumes() {
     let (_file, store) = file(1 << 20);
     let device = device(None);

@@ -22,7 +22,7 @@ use crate::source::{Allocation, ByteRange, Span};
 
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
-/// Interval at which the loop checks for overdue write payloads.
+/// Interval at which the loop checks for overdue write payloads and replies.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Loop {
@@ -218,19 +218,22 @@ impl Loop {
         }
     }
 
-    /// Closes connections whose write payload is overdue.
-    pub(crate) fn look_at_data(&mut self, now: Instant) {
-        if self.look_at_data.is_none_or(|at| at > now) {
+    /// Makes the loop check for overdue write payloads and replies.
+    pub(crate) fn watch_deadlines(&mut self, now: Instant) {
+        self.look_at_deadlines.get_or_insert(now + LOOK_EVERY);
+    }
+
+    /// Closes connections whose write payload is overdue, or which do not read their replies.
+    pub(crate) fn look_at_deadlines(&mut self, now: Instant) {
+        if self.look_at_deadlines.is_none_or(|at| at > now) {
             return;
         }
-        let waiting = self.connections.iter().filter_map(|(index, connection)| {
-            let due = connection.due.filter(|_| !connection.closed)?;
-            Some((index, due))
-        });
-        let waiting: Vec<(ConnectionId, Instant)> = waiting.collect();
-        self.look_at_data = (!waiting.is_empty()).then(|| now + LOOK_EVERY);
-        for (index, _) in waiting.into_iter().filter(|(_, due)| *due <= now) {
-            self.broken(index, "the data of a write did not come in time");
+        let any = self.connections.iter().any(|(_, connection)| connection.has_a_deadline());
+        self.look_at_deadlines = any.then(|| now + LOOK_EVERY);
+        let overdue = self.connections.iter().filter_map(|(index, connection)| Some((index, connection.overdue(now)?)));
+        let overdue: Vec<(ConnectionId, &str)> = overdue.collect();
+        for (index, reason) in overdue {
+            self.broken(index, reason);
         }
     }
 
@@ -251,8 +254,9 @@ impl Loop {
         if let Some(left) = left {
             let now = self.clock.now();
             connection.wait_for_data(now, left);
-            self.look_at_data.get_or_insert(now + LOOK_EVERY);
+            self.watch_deadlines(now);
         }
+        let connection = &mut self.connections[index];
         let (place, room) = match connection.expect {
             Expect::Payload { token, have }
                 if connection.end == 0 && self.backend.ios[token].length - have >= DIRECT_MIN =>
