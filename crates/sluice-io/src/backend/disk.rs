@@ -15,6 +15,7 @@ use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
 
 use crate::backend::buffer::{Buffer, Pool, Room};
 use crate::backend::delay::Delay;
+use crate::backend::lost::may_lose_earlier_writes;
 use crate::backend::merged::{Merged, PartOf, place_of};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
@@ -318,7 +319,7 @@ impl Backend {
         let volume = &self.volumes[io.volume];
         if let VolumeStore::File { source, file, .. } = &volume.store
             && volume.carries_sync(stage, io)
-            && errno == libc::EIO
+            && may_lose_earlier_writes(errno)
         {
             match source.is_block_device() {
                 true => self.lose_volume(io.volume),
