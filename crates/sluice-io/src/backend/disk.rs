@@ -48,6 +48,8 @@ pub(crate) enum RequestSource {
 pub(crate) struct IoRequest {
     pub(crate) origin: RequestSource,
     pub(crate) volume: VolumeKey,
+    /// Its position in the list of its client's requests.
+    pub(crate) position: u32,
     pub(crate) kind: Option<Kind>,
     /// From the start of the volume.
     pub(crate) offset: u64,
@@ -63,6 +65,8 @@ pub(crate) struct IoRequest {
     pub(crate) errno: i32,
     /// Its client has gone: what is not at the device yet stays undone.
     pub(crate) abandoned: bool,
+    /// Its submissions at the device.
+    pub(crate) in_flight: u32,
     pub(crate) status: Option<Vec<Span>>,
     /// Bytes that it holds of its VM's window.
     pub(crate) held: u64,
@@ -526,6 +530,7 @@ impl Backend {
         }
         self.slot_ops[place] =
             Some(SlotOp { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
+        self.ios[token].in_flight += 1;
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].abandoned_in_flight += 1;

@@ -22,8 +22,9 @@ impl Loop {
         match edit {
             Edit::AddVm { vm, policy, window } => {
                 let owner = self.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
-                self.vms.insert(Vm {
-                    name: vm,
+                let name = vm.clone();
+                let index = self.vms.insert(Vm {
+                    name,
                     owner,
                     policy,
                     window,
@@ -34,6 +35,7 @@ impl Loop {
                     protocol_errors: 0,
                     refused: 0,
                 });
+                self.vms_by_name.insert(vm, index);
                 Ok(())
             }
             Edit::SetPolicies { vm, policy, window, volumes } => {
@@ -87,8 +89,8 @@ impl Loop {
     }
 
     pub(crate) fn find_vm(&self, name: &str) -> Result<(VmId, OwnerId), EditError> {
-        let found = self.vms.iter().find(|(_, vm)| vm.name == name && !vm.gone);
-        found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
+        let found = self.vms_by_name.get(name).map(|&index| (index, self.vms[index].owner));
+        found.ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Result<VolumeKey, EditError> {
@@ -142,6 +144,7 @@ impl Loop {
     fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {
         let (index, owner) = self.find_vm(name)?;
         self.vms[index].gone = true;
+        self.vms_by_name.remove(name);
         for volume in self.volumes_of(index) {
             if !self.backend.volumes[volume].leaving {
                 self.leave(now, volume);

@@ -1,6 +1,6 @@
 //! The loop of a device thread, turn by turn.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use io_uring::{opcode, types};
 use sluice_sched::gate::{Finished, Outcome, Slot};
 use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy, Scope};
 
-use crate::backend::disk::{Backend, RequestSource, VolumeStore};
+use crate::backend::disk::{Backend, VolumeStore};
 use crate::backend::retry::Later;
 use crate::backend::ring::Event;
 use crate::backend::tag::{Tag, tag, untag};
@@ -98,6 +98,8 @@ pub(crate) struct Loop {
     finished: Vec<Finished>,
     pub(crate) backend: Backend,
     pub(crate) vms: Slab<VmId, Vm>,
+    /// Those that have not been removed.
+    pub(crate) vms_by_name: HashMap<String, VmId>,
     pub(crate) connections: Slab<ConnectionId, Connection>,
     /// VMMs.
     pub(crate) sessions: Slab<SessionId, SessionState>,
@@ -145,6 +147,7 @@ impl Loop {
             finished: Vec::new(),
             backend,
             vms: Slab::default(),
+            vms_by_name: HashMap::new(),
             connections: Slab::default(),
             sessions: Slab::default(),
             queues: Slab::default(),
@@ -294,6 +297,7 @@ impl Loop {
         if work.errno != 0 {
             io.errno = work.errno;
         }
+        io.in_flight -= 1;
         let (index, abandoned) = (io.volume, io.abandoned);
         let offset = io.offset + u64::from(work.skip);
         let volume = &mut self.backend.volumes[index];
@@ -426,7 +430,7 @@ impl Loop {
         }
         connection.shut_down();
         let volume = connection.volume;
-        if connection.outstanding > 0 {
+        if !connection.requests.is_empty() {
             self.abandon(index);
         }
         self.volumes_to_cancel.push(volume);
@@ -449,7 +453,7 @@ impl Loop {
     }
 
     fn abandon(&mut self, index: ConnectionId) {
-        self.abandon_requests(|origin| matches!(origin, RequestSource::Nbd { connection, .. } if *connection == index));
+        self.abandon_requests(ClientId::Connection(index));
         if self.connections[index].sending.is_none() {
             let replies = std::mem::take(&mut self.connections[index].replies);
             replies.into_iter().for_each(|token| self.free_request(token));

@@ -407,6 +407,45 @@ fn a_removed_volume_returns_its_queue_and_its_lock() {
 }
 
 #[test]
+fn a_client_that_leaves_abandons_its_own_requests_alone() {
+    let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 2, bandwidth: None, seed: 1 };
+    let device = device(Some(slow));
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
+    for client in &mut clients {
+        for cookie in 0..20 {
+            client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
+        }
+        while !client.flush_output().unwrap() {}
+    }
+    let [leaves, mut stays] = clients;
+    drop(leaves);
+    let mut answers = 0;
+    while answers < 20 {
+        stays.receive(None, &mut |reply| answers += u32::from(reply.result.is_ok())).unwrap();
+    }
+    drop(stays);
+    assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.in_flight, snapshot.restarts), (0, 0));
+}
+
+#[test]
+fn a_vm_that_comes_again_under_its_name_is_found() {
+    let device = device(None);
+    for _ in 0..2 {
+        add(&device, Policy::default(), Store::Null, 1 << 20);
+        let client = connect(&device, 1 << 20);
+        device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
+        assert_eq!(
+            device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]),
+            Err(EditError::Unknown("VM vm".to_owned()))
+        );
+        assert!(ends(client));
+    }
+}
+
+#[test]
 fn draining_answers_everything_first() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 4, bandwidth: None, seed: 1 };
     let device = device(Some(slow));

@@ -72,8 +72,8 @@ pub(crate) struct Connection {
     pub(crate) finishing: bool,
     /// The socket is shut down; nothing is sent any more.
     pub(crate) closed: bool,
-    /// Requests between header and sent reply.
-    pub(crate) outstanding: u32,
+    /// Requests between header and sent reply, in no order.
+    pub(crate) requests: Vec<IoId>,
     /// Answered, to be sent.
     pub(crate) replies: Vec<IoId>,
     pub(crate) sending: Option<Box<Batch>>,
@@ -149,7 +149,7 @@ impl Connection {
             waits: false,
             finishing: false,
             closed: false,
-            outstanding: 0,
+            requests: Vec::new(),
             replies: Vec::new(),
             sending: None,
             spare: None,
@@ -207,7 +207,7 @@ impl Connection {
 
     /// Whether nothing refers to it any more.
     pub(crate) fn is_over(&self) -> bool {
-        (self.closed || self.finishing) && !self.receiving && self.sending.is_none() && self.outstanding == 0
+        (self.closed || self.finishing) && !self.receiving && self.sending.is_none() && self.requests.is_empty()
     }
 
     /// Makes room at the end of the receive memory.

@@ -136,7 +136,7 @@ impl Loop {
         let errno = refusal.errno.to_wire() as i32;
         let volume = self.connections[index].volume;
         let io = IoRequest::of(RequestSource::Nbd { connection: index, cookie }, volume);
-        let token = self.open_client_io(index, IoRequest { errno, ..io });
+        let token = self.open_io(IoRequest { errno, ..io });
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].refused += 1;
         match refusal.payload_to_skip {
@@ -144,11 +144,6 @@ impl Loop {
             // Clients take a reply to a request that they are still sending for a fault of the server.
             left => self.connections[index].expect = Expect::Skip { token, left },
         }
-    }
-
-    fn open_client_io(&mut self, index: ConnectionId, io: IoRequest) -> IoId {
-        self.connections[index].outstanding += 1;
-        self.open_io(io)
     }
 
     fn take_operation(&mut self, now: Instant, index: ConnectionId, cookie: u64, operation: Operation) {
@@ -173,7 +168,7 @@ impl Loop {
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         };
         let (kind, length) = (io.kind, io.length as usize);
-        let token = self.open_client_io(index, io);
+        let token = self.open_io(io);
         let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
         if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
             self.backend.ios[token].buffer = self.backend.pool.take(length, self.room_for(token));

@@ -7,7 +7,6 @@ use io_uring::opcode;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
-use crate::backend::disk::RequestSource;
 use crate::backend::tag::{Tag, tag};
 use crate::device::event_loop::{Ending, Loop};
 use crate::device::requests::ClientId;
@@ -183,11 +182,7 @@ impl Loop {
                 self.queues[index].closed = true;
                 self.stop_listening(index);
                 self.leave_line(index);
-                if self.queues[index].outstanding > 0 {
-                    self.abandon_requests(
-                        |origin| matches!(origin, RequestSource::Virtio { queue, .. } if *queue == index),
-                    );
-                }
+                self.abandon_requests(ClientId::Queue(index));
                 if self.queues[index].is_over() {
                     self.ended_queues.push(index);
                 }
@@ -251,7 +246,7 @@ impl Loop {
 
     /// While everything drains: whether no guest waits for an answer.
     pub(crate) fn guests_are_served(&self) -> bool {
-        self.queues.iter().all(|(_, queue)| queue.outstanding == 0 && !queue.calling)
+        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && !queue.calling)
     }
 
     /// Lets the kernel let go of all queues.
