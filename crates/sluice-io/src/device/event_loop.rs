@@ -376,6 +376,10 @@ impl Loop {
             #[cfg(test)]
             Message::HoldWork(holding) => self.backend.ring.faults.holding = holding,
             #[cfg(test)]
+            Message::HangHelper(until) => drop(self.backend.blocking.send(BlockingJob::Hang(until))),
+            #[cfg(test)]
+            Message::RefuseRestarts(times) => crate::device::supervisor::refuse_restarts(times),
+            #[cfg(test)]
             Message::PanicTwice => {
                 self.broken = true;
                 panic!("asked to panic by a test");

@@ -69,6 +69,12 @@ pub(crate) enum Message {
     /// The kernel takes no operation for the disk until it is told to go on.
     #[cfg(test)]
     HoldWork(bool),
+    /// The helper thread takes no job until the sender is dropped.
+    #[cfg(test)]
+    HangHelper(Receiver<()>),
+    /// So many restarts fail.
+    #[cfg(test)]
+    RefuseRestarts(u32),
     /// Panics, and again when the state is looked at.
     #[cfg(test)]
     PanicTwice,

@@ -104,7 +104,7 @@ pub struct VolumeSpec {
 }
 
 /// One change; a list of them is applied between two turns of the loop.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Edit {
     /// A VM comes, without volumes.
     AddVm {

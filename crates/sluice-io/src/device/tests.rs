@@ -352,6 +352,32 @@ fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
 }
 
 #[test]
+fn a_device_whose_restart_failed_once_was_down_at_once() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.mailbox.leave(Message::RefuseRestarts(2));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    assert_eq!((device.health(), device.snapshot().unwrap().restarts), (Health::Serving, 1));
+    device.mailbox.leave(Message::RefuseRestarts(u32::MAX));
+    device.mailbox.send(Message::Panic).unwrap();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+}
+
+#[test]
+fn a_restart_waited_for_ever_for_a_file_system_that_did_not_answer() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let (answers, until) = channel();
+    device.mailbox.leave(Message::HangHelper(until));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+    drop(answers);
+}
+
+#[test]
 fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 20);
