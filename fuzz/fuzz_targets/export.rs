@@ -1,6 +1,6 @@
 //! What all targets serve: an export, and a device with one VM that has it.
 
-use sluice_io::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use sluice_io::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use sluice_io::nbd::export::Export;
 use sluice_io::nbd::handshake::{Exports, Listed};
 use sluice_sched::{GateSettings, Policy, schedulers};
@@ -50,8 +50,8 @@ pub fn device() -> Device {
     let device = Device::start(spec).expect("io_uring works here");
     let vm = "vm".to_owned();
     let window = Window { requests: 8, bytes: 1 << 20 };
-    let (policy, store) = (Policy::default(), Store::Null);
-    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export() });
+    let (policy, store, generation) = (Policy::default(), Store::Null, VolumeGeneration::default());
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, export: export() });
     let edits = vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }];
     device.edit(edits).expect("the first VM fits");
     device

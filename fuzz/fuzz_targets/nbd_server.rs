@@ -11,7 +11,7 @@ use std::thread;
 
 use libfuzzer_sys::fuzz_target;
 use sluice_fuzz_export::export;
-use sluice_io::device::{Arrived, Device};
+use sluice_io::device::{Arrived, Device, VolumeGeneration};
 use sluice_io::nbd::handshake::Negotiated;
 
 #[path = "export.rs"]
@@ -33,7 +33,8 @@ fn connect(structured_replies: bool) -> UnixStream {
     };
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let socket = OwnedFd::from(theirs);
-    device().handle().enter(Arrived { vm, volume, socket, negotiated, export: export(), seat: Box::new(()) });
+    let (generation, permit) = (VolumeGeneration::default(), Box::new(()));
+    device().handle().enter(Arrived { vm, volume, generation, socket, negotiated, export: export(), permit });
     ours
 }
 

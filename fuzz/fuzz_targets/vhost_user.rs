@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sluice_fuzz_export::{device, export};
-use sluice_io::device::Device;
+use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::counts::Counts;
 use sluice_io::vhost_user::session::{Entry, serve};
 use tokio::net::UnixStream;
@@ -138,7 +138,8 @@ fn session(entry: &watch::Receiver<Option<Entry>>, theirs: StdStream, ours: &Std
 fuzz_target!(|data: &[u8]| {
     let device = &bench().device;
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-    let entry = Entry { export: export(), vm, volume, door: device.handle(), queues: 2 };
+    let generation = VolumeGeneration::default();
+    let entry = Entry { export: export(), vm, volume, generation, device: device.handle(), queues: 2 };
     let (_entry, offered) = watch::channel(Some(entry));
     let descriptors = Descriptors::new(data);
     let (ours, theirs) = StdStream::pair().expect("descriptors are left");

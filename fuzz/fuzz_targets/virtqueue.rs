@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_export::{device, export};
-use sluice_io::device::Device;
+use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::device_session::{Driver, QueueSpec, Session};
 use sluice_io::vhost_user::memory::{self, Memory};
 use vm_memory::{Bytes, GuestAddress};
@@ -67,7 +67,9 @@ fuzz_target!(|data: &[u8]| {
     memory.write_slice(&bytes[..len], TABLE).expect("it fits");
     // The used ring is the device's from the start on; the guest's index is what the input says, within bounds or not.
     memory.write_slice(&[0; 8], USED).expect("it fits");
-    let session = runtime.block_on(device.handle().open("vm", "disk", Box::new(()))).expect("the volume is there");
+    let device = device.handle();
+    let opened = runtime.block_on(device.open("vm", "disk", VolumeGeneration::default(), Box::new(())));
+    let session = opened.expect("the volume is there");
     let kick = start(&session, &memory, first & 1 == 1);
     rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("an eventfd takes a kick");
     runtime.block_on(session.stop_queue(0)).expect("the thread lives");

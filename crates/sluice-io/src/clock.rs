@@ -17,6 +17,12 @@ impl Clock {
         Clock { origin: StdInstant::now() }
     }
 
+    /// Makes it so much later.
+    #[cfg(test)]
+    pub(crate) fn advance(&mut self, time: std::time::Duration) {
+        self.origin -= time;
+    }
+
     /// How late it is.
     #[must_use]
     pub fn now(&self) -> Instant {

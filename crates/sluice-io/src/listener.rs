@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::connection_limit::{ConnectionLimit, SocketQuota};
-use crate::device::{Arrived, DeviceHandle};
+use crate::device::{Arrived, DeviceHandle, VolumeGeneration};
 use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed, NegotiateError};
@@ -133,6 +133,8 @@ pub struct Entry {
     pub vm: String,
     /// Which one.
     pub volume: String,
+    /// Its generation.
+    pub generation: VolumeGeneration,
     /// Where its device is.
     pub device: DeviceHandle,
 }
@@ -173,7 +175,8 @@ impl Exports for Offer {
     }
 }
 
-/// A socket that accepts clients. Dropping it closes the socket and removes its file; clients stay.
+/// A socket that accepts clients. Dropping it closes the socket, removes its file and aborts unfinished handshakes; clients
+/// that have finished theirs stay.
 pub struct Listener {
     endpoint: Endpoint,
     catalogue: Catalogue,
@@ -375,9 +378,8 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, connection_l
         }
         unfinished.make_room(peer);
         let mut taken = connection_limit.take();
-        while taken.is_err() && unfinished.give_up_oldest() {
-            // It gives its place back when it is dropped, which is before this goes on.
-            tokio::task::yield_now().await;
+        // One newcomer costs one handshake at most, also where more places are missing than that.
+        if taken.is_err() && unfinished.give_up_oldest().await {
             taken = connection_limit.take();
         }
         let permit = match taken {
@@ -399,7 +401,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, connection_l
                 Err(_) => tracing::warn!(endpoint = name, "Client took too long for its handshake"),
             }
         });
-        unfinished.add(peer, handshake.abort_handle());
+        unfinished.add(peer, handshake);
     }
 }
 
@@ -443,8 +445,8 @@ impl Client {
             }
         };
         let chosen = offer.entries.into_iter().find(|entry| entry.export.name == negotiated.export);
-        if let Some(Entry { export, vm, volume, device }) = chosen {
-            device.enter(Arrived { vm, volume, socket, negotiated, export, permit });
+        if let Some(Entry { export, vm, volume, generation, device }) = chosen {
+            device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit });
         }
         Ok(())
     }
@@ -453,8 +455,13 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::path::Path;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixStream;
 
     use super::*;
+    use crate::nbd::handshake::{GREETING, OptionReplyHeader};
 
     #[test]
     fn a_burst_of_connections_kept_others_from_connecting_for_a_second() {
@@ -467,5 +474,50 @@ mod tests {
             let connected = TcpStream::connect_timeout(&address, Duration::from_millis(900));
             burst.push(connected.unwrap_or_else(|error| panic!("connection {number}: {error}")));
         }
+    }
+
+    async fn greeted(path: &Path) -> UnixStream {
+        let mut client = UnixStream::connect(path).await.unwrap();
+        client.read_exact(&mut [0; GREETING.len()]).await.unwrap();
+        client
+    }
+
+    #[tokio::test]
+    async fn one_newcomer_ended_every_handshake_of_its_socket_and_was_rejected_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.sock");
+        let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
+        let connections = Arc::<ConnectionLimit>::default();
+        connections.set_max(4);
+        let bound = Bound::bind(endpoint, None).unwrap();
+        let _listener = Listener::start(bound, Catalogue::default(), &connections).unwrap();
+        let (mut first, mut others) = (greeted(&path).await, Vec::new());
+        for _ in 0..3 {
+            others.push(greeted(&path).await);
+        }
+        connections.set_max(1);
+        let mut newcomer = UnixStream::connect(&path).await.unwrap();
+        assert_eq!(newcomer.read(&mut [0]).await.unwrap(), 0, "it is rejected");
+        assert_eq!(first.read(&mut [0]).await.unwrap(), 0, "the oldest made room in vain");
+        for mut client in others {
+            // The flag "fixed newstyle", and the option ABORT, which is answered.
+            client.write_all(b"\0\0\0\x01IHAVEOPT\0\0\0\x02\0\0\0\0").await.unwrap();
+            client.read_exact(&mut [0; OptionReplyHeader::LEN]).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handshake_outlived_the_listener_that_had_accepted_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.sock");
+        let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
+        let connections = Arc::<ConnectionLimit>::default();
+        connections.set_max(8);
+        let listener = Listener::start(Bound::bind(endpoint, None).unwrap(), Catalogue::default(), &connections);
+        let mut client = greeted(&path).await;
+        drop(listener.unwrap());
+        // The bound is only for a test that fails: a handshake may take twice as long.
+        let read = tokio::time::timeout(HANDSHAKE_MAX / 2, client.read(&mut [0])).await;
+        assert_eq!(read.expect("the connection is closed").unwrap(), 0);
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 /// Handshakes that one peer may have under way on one socket.
 const PER_PEER: usize = 64;
@@ -21,10 +21,11 @@ pub(crate) enum Peer {
     User(Option<u32>),
 }
 
-/// The handshakes of one socket, the oldest first.
+/// The handshakes of one socket, the oldest first. Dropping it aborts them all: without its socket a volume can be entered
+/// no more.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
-    begun: VecDeque<(Peer, AbortHandle)>,
+    begun: VecDeque<(Peer, JoinHandle<()>)>,
 }
 
 impl Unfinished {
@@ -34,31 +35,35 @@ impl Unfinished {
         if self.begun.iter().filter(|(of, _)| *of == peer).count() >= PER_PEER
             && let Some(oldest) = self.begun.iter().position(|(of, _)| *of == peer)
         {
-            self.give_up(oldest);
+            drop(self.give_up(oldest));
         }
     }
 
-    /// Gives up the oldest of all; whether there was one.
-    pub(crate) fn give_up_oldest(&mut self) -> bool {
+    /// Gives up the oldest of all, and waits until it has given its place back; whether there was one.
+    pub(crate) async fn give_up_oldest(&mut self) -> bool {
         self.begun.retain(|(_, handshake)| !handshake.is_finished());
-        let any = !self.begun.is_empty();
-        if any {
-            self.give_up(0);
-        }
-        any
+        let Some(handshake) = self.give_up(0) else { return false };
+        let _ = handshake.await;
+        true
     }
 
     /// One more has begun.
-    pub(crate) fn add(&mut self, peer: Peer, handshake: AbortHandle) {
+    pub(crate) fn add(&mut self, peer: Peer, handshake: JoinHandle<()>) {
         self.begun.push_back((peer, handshake));
     }
 
-    fn give_up(&mut self, index: usize) {
-        if let Some((peer, handshake)) = self.begun.remove(index) {
-            // names nothing: it is for developers, and the peer is its own endpoint.
-            tracing::debug!(?peer, "Handshake aborted to admit a newer connection");
-            handshake.abort();
-        }
+    fn give_up(&mut self, index: usize) -> Option<JoinHandle<()>> {
+        let (peer, handshake) = self.begun.remove(index)?;
+        // names nothing: it is for developers, and the peer is its own endpoint.
+        tracing::debug!(?peer, "Handshake aborted to admit a newer connection");
+        handshake.abort();
+        Some(handshake)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.begun.iter().for_each(|(_, handshake)| handshake.abort());
     }
 }
 
@@ -75,16 +80,19 @@ mod tests {
         let begin = |unfinished: &mut Unfinished, peer| {
             unfinished.make_room(peer);
             let task = tokio::spawn(pending::<()>());
-            unfinished.add(peer, task.abort_handle());
-            task
+            let seen = task.abort_handle();
+            unfinished.add(peer, task);
+            seen
         };
         let theirs = begin(&mut unfinished, other);
         let first = begin(&mut unfinished, hostile);
         let more: Vec<_> = (0..PER_PEER).map(|_| begin(&mut unfinished, hostile)).collect();
-        assert!(first.await.unwrap_err().is_cancelled(), "its oldest goes first");
+        while !first.is_finished() {
+            tokio::task::yield_now().await;
+        }
         assert!(!theirs.is_finished() && more.iter().all(|task| !task.is_finished()));
-        assert!(unfinished.give_up_oldest());
-        assert!(theirs.await.unwrap_err().is_cancelled(), "where no place is left, the oldest of all goes");
+        assert!(unfinished.give_up_oldest().await);
+        assert!(theirs.is_finished(), "where no place is left, the oldest of all goes");
         drop(unfinished);
     }
 }

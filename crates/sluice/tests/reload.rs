@@ -281,25 +281,47 @@ fn bytes_that_a_refused_file_gave_to_a_volume_are_free_again() {
     assert!(said.contains("is locked by process"), "{said}");
 }
 
+const REPLACED: &str = "Client disconnected: its volume was removed or replaced during the handshake";
+
 #[test]
 fn who_was_told_of_another_volume_than_there_is_now_is_shown_out() {
     let place = Place::new();
     let image = place.image("a.img", 4 * MIB);
-    let sized = |size: u64| place.device("") + &place.volume("a", "v", &image, &format!("size = \"{size}MiB\""));
+    let shared = place.socket("shared.sock");
+    let base = place.device("") + &format!("[nbd]\nsocket = \"{}\"\n", shared.display());
+    let sized = |size: u64| base.clone() + &place.volume("a", "v", &image, &format!("size = \"{size}MiB\""));
     let daemon = Daemon::serve(&place, &sized(2));
-    let shaking = || greet(&place.volume_socket("a", "v")).unwrap();
+    let shaking = || greet(&shared).unwrap();
     let (grows, shrinks) = (shaking(), shaking());
     daemon.accept(&sized(4));
     let mut served = Raw::enter(grows, "a/v").unwrap();
     assert_eq!((served.size_bytes, served.read(0, 512)), (2 * MIB, Ok(vec![0; 512])), "it has all that it was told of");
-    daemon.accept(&place.device(""));
+    daemon.accept(&base);
     daemon.accept(&sized(1));
     let mut told = Raw::enter(shrinks, "a/v").unwrap();
     assert_eq!(told.size_bytes, 2 * MIB);
     let _ = told.send(READ, 0, 0, 512, &[]);
     assert!(told.reply().is_err(), "nothing is read of a volume of 1 MiB");
-    daemon.stderr().up_to(&["Client disconnected: its volume was replaced during the handshake"]);
+    daemon.stderr().up_to(&[REPLACED]);
     assert_eq!(open(&place, "a").size_bytes, MIB);
+}
+
+#[test]
+fn a_client_that_connected_before_its_disk_was_replaced_by_one_of_the_same_size_read_that_one() {
+    let place = Place::new();
+    let shared = place.socket("shared.sock");
+    let base = place.device("") + &format!("[nbd]\nsocket = \"{}\"\n", shared.display());
+    let on = |image: &str| base.clone() + &place.volume("a", "v", &place.image(image, MIB), "");
+    let daemon = Daemon::serve(&place, &on("old.img"));
+    let (through_shared, through_own) = (greet(&shared).unwrap(), greet(&place.volume_socket("a", "v")).unwrap());
+    daemon.accept(&base);
+    daemon.accept(&on("new.img"));
+    assert!(Raw::enter(through_own, "a/v").is_err(), "its handshake ended with its socket");
+    let mut told = Raw::enter(through_shared, "a/v").unwrap();
+    let _ = told.send(READ, 0, 0, 512, &[]);
+    assert!(told.reply().is_err(), "nothing is read of the new disk");
+    daemon.stderr().up_to(&[REPLACED]);
+    assert_eq!(open(&place, "a").read(0, 512), Ok(vec![0; 512]));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
 
 use crate::backend::buffer::{Buffer, Pool, Room};
 use crate::backend::delay::Delay;
+use crate::backend::lost::may_lose_earlier_writes;
 use crate::backend::merged::{Merged, PartOf, place_of};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
@@ -23,7 +24,7 @@ use crate::backend::tag::{Tag, tag};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::Outstanding;
 use crate::device::slab::{ConnectionId, Id, IoId, QueueId, SessionId, Slab, VmId, VolumeKey};
-use crate::device::spec::{Store, VolumeSpec};
+use crate::device::spec::{Store, VolumeGeneration, VolumeSpec};
 use crate::nbd::export::Export;
 use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
 use crate::virtio::GuestData;
@@ -47,6 +48,8 @@ pub(crate) enum RequestSource {
 pub(crate) struct IoRequest {
     pub(crate) origin: RequestSource,
     pub(crate) volume: VolumeKey,
+    /// Its position in the list of its client's requests.
+    pub(crate) position: u32,
     pub(crate) kind: Option<Kind>,
     /// From the start of the volume.
     pub(crate) offset: u64,
@@ -62,6 +65,8 @@ pub(crate) struct IoRequest {
     pub(crate) errno: i32,
     /// Its client has gone: what is not at the device yet stays undone.
     pub(crate) abandoned: bool,
+    /// Its submissions at the device.
+    pub(crate) in_flight: u32,
     pub(crate) status: Option<Vec<Span>>,
     /// Bytes that it holds of its VM's window.
     pub(crate) held: u64,
@@ -106,6 +111,7 @@ pub(crate) enum Stage {
 /// A volume as the loop knows it.
 pub(crate) struct Volume {
     pub(crate) name: String,
+    pub(crate) generation: VolumeGeneration,
     pub(crate) vm: VmId,
     /// What log lines name.
     pub(crate) vm_name: String,
@@ -159,7 +165,8 @@ impl Volume {
                 Store::File { source: Arc::clone(source), extents: extents.clone() }
             }
         };
-        VolumeSpec { name: self.name.clone(), policy: self.policy, store, export: self.export.clone() }
+        let (name, export) = (self.name.clone(), self.export.clone());
+        VolumeSpec { name, generation: self.generation, policy: self.policy, store, export }
     }
 
     /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
@@ -316,7 +323,7 @@ impl Backend {
         let volume = &self.volumes[io.volume];
         if let VolumeStore::File { source, file, .. } = &volume.store
             && volume.carries_sync(stage, io)
-            && errno == libc::EIO
+            && may_lose_earlier_writes(errno)
         {
             match source.is_block_device() {
                 true => self.lose_volume(io.volume),
@@ -523,6 +530,7 @@ impl Backend {
         }
         self.slot_ops[place] =
             Some(SlotOp { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
+        self.ios[token].in_flight += 1;
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].abandoned_in_flight += 1;

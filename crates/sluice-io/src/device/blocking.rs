@@ -2,11 +2,15 @@
 //!
 //! Asking a file system where data lies can wait for its locks. The device thread hands such questions over and goes on;
 //! the answer comes back through its mailbox. The questions of one VM are bounded by its window.
+//!
+//! A file system may never answer. Then the helper is left alone when its device thread ends or restarts. Only a discard must
+//! have ended before: a late one would destroy what is written after the restart.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use sluice_sched::gate::Slot;
 
@@ -18,6 +22,13 @@ use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
 /// Most extents in one answer to a block status request.
 const SPANS_MAX: usize = 4096;
+
+/// How long the end of a helper is waited for that no longer discards.
+const END_MAX: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(5) };
+/// Pause between two looks at a helper that ends.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Interval of the log lines while a discard is waited for.
+const LOG_EVERY: Duration = Duration::from_secs(30);
 
 /// A question.
 pub(crate) enum BlockingJob {
@@ -49,6 +60,9 @@ pub(crate) enum BlockingJob {
         /// Of the device, not of the volume.
         part: ByteRange,
     },
+    /// Waits until the sender is dropped.
+    #[cfg(test)]
+    Hang(Receiver<()>),
     /// Nothing: the last one who has it closes it, and a block device is written back then.
     Close(Arc<Source>),
 }
@@ -77,17 +91,48 @@ pub(crate) enum BlockingResult {
     },
 }
 
-/// Starts the helper; it ends when the sender is dropped. Who joins it knows that nothing it did is still to come.
-/// `generation` goes with each answer.
-pub(crate) fn start(
-    name: &str,
-    generation: u64,
-    mailbox: Mailbox,
-) -> std::io::Result<(Sender<BlockingJob>, JoinHandle<()>)> {
+/// The helper of a device thread.
+pub(crate) struct Helper {
+    thread: JoinHandle<()>,
+    /// Locked during a discard.
+    may_discard: Arc<Mutex<bool>>,
+}
+
+/// Starts the helper; it ends when the sender is dropped. `generation` goes with each answer.
+pub(crate) fn start(name: &str, generation: u64, mailbox: Mailbox) -> std::io::Result<(Sender<BlockingJob>, Helper)> {
     let (sender, receiver) = channel();
+    let may_discard = Arc::new(Mutex::new(true));
+    let of_thread = Arc::clone(&may_discard);
     let helper = thread::Builder::new().name(format!("{name}-slow"));
-    let handle = helper.spawn(move || answer(&receiver, generation, &mailbox))?;
-    Ok((sender, handle))
+    let thread = helper.spawn(move || answer(&receiver, generation, &mailbox, &of_thread))?;
+    Ok((sender, Helper { thread, may_discard }))
+}
+
+impl Helper {
+    /// Ends the helper, whose sender has been dropped. When this returns no discard is running or will be started. Other
+    /// questions change nothing; one that takes longer than 5 s ends later by itself.
+    pub(crate) fn end(self, device: &str) {
+        let mut logged = Instant::now();
+        loop {
+            match self.may_discard.try_lock() {
+                Ok(mut may) => break *may = false,
+                Err(TryLockError::Poisoned(poisoned)) => break *poisoned.into_inner() = false,
+                Err(TryLockError::WouldBlock) => thread::sleep(LOOK_EVERY),
+            }
+            if logged.elapsed() >= LOG_EVERY {
+                tracing::warn!(device, "Waiting for the disk to finish a discard");
+                logged = Instant::now();
+            }
+        }
+        let until = Instant::now() + END_MAX;
+        while !self.thread.is_finished() {
+            if Instant::now() >= until {
+                tracing::warn!(device, "A file system does not respond: not waiting for its answer about a volume");
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
 }
 
 /// BLKDISCARD.
@@ -99,7 +144,7 @@ fn discard(source: &Source, part: ByteRange) -> i32 {
     if result == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox) {
+fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_discard: &Mutex<bool>) {
     while let Ok(job) = jobs.recv() {
         let answer = match job {
             BlockingJob::Allocation { token, source, part, spans_max } => {
@@ -122,8 +167,17 @@ fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox) {
                 BlockingResult::Zeroing { volume, source, found }
             }
             BlockingJob::Discard { slot, source, part } => {
+                let may = may_discard.lock().unwrap_or_else(PoisonError::into_inner);
+                if !*may {
+                    return;
+                }
                 let result = discard(&source, part);
                 BlockingResult::Discard { slot, result }
+            }
+            #[cfg(test)]
+            BlockingJob::Hang(until) => {
+                let _ = until.recv();
+                continue;
             }
             BlockingJob::Close(source) => {
                 drop(source);

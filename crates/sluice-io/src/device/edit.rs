@@ -6,7 +6,9 @@ use crate::backend::disk::{Volume, VolumeStore};
 use crate::device::blocking::BlockingJob;
 use crate::device::event_loop::{Ending, Loop, Outstanding, Vm};
 use crate::device::slab::{VmId, VolumeKey};
-use crate::device::spec::{Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec};
+use crate::device::spec::{
+    Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeGeneration, VolumeSpec,
+};
 use crate::frontend::nbd::Connection;
 use crate::nbd::export::Export;
 
@@ -20,8 +22,9 @@ impl Loop {
         match edit {
             Edit::AddVm { vm, policy, window } => {
                 let owner = self.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
-                self.vms.insert(Vm {
-                    name: vm,
+                let name = vm.clone();
+                let index = self.vms.insert(Vm {
+                    name,
                     owner,
                     policy,
                     window,
@@ -32,6 +35,7 @@ impl Loop {
                     protocol_errors: 0,
                     refused: 0,
                 });
+                self.vms_by_name.insert(vm, index);
                 Ok(())
             }
             Edit::SetPolicies { vm, policy, window, volumes } => {
@@ -85,8 +89,8 @@ impl Loop {
     }
 
     pub(crate) fn find_vm(&self, name: &str) -> Result<(VmId, OwnerId), EditError> {
-        let found = self.vms.iter().find(|(_, vm)| vm.name == name && !vm.gone);
-        found.map(|(index, vm)| (index, vm.owner)).ok_or_else(|| EditError::Unknown(format!("VM {name}")))
+        let found = self.vms_by_name.get(name).map(|&index| (index, self.vms[index].owner));
+        found.ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Result<VolumeKey, EditError> {
@@ -95,12 +99,20 @@ impl Loop {
         found.map(|(index, _)| index).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
     }
 
+    /// Returns the volume that a client was offered; `None` if it was removed since, even if another one has its name now.
+    pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
+        let (vm, _) = self.find_vm(vm).ok()?;
+        let found = self.find_volume(vm, volume).ok()?;
+        (self.backend.volumes[found].generation == generation).then_some(found)
+    }
+
     fn add_volume(&mut self, now: Instant, vm: &str, spec: VolumeSpec) -> Result<(), EditError> {
         let (index, owner) = self.find_vm(vm)?;
         let id = self.gate.add_volume(now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let store = VolumeStore::open(spec.store, &mut self.backend.files);
         self.backend.volumes.insert(Volume {
             name: spec.name,
+            generation: spec.generation,
             vm: index,
             vm_name: vm.to_owned(),
             id,
@@ -132,6 +144,7 @@ impl Loop {
     fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {
         let (index, owner) = self.find_vm(name)?;
         self.vms[index].gone = true;
+        self.vms_by_name.remove(name);
         for volume in self.volumes_of(index) {
             if !self.backend.volumes[volume].leaving {
                 self.leave(now, volume);
@@ -199,16 +212,16 @@ impl Loop {
     /// A client enters. It is not read before what a dead client of this volume left at the device is over, so that no
     /// old write lands on top of a new one.
     pub(crate) fn connect(&mut self, arrived: Arrived) {
-        let found = self.find_vm(&arrived.vm).and_then(|(vm, _)| self.find_volume(vm, &arrived.volume));
-        let Ok(volume) = found else { return };
         if self.ending != Ending::No {
             return;
         }
-        if !self.backend.volumes[volume].export.keeps(&arrived.export) {
+        let found = self.find_generation(&arrived.vm, &arrived.volume, arrived.generation);
+        let found = found.filter(|volume| self.backend.volumes[*volume].export.keeps(&arrived.export));
+        let Some(volume) = found else {
             let Arrived { vm, volume, .. } = arrived;
-            tracing::info!(vm, volume, "Client disconnected: its volume was replaced during the handshake");
+            tracing::info!(vm, volume, "Client disconnected: its volume was removed or replaced during the handshake");
             return;
-        }
+        };
         let vm = arrived.vm.clone();
         let Some(mut connection) = Connection::new(arrived, volume) else {
             tracing::warn!(vm, "Client refused: too little memory is left");

@@ -1,6 +1,6 @@
 //! The loop of a device thread, turn by turn.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use io_uring::{opcode, types};
 use sluice_sched::gate::{Finished, Outcome, Slot};
 use sluice_sched::{Gate, Instant, Kind, OwnerId, Policy, Scope};
 
-use crate::backend::disk::{Backend, RequestSource, VolumeStore};
+use crate::backend::disk::{Backend, VolumeStore};
 use crate::backend::retry::Later;
 use crate::backend::ring::Event;
 use crate::backend::tag::{Tag, tag, untag};
@@ -98,6 +98,8 @@ pub(crate) struct Loop {
     finished: Vec<Finished>,
     pub(crate) backend: Backend,
     pub(crate) vms: Slab<VmId, Vm>,
+    /// Those that have not been removed.
+    pub(crate) vms_by_name: HashMap<String, VmId>,
     pub(crate) connections: Slab<ConnectionId, Connection>,
     /// VMMs.
     pub(crate) sessions: Slab<SessionId, SessionState>,
@@ -131,8 +133,8 @@ pub(crate) struct Loop {
     #[cfg(test)]
     puts_off: u32,
     wake: Option<Instant>,
-    /// When the loop checks for overdue write payloads; `None` while no payload is expected.
-    pub(crate) look_at_data: Option<Instant>,
+    /// When the loop checks for overdue write payloads and replies; `None` while none is expected or being sent.
+    pub(crate) look_at_deadlines: Option<Instant>,
 }
 
 impl Loop {
@@ -145,6 +147,7 @@ impl Loop {
             finished: Vec::new(),
             backend,
             vms: Slab::default(),
+            vms_by_name: HashMap::new(),
             connections: Slab::default(),
             sessions: Slab::default(),
             queues: Slab::default(),
@@ -169,7 +172,7 @@ impl Loop {
             #[cfg(test)]
             puts_off: 0,
             wake: None,
-            look_at_data: None,
+            look_at_deadlines: None,
         }
     }
 
@@ -195,10 +198,10 @@ impl Loop {
                 self.event(now, event, inbox);
             }
             self.backend.release_delayed(now);
-            self.look_at_data(now);
+            self.look_at_deadlines(now);
             moved |= self.poll_queues(now);
             self.settle(now);
-            self.send_replies();
+            self.send_replies(now);
             self.signal_guests();
             self.remove_retired();
             self.remove_ended_queues();
@@ -223,7 +226,7 @@ impl Loop {
             return Some(Duration::ZERO);
         }
         let delayed = self.backend.delay.as_ref().and_then(crate::backend::delay::Delay::next);
-        let wake = [self.wake, delayed, self.look_at_data, self.later.next()].into_iter().flatten().min()?;
+        let wake = [self.wake, delayed, self.look_at_deadlines, self.later.next()].into_iter().flatten().min()?;
         Some(wake.since(now))
     }
 
@@ -294,6 +297,7 @@ impl Loop {
         if work.errno != 0 {
             io.errno = work.errno;
         }
+        io.in_flight -= 1;
         let (index, abandoned) = (io.volume, io.abandoned);
         let offset = io.offset + u64::from(work.skip);
         let volume = &mut self.backend.volumes[index];
@@ -368,7 +372,13 @@ impl Loop {
             #[cfg(test)]
             Message::PutOff(times) => self.puts_off = times,
             #[cfg(test)]
+            Message::Advance(time) => self.clock.advance(time),
+            #[cfg(test)]
             Message::HoldWork(holding) => self.backend.ring.faults.holding = holding,
+            #[cfg(test)]
+            Message::HangHelper(until) => drop(self.backend.blocking.send(BlockingJob::Hang(until))),
+            #[cfg(test)]
+            Message::RefuseRestarts(times) => crate::device::supervisor::refuse_restarts(times),
             #[cfg(test)]
             Message::PanicTwice => {
                 self.broken = true;
@@ -424,7 +434,7 @@ impl Loop {
         }
         connection.shut_down();
         let volume = connection.volume;
-        if connection.outstanding > 0 {
+        if !connection.requests.is_empty() {
             self.abandon(index);
         }
         self.volumes_to_cancel.push(volume);
@@ -447,7 +457,7 @@ impl Loop {
     }
 
     fn abandon(&mut self, index: ConnectionId) {
-        self.abandon_requests(|origin| matches!(origin, RequestSource::Nbd { connection, .. } if *connection == index));
+        self.abandon_requests(ClientId::Connection(index));
         if self.connections[index].sending.is_none() {
             let replies = std::mem::take(&mut self.connections[index].replies);
             replies.into_iter().for_each(|token| self.free_request(token));

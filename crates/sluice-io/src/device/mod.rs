@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Back-pressure: what a VM has between socket and sent reply is bounded by its window, in requests and bytes. Beyond it
-//! its sockets are not read. A client that does not take its replies fills its own VM's window and nobody else's.
+//! its sockets are not read. A client that does not take its replies fills its own VM's window and nobody else's, until it
+//! is disconnected.
 //!
 //! Panic wall: a panic in the loop ends its connections, waits until the kernel has let go of all memory, builds the gate
 //! anew from the same specification, and goes on. Other devices do not notice. One that fails again and again goes down.
@@ -37,7 +38,8 @@ pub(crate) mod supervisor;
 pub(crate) use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
 
 pub use spec::{
-    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeSpec, Window,
+    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeGeneration,
+    VolumeSpec, Window,
 };
 
 /// A message from the control plane or the helper thread to the loop.
@@ -61,9 +63,18 @@ pub(crate) enum Message {
     /// So many operations of the disk end with EAGAIN.
     #[cfg(test)]
     PutOff(u32),
+    /// It is so much later from now on.
+    #[cfg(test)]
+    Advance(Duration),
     /// The kernel takes no operation for the disk until it is told to go on.
     #[cfg(test)]
     HoldWork(bool),
+    /// The helper thread takes no job until the sender is dropped.
+    #[cfg(test)]
+    HangHelper(Receiver<()>),
+    /// So many restarts fail.
+    #[cfg(test)]
+    RefuseRestarts(u32),
     /// Panics, and again when the state is looked at.
     #[cfg(test)]
     PanicTwice,

@@ -32,12 +32,23 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 }
 
 impl Loop {
-    /// Enters a request into the table and the accounts of its VM's window.
-    pub(crate) fn open_io(&mut self, io: IoRequest) -> IoId {
+    /// Enters a request into the table, the list of its client and the accounts of its VM's window.
+    pub(crate) fn open_io(&mut self, mut io: IoRequest) -> IoId {
+        let client = io.origin.client();
+        io.position = self.requests_of(client).len() as u32;
         let volume = &mut self.backend.volumes[io.volume];
         volume.outstanding.add(io.held);
         self.vms[volume.vm].outstanding.add(io.held);
-        self.backend.ios.insert(io)
+        let id = self.backend.ios.insert(io);
+        self.requests_of(client).push(id);
+        id
+    }
+
+    fn requests_of(&mut self, client: ClientId) -> &mut Vec<IoId> {
+        match client {
+            ClientId::Connection(index) => &mut self.connections[index].requests,
+            ClientId::Queue(index) => &mut self.queues[index].requests,
+        }
     }
 
     /// Whether there is room for one more request of a volume.
@@ -90,7 +101,7 @@ impl Loop {
     /// A request leaves: its buffer and its place in the window are free again.
     pub(crate) fn free_request(&mut self, token: IoId) {
         let io = &mut self.backend.ios[token];
-        let (origin, volume, held) = (io.origin, io.volume, io.held);
+        let (client, position, volume, held) = (io.origin.client(), io.position as usize, io.volume, io.held);
         if let Some(buffer) = io.buffer.take() {
             self.backend.pool.give(buffer);
         }
@@ -100,21 +111,16 @@ impl Loop {
         let vm = volume.vm;
         self.vms[vm].outstanding.remove(held);
         self.schedule_resume(vm);
-        match origin {
-            RequestSource::Nbd { connection: index, .. } => {
-                let connection = &mut self.connections[index];
-                connection.outstanding -= 1;
-                if connection.outstanding == 0 {
-                    self.retire(index);
-                }
-            }
-            RequestSource::Virtio { queue: index, .. } => {
-                let queue = &mut self.queues[index];
-                queue.outstanding -= 1;
-                if queue.is_over() {
-                    self.ended_queues.push(index);
-                }
-            }
+        let requests = self.requests_of(client);
+        requests.swap_remove(position);
+        let (moved, is_last) = (requests.get(position).copied(), requests.is_empty());
+        if let Some(moved) = moved {
+            self.backend.ios[moved].position = position as u32;
+        }
+        match client {
+            ClientId::Connection(index) if is_last => self.retire(index),
+            ClientId::Queue(index) if self.queues[index].is_over() => self.ended_queues.push(index),
+            ClientId::Connection(_) | ClientId::Queue(_) => {}
         }
     }
 
@@ -163,15 +169,23 @@ impl Loop {
     }
 
     /// Marks the requests of a client that has gone: what is not at the device yet stays undone.
-    pub(crate) fn abandon_requests(&mut self, of: impl Fn(&RequestSource) -> bool) {
-        for io in self.backend.ios.values_mut().filter(|io| of(&io.origin)) {
+    /// Looks at the requests of that client alone: others must not notice that it goes.
+    pub(crate) fn abandon_requests(&mut self, client: ClientId) {
+        let requests = std::mem::take(self.requests_of(client));
+        for &id in &requests {
+            let io = &mut self.backend.ios[id];
             io.abandoned = true;
+            self.backend.volumes[io.volume].abandoned_in_flight += io.in_flight;
         }
-        for work in self.backend.slot_ops.iter().flatten() {
-            let io = &self.backend.ios[work.token];
-            if of(&io.origin) {
-                self.backend.volumes[io.volume].abandoned_in_flight += 1;
-            }
+        *self.requests_of(client) = requests;
+    }
+}
+
+impl RequestSource {
+    pub(crate) fn client(&self) -> ClientId {
+        match *self {
+            RequestSource::Nbd { connection, .. } => ClientId::Connection(connection),
+            RequestSource::Virtio { queue, .. } => ClientId::Queue(queue),
         }
     }
 }
@@ -182,6 +196,7 @@ impl IoRequest {
         IoRequest {
             origin,
             volume,
+            position: 0,
             kind: None,
             offset: 0,
             length: 0,
@@ -192,6 +207,7 @@ impl IoRequest {
             guest: None,
             errno: 0,
             abandoned: false,
+            in_flight: 0,
             status: None,
             held: 0,
             done: 0,

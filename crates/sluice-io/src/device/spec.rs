@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_sched::gate::OwnerAccount;
 use sluice_sched::params::{ParamError, ParamTable};
@@ -70,11 +71,30 @@ pub enum Store {
     },
 }
 
+/// Distinguishes a volume from others of the same VM and name: each volume that is opened has another generation. A resize
+/// and a restart of the device thread keep it.
+///
+/// Example: `web/root` is detached, and another disk is attached under that name. A client whose handshake began before names
+/// the old generation, and the device thread disconnects it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeGeneration(u64);
+
+impl VolumeGeneration {
+    /// Returns a generation that no other volume of this process has.
+    #[must_use]
+    pub fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        VolumeGeneration(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
 /// A volume to be served.
 #[derive(Debug, Clone)]
 pub struct VolumeSpec {
     /// As in the host file.
     pub name: String,
+    /// Of the volume as it was opened.
+    pub generation: VolumeGeneration,
     /// Inside its VM.
     pub policy: Policy,
     /// Where its bytes are.
@@ -84,7 +104,7 @@ pub struct VolumeSpec {
 }
 
 /// One change; a list of them is applied between two turns of the loop.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Edit {
     /// A VM comes, without volumes.
     AddVm {
@@ -197,6 +217,8 @@ pub struct Arrived {
     pub vm: String,
     /// Which one.
     pub volume: String,
+    /// Generation of the volume that the client was offered.
+    pub generation: VolumeGeneration,
     /// Its socket, behind the handshake.
     pub socket: OwnedFd,
     /// What the handshake settled.

@@ -13,7 +13,6 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_sched::Gate;
@@ -23,7 +22,7 @@ use crate::backend::disk::Backend;
 use crate::backend::ring::Ring;
 use crate::backend::slot_log;
 use crate::device::Edit;
-use crate::device::blocking;
+use crate::device::blocking::{self, Helper};
 use crate::device::event_loop::{Ending, Loop};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::spec::{DeviceSpec, Health, Snapshot};
@@ -114,13 +113,7 @@ pub(crate) fn run(
     }
 }
 
-fn supervise(
-    spec: &DeviceSpec,
-    mailbox: &Mailbox,
-    mut inbox: Inbox,
-    built: (Loop, JoinHandle<()>),
-    life: &Life,
-) -> End {
+fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loop, Helper), life: &Life) -> End {
     let mut backoff = Backoff::default();
     let device = &spec.name;
     // A loop that is dropped gives up memory that the kernel may still write to. Only `drain_and_drop` may do that.
@@ -144,25 +137,24 @@ fn supervise(
             tracing::error!(device, "Cannot read the state of the failed device thread");
             return End::Down;
         };
-        let Some(pause) = backoff.failed(began.elapsed()) else {
-            tracing::error!(device, failures = PAUSES.len() + 1, "Device thread has failed too often");
-            return End::Down;
+        let mut ran = began.elapsed();
+        (state, helper) = loop {
+            let Some(pause) = backoff.failed(ran) else {
+                tracing::error!(device, failures = PAUSES.len() + 1, "Device thread has failed too often");
+                return End::Down;
+            };
+            if kept.ending != Ending::No || inbox.waits_and_must_end(pause) {
+                return End::Asked(None);
+            }
+            life.restarts.store(kept.restarts, Ordering::Relaxed);
+            // A restart may fail because the host lacks memory, which is over a moment later.
+            match catch_unwind(AssertUnwindSafe(|| rebuild(spec, mailbox, &kept))) {
+                Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
+                Ok(Err(error)) => tracing::error!(device, %error, "Cannot restart the device thread"),
+                Err(_) => tracing::error!(device, "Device thread panicked during its restart"),
+            }
+            ran = Duration::ZERO;
         };
-        if kept.ending != Ending::No || inbox.waits_and_must_end(pause) {
-            return End::Asked(None);
-        }
-        life.restarts.store(kept.restarts, Ordering::Relaxed);
-        match catch_unwind(AssertUnwindSafe(|| rebuild(spec, mailbox, kept))) {
-            Ok(Ok(rebuilt)) => (state, helper) = (ManuallyDrop::new(rebuilt.0), rebuilt.1),
-            Ok(Err(error)) => {
-                tracing::error!(device, %error, "Cannot restart the device thread");
-                return End::Down;
-            }
-            Err(_) => {
-                tracing::error!(device, "Device thread panicked during its restart");
-                return End::Down;
-            }
-        }
         life.set(Health::Serving);
         // What came between the last look and the end has been rung for, and is not read yet.
         mailbox.wake();
@@ -214,7 +206,7 @@ fn set_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loop, JoinHandle<()>)> {
+fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loop, Helper)> {
     let scheduler = spec.scheduler.build().map_err(io::Error::other)?;
     let delay = match &spec.delay {
         None => None,
@@ -230,16 +222,18 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
 }
 
 /// Nothing has been submitted to the new ring when this fails, so it may be dropped.
-fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: Kept) -> io::Result<(Loop, JoinHandle<()>)> {
+fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(Loop, Helper)> {
+    #[cfg(test)]
+    tests::restart_is_allowed()?;
     let (mut state, helper) = build(spec, mailbox, kept.restarts)?;
     let now = state.clock.now();
-    state.apply(now, kept.edits).map_err(io::Error::other)?;
+    state.apply(now, kept.edits.clone()).map_err(io::Error::other)?;
     state.stale_messages = kept.stale_messages;
     Ok((state, helper))
 }
 
-/// Gives up a loop's memory only when the kernel and the helper have let go of it.
-fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: JoinHandle<()>) {
+/// Gives up a loop's memory only when the kernel has let go of it, and returns only when the helper changes nothing any more.
+fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: Helper) {
     state.shut_all_down();
     let mut events = Vec::new();
     let mut waited = 0;
@@ -256,12 +250,32 @@ fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox
         }
     }
     drop(ManuallyDrop::into_inner(state));
-    let _ = helper.join();
+    helper.end(device);
 }
 
 #[cfg(test)]
+pub(crate) use tests::refuse_restarts;
+
+#[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How many restarts of the device of this thread fail.
+        static REFUSED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn refuse_restarts(times: u32) {
+        REFUSED.set(times);
+    }
+
+    pub(super) fn restart_is_allowed() -> io::Result<()> {
+        let left = REFUSED.get();
+        REFUSED.set(left.saturating_sub(1));
+        if left == 0 { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
+    }
 
     #[test]
     fn pauses_grow_and_end_and_begin_again_after_a_time_of_health() {

@@ -54,10 +54,14 @@ fn export(size_bytes: u64) -> Export {
 
 fn add(device: &Device, policy: Policy, store: Store, size: u64) {
     let window = Window { requests: 64, bytes: 32 << 20 };
-    let volume =
-        Box::new(VolumeSpec { name: "disk".to_owned(), policy: Policy::default(), store, export: export(size) });
-    let vm = "vm".to_owned();
-    device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
+    let add_vm = Edit::AddVm { vm: "vm".to_owned(), policy, window };
+    device.edit(vec![add_vm, add_volume("disk", VolumeGeneration::default(), store, size)]).unwrap();
+}
+
+fn add_volume(name: &str, generation: VolumeGeneration, store: Store, size: u64) -> Edit {
+    let (name, policy, export) = (name.to_owned(), Policy::default(), export(size));
+    let volume = Box::new(VolumeSpec { name, generation, policy, store, export });
+    Edit::AddVolume { vm: "vm".to_owned(), volume }
 }
 
 struct One(Export);
@@ -73,6 +77,10 @@ impl Exports for One {
 }
 
 fn connect(device: &Device, size: u64) -> Client {
+    connect_to(device, VolumeGeneration::default(), size)
+}
+
+fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Client {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let device = device.handle();
     let server = thread::spawn(move || {
@@ -80,7 +88,7 @@ fn connect(device: &Device, size: u64) -> Client {
         let socket = OwnedFd::from(theirs);
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
         let export = export(size);
-        device.enter(Arrived { vm, volume, socket, negotiated, export, permit: Box::new(()) });
+        device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
@@ -143,8 +151,8 @@ fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
         let vm = format!("vm{volumes}");
         let mut edits = vec![Edit::AddVm { vm: vm.clone(), policy: Policy::default(), window }];
         edits.extend((0..volumes).map(|number| {
-            let (name, policy) = (format!("disk{number}"), Policy::default());
-            let volume = Box::new(VolumeSpec { name, policy, store: Store::Null, export: export(1 << 20) });
+            let (name, policy, generation) = (format!("disk{number}"), Policy::default(), VolumeGeneration::default());
+            let volume = Box::new(VolumeSpec { name, generation, policy, store: Store::Null, export: export(1 << 20) });
             Edit::AddVolume { vm: vm.clone(), volume }
         }));
         device.edit(edits).unwrap();
@@ -204,6 +212,19 @@ fn a_file_that_became_shorter_is_an_error_not_a_wrong_answer() {
 }
 
 #[test]
+fn a_client_whose_handshake_began_before_its_volume_was_replaced_read_the_new_disk() {
+    let device = device(None);
+    let [old, new] = [(); 2].map(|()| VolumeGeneration::next());
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.edit(vec![Edit::RemoveVolume { vm: "vm".to_owned(), volume: "disk".to_owned() }]).unwrap();
+    device.edit(vec![add_volume("disk", new, Store::Null, 1 << 20)]).unwrap();
+    assert!(ends(connect_to(&device, old, 1 << 20)));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert!(ends(connect_to(&device, old, 1 << 20)), "also after a restart");
+    assert_eq!(ask(&mut connect_to(&device, new, 1 << 20), Command::Flush), Ok(vec![]));
+}
+
+#[test]
 fn garbage_closes_its_connection_and_no_other() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 30);
@@ -215,6 +236,28 @@ fn garbage_closes_its_connection_and_no_other() {
     assert!(ends(bad));
     assert_eq!(ask(&mut good, Command::Flush), Ok(vec![]));
     assert_eq!(device.snapshot().unwrap().vms[0].protocol_errors, 1);
+}
+
+#[test]
+fn a_client_that_did_not_read_its_reply_stopped_all_others_of_its_vm() {
+    let device = device(None);
+    let window_bytes = 32 << 20;
+    add(&device, Policy::default(), Store::Null, window_bytes);
+    let mut deaf = connect(&device, window_bytes);
+    deaf.submit(1, Command::Read { offset: 0, len: window_bytes as u32 }).unwrap();
+    while !deaf.flush_output().unwrap() {}
+    while device.snapshot().unwrap().vms[0].outstanding == 0 {}
+    let mut other = connect(&device, window_bytes);
+    // The reply has 30 s and one more for each of its MiB.
+    device.mailbox.send(Message::Advance(Duration::from_secs(40))).unwrap();
+    (0..2).for_each(|_| drop(device.snapshot()));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.connections, snapshot.vms[0].protocol_errors), (2, 0));
+    device.mailbox.send(Message::Advance(Duration::from_secs(30))).unwrap();
+    assert_eq!(ask(&mut other, Command::Flush), Ok(vec![]));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.connections, snapshot.vms[0].protocol_errors), (1, 1));
+    assert!(ends(deaf));
 }
 
 #[test]
@@ -309,6 +352,32 @@ fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
 }
 
 #[test]
+fn a_device_whose_restart_failed_once_was_down_at_once() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.mailbox.leave(Message::RefuseRestarts(2));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    assert_eq!((device.health(), device.snapshot().unwrap().restarts), (Health::Serving, 1));
+    device.mailbox.leave(Message::RefuseRestarts(u32::MAX));
+    device.mailbox.send(Message::Panic).unwrap();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+}
+
+#[test]
+fn a_restart_waited_for_ever_for_a_file_system_that_did_not_answer() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let (answers, until) = channel();
+    device.mailbox.leave(Message::HangHelper(until));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+    drop(answers);
+}
+
+#[test]
 fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 20);
@@ -361,6 +430,45 @@ fn a_removed_volume_returns_its_queue_and_its_lock() {
     // The lock goes with the last request in flight.
     add(&device, Policy::default(), store(file.path()), 1 << 20);
     assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
+}
+
+#[test]
+fn a_client_that_leaves_abandons_its_own_requests_alone() {
+    let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 2, bandwidth: None, seed: 1 };
+    let device = device(Some(slow));
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
+    for client in &mut clients {
+        for cookie in 0..20 {
+            client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
+        }
+        while !client.flush_output().unwrap() {}
+    }
+    let [leaves, mut stays] = clients;
+    drop(leaves);
+    let mut answers = 0;
+    while answers < 20 {
+        stays.receive(None, &mut |reply| answers += u32::from(reply.result.is_ok())).unwrap();
+    }
+    drop(stays);
+    assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.in_flight, snapshot.restarts), (0, 0));
+}
+
+#[test]
+fn a_vm_that_comes_again_under_its_name_is_found() {
+    let device = device(None);
+    for _ in 0..2 {
+        add(&device, Policy::default(), Store::Null, 1 << 20);
+        let client = connect(&device, 1 << 20);
+        device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
+        assert_eq!(
+            device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]),
+            Err(EditError::Unknown("VM vm".to_owned()))
+        );
+        assert!(ends(client));
+    }
 }
 
 #[test]
@@ -548,13 +656,8 @@ fn a_restart_and_a_volume_that_comes_later_do_not_forget_what_was_lost() {
     let write = Command::Write { offset: 0, data: &[9; 512], fua: false };
     assert_eq!(ask(&mut client, write), Err(Errno::Eio));
     let later = half(1 << 20);
-    let volume = Box::new(VolumeSpec {
-        name: "later".to_owned(),
-        policy: Policy::default(),
-        store: Store::File { source: Arc::clone(&later), extents: None },
-        export: export(1 << 20),
-    });
-    device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
+    let store = Store::File { source: Arc::clone(&later), extents: None };
+    device.edit(vec![add_volume("later", VolumeGeneration::default(), store, 1 << 20)]).unwrap();
     assert_eq!(later.loss(), Loss::OfFile);
     device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "later".to_owned() }]).unwrap();
     assert_eq!((later.loss(), device.snapshot().unwrap().restarts), (Loss::None, 1));

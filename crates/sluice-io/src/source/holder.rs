@@ -2,16 +2,25 @@
 //!
 //! A classic POSIX lock names its process. An open file description's lock belongs to no process, so
 //! the kernel names none; but `/proc/PID/fdinfo/FD` shows the locks of a description beside each
-//! descriptor, and the process that has such a descriptor is the one to look at. When nobody has one,
-//! what is left is a request in the kernel of a process that is gone.
+//! descriptor, and the process that has such a descriptor is the one to look at. When no process has one,
+//! what is left is a request in the kernel of a process that is gone. That is concluded only where every process that could
+//! have the descriptor has been looked at: none can be in another PID namespace or on another host.
 //!
 //! All of it is best effort and runs only after a refusal: it reads the whole of /proc.
 
 use std::fmt;
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::{Stat, major, minor};
+use rustix::fs::{FileType, fstat, fstatfs, major, minor};
+
+/// `f_type` of file systems whose locks are held on this host alone: ext2 to ext4, xfs, btrfs, tmpfs.
+const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+/// The namespace in which all processes of the host are. The inodes of the initial namespaces are the same on every host.
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+/// The namespace in which root may look at all processes.
+const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
 /// Who holds a lock, as far as can be seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,24 +50,34 @@ impl Holder {
         Self::Process { pid, name: name.trim_end().to_owned() }
     }
 
-    /// Looks for a process with a descriptor whose description locks the file `stat` from byte `start` on.
-    pub(super) fn find(stat: &Stat, start: u64) -> Self {
-        let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
-        let Ok(processes) = fs::read_dir("/proc") else {
+    /// Looks for a process with a descriptor whose description locks the file of `fd` from byte `start` on. `shown` is the file
+    /// as fdinfo shows it; without it, it is derived from `fstat`, which on btrfs names another device.
+    pub(super) fn find(fd: BorrowedFd<'_>, shown: Option<String>, start: u64) -> Self {
+        let (Ok(stat), Ok(processes)) = (fstat(fd), fs::read_dir("/proc")) else {
             return Self::Unknown;
         };
-        let mut all_seen = true;
+        let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        let is_local = is_block_device || fstatfs(fd).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)));
+        let is_in =
+            |kind: &str, id: &str| fs::read_link(format!("/proc/self/ns/{kind}")).is_ok_and(|own| own == Path::new(id));
+        let mut all_seen = shown.is_some() && is_local && is_in("pid", INITIAL_PID_NAMESPACE);
+        // Where /proc hides processes of others, the first one is hidden too.
+        let mut first_listed = false;
+        let by_stat = || format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+        let file = shown.unwrap_or_else(by_stat);
+        let is_root = rustix::process::geteuid().is_root() && is_in("user", INITIAL_USER_NAMESPACE);
         for pid in processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            first_listed |= pid == 1;
             match has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), &file, start) {
                 Ok(true) => return Self::by_pid(pid),
                 Ok(false) => {}
                 // It has ended meanwhile, or is about to.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
-                // What even root may not look at in a container is its supervisor, which has no disks open.
-                Err(_) => all_seen &= rustix::process::geteuid().is_root(),
+                // What even root may not look at is a supervisor of the host, which has no disks open.
+                Err(_) => all_seen &= is_root,
             }
         }
-        if all_seen { Self::Gone } else { Self::Unknown }
+        if all_seen && first_listed { Self::Gone } else { Self::Unknown }
     }
 
     /// Whether nobody is left who could give the lock back but the kernel: no process has it, or one that has been killed
@@ -106,6 +125,14 @@ impl fmt::Display for Holder {
     }
 }
 
+/// The file of the lock from byte `start` on that the own descriptor `fd` has, as fdinfo shows it.
+pub(super) fn shown_file(fd: BorrowedFd<'_>, start: u64) -> Option<String> {
+    use std::os::fd::AsRawFd;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let file = |line: &str| line.split_whitespace().rev().nth(2).map(str::to_owned);
+    text.lines().find_map(|line| file(line).filter(|file| is_lock(line, file, start)))
+}
+
 fn has_lock(fdinfo: &Path, file: &str, start: u64) -> std::io::Result<bool> {
     let texts = fs::read_dir(fdinfo)?.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
     Ok(texts.into_iter().any(|text| text.lines().any(|line| is_lock(line, file, start))))
@@ -139,6 +166,16 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(is_lock(line, file, 4096), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_live_holder_that_could_not_be_seen_was_taken_for_a_dead_one() {
+        use std::os::fd::AsFd;
+        let not_local = fs::File::open("/proc/version").unwrap();
+        let file = Some("00:16:4026532000".to_owned());
+        assert_eq!(Holder::find(not_local.as_fd(), file, 7), Holder::Unknown, "it may be on another host");
+        let local = tempfile::tempfile().unwrap();
+        assert_eq!(Holder::find(local.as_fd(), None, 7), Holder::Unknown, "its device may be shown as another");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::error::SourceError;
-use super::holder::Holder;
+use super::holder::{self, Holder};
 use super::range::ByteRange;
 
 /// The first pause between two attempts; each further one doubles up to [`PAUSE_MAX`].
@@ -159,11 +159,22 @@ fn holder_of(fd: BorrowedFd<'_>, range: ByteRange, write: bool) -> Holder {
     if fcntl_lock(fd, libc::F_OFD_GETLK, &mut lock).is_err() || lock.l_type == libc::F_UNLCK as libc::c_short {
         return Holder::Unknown;
     }
-    match (u32::try_from(lock.l_pid), u64::try_from(lock.l_start), rustix::fs::fstat(fd)) {
-        (Ok(pid), ..) if pid > 0 => Holder::by_pid(pid),
-        (_, Ok(start), Ok(stat)) => Holder::find(&stat, start),
+    match (u32::try_from(lock.l_pid), u64::try_from(lock.l_start)) {
+        (Ok(pid), _) if pid > 0 => Holder::by_pid(pid),
+        (_, Ok(start)) => Holder::find(fd, shown_file(fd), start),
         _ => Holder::Unknown,
     }
+}
+
+/// The file of a descriptor as fdinfo shows it beside a lock. A lock on a byte behind all others is taken for that and given
+/// back.
+fn shown_file(fd: BorrowedFd<'_>) -> Option<String> {
+    let last = ByteRange::new(i64::MAX as u64 - 1, 1);
+    let mut lock = flock_of(last, false).ok()?;
+    try_lock(fd, &mut lock).ok()?.then_some(())?;
+    let shown = holder::shown_file(fd, last.offset);
+    unlock(fd, Path::new(""), last).ok()?;
+    shown
 }
 
 fn fcntl_lock(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
@@ -204,6 +215,17 @@ mod tests {
             Err(SourceError::Busy { holder, .. }) => holder,
             other => panic!("expected Busy, got {other:?}"),
         }
+    }
+
+    #[test]
+    fn a_file_is_shown_beside_its_lock_as_other_processes_see_it() {
+        let image = image();
+        let [first, second] = [open(&image), open(&image)];
+        lock(&first, 0, 4096, true, Duration::ZERO).unwrap();
+        let shown = shown_file(second.as_fd()).unwrap();
+        assert_eq!(holder::shown_file(first.as_fd(), 0), Some(shown));
+        assert_eq!(shown_file(second.as_fd()), holder::shown_file(first.as_fd(), 0));
+        assert_eq!(holder::shown_file(second.as_fd(), i64::MAX as u64 - 1), None, "it is given back");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use vm_memory::GuestAddress;
 
 use super::memory::Memory;
 use crate::device::slab::SessionId;
-use crate::device::{DeviceHandle, SessionChange, SessionMessage};
+use crate::device::{DeviceHandle, SessionChange, SessionMessage, VolumeGeneration};
 use crate::virtio::inflight::QueueLog;
 
 /// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
@@ -69,10 +69,17 @@ pub struct Session {
 
 impl DeviceHandle {
     /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more, and `permit` is dropped.
-    pub async fn open(&self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Result<Session, SessionError> {
+    pub async fn open(
+        &self,
+        vm: &str,
+        volume: &str,
+        generation: VolumeGeneration,
+        permit: Box<dyn Send>,
+    ) -> Result<Session, SessionError> {
         let of = (vm.to_owned(), volume.to_owned());
         let (reply, answer) = oneshot::channel();
-        self.tell(SessionMessage::Open { vm: of.0.clone(), volume: of.1.clone(), permit, reply });
+        let (vm, volume) = of.clone();
+        self.tell(SessionMessage::Open { vm, volume, generation, permit, reply });
         match answer.await {
             Ok(Some(session)) => Ok(Session { device: self.clone(), session, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),

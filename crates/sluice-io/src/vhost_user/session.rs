@@ -27,7 +27,7 @@ use super::memory::{MemoryError, Table};
 use super::ring::{Ring, RingError};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
-use crate::device::DeviceHandle;
+use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
 use crate::nbd::export::Export;
 use crate::virtio::inflight::{Log, LogError};
@@ -49,6 +49,8 @@ pub struct Entry {
     pub vm: String,
     /// Which one.
     pub volume: String,
+    /// Its generation.
+    pub generation: VolumeGeneration,
     /// Where its device is.
     pub device: DeviceHandle,
     /// Queues that are offered, 1 to 256.
@@ -166,7 +168,8 @@ pub async fn serve(
     let Some(offered) = entry.borrow_and_update().clone() else { return Ok(SessionEnd::Withdrawn) };
     // The device thread drops the seat when the session ends there, for whatever reason.
     let (permit_held, mut permit_released) = oneshot::channel::<()>();
-    let place = offered.device.open(&offered.vm, &offered.volume, Box::new((permit, permit_held))).await?;
+    let Entry { vm, volume, generation, device, .. } = &offered;
+    let place = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
     counts.session();
     let mut session = Session::new(stream, offered, place, counts)?;
     let ended = match session.run(entry, &mut permit_released).await {
@@ -330,6 +333,7 @@ impl Session {
         let before = &self.entry;
         let same = now.vm == before.vm
             && now.volume == before.volume
+            && now.generation == before.generation
             && now.queues == before.queues
             && now.device.is(&before.device)
             && blk::features(&now.export) == blk::features(&before.export);

@@ -9,7 +9,7 @@ use tokio::sync::oneshot::Sender;
 use virtio_queue::{Queue, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
-use crate::device::slab::SessionId;
+use crate::device::slab::{IoId, SessionId};
 use crate::vhost_user::device_session::QueueSpec;
 use crate::vhost_user::memory::Memory;
 use crate::virtio::chain::DescriptorTable;
@@ -60,8 +60,8 @@ pub(crate) struct VirtQueue {
     pub(crate) returned: bool,
     /// Operations of the ring that refer to it.
     pub(crate) operations: u32,
-    /// Requests taken and not returned.
-    pub(crate) outstanding: u32,
+    /// Requests taken and not returned, in no order.
+    pub(crate) requests: Vec<IoId>,
 }
 
 impl VirtQueue {
@@ -112,7 +112,7 @@ impl VirtQueue {
             polled: false,
             returned: false,
             operations: 0,
-            outstanding: 0,
+            requests: Vec::new(),
         })
     }
 
@@ -145,7 +145,7 @@ impl VirtQueue {
 
     /// Whether nothing refers to it any more.
     pub(crate) fn is_over(&self) -> bool {
-        (self.closed || self.stopping.is_some()) && self.outstanding == 0 && self.operations == 0
+        (self.closed || self.stopping.is_some()) && self.requests.is_empty() && self.operations == 0
     }
 
     /// Whether there is a request to be taken. An error: the guest's index makes no sense.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
-use sluice_io::device::{Edit, EditError, Health, Store, VolumeSpec};
+use sluice_io::device::{Edit, EditError, Health, Store, VolumeGeneration, VolumeSpec};
 use sluice_io::listener::{Entry, Listener};
 use sluice_io::nbd::export::Export;
 use sluice_io::vhost_user::listener::VhostListener;
@@ -33,7 +33,9 @@ pub(super) fn commit(
 ) -> Result<Done, PlaneError> {
     let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
     let served = super::without(&host, &staged.missing);
-    let edits = edits((&plane.in_service(), &served), vms, &staged.volumes, &staged.resized, &rotational);
+    let generations: Generations = staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
+    let opened = (&staged.volumes, &generations);
+    let edits = edits((&plane.in_service(), &served), vms, opened, &staged.resized, &rotational);
     drop(served);
     let edits = refuse_down(plane, edits)?;
     let changes = edits.values().map(Vec::len).sum();
@@ -59,6 +61,7 @@ pub(super) fn commit(
     }
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
     let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
+    plane.generations.extend(generations);
     plane.connection_limit.set_max(host.nbd.connections_max);
     plane.missing = missing;
     plane.host = host;
@@ -126,6 +129,7 @@ fn replace_served(
     }
     for name in left {
         let (store, _) = plane.served.remove(&name).expect("it was there a moment ago");
+        plane.generations.remove(&name);
         let export = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
         if let (Store::File { source, .. }, Some(export)) = (&store, export) {
             let socket = export.endpoint.socket().map(Path::to_owned);
@@ -179,11 +183,12 @@ fn is_on(vm: &Vm, device: &str) -> bool {
 }
 
 type Volumes = BTreeMap<VolumeName, (Store, Export)>;
+type Generations = BTreeMap<VolumeName, VolumeGeneration>;
 
 fn edits(
     (old, new): (&Host, &Host),
     vms: &Changed,
-    opened: &Volumes,
+    opened: (&Volumes, &Generations),
     resized: &Volumes,
     rotational: &dyn Fn(&str) -> bool,
 ) -> Edits {
@@ -263,15 +268,24 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
     }
 }
 
-fn coming(old: &Host, new: &Host, vms: &Changed, device: &str, opened: &Volumes, list: &mut Vec<Edit>) {
+fn coming(
+    old: &Host,
+    new: &Host,
+    vms: &Changed,
+    device: &str,
+    (opened, generations): (&Volumes, &Generations),
+    list: &mut Vec<Edit>,
+) {
     for (name, vm) in vms.of(new).filter(|(_, vm)| is_on(vm, device)) {
         if vm_there(old, device, name).is_none() {
             let window = translate::window(&new.devices[device]);
             list.push(Edit::AddVm { vm: name.clone(), policy: vm.policy, window });
         }
         for (volume, spec) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
-            if let Some((store, export)) = opened.get(&(name.clone(), volume.clone())).cloned() {
-                let volume = VolumeSpec { name: volume.clone(), policy: spec.policy, store, export };
+            let place = (name.clone(), volume.clone());
+            if let Some((store, export)) = opened.get(&place).cloned() {
+                let (generation, policy) = (generations[&place], spec.policy);
+                let volume = VolumeSpec { name: volume.clone(), generation, policy, store, export };
                 list.push(Edit::AddVolume { vm: name.clone(), volume: Box::new(volume) });
             }
         }
@@ -300,7 +314,8 @@ fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     let entry = |(name, volume): &(VolumeName, &Volume)| {
         let export = plane.served.get(name)?.1.clone();
         let device = plane.devices[&volume.device].device.handle();
-        Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), device })
+        let generation = plane.generations[name];
+        Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), generation, device })
     };
     for (here, listener) in &plane.listeners {
         if shared.contains(here) {
@@ -322,10 +337,10 @@ fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
         let Some(spec) = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
         let (vm, volume) = name.clone();
-        let export = plane.served[name].1.clone();
+        let (export, generation) = (plane.served[name].1.clone(), plane.generations[name]);
         let device = plane.devices[&spec.device].device.handle();
         let listener = plane.guests.get(&name_of(&spec.export.endpoint));
-        let entry = session::Entry { export, vm, volume, device, queues };
+        let entry = session::Entry { export, vm, volume, generation, device, queues };
         listener.expect("every endpoint of the file has a socket").replace(Some(entry));
     }
 }

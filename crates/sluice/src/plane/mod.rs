@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Vm, Volume};
 use sluice_io::connection_limit::ConnectionLimit;
-use sluice_io::device::{Device, Edit, Health, Snapshot, Store};
+use sluice_io::device::{Device, Edit, Health, Snapshot, Store, VolumeGeneration};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source};
@@ -79,6 +79,8 @@ pub(crate) struct Plane {
     devices: BTreeMap<String, Running>,
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
+    /// Of every served volume.
+    generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Volumes that have left, whose last requests may still be at the device.
     leaving: Vec<Leaving>,
     /// Volumes of the file that are out of service: requests of a dead process hold their bytes.
@@ -127,6 +129,7 @@ impl Plane {
             host: Arc::new(nothing),
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
+            generations: BTreeMap::new(),
             leaving: Vec::new(),
             missing: BTreeSet::new(),
             listeners: BTreeMap::new(),

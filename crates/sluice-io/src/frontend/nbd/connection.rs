@@ -36,7 +36,12 @@ pub(crate) enum Expect {
 /// How long the data of a write may take from the first receive for them on, besides [`DATA_PER_MIB`]. Until then they hold
 /// room in the window that all volumes of the VM share.
 const DATA_MAX: Duration = Duration::from_secs(10);
-/// How much longer for each MiB of them.
+/// How long a client may take to read a batch of replies, besides [`DATA_PER_MIB`]. It is longer than [`DATA_MAX`], because a
+/// hypervisor that is suspended for a moment reads nothing, and would see errors of its disk.
+const REPLIES_MAX: Duration = Duration::from_secs(30);
+/// How much longer for each MiB of data or replies.
+///
+/// Example: the reply to a read of 32 MiB must be read within 30 + 32 = 62 s.
 const DATA_PER_MIB: Duration = Duration::from_secs(1);
 
 /// A client.
@@ -53,6 +58,8 @@ pub(crate) struct Connection {
     pub(crate) expect: Expect,
     /// When the data that are expected now must be there.
     pub(crate) due: Option<Instant>,
+    /// When the replies that are being sent must have been read.
+    pub(crate) replies_due: Option<Instant>,
     /// A receive is in the kernel.
     pub(crate) receiving: bool,
     /// It goes straight into the buffer of a request.
@@ -65,8 +72,8 @@ pub(crate) struct Connection {
     pub(crate) finishing: bool,
     /// The socket is shut down; nothing is sent any more.
     pub(crate) closed: bool,
-    /// Requests between header and sent reply.
-    pub(crate) outstanding: u32,
+    /// Requests between header and sent reply, in no order.
+    pub(crate) requests: Vec<IoId>,
     /// Answered, to be sent.
     pub(crate) replies: Vec<IoId>,
     pub(crate) sending: Option<Box<Batch>>,
@@ -135,13 +142,14 @@ impl Connection {
             end: 0,
             expect: Expect::Header,
             due: None,
+            replies_due: None,
             receiving: false,
             direct: false,
             parked: false,
             waits: false,
             finishing: false,
             closed: false,
-            outstanding: 0,
+            requests: Vec::new(),
             replies: Vec::new(),
             sending: None,
             spare: None,
@@ -159,6 +167,32 @@ impl Connection {
         (self.expect, self.due) = (Expect::Header, None);
     }
 
+    /// Begins to send `bytes` of replies.
+    pub(crate) fn start_batch(&mut self, now: Instant, batch: Box<Batch>, bytes: u64) {
+        self.replies_due = Some(now + REPLIES_MAX + DATA_PER_MIB * (bytes >> 20) as u32);
+        self.sending = Some(batch);
+    }
+
+    /// Ends a batch that was sent, or that cannot be.
+    pub(crate) fn take_batch(&mut self) -> Option<Box<Batch>> {
+        self.replies_due = None;
+        self.sending.take()
+    }
+
+    /// Whether the loop must look for overdue data or replies.
+    pub(crate) fn has_a_deadline(&self) -> bool {
+        !self.closed && (self.due.is_some() || self.replies_due.is_some())
+    }
+
+    /// What its client has not done in time.
+    pub(crate) fn overdue(&self, now: Instant) -> Option<&'static str> {
+        let is_over = |due: Option<Instant>| !self.closed && due.is_some_and(|due| due <= now);
+        if is_over(self.due) {
+            return Some("the data of a write did not come in time");
+        }
+        is_over(self.replies_due).then_some("replies were not read in time")
+    }
+
     pub(crate) fn fd(&self) -> i32 {
         self.socket.as_raw_fd()
     }
@@ -173,7 +207,7 @@ impl Connection {
 
     /// Whether nothing refers to it any more.
     pub(crate) fn is_over(&self) -> bool {
-        (self.closed || self.finishing) && !self.receiving && self.sending.is_none() && self.outstanding == 0
+        (self.closed || self.finishing) && !self.receiving && self.sending.is_none() && self.requests.is_empty()
     }
 
     /// Makes room at the end of the receive memory.

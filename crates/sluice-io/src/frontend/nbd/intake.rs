@@ -22,7 +22,7 @@ use crate::source::{Allocation, ByteRange, Span};
 
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
-/// Interval at which the loop checks for overdue write payloads.
+/// Interval at which the loop checks for overdue write payloads and replies.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Loop {
@@ -136,7 +136,7 @@ impl Loop {
         let errno = refusal.errno.to_wire() as i32;
         let volume = self.connections[index].volume;
         let io = IoRequest::of(RequestSource::Nbd { connection: index, cookie }, volume);
-        let token = self.open_client_io(index, IoRequest { errno, ..io });
+        let token = self.open_io(IoRequest { errno, ..io });
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].refused += 1;
         match refusal.payload_to_skip {
@@ -144,11 +144,6 @@ impl Loop {
             // Clients take a reply to a request that they are still sending for a fault of the server.
             left => self.connections[index].expect = Expect::Skip { token, left },
         }
-    }
-
-    fn open_client_io(&mut self, index: ConnectionId, io: IoRequest) -> IoId {
-        self.connections[index].outstanding += 1;
-        self.open_io(io)
     }
 
     fn take_operation(&mut self, now: Instant, index: ConnectionId, cookie: u64, operation: Operation) {
@@ -173,7 +168,7 @@ impl Loop {
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         };
         let (kind, length) = (io.kind, io.length as usize);
-        let token = self.open_client_io(index, io);
+        let token = self.open_io(io);
         let null = matches!(self.backend.volumes[self.connections[index].volume].store, VolumeStore::Null);
         if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !null {
             self.backend.ios[token].buffer = self.backend.pool.take(length, self.room_for(token));
@@ -218,19 +213,22 @@ impl Loop {
         }
     }
 
-    /// Closes connections whose write payload is overdue.
-    pub(crate) fn look_at_data(&mut self, now: Instant) {
-        if self.look_at_data.is_none_or(|at| at > now) {
+    /// Makes the loop check for overdue write payloads and replies.
+    pub(crate) fn watch_deadlines(&mut self, now: Instant) {
+        self.look_at_deadlines.get_or_insert(now + LOOK_EVERY);
+    }
+
+    /// Closes connections whose write payload is overdue, or which do not read their replies.
+    pub(crate) fn look_at_deadlines(&mut self, now: Instant) {
+        if self.look_at_deadlines.is_none_or(|at| at > now) {
             return;
         }
-        let waiting = self.connections.iter().filter_map(|(index, connection)| {
-            let due = connection.due.filter(|_| !connection.closed)?;
-            Some((index, due))
-        });
-        let waiting: Vec<(ConnectionId, Instant)> = waiting.collect();
-        self.look_at_data = (!waiting.is_empty()).then(|| now + LOOK_EVERY);
-        for (index, _) in waiting.into_iter().filter(|(_, due)| *due <= now) {
-            self.broken(index, "the data of a write did not come in time");
+        let any = self.connections.iter().any(|(_, connection)| connection.has_a_deadline());
+        self.look_at_deadlines = any.then(|| now + LOOK_EVERY);
+        let overdue = self.connections.iter().filter_map(|(index, connection)| Some((index, connection.overdue(now)?)));
+        let overdue: Vec<(ConnectionId, &str)> = overdue.collect();
+        for (index, reason) in overdue {
+            self.broken(index, reason);
         }
     }
 
@@ -251,8 +249,9 @@ impl Loop {
         if let Some(left) = left {
             let now = self.clock.now();
             connection.wait_for_data(now, left);
-            self.look_at_data.get_or_insert(now + LOOK_EVERY);
+            self.watch_deadlines(now);
         }
+        let connection = &mut self.connections[index];
         let (place, room) = match connection.expect {
             Expect::Payload { token, have }
                 if connection.end == 0 && self.backend.ios[token].length - have >= DIRECT_MIN =>

@@ -1,10 +1,11 @@
 //! From requests that are over to bytes for their clients.
 //!
 //! What is answered in one turn goes out in one message per client: headers from one block of memory, data straight from
-//! the buffers of the requests. Until the message has gone, its requests keep their place in their VM's window.
+//! the buffers of the requests. Until the message has gone, its requests keep their place in their VM's window. So a client
+//! that does not read it in time is disconnected.
 
 use io_uring::{opcode, types};
-use sluice_sched::Kind;
+use sluice_sched::{Instant, Kind};
 
 use crate::backend::disk::{IoRequest, RequestSource, ZEROES_LEN};
 use crate::backend::retry::is_put_off;
@@ -43,7 +44,7 @@ impl Loop {
     }
 
     /// Sends what was answered in this turn.
-    pub(crate) fn send_replies(&mut self) {
+    pub(crate) fn send_replies(&mut self, now: Instant) {
         let mut tx_pending = std::mem::take(&mut self.tx_pending);
         for index in tx_pending.drain(..) {
             let Some(connection) = self.connections.get_mut(index) else { continue };
@@ -52,17 +53,18 @@ impl Loop {
                 let replies = std::mem::take(&mut connection.replies);
                 replies.into_iter().for_each(|token| self.free_request(token));
             } else if connection.sending.is_none() && !connection.replies.is_empty() {
-                self.send_batch(index);
+                self.send_batch(now, index);
             }
         }
         self.tx_pending = tx_pending;
     }
 
-    fn send_batch(&mut self, index: ConnectionId) {
+    fn send_batch(&mut self, now: Instant, index: ConnectionId) {
         let connection = &mut self.connections[index];
         let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
         let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
         let replies = connection.replies.len().min(REPLIES_MAX);
+        let mut bytes = 0;
         for &token in &connection.replies[..replies] {
             if pieces.len() > PIECES_MAX {
                 break;
@@ -71,6 +73,7 @@ impl Loop {
             let start = batch.headers.len();
             let data = header(&mut batch.headers, io, &connection.negotiated);
             let len = batch.headers.len() - start;
+            bytes += (len + data) as u64;
             match pieces.last_mut() {
                 Some(Piece::Header { len: before, .. }) => *before += len,
                 _ => pieces.push(Piece::Header { start, len }),
@@ -87,7 +90,8 @@ impl Loop {
             Piece::Data { place, len } => libc::iovec { iov_base: place.cast(), iov_len: len },
         }));
         self.pieces = pieces;
-        connection.sending = Some(batch);
+        connection.start_batch(now, batch, bytes);
+        self.watch_deadlines(now);
         self.push_send(index);
     }
 
@@ -132,7 +136,7 @@ impl Loop {
 
     fn end_batch(&mut self, index: ConnectionId) {
         let connection = &mut self.connections[index];
-        let Some(mut batch) = connection.sending.take() else { return };
+        let Some(mut batch) = connection.take_batch() else { return };
         if !connection.replies.is_empty() && !connection.listed {
             connection.listed = true;
             self.tx_pending.push(index);

@@ -156,7 +156,6 @@ impl Loop {
             Ok(parsed) => parsed,
             Err(reason) => return self.break_queue(index, &reason.to_string()),
         };
-        queue.outstanding += 1;
         let io = IoRequest::of(RequestSource::Virtio { queue: index, head, place, status }, volume);
         match asked {
             Ok(Asked::Device { kind, offset, length, no_hole }) => {

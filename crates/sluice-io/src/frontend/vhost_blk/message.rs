@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot::Sender;
 
+use crate::device::VolumeGeneration;
 use crate::device::slab::SessionId;
 use crate::vhost_user::device_session::{Driver, QueueSpec};
 use crate::vhost_user::memory::Memory;
@@ -14,7 +15,13 @@ use crate::vhost_user::memory::Memory;
 ///
 /// The sender waits for the reply. A reply that is dropped says that the session has ended.
 pub(crate) enum SessionMessage {
-    Open { vm: String, volume: String, permit: Box<dyn Send>, reply: Sender<Option<SessionId>> },
+    Open {
+        vm: String,
+        volume: String,
+        generation: VolumeGeneration,
+        permit: Box<dyn Send>,
+        reply: Sender<Option<SessionId>>,
+    },
     Change(SessionId, SessionChange),
 }
 

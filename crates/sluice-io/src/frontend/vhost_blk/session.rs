@@ -7,7 +7,6 @@ use io_uring::opcode;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
-use crate::backend::disk::RequestSource;
 use crate::backend::tag::{Tag, tag};
 use crate::device::event_loop::{Ending, Loop};
 use crate::device::requests::ClientId;
@@ -32,8 +31,9 @@ pub(crate) struct SessionState {
 impl Loop {
     pub(crate) fn session_message(&mut self, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, permit, reply } => {
-                let _ = reply.send(self.open_session(&vm, &volume, permit));
+            SessionMessage::Open { vm, volume, generation, permit, reply } => {
+                let volume = self.find_generation(&vm, &volume, generation);
+                let _ = reply.send(volume.and_then(|volume| self.open_session(volume, permit)));
             }
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(now, session, change),
@@ -80,9 +80,7 @@ impl Loop {
         }
     }
 
-    fn open_session(&mut self, vm: &str, volume: &str, permit: Box<dyn Send>) -> Option<SessionId> {
-        let (vm, _) = self.find_vm(vm).ok()?;
-        let volume = self.find_volume(vm, volume).ok()?;
+    fn open_session(&mut self, volume: VolumeKey, permit: Box<dyn Send>) -> Option<SessionId> {
         if self.ending != Ending::No {
             return None;
         }
@@ -184,11 +182,7 @@ impl Loop {
                 self.queues[index].closed = true;
                 self.stop_listening(index);
                 self.leave_line(index);
-                if self.queues[index].outstanding > 0 {
-                    self.abandon_requests(
-                        |origin| matches!(origin, RequestSource::Virtio { queue, .. } if *queue == index),
-                    );
-                }
+                self.abandon_requests(ClientId::Queue(index));
                 if self.queues[index].is_over() {
                     self.ended_queues.push(index);
                 }
@@ -252,7 +246,7 @@ impl Loop {
 
     /// While everything drains: whether no guest waits for an answer.
     pub(crate) fn guests_are_served(&self) -> bool {
-        self.queues.iter().all(|(_, queue)| queue.outstanding == 0 && !queue.calling)
+        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && !queue.calling)
     }
 
     /// Lets the kernel let go of all queues.

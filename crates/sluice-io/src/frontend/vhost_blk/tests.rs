@@ -13,10 +13,10 @@ use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::device::{Device, DeviceSpec, Edit, Message, SchedulerSpec, Store, VolumeSpec, Window};
+use crate::device::{Device, DeviceSpec, Edit, Message, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
-use crate::vhost_user::device_session::{Driver, QueueSpec, Session};
+use crate::vhost_user::device_session::{Driver, QueueSpec, Session, SessionError};
 use crate::vhost_user::memory::{Memory, unshared};
 use crate::virtio::inflight::Log;
 
@@ -89,7 +89,8 @@ fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, d
     let device = Device::start(spec).unwrap();
     let window = Window { requests, bytes: 32 << 20 };
     let export = Export { size_bytes, ..crate::nbd::export::sample("vm/disk") };
-    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy: Policy::default(), store, export });
+    let generation = VolumeGeneration::default();
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy: Policy::default(), store, export });
     let vm = "vm".to_owned();
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -114,13 +115,22 @@ fn on_file() -> (tempfile::NamedTempFile, Bench) {
 
 impl Bench {
     fn open(&self) -> Session {
-        self.runtime.block_on(self.device.handle().open("vm", "disk", Box::new(()))).unwrap()
+        self.session_of("disk")
+    }
+
+    fn session_of(&self, volume: &str) -> Session {
+        self.open_generation(volume, VolumeGeneration::default()).unwrap()
+    }
+
+    fn open_generation(&self, volume: &str, generation: VolumeGeneration) -> Result<Session, SessionError> {
+        let device = self.device.handle();
+        self.runtime.block_on(device.open("vm", volume, generation, Box::new(())))
     }
 
     fn add_volume(&self, name: &str) {
         let export = Export { size_bytes: 1 << 30, ..crate::nbd::export::sample(name) };
-        let (store, policy) = (Store::Null, Policy::default());
-        let volume = Box::new(VolumeSpec { name: name.to_owned(), policy, store, export });
+        let (store, policy, generation) = (Store::Null, Policy::default(), VolumeGeneration::default());
+        let volume = Box::new(VolumeSpec { name: name.to_owned(), generation, policy, store, export });
         self.device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
     }
 
@@ -575,7 +585,7 @@ fn a_volume_that_its_limit_holds_back_leaves_room_for_others_of_its_vm() {
         std::thread::yield_now();
     }
     assert_eq!(bench.outstanding(), 2, "half of the window, of four that wait");
-    let other = bench.runtime.block_on(bench.device.handle().open("vm", "other", Box::new(()))).unwrap();
+    let other = bench.session_of("other");
     bench.memory = memory();
     let mut neighbour = bench.start(&other);
     (0..100).for_each(|_| assert_eq!(neighbour.ask(1, 0, 8, 4096), (0, 4097)));

@@ -24,7 +24,7 @@ use vm_memory::ByteValued;
 use super::*;
 use crate::backend::delay::{DelaySpec, ServiceTime};
 use crate::connection_limit::ConnectionLimit;
-use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeSpec, Window};
+use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::listener::{Bound, Endpoint};
 use crate::nbd::export::sample;
 use crate::source::{Source, SourceSpec};
@@ -113,11 +113,12 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap());
     let export = Export { size_bytes: SIZE, ..sample("vm/disk") };
     let store = Store::File { source, extents: None };
-    let policy = Policy::default();
-    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), policy, store, export: export.clone() });
+    let (policy, generation) = (Policy::default(), VolumeGeneration::default());
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, export: export.clone() });
     let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
-    let entry = Entry { export, vm: "vm".to_owned(), volume: "disk".to_owned(), device: device.handle(), queues: 4 };
+    let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
+    let entry = Entry { export, vm, volume, generation, device: device.handle(), queues: 4 };
     (device, entry, folder)
 }
 
@@ -480,6 +481,7 @@ fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
         Some(Entry { export: other_features, ..bench.entry.clone() }),
         Some(Entry { queues: 2, ..bench.entry.clone() }),
         Some(Entry { volume: "other".to_owned(), ..bench.entry.clone() }),
+        Some(Entry { generation: VolumeGeneration::next(), ..bench.entry.clone() }),
     ];
     for other in others {
         let vmm = bench.vmm();

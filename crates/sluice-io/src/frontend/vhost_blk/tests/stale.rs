@@ -1,16 +1,11 @@
 //! Messages of sessions that have ended, which reach the device thread when their place belongs to another VMM.
 
 use super::*;
-use crate::vhost_user::device_session::SessionError;
 
 /// How often the race is run.
 const TIMES: u64 = 1000;
 
 impl Bench {
-    fn session_of(&self, volume: &str) -> Session {
-        self.runtime.block_on(self.device.handle().open("vm", volume, Box::new(()))).unwrap()
-    }
-
     fn remove_volume(&self, name: &str) {
         let (vm, volume) = ("vm".to_owned(), name.to_owned());
         self.device.edit(vec![Edit::RemoveVolume { vm, volume }]).unwrap();
@@ -38,6 +33,14 @@ impl Bench {
             answers.len() as u64
         })
     }
+}
+
+#[test]
+fn a_vmm_that_connected_before_its_volume_was_replaced_opened_the_new_disk() {
+    let bench = null(64);
+    let old = VolumeGeneration::next();
+    assert!(matches!(bench.open_generation("disk", old), Err(SessionError::Gone(..))));
+    drop(bench.open());
 }
 
 #[test]
