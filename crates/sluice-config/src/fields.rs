@@ -481,7 +481,9 @@ pub static VM: Section = Section {
 /// `[vm.NAME.volume.NAME]`
 pub static VOLUME: Section = Section {
     title: "vm.NAME.volume.NAME",
-    doc: "A virtual disk; with a policy of its own it competes by it with the other volumes of its VM on that device",
+    doc: "A virtual disk; with a policy of its own it competes by it with the other volumes of its VM on that device. Volumes \
+          reserve together at most what their VM does; where one of them reserves nothing, less the scheduler's \
+          `weight_floor`",
     groups: &[
         &[
             Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it lies"),

@@ -69,7 +69,8 @@ pub struct Params {
     /// Most reservation time that is caught up after a stall; product mode alone.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
-    /// The part of the device that is divided by weight at least while a VM without a reservation waits; product mode alone.
+    /// The part of the device that is divided by weight at least while a VM without a reservation waits, and of what a VM gets
+    /// while a volume of it without one waits; product mode alone.
     pub weight_floor: Percent,
     /// Whether a VM that becomes active starts beside the others' share tags; paper mode alone. \[mclock\] 3, "Tag Adjustment".
     pub tag_adjustment: bool,
@@ -169,7 +170,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             range: params::Range::Percent(0, 5000),
             default: "\"2%\"",
             help: "Part of the device that is divided by weight at least while a VM without a reservation waits, even while \
-                   reservations catch up after a stall; admission leaves it free; mode \"product\" alone",
+                   reservations catch up after a stall; inside a VM the same part of what it gets, for its volumes; admission \
+                   leaves both free; mode \"product\" alone",
         },
         Parameter {
             name: "tag_adjustment",
