@@ -515,7 +515,8 @@ pub static VM: Section = Section {
 pub static VOLUME: Section = Section {
     title: "vm.NAME.volume.NAME",
     doc: "A virtual disk. If it has its own policy, it competes by that policy with the other volumes of its VM on the \
-          same device",
+          same device. The volumes of a VM reserve together at most what the VM reserves; if one of them reserves nothing, \
+          at most that minus the scheduler's `weight_floor`",
     groups: &[
         &[
             Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it is stored"),

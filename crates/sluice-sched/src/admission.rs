@@ -328,25 +328,43 @@ pub fn admit<'a>(supply: &Supply, vms: impl IntoIterator<Item = (&'a str, &'a Po
 /// Checks that the volumes of one VM reserve at most what the VM does, in requests and in bytes.
 // rule: mclock.volume-sum
 pub fn volumes_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy>) -> Result<(), ChangeError> {
+    sums_fit(vm, volumes, Percent::ZERO)
+}
+
+/// The same, with `floor` of what the VM reserves left free.
+fn sums_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy>, floor: Percent) -> Result<(), ChangeError> {
     let (mut milli, mut bytes) = (0u64, 0u64);
     for policy in volumes {
         milli = milli.saturating_add(policy.reservation.iops.map_or(0, Iops::milli));
         bytes = bytes.saturating_add(policy.reservation.bytes.map_or(0, ByteRate::bytes_per_second));
     }
-    let show = |known: Option<String>| known.unwrap_or_else(|| "nothing".to_owned());
-    if milli > vm.reservation.iops.map_or(0, Iops::milli) {
+    let show = |known: Option<String>| known.map_or_else(|| "nothing".to_owned(), |known| known + &kept(floor));
+    let most = |rate: u64| u128::from(rate) * above(floor) / 10_000;
+    if u128::from(milli) > most(vm.reservation.iops.map_or(0, Iops::milli)) {
         let volumes = Iops::from_milli(milli).to_string();
         return Err(ChangeError::VolumesOverReserve { volumes, vm: show(vm.reservation.iops.map(|r| r.to_string())) });
     }
-    if bytes > vm.reservation.bytes.map_or(0, ByteRate::bytes_per_second) {
+    if u128::from(bytes) > most(vm.reservation.bytes.map_or(0, ByteRate::bytes_per_second)) {
         let volumes = ByteRate::per_second(bytes).to_string();
         return Err(ChangeError::VolumesOverReserve { volumes, vm: show(vm.reservation.bytes.map(|r| r.to_string())) });
     }
     Ok(())
 }
 
-/// Checks the same on a device whose capacity and bandwidth are both known: the volumes' parts of the device may not
-/// exceed the VM's part.
+/// What is left above the floor, in hundredths of a percent.
+fn above(floor: Percent) -> u128 {
+    u128::from(Percent::WHOLE.hundredths() - floor.hundredths())
+}
+
+fn kept(floor: Percent) -> String {
+    match floor {
+        Percent::ZERO => String::new(),
+        floor => format!(", of which weight_floor keeps {floor} for its volumes without a reservation"),
+    }
+}
+
+/// Checks the same on a device. Where a volume lives by its weight alone, the floor's part of what the VM reserves stays free
+/// for it. Where capacity and bandwidth are both known, the volumes' parts of the device may not exceed the VM's part.
 ///
 /// Example: 1000 iops and 100 MiB/s. A VM that reserves 500 iops and 50 MiB/s has 50 % of the device. Two volumes, one
 /// with 500 iops and one with 50 MiB/s, need 100 %. On other devices only the sums are checked: [`volumes_fit`].
@@ -356,22 +374,29 @@ pub fn volumes_fit_device<'a>(
     vm: &Policy,
     volumes: impl IntoIterator<Item = &'a Policy> + Clone,
 ) -> Result<(), ChangeError> {
-    volumes_fit(vm, volumes.clone())?;
+    let lives_by_weight = |policy: &Policy| policy.weight.is_some() && !policy.is_reserved();
+    let floor = match volumes.clone().into_iter().any(lives_by_weight) {
+        true => supply.weight_floor,
+        false => Percent::ZERO,
+    };
+    sums_fit(vm, volumes.clone(), floor)?;
     if supply.capacity.iops.is_none() || supply.capacity.bytes.is_none() {
         return Ok(());
     }
     let units = |policy: &Policy| supply.units(&policy.reservation).0;
     let sum = volumes.into_iter().map(units).fold(0u128, u128::saturating_add);
-    if sum <= units(vm) {
+    // As in `most`, less than 2^128.
+    if sum <= units(vm) * above(floor) / 10_000 {
         return Ok(());
     }
     // Rounded up, so that a VM with this much is accepted.
     let (capacity, bandwidth) = supply.figures();
-    let up = |each: u128| u64::try_from(sum.div_ceil(each)).unwrap_or(u64::MAX);
+    let needed = sum.div_ceil(above(floor)).saturating_mul(10_000);
+    let up = |each: u128| u64::try_from(needed.div_ceil(each)).unwrap_or(u64::MAX);
     let (iops, bytes) = (Iops::from_milli(up(bandwidth)), ByteRate::per_second(up(capacity)));
     Err(ChangeError::VolumesOverReserve {
         volumes: format!("{} of the device (equal to {iops} or {bytes})", supply.part(sum)),
-        vm: format!("{} of it", supply.part(units(vm))),
+        vm: format!("{} of it{}", supply.part(units(vm)), kept(floor)),
     })
 }
 
@@ -542,5 +567,30 @@ mod tests {
         assert_eq!(volumes_fit_device(&supply(Some(100), 200), &vm, &halves), Ok(()));
         let raised = reserving(Some(1000), Some(50));
         assert_eq!(volumes_fit_device(&supply(Some(100), 200), &raised, [&requests, &bytes]), Ok(()));
+    }
+
+    // rule: mclock.volume-sum, mclock.weight-floor
+    #[test]
+    fn a_volume_was_sold_the_floor_of_its_neighbour() {
+        let (vm, by_weight) = (reserving(Some(500), None), Policy::default());
+        let fits = |supply: Supply, reserved: u64| {
+            volumes_fit_device(&supply, &vm, [&reserving(Some(reserved), None), &by_weight])
+        };
+        for bandwidth in [None, Some(100)] {
+            assert_eq!(fits(supply(bandwidth, 200), 490), Ok(()));
+            assert_eq!(
+                fits(supply(bandwidth, 200), 491).unwrap_err().to_string(),
+                "Volumes of one VM reserve 491 iops together, the VM only 500 iops, of which weight_floor keeps 2% for its \
+                 volumes without a reservation; raise the VM's reservation or lower theirs"
+            );
+            assert_eq!(fits(supply(bandwidth, 0), 500), Ok(()), "without a floor");
+            let alone = [&reserving(Some(500), None)];
+            assert_eq!(volumes_fit_device(&supply(bandwidth, 200), &vm, alone), Ok(()), "nobody lives by its weight");
+        }
+        // Parts of the device: 49.5 % by bytes of the VM's 50 %.
+        let both = reserving(Some(500), Some(50));
+        let volumes = [reserving(Some(100), Some(10)), reserving(Some(395), Some(20)), by_weight];
+        let refusal = volumes_fit_device(&supply(Some(100), 200), &both, &volumes).unwrap_err().to_string();
+        assert!(refusal.contains("of which weight_floor keeps 2%"), "{refusal}");
     }
 }

@@ -202,6 +202,42 @@ fn the_floor_gave_a_whole_batch_for_each_request_that_it_owed() {
     }
 }
 
+/// What the volumes of a VM that reserves 500 of 1000, all that its neighbour leaves, get a second.
+fn inside(floor: u64, batch: i64, volumes: &[Policy]) -> Vec<f64> {
+    let subject = product().with("batch", Value::Integer(batch)).text("weight_floor", &format!("{floor}%"));
+    let mut world = World::simple(&subject, 1, 1000);
+    let vm = world.gate.add_owner(Instant::ZERO, Policy::weighted(1).reserving(500)).unwrap();
+    let added: Vec<VolumeId> = volumes.iter().map(|policy| world.volume(vm, *policy)).collect();
+    for volume in added {
+        world.source(Source::new(vm, volume, Pattern::Closed(32)).places(Places::Contiguous));
+    }
+    world.busy(Policy::weighted(1_000_000).reserving(500 - 10 * floor), Pattern::Closed(32));
+    world.run_until(secs(40));
+    let got = |volume: usize| {
+        let of = |record: &&Record| usize::from(record.request.volume.0) == volume && record.at >= secs(4);
+        world.of(vm).filter(of).count() as f64 / 36.0
+    };
+    (0..volumes.len()).map(got).collect()
+}
+
+// rule: mclock.weight-floor, mclock.volume-constraint
+#[test]
+fn a_volume_without_a_reservation_got_nothing_while_its_neighbour_reserved_all_of_the_vm() {
+    let w = Policy::weighted;
+    for (floor, batch) in [(2, 1), (10, 1), (2, 8)] {
+        let volumes = [w(100).reserving(500), w(10), w(30)];
+        let (rates, kept) = (inside(floor, batch, &volumes), 5.0 * floor as f64);
+        let due = [500.0 - kept, kept / 4.0, kept * 3.0 / 4.0];
+        let close = rates.iter().zip(due).all(|(rate, due)| (rate - due).abs() <= 1.0);
+        assert!(close, "{rates:?} of {due:?}, a floor of {floor} %, batches of {batch}");
+        // Where the reservation leaves the floor free, both get all of theirs.
+        let volumes = [w(10).reserving(500 - 5 * floor), w(10)];
+        let rates = inside(floor, batch, &volumes);
+        assert!(rates[0] >= 499.0 - kept && rates[1] >= kept - 1.0, "{rates:?} of {kept}, batches of {batch}");
+    }
+    assert!(inside(0, 1, &[w(100).reserving(500), w(100)])[1] <= 0.1, "without a floor");
+}
+
 // rule: mclock.weight-floor, mclock.catch-up-cap
 #[test]
 fn after_a_stall_vms_without_a_reservation_got_nothing_for_seconds() {

@@ -22,6 +22,7 @@ struct Vm {
     level: Level,
     volumes: Vec<(VolumeId, Level)>,
     v: Tag,
+    floor: Floor,
     client: Option<Client>,
     /// Virtual time has started again since it was here.
     stale: bool,
@@ -41,12 +42,40 @@ impl Vm {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Batch {
+struct Choice {
     owner: OwnerId,
     volume: VolumeId,
+    /// By a reservation, among the VMs and inside the VM.
     reserved: bool,
+    inner_reserved: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    choice: Choice,
     left: u32,
     end: u64,
+}
+
+/// The floor of the weight phase, 2 %, among the VMs or inside one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Floor {
+    owed: Tag,
+    /// What the last batch, or single request, of the weight phase took of that.
+    weight_batch: Tag,
+}
+
+impl Floor {
+    /// A request was served; `waits`: somebody without a reservation waited; `is_chosen`: not in a batch with the one before.
+    fn note(&mut self, raw: Tag, reserved: bool, waits: bool, is_chosen: bool) {
+        if !reserved {
+            let served = raw * 9_800;
+            self.weight_batch = served + if is_chosen { 0 } else { self.weight_batch };
+            self.owed = (self.owed - served).max(-self.weight_batch);
+        } else if waits {
+            self.owed += raw * 200;
+        }
+    }
 }
 
 /// The oracle.
@@ -60,11 +89,7 @@ struct Oracle {
     queue: Vec<Request>,
     in_flight: u64,
     v: Tag,
-    /// The floor of the weight phase, in hundredths of a percent, and what it is owed.
-    floor: Tag,
-    owed: Tag,
-    /// What the last batch, or single request, of the weight phase took of that.
-    weight_batch: Tag,
+    floor: Floor,
     batch: Option<Batch>,
 }
 
@@ -83,9 +108,7 @@ impl Oracle {
             queue: Vec::new(),
             in_flight: 0,
             v: 0,
-            floor: 200,
-            owed: 0,
-            weight_batch: 0,
+            floor: Floor::default(),
             batch: None,
         }
     }
@@ -144,7 +167,7 @@ impl Oracle {
         heads.filter(|(_, vm, _)| vm.level.hold.is_none()).collect()
     }
 
-    fn choose(&mut self, now: Tag) -> Option<(OwnerId, VolumeId, bool)> {
+    fn choose(&mut self, now: Tag) -> Option<Choice> {
         let due = |(owner, vm, head): &(OwnerId, &Vm, RequestId)| Some((vm.level.due()?, *head, *owner));
         let most_overdue = self.in_line().iter().filter_map(due).min();
         if let Some((due, _, _)) = most_overdue {
@@ -157,34 +180,47 @@ impl Oracle {
         }
         if let Some((due, _, owner)) = self.in_line().iter().filter_map(due).min()
             && due <= now
-            && !(self.owed > 0 && self.unreserved_waits())
+            && !(self.floor.owed > 0 && self.unreserved_waits())
         {
-            return Some((owner, self.choose_volume(owner, true, now), true));
+            return Some(self.choose_volume(owner, true, now));
         }
         let weighted = |(_, vm, _): &&(OwnerId, &Vm, RequestId)| vm.level.policy.weight.is_some();
         let line = self.in_line();
         let (_, _, owner) = line.iter().filter(weighted).map(|(o, vm, head)| (vm.level.share, *head, *o)).min()?;
-        Some((owner, self.choose_volume(owner, false, now), false))
+        Some(self.choose_volume(owner, false, now))
     }
 
     fn unreserved_waits(&self) -> bool {
         self.in_line().iter().any(|(_, vm, _)| !vm.level.policy.is_reserved() && vm.level.policy.weight.is_some())
     }
 
-    /// 8.8: in the constraint phase the most overdue volume, else the one with the smallest virtual-time tag.
-    fn choose_volume(&mut self, owner: OwnerId, reserved: bool, now: Tag) -> VolumeId {
+    fn unreserved_volume_waits(&self, owner: OwnerId) -> bool {
+        let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
+        let lives_by_weight = |level: &Level| !level.policy.is_reserved() && level.policy.weight.is_some();
+        let waits = |id: VolumeId, level: &Level| level.hold.is_none() && self.head(owner, Some(id)).is_some();
+        vm.volumes.iter().any(|(id, level)| lives_by_weight(level) && waits(*id, level))
+    }
+
+    /// 8.8: in the constraint phase the most overdue volume, unless the floor is owed; else the one with the smallest virtual-time
+    /// tag.
+    fn choose_volume(&mut self, owner: OwnerId, reserved: bool, now: Tag) -> Choice {
         if reserved {
             self.bound_catch_up_inside(owner, now);
         }
+        let floor_waits = self.unreserved_volume_waits(owner);
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("chosen").1;
+        let is_floors_turn = vm.floor.owed > 0 && floor_waits;
         let heads = vm.volumes.iter().filter_map(|(id, level)| Some((*id, level, self.head(owner, Some(*id))?.id)));
         let eligible: Vec<_> = heads.filter(|(_, level, _)| level.may_go() <= now).collect();
         let due = eligible.iter().filter_map(|(id, level, head)| Some((level.due()?, *head, *id)));
         let overdue = due.filter(|(due, _, _)| *due <= now).min();
         let weighted = eligible.iter().filter(|(_, level, _)| level.policy.weight.is_some());
         let by_share = weighted.map(|(id, level, head)| (level.share, *head, *id)).min();
-        let chosen = if reserved { overdue.or(by_share) } else { by_share.or(overdue) };
-        chosen.expect("a VM in line has a volume that may go").2
+        let overdue = overdue.map(|(_, _, volume)| (volume, true));
+        let by_share = by_share.map(|(_, _, volume)| (volume, false));
+        let chosen = if reserved && !is_floors_turn { overdue.or(by_share) } else { by_share.or(overdue) };
+        let (volume, inner_reserved) = chosen.expect("a VM in line has a volume that may go");
+        Choice { owner, volume, reserved, inner_reserved }
     }
 
     /// The cap on the catch-up, inside a VM.
@@ -201,17 +237,18 @@ impl Oracle {
         }
     }
 
-    fn follow_batch(&mut self, now: Tag) -> Option<(OwnerId, VolumeId, bool)> {
+    fn follow_batch(&mut self, now: Tag) -> Option<Choice> {
         let batch = self.batch.take()?;
-        let head = self.head(batch.owner, Some(batch.volume))?;
-        let vm = self.vm(batch.owner);
-        let level = &vm.volumes.iter().find(|(id, _)| *id == batch.volume)?.1;
+        let Choice { owner, volume, .. } = batch.choice;
+        let head = self.head(owner, Some(volume))?;
+        let vm = self.vm(owner);
+        let level = &vm.volumes.iter().find(|(id, _)| *id == volume)?.1;
         let passes = vm.level.passes() <= now && level.may_go() <= now;
         if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.distance {
             return None;
         }
         self.batch = Some(batch);
-        Some((batch.owner, batch.volume, batch.reserved))
+        Some(batch.choice)
     }
 
     /// From where a debt is counted, among the VMs and among the volumes of one: the turn after the next of the first in line, if
@@ -233,19 +270,15 @@ impl Oracle {
         (line(self.v, vms), line(vm.v, volumes))
     }
 
-    fn take(&mut self, now: Tag, owner: OwnerId, volume: VolumeId, reserved: bool) -> Request {
+    fn take(&mut self, now: Tag, choice: Choice) -> Request {
+        let Choice { owner, volume, reserved, inner_reserved } = choice;
         let request = self.head(owner, Some(volume)).expect("chosen");
         let amount = Amount::of(&request, &self.facts);
         // What follows in a batch was not chosen, and does not move virtual time.
         let is_chosen = self.batch.is_none();
-        // The floor of the weight phase.
-        if !reserved {
-            let served = amount.raw * (10_000 - self.floor);
-            self.weight_batch = served + if is_chosen { 0 } else { self.weight_batch };
-            self.owed = (self.owed - served).max(-self.weight_batch);
-        } else if self.unreserved_waits() {
-            self.owed += amount.raw * self.floor;
-        }
+        let (floor_waits, inner_floor_waits) = (self.unreserved_waits(), self.unreserved_volume_waits(owner));
+        self.floor.note(amount.raw, reserved, floor_waits, is_chosen);
+        self.vm(owner).floor.note(amount.raw, inner_reserved, inner_floor_waits, is_chosen);
         let (line, inner_line) = self.lines(owner, volume, amount.raw);
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
@@ -256,7 +289,6 @@ impl Oracle {
         vm.level.charge(now, amount, reserved, if reserved { line } else { v }, vm.client);
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
-        let inner_reserved = level.policy.weight.is_none() || reserved && level.due().is_some_and(|due| due <= now);
         if !inner_reserved && is_chosen {
             inner_v = inner_v.max(level.share);
         }
@@ -268,7 +300,7 @@ impl Oracle {
         vm.v = inner_v;
         self.v = v;
         let left = self.batch.map_or(self.batch_max, |batch| batch.left) - 1;
-        self.batch = Some(Batch { owner, volume, reserved, left, end: request.end() });
+        self.batch = Some(Batch { choice, left, end: request.end() });
         let phase = if reserved { Phase::Reservation } else { Phase::Weight };
         Request { phase, ..request }
     }
@@ -361,11 +393,11 @@ impl Scheduler for Oracle {
         let now = tag(now);
         self.note_decision(now);
         self.settle(now, None);
-        let Some((owner, volume, reserved)) = self.follow_batch(now).or_else(|| self.choose(now)) else {
+        let Some(choice) = self.follow_batch(now).or_else(|| self.choose(now)) else {
             return Decision::WaitUntil(self.wake(now));
         };
-        let request = self.take(now, owner, volume, reserved);
-        self.settle(now, Some(owner));
+        let request = self.take(now, choice);
+        self.settle(now, Some(choice.owner));
         self.in_flight += 1;
         Decision::Dispatch(request)
     }
@@ -381,7 +413,8 @@ impl Scheduler for Oracle {
         match change {
             Change::AddOwner { owner, policy } => {
                 let level = Level::new(policy, &self.facts, now, v);
-                self.vms.push((owner, Vm { level, volumes: Vec::new(), v: 0, client: None, stale: false }));
+                let floor = Floor::default();
+                self.vms.push((owner, Vm { level, volumes: Vec::new(), v: 0, floor, client: None, stale: false }));
             }
             Change::SetOwner { owner, policy } => {
                 let facts = self.facts;

@@ -191,7 +191,9 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
     let (name, reference, supply) = (&device.name, device.reference, device.supply());
     let on_device = |volume: &&VolumeDraft| volume.volume.device == *name;
     let reserving = |volume: &&VolumeDraft| volume.volume.policy.is_reserved();
-    let volumes: Vec<&VolumeDraft> = vm.volumes.iter().filter(on_device).filter(reserving).collect();
+    let mut volumes: Vec<&VolumeDraft> = vm.volumes.iter().filter(on_device).collect();
+    // What fits depends on whether there are volumes that reserve nothing.
+    volumes.sort_by_key(reserving);
     if vm.part.broken || volumes.iter().any(|volume| volume.part.broken) {
         return;
     }

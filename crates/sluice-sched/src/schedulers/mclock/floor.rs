@@ -1,16 +1,17 @@
-//! What the weight phase gets at least while a VM without a reservation waits.
+//! What the weight phase gets at least while a VM without a reservation waits; inside a VM, while a volume without one waits.
 //!
 //! Reservations go first, so while they are due, because all of the device is reserved or because they catch up after a
 //! stall, nothing would be left for VMs that live by their weight alone. The floor keeps a part of the device for the weight
 //! phase: with 2 %, for 98 units of cost that are served for reservations while such a VM waits, 2 are divided by weight. VMs
-//! that get more by their reservation than by their weight are behind the others in that order.
+//! that get more by their reservation than by their weight are behind the others in that order. Each level has a floor of its own:
+//! of 98 units of cost that a VM gets by its reservation and its volumes for theirs, 2 are divided among them by weight.
 //!
 //! DEVIATION \[mclock\] 3: the paper has none.
 
 use crate::units::Percent;
 
 /// The balance between the two phases while a VM without a reservation waits.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Floor {
     /// In hundredths of a percent.
     part: i64,
@@ -24,6 +25,11 @@ pub(super) struct Floor {
 impl Floor {
     pub(super) fn new(part: Percent) -> Self {
         Floor { part: part.hundredths() as i64, owed: 0, batch: 0 }
+    }
+
+    /// The same part, of another level.
+    pub(super) const fn anew(&self) -> Self {
+        Floor { owed: 0, batch: 0, ..*self }
     }
 
     pub(super) const fn is_kept(&self) -> bool {

@@ -16,6 +16,7 @@ use crate::request::RequestId;
 use crate::tag::{ShareTag, Tag};
 use crate::tournament::{Tournament, key_digits};
 
+use super::floor::Floor;
 use super::tags::{Clocks, Right, Tags};
 
 /// Where virtual time starts: room below it for idle credits.
@@ -135,10 +136,11 @@ pub(super) struct Level {
     /// The share tag of the member that was last chosen by weight. Never decreases, but where it is reset.
     pub(super) virtual_time: ShareTag,
     catch_up_max: Tag,
+    floor: Floor,
 }
 
 impl Level {
-    pub(super) fn new(catch_up_max: Tag) -> Self {
+    pub(super) fn new(catch_up_max: Tag, floor: Floor) -> Self {
         Level {
             reserved: Line::default(),
             by_share: Default::default(),
@@ -147,14 +149,20 @@ impl Level {
             clock_offset: 0,
             virtual_time: VIRTUAL_START,
             catch_up_max,
+            floor,
         }
+    }
+
+    /// Another level with the same parameters.
+    pub(super) fn anew(&self) -> Self {
+        Level::new(self.catch_up_max, self.floor.anew())
     }
 
     /// The same clocks with no member in any order; the caller settles each of the members anew.
     pub(super) fn emptied<'a>(&self, members: impl Iterator<Item = &'a mut Member>) -> Self {
         members.for_each(|member| member.counted = Counted::Not);
-        let Level { clock_offset, virtual_time, catch_up_max, .. } = *self;
-        Level { clock_offset, virtual_time, ..Level::new(catch_up_max) }
+        let Level { clock_offset, virtual_time, floor, .. } = *self;
+        Level { clock_offset, virtual_time, floor, ..self.anew() }
     }
 
     pub(super) fn clocks(&self, now: Tag) -> Clocks {
@@ -239,6 +247,30 @@ impl Level {
         self.limited.peek().filter(|(until, _, _)| *until <= now).map(|(_, _, index)| index)
     }
 
+    /// Who goes next and by which right: the member that is due first, unless the floor is owed; else the one that is furthest
+    /// behind its share.
+    // rule: mclock.weight-floor
+    #[inline]
+    pub(super) fn choose<'a>(&mut self, now: Tag, members: impl Fn(u32) -> Option<&'a Member>) -> Option<(u32, Right)> {
+        match self.first_due(now, &members) {
+            Some(due) if !self.floor.is_owed() || !self.has_unreserved() => Some((due, Right::Reservation)),
+            _ => Some((self.choose_by_share(members)?, Right::Weight)),
+        }
+    }
+
+    /// Counts a dispatch for the floor, before the member is settled. `goes_on`: in a batch with the one before.
+    #[inline]
+    pub(super) fn note_served(&mut self, right: Right, cost: u64, goes_on: bool) {
+        if !self.floor.is_kept() {
+            return;
+        }
+        if right == Right::Weight {
+            self.floor.note_weight(cost, goes_on);
+        } else if self.has_unreserved() {
+            self.floor.note_reserved(cost);
+        }
+    }
+
     /// The member that is due first, if one is due by `now`.
     #[inline]
     pub(super) fn first_due<'a>(&mut self, now: Tag, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
@@ -313,7 +345,7 @@ impl Level {
     }
 
     /// Whether a member without a reservation may be chosen.
-    pub(super) const fn has_unreserved(&self) -> bool {
+    const fn has_unreserved(&self) -> bool {
         self.counts[Counted::Unreserved as usize] > 0
     }
 

@@ -69,7 +69,8 @@ pub struct Params {
     /// Most reservation time that is caught up after a stall; product mode alone.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
-    /// The part of the device that is divided by weight at least while a VM without a reservation waits; product mode alone.
+    /// The part of the device that is divided by weight at least while a VM without a reservation waits, and of what a VM gets
+    /// while a volume of it without one waits; product mode alone.
     pub weight_floor: Percent,
     /// Whether a VM that becomes active starts beside the others' share tags; paper mode alone. \[mclock\] 3, "Tag Adjustment".
     pub tag_adjustment: bool,
@@ -170,8 +171,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             range: params::Range::Percent(0, 5000),
             default: "\"2%\"",
             help: "Minimum part of the device that is divided by weight while a VM without a reservation has requests \
-                   queued, even during the catch-up after a stall. Admission control leaves it free. Only in mode \
-                   \"product\"",
+                   queued, even during the catch-up after a stall. Inside a VM the same part of what it gets is divided by \
+                   weight among its volumes. Admission control leaves both free. Only in mode \"product\"",
         },
         Parameter {
             name: "tag_adjustment",

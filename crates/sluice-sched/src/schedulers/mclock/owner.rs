@@ -137,22 +137,25 @@ impl Owner {
         }
     }
 
-    /// The inner level: in the reservation phase the most overdue volume, else the one furthest behind its share.
+    /// The inner level: in the reservation phase the most overdue volume, unless its floor is owed; else the one furthest behind its
+    /// share. Returns also by which right inside the VM.
     // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
     #[inline]
-    pub(super) fn choose_volume(&mut self, right: Right, now: Tag) -> usize {
+    pub(super) fn choose_volume(&mut self, right: Right, now: Tag) -> (usize, Right) {
         if self.inner.is_none() {
-            return 0;
+            return (0, right);
         }
         self.release_volumes(now);
-        let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
+        let Owner { inner: Some(inner), volumes, .. } = self else { return (0, right) };
         let members = |index| volume_member(volumes, index);
-        let chosen = match right {
-            Right::Reservation => inner.level.first_due(now, members).or_else(|| inner.level.choose_by_share(members)),
-            // A volume without weight has no place among the others; where it is alone it goes when it is due.
-            Right::Weight => inner.level.choose_by_share(members).or_else(|| inner.level.first_due(now, members)),
+        let by_share = match right {
+            Right::Reservation => None,
+            Right::Weight => inner.level.choose_by_share(members).map(|chosen| (chosen, right)),
         };
-        chosen.expect("a VM that may pass has a volume that may") as usize
+        // A volume without weight has no place among the others; where it is alone it goes when it is due.
+        let chosen = by_share.or_else(|| inner.level.choose(now, members));
+        let (chosen, right) = chosen.expect("a VM that may pass has a volume that may");
+        (chosen as usize, right)
     }
 
     /// Whether the limit of a volume lets its next request pass.
@@ -163,27 +166,21 @@ impl Owner {
         member.tags.limiter.eligible_at() <= now && due.is_none_or(|due| inner.level.real(due) <= now)
     }
 
-    /// A request of a volume has been dispatched. Returns by which right inside the VM.
-    pub(super) fn charge_volume(&mut self, index: usize, right: Right, amount: &Amount, now: Tag) -> Option<Right> {
-        let Owner { inner: Some(inner), volumes, remote, .. } = self else { return None };
+    /// A request of a volume has been dispatched by `right` inside the VM. `goes_on`: in a batch with the one before.
+    pub(super) fn charge_volume(&mut self, index: usize, right: Right, amount: &Amount, now: Tag, goes_on: bool) {
+        let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
         let members = |index| volume_member(volumes, index);
         let tags = &members(index as u32).expect("one of several volumes has tags").tags;
-        let is_due = tags.minimum.due().is_some_and(|due| inner.level.real(due) <= now);
-        let right = match right {
-            Right::Reservation if is_due => Right::Reservation,
-            _ if !tags.is_weighted() => Right::Reservation,
-            _ => Right::Weight,
-        };
         let is_capped = tags.is_capped(right, (amount.cost, amount.cost), inner.level.virtual_time);
         let clocks = inner.level.charge_clocks(is_capped, amount.cost, now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
         member.tags.charge(right, amount, &clocks, remote.as_deref());
+        inner.level.note_served(right, amount.cost, goes_on);
         if inner.level.virtual_time > VIRTUAL_MAX {
             let by = inner.level.rebase();
             let members = volumes.iter_mut().filter_map(|volume| volume.member.as_mut());
             members.for_each(|member| member.tags.rebase(by));
         }
-        Some(right)
     }
 
     /// A volume has requests after it had none.
@@ -204,14 +201,14 @@ impl Owner {
     }
 
     /// Sets up the order of the volumes after they, or their policies, have changed: as soon as there is something to choose
-    /// or to check every volume has tags. The caller settles each of them. O(volumes).
-    pub(super) fn arrange_volumes(&mut self, facts: &Facts, catch_up_max: Tag, now: Tag) {
+    /// or to check every volume has tags. `outer` is the level of the VM. The caller settles each of them. O(volumes).
+    pub(super) fn arrange_volumes(&mut self, facts: &Facts, outer: &Level, now: Tag) {
         let several = self.volumes.len() > 1 || self.volumes.iter().any(|volume| *volume.policy != Policy::default());
         if !several && self.inner.is_none() {
             return;
         }
         let level = match &self.inner {
-            None => Level::new(catch_up_max),
+            None => outer.anew(),
             Some(inner) => {
                 inner.level.emptied(self.volumes.iter_mut().filter_map(|volume| volume.member.as_deref_mut()))
             }

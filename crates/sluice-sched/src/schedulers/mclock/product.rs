@@ -2,7 +2,7 @@
 //!
 //! A dispatch serves the most overdue reservation, else the VM that is furthest behind its share, among those that their limits
 //! let pass; then the same inside the VM among its volumes. `level.rs` keeps the orders, `tags.rs` says how a
-//! dispatch moves the tags, `floor.rs` leaves a part to the weight phase, `remote.rs` counts what VMs
+//! dispatch moves the tags, `floor.rs` leaves a part of each level to the weight phase, `remote.rs` counts what VMs
 //! got at other servers. A decision costs O(log VMs + log volumes of the VM).
 //!
 //! Virtual time is the share tag of the VM that was last chosen by weight. It never goes back, and starts again when the gate is
@@ -24,12 +24,20 @@ use super::owner::{Owner, Volume};
 use super::remote::{self, Remote};
 use super::tags::{Amount, Right, Tags};
 
+/// Who goes next.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    owner: u32,
+    volume: usize,
+    /// By which right among the VMs, and inside the VM.
+    right: Right,
+    inner_right: Right,
+}
+
 /// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
 #[derive(Debug, Clone, Copy)]
 struct Batch {
-    owner: u32,
-    volume: usize,
-    right: Right,
+    choice: Choice,
     left: u32,
     end: u64,
 }
@@ -47,12 +55,10 @@ pub struct Product {
     facts: Facts,
     batch_max: u32,
     batch_distance: u64,
-    catch_up_max: Tag,
     clock: TagClock,
     arena: Arena,
     owners: Vec<Option<Owner>>,
     level: Level,
-    floor: Floor,
     /// Of virtual time: how often it has started again.
     generation: u32,
     /// VMs whose clients report service at other servers.
@@ -78,12 +84,10 @@ impl Product {
             facts: *facts,
             batch_max: params.batch_on(facts),
             batch_distance: params.batch_distance.0,
-            catch_up_max,
             clock: TagClock::default(),
             arena: Arena::new(),
             owners: Vec::new(),
-            level: Level::new(catch_up_max),
-            floor: Floor::new(params.weight_floor),
+            level: Level::new(catch_up_max, Floor::new(params.weight_floor)),
             generation: 0,
             reporting: 0,
             undecided: Vec::new(),
@@ -158,35 +162,29 @@ impl Product {
         }
     }
 
-    fn choose(&mut self, now: Tag) -> Option<(u32, usize, Right)> {
-        let Product { level, owners, floor, .. } = self;
-        let members = |index| member(owners, index);
-        let due = level.first_due(now, members);
-        let by_weight = due.is_none() || floor.is_owed() && level.has_unreserved();
-        let (owner, right) = match due {
-            Some(due) if !by_weight => (due, Right::Reservation),
-            _ => (level.choose_by_share(members)?, Right::Weight),
-        };
-        let volume = self.owner_mut(owner).choose_volume(right, now);
-        Some((owner, volume, right))
+    fn choose(&mut self, now: Tag) -> Option<Choice> {
+        let Product { level, owners, .. } = self;
+        let (owner, right) = level.choose(now, |index| member(owners, index))?;
+        let (volume, inner_right) = self.owner_mut(owner).choose_volume(right, now);
+        Some(Choice { owner, volume, right, inner_right })
     }
 
     /// The next request of a batch, if it lies close enough and nothing forbids it.
-    fn continue_batch(&mut self, now: Tag) -> Option<(u32, usize, Right)> {
+    fn continue_batch(&mut self, now: Tag) -> Option<Choice> {
         let batch = self.batch.take()?;
-        let state = self.owners[batch.owner as usize].as_mut()?;
+        let Choice { owner, volume, .. } = batch.choice;
+        let state = self.owners[owner as usize].as_mut()?;
         state.release_volumes(now);
-        let volume = state.volumes.get(batch.volume)?;
-        let head = self.arena.front(&volume.fifo)?;
-        let passes = state.member.tags.limiter.eligible_at() <= now && state.volume_passes(batch.volume, now);
+        let head = self.arena.front(&state.volumes.get(volume)?.fifo)?;
+        let passes = state.member.tags.limiter.eligible_at() <= now && state.volume_passes(volume, now);
         if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.batch_distance {
             return None;
         }
         self.batch = Some(batch);
-        Some((batch.owner, batch.volume, batch.right))
+        Some(batch.choice)
     }
 
-    fn follow_batch(&mut self, now: Instant, owner: u32, volume: usize, right: Right, request: &Request) {
+    fn follow_batch(&mut self, now: Instant, choice: Choice, request: &Request) {
         if self.batch_max <= 1 {
             return;
         }
@@ -197,12 +195,14 @@ impl Product {
             }
             None => self.batch_max - 1,
         };
-        self.batch = Some(Batch { owner, volume, right, left, end: request.end() });
+        self.batch = Some(Batch { choice, left, end: request.end() });
     }
 
     /// Takes the head of a volume and charges both levels once.
     // rule: mclock.charged-once
-    fn take(&mut self, now: Tag, index: u32, volume: usize, right: Right) -> Request {
+    fn take(&mut self, now: Tag, choice: Choice) -> Request {
+        let Choice { owner: index, volume, right, inner_right } = choice;
+        let goes_on = self.batch.is_some();
         let Product { owners, arena, level, facts, clock, .. } = self;
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
@@ -211,7 +211,8 @@ impl Product {
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = owners[index as usize].as_mut().expect("as before");
         owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
-        let inner_right = owner.charge_volume(volume, right, &amount, now);
+        owner.charge_volume(volume, inner_right, &amount, now, goes_on);
+        let has_inner = owner.inner.is_some();
         if let Some(remote) = &mut owner.remote {
             remote.note_served(amount.cost);
         }
@@ -221,9 +222,9 @@ impl Product {
         let released = owner.member.released.max(held_volume);
         request.wait = if released > arrived { Wait::OwnLimit } else { Wait::None };
         request.phase = if right == Right::Reservation { Phase::Reservation } else { Phase::Weight };
-        self.note_floor(right, amount.cost);
-        if inner_right.is_some() {
-            self.settle_volume(index, volume, now, inner_right);
+        level.note_served(right, amount.cost, goes_on);
+        if has_inner {
+            self.settle_volume(index, volume, now, Some(inner_right));
         }
         self.settle_with(index, now, |level, index, member, now, eligible_at| {
             level.settle_after(index, member, now, eligible_at, right);
@@ -233,20 +234,6 @@ impl Product {
             self.owners.iter_mut().flatten().for_each(|owner| owner.member.tags.rebase(by));
         }
         request
-    }
-
-    /// Counts a dispatch for the floor of the weight phase.
-    // rule: mclock.weight-floor
-    fn note_floor(&mut self, right: Right, cost: u64) {
-        let Product { level, floor, batch, .. } = self;
-        if !floor.is_kept() {
-            return;
-        }
-        if right == Right::Weight {
-            floor.note_weight(cost, batch.is_some());
-        } else if level.has_unreserved() {
-            floor.note_reserved(cost);
-        }
     }
 
     /// The whole gate is idle: share tags start again, at once for all of them.
@@ -278,10 +265,10 @@ impl Product {
     /// Puts the policies of a VM and its volumes into force. A batch ends: it may have lost its right.
     fn set_policies(&mut self, now: Tag, index: u32) {
         self.batch = None;
-        let Product { owners, facts, level, catch_up_max, .. } = self;
+        let Product { owners, facts, level, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
         owner.member.tags.set_policy(&owner.policy, facts, &level.clocks(now), owner.remote.as_deref());
-        owner.arrange_volumes(facts, *catch_up_max, now);
+        owner.arrange_volumes(facts, level, now);
         self.settle_volumes(index, now);
         self.settle(index, now);
     }
@@ -386,17 +373,17 @@ impl Scheduler for Product {
         let tag = self.clock.tag(now);
         self.note_decision(tag);
         self.release(tag);
-        let Some((owner, volume, right)) = self.continue_batch(tag).or_else(|| self.choose(tag)) else {
+        let Some(choice) = self.continue_batch(tag).or_else(|| self.choose(tag)) else {
             let Product { level, owners, .. } = self;
             let wake = level.wake(|index| member(owners, index));
             let wake = wake.expect("queued requests belong to a VM that is due later, or that limits hold");
             return Decision::WaitUntil(self.clock.instant(wake));
         };
-        let mut request = self.take(tag, owner, volume, right);
+        let mut request = self.take(tag, choice);
         if request.wait == Wait::None && self.batched > request.arrival {
             request.wait = Wait::Batch;
         }
-        self.follow_batch(now, owner, volume, right, &request);
+        self.follow_batch(now, choice, &request);
         self.in_flight += 1;
         Decision::Dispatch(request)
     }
