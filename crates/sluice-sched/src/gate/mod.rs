@@ -336,15 +336,18 @@ impl Gate {
         account.waiting += pieces;
         account.arrived += 1;
         self.queued += u64::from(pieces);
-        if let Some(remote) = &arrival.remote {
-            self.scheduler.add_remote_service(now, owner, volume, remote);
-        }
         let first = RequestId(self.next_id);
         self.next_id += u64::from(pieces);
+        let mut whole = self.request(first, now, arrival);
+        if let Some(remote) = &arrival.remote {
+            self.scheduler.add_remote_service(now, owner, volume, remote);
+            (whole.rho, whole.delta) = (remote.rho, remote.delta);
+            whole.flags = whole.flags.with(Flags::TRACKED);
+        }
         if pieces == 1 {
-            self.enqueue(now, self.request(first, now, arrival), piece_max);
+            self.enqueue(now, whole, piece_max);
         } else {
-            self.enqueue_pieces(now, self.request(first, now, arrival), pieces, piece_max);
+            self.enqueue_pieces(now, whole, pieces, piece_max);
         }
         Ok(first)
     }
@@ -386,8 +389,6 @@ impl Gate {
 
     #[inline]
     fn request(&self, id: RequestId, now: Instant, arrival: &Arrival) -> Request {
-        let remote = arrival.remote.unwrap_or_default();
-        let tracked = if arrival.remote.is_some() { Flags::TRACKED } else { Flags::NONE };
         Request {
             id,
             arrival: now,
@@ -396,11 +397,11 @@ impl Gate {
             cost: self.settings.cost.cost(arrival.kind, arrival.length),
             owner: arrival.owner,
             token: arrival.token,
-            rho: remote.rho,
-            delta: remote.delta,
+            rho: 0,
+            delta: 0,
             volume: arrival.volume,
             kind: arrival.kind,
-            flags: arrival.flags.with(tracked),
+            flags: arrival.flags,
             phase: Phase::None,
             wait: Wait::None,
         }

@@ -26,7 +26,7 @@ use crate::units::Percent;
 
 use super::flubber;
 use super::flubber::credits::Credits;
-use super::flubber::queues::{EqualDeadlines, Queues};
+use super::flubber::queues::{ByAddress, EqualDeadlines, Queues};
 use super::flubber::two_level::{Background, Rule, Start, Targets, TwoLevel};
 
 /// What becomes of background work.
@@ -125,7 +125,7 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
     };
     Ok(Box::new(TwoLevel::new(
         Credits::new(params.beta, true, facts.cost.reference_size()),
-        Queues::new(params.equal_deadlines, false),
+        Queues::new(params.equal_deadlines, ByAddress::Nothing),
         targets,
         Rule::Earliest,
         background,

@@ -39,7 +39,7 @@ pub(crate) mod queues;
 pub(crate) mod two_level;
 
 use credits::Credits;
-use queues::{EqualDeadlines, Queues};
+use queues::{ByAddress, EqualDeadlines, Queues};
 use two_level::{Background, BatchAndDelay, Rule, Start, Targets, TwoLevel};
 
 /// Which reading.
@@ -288,12 +288,15 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
         Mode::Paper => (true, SuccessorScope::All),
         Mode::Product => (false, SuccessorScope::Vm),
     };
-    let background_by_address = params.successor_scope.unwrap_or(scope) == SuccessorScope::All;
+    let by_address = match params.successor_scope.unwrap_or(scope) {
+        SuccessorScope::Vm => ByAddress::Vms,
+        SuccessorScope::All => ByAddress::All,
+    };
     let targets =
         Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
     Ok(Box::new(TwoLevel::new(
         Credits::new(params.beta, when_used_up, facts.cost.reference_size()),
-        Queues::new(params.equal_deadlines, background_by_address),
+        Queues::new(params.equal_deadlines, by_address),
         targets,
         params.rule(facts),
         params.background_latency.map_or(Background::WhenEmpty, Background::Within),

@@ -2,10 +2,11 @@
 //!
 //! A VM's deadlines ascend in the order in which its requests came here, so each VM has one list and the VMs stand in
 //! a tournament by the deadline of their heads: taking the earliest costs O(log VMs). Of the order by address all that
-//! is ever asked is what begins at a given byte: an ordered set of addresses answers that.
+//! is ever asked is what begins at a given byte: `addresses` answers that. Who goes by deadlines alone does not ask, and
+//! keeps no addresses.
 //!
-//! Bounds: what comes, goes and grows costs O(log queue) for its address and O(log VMs) for its VM's place. `queued` and
-//! `cancel` walk over the requests of a VM and of the background; they serve people and VMs that leave.
+//! Bounds: what comes, goes and grows costs at most O(log queue) for its address and O(log VMs) for its VM's place.
+//! `queued` and `cancel` walk over the requests of a VM and of the background; they serve people and VMs that leave.
 
 use core::time::Duration;
 
@@ -28,6 +29,17 @@ pub enum EqualDeadlines {
     Fifo,
     /// The one that came last, as the listing has it.
     Lifo,
+}
+
+/// Which requests are found by their address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ByAddress {
+    /// None: nobody asks.
+    Nothing,
+    /// Those of VMs that are no background work.
+    Vms,
+    /// Background requests too.
+    All,
 }
 
 /// A request in a list.
@@ -58,7 +70,7 @@ struct Line {
     list: List,
     /// From start to deadline.
     slack: Duration,
-    /// The first of the last ones in the list, which all have one start.
+    /// With [`EqualDeadlines::Lifo`] the first of the last ones in the list, which all have one start.
     run: u32,
 }
 
@@ -66,8 +78,7 @@ struct Line {
 #[derive(Debug)]
 pub(crate) struct Queues {
     equals: EqualDeadlines,
-    /// Whether background requests are found by their address too.
-    background_by_address: bool,
+    by_address: ByAddress,
     nodes: Vec<Node>,
     free: Vec<u32>,
     lines: Vec<Line>,
@@ -87,10 +98,10 @@ pub(crate) fn has_address(request: &Request) -> bool {
 }
 
 impl Queues {
-    pub(crate) fn new(equals: EqualDeadlines, background_by_address: bool) -> Self {
+    pub(crate) fn new(equals: EqualDeadlines, by_address: ByAddress) -> Self {
         Queues {
             equals,
-            background_by_address,
+            by_address,
             nodes: Vec::new(),
             free: Vec::new(),
             lines: Vec::new(),
@@ -128,15 +139,14 @@ impl Queues {
     pub(crate) fn enter(&mut self, request: Request, start: Instant) {
         let slot = self.new_node(request, start, false);
         let Line { mut list, run, .. } = self.lines[request.owner.index()];
-        let joins = run != NIL && self.node(run).start == start;
-        let before = match joins && self.equals == EqualDeadlines::Lifo {
-            true => self.node(run).before,
-            false => list.last,
-        };
+        // With "fifo" the place is the last one, and the run is left unread: its memory may be far away.
+        let lifo = self.equals == EqualDeadlines::Lifo;
+        let joins = lifo && run != NIL && self.node(run).start == start;
+        let before = if joins { self.node(run).before } else { list.last };
         self.link(&mut list, slot, before);
         let line = &mut self.lines[request.owner.index()];
         line.list = list;
-        if !joins || self.equals == EqualDeadlines::Lifo {
+        if lifo {
             line.run = slot;
         }
         self.of_vms += 1;
@@ -193,7 +203,12 @@ impl Queues {
 
     fn is_found_by_address(&self, slot: u32) -> bool {
         let node = &self.nodes[slot as usize];
-        has_address(&node.request) && (!node.background || self.background_by_address)
+        let asked = match self.by_address {
+            ByAddress::Nothing => false,
+            ByAddress::Vms => !node.background,
+            ByAddress::All => true,
+        };
+        asked && has_address(&node.request)
     }
 
     /// Puts a node behind `before`, or in front.
@@ -207,7 +222,7 @@ impl Queues {
     /// Takes a request out, wherever it stands.
     pub(crate) fn take(&mut self, slot: u32) -> Request {
         if self.is_found_by_address(slot) {
-            self.addresses.remove(slot);
+            self.addresses.remove(slot, self.nodes[slot as usize].request.offset);
         }
         let Node { request, before, behind, background, .. } = *self.node(slot);
         if request.flags.contains(Flags::CARRIER) {
@@ -306,7 +321,7 @@ impl Queues {
             return false;
         }
         if self.node(slot).request.offset != grown.offset && self.is_found_by_address(slot) {
-            self.addresses.remove(slot);
+            self.addresses.remove(slot, self.nodes[slot as usize].request.offset);
             self.addresses.insert(slot, grown.offset);
         }
         self.nodes[slot as usize].request = grown;
