@@ -368,7 +368,8 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, connection_l
                 continue;
             }
         };
-        if !client.has_descriptor_of_clients() {
+        // Where descriptors are the bound, the oldest handshake makes room as it does for connection permits.
+        if !client.has_descriptor_of_clients() && !unfinished.give_up_oldest().await {
             tracing::warn!(endpoint = name, "Client rejected: too few file descriptors are left; raise LimitNOFILE");
             continue;
         }

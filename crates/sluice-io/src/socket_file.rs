@@ -168,8 +168,18 @@ fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool,
     let connect = |address: &SocketAddrUnix| rustix::net::connect(&probe, address);
     match with_address(&in_proc(&file), folder, name, connect) {
         Err(Errno::CONNREFUSED) => Ok(false),
+        Ok(()) if has_ended(&probe) => Ok(false),
         _ => Err(SocketFileError::InUse),
     }
+}
+
+/// Whether the process that listens at the other end has ended. A killed daemon whose disk hangs keeps its descriptors, and
+/// so its listening sockets, until the kernel has completed its last request.
+fn has_ended(probe: &OwnedFd) -> bool {
+    let Ok(listener) = rustix::net::sockopt::socket_peercred(probe) else { return false };
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", listener.pid.as_raw_pid())) else { return false };
+    // `PID (NAME) STATE ...`; the name may have brackets of its own.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// The file itself, also if it is a symbolic link.

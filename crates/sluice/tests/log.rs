@@ -5,7 +5,7 @@ use std::io::{self, PipeReader, PipeWriter, Write};
 use std::process::Stdio;
 
 use common::raw::{Raw, greet};
-use common::{Daemon, KIB, MIB, Place, noise, run, sluice, start_into, until};
+use common::{Daemon, KIB, MIB, Place, noise, run, sluice, start_into, tool, until};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 
@@ -65,6 +65,18 @@ fn a_log_on_a_full_disk_ends_no_device_and_no_daemon() {
     assert_serves(&place, &daemon, 20);
     daemon.signal(Signal::HUP);
     assert_serves(&place, &daemon, 20);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_log_at_the_limit_of_file_sizes_ended_the_daemon() {
+    let place = Place::new();
+    let log = File::options().append(true).create(true).open(place.file("log")).unwrap();
+    let daemon = Daemon::serve_into(&place, "host.toml", &two_vms(&place), log.into());
+    run(tool("prlimit", "util-linux").args(["--fsize=3000", "--pid", &daemon.pid().to_string()])).ok();
+    break_connections(&place, 40);
+    assert_eq!(std::fs::metadata(place.file("log")).unwrap().len(), 3000, "the limit was reached");
+    assert_eq!(open(&place, "b").unwrap().read(0, 512), Ok(vec![0; 512]));
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 

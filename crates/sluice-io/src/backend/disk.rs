@@ -431,6 +431,8 @@ impl Backend {
             (Stage::PunchHole | Stage::Discard, _) => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
             (Stage::Sync | Stage::Nothing, _) => unreachable!("these were dealt with above"),
         };
+        let flags = if source.submission_may_block() { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+        let entry = entry.flags(flags);
         // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
         // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
         // flight.

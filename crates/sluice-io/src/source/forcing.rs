@@ -20,6 +20,14 @@ pub(super) fn is_honoured(fd: BorrowedFd<'_>, block_device: bool) -> io::Result<
     Ok(HONOURED_BY.contains(&(found.f_type as u64)))
 }
 
+/// `f_type` of file systems whose server may hang: NFS, SMB, SMB2, FUSE, 9P, Ceph.
+const REMOTE: [u64; 6] = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x0102_1997, 0x00c3_6400];
+
+/// Whether even the submission of an operation may wait for a server, so that it must not happen on the device thread.
+pub(super) fn submission_may_block(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(REMOTE.contains(&(rustix::fs::fstatfs(fd)?.f_type as u64)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;

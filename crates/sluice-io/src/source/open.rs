@@ -79,6 +79,7 @@ pub struct Source {
     read_only: bool,
     buffered: bool,
     forces: bool,
+    submission_may_block: bool,
     waited: Duration,
     lost: Mark,
 }
@@ -116,6 +117,8 @@ impl Source {
         })?;
         let forces = forcing::is_honoured(fd.as_fd(), block_device);
         let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
+        let submission_may_block = forcing::submission_may_block(fd.as_fd());
+        let submission_may_block = submission_may_block.map_err(|error| inspect(path, "file system", error))?;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
         Ok(Self {
             path: path.clone(),
@@ -127,6 +130,7 @@ impl Source {
             read_only: spec.read_only,
             buffered: spec.buffered,
             forces,
+            submission_may_block,
             waited,
             lost: Mark::default(),
             fd,
@@ -272,6 +276,12 @@ impl Source {
     #[must_use]
     pub fn forces_writes(&self) -> bool {
         self.forces
+    }
+
+    /// Whether even the submission of an operation may wait, for a server of the file system.
+    #[must_use]
+    pub fn submission_may_block(&self) -> bool {
+        self.submission_may_block
     }
 
     /// How long opening waited for the lock.

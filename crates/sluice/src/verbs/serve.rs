@@ -96,11 +96,16 @@ const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, an
 /// The error after a panic of the thread that makes changes.
 const NO_CHANGES: &str = "The thread that applies changes panicked: see the log, and restart the daemon";
 
+/// The signal's number on every architecture of Linux but Alpha, MIPS, PA-RISC and SPARC.
+const SIGXFSZ: i32 = 25;
+
 struct Signals {
     reload: Signal,
     terminate: Signal,
     interrupt: Signal,
     report: Signal,
+    /// A write above the limit of file sizes, by the log or by a volume, is an error and not the end of the daemon.
+    _file_size: Signal,
 }
 
 impl Signals {
@@ -110,6 +115,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             report: signal(SignalKind::user_defined1())?,
+            _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
 }
