@@ -197,6 +197,20 @@ fn a_socket_in_a_folder_that_hung_stopped_all_changes() {
 }
 
 #[test]
+fn a_log_of_a_new_device_on_a_hung_file_system_stopped_all_changes() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let log = hung.folder.join("slots.csv");
+    let delay = format!("[device.second.delay]\ntime = \"1ms\"\nlog = \"{}\"\n", log.display());
+    let said = daemon.reload(&(host + "[device.second]\nbackend = \"null\"\n" + &delay));
+    assert!(said.contains("hung/slots.csv does not respond for 5 s"), "{said}");
+    others_go_on(&place, 1);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
 fn a_socket_of_a_refused_change_whose_folder_hung_stopped_all_changes() {
     let place = Place::new();
     let below = FileSystem::new(&place.image("sockets.img", 64 * MIB), place.file("sockets"));
