@@ -258,6 +258,8 @@ pub(super) fn needs(
         needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
     }
     needs.sockets = sockets::needed(plane, host, changed)?;
+    // A socket that takes the place of one in use is made last: then nothing else can hang any more.
+    needs.sockets.sort_by_key(|socket| socket.ours.is_some());
     let mut served = None;
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
