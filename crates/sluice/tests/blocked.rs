@@ -98,6 +98,10 @@ fn a_hung_file_system_that_was_named_to_attach_stopped_everything() {
     let said = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
     assert!(said.contains("hung/disk.img does not respond for"), "{said}");
     others_go_on(&place, 3);
+    // Two helpers hang there; there is no third one.
+    let refused = run(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new"))).failed();
+    assert!(refused.contains("hung/disk.img does not respond for"), "{refused}");
+    assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 2);
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     drop(hung);
