@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -98,6 +98,10 @@ fn a_hung_file_system_that_was_named_to_attach_stopped_everything() {
     let said = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
     assert!(said.contains("hung/disk.img does not respond for"), "{said}");
     others_go_on(&place, 3);
+    // Two helpers hang there; there is no third one.
+    let refused = run(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new"))).failed();
+    assert!(refused.contains("hung/disk.img does not respond for"), "{refused}");
+    assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 2);
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     drop(hung);
@@ -193,6 +197,42 @@ fn a_socket_in_a_folder_that_hung_stopped_all_changes() {
     let refused = attaching.end().failed();
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/new.sock"), "{refused}");
     others_go_on(&place, 2);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_log_of_a_new_device_on_a_hung_file_system_stopped_all_changes() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let log = hung.folder.join("slots.csv");
+    let delay = format!("[device.second.delay]\ntime = \"1ms\"\nlog = \"{}\"\n", log.display());
+    let said = daemon.reload(&(host + "[device.second]\nbackend = \"null\"\n" + &delay));
+    assert!(said.contains("hung/slots.csv does not respond for 5 s"), "{said}");
+    others_go_on(&place, 1);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_socket_in_use_was_replaced_while_another_folder_hung() {
+    let place = Place::new();
+    let hung = Hung::new(&place);
+    let host = host(&place);
+    let daemon =
+        Daemon::serve(&place, &(host.clone() + &place.vhost_volume("old", "v", &place.image("old.img", MIB), "")));
+    let socket = place.volume_socket("old", "v");
+    let before = std::fs::metadata(&socket).unwrap().ino();
+    let volume = |vm: &str, socket: &Path| {
+        let image = place.image(&format!("{vm}.img"), MIB);
+        let export = format!("export = {{ socket = \"{}\" }}", socket.display());
+        format!("[vm.{vm}.volume.v]\ndevice = \"disk\"\nsource = \"{}\"\n{export}\n", image.display())
+    };
+    let new = volume("new", &socket) + &volume("other", &hung.folder.join("other.sock"));
+    let said = daemon.reload(&(host + &new));
+    assert!(said.contains("hung/other.sock does not respond for 5 s"), "{said}");
+    assert_eq!(std::fs::metadata(&socket).unwrap().ino(), before, "it leads to where the volume is served");
+    others_go_on(&place, 1);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 

@@ -7,7 +7,7 @@ pub(crate) mod lost;
 pub(crate) mod merged;
 pub(crate) mod retry;
 pub mod ring;
-pub(crate) mod slot_log;
+pub mod slot_log;
 pub mod sync;
 pub(crate) mod tag;
 pub(crate) mod zeroes;

@@ -26,14 +26,23 @@ struct SlotLog {
     ended: Receiver<()>,
 }
 
-/// Opens the file to append to it; a pipe that nobody reads is refused, and not waited for. What is written goes there later; an error of the file is reported by a later write.
+/// Opens the file to append to it; a pipe that nobody reads is refused, and not waited for. May take as long as its file system
+/// hangs, so the device thread gets the open file.
 ///
 /// # Errors
-/// If the file cannot be opened, or there is no thread.
-pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
+/// If the file cannot be opened.
+pub fn open(path: &Path) -> io::Result<File> {
     let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// A log that goes to this file. What is written goes there later; an error of the file is reported by a later write.
+///
+/// # Errors
+/// If there is no thread.
+pub(crate) fn start(file: impl Write + Send + 'static) -> io::Result<Box<dyn Write + Send>> {
     Ok(Box::new(BufWriter::with_capacity(PIECE, SlotLog::start(file)?)))
 }
 
@@ -92,7 +101,7 @@ mod tests {
     fn its_end_waits_for_what_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("slots.csv");
-        let mut log = open(&path).unwrap();
+        let mut log = start(open(&path).unwrap()).unwrap();
         (0..100_000).for_each(|n| writeln!(log, "{}", n % 10).unwrap());
         drop(log);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 200_000);

@@ -85,6 +85,8 @@ pub(crate) enum Message {
 
 /// How long a device thread may take to answer: it is asked between two turns of its loop.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long a device thread may take to start: it looks at no disk and no path.
+const START_MAX: Duration = Duration::from_secs(5);
 /// How long the caller waits for a change. The thread makes a change that takes longer all the same, in order.
 const EDIT_MAX: Duration = Duration::from_secs(5);
 
@@ -135,7 +137,15 @@ impl Device {
         let (own, lives) = (mailbox.clone(), Arc::clone(&life));
         let builder = thread::Builder::new().name(format!("dev-{name}"));
         let thread = builder.spawn(move || supervisor::run(&spec, &own, inbox, &started, &lives))?;
-        starting.recv().map_err(|_| io::Error::other("The device thread ended before it began"))??;
+        let begun = starting.recv_timeout(START_MAX).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                // The thread ends when it can; it is not waited for.
+                let _ = mailbox.send(Message::Stop);
+                io::Error::new(io::ErrorKind::TimedOut, "The device thread has not started within 5 s")
+            }
+            RecvTimeoutError::Disconnected => io::Error::other("The device thread ended before it began"),
+        });
+        begun??;
         Ok(Device { name, mailbox, life, thread: Some(thread) })
     }
 

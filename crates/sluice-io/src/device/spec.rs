@@ -1,7 +1,7 @@
 //! What the control plane tells a device thread: what to be, and what to change.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,8 +26,8 @@ pub struct DeviceSpec {
     pub gate: GateSettings,
     /// Makes the device slower than it is, for tests and demonstrations.
     pub delay: Option<DelaySpec>,
-    /// Where the slots of the delay are logged.
-    pub delay_log: Option<PathBuf>,
+    /// Where the slots of the delay are logged; see [`crate::backend::slot_log::open`].
+    pub delay_log: Option<Arc<File>>,
 }
 
 /// How to make the scheduler, as often as it is needed.

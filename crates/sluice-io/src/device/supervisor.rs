@@ -211,7 +211,7 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
     let delay = match &spec.delay {
         None => None,
         Some(delay) => {
-            let log = spec.delay_log.as_deref().map(slot_log::open).transpose()?;
+            let log = spec.delay_log.clone().map(slot_log::start).transpose()?;
             Some(Delay::new(*delay, log)?)
         }
     };

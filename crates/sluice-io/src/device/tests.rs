@@ -9,6 +9,7 @@ use sluice_sched::{GateSettings, Kind, Policy, schedulers};
 
 use super::*;
 use crate::backend::delay::{DelaySpec, ServiceTime};
+use crate::backend::slot_log;
 use crate::device::slab::{Id, IoId};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
@@ -497,7 +498,7 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: Default::default() };
     let gate = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
     let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
-    let delay_log = Some(log.path().to_owned());
+    let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
     (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log }).unwrap(), log)
 }
 

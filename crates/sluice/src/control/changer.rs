@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change is refused. At most [`HELPERS_MAX`] helpers run
-//! for changes that were asked for; a path at which a helper still hangs is refused without another helper.
+//! for changes that were asked for, and at most [`SAME_PATH_MAX`] hang at one path.
 //!
 //! Volumes that are out of service are retried each second, each by a helper of its own, at most [`RETRIES_MAX`] for one
 //! device. A volume gets no further helper while its last one has not returned, so a disk that hangs delays neither changes nor
@@ -45,6 +45,9 @@ pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
 const LOOK_MAX_AT_START: Duration = Duration::from_secs(15);
 /// Helpers that may run for changes that were asked for; more such changes are refused.
 const HELPERS_MAX: usize = 16;
+/// Helpers that may hang at one path; another change that needs it is refused at once. More than one, so that a path that has
+/// just come back is looked at although its first helper has not returned.
+const SAME_PATH_MAX: usize = 2;
 /// Helpers that may retry volumes of one device; its other volumes wait.
 const RETRIES_MAX: usize = 4;
 /// Changes that may wait at once; more are refused.
@@ -434,10 +437,13 @@ impl Thread {
     /// Whether a helper may be started for a change that looks at `paths`; why not.
     fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
         let now = Instant::now();
-        for (path, since) in self.helpers.values().map(|helper| helper.subject.now()) {
-            let age = now.duration_since(since);
-            if age >= LOOK_MAX && paths.contains(&path) {
-                return Err(hangs(&path, age));
+        let at = self.helpers.values().map(|helper| helper.subject.now());
+        let hung: Vec<_> = at.filter(|(_, since)| now.duration_since(*since) >= LOOK_MAX).collect();
+        for path in paths {
+            let since = hung.iter().filter(|(at, _)| at == path).map(|(_, since)| *since);
+            if since.clone().count() >= SAME_PATH_MAX {
+                let first = since.min().expect("there are some");
+                return Err(hangs(path, now.duration_since(first)));
             }
         }
         let busy: Vec<_> = self.helpers.values().filter(|helper| helper.retries.is_none()).collect();

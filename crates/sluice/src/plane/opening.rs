@@ -5,12 +5,15 @@
 //! it then.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Volume};
+use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::listener::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::FileId;
@@ -76,6 +79,8 @@ pub(crate) struct Needs {
     resizings: Vec<Resizing>,
     /// Paths of new devices.
     disks: Vec<(String, PathBuf)>,
+    /// Logs of new devices.
+    logs: Vec<(String, PathBuf)>,
     sockets: Vec<Socket>,
     lock_wait: Duration,
 }
@@ -135,6 +140,7 @@ pub(crate) struct Found {
     volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
     resized: BTreeMap<VolumeName, Sized>,
     disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
+    logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
     /// By their names.
     sockets: BTreeMap<String, (Endpoint, Result<Bound, ListenError>)>,
 }
@@ -187,6 +193,14 @@ impl Found {
         self.disks.remove(device).map(|(_, disks)| disks)
     }
 
+    fn has_log(&self, device: &str, path: &Path) -> bool {
+        self.logs.get(device).is_some_and(|(of, _)| of == path)
+    }
+
+    pub(super) fn take_log(&mut self, device: &str) -> Option<io::Result<File>> {
+        self.logs.remove(device).map(|(_, log)| log)
+    }
+
     fn has_socket(&self, endpoint: &Endpoint) -> bool {
         self.sockets.get(&endpoint.to_string()).is_some_and(|(of, _)| of == endpoint)
     }
@@ -201,6 +215,7 @@ impl Found {
         exchange(&mut self.volumes, &mut later.volumes);
         exchange(&mut self.resized, &mut later.resized);
         exchange(&mut self.disks, &mut later.disks);
+        exchange(&mut self.logs, &mut later.logs);
     }
 }
 
@@ -215,9 +230,10 @@ fn exchange<K: Ord + Clone, V>(to: &mut BTreeMap<K, V>, from: &mut BTreeMap<K, V
 
 impl Drop for Found {
     fn drop(&mut self) {
-        let (volumes, resized, sockets) = (take(&mut self.volumes), take(&mut self.resized), take(&mut self.sockets));
-        if !(volumes.is_empty() && resized.is_empty() && sockets.is_empty()) {
-            close(vec![(volumes, resized, sockets)], CLOSE_MAX);
+        let (volumes, resized) = (take(&mut self.volumes), take(&mut self.resized));
+        let (logs, sockets) = (take(&mut self.logs), take(&mut self.sockets));
+        if !(volumes.is_empty() && resized.is_empty() && logs.is_empty() && sockets.is_empty()) {
+            close(vec![(volumes, resized, logs, sockets)], CLOSE_MAX);
         }
     }
 }
@@ -233,13 +249,17 @@ pub(super) fn needs(
     let is_start = plane.devices.is_empty();
     let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
     for (name, device) in &host.devices {
-        if !plane.devices.contains_key(name)
-            && let Some(path) = device.path.as_ref().filter(|_| translate::has_disk(device))
-        {
-            needs.disks.push((name.clone(), path.clone()));
+        if plane.devices.contains_key(name) {
+            continue;
         }
+        let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
+        needs.disks.extend(disk.map(|path| (name.clone(), path.clone())));
+        let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
+        needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
     }
     needs.sockets = sockets::needed(plane, host, changed)?;
+    // A socket that takes the place of one in use is made last: then nothing else can hang any more.
+    needs.sockets.sort_by_key(|socket| socket.ours.is_some());
     let mut served = None;
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
@@ -321,7 +341,7 @@ fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(),
 impl Needs {
     /// The paths that [`Needs::meet`] looks at, as it names them to its subject.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let disks = self.disks.iter().map(|(_, path)| path.clone());
+        let disks = self.disks.iter().chain(&self.logs).map(|(_, path)| path.clone());
         let resizings = self.resizings.iter().map(|resizing| resizing.source.path().to_owned());
         let volumes = self.volumes.iter().filter_map(|opening| opening.volume.source.clone());
         let sockets = self.sockets.iter().map(|socket| PathBuf::from(socket.endpoint.to_string()));
@@ -333,6 +353,7 @@ impl Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
         self.resizings.retain(|resizing| !found.has_resized(resizing));
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
+        self.logs.retain(|(device, path)| !found.has_log(device, path));
         self.sockets.retain(|socket| !found.has_socket(&socket.endpoint));
         self
     }
@@ -341,6 +362,9 @@ impl Needs {
     pub(super) fn are_met_by(&self, found: &Found) -> bool {
         let no_disk = |(device, path): &(String, PathBuf)| {
             found.has_disk(device, path) && found.disks.get(device).is_some_and(|(_, disks)| disks.is_err())
+        };
+        let no_log = |(device, path): &(String, PathBuf)| {
+            found.has_log(device, path) && found.logs.get(device).is_some_and(|(_, log)| log.is_err())
         };
         let not_resized = |resizing: &Resizing| {
             found.has_resized(resizing)
@@ -357,11 +381,13 @@ impl Needs {
             bound.is_some_and(|(of, bound)| *of == socket.endpoint && bound.is_err())
         };
         let all = self.disks.iter().all(|(device, path)| found.has_disk(device, path))
+            && self.logs.iter().all(|(device, path)| found.has_log(device, path))
             && self.resizings.iter().all(|resizing| found.has_resized(resizing))
             && self.sockets.iter().all(|socket| found.has_socket(&socket.endpoint))
             && self.volumes.iter().all(|opening| found.has_volume(&opening.name, &opening.volume));
         let some_failed = self.sockets.iter().any(not_bound)
             || self.disks.iter().any(no_disk)
+            || self.logs.iter().any(no_log)
             || self.resizings.iter().any(not_resized)
             || self.volumes.iter().any(refused);
         all || some_failed
@@ -376,6 +402,15 @@ impl Needs {
             let disks = DiskSet::of_path(&path);
             let failed = disks.is_err();
             found.disks.insert(device, (path, disks));
+            if failed {
+                return found;
+            }
+        }
+        for (device, path) in self.logs {
+            subject.set(&path);
+            let log = slot_log::open(&path);
+            let failed = log.is_err();
+            found.logs.insert(device, (path, log));
             if failed {
                 return found;
             }

@@ -80,10 +80,11 @@ fn start_devices(
             }
         }
         let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
+        let failed = |source| PlaneError::Device { device: name.clone(), source };
+        let log = found.take_log(name).transpose().map_err(failed)?;
         let down = Arc::clone(&plane.down);
         let went_down = Box::new(move || down.notify_one());
-        let device = Device::start_watched(translate::device(spec, rotational), went_down)
-            .map_err(|source| PlaneError::Device { device: name.clone(), source })?;
+        let device = Device::start_watched(translate::device(spec, rotational, log), went_down).map_err(failed)?;
         started.insert(name.clone(), Running { device, disks, rotational });
     }
     Ok(())

@@ -1,5 +1,8 @@
 //! From the host file's types to the data plane's.
 
+use std::fs::File;
+use std::sync::Arc;
+
 use sluice_config::{Backend, Delay, DelayTime};
 use sluice_io::backend::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
@@ -13,7 +16,7 @@ const PAYLOAD_MAX: u32 = 32 << 20;
 const NULL_BLOCK: u32 = 512;
 
 /// A device thread for a device of the file.
-pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> DeviceSpec {
+pub(super) fn device(device: &sluice_config::Device, rotational: bool, delay_log: Option<File>) -> DeviceSpec {
     let scheduler = scheduler(device, rotational);
     let gate = GateSettings { queue_max: 1 << 20, ..device.gate_settings() };
     DeviceSpec {
@@ -21,7 +24,7 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool) -> Device
         scheduler,
         gate,
         delay: device.delay.as_ref().map(delay),
-        delay_log: device.delay.as_ref().and_then(|delay| delay.log.clone()),
+        delay_log: delay_log.map(Arc::new),
     }
 }
 

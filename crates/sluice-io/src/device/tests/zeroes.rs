@@ -22,7 +22,7 @@ fn logged(scheduler: &str, merging: bool) -> (Device, tempfile::NamedTempFile) {
     let gate = GateSettings { transfer_max, discard_max, merging, ..GateSettings::default() };
     let time = ServiceTime::Fixed(Duration::from_micros(1));
     let delay = Some(DelaySpec { time, parallel: 8, bandwidth: None, seed: 1 });
-    let delay_log = Some(log.path().to_owned());
+    let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
     (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log }).unwrap(), log)
 }
 
