@@ -169,6 +169,28 @@ fn a_vm_was_sold_twice_to_its_volumes() {
     assert_eq!(two(more, "200MiB/s"), (vec![], false), "50% and 25%");
 }
 
+// rule: mclock.volume-sum, mclock.weight-floor
+#[test]
+fn a_volume_beside_one_that_reserves_all_of_its_vm_was_left_nothing() {
+    let reserving = |iops: u32| {
+        let host = GOOD.replace("weight = 100", "reservation = \"500 iops\"");
+        let host = host.replace("device = \"d\"", &format!("device = \"d\"\nreservation = \"{iops} iops\""));
+        let second = "[vm.a.volume.w]\ndevice = \"d\"\nsource = \"/srv/vm/w.img\"\n\
+                      export = { socket = \"/run/sluice/w.sock\" }\n";
+        found(&(host + second))
+    };
+    let (messages, refused) = reserving(491);
+    assert!(refused);
+    assert_eq!(
+        messages,
+        [
+            "VM a on device d (rates at 8KiB): volumes of one VM reserve 491 iops together, the VM only 500 iops, of which \
+             weight_floor keeps 2% for its volumes without a reservation"
+        ]
+    );
+    assert_eq!(reserving(490), (vec![], false));
+}
+
 // rule: mclock.burst-reservation
 #[test]
 fn a_burst_that_makes_a_reservation_impossible_is_refused_where_it_stands() {
