@@ -302,6 +302,31 @@ fn a_disk_that_hung_when_its_loss_was_accepted_stopped_all_changes() {
 }
 
 #[test]
+fn a_request_to_a_server_that_hung_stopped_every_vm_of_its_device() {
+    let place = Place::new();
+    let fused = Fused::new(&place, 16);
+    let hung = place.volume("hung", "v", &fused.disk(), "cache = \"buffered\"");
+    let hung = hung.replace("device = \"disk\"", "device = \"fused\"");
+    let device = format!("[device.fused]\npath = \"{}\"\n", fused.folder().display());
+    let daemon = Daemon::serve(&place, &(host(&place) + &device + &hung));
+    let open = || Raw::open(&place.volume_socket("hung", "v"), "hung/v").unwrap();
+    let (mut first, mut second) = (open(), open());
+    first.write(0, &noise(1, 4096)).unwrap();
+    fused.stop();
+    first.send(WRITE, 0, 0, 4096, &noise(2, 4096)).unwrap();
+    let at_the_device = || {
+        let accounts = daemon.accounts();
+        accounts.0["devices"].as_array().unwrap().iter().any(|device| device["in_flight"] == 1)
+    };
+    until("it is at the device", at_the_device);
+    // The device thread answers what needs no server.
+    assert!(second.read(1 << 40, 4096).is_err());
+    others_go_on(&place, 1);
+    fused.go_on();
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
 fn a_socket_that_accepts_nobody_stopped_everything() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
