@@ -124,8 +124,7 @@ fn the_check_notices_weights_that_are_swapped() {
 #[test]
 fn the_check_accepted_twice_its_due_on_several_nodes_as_left_over() {
     // Nobody else misses more than 2 %, and all always have requests everywhere: nothing is left over.
-    let weights =
-        |small: u32, others: u32| [small, others, others, others, others].map(|weight| Policy::weighted(weight));
+    let weights = |small: u32, others: u32| [small, others, others, others, others].map(Policy::weighted);
     let (told, promised) = (weights(110, 975), weights(40, 990));
     let findings = judge(2, "mclock", &told, &promised);
     assert_eq!(
