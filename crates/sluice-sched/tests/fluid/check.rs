@@ -28,9 +28,6 @@ pub const TOLERANCE: [f64; 2] = [0.01, 0.02];
 /// Requests of the size of the largest piece by which a VM may be off at each node, apart from depth and burst.
 const REQUESTS: f64 = 16.0;
 
-/// Part of the capacity of several nodes that may be left over by VMs without a request at a node.
-pub const LEFT_OVER: f64 = 0.05;
-
 /// One VM in one phase that was checked; rates in normalised requests per second.
 #[derive(Debug, Clone)]
 pub struct Finding {
@@ -117,8 +114,9 @@ fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {
     let got = phase.runs[place].sums.got;
     let several = phase.plan.cloud.nodes > 1;
     let allowed = |service: f64| allowance(phase, always).max(TOLERANCE[usize::from(several)] * service);
-    // On several nodes what is left over where others have nothing goes to whoever has something, and hurts nobody.
-    let left_over = if several { LEFT_OVER * phase.run.capacity * phase.seconds } else { 0.0 };
+    // What others leave over at a node where they have nothing goes to whoever has something there, and hurts nobody.
+    let left_over: f64 =
+        (0..phase.members.len()).filter(|other| *other != place).map(|other| phase.unused(other)).sum();
     let compare = |(low, high): (f64, f64)| match got {
         more if more > high + allowed(high).max(left_over) => Verdict::High,
         less if less < low - allowed(low) => Verdict::Low,

@@ -122,6 +122,20 @@ fn the_check_notices_weights_that_are_swapped() {
 }
 
 #[test]
+fn the_check_accepted_twice_its_due_on_several_nodes_as_left_over() {
+    // Nobody else misses more than 2 %, and all always have requests everywhere: nothing is left over.
+    let weights = |small: u32, others: u32| [small, others, others, others, others].map(Policy::weighted);
+    let (told, promised) = (weights(110, 975), weights(40, 990));
+    let findings = judge(2, "mclock", &told, &promised);
+    assert_eq!(
+        verdicts(&findings),
+        [Verdict::High, Verdict::Good, Verdict::Good, Verdict::Good, Verdict::Good],
+        "{findings:?}"
+    );
+    assert_eq!(verdicts(&judge(2, "mclock", &told, &told)), [Verdict::Good; 5]);
+}
+
+#[test]
 fn the_check_notices_a_limit_that_does_not_hold() {
     let limited = |rate| Policy::default().limited(rate);
     for nodes in [1, 2] {

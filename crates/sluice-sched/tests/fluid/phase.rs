@@ -1,6 +1,6 @@
 //! One phase of a run in the words of the fluid model: who asks how much, and what each VM is due at least and at most.
 
-use super::check::{Before, FLOOR, LEFT_OVER, TOLERANCE};
+use super::check::{Before, FLOOR, TOLERANCE};
 use super::model::{CATCH_UP_MAX, Demand, Due, FluidVm, Slot, run as run_fluid};
 use super::plan::{Cloud, Load, Plan, Use};
 use super::run::{PhaseRun, VmRun};
@@ -23,6 +23,9 @@ const FEW: f64 = 0.95;
 /// Requests that a VM needs at each node to have one there nearly always, in mean queues; see [`PhaseCheck::can_reach`]. Observed,
 /// not derived.
 const SELDOM_EMPTY: f64 = 8.0;
+
+/// Part of the capacity of several nodes that a VM without a request at a node may leave to one other VM. Observed, not derived.
+const LEFT_OVER: f64 = 0.05;
 
 /// A variant of the model.
 #[derive(Debug, Clone, Copy)]
@@ -292,6 +295,17 @@ impl<'a> PhaseCheck<'a> {
         self.due[place].service / self.seconds / part
     }
 
+    /// What a VM that asks for more than it gets provably left unused on several nodes, in normalised requests: of what it is due
+    /// while it always asks, what it did not get, but no more than belongs to the time for which it had nothing queued at a node.
+    pub fn unused(&self, place: usize) -> f64 {
+        if self.plan.cloud.nodes == 1 || !(self.slow[place] || self.always_asks(place)) {
+            return 0.0;
+        }
+        let due = if self.slow[place] { self.due_always[place].iter().sum() } else { self.due[place].service };
+        let VmRun { absent, sums, .. } = self.runs[place];
+        (due - sums.got).clamp(0.0, absent * due)
+    }
+
     /// Requests that a VM has outstanding at most.
     fn outstanding(&self, place: usize) -> u32 {
         match self.uses[place].load {
@@ -408,10 +422,9 @@ impl<'a> PhaseCheck<'a> {
             if case.smooth && self.slow[place] {
                 let evenly = |slot: &Slot| got * slot.seconds / self.seconds;
                 let always: f64 = self.due_always[place].iter().sum();
-                let left_over =
-                    if self.plan.cloud.nodes > 1 { LEFT_OVER * self.run.capacity * self.seconds } else { 0.0 };
                 // What it leaves over on several nodes may go to one other VM, and nothing of it to the rest.
-                let near = got > 0.95 * always || got + left_over > always;
+                let left_over = self.unused(place).min(LEFT_OVER * self.run.capacity * self.seconds);
+                let near = got > 0.95 * always || left_over > 0.0 && got + left_over >= always - 1e-6;
                 let spread = || Demand::Arrivals(self.slots.iter().map(evenly).collect());
                 vm.demand = if near { Demand::Always } else { spread() };
             }

@@ -39,6 +39,8 @@ pub struct VmRun {
     pub got: Vec<f64>,
     /// What the VM wanted to send while its window was full, and did not.
     pub dropped: f64,
+    /// Part of all nodes' time for which it had nothing queued there.
+    pub absent: f64,
     pub sums: Sums,
 }
 
@@ -120,6 +122,8 @@ fn run_phase(world: &mut World, start: f64, end: f64, there: &[Option<usize>], p
     let source = |vm: usize| there[vm].filter(|_| phase.vms[vm].is_some());
     let totals = |world: &World, vm: usize| source(vm).map(|source| world.sources[source].totals);
     let first: Vec<Option<Totals>> = (0..there.len()).map(|vm| totals(world, vm)).collect();
+    let absent = |world: &World, vm: usize| source(vm).map_or(0.0, |source| world.absent_ns(source));
+    let (began, absent_before): (u64, Vec<f64>) = (world.now, (0..there.len()).map(|vm| absent(world, vm)).collect());
     let work = world.work();
     let mut run = PhaseRun { slots: Vec::new(), capacity: 0.0, vms: Vec::new() };
     run.vms = first.iter().map(|first| first.map(|first| VmRun::new(&first, count))).collect();
@@ -149,6 +153,8 @@ fn run_phase(world: &mut World, start: f64, end: f64, there: &[Option<usize>], p
     for (vm, known) in run.vms.iter_mut().enumerate() {
         if let (Some(known), Some(from), Some(to)) = (known, first[vm], last[vm]) {
             known.sums = Sums::between(&from, &to);
+            let node_ns = (world.now - began) as f64 * world.cloud.nodes as f64;
+            known.absent = (absent(world, vm) - absent_before[vm]) / node_ns;
             known.dropped = (to.offered() - to.arrived()) - (from.offered() - from.arrived());
         }
     }
@@ -176,6 +182,7 @@ impl VmRun {
             arrivals: Vec::with_capacity(slots),
             got: Vec::with_capacity(slots),
             dropped: 0.0,
+            absent: 0.0,
             sums: Sums { got: 0.0, pieces: 0.0, bytes: 0.0, reserved_bytes: 0.0 },
         }
     }

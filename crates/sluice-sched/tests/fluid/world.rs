@@ -102,8 +102,27 @@ struct Vm {
     tracker: Option<Tracker>,
     there: bool,
     limited: bool,
-    /// Pieces queued at each node.
-    queued: Vec<u32>,
+    /// What it has queued at each node.
+    queued: Vec<Queued>,
+}
+
+/// What one VM has queued at one node.
+#[derive(Debug, Clone, Copy, Default)]
+struct Queued {
+    pieces: u32,
+    /// For how long it had nothing queued, up to `since`; from then on as long as there are no pieces.
+    absent_ns: u64,
+    since: u64,
+}
+
+impl Queued {
+    fn absent_ns(&self, now: u64) -> u64 {
+        self.absent_ns + if self.pieces == 0 { now - self.since } else { 0 }
+    }
+
+    fn set(&mut self, now: u64, pieces: u32) {
+        *self = Queued { pieces, absent_ns: self.absent_ns(now), since: now };
+    }
 }
 
 fn is_limited(policy: &Policy) -> bool {
@@ -177,7 +196,8 @@ impl Device for Feed<'_> {
         let request = &submission.request;
         let source = (submission.token & 0xffff) as usize;
         let vm = &mut self.vms[self.sources[source].vm];
-        vm.queued[self.index] -= 1;
+        let queued = &mut vm.queued[self.index];
+        queued.set(now.as_nanos(), queued.pieces - 1);
         *self.unlimited -= u32::from(!vm.limited);
         let totals = &mut self.sources[source].totals;
         let raw = u64::from(request.cost.raw());
@@ -243,7 +263,7 @@ impl World {
             owners.push((owner, volumes));
         }
         let tracker = (self.nodes.len() > 1).then(|| Tracker::new(Form::Product));
-        let queued = vec![0; self.nodes.len()];
+        let queued = vec![Queued { since: self.now, ..Queued::default() }; self.nodes.len()];
         self.vms.push(Vm { owners, tracker, there: true, limited: is_limited(&policy), queued });
         self.vms.len() - 1
     }
@@ -270,7 +290,8 @@ impl World {
             self.touch(index);
         }
         self.vms[vm].there = false;
-        self.vms[vm].queued.fill(0);
+        let now = self.now;
+        self.vms[vm].queued.iter_mut().for_each(|queued| queued.set(now, 0));
         self.count_unlimited();
         for source in self.sources.iter_mut().filter(|source| source.vm == vm) {
             let totals = &mut source.totals;
@@ -283,7 +304,7 @@ impl World {
 
     fn count_unlimited(&mut self) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            node.unlimited = self.vms.iter().filter(|vm| !vm.limited).map(|vm| vm.queued[index]).sum();
+            node.unlimited = self.vms.iter().filter(|vm| !vm.limited).map(|vm| vm.queued[index].pieces).sum();
         }
     }
 
@@ -359,6 +380,12 @@ impl World {
     pub fn idle_ns(&self) -> [f64; 3] {
         let sum = |of: fn(&Node) -> &Idle| self.nodes.iter().map(|node| of(node).nanos(self.now)).sum::<u64>() as f64;
         [sum(|node| &node.idle), sum(|node| &node.unasked), sum(|node| &node.limited)]
+    }
+
+    /// For how long the VM of a source has had nothing queued, in nanoseconds, summed over all nodes.
+    pub fn absent_ns(&self, source: usize) -> f64 {
+        let queued = &self.vms[self.sources[source].vm].queued;
+        queued.iter().map(|queued| queued.absent_ns(self.now)).sum::<u64>() as f64
     }
 
     /// Lets everything happen up to and at `end`.
@@ -474,7 +501,8 @@ impl World {
         let taken = self.nodes[node].gate.insert(now, &arrival).is_ok();
         if taken {
             let pieces = self.cloud.pieces(ask).count() as u32;
-            vm.queued[node] += pieces;
+            let queued = &mut vm.queued[node];
+            queued.set(self.now, queued.pieces + pieces);
             self.nodes[node].unlimited += if vm.limited { 0 } else { pieces };
             source.totals.arrived_raw += raw;
             source.outstanding += 1;
