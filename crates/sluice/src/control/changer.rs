@@ -12,16 +12,12 @@
 //!                              '------Event---------'
 //! ```
 //!
-//! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change is refused. At most [`HELPERS_MAX`] helpers run
-//! for changes that were asked for, and at most [`SAME_PATH_MAX`] hang at one path.
-//!
-//! Volumes that are out of service are retried each second, each by a helper of its own, at most [`RETRIES_MAX`] for one
-//! device. A volume gets no further helper while its last one has not returned, so a disk that hangs delays neither changes nor
-//! volumes on other disks.
+//! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change is refused. How many helpers there may be, and how
+//! volumes that are out of service are retried, is in [`helpers`]: a disk that hangs delays neither changes nor volumes on other
+//! disks.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -32,6 +28,7 @@ use sluice_config::{Diagnostics, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+use self::helpers::{Helper, hangs};
 use super::apply::{self, Proposal, State};
 use super::server::Asked;
 use super::{Code, Reply, Request};
@@ -39,17 +36,12 @@ use crate::failure::{Failure, chain};
 use crate::output::Format;
 use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
 
+mod helpers;
+
 /// How long a helper may look at one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
 /// The same at the start, where locks of a dead daemon are waited for.
 const LOOK_MAX_AT_START: Duration = Duration::from_secs(15);
-/// Helpers that may run for changes that were asked for; more such changes are refused.
-const HELPERS_MAX: usize = 16;
-/// Helpers that may hang at one path; another change that needs it is refused at once. More than one, so that a path that has
-/// just come back is looked at although its first helper has not returned.
-const SAME_PATH_MAX: usize = 2;
-/// Helpers that may retry volumes of one device; its other volumes wait.
-const RETRIES_MAX: usize = 4;
 /// Changes that may wait at once; more are refused.
 const ATTEMPTS_MAX: usize = 64;
 /// How long a volume waits for its bytes while the last requests of one that was detached hold them.
@@ -89,13 +81,6 @@ enum Outcome {
     /// The disks have reported what they have lost.
     Heard,
     Panicked,
-}
-
-/// A helper thread that has not returned. Its attempt may have been given up.
-struct Helper {
-    subject: Subject,
-    /// The volume that it retries.
-    retries: Option<VolumeName>,
 }
 
 /// The files, read again.
@@ -273,38 +258,6 @@ impl Thread {
         }
     }
 
-    /// Tries volumes that are out of service again: each once a second, and none whose last helper has not returned.
-    fn retry_missing(&mut self) {
-        let now = Instant::now();
-        if now >= self.retry_at {
-            self.retry_at = now + RETRY_EVERY;
-            let due = self.plane.missing().iter().filter(|name| !self.retries.contains(name)).cloned();
-            let due: Vec<_> = due.collect();
-            self.retries.extend(due);
-        }
-        for name in std::mem::take(&mut self.retries) {
-            let retrying = self.retrying();
-            let device = self.plane.device_of(&name);
-            let is_out = self.plane.missing().contains(&name) && !self.plane.is_down(device);
-            if !is_out || retrying.contains(&name) {
-                continue;
-            }
-            match retrying.into_iter().filter(|retried| self.plane.device_of(retried) == device).count() {
-                RETRIES_MAX.. => self.retries.push_back(name),
-                _ => self.begin(Kind::Retry(name)),
-            }
-        }
-    }
-
-    /// Volumes that are being retried, also by helpers that were given up.
-    fn retrying(&self) -> BTreeSet<&VolumeName> {
-        let attempts = self.attempts.iter().filter_map(|attempt| match &attempt.kind {
-            Kind::Retry(name) => Some(name),
-            Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
-        });
-        self.helpers.values().filter_map(|helper| helper.retries.as_ref()).chain(attempts).collect()
-    }
-
     /// How long nothing has to be done unless something comes.
     fn patience(&self) -> Option<Duration> {
         let is_leaving = |attempt: &Attempt| matches!(attempt.waits, Waits::Leaving);
@@ -400,60 +353,6 @@ impl Thread {
         let Kind::Change { request: Request::AcceptLoss { target }, .. } = &attempt.kind else { return };
         let reply = apply::accept_loss(&self.plane, target);
         answer(attempt, reply);
-    }
-
-    /// Lets a helper do what may take long; it looks at `paths`.
-    fn help(
-        &mut self,
-        mut attempt: Attempt,
-        paths: &[PathBuf],
-        job: impl FnOnce(&Subject) -> Outcome + Send + 'static,
-    ) {
-        let retries = match &attempt.kind {
-            Kind::Retry(name) => Some(name.clone()),
-            Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
-        };
-        if retries.is_none()
-            && let Err(error) = self.may_help(paths)
-        {
-            return self.refuse(attempt, &error);
-        }
-        let subject = Subject::new();
-        let (events, number, own) = (self.events.clone(), attempt.number, subject.clone());
-        let spawned = thread::Builder::new().name("open".to_owned()).spawn(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| job(&own))).unwrap_or(Outcome::Panicked);
-            let _ = events.send(Event::Back(number, outcome));
-        });
-        match spawned {
-            Ok(_) => {
-                self.helpers.insert(number, Helper { subject: subject.clone(), retries });
-                attempt.waits = Waits::Helper(subject);
-                self.attempts.push(attempt);
-            }
-            Err(error) => self.refuse(attempt, &format!("A thread cannot be started: {error}")),
-        }
-    }
-
-    /// Whether a helper may be started for a change that looks at `paths`; why not.
-    fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
-        let now = Instant::now();
-        let at = self.helpers.values().map(|helper| helper.subject.now());
-        let hung: Vec<_> = at.filter(|(_, since)| now.duration_since(*since) >= LOOK_MAX).collect();
-        for path in paths {
-            let since = hung.iter().filter(|(at, _)| at == path).map(|(_, since)| *since);
-            if since.clone().count() >= SAME_PATH_MAX {
-                let first = since.min().expect("there are some");
-                return Err(hangs(path, now.duration_since(first)));
-            }
-        }
-        let busy: Vec<_> = self.helpers.values().filter(|helper| helper.retries.is_none()).collect();
-        if busy.len() < HELPERS_MAX {
-            return Ok(());
-        }
-        let paths: BTreeSet<PathBuf> = busy.into_iter().map(|helper| helper.subject.now().0).collect();
-        let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-        let paths = paths.join(", ");
-        Err(format!("{HELPERS_MAX} helper threads wait for these paths: {paths}; retry when they respond"))
     }
 
     /// Tries again what waits for volumes that leave, and gives up helpers that take too long.
@@ -593,11 +492,6 @@ impl Thread {
 enum Refused {
     Reply(Reply),
     File(Diagnostics),
-}
-
-fn hangs(path: &Path, time: Duration) -> String {
-    let (path, seconds) = (path.display(), time.as_secs());
-    format!("{path} does not respond for {seconds} s: its disk or file system hangs")
 }
 
 fn say_wrong(diagnostics: &Diagnostics) {
