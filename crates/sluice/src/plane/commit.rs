@@ -52,10 +52,7 @@ pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: 
             tracing::error!(device = name, "The disk does not respond: exiting before its device thread");
         }
     }
-    let is_again = |name: &&VolumeName| plane.missing.contains(*name);
-    for (vm, volume) in volumes.keys().filter(is_again) {
-        tracing::info!(vm, volume, "Volume is in service again");
-    }
+    let again: Vec<VolumeName> = volumes.keys().filter(|name| plane.missing.contains(*name)).cloned().collect();
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
     let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
     plane.generations.extend(generations);
@@ -69,6 +66,9 @@ pub(super) fn commit(plane: &mut Plane, host: Arc<Host>, vms: &Changed, staged: 
     if sockets_changed || !changed.is_empty() {
         offer(plane, &changed);
         offer_to_guests(plane, &changed);
+    }
+    for (vm, volume) in again {
+        tracing::info!(vm, volume, "Volume is in service again");
     }
     Ok(changes)
 }
