@@ -55,10 +55,7 @@ pub(super) fn commit(
             tracing::error!(device = name, "The disk does not respond: exiting before its device thread");
         }
     }
-    let is_again = |name: &&VolumeName| plane.missing.contains(*name);
-    for (vm, volume) in volumes.keys().filter(is_again) {
-        tracing::info!(vm, volume, "Volume is in service again");
-    }
+    let again: Vec<VolumeName> = volumes.keys().filter(|name| plane.missing.contains(*name)).cloned().collect();
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
     let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
     plane.generations.extend(generations);
@@ -72,6 +69,9 @@ pub(super) fn commit(
     if sockets_changed || !changed.is_empty() {
         offer(plane, &changed);
         offer_to_guests(plane, &changed);
+    }
+    for (vm, volume) in again {
+        tracing::info!(vm, volume, "Volume is in service again");
     }
     Ok(Done { changes, unapplied })
 }
