@@ -49,8 +49,8 @@ fn start(session: &Session, memory: &Arc<Memory>, event_index: bool) -> std::os:
         next_available: 0,
         event_index,
         kick: kick.try_clone().expect("descriptors are left"),
-        call: Some(event()),
-        error: Some(event()),
+        call: Some(Arc::new(event())),
+        error: Some(Arc::new(event())),
         log: None,
     };
     let driver = Driver { features: 0, write_back: !event_index };
@@ -67,8 +67,7 @@ fuzz_target!(|data: &[u8]| {
     memory.write_slice(&bytes[..len], TABLE).expect("it fits");
     // The used ring is the device's from the start on; the guest's index is what the input says, within bounds or not.
     memory.write_slice(&[0; 8], USED).expect("it fits");
-    let device = device.handle();
-    let opened = runtime.block_on(device.open("vm", "disk", VolumeGeneration::default(), Box::new(())));
+    let opened = runtime.block_on(device.handle().open("vm", "disk", VolumeGeneration::default(), Box::new(())));
     let session = opened.expect("the volume is there");
     let kick = start(&session, &memory, first & 1 == 1);
     rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("an eventfd takes a kick");
