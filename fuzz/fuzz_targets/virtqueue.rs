@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_fuzz_export::{device, export};
+use sluice_fuzz_export::device;
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::device_session::{Driver, QueueSpec, Session};
 use sluice_io::vhost_user::memory::{self, Memory};

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// What is written of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Log {
-    /// requests.csv: whose, where, what, when it came, went to the device and was over, and by which right it went.
+    /// requests.csv: VM, offset, kind, times of arrival, dispatch and completion, and phase.
     Requests,
     /// requests.parquet: the same in columns, by a program that was built with `--features parquet`.
     Parquet,
@@ -164,7 +164,7 @@ pub(super) fn operation(kind: Kind) -> &'static str {
     }
 }
 
-/// The right by which it was dispatched, as it is called in a log.
+/// The phase of its dispatch, as logs name it.
 pub(super) fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::None => "none",
