@@ -420,7 +420,7 @@ fn who_completes_nothing_has_no_latency() {
     let none = serde_json::json!({ "mean": null, "half_interval_95": null, "runs": 0 });
     assert_eq!(sweep["points"][0]["vms"][2]["latency_us_p99"], none);
     let csv = text(&place, "swept/sweep.csv");
-    assert_eq!(csv.lines().last(), Some("c,0.0,0.0,0.0,0.0,,,,,,"));
+    assert_eq!(csv.lines().last(), Some("c,0.0,0.0,0.0,0.0,,,,,,,0"));
 }
 
 const SWEEP: &str = "[sweep]\nvm.b.weight = [100, 200, 300]\ndevice.d.depth = [1, 8]\nseeds = 3\n";

@@ -407,6 +407,8 @@ impl Thread {
                 if matches!(attempt.kind, Kind::Reload(_)) {
                     self.warn(&proposal.host);
                 }
+                // Its sockets are removed before the refusal is known: a refused start ends the process.
+                attempt.found = Found::default();
                 self.failed(attempt, error);
             }
         }
