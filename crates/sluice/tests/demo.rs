@@ -37,7 +37,7 @@ fn noop_breaks_the_reservation_and_mclock_keeps_every_promise() {
     assert_eq!(stdout.lines().count(), 1, "one object and nothing else: {stdout}\n{stderr}");
     let report: Value = serde_json::from_str(&stdout).unwrap();
 
-    assert_eq!(keys(&report), ["capacity_iops", "ok", "phases", "promises"]);
+    assert_eq!(keys(&report), ["capacity_iops", "ok", "phases", "promises"], "{report}");
     assert_eq!(number(&report, "/capacity_iops"), 2000.0);
     for (phase, scheduler) in ["noop", "mclock"].into_iter().enumerate() {
         let phase = &report["phases"][phase];
