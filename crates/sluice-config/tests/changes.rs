@@ -27,7 +27,7 @@ fn a_change_read_the_tables_of_all_vms_again() {
     assert_eq!((before.warnings.len(), &before.warnings), (1, &after.warnings), "it is said each time");
     changes.set("c/v".parse().unwrap(), "export.socket = \"/run/a\"".parse().unwrap());
     let refused = files.changed(&changes).unwrap_err();
-    assert!(refused.to_string().contains("/run/a is taken by Volume a/v"), "{refused}");
+    assert!(refused.to_string().contains("/run/a is already used by Volume a/v"), "{refused}");
 }
 
 fn vm(name: &str, keys: &str, of_volume: &str) -> String {

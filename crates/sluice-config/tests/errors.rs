@@ -184,7 +184,7 @@ fn a_volume_beside_one_that_reserves_all_of_its_vm_was_left_nothing() {
     assert_eq!(
         messages,
         [
-            "VM a on device d (rates at 8KiB): volumes of one VM reserve 491 iops together, the VM only 500 iops, of which \
+            "VM a on device d (rates at 8KiB): volumes of one VM reserve 491 iops together, but the VM only 500 iops, of which \
              weight_floor keeps 2% for its volumes without a reservation"
         ]
     );

@@ -580,7 +580,7 @@ mod tests {
             assert_eq!(fits(supply(bandwidth, 200), 490), Ok(()));
             assert_eq!(
                 fits(supply(bandwidth, 200), 491).unwrap_err().to_string(),
-                "Volumes of one VM reserve 491 iops together, the VM only 500 iops, of which weight_floor keeps 2% for its \
+                "Volumes of one VM reserve 491 iops together, but the VM only 500 iops, of which weight_floor keeps 2% for its \
                  volumes without a reservation; raise the VM's reservation or lower theirs"
             );
             assert_eq!(fits(supply(bandwidth, 0), 500), Ok(()), "without a floor");

@@ -141,7 +141,7 @@ fn a_device_that_refuses_a_scheduler_was_called_a_vm() {
     };
     let refused = device.edit(vec![Edit::SetScheduler { scheduler: bytes_alone, merging: false }]).unwrap_err();
     let said = refused.to_string();
-    assert!(said.contains("keeps a reservation in bytes") && !said.contains("VM d"), "{said}");
+    assert!(said.contains("supports a reservation only in bytes") && !said.contains("VM d"), "{said}");
 }
 
 #[test]
