@@ -203,8 +203,8 @@ enum BoundSocket {
 }
 
 impl Bound {
-    /// Listens; may take as long as the file system of the socket's folder hangs, or the host's list of users. A file that is
-    /// `ours` makes room, and comes back if this is dropped before [`Bound::keep`].
+    /// Listens. May block while the file system of the socket's folder or the host's list of users does. Replaces a socket file
+    /// that is `ours`, and restores it if the listener is dropped before [`Listener::keep`].
     ///
     /// # Errors
     /// [`ListenError`].

@@ -1,8 +1,8 @@
 //! The ring of a device thread: one io_uring for disk, sockets, wake-ups and time.
 //!
-//! One turn of the loop costs one system call, and one more for every few operations of the disk, which need not wait for the
-//! end of the turn: [`Ring::turn`] submits all that was pushed, and waits for a completion or for the next timer, whichever is
-//! first. How many operations the kernel holds is counted, so that memory is given up only when none is left.
+//! One iteration of the loop costs one system call, and one more for every few operations of the disk, which need not wait for
+//! the end of the iteration. [`Ring::submit_and_wait`] submits all pushed operations, and waits for a completion or for the
+//! next timer, whichever is first. How many operations the kernel holds is counted, so that memory is given up only when none is left.
 //!
 //! Pushing cannot fail. When the kernel takes nothing (it is short of memory, or wants completions to be fetched first) or
 //! takes a part, the rest stays in the submission queue, what finds no room there waits in a list behind it, and the next

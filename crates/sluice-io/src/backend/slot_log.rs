@@ -1,6 +1,6 @@
 //! The file of a delay device's slots, written by a thread of its own.
 //!
-//! The device thread must not wait for a file. It leaves pieces of [`PIECE`] bytes in a channel of [`PIECES_MAX`]; if the
+//! The device thread must not wait for a file. It leaves pieces of `PIECE` bytes in a channel of `PIECES_MAX`; if the
 //! file does not take them as fast as they come, the log fails, which is said, and the device goes on.
 
 use std::fs::File;
