@@ -46,12 +46,12 @@ pub struct Files {
     vms: Checked,
 }
 
-/// What the tables of VMs come to, by name. Changes at run time concern neither devices nor policies, so of a table that is
-/// the same it is the same.
+/// The checked VMs, by name. A VM whose table is unchanged is reused: changes at run time never change the devices and
+/// policies against which it was checked.
 type Checked = BTreeMap<String, Arc<VmDraft>>;
 
 impl Files {
-    /// What they say with other changes laid over them. VMs that no change concerns are not read again.
+    /// Returns the host that these files describe with other changes laid over them. Reuses VMs that no change affects.
     pub fn changed(&self, changes: &Changes) -> Result<Host, Diagnostics> {
         self.check(changes, Report::default()).map(|(host, _)| host)
     }

@@ -27,11 +27,11 @@ pub(crate) struct VmDraft {
     pub(crate) has_own: bool,
     pub(crate) allow_slow: bool,
     pub(crate) volumes: Vec<VolumeDraft>,
-    /// What comes out, if the file is right.
+    /// The checked VM, valid if the report has no errors.
     pub(crate) vm: Arc<Vm>,
     /// The table that this was read from.
     table: Arc<Table>,
-    /// Nothing had to be said of the table alone.
+    /// Whether the table alone caused no warnings.
     is_silent: bool,
 }
 

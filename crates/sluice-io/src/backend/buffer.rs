@@ -69,12 +69,12 @@ impl Drop for Buffer {
     }
 }
 
-/// Which memory a new buffer may take.
+/// The memory from which a new buffer may be allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// What is left for clients.
+    /// Memory above the daemon's reserve.
     Clients,
-    /// Also what is kept from them.
+    /// All memory, including the daemon's reserve.
     Reserve,
 }
 

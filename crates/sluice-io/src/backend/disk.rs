@@ -113,7 +113,7 @@ pub(crate) struct Volume {
     pub(crate) name: String,
     pub(crate) generation: VolumeGeneration,
     pub(crate) vm: VmId,
-    /// What log lines name.
+    /// The VM's name, for log lines.
     pub(crate) vm_name: String,
     pub(crate) id: VolumeId,
     pub(crate) policy: Policy,

@@ -1,25 +1,25 @@
 //! Submissions that carry several requests.
 //!
-//! The gate joins requests that are neighbours on the device. Whether they are neighbours in the file too is another
-//! question, and their data lie in buffers of their own, so each part becomes an operation of its own: they go to the
-//! kernel in one batch, which joins what its own queue can join, occupy one slot of the gate, and each ends for itself.
-//! What a frontend sees is what it sees without merging: an [`IoRequest`](super::work::Io) per request, with its own errno.
+//! The gate merges requests that are adjacent on the device. They need not be adjacent in the file, and each has its own
+//! buffer, so each part becomes a separate operation. The parts are submitted to the kernel in one batch, which may merge
+//! them again, and together use one slot of the gate. Each part completes by itself. Frontends do not notice merging: each
+//! [`IoRequest`](super::disk::IoRequest) gets its own errno.
 //!
-//! Parts are numbered like slots, in between: the work of the gate's slot `n` has the place `2n`, and parts take odd places.
+//! Parts share the numbering of slots: the operation of the gate's slot `n` has index `2n`, and parts have odd indices.
 
 use sluice_sched::gate::{Finished, Part, Slot, Submission};
 use sluice_sched::{Gate, Instant};
 
 use crate::backend::disk::Backend;
 
-/// To which part of which submission a work belongs.
+/// The part of a merged submission that an operation belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartOf {
     slot: Slot,
     part: u32,
 }
 
-/// How far a merged submission has come.
+/// The progress of a merged submission.
 #[derive(Debug, Clone, Default)]
 struct Progress {
     left: u32,

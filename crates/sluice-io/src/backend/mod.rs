@@ -1,4 +1,4 @@
-//! What is behind the gate: operations at the disk, and the kernel's ring that carries them.
+//! The device side of the gate: disk operations, and the io_uring that carries them.
 
 pub mod buffer;
 pub mod delay;
