@@ -1,87 +1,37 @@
-//! Requests on their way through a device: from a frontend's table entry to operations of the ring.
+//! What the gate submits, as operations of the ring.
 //!
-//! An [`IoRequest`] is one request of a client, from its header to its reply. A [`SlotOp`] is one submission of the gate in a slot:
-//! the whole request or a piece of it. Work may need several operations: short transfers go on where they stopped,
-//! zeroes are written where they cannot be made otherwise, a forced write of zeroes is followed by a sync.
+//! A [`SlotOp`] is one submission of the gate in a slot: a whole [`IoRequest`] or a piece of it. It may need several
+//! operations: short transfers continue where they stopped, zeroes are written where they cannot be made otherwise, a forced
+//! write of zeroes is followed by a sync.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
 use sluice_sched::gate::{Part, Slot, Submission};
-use sluice_sched::{Device, Instant, Kind, Policy, Request, VolumeId};
+use sluice_sched::{Device, Instant, Kind, Request};
 
 use crate::backend::buffer::{Buffer, Pool, Room};
 use crate::backend::delay::Delay;
+use crate::backend::jobs::BlockingJob;
 use crate::backend::lost::may_lose_earlier_writes;
 use crate::backend::merged::{Merged, PartOf, place_of};
+use crate::backend::request::{Data, IoRequest};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
-use crate::backend::sync::{FileIndex, Files};
-use crate::backend::tag::{Tag, tag};
-use crate::device::blocking::BlockingJob;
-use crate::device::event_loop::Outstanding;
-use crate::device::slab::{ConnectionId, Id, IoId, QueueId, SessionId, Slab, VmId, VolumeKey};
-use crate::device::spec::{Store, VolumeGeneration, VolumeSpec};
-use crate::nbd::export::Export;
-use crate::source::{ByteRange, ExtentMap, Loss, Source, Span};
-use crate::virtio::GuestData;
+use crate::backend::sync::Files;
+use crate::backend::tag::Tag;
+use crate::backend::volume::{Volume, VolumeStore};
+use crate::slab::{IoId, Slab, VolumeKey};
+use crate::source::{ByteRange, Loss, Source};
 
 /// Zeroes for writing: as much as one operation takes.
 pub(crate) const ZEROES_LEN: usize = 256 << 10;
-/// A volume whose blocks moved is mapped anew at most this often.
-const REMAP_EVERY: Duration = Duration::from_secs(5);
-
-/// Who waits for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RequestSource {
-    /// An NBD client, by its connection; the cookie is the client's.
-    Nbd { connection: ConnectionId, cookie: u64 },
-    /// A guest, by its virtqueue, with the head of the chain, its place in the available ring if it was taken from there,
-    /// and where its status goes.
-    Virtio { queue: QueueId, head: u16, place: Option<u16>, status: *mut u8 },
-}
-
-/// One request of a client.
-pub(crate) struct IoRequest {
-    pub(crate) origin: RequestSource,
-    pub(crate) volume: VolumeKey,
-    /// Its position in the list of its client's requests.
-    pub(crate) position: u32,
-    pub(crate) kind: Option<Kind>,
-    /// From the start of the volume.
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
-    pub(crate) forced: bool,
-    pub(crate) no_hole: bool,
-    pub(crate) fast: bool,
-    /// Its data are here; with `guest` they are only on their way through.
-    pub(crate) buffer: Option<Buffer>,
-    /// Its data are in the memory of a guest.
-    pub(crate) guest: Option<GuestData>,
-    /// 0, or a Linux errno.
-    pub(crate) errno: i32,
-    /// Its client has gone: what is not at the device yet stays undone.
-    pub(crate) abandoned: bool,
-    /// Its submissions at the device.
-    pub(crate) in_flight: u32,
-    pub(crate) status: Option<Vec<Span>>,
-    /// Bytes that it holds of its VM's window.
-    pub(crate) held: u64,
-    /// Bytes from its start that are done.
-    pub(crate) done: u32,
-    /// Bytes after them that are at the gate.
-    pub(crate) part: u32,
-    /// The device cannot do what the gate let through; `part` is not done.
-    pub(crate) refused: bool,
-}
-
 /// What a slot of the gate does, or a part of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotOp {
-    pub(crate) token: IoId,
+    pub(crate) io: IoId,
     /// As what the gate let it through: zeroes that have to be written are a write.
     pub(crate) kind: Kind,
     /// From the start of its request.
@@ -106,106 +56,6 @@ pub(crate) enum Stage {
     Discard,
     Nothing,
     Sync,
-}
-
-/// A volume as the loop knows it.
-pub(crate) struct Volume {
-    pub(crate) name: String,
-    pub(crate) generation: VolumeGeneration,
-    pub(crate) vm: VmId,
-    /// The VM's name, for log lines.
-    pub(crate) vm_name: String,
-    pub(crate) id: VolumeId,
-    pub(crate) policy: Policy,
-    pub(crate) export: Export,
-    pub(crate) store: VolumeStore,
-    pub(crate) connections: Vec<ConnectionId>,
-    /// VMMs that have it.
-    pub(crate) sessions: Vec<SessionId>,
-    /// What it holds of its VM's window.
-    pub(crate) outstanding: Outstanding,
-    /// Submissions at the device.
-    pub(crate) in_flight: u32,
-    /// Those of them whose client has gone; new clients wait for them.
-    pub(crate) abandoned_in_flight: u32,
-    pub(crate) leaving: bool,
-    pub(crate) mapped: Instant,
-}
-
-/// Where its bytes are, opened.
-pub(crate) enum VolumeStore {
-    Null,
-    File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileIndex, can: crate::source::Capabilities },
-}
-
-impl VolumeStore {
-    pub(crate) fn open(store: Store, files: &mut Files) -> Self {
-        match store {
-            Store::Null => VolumeStore::Null,
-            Store::File { source, extents } => {
-                let (file, can) = (files.open(source.id()), source.capabilities());
-                // What was lost stays lost when the thread begins again, or another volume comes.
-                if source.loss() == Loss::OfFile {
-                    files.set_failed(file, true);
-                } else if files.is_failed(file) {
-                    source.set_loss(Loss::OfFile);
-                }
-                VolumeStore::File { source, extents, file, can }
-            }
-        }
-    }
-}
-
-impl Volume {
-    /// As it could be added again.
-    pub(crate) fn describe(&self) -> VolumeSpec {
-        let store = match &self.store {
-            VolumeStore::Null => Store::Null,
-            VolumeStore::File { source, extents, .. } => {
-                Store::File { source: Arc::clone(source), extents: extents.clone() }
-            }
-        };
-        let (name, export) = (self.name.clone(), self.export.clone());
-        VolumeSpec { name, generation: self.generation, policy: self.policy, store, export }
-    }
-
-    /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
-    pub(crate) fn address(&self, number: VolumeKey, offset: u64) -> u64 {
-        let apart = u64::from(number.index()) << 44;
-        match &self.store {
-            VolumeStore::Null => apart + offset,
-            VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),
-            VolumeStore::File { source, .. } => apart + source.range().offset + offset,
-        }
-    }
-
-    /// Whether it stores nothing.
-    pub(crate) fn is_null(&self) -> bool {
-        matches!(self.store, VolumeStore::Null)
-    }
-
-    /// Whether an operation makes itself durable; else a sync follows it.
-    fn carries_sync(&self, stage: Stage, io: &IoRequest) -> bool {
-        let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
-        let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
-        forces && writes && io.forced
-    }
-
-    /// Whether its writes go through the host's page cache.
-    pub(crate) fn is_buffered(&self) -> bool {
-        matches!(&self.store, VolumeStore::File { source, .. } if source.is_buffered())
-    }
-
-    /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
-    pub(crate) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
-        let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };
-        extents.note_write(offset, u64::from(length));
-        let due = extents.is_stale() && now.since(self.mapped) >= REMAP_EVERY;
-        if due {
-            self.mapped = now;
-        }
-        due
-    }
 }
 
 /// The device's side of the loop: what stands behind the gate.
@@ -260,7 +110,7 @@ impl Backend {
     /// A volume has another source from now on. The old one stays open until nothing can name its descriptor any more: the
     /// number would be the next file's, and an operation that the kernel has not looked at yet would go there.
     pub(crate) fn outlive(&mut self, volume: VolumeKey, source: Arc<Source>) {
-        let of_volume = |work: &SlotOp| self.ios[work.token].volume == volume;
+        let of_volume = |work: &SlotOp| self.ios[work.io].volume == volume;
         let slot_ops = self.slot_ops.iter().enumerate();
         let places = slot_ops.filter(|(_, work)| work.as_ref().is_some_and(of_volume)).map(|(place, _)| place as u32);
         self.retired_sources.push((source, places.collect()));
@@ -276,13 +126,21 @@ impl Backend {
         self.slot_ops[slot.0 as usize].take().expect("a slot that is over was at work")
     }
 
+    /// Has the blocks of a volume mapped anew.
+    pub(crate) fn remap_extents(&self, volume: VolumeKey) {
+        if let VolumeStore::File { source, .. } = &self.volumes[volume].store {
+            let source = Arc::clone(source);
+            let _ = self.blocking.send(BlockingJob::Extents { volume, source });
+        }
+    }
+
     fn work(&mut self, slot: Slot) -> &mut SlotOp {
         self.slot_ops[slot.0 as usize].as_mut().expect("a slot at work has an entry")
     }
 
     /// The operation of a slot's work has ended.
     pub(crate) fn operation_completed(&mut self, now: Instant, slot: Slot, result: i32) {
-        let SlotOp { stage, token, length, .. } = *self.work(slot);
+        let SlotOp { stage, io: id, length, .. } = *self.work(slot);
         if is_put_off(result) && self.work(slot).tries < TRIES_MAX {
             self.work(slot).tries += 1;
             return match stage {
@@ -304,11 +162,11 @@ impl Backend {
             // A transfer of nothing: the file has become shorter than the volume.
             Stage::Transfer | Stage::WriteZeroes if result == 0 => self.end(now, slot, libc::EIO),
             Stage::PunchHole | Stage::ZeroRange | Stage::Discard if result == -libc::EOPNOTSUPP => {
-                self.fall_back(now, slot, token, stage);
+                self.fall_back(now, slot, id, stage);
             }
             _ if result < 0 => self.operation_failed(now, slot, -result),
             Stage::ZeroRange => {
-                self.ask_who_zeroed(token);
+                self.ask_who_zeroed(id);
                 self.stage_done(now, slot);
             }
             _ => self.stage_done(now, slot),
@@ -318,8 +176,8 @@ impl Backend {
     /// A write that carries its own sync cannot tell which of both has failed; the kernel reports what was lost before it
     /// once, and it may have done so here.
     fn operation_failed(&mut self, now: Instant, slot: Slot, errno: i32) {
-        let SlotOp { stage, token, .. } = *self.work(slot);
-        let io = &self.ios[token];
+        let SlotOp { stage, io: id, .. } = *self.work(slot);
+        let io = &self.ios[id];
         let volume = &self.volumes[io.volume];
         if let VolumeStore::File { source, file, .. } = &volume.store
             && volume.carries_sync(stage, io)
@@ -334,8 +192,8 @@ impl Backend {
     }
 
     pub(crate) fn stage_done(&mut self, now: Instant, slot: Slot) {
-        let SlotOp { stage, token, .. } = *self.work(slot);
-        let io = &self.ios[token];
+        let SlotOp { stage, io: id, .. } = *self.work(slot);
+        let io = &self.ios[id];
         if io.forced && stage != Stage::Sync && !self.volumes[io.volume].carries_sync(stage, io) {
             self.work(slot).stage = Stage::Sync;
             return self.start(now, slot);
@@ -344,12 +202,12 @@ impl Backend {
     }
 
     fn sync_completed(&mut self, now: Instant, slot: Slot, result: i32) {
-        let token = self.work(slot).token;
-        let VolumeStore::File { file, .. } = self.volumes[self.ios[token].volume].store else { return };
+        let id = self.work(slot).io;
+        let VolumeStore::File { file, .. } = self.volumes[self.ios[id].volume].store else { return };
         let mut covered = std::mem::take(&mut self.covered);
         let next = self.files.synced(file, result >= 0, &mut covered);
         if result < 0 {
-            self.lose_file(file, self.ios[token].volume, "Sync failed");
+            self.lose_file(file, self.ios[id].volume, "Sync failed");
         }
         for slot in covered.drain(..) {
             self.end(now, slot, if result < 0 { libc::EIO } else { 0 });
@@ -382,8 +240,8 @@ impl Backend {
 
     /// Starts the next operation of a slot's work.
     fn start(&mut self, now: Instant, slot: Slot) {
-        let SlotOp { token, skip, length, progress, stage, .. } = *self.work(slot);
-        let io = &self.ios[token];
+        let SlotOp { io: id, skip, length, progress, stage, .. } = *self.work(slot);
+        let io = &self.ios[id];
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(now, slot, 0);
         };
@@ -436,16 +294,16 @@ impl Backend {
         // SAFETY: the memory belongs to the request, which stays in its table until this slot is over, as do the slot's
         // pieces; the zeroes live as long as the ring; the descriptor is the volume's, which stays while it has work in
         // flight.
-        unsafe { self.ring.push_disk_op(entry.user_data(tag(Tag::Disk, slot.0))) };
+        unsafe { self.ring.push_disk_op(entry.user_data(Tag::Disk(slot.0).pack())) };
     }
 
     fn push_sync(&mut self, slot: Slot) {
-        let token = self.work(slot).token;
-        let VolumeStore::File { source, .. } = &self.volumes[self.ios[token].volume].store else { return };
+        let id = self.work(slot).io;
+        let VolumeStore::File { source, .. } = &self.volumes[self.ios[id].volume].store else { return };
         let fd = types::Fd(source.as_fd().as_raw_fd());
         let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
         // SAFETY: no memory is referred to; the descriptor is the volume's, which stays while it has work in flight.
-        unsafe { self.ring.push(entry.user_data(tag(Tag::Disk, slot.0))) };
+        unsafe { self.ring.push(entry.user_data(Tag::Disk(slot.0).pack())) };
     }
 
     /// The first operation of work that the gate let through as `kind`; `None`: it was to cost less than it now would.
@@ -466,12 +324,6 @@ impl Backend {
     }
 }
 
-/// Where the data of an operation are.
-enum Data<'a> {
-    One(*mut u8, u32),
-    Pieces(&'a [libc::iovec]),
-}
-
 fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i32) -> squeue::Entry {
     match (is_read, data) {
         (true, Data::One(start, len)) => opcode::Read::new(fd, start, len).offset(place).build(),
@@ -481,24 +333,6 @@ fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i3
         }
         (false, Data::Pieces(pieces)) => {
             opcode::Writev::new(fd, pieces.as_ptr(), pieces.len() as u32).offset(place).rw_flags(forced).build()
-        }
-    }
-}
-
-impl IoRequest {
-    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no
-    /// memory for the list.
-    fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
-        match (&self.buffer, &self.guest) {
-            (Some(buffer), _) => Some(Data::One(buffer.as_ptr().wrapping_add(skip as usize), length)),
-            (None, Some(guest)) => {
-                let listed = guest.list(skip, length, pieces);
-                listed.then(|| match pieces.as_slice() {
-                    [only] => Data::One(only.iov_base.cast(), length),
-                    _ => Data::Pieces(pieces),
-                })
-            }
-            (None, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
         }
     }
 }
@@ -519,8 +353,8 @@ impl Backend {
         ends: Instant,
         part_of: Option<PartOf>,
     ) {
-        let token = self.ios.id_at(part.token);
-        let (io, length) = (&self.ios[token], part.length);
+        let id = self.ios.id_at(part.token);
+        let (io, length) = (&self.ios[id], part.length);
         let (abandoned, volume) = (io.abandoned, io.volume);
         let skip = io.done + part.skip;
         let first = self.first_stage(io, kind);
@@ -531,8 +365,8 @@ impl Backend {
             self.vectors.resize(place + 1, Vec::new());
         }
         self.slot_ops[place] =
-            Some(SlotOp { token, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
-        self.ios[token].in_flight += 1;
+            Some(SlotOp { io: id, kind, skip, length, progress: 0, tries: 0, stage, errno: 0, ends, part_of });
+        self.ios[id].in_flight += 1;
         self.volumes[volume].in_flight += 1;
         if abandoned {
             self.volumes[volume].abandoned_in_flight += 1;
@@ -540,7 +374,7 @@ impl Backend {
         }
         match first {
             Some(_) => self.start(now, slot),
-            None => self.refuse(now, slot, token),
+            None => self.refuse(now, slot, id),
         }
     }
 }

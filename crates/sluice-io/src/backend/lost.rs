@@ -1,11 +1,10 @@
 //! Errors after a failed sync: writes and flushes of every volume on the file or block device fail until an operator
 //! accepts the loss. A failed forced write to a block device concerns its volume alone.
 
-use crate::backend::disk::{Backend, Volume, VolumeStore};
+use crate::backend::disk::Backend;
 use crate::backend::sync::FileIndex;
-use crate::device::event_loop::Loop;
-use crate::device::slab::{VmId, VolumeKey};
-use crate::device::spec::EditError;
+use crate::backend::volume::{Volume, VolumeStore};
+use crate::slab::{VmId, VolumeKey};
 use crate::source::Loss;
 
 /// Whether a forced write that failed with `errno` may have lost writes before it, which were acknowledged: the disk, its
@@ -65,6 +64,21 @@ impl Backend {
         self.volumes.iter().filter(|(_, volume)| lost(volume)).map(|(_, volume)| volume.name.clone()).collect()
     }
 
+    /// Lets writes and flushes of `volume` succeed again. After a failed sync that goes for every volume on its file or block
+    /// device.
+    pub(crate) fn accept_loss(&mut self, volume: VolumeKey) {
+        let VolumeStore::File { source, file, .. } = &self.volumes[volume].store else { return };
+        let file = *file;
+        match source.loss() {
+            Loss::None => {}
+            Loss::OfVolume => source.set_loss(Loss::None),
+            Loss::OfFile => {
+                self.files.set_failed(file, false);
+                self.set_loss_of_file(file, Loss::None);
+            }
+        }
+    }
+
     fn set_loss_of_file(&mut self, file: FileIndex, loss: Loss) {
         for volume in self.volumes.values_mut() {
             if let VolumeStore::File { source, file: own, .. } = &volume.store
@@ -73,26 +87,6 @@ impl Backend {
                 source.set_loss(loss);
             }
         }
-    }
-}
-
-impl Loop {
-    /// Lets writes and flushes of a volume succeed again. After a failed sync that goes for every volume on its file or
-    /// block device.
-    pub(crate) fn accept_loss(&mut self, vm: &str, volume: &str) -> Result<(), EditError> {
-        let (vm, _) = self.find_vm(vm)?;
-        let volume = self.find_volume(vm, volume)?;
-        let VolumeStore::File { source, file, .. } = &self.backend.volumes[volume].store else { return Ok(()) };
-        let file = *file;
-        match source.loss() {
-            Loss::None => {}
-            Loss::OfVolume => source.set_loss(Loss::None),
-            Loss::OfFile => {
-                self.backend.files.set_failed(file, false);
-                self.backend.set_loss_of_file(file, Loss::None);
-            }
-        }
-        Ok(())
     }
 }
 

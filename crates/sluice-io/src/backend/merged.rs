@@ -3,7 +3,7 @@
 //! The gate merges requests that are adjacent on the device. They need not be adjacent in the file, and each has its own
 //! buffer, so each part becomes a separate operation. The parts are submitted to the kernel in one batch, which may merge
 //! them again, and together use one slot of the gate. Each part completes by itself. Frontends do not notice merging: each
-//! [`IoRequest`](super::disk::IoRequest) gets its own errno.
+//! [`IoRequest`](super::request::IoRequest) gets its own errno.
 //!
 //! Parts share the numbering of slots: the operation of the gate's slot `n` has index `2n`, and parts have odd indices.
 

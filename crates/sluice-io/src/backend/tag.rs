@@ -1,35 +1,58 @@
-//! The operation that an event of the ring completes: its kind and the index of its object, packed into the user data.
+//! The object of an operation of the ring, packed into the operation's user data.
+//!
+//! ```text
+//! bits  63..56         55..48       31..0
+//!       owner          operation    index of the object in its owner's table
+//! ```
+//!
+//! The owner is the loop (its wake-up), the disk (a slot's operation) or a frontend, which defines its operations itself.
 
-/// The kind of operation that an event of the ring completes.
+use crate::slab::FrontendNumber;
+
+const WAKEUP: u8 = 1;
+const DISK: u8 = 2;
+const FRONTENDS: u8 = 16;
+
+/// The object of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Tag {
-    Wakeup = 1,
-    Receive = 2,
-    Send = 3,
-    Disk = 4,
-    /// A guest has added requests to a queue.
-    Kick = 5,
-    /// An interrupt for a guest.
-    Call = 6,
-    /// Another operation of a queue.
-    Other = 7,
+    /// A message has arrived in the mailbox.
+    Wakeup,
+    /// An operation of the disk, for the slot of this number.
+    Disk(u32),
+    /// An operation of a frontend: of which kind, and the index in the frontend's table.
+    Frontend(FrontendNumber, u8, u32),
 }
 
-pub(crate) fn tag(tag: Tag, index: u32) -> u64 {
-    (tag as u64) << 56 | u64::from(index)
+impl Tag {
+    pub(crate) fn pack(self) -> u64 {
+        let (owner, operation, index) = match self {
+            Tag::Wakeup => (WAKEUP, 0, 0),
+            Tag::Disk(slot) => (DISK, 0, slot),
+            Tag::Frontend(FrontendNumber(number), operation, index) => (FRONTENDS + number, operation, index),
+        };
+        u64::from(owner) << 56 | u64::from(operation) << 48 | u64::from(index)
+    }
+
+    pub(crate) fn unpack(user_data: u64) -> Self {
+        let (owner, operation, index) = ((user_data >> 56) as u8, (user_data >> 48) as u8, user_data as u32);
+        match owner {
+            WAKEUP => Tag::Wakeup,
+            DISK => Tag::Disk(index),
+            FRONTENDS.. => Tag::Frontend(FrontendNumber(owner - FRONTENDS), operation, index),
+            other => unreachable!("no operation has the owner {other}"),
+        }
+    }
 }
 
-pub(crate) fn untag(user_data: u64) -> (Tag, u32) {
-    let tag = match user_data >> 56 {
-        1 => Tag::Wakeup,
-        2 => Tag::Receive,
-        3 => Tag::Send,
-        4 => Tag::Disk,
-        5 => Tag::Kick,
-        6 => Tag::Call,
-        7 => Tag::Other,
-        other => unreachable!("no operation was tagged {other}"),
-    };
-    (tag, user_data as u32)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_survives_packing() {
+        for tag in [Tag::Wakeup, Tag::Disk(u32::MAX), Tag::Frontend(FrontendNumber(3), 7, 1 << 31)] {
+            assert_eq!(Tag::unpack(tag.pack()), tag);
+        }
+    }
 }

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use sluice_sched::gate::Slot;
 use sluice_sched::{GateSettings, Instant, Kind};
 
-use crate::backend::disk::{Backend, IoRequest, RequestSource, Stage, Volume, VolumeStore};
-use crate::device::blocking::BlockingJob;
-use crate::device::event_loop::Loop;
-use crate::device::slab::{IoId, VolumeKey};
+use crate::backend::disk::{Backend, Stage};
+use crate::backend::jobs::BlockingJob;
+use crate::backend::request::IoRequest;
+use crate::backend::volume::{Volume, VolumeStore};
+use crate::slab::{IoId, VolumeKey};
 use crate::source::{Source, Support};
 
 /// Pieces of a write that one request for zeroes has at the gate at once. Few, because what its VM asks for later waits
@@ -64,42 +65,28 @@ fn part_max(settings: &GateSettings, kind: Kind) -> u64 {
     }
 }
 
-impl Loop {
-    /// Determines what the gate is asked for next: the kind, and in `part` of the request how many bytes after `done`.
-    pub(crate) fn next_part(&mut self, token: IoId) -> Kind {
-        let io = &mut self.backend.ios[token];
+impl Backend {
+    /// Determines what the gate is asked for next: the kind, and in `part` of the request how many bytes after `done`. Returns
+    /// also how many bytes more the request holds of its VM's window from now on.
+    pub(crate) fn next_part(&mut self, settings: &GateSettings, id: IoId) -> (Kind, u64) {
+        let io = &mut self.ios[id];
         let kind = io.kind.expect("only requests for the device arrive at the gate");
         io.part = io.length - io.done;
         if kind != Kind::WriteZeroes {
-            return kind;
+            return (kind, 0);
         }
-        let (_, kind) = self.backend.volumes[io.volume].zeroing(io.no_hole);
-        io.part = u32::try_from(part_max(self.gate.settings(), kind)).map_or(io.part, |most| io.part.min(most));
-        if kind == Kind::Write && io.held == 0 {
+        let (_, kind) = self.volumes[io.volume].zeroing(io.no_hole);
+        io.part = u32::try_from(part_max(settings, kind)).map_or(io.part, |most| io.part.min(most));
+        let holds_more = kind == Kind::Write && io.held == 0;
+        if holds_more {
             io.held = u64::from(io.part);
-            let (held, volume) = (io.held, &mut self.backend.volumes[io.volume]);
-            volume.outstanding.bytes += held;
-            self.vms[volume.vm].outstanding.bytes += held;
         }
-        kind
-    }
-
-    /// A part of a request has ended and the next one has arrived. If its queue stops meanwhile, it need not be completed: a
-    /// request that was taken last goes back into the available ring, and zeroes can be written twice.
-    pub(crate) fn rewind_rest(&mut self, now: Instant, token: IoId) {
-        let Some(RequestSource::Virtio { queue, place: Some(place), .. }) =
-            self.backend.ios.get(token).map(|io| io.origin)
-        else {
-            return;
-        };
-        if self.queues[queue].gives_back(place) {
-            self.rewind(now, queue);
-        }
+        (kind, if holds_more { io.held } else { 0 })
     }
 
     /// The helper has read the limits of a block device again.
     pub(crate) fn learn_zeroing(&mut self, volume: VolumeKey, asked: &Arc<Source>, found: Support) {
-        let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
+        let Some(volume) = self.volumes.get_mut(volume) else { return };
         if let VolumeStore::File { source, can, .. } = &mut volume.store
             && Arc::ptr_eq(source, asked)
         {
@@ -109,12 +96,10 @@ impl Loop {
             }
         }
     }
-}
 
-impl Backend {
     /// A file or disk cannot do what was tried. Zeroes go back to the gate; a discard is advice and may do nothing.
-    pub(crate) fn fall_back(&mut self, now: Instant, slot: Slot, token: IoId, stage: Stage) {
-        let volume = self.ios[token].volume;
+    pub(crate) fn fall_back(&mut self, now: Instant, slot: Slot, id: IoId, stage: Stage) {
+        let volume = self.ios[id].volume;
         if let VolumeStore::File { can, source, .. } = &mut self.volumes[volume].store {
             match stage {
                 Stage::Discard => can.discard = Support::No,
@@ -125,13 +110,13 @@ impl Backend {
         }
         match stage {
             Stage::Discard => self.stage_done(now, slot),
-            _ => self.refuse(now, slot, token),
+            _ => self.refuse(now, slot, id),
         }
     }
 
     /// Zeroes were to be made by the device, which cannot. The slot ends without effect.
-    pub(crate) fn refuse(&mut self, now: Instant, slot: Slot, token: IoId) {
-        let io = &mut self.ios[token];
+    pub(crate) fn refuse(&mut self, now: Instant, slot: Slot, id: IoId) {
+        let io = &mut self.ios[id];
         if io.fast {
             return self.end(now, slot, libc::EOPNOTSUPP);
         }
@@ -140,8 +125,8 @@ impl Backend {
     }
 
     /// Zeroes were made on a block device. Asks whether it was the device that made them, if this is not known.
-    pub(crate) fn ask_who_zeroed(&self, token: IoId) {
-        let volume = self.ios[token].volume;
+    pub(crate) fn ask_who_zeroed(&self, id: IoId) {
+        let volume = self.ios[id].volume;
         if let VolumeStore::File { source, can, .. } = &self.volumes[volume].store
             && source.is_block_device()
             && can.zero_range == Support::Assumed

@@ -12,13 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use sluice_sched::gate::Slot;
-
-use crate::device::Message;
+use crate::backend::jobs::{BlockingJob, BlockingResult};
 use crate::device::mailbox::Mailbox;
-use crate::device::slab::{IoId, VolumeKey};
+use crate::device::message::Message;
 use crate::limits::is_memory_for_clients;
-use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
+use crate::source::{ByteRange, ExtentMap, Source, Span};
 
 /// Most extents in one answer to a block status request.
 const SPANS_MAX: usize = 4096;
@@ -29,67 +27,6 @@ const END_MAX: Duration = if cfg!(test) { Duration::from_millis(10) } else { Dur
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Interval of the log lines while a discard is waited for.
 const LOG_EVERY: Duration = Duration::from_secs(30);
-
-/// A question.
-pub(crate) enum BlockingJob {
-    /// Which parts hold data?
-    Allocation {
-        /// Of this request.
-        token: IoId,
-        source: Arc<Source>,
-        part: ByteRange,
-        spans_max: usize,
-    },
-    /// Where does it lie on the disk?
-    Extents {
-        /// Of this volume.
-        volume: VolumeKey,
-        source: Arc<Source>,
-    },
-    /// Does the block device still make zeroes by itself?
-    Zeroing {
-        /// Of this volume.
-        volume: VolumeKey,
-        source: Arc<Source>,
-    },
-    /// Give up these bytes of the block device.
-    Discard {
-        /// At work in this slot.
-        slot: Slot,
-        source: Arc<Source>,
-        /// Of the device, not of the volume.
-        part: ByteRange,
-    },
-    /// Waits until the sender is dropped.
-    #[cfg(test)]
-    Hang(Receiver<()>),
-    /// Nothing: the last one who has it closes it, and a block device is written back then.
-    Close(Arc<Source>),
-}
-
-/// An answer.
-pub(crate) enum BlockingResult {
-    /// No spans: there is no memory for them.
-    Allocation {
-        token: IoId,
-        spans: Vec<Span>,
-    },
-    Extents {
-        volume: VolumeKey,
-        source: Arc<Source>,
-        extents: Option<ExtentMap>,
-    },
-    Zeroing {
-        volume: VolumeKey,
-        source: Arc<Source>,
-        found: Support,
-    },
-    /// 0, or a negated errno.
-    Discard {
-        slot: Slot,
-        result: i32,
-    },
-}
 
 /// The helper of a device thread.
 pub(crate) struct Helper {
@@ -147,13 +84,13 @@ fn discard(source: &Source, part: ByteRange) -> i32 {
 fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_discard: &Mutex<bool>) {
     while let Ok(job) = jobs.recv() {
         let answer = match job {
-            BlockingJob::Allocation { token, source, part, spans_max } => {
+            BlockingJob::Allocation { io, source, part, spans_max } => {
                 let spans_max = spans_max.clamp(1, SPANS_MAX);
                 let spans = match is_memory_for_clients(spans_max * size_of::<Span>()) {
                     true => source.allocation(part, spans_max),
                     false => Vec::new(),
                 };
-                BlockingResult::Allocation { token, spans }
+                BlockingResult::Allocation { io, spans }
             }
             BlockingJob::Extents { volume, source } => {
                 let extents = match is_memory_for_clients(ExtentMap::LEN_MAX) {

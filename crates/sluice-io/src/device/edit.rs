@@ -1,293 +1,206 @@
-//! Changes while others run: VMs and volumes come and go, policies change, clients connect.
+//! Changes while others run: VMs and volumes come and go, policies change.
 
-use sluice_sched::{ChangeError, Instant, OwnerId};
+use sluice_sched::{ChangeError, Instant, OwnerId, Policy};
 
-use crate::backend::disk::{Volume, VolumeStore};
-use crate::device::blocking::BlockingJob;
-use crate::device::event_loop::{Ending, Loop, Outstanding, Vm};
-use crate::device::slab::{VmId, VolumeKey};
-use crate::device::spec::{
-    Arrived, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeGeneration, VolumeSpec,
-};
-use crate::frontend::nbd::Connection;
+use crate::backend::volume::{Outstanding, Volume, VolumeStore};
+use crate::device::core::Core;
+use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, Window};
+use crate::device::vm::Vm;
+use crate::frontend::Frontends;
 use crate::nbd::export::Export;
+use crate::slab::{VmId, VolumeKey};
+use crate::volume::{Store, VolumeSpec};
 
-impl Loop {
-    /// Applies changes in order; stops at the first that cannot be made.
-    pub(crate) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
-        edits.into_iter().try_for_each(|edit| self.apply_one(now, edit))
+/// Applies changes in order; stops at the first that cannot be made.
+pub(crate) fn apply(
+    core: &mut Core,
+    frontends: &mut Frontends,
+    now: Instant,
+    edits: Vec<Edit>,
+) -> Result<(), EditError> {
+    let mut editor = Editor { core, frontends, now };
+    edits.into_iter().try_for_each(|edit| editor.apply(edit))
+}
+
+/// The changes that must be applied to an empty device thread so that it serves the same.
+pub(crate) fn describe(core: &Core) -> Vec<Edit> {
+    let mut edits = vec![Edit::SetDepth(core.gate.settings().depth)];
+    if let Some((scheduler, merging)) = core.scheduler.clone() {
+        edits.push(Edit::SetScheduler { scheduler, merging });
     }
+    for (id, vm) in core.vms.iter().filter(|(_, vm)| !vm.removed) {
+        edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: vm.window });
+        let volumes = core.backend.volumes.iter();
+        for (_, volume) in volumes.filter(|(_, volume)| volume.vm == id && !volume.leaving) {
+            let volume = Box::new(volume.describe());
+            edits.push(Edit::AddVolume { vm: vm.name.clone(), volume });
+        }
+    }
+    edits
+}
 
-    fn apply_one(&mut self, now: Instant, edit: Edit) -> Result<(), EditError> {
+/// The state of each VM.
+pub(crate) fn vm_snapshots(core: &Core) -> Vec<VmSnapshot> {
+    let vms = core.vms.iter().filter(|(_, vm)| !vm.removed);
+    let snapshot = |(id, vm): (VmId, &Vm)| {
+        Some(VmSnapshot {
+            vm: vm.name.clone(),
+            policy: vm.policy,
+            account: core.gate.account(vm.owner)?.clone(),
+            protocol_errors: vm.protocol_errors,
+            refused: vm.refused,
+            outstanding: vm.outstanding.requests,
+            lost: core.backend.lost_volumes(id),
+        })
+    };
+    vms.filter_map(snapshot).collect()
+}
+
+struct Editor<'a> {
+    core: &'a mut Core,
+    frontends: &'a mut Frontends,
+    now: Instant,
+}
+
+impl Editor<'_> {
+    fn apply(&mut self, edit: Edit) -> Result<(), EditError> {
+        let now = self.now;
         match edit {
             Edit::AddVm { vm, policy, window } => {
-                let owner = self.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
-                let name = vm.clone();
-                let index = self.vms.insert(Vm {
-                    name,
-                    owner,
-                    policy,
-                    window,
-                    gone: false,
-                    volumes: 0,
-                    outstanding: Outstanding::default(),
-                    waiting: Default::default(),
-                    protocol_errors: 0,
-                    refused: 0,
-                });
-                self.vms_by_name.insert(vm, index);
+                let owner = self.core.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
+                let id = self.core.vms.insert(Vm::new(vm.clone(), owner, policy, window));
+                self.core.vms_by_name.insert(vm, id);
                 Ok(())
             }
-            Edit::SetPolicies { vm, policy, window, volumes } => {
-                let (index, owner) = self.find_vm(&vm)?;
-                let volumes = volumes
-                    .into_iter()
-                    .map(|(name, policy)| Ok((self.backend.volumes[self.find_volume(index, &name)?].id, policy)))
-                    .collect::<Result<Vec<_>, EditError>>()?;
-                let set = self.gate.set_policies(now, owner, policy, &volumes);
-                set.map_err(|cause| refused(&vm, cause))?;
-                (self.vms[index].policy, self.vms[index].window) = (policy, window);
-                for (id, policy) in volumes {
-                    let mut known = self.backend.volumes.values_mut();
-                    if let Some(volume) = known.find(|volume| volume.vm == index && volume.id == id) {
-                        volume.policy = policy;
-                    }
-                }
-                self.schedule_resume(index);
-                Ok(())
-            }
-            Edit::RemoveVm { vm } => self.remove_vm(now, &vm),
-            Edit::AddVolume { vm, volume } => self.add_volume(now, &vm, *volume),
+            Edit::SetPolicies { vm, policy, window, volumes } => self.set_policies(&vm, (policy, window), volumes),
+            Edit::RemoveVm { vm } => self.remove_vm(&vm),
+            Edit::AddVolume { vm, volume } => self.add_volume(&vm, *volume),
             Edit::ResizeVolume { vm, volume, store, export } => {
-                let (vm, _) = self.find_vm(&vm)?;
-                let volume = self.find_volume(vm, &volume)?;
+                let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 self.resize(volume, store, export);
                 Ok(())
             }
             Edit::RemoveVolume { vm, volume } => {
-                let (vm, _) = self.find_vm(&vm)?;
-                let volume = self.find_volume(vm, &volume)?;
-                self.leave(now, volume);
+                let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
+                self.remove_volume(volume);
                 Ok(())
             }
-            Edit::AcceptLoss { vm, volume } => self.accept_loss(&vm, &volume),
+            Edit::AcceptLoss { vm, volume } => {
+                let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
+                self.core.backend.accept_loss(volume);
+                Ok(())
+            }
             Edit::SetDepth(depth) => {
-                let set = self.gate.set_depth(now, depth);
+                let set = self.core.gate.set_depth(now, depth);
                 set.map_err(|cause| EditError::Device { cause })
             }
-            Edit::SetScheduler { scheduler, merging } => self.set_scheduler(now, scheduler, merging),
+            Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
         }
     }
 
-    fn set_scheduler(&mut self, now: Instant, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
-        let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
-        let scheduler = spec.build().map_err(wrong)?;
-        let replaced = self.gate.replace_scheduler(now, scheduler, merging);
-        replaced.map_err(|cause| EditError::Device { cause })?;
-        self.scheduler = Some((spec, merging));
-        Ok(())
-    }
-
-    pub(crate) fn find_vm(&self, name: &str) -> Result<(VmId, OwnerId), EditError> {
-        let found = self.vms_by_name.get(name).map(|&index| (index, self.vms[index].owner));
+    fn find_vm(&self, name: &str) -> Result<(VmId, OwnerId), EditError> {
+        let found = self.core.vms_by_name.get(name).map(|&id| (id, self.core.vms[id].owner));
         found.ok_or_else(|| EditError::Unknown(format!("VM {name}")))
     }
 
-    pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Result<VolumeKey, EditError> {
-        let mut volumes = self.backend.volumes.iter();
-        let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
-        found.map(|(index, _)| index).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
+    fn find_volume(&self, vm: VmId, name: &str) -> Result<VolumeKey, EditError> {
+        self.core.find_volume(vm, name).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
     }
 
-    /// Returns the volume that a client was offered; `None` if it was removed since, even if another one has its name now.
-    pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
-        let (vm, _) = self.find_vm(vm).ok()?;
-        let found = self.find_volume(vm, volume).ok()?;
-        (self.backend.volumes[found].generation == generation).then_some(found)
+    fn set_scheduler(&mut self, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
+        let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
+        let scheduler = spec.build().map_err(wrong)?;
+        let replaced = self.core.gate.replace_scheduler(self.now, scheduler, merging);
+        replaced.map_err(|cause| EditError::Device { cause })?;
+        self.core.scheduler = Some((spec, merging));
+        Ok(())
     }
 
-    fn add_volume(&mut self, now: Instant, vm: &str, spec: VolumeSpec) -> Result<(), EditError> {
-        let (index, owner) = self.find_vm(vm)?;
-        let id = self.gate.add_volume(now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
-        let store = VolumeStore::open(spec.store, &mut self.backend.files);
-        self.backend.volumes.insert(Volume {
+    fn set_policies(
+        &mut self,
+        vm: &str,
+        (policy, window): (Policy, Window),
+        volumes: Vec<(String, Policy)>,
+    ) -> Result<(), EditError> {
+        let (id, owner) = self.find_vm(vm)?;
+        let volumes: Vec<(VolumeKey, Policy)> = volumes
+            .into_iter()
+            .map(|(name, policy)| Ok((self.find_volume(id, &name)?, policy)))
+            .collect::<Result<_, EditError>>()?;
+        let known = &mut self.core.backend.volumes;
+        let by_id: Vec<_> = volumes.iter().map(|(key, policy)| (known[*key].id, *policy)).collect();
+        let set = self.core.gate.set_policies(self.now, owner, policy, &by_id);
+        set.map_err(|cause| refused(vm, cause))?;
+        volumes.into_iter().for_each(|(key, policy)| known[key].policy = policy);
+        (self.core.vms[id].policy, self.core.vms[id].window) = (policy, window);
+        self.core.schedule_resume(id);
+        Ok(())
+    }
+
+    fn add_volume(&mut self, vm: &str, spec: VolumeSpec) -> Result<(), EditError> {
+        let (id, owner) = self.find_vm(vm)?;
+        let number = self.core.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
+        let store = VolumeStore::open(spec.store, &mut self.core.backend.files);
+        self.core.backend.volumes.insert(Volume {
             name: spec.name,
             generation: spec.generation,
-            vm: index,
+            vm: id,
             vm_name: vm.to_owned(),
-            id,
+            id: number,
             policy: spec.policy,
             export: spec.export,
             store,
-            connections: Vec::new(),
-            sessions: Vec::new(),
+            clients: 0,
+            open_clients: 0,
             outstanding: Outstanding::default(),
             in_flight: 0,
             abandoned_in_flight: 0,
             leaving: false,
-            mapped: now,
+            mapped: self.now,
         });
-        self.vms[index].volumes += 1;
+        self.core.vms[id].volumes += 1;
         Ok(())
     }
 
-    fn resize(&mut self, index: VolumeKey, store: Store, export: Export) {
-        let volume = &mut self.backend.volumes[index];
-        let new = VolumeStore::open(store, &mut self.backend.files);
+    fn resize(&mut self, key: VolumeKey, store: Store, export: Export) {
+        let backend = &mut self.core.backend;
+        let new = VolumeStore::open(store, &mut backend.files);
+        let volume = &mut backend.volumes[key];
+        volume.export = export;
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
-            self.backend.files.close(file);
-            self.backend.outlive(index, source);
+            backend.files.close(file);
+            backend.outlive(key, source);
         }
-        self.backend.volumes[index].export = export;
     }
 
-    fn remove_vm(&mut self, now: Instant, name: &str) -> Result<(), EditError> {
-        let (index, owner) = self.find_vm(name)?;
-        self.vms[index].gone = true;
-        self.vms_by_name.remove(name);
-        for volume in self.volumes_of(index) {
-            if !self.backend.volumes[volume].leaving {
-                self.leave(now, volume);
-            }
-        }
+    fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {
+        let (id, owner) = self.find_vm(name)?;
+        self.core.vms[id].removed = true;
+        self.core.vms_by_name.remove(name);
+        let volumes = self.core.backend.volumes.iter().filter(|(_, volume)| volume.vm == id && !volume.leaving);
+        let volumes: Vec<VolumeKey> = volumes.map(|(key, _)| key).collect();
+        volumes.into_iter().for_each(|key| self.remove_volume(key));
         let mut finished = Vec::new();
-        let removed = self.gate.remove_owner(now, owner, &mut finished);
-        finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
-        self.remove_left_vm(index);
+        let removed = self.core.gate.remove_owner(self.now, owner, &mut finished);
+        finished.into_iter().for_each(|over| self.core.on_gate_completion(self.now, over));
+        self.core.remove_left_vm(id);
         removed.map_err(|cause| refused(name, cause))
     }
 
-    fn volumes_of(&self, vm: VmId) -> Vec<VolumeKey> {
-        self.backend.volumes.iter().filter(|(_, volume)| volume.vm == vm).map(|(index, _)| index).collect()
-    }
-
-    /// A volume goes: what waits is answered over NBD, and left in its ring over vhost-user, where a VMM that finds the
-    /// volume again, changed, submits it again. Its clients are shown out.
-    fn leave(&mut self, now: Instant, index: VolumeKey) {
-        let volume = &mut self.backend.volumes[index];
+    /// A volume goes. Its clients are disconnected. What waits is not done: over vhost-user it is left in its ring, where a
+    /// VMM that finds the volume again, changed, submits it again.
+    fn remove_volume(&mut self, key: VolumeKey) {
+        let volume = &mut self.core.backend.volumes[key];
         volume.leaving = true;
-        let (id, owner) = (volume.id, self.vms[volume.vm].owner);
-        let (clients, sessions) = (volume.connections.clone(), volume.sessions.clone());
-        for session in sessions {
-            self.close_session(session);
-        }
+        let (id, owner) = (volume.id, self.core.vms[volume.vm].owner);
+        self.frontends.close(self.core, key);
         let mut finished = Vec::new();
-        if let Err(error) = self.gate.remove_volume(now, owner, id, &mut finished) {
-            let vm = &self.backend.volumes[index].vm_name;
+        if let Err(error) = self.core.gate.remove_volume(self.now, owner, id, &mut finished) {
+            let vm = &self.core.backend.volumes[key].vm_name;
             tracing::error!(vm, %error, "Gate has no entry for a served volume");
         }
-        finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
-        for client in clients {
-            self.close(client);
-        }
-        self.remove_left_volume(index);
-    }
-
-    /// Forgets a volume that has left when nothing refers to it any more.
-    pub(crate) fn remove_left_volume(&mut self, index: VolumeKey) {
-        let Some(volume) = self.backend.volumes.get(index) else { return };
-        let unused = volume.connections.is_empty() && volume.sessions.is_empty();
-        if !volume.leaving || volume.in_flight > 0 || !unused {
-            return;
-        }
-        let volume = self.backend.volumes.remove(index);
-        self.vms[volume.vm].volumes -= 1;
-        self.schedule_resume(volume.vm);
-        if let VolumeStore::File { file, source, .. } = volume.store {
-            self.backend.files.close(file);
-            if source.is_buffered() {
-                let _ = self.backend.blocking.send(BlockingJob::Close(source));
-            }
-        }
-        self.remove_left_vm(volume.vm);
-    }
-
-    /// Forgets a VM that has been removed, with its last volume: at once, if no client has it.
-    fn remove_left_vm(&mut self, index: VmId) {
-        if self.vms.get(index).is_some_and(|vm| vm.gone) && self.volumes_of(index).is_empty() {
-            self.vms.remove(index);
-        }
-    }
-
-    /// A client enters. It is not read before what a dead client of this volume left at the device is over, so that no
-    /// old write lands on top of a new one.
-    pub(crate) fn connect(&mut self, arrived: Arrived) {
-        if self.ending != Ending::No {
-            return;
-        }
-        let found = self.find_generation(&arrived.vm, &arrived.volume, arrived.generation);
-        let found = found.filter(|volume| self.backend.volumes[*volume].export.keeps(&arrived.export));
-        let Some(volume) = found else {
-            let Arrived { vm, volume, .. } = arrived;
-            tracing::info!(vm, volume, "Client disconnected: its volume was removed or replaced during the handshake");
-            return;
-        };
-        let vm = arrived.vm.clone();
-        let Some(mut connection) = Connection::new(arrived, volume) else {
-            tracing::warn!(vm, "Client refused: too little memory is left");
-            return;
-        };
-        connection.parked = self.backend.volumes[volume].abandoned_in_flight > 0;
-        let index = self.connections.insert(connection);
-        self.backend.volumes[volume].connections.push(index);
-        self.receive(index);
-    }
-
-    /// Clients that waited for the end of what a dead one left are read now.
-    pub(crate) fn admit_parked(&mut self, volume: VolumeKey) {
-        for index in self.backend.volumes[volume].connections.clone() {
-            if self.connections[index].parked {
-                self.connections[index].parked = false;
-                self.receive(index);
-            }
-        }
-        for session in self.backend.volumes[volume].sessions.clone() {
-            self.admit_queues(session);
-        }
-    }
-
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let vms = self.vms.iter().filter(|(_, vm)| !vm.gone).filter_map(|(index, vm)| {
-            Some(VmSnapshot {
-                vm: vm.name.clone(),
-                policy: vm.policy,
-                account: self.gate.account(vm.owner)?.clone(),
-                protocol_errors: vm.protocol_errors,
-                refused: vm.refused,
-                outstanding: vm.outstanding.requests,
-                lost: self.backend.lost_volumes(index),
-            })
-        });
-        Snapshot {
-            device: self.device.clone(),
-            health: Health::Serving,
-            queued: self.gate.queued(),
-            in_flight: self.gate.in_flight(),
-            connections: (self.connections.len() + self.sessions.len()) as u64,
-            iterations: self.iterations,
-            restarts: self.restarts,
-            stale_messages: self.stale_messages,
-            vms: vms.collect(),
-        }
-    }
-
-    /// What must be applied to an empty loop so that it serves the same.
-    pub(crate) fn describe(&self) -> Vec<Edit> {
-        #[cfg(test)]
-        assert!(!self.broken, "asked to panic by a test");
-        let mut edits = vec![Edit::SetDepth(self.gate.settings().depth)];
-        if let Some((scheduler, merging)) = self.scheduler.clone() {
-            edits.push(Edit::SetScheduler { scheduler, merging });
-        }
-        for (index, vm) in self.vms.iter().filter(|(_, vm)| !vm.gone) {
-            edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: vm.window });
-            let volumes = self.backend.volumes.iter();
-            for (_, volume) in volumes.filter(|(_, volume)| volume.vm == index && !volume.leaving) {
-                let volume = Box::new(volume.describe());
-                edits.push(Edit::AddVolume { vm: vm.name.clone(), volume });
-            }
-        }
-        edits
+        finished.into_iter().for_each(|over| self.core.on_gate_completion(self.now, over));
+        self.core.remove_left_volume(key);
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::device::Message;
+use crate::device::message::Message;
 
 /// The sending side.
 #[derive(Clone)]

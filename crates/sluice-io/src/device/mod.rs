@@ -18,70 +18,32 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::device::mailbox::Mailbox;
+use crate::device::message::Message;
 use crate::device::supervisor::Life;
+use crate::frontend::Command;
+use crate::frontend::vhost_blk::SessionMessage;
 
 pub(crate) mod blocking;
+pub(crate) mod core;
 pub(crate) mod edit;
 pub(crate) mod event_loop;
+#[cfg(test)]
+pub(crate) mod faults;
 pub(crate) mod mailbox;
-pub(crate) mod requests;
-pub(crate) mod slab;
+pub(crate) mod message;
 pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
+pub(crate) mod vm;
 
-pub(crate) use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
-
-pub use spec::{
-    Arrived, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, Store, VmSnapshot, VolumeGeneration,
-    VolumeSpec, Window,
-};
-
-/// A message from the control plane or the helper thread to the loop.
-pub(crate) enum Message {
-    Edit(Vec<Edit>, Sender<Result<(), EditError>>),
-    Connect(Box<Arrived>),
-    Session(SessionMessage),
-    Snapshot(Sender<Snapshot>),
-    /// Read no more; end when every request has been answered.
-    Drain,
-    /// End now; what waits is not served.
-    Stop,
-    /// Reply from the helper thread. The number is the restart count at which the helper was started; the loop drops
-    /// replies with another count.
-    BlockingDone(u64, blocking::BlockingResult),
-    #[cfg(test)]
-    Panic,
-    /// The kernel takes nothing so many times.
-    #[cfg(test)]
-    RefuseSubmits(u32),
-    /// So many operations of the disk end with EAGAIN.
-    #[cfg(test)]
-    PutOff(u32),
-    /// It is so much later from now on.
-    #[cfg(test)]
-    Advance(Duration),
-    /// The kernel takes no operation for the disk until it is told to go on.
-    #[cfg(test)]
-    HoldWork(bool),
-    /// The helper thread takes no job until the sender is dropped.
-    #[cfg(test)]
-    HangHelper(Receiver<()>),
-    /// So many restarts fail.
-    #[cfg(test)]
-    RefuseRestarts(u32),
-    /// Panics, and again when the state is looked at.
-    #[cfg(test)]
-    PanicTwice,
-    /// File systems make zeroes this many times more, and refuse afterwards.
-    #[cfg(test)]
-    RefuseZeroing(u32),
-}
+pub use crate::frontend::nbd::Arrived;
+pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
+pub use spec::{DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, VmSnapshot, Window};
 
 /// How long a device thread may take to answer: it is asked between two turns of its loop.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -256,7 +218,7 @@ pub struct DeviceHandle {
 impl DeviceHandle {
     /// Hands a client over; its socket is closed if the device has stopped.
     pub fn enter(&self, arrived: Arrived) {
-        let _ = self.mailbox.send(Message::Connect(Box::new(arrived)));
+        let _ = self.mailbox.send(Message::Frontend(Command::Nbd(Box::new(arrived))));
     }
 
     /// Whether it leads to the same device thread.
@@ -266,7 +228,7 @@ impl DeviceHandle {
 
     /// A change of a VMM's session; its reply channel is dropped if the device has stopped.
     pub(crate) fn tell(&self, message: SessionMessage) {
-        let _ = self.mailbox.send(Message::Session(message));
+        let _ = self.mailbox.send(Message::Frontend(Command::VhostBlk(message)));
     }
 }
 

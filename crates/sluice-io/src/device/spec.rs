@@ -1,9 +1,7 @@
 //! What the control plane tells a device thread: what to be, and what to change.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_sched::gate::OwnerAccount;
 use sluice_sched::params::{ParamError, ParamTable};
@@ -12,8 +10,7 @@ use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
 use crate::nbd::export::Export;
-use crate::nbd::handshake::Negotiated;
-use crate::source::{ExtentMap, Source};
+use crate::volume::{Store, VolumeSpec};
 
 /// A shared device: one thread, one ring, one gate.
 #[derive(Debug, Clone)]
@@ -55,52 +52,6 @@ pub struct Window {
     pub requests: u32,
     /// Bytes of payload; one request may pass it.
     pub bytes: u64,
-}
-
-/// Where the bytes of a volume are.
-#[derive(Debug, Clone)]
-pub enum Store {
-    /// Nowhere: reads give zeroes, everything completes at once. For measurements.
-    Null,
-    /// In a file, a block device, or a range of one.
-    File {
-        /// Open, checked and locked.
-        source: Arc<Source>,
-        /// Where it lies on the disk; absent if that cannot be known.
-        extents: Option<ExtentMap>,
-    },
-}
-
-/// Distinguishes a volume from others of the same VM and name: each volume that is opened has another generation. A resize
-/// and a restart of the device thread keep it.
-///
-/// Example: `web/root` is detached, and another disk is attached under that name. A client whose handshake began before names
-/// the old generation, and the device thread disconnects it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct VolumeGeneration(u64);
-
-impl VolumeGeneration {
-    /// Returns a generation that no other volume of this process has.
-    #[must_use]
-    pub fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        VolumeGeneration(LAST.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-}
-
-/// A volume to be served.
-#[derive(Debug, Clone)]
-pub struct VolumeSpec {
-    /// As in the host file.
-    pub name: String,
-    /// Of the volume as it was opened.
-    pub generation: VolumeGeneration,
-    /// Inside its VM.
-    pub policy: Policy,
-    /// Where its bytes are.
-    pub store: Store,
-    /// What clients are told.
-    pub export: Export,
 }
 
 /// One change; a list of them is applied between two turns of the loop.
@@ -209,24 +160,6 @@ pub enum EditError {
     /// The thread has not answered in time; it makes the change when it goes on.
     #[error("Device {0} does not respond")]
     Silent(String),
-}
-
-/// A client that has finished its handshake.
-pub struct Arrived {
-    /// Whose disk it wants.
-    pub vm: String,
-    /// Which one.
-    pub volume: String,
-    /// Generation of the volume that the client was offered.
-    pub generation: VolumeGeneration,
-    /// Its socket, behind the handshake.
-    pub socket: OwnedFd,
-    /// What the handshake settled.
-    pub negotiated: Negotiated,
-    /// As it was told.
-    pub export: Export,
-    /// Its place among the host's connections; dropped when it has gone.
-    pub permit: Box<dyn Send>,
 }
 
 /// Whether a device serves.

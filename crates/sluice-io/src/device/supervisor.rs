@@ -23,7 +23,8 @@ use crate::backend::ring::Ring;
 use crate::backend::slot_log;
 use crate::device::Edit;
 use crate::device::blocking::{self, Helper};
-use crate::device::event_loop::{Ending, Loop};
+use crate::device::core::{Core, Ending};
+use crate::device::event_loop::Loop;
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::spec::{DeviceSpec, Health, Snapshot};
 
@@ -193,9 +194,9 @@ impl Kept {
     fn of(state: &Loop) -> Self {
         Kept {
             edits: state.describe(),
-            stale_messages: state.stale_messages,
+            stale_messages: state.core.stale_messages,
             restarts: state.restarts + 1,
-            ending: state.ending,
+            ending: state.core.ending,
         }
     }
 }
@@ -218,17 +219,17 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
     let (questions, helper) = blocking::start(&spec.name, restarts, mailbox.clone())?;
     let backend = Backend::new(Ring::new()?, delay, spec.gate.depth, questions);
     let gate = Gate::new(scheduler, spec.gate);
-    Ok((Loop::new(spec.name.clone(), gate, backend, restarts), helper))
+    Ok((Loop::new(Core::new(spec.name.clone(), gate, backend), restarts), helper))
 }
 
 /// Nothing has been submitted to the new ring when this fails, so it may be dropped.
 fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(Loop, Helper)> {
     #[cfg(test)]
-    tests::restart_is_allowed()?;
+    crate::device::faults::restart_is_allowed()?;
     let (mut state, helper) = build(spec, mailbox, kept.restarts)?;
-    let now = state.clock.now();
+    let now = state.core.clock.now();
     state.apply(now, kept.edits.clone()).map_err(io::Error::other)?;
-    state.stale_messages = kept.stale_messages;
+    state.core.stale_messages = kept.stale_messages;
     Ok((state, helper))
 }
 
@@ -237,16 +238,20 @@ fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox
     state.shut_all_down();
     let mut events = Vec::new();
     let mut waited = 0;
-    while state.backend.ring.in_kernel() > 0 {
+    while state.core.backend.ring.in_kernel() > 0 {
         mailbox.wake();
-        if let Err(error) = state.backend.ring.submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
+        if let Err(error) = state.core.backend.ring.submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: keeping its memory");
             return;
         }
         events.clear();
         waited += 1;
         if waited % 30 == 0 {
-            tracing::warn!(device, left = state.backend.ring.in_kernel(), "Waiting for the kernel to finish requests");
+            tracing::warn!(
+                device,
+                left = state.core.backend.ring.in_kernel(),
+                "Waiting for the kernel to finish requests"
+            );
         }
     }
     drop(ManuallyDrop::into_inner(state));
@@ -254,28 +259,8 @@ fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox
 }
 
 #[cfg(test)]
-pub(crate) use tests::refuse_restarts;
-
-#[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
-
-    thread_local! {
-        /// How many restarts of the device of this thread fail.
-        static REFUSED: Cell<u32> = const { Cell::new(0) };
-    }
-
-    pub(crate) fn refuse_restarts(times: u32) {
-        REFUSED.set(times);
-    }
-
-    pub(super) fn restart_is_allowed() -> io::Result<()> {
-        let left = REFUSED.get();
-        REFUSED.set(left.saturating_sub(1));
-        if left == 0 { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
-    }
 
     #[test]
     fn pauses_grow_and_end_and_begin_again_after_a_time_of_health() {

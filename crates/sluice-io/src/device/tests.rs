@@ -9,11 +9,12 @@ use sluice_sched::{GateSettings, Kind, Policy, schedulers};
 
 use super::*;
 use crate::backend::delay::{DelaySpec, ServiceTime};
+use crate::backend::jobs::BlockingResult;
 use crate::backend::slot_log;
-use crate::device::slab::{Id, IoId};
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
+use crate::slab::{Id as _, IoId};
 use crate::source::{Loss, Source, SourceSpec};
 use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
@@ -315,9 +316,9 @@ fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 1 << 20);
-    let allocation = || blocking::BlockingResult::Allocation { token: IoId::new(0, 0), spans: Vec::new() };
+    let allocation = || BlockingResult::Allocation { io: IoId::new(0, 0), spans: Vec::new() };
     // The helper has answered; before the answer is read, the thread panics.
-    let discard = blocking::BlockingResult::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
+    let discard = BlockingResult::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
     for message in [Message::Panic, Message::BlockingDone(0, allocation()), Message::BlockingDone(0, discard)] {
         device.mailbox.leave(message);
     }

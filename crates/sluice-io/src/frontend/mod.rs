@@ -1,4 +1,199 @@
-//! The frontends of a device thread: one folder for each protocol.
+//! The frontends of a device thread: one folder for each protocol, and one line for each in the list below.
+//!
+//! A frontend keeps its clients in tables of its own and gets the [`Core`] with each call. The core calls no frontend: the
+//! event loop delivers what the core has for one. Calls are dispatched statically.
+
+use sluice_sched::Instant;
+
+use crate::device::core::Core;
+use crate::slab::{ClientRef, FrontendNumber, IoId, VolumeKey};
 
 pub(crate) mod nbd;
 pub(crate) mod vhost_blk;
+
+frontends! {
+    nbd: Nbd(nbd::Nbd),
+    vhost_blk: VhostBlk(vhost_blk::VhostBlk),
+}
+
+/// What serves the clients of one protocol.
+pub(crate) trait Frontend {
+    /// A message of the control plane to this frontend.
+    type Command;
+
+    fn new(number: FrontendNumber) -> Self;
+
+    /// The control plane has sent a message.
+    fn command(&mut self, core: &mut Core, now: Instant, command: Self::Command);
+
+    /// An operation of the ring has completed that this frontend started, with its own number for the kind of operation, for
+    /// the entry at `index` of its table.
+    fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32);
+
+    /// Takes up to `budget` requests from a client that waited for room in the window of its VM.
+    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32);
+
+    /// A request of this frontend is complete: replies to its client.
+    fn complete(&mut self, core: &mut Core, now: Instant, io: IoId);
+
+    /// A part of a long request has completed, and the next part waits at the gate. A frontend that must stop may take the
+    /// request back now.
+    fn continued(&mut self, _core: &mut Core, _now: Instant, _io: IoId) {}
+
+    /// Called once in each iteration, before the gate dispatches: looks for requests that are not announced by an event, and
+    /// for clients that are overdue. Returns whether there were requests.
+    fn poll(&mut self, core: &mut Core, now: Instant) -> bool;
+
+    /// Called at the end of each iteration: sends replies and notifications together, removes clients that have gone.
+    fn end_of_iteration(&mut self, core: &mut Core, now: Instant);
+
+    /// Whether requests may arrive without an event.
+    fn is_polling(&self) -> bool {
+        false
+    }
+
+    /// Called before the loop sleeps: from now on requests must be announced by an event. Returns `false` if there are
+    /// requests already.
+    fn stop_polling(&mut self, _core: &mut Core, _now: Instant) -> bool {
+        true
+    }
+
+    /// When [`Frontend::poll`] must be called at the latest.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Reads clients of `volume` that connected while requests of a dead client were still at the device.
+    fn admit(&mut self, core: &mut Core, now: Instant, volume: VolumeKey);
+
+    /// Disconnects the clients of `volume`.
+    fn close(&mut self, core: &mut Core, volume: VolumeKey);
+
+    /// Reads no more requests; what was read is answered.
+    fn drain(&mut self, core: &mut Core);
+
+    /// While it drains: whether every request has been answered.
+    fn is_drained(&self) -> bool;
+
+    /// Ends all operations of the ring, so that the kernel lets go of all memory.
+    fn shut_down(&mut self, core: &mut Core);
+
+    /// How many clients there are.
+    fn clients(&self) -> usize;
+}
+
+/// Defines [`Frontends`] and [`Command`] from the list of frontends.
+macro_rules! frontends {
+    ($($field:ident: $name:ident($type:ty),)+) => {
+        enum Number {
+            $($name,)+
+        }
+
+        /// A message of the control plane to one of the frontends.
+        pub(crate) enum Command {
+            $($name(<$type as Frontend>::Command),)+
+        }
+
+        /// All frontends of a device thread.
+        pub(crate) struct Frontends {
+            $($field: $type,)+
+        }
+
+        impl Frontends {
+            pub(crate) fn new() -> Self {
+                Frontends { $($field: <$type>::new(FrontendNumber(Number::$name as u8)),)+ }
+            }
+
+            pub(crate) fn command(&mut self, core: &mut Core, now: Instant, command: Command) {
+                match command {
+                    $(Command::$name(command) => self.$field.command(core, now, command),)+
+                }
+            }
+
+            pub(crate) fn event(
+                &mut self,
+                core: &mut Core,
+                now: Instant,
+                (number, operation, index): (FrontendNumber, u8, u32),
+                result: i32,
+            ) {
+                $(if number.0 == Number::$name as u8 {
+                    return self.$field.event(core, now, operation, index, result);
+                })+
+            }
+
+            pub(crate) fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
+                $(if client.frontend.0 == Number::$name as u8 {
+                    return self.$field.serve(core, now, client, budget);
+                })+
+            }
+
+            pub(crate) fn complete(&mut self, core: &mut Core, now: Instant, io: IoId) {
+                let number = core.backend.ios[io].client.frontend.0;
+                $(if number == Number::$name as u8 {
+                    return self.$field.complete(core, now, io);
+                })+
+            }
+
+            pub(crate) fn continued(&mut self, core: &mut Core, now: Instant, io: IoId) {
+                // It may have been taken back since.
+                let Some(io_state) = core.backend.ios.get(io) else { return };
+                let number = io_state.client.frontend.0;
+                $(if number == Number::$name as u8 {
+                    return self.$field.continued(core, now, io);
+                })+
+            }
+
+            pub(crate) fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
+                let mut found = false;
+                $(found |= self.$field.poll(core, now);)+
+                found
+            }
+
+            pub(crate) fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
+                $(self.$field.end_of_iteration(core, now);)+
+            }
+
+            pub(crate) fn is_polling(&self) -> bool {
+                false $(|| self.$field.is_polling())+
+            }
+
+            /// All of them stop polling, even if one of them has found requests.
+            pub(crate) fn stop_polling(&mut self, core: &mut Core, now: Instant) -> bool {
+                let mut may_sleep = true;
+                $(may_sleep &= self.$field.stop_polling(core, now);)+
+                may_sleep
+            }
+
+            pub(crate) fn next_deadline(&self) -> Option<Instant> {
+                [$(self.$field.next_deadline()),+].into_iter().flatten().min()
+            }
+
+            pub(crate) fn admit(&mut self, core: &mut Core, now: Instant, volume: VolumeKey) {
+                $(self.$field.admit(core, now, volume);)+
+            }
+
+            pub(crate) fn close(&mut self, core: &mut Core, volume: VolumeKey) {
+                $(self.$field.close(core, volume);)+
+            }
+
+            pub(crate) fn drain(&mut self, core: &mut Core) {
+                $(self.$field.drain(core);)+
+            }
+
+            pub(crate) fn is_drained(&self) -> bool {
+                true $(&& self.$field.is_drained())+
+            }
+
+            pub(crate) fn shut_down(&mut self, core: &mut Core) {
+                $(self.$field.shut_down(core);)+
+            }
+
+            pub(crate) fn clients(&self) -> usize {
+                0 $(+ self.$field.clients())+
+            }
+        }
+    };
+}
+
+use frontends;

@@ -7,9 +7,16 @@ use tokio::sync::oneshot;
 use vm_memory::GuestAddress;
 
 use super::memory::Memory;
-use crate::device::slab::SessionId;
-use crate::device::{DeviceHandle, SessionChange, SessionMessage, VolumeGeneration};
+use crate::device::DeviceHandle;
+use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
+use crate::slab::ids;
 use crate::virtio::inflight::QueueLog;
+use crate::volume::VolumeGeneration;
+
+ids! {
+    /// A session of a VMM.
+    SessionId;
+}
 
 /// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
 /// descriptors are eventfds that do not block.

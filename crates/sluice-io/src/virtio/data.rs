@@ -9,10 +9,12 @@ use crate::vhost_user::memory::Memory;
 use crate::vhost_user::shared;
 use crate::virtio::chain::Piece;
 
-/// Pieces of guest memory, in the order of the bytes of a request; none, if it has no data. The memory table that the
+/// Pieces of guest memory, in the order of the bytes of a request (none, if it has no data), and its status byte. The memory table that the
 /// request came with stays mapped for as long as this lives.
 pub(crate) struct GuestData {
     pieces: Pieces,
+    /// Where its status goes, in the same memory table.
+    status: *mut u8,
     _memory: Arc<Memory>,
 }
 
@@ -24,7 +26,7 @@ enum Pieces {
 
 impl GuestData {
     /// `Err`: there is no memory for the list of pieces; what is returned keeps the memory table and has no data.
-    pub(crate) fn new(pieces: &[Piece], memory: Arc<Memory>) -> Result<Self, Self> {
+    pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Arc<Memory>) -> Result<Self, Self> {
         let mut list = Vec::new();
         let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
         let pieces = match pieces {
@@ -34,7 +36,7 @@ impl GuestData {
                 Pieces::Many(list)
             }
         };
-        let data = GuestData { pieces, _memory: memory };
+        let data = GuestData { pieces, status, _memory: memory };
         if has_room { Ok(data) } else { Err(data) }
     }
 
@@ -73,6 +75,12 @@ impl GuestData {
             }
         }
         true
+    }
+
+    /// Writes the status of the request.
+    pub(crate) fn set_status(&self, status: u8) {
+        // SAFETY: the byte lies in guest memory, which is mapped while this lives.
+        unsafe { self.status.write_volatile(status) };
     }
 
     /// Copies `bytes` to the guest.

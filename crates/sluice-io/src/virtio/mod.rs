@@ -4,7 +4,7 @@ pub(crate) mod chain;
 pub(crate) mod data;
 pub mod inflight;
 pub(crate) mod queue;
+pub(crate) mod queue_set;
 
-pub(crate) use chain::Chain;
 pub(crate) use data::GuestData;
 pub(crate) use queue::VirtQueue;

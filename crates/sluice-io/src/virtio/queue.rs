@@ -9,11 +9,32 @@ use tokio::sync::oneshot::Sender;
 use virtio_queue::{Queue, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
-use crate::device::slab::{IoId, SessionId};
-use crate::vhost_user::device_session::QueueSpec;
+use crate::backend::request::RequestList;
+use crate::vhost_user::device_session::{QueueSpec, SessionId};
 use crate::vhost_user::memory::Memory;
 use crate::virtio::chain::DescriptorTable;
 use crate::virtio::inflight::QueueLog;
+
+/// A request that was taken from a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The head of its descriptor chain.
+    pub(crate) head: u16,
+    /// Its position in the available ring, counted as the ring's index is; none if a daemon before us had taken it.
+    pub(crate) place: Option<u16>,
+}
+
+impl Taken {
+    /// As the cookie of a request.
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.head) | self.place.map_or(0, |place| 1 << 32 | u64::from(place) << 16)
+    }
+
+    pub(crate) fn unpack(cookie: u64) -> Self {
+        let place = (cookie >> 32 == 1).then_some((cookie >> 16) as u16);
+        Taken { head: cookie as u16, place }
+    }
+}
 
 /// A queue of a guest.
 pub(crate) struct VirtQueue {
@@ -60,8 +81,8 @@ pub(crate) struct VirtQueue {
     pub(crate) returned: bool,
     /// Operations of the ring that refer to it.
     pub(crate) operations: u32,
-    /// Requests taken and not returned, in no order.
-    pub(crate) requests: Vec<IoId>,
+    /// Requests taken and not returned.
+    pub(crate) requests: RequestList,
 }
 
 impl VirtQueue {
@@ -112,7 +133,7 @@ impl VirtQueue {
             polled: false,
             returned: false,
             operations: 0,
-            requests: Vec::new(),
+            requests: RequestList::default(),
         })
     }
 
@@ -161,11 +182,10 @@ impl VirtQueue {
         Ok(filled != self.queue.next_avail())
     }
 
-    /// Takes the next request: the head of its chain, and its place in the available ring, counted as the ring's index is;
-    /// without a place if a daemon before us had taken it.
-    pub(crate) fn take(&mut self) -> Result<Option<(u16, Option<u16>)>, virtio_queue::Error> {
+    /// Takes the next request.
+    pub(crate) fn take(&mut self) -> Result<Option<Taken>, virtio_queue::Error> {
         if let Some(head) = self.recovered.pop_front() {
-            return Ok(Some((head, None)));
+            return Ok(Some(Taken { head, place: None }));
         }
         if !self.has_next()? {
             return Ok(None);
@@ -182,7 +202,7 @@ impl VirtQueue {
         {
             log.taken(head);
         }
-        Ok(Some((head, Some(next))))
+        Ok(Some(Taken { head, place: Some(next) }))
     }
 
     /// The place of what was taken last from the available ring.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use crate::device::slab::{IoId, VolumeKey};
-use crate::device::spec::Arrived;
+use crate::backend::request::RequestList;
+use crate::frontend::nbd::Arrived;
 use crate::limits::{is_memory_for_clients, reserve};
 use crate::nbd::handshake::Negotiated;
+use crate::slab::{IoId, VolumeKey};
 
 /// Bytes read at once: dozens of requests, or a few with their data.
 pub(crate) const RECEIVE_LEN: usize = 128 << 10;
@@ -23,12 +24,12 @@ pub(crate) enum Expect {
     Header,
     /// Data of this request, of which so many bytes are there.
     Payload {
-        token: IoId,
+        io: IoId,
         have: u32,
     },
     /// Data of this refused request, of which so many bytes are still to come; it is answered behind them.
     Skip {
-        token: IoId,
+        io: IoId,
         left: u32,
     },
 }
@@ -73,7 +74,7 @@ pub(crate) struct Connection {
     /// The socket is shut down; nothing is sent any more.
     pub(crate) closed: bool,
     /// Requests between header and sent reply, in no order.
-    pub(crate) requests: Vec<IoId>,
+    pub(crate) requests: RequestList,
     /// Answered, to be sent.
     pub(crate) replies: Vec<IoId>,
     pub(crate) sending: Option<Box<Batch>>,
@@ -85,7 +86,7 @@ pub(crate) struct Connection {
 
 /// Replies that go together.
 pub(crate) struct Batch {
-    pub(crate) tokens: Vec<IoId>,
+    pub(crate) ios: Vec<IoId>,
     pub(crate) headers: Vec<u8>,
     pub(crate) pieces: Vec<libc::iovec>,
     pub(crate) first: usize,
@@ -96,13 +97,13 @@ impl Batch {
     pub(crate) fn new() -> Box<Self> {
         // SAFETY: a message header of zeroes is valid: no name, no pieces, no control data.
         let message = unsafe { std::mem::zeroed() };
-        let (tokens, headers, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        Box::new(Batch { tokens, headers, pieces, first: 0, message })
+        let (ios, headers, pieces) = (Vec::new(), Vec::new(), Vec::new());
+        Box::new(Batch { ios, headers, pieces, first: 0, message })
     }
 
     /// Empties it, and gives back what only a large one needs.
     pub(crate) fn clear(&mut self) {
-        self.tokens.clear();
+        self.ios.clear();
         self.headers.clear();
         self.headers.shrink_to(HEADERS_KEPT);
         self.pieces.clear();
@@ -149,7 +150,7 @@ impl Connection {
             waits: false,
             finishing: false,
             closed: false,
-            requests: Vec::new(),
+            requests: RequestList::default(),
             replies: Vec::new(),
             sending: None,
             spare: None,

@@ -1,8 +1,237 @@
 //! The NBD frontend of a device thread: clients on sockets.
 
-pub(crate) mod connection;
+mod connection;
 mod intake;
 mod replies;
 
-pub(crate) use connection::Connection;
-pub(crate) use replies::Piece;
+use std::os::fd::OwnedFd;
+
+use sluice_sched::Instant;
+
+use crate::device::core::{Core, Ending};
+use crate::frontend::Frontend;
+use crate::nbd::export::Export;
+use crate::nbd::handshake::Negotiated;
+use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
+use crate::volume::VolumeGeneration;
+use connection::{Connection, Expect};
+use replies::Piece;
+
+ids! {
+    /// An NBD client.
+    ConnectionId;
+}
+
+/// Operations of the ring.
+const RECEIVE: u8 = 0;
+const SEND: u8 = 1;
+
+/// A client that has finished its handshake.
+pub struct Arrived {
+    /// Whose disk it wants.
+    pub vm: String,
+    /// Which one.
+    pub volume: String,
+    /// Generation of the volume that the client was offered.
+    pub generation: VolumeGeneration,
+    /// Its socket, behind the handshake.
+    pub socket: OwnedFd,
+    /// What the handshake settled.
+    pub negotiated: Negotiated,
+    /// As it was told.
+    pub export: Export,
+    /// Its permit of the host's connection limit; dropped when it has gone.
+    pub permit: Box<dyn Send>,
+}
+
+/// The NBD clients of a device thread.
+pub(crate) struct Nbd {
+    number: FrontendNumber,
+    connections: Slab<ConnectionId, Connection>,
+    /// Connections with something to send.
+    tx_pending: Vec<ConnectionId>,
+    /// Connections that may be over.
+    retiring: Vec<ConnectionId>,
+    pieces: Vec<Piece>,
+    /// When write payloads and replies are checked for being overdue; `None` while none is expected or being sent.
+    deadline: Option<Instant>,
+}
+
+impl Frontend for Nbd {
+    type Command = Box<Arrived>;
+
+    fn new(number: FrontendNumber) -> Self {
+        Nbd {
+            number,
+            connections: Slab::default(),
+            tx_pending: Vec::new(),
+            retiring: Vec::new(),
+            pieces: Vec::new(),
+            deadline: None,
+        }
+    }
+
+    fn command(&mut self, core: &mut Core, _now: Instant, arrived: Box<Arrived>) {
+        self.connect(core, *arrived);
+    }
+
+    fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
+        let id = self.connections.id_at(index);
+        match operation {
+            RECEIVE => self.received(core, now, id, result),
+            _ => self.sent(core, id, result),
+        }
+    }
+
+    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
+        if let Some(connection) = self.connections.get_mut(client.id()) {
+            connection.waits = false;
+            self.take_requests(core, now, client.id(), budget);
+        }
+    }
+
+    fn complete(&mut self, core: &mut Core, _now: Instant, io: IoId) {
+        self.queue_reply(core, io);
+    }
+
+    fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
+        self.close_overdue(core, now);
+        false
+    }
+
+    fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
+        self.send_replies(core, now);
+        self.remove_retired(core);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn admit(&mut self, core: &mut Core, _now: Instant, volume: VolumeKey) {
+        for id in self.clients_of(volume) {
+            if self.connections[id].parked {
+                self.connections[id].parked = false;
+                self.receive(core, id);
+            }
+        }
+    }
+
+    fn close(&mut self, core: &mut Core, volume: VolumeKey) {
+        self.clients_of(volume).into_iter().for_each(|id| self.disconnect(core, id));
+    }
+
+    fn drain(&mut self, _core: &mut Core) {
+        for id in self.connections.ids() {
+            let connection = &mut self.connections[id];
+            connection.finishing = true;
+            if connection.receiving {
+                let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Read);
+            }
+            self.retire(id);
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    fn shut_down(&mut self, _core: &mut Core) {
+        self.connections.values_mut().for_each(Connection::shut_down);
+    }
+
+    fn clients(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+impl Nbd {
+    fn client(&self, id: ConnectionId) -> ClientRef {
+        ClientRef::new(self.number, id)
+    }
+
+    fn clients_of(&self, volume: VolumeKey) -> Vec<ConnectionId> {
+        self.connections.iter().filter(|(_, known)| known.volume == volume).map(|(id, _)| id).collect()
+    }
+
+    fn connect(&mut self, core: &mut Core, arrived: Arrived) {
+        if core.ending != Ending::No {
+            return;
+        }
+        let found = core.find_generation(&arrived.vm, &arrived.volume, arrived.generation);
+        let found = found.filter(|volume| core.backend.volumes[*volume].export.keeps(&arrived.export));
+        let Some(volume) = found else {
+            let Arrived { vm, volume, .. } = arrived;
+            tracing::info!(vm, volume, "Client disconnected: its volume was removed or replaced during the handshake");
+            return;
+        };
+        let vm = arrived.vm.clone();
+        let Some(mut connection) = Connection::new(arrived, volume) else {
+            tracing::warn!(vm, "Client refused: too little memory is left");
+            return;
+        };
+        connection.parked = !core.client_opened(volume);
+        let id = self.connections.insert(connection);
+        self.receive(core, id);
+    }
+
+    /// A client has gone, or must go. What of it waits is not done; what is at the device ends there.
+    fn disconnect(&mut self, core: &mut Core, id: ConnectionId) {
+        let connection = &mut self.connections[id];
+        if connection.closed {
+            return self.retire(id);
+        }
+        connection.shut_down();
+        core.client_closed(connection.volume);
+        core.abandon(&connection.requests);
+        if connection.sending.is_none() {
+            let replies = std::mem::take(&mut connection.replies);
+            replies.into_iter().for_each(|io| self.free(core, id, io));
+        } else if !connection.listed {
+            connection.listed = true;
+            self.tx_pending.push(id);
+        }
+        self.retire(id);
+    }
+
+    /// A request leaves.
+    fn free(&mut self, core: &mut Core, id: ConnectionId, io: IoId) {
+        let connection = &mut self.connections[id];
+        core.free(&mut connection.requests, io);
+        if connection.requests.is_empty() {
+            self.retire(id);
+        }
+    }
+
+    /// Has the connection looked at at the end of the iteration: it may be over.
+    fn retire(&mut self, id: ConnectionId) {
+        self.retiring.push(id);
+    }
+
+    fn remove_retired(&mut self, core: &mut Core) {
+        while let Some(id) = self.retiring.pop() {
+            let Some(connection) = self.connections.get_mut(id) else { continue };
+            let ended = connection.closed || connection.finishing;
+            if let Expect::Payload { io, .. } | Expect::Skip { io, .. } = connection.expect
+                && ended
+                && !connection.receiving
+            {
+                // Its data will never be complete; what was asked before is still answered.
+                connection.expect = Expect::Header;
+                self.free(core, id, io);
+            }
+            if self.connections[id].is_over() {
+                self.remove(core, id);
+            }
+        }
+    }
+
+    fn remove(&mut self, core: &mut Core, id: ConnectionId) {
+        let connection = self.connections.remove(id);
+        core.unpark(connection.volume, self.client(id));
+        if !connection.closed {
+            core.client_closed(connection.volume);
+        }
+        core.client_removed(connection.volume);
+    }
+}

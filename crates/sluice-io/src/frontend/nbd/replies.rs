@@ -7,15 +7,17 @@
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::disk::{IoRequest, RequestSource, ZEROES_LEN};
+use crate::backend::disk::ZEROES_LEN;
+use crate::backend::request::IoRequest;
 use crate::backend::retry::is_put_off;
-use crate::backend::tag::{Tag, tag};
-use crate::device::event_loop::Loop;
-use crate::device::slab::{ConnectionId, Id, IoId};
+use crate::backend::tag::Tag;
+use crate::device::core::Core;
 use crate::frontend::nbd::connection::Batch;
+use crate::frontend::nbd::{ConnectionId, Nbd, SEND};
 use crate::limits::reserve;
 use crate::nbd::handshake::Negotiated;
 use crate::nbd::wire::{self, Errno, Extent, allocation};
+use crate::slab::{Id as _, IoId};
 use crate::source::{Allocation, Span};
 
 /// Most replies in a message.
@@ -29,47 +31,48 @@ pub(crate) enum Piece {
     Data { place: *mut u8, len: usize },
 }
 
-impl Loop {
-    /// A request is over: its reply goes out with this turn's message.
-    pub(crate) fn reply_to_client(&mut self, token: IoId, index: ConnectionId) {
-        let connection = &mut self.connections[index];
+impl Nbd {
+    /// A request is complete: its reply goes out with this iteration's message.
+    pub(crate) fn queue_reply(&mut self, core: &mut Core, io: IoId) {
+        let id = core.backend.ios[io].client.id();
+        let connection = &mut self.connections[id];
         if connection.closed {
-            return self.free_request(token);
+            return self.free(core, id, io);
         }
-        connection.replies.push(token);
+        connection.replies.push(io);
         if !connection.listed {
             connection.listed = true;
-            self.tx_pending.push(index);
+            self.tx_pending.push(id);
         }
     }
 
-    /// Sends what was answered in this turn.
-    pub(crate) fn send_replies(&mut self, now: Instant) {
+    /// Sends what was answered in this iteration.
+    pub(crate) fn send_replies(&mut self, core: &mut Core, now: Instant) {
         let mut tx_pending = std::mem::take(&mut self.tx_pending);
-        for index in tx_pending.drain(..) {
-            let Some(connection) = self.connections.get_mut(index) else { continue };
+        for id in tx_pending.drain(..) {
+            let Some(connection) = self.connections.get_mut(id) else { continue };
             connection.listed = false;
             if connection.closed {
                 let replies = std::mem::take(&mut connection.replies);
-                replies.into_iter().for_each(|token| self.free_request(token));
+                replies.into_iter().for_each(|io| self.free(core, id, io));
             } else if connection.sending.is_none() && !connection.replies.is_empty() {
-                self.send_batch(now, index);
+                self.send_batch(core, now, id);
             }
         }
         self.tx_pending = tx_pending;
     }
 
-    fn send_batch(&mut self, now: Instant, index: ConnectionId) {
-        let connection = &mut self.connections[index];
+    fn send_batch(&mut self, core: &mut Core, now: Instant, id: ConnectionId) {
+        let connection = &mut self.connections[id];
         let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
         let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
         let replies = connection.replies.len().min(REPLIES_MAX);
         let mut bytes = 0;
-        for &token in &connection.replies[..replies] {
+        for &id in &connection.replies[..replies] {
             if pieces.len() > PIECES_MAX {
                 break;
             }
-            let io = &self.backend.ios[token];
+            let io = &core.backend.ios[id];
             let start = batch.headers.len();
             let data = header(&mut batch.headers, io, &connection.negotiated);
             let len = batch.headers.len() - start;
@@ -79,11 +82,11 @@ impl Loop {
                 _ => pieces.push(Piece::Header { start, len }),
             }
             if data > 0 {
-                push_data(&mut pieces, io, data, self.backend.zeroes.as_ptr());
+                push_data(&mut pieces, io, data, core.backend.zeroes.as_ptr());
             }
-            batch.tokens.push(token);
+            batch.ios.push(id);
         }
-        connection.replies.drain(..batch.tokens.len());
+        connection.replies.drain(..batch.ios.len());
         let headers = batch.headers.as_mut_ptr();
         batch.pieces.extend(pieces.drain(..).map(|piece| match piece {
             Piece::Header { start, len } => libc::iovec { iov_base: headers.wrapping_add(start).cast(), iov_len: len },
@@ -92,11 +95,11 @@ impl Loop {
         self.pieces = pieces;
         connection.start_batch(now, batch, bytes);
         self.watch_deadlines(now);
-        self.push_send(index);
+        self.push_send(core, id);
     }
 
-    fn push_send(&mut self, index: ConnectionId) {
-        let connection = &mut self.connections[index];
+    fn push_send(&mut self, core: &mut Core, id: ConnectionId) {
+        let connection = &mut self.connections[id];
         let fd = types::Fd(connection.fd());
         let batch = connection.sending.as_mut().expect("a batch is being sent");
         let pieces = &mut batch.pieces[batch.first..];
@@ -111,48 +114,49 @@ impl Loop {
                 opcode::SendMsg::new(fd, &raw const batch.message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
         };
+        let tag = Tag::Frontend(self.number, SEND, id.index());
         // SAFETY: the batch is boxed and stays with its connection until this send has ended; its pieces lie in its own
         // headers, in the loop's zeroes, and in buffers of requests that are released only after it.
-        unsafe { self.backend.ring.push(entry.user_data(tag(Tag::Send, index.index()))) };
+        unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
     }
 
     /// A send has ended.
-    pub(crate) fn sent(&mut self, index: ConnectionId, result: i32) {
-        let connection = &mut self.connections[index];
+    pub(crate) fn sent(&mut self, core: &mut Core, id: ConnectionId, result: i32) {
+        let connection = &mut self.connections[id];
         let batch = connection.sending.as_mut().expect("a batch is being sent");
         let again = match result {
             result if is_put_off(result) => true,
             ..0 => {
-                self.end_batch(index);
-                return self.close(index);
+                self.end_batch(core, id);
+                return self.disconnect(core, id);
             }
             sent => batch.advance(sent as usize),
         };
         if again && !connection.closed {
-            return self.push_send(index);
+            return self.push_send(core, id);
         }
-        self.end_batch(index);
+        self.end_batch(core, id);
     }
 
-    fn end_batch(&mut self, index: ConnectionId) {
-        let connection = &mut self.connections[index];
+    fn end_batch(&mut self, core: &mut Core, id: ConnectionId) {
+        let connection = &mut self.connections[id];
         let Some(mut batch) = connection.take_batch() else { return };
         if !connection.replies.is_empty() && !connection.listed {
             connection.listed = true;
-            self.tx_pending.push(index);
+            self.tx_pending.push(id);
         }
-        for token in batch.tokens.drain(..) {
-            self.free_request(token);
+        for io in batch.ios.drain(..) {
+            self.free(core, id, io);
         }
         batch.clear();
-        self.connections[index].spare = Some(batch);
-        self.retire(index);
+        self.connections[id].spare = Some(batch);
+        self.retire(id);
     }
 }
 
 /// Appends the header of a reply; returns how many bytes of data follow it.
 fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
-    let RequestSource::Nbd { cookie, .. } = io.origin else { unreachable!("it came from an NBD client") };
+    let cookie = io.cookie;
     let structured = negotiated.structured_replies && matches!(io.kind, Some(Kind::Read) | None);
     if io.errno != 0 {
         let errno = Errno::from_os(io.errno);

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot::Sender;
 
-use crate::device::VolumeGeneration;
-use crate::device::slab::SessionId;
-use crate::vhost_user::device_session::{Driver, QueueSpec};
+use crate::vhost_user::device_session::{Driver, QueueSpec, SessionId};
 use crate::vhost_user::memory::Memory;
+use crate::volume::VolumeGeneration;
 
 /// A message about a session. Both threads name it by its id, whose generation no other session of this process has: a
 /// message of a session that has ended cannot reach the one that has its index now.

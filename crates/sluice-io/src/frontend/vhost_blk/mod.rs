@@ -1,24 +1,127 @@
-//! The vhost-user frontend of a device thread: virtqueues of guests.
+//! The vhost-user-blk frontend of a device thread: virtio block devices of guests.
 //!
 //! ```text
-//! kick --> [intake] --Arrival--> Gate --Submission--> work --op--> ring
-//!             ^ available ring                                      |
-//! call <-- [returns] <---------------- Finished <---- slot over <---'
-//!             | used ring, in-flight log
+//! kick --> [queue set] --chain--> [consumer] --Arrival--> Gate --Submission--> backend --op--> ring
+//!             ^ available ring                                                                  |
+//! interrupt <-- [queue set] <------ [replies] <------ completed request <---- slot completed <--'
+//!                    | used ring, in-flight log
 //! ```
 //!
-//! What a VM may not have outstanding stays in its available ring; what waits when the queue stops goes back there ([rewind]). Guest memory is read once; what is wrong fails the
-//! request, or the queue if the ring itself makes no sense, and is counted with the VM's name.
+//! What a VM may not have outstanding stays in its available ring; what waits when the queue stops goes back there
+//! ([rewind]). Guest memory is read once; what is wrong fails the request, or the queue if the ring itself makes no sense, and
+//! is counted with the VM's name.
 
-mod intake;
+mod consumer;
 mod message;
+mod replies;
 mod request;
-mod returns;
 mod rewind;
 mod session;
 
+use sluice_sched::Instant;
+
+use crate::device::core::Core;
+use crate::frontend::Frontend;
+use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
+use crate::vhost_user::device_session::SessionId;
+use crate::virtio::queue_set::{QueueId, QueueSet};
+use consumer::Blk;
+use session::SessionState;
+
 pub(crate) use message::{SessionChange, SessionMessage};
-pub(crate) use session::SessionState;
+
+/// The VMMs of a device thread.
+pub(crate) struct VhostBlk {
+    number: FrontendNumber,
+    sessions: Slab<SessionId, SessionState>,
+    queues: QueueSet,
+}
+
+impl Frontend for VhostBlk {
+    type Command = SessionMessage;
+
+    fn new(number: FrontendNumber) -> Self {
+        VhostBlk { number, sessions: Slab::default(), queues: QueueSet::new(number) }
+    }
+
+    fn command(&mut self, core: &mut Core, now: Instant, message: SessionMessage) {
+        self.session_message(core, now, message);
+    }
+
+    fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
+        let (queues, mut consumer) = self.parts(core);
+        queues.event(&mut consumer, now, (operation, index), result);
+    }
+
+    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
+        let id: QueueId = client.id();
+        if let Some(queue) = self.queues.get_mut(id) {
+            queue.waits = false;
+            let (queues, mut consumer) = self.parts(core);
+            queues.take_chains(&mut consumer, now, id, budget);
+        }
+    }
+
+    fn complete(&mut self, core: &mut Core, _now: Instant, io: IoId) {
+        self.reply(core, io);
+    }
+
+    fn continued(&mut self, core: &mut Core, now: Instant, io: IoId) {
+        self.rewind_rest(core, now, io);
+    }
+
+    fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
+        let (queues, mut consumer) = self.parts(core);
+        queues.poll(&mut consumer, now)
+    }
+
+    fn end_of_iteration(&mut self, core: &mut Core, _now: Instant) {
+        self.queues.signal_guests(&mut core.backend.ring);
+        self.remove_ended_queues(core);
+    }
+
+    fn is_polling(&self) -> bool {
+        self.queues.is_polling()
+    }
+
+    fn stop_polling(&mut self, core: &mut Core, now: Instant) -> bool {
+        let (queues, mut consumer) = self.parts(core);
+        queues.stop_polling(&mut consumer, now)
+    }
+
+    fn admit(&mut self, _core: &mut Core, _now: Instant, volume: VolumeKey) {
+        self.sessions_of(volume).into_iter().for_each(|session| self.admit_queues(session));
+    }
+
+    fn close(&mut self, core: &mut Core, volume: VolumeKey) {
+        self.sessions_of(volume).into_iter().for_each(|session| self.close_session(core, session));
+    }
+
+    fn drain(&mut self, _core: &mut Core) {}
+
+    fn is_drained(&self) -> bool {
+        self.queues.is_drained()
+    }
+
+    fn shut_down(&mut self, core: &mut Core) {
+        self.queues.shut_down(&mut core.backend.ring);
+    }
+
+    fn clients(&self) -> usize {
+        self.sessions.len()
+    }
+}
+
+impl VhostBlk {
+    /// The queues, and what takes their requests.
+    fn parts<'a>(&'a mut self, core: &'a mut Core) -> (&'a mut QueueSet, Blk<'a>) {
+        (&mut self.queues, Blk { number: self.number, core, sessions: &self.sessions })
+    }
+
+    fn sessions_of(&self, volume: VolumeKey) -> Vec<SessionId> {
+        self.sessions.iter().filter(|(_, session)| session.volume == volume).map(|(id, _)| id).collect()
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -14,35 +14,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use sluice_sched::Instant;
 use sluice_sched::scheduler::Scope;
 
-use crate::backend::disk::RequestSource;
-use crate::device::event_loop::Loop;
-use crate::device::slab::{IoId, QueueId};
+use crate::device::core::Core;
+use crate::frontend::vhost_blk::VhostBlk;
+use crate::slab::{ClientRef, IoId};
+use crate::virtio::queue::Taken;
+use crate::virtio::queue_set::QueueId;
 
-impl Loop {
+impl VhostBlk {
     /// Puts back what waits of a queue that stops. The gate cancels by volume; what it cancels of others arrives anew.
-    pub(crate) fn rewind(&mut self, now: Instant, index: QueueId) {
-        let volume = &self.backend.volumes[self.sessions[self.queues[index].session].volume];
-        let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
+    pub(crate) fn rewind(&mut self, core: &mut Core, now: Instant, id: QueueId) {
+        let client = ClientRef::new(self.number, id);
+        let volume = &core.backend.volumes[self.sessions[self.queues.queue(id).session].volume];
+        let scope = Scope::Volume(core.vms[volume.vm].owner, volume.id);
         let mut cancelled = Vec::new();
-        self.gate.cancel(now, scope, &mut cancelled);
-        let ios = &self.backend.ios;
-        let ids = cancelled.iter().map(|over| ios.id_at(over.token));
-        let mut own: BTreeMap<u16, IoId> = ids
-            .filter_map(|id| match ios[id].origin {
-                RequestSource::Virtio { queue, place: Some(place), .. } if queue == index => Some((place, id)),
-                _ => None,
+        core.gate.cancel(now, scope, &mut cancelled);
+        let ios = &core.backend.ios;
+        let own = cancelled.iter().map(|over| ios.id_at(over.token)).filter(|io| ios[*io].client == client);
+        let mut own: BTreeMap<u16, (u16, IoId)> = own
+            .filter_map(|io| {
+                let Taken { head, place } = Taken::unpack(ios[io].cookie);
+                Some((place?, (head, io)))
             })
             .collect();
         let mut back = BTreeSet::new();
-        while let Some(token) = own.remove(&self.queues[index].last_taken()) {
-            let RequestSource::Virtio { head, .. } = self.backend.ios[token].origin else {
-                unreachable!("it was looked at")
-            };
-            self.queues[index].put_back(head);
-            back.insert(token);
+        let queue = self.queues.queue(id);
+        while let Some((head, io)) = own.remove(&queue.last_taken()) {
+            queue.put_back(head);
+            back.insert(io);
         }
-        cancelled.retain(|over| !back.contains(&self.backend.ios.id_at(over.token)));
-        back.into_iter().for_each(|token| self.free_request(token));
-        cancelled.into_iter().for_each(|over| self.on_gate_completion(now, over));
+        cancelled.retain(|over| !back.contains(&core.backend.ios.id_at(over.token)));
+        back.into_iter().for_each(|io| self.free(core, id, io));
+        cancelled.into_iter().for_each(|over| core.on_gate_completion(now, over));
+    }
+
+    /// A part of a request has completed and the next one has arrived. If its queue stops meanwhile, it need not be completed:
+    /// a request that was taken last goes back into the available ring, and zeroes can be written twice.
+    pub(crate) fn rewind_rest(&mut self, core: &mut Core, now: Instant, io: IoId) {
+        let state = &core.backend.ios[io];
+        let id: QueueId = state.client.id();
+        if let Taken { place: Some(place), .. } = Taken::unpack(state.cookie)
+            && self.queues.queue(id).gives_back(place)
+        {
+            self.rewind(core, now, id);
+        }
     }
 }

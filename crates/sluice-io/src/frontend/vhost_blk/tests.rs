@@ -13,7 +13,8 @@ use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::device::{Device, DeviceSpec, Edit, Message, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
+use crate::device::message::Message;
+use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::device_session::{Driver, QueueSpec, Session, SessionError};

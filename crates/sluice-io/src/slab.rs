@@ -18,6 +18,7 @@ pub(crate) trait Id: Copy {
     fn generation(self) -> u64;
 }
 
+/// Defines types of ids.
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -27,7 +28,7 @@ macro_rules! ids {
             generation: u64,
         }
 
-        impl Id for $name {
+        impl $crate::slab::Id for $name {
             fn new(index: u32, generation: u64) -> Self {
                 $name { index, generation }
             }
@@ -50,12 +51,32 @@ ids! {
     VolumeKey;
     /// A request of a client.
     IoId;
-    /// An NBD client.
-    ConnectionId;
-    /// A session of a VMM.
-    SessionId;
-    /// A virtqueue.
-    QueueId;
+}
+
+pub(crate) use ids;
+
+/// The number of a frontend: its position in the list of frontends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrontendNumber(pub(crate) u8);
+
+/// A client of any frontend: what sends requests, waits for room in the window of its VM, and gets replies. Only its frontend
+/// knows what it is (an NBD connection, a virtqueue); everything else passes the reference on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClientRef {
+    pub(crate) frontend: FrontendNumber,
+    index: u32,
+    generation: u64,
+}
+
+impl ClientRef {
+    pub(crate) fn new(frontend: FrontendNumber, id: impl Id) -> Self {
+        ClientRef { frontend, index: id.index(), generation: id.generation() }
+    }
+
+    /// The id that the client has in the table of its frontend.
+    pub(crate) fn id<I: Id>(self) -> I {
+        I::new(self.index, self.generation)
+    }
 }
 
 /// Values by id.

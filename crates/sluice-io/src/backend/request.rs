@@ -1,0 +1,124 @@
+//! A request of a client, from its arrival at a frontend to its reply.
+
+use sluice_sched::Kind;
+
+use crate::backend::buffer::Buffer;
+use crate::slab::{ClientRef, IoId, VolumeKey};
+use crate::source::Span;
+use crate::virtio::GuestData;
+
+/// One request of a client.
+pub(crate) struct IoRequest {
+    pub(crate) client: ClientRef,
+    /// What the client's frontend needs for the reply; only that frontend reads it.
+    pub(crate) cookie: u64,
+    pub(crate) volume: VolumeKey,
+    /// Its position in the list of its client's requests.
+    pub(crate) position: u32,
+    /// `None`: it asks which parts hold data, which never goes to the gate.
+    pub(crate) kind: Option<Kind>,
+    /// From the start of the volume.
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) forced: bool,
+    pub(crate) no_hole: bool,
+    pub(crate) fast: bool,
+    /// Its data, or with `guest` a copy of them that is aligned.
+    pub(crate) buffer: Option<Buffer>,
+    /// Its data in the memory of a guest.
+    pub(crate) guest: Option<GuestData>,
+    /// 0, or a Linux errno.
+    pub(crate) errno: i32,
+    /// Its client has gone: what is not at the device yet is not done.
+    pub(crate) abandoned: bool,
+    /// Its submissions at the device.
+    pub(crate) in_flight: u32,
+    pub(crate) status: Option<Vec<Span>>,
+    /// Bytes that it holds of its VM's window.
+    pub(crate) held: u64,
+    /// Bytes from its start that are done.
+    pub(crate) done: u32,
+    /// Bytes after them that are at the gate.
+    pub(crate) part: u32,
+    /// The device cannot do what the gate let through; `part` is not done.
+    pub(crate) refused: bool,
+}
+
+impl IoRequest {
+    /// A request of which only the sender is known.
+    pub(crate) fn of(client: ClientRef, cookie: u64, volume: VolumeKey) -> Self {
+        IoRequest {
+            client,
+            cookie,
+            volume,
+            position: 0,
+            kind: None,
+            offset: 0,
+            length: 0,
+            forced: false,
+            no_hole: false,
+            fast: false,
+            buffer: None,
+            guest: None,
+            errno: 0,
+            abandoned: false,
+            in_flight: 0,
+            status: None,
+            held: 0,
+            done: 0,
+            part: 0,
+            refused: false,
+        }
+    }
+
+    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no
+    /// memory for the list.
+    pub(crate) fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
+        match (&self.buffer, &self.guest) {
+            (Some(buffer), _) => Some(Data::One(buffer.as_ptr().wrapping_add(skip as usize), length)),
+            (None, Some(guest)) => {
+                let listed = guest.list(skip, length, pieces);
+                listed.then(|| match pieces.as_slice() {
+                    [only] => Data::One(only.iov_base.cast(), length),
+                    _ => Data::Pieces(pieces),
+                })
+            }
+            (None, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
+        }
+    }
+}
+
+/// The memory of an operation.
+pub(crate) enum Data<'a> {
+    One(*mut u8, u32),
+    Pieces(&'a [libc::iovec]),
+}
+
+/// The requests of one client, in no order.
+#[derive(Default)]
+pub(crate) struct RequestList(Vec<IoId>);
+
+impl RequestList {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IoId> {
+        self.0.iter().copied()
+    }
+
+    /// Where the next one will be.
+    pub(crate) fn next_position(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    pub(crate) fn push(&mut self, id: IoId) {
+        self.0.push(id);
+    }
+
+    /// Removes the one at `position`; returns the one that is there now.
+    pub(crate) fn remove(&mut self, position: u32) -> Option<IoId> {
+        self.0.swap_remove(position as usize);
+        self.0.get(position as usize).copied()
+    }
+}

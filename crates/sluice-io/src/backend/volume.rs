@@ -1,0 +1,137 @@
+//! A volume as a device thread serves it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_sched::{Instant, Kind, Policy, VolumeId};
+
+use crate::backend::disk::Stage;
+use crate::backend::request::IoRequest;
+use crate::backend::sync::{FileIndex, Files};
+use crate::nbd::export::Export;
+use crate::slab::{Id as _, VmId, VolumeKey};
+use crate::source::{Capabilities, ExtentMap, Loss, Source};
+use crate::volume::{Store, VolumeGeneration, VolumeSpec};
+
+/// A volume whose blocks moved is mapped anew at most this often.
+const REMAP_EVERY: Duration = Duration::from_secs(5);
+
+/// The part of a VM's window that requests hold, from their arrival at a frontend to their reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Outstanding {
+    pub(crate) requests: u32,
+    pub(crate) bytes: u64,
+}
+
+impl Outstanding {
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    pub(crate) fn remove(&mut self, bytes: u64) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+    }
+}
+
+/// A volume as the loop knows it.
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    pub(crate) generation: VolumeGeneration,
+    pub(crate) vm: VmId,
+    /// The VM's name, for log lines.
+    pub(crate) vm_name: String,
+    pub(crate) id: VolumeId,
+    pub(crate) policy: Policy,
+    pub(crate) export: Export,
+    pub(crate) store: VolumeStore,
+    /// Clients of all frontends (NBD connections, VMMs), until nothing of them refers to the volume.
+    pub(crate) clients: u32,
+    /// Those of them that have not gone and were not disconnected.
+    pub(crate) open_clients: u32,
+    /// What it holds of its VM's window.
+    pub(crate) outstanding: Outstanding,
+    /// Submissions at the device.
+    pub(crate) in_flight: u32,
+    /// Those of them whose client has gone; new clients wait for them.
+    pub(crate) abandoned_in_flight: u32,
+    pub(crate) leaving: bool,
+    pub(crate) mapped: Instant,
+}
+
+/// Where its bytes are, opened.
+pub(crate) enum VolumeStore {
+    Null,
+    File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileIndex, can: Capabilities },
+}
+
+impl VolumeStore {
+    pub(crate) fn open(store: Store, files: &mut Files) -> Self {
+        match store {
+            Store::Null => VolumeStore::Null,
+            Store::File { source, extents } => {
+                let (file, can) = (files.open(source.id()), source.capabilities());
+                // What was lost stays lost when the thread begins again, or another volume comes.
+                if source.loss() == Loss::OfFile {
+                    files.set_failed(file, true);
+                } else if files.is_failed(file) {
+                    source.set_loss(Loss::OfFile);
+                }
+                VolumeStore::File { source, extents, file, can }
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// As it could be added again.
+    pub(crate) fn describe(&self) -> VolumeSpec {
+        let store = match &self.store {
+            VolumeStore::Null => Store::Null,
+            VolumeStore::File { source, extents, .. } => {
+                Store::File { source: Arc::clone(source), extents: extents.clone() }
+            }
+        };
+        let (name, export) = (self.name.clone(), self.export.clone());
+        VolumeSpec { name, generation: self.generation, policy: self.policy, store, export }
+    }
+
+    /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
+    pub(crate) fn address(&self, number: VolumeKey, offset: u64) -> u64 {
+        let apart = u64::from(number.index()) << 44;
+        match &self.store {
+            VolumeStore::Null => apart + offset,
+            VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),
+            VolumeStore::File { source, .. } => apart + source.range().offset + offset,
+        }
+    }
+
+    /// Whether it stores nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.store, VolumeStore::Null)
+    }
+
+    /// Whether an operation makes itself durable; else a sync follows it.
+    pub(crate) fn carries_sync(&self, stage: Stage, io: &IoRequest) -> bool {
+        let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
+        let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
+        forces && writes && io.forced
+    }
+
+    /// Whether its writes go through the host's page cache.
+    pub(crate) fn is_buffered(&self) -> bool {
+        matches!(&self.store, VolumeStore::File { source, .. } if source.is_buffered())
+    }
+
+    /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
+    pub(crate) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
+        let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };
+        extents.note_write(offset, u64::from(length));
+        let due = extents.is_stale() && now.since(self.mapped) >= REMAP_EVERY;
+        if due {
+            self.mapped = now;
+        }
+        due
+    }
+}

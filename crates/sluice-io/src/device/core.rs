@@ -1,0 +1,463 @@
+//! The way of a request through a device thread: from its frontend to the gate, to the device, and back.
+//!
+//! ```text
+//!              open, arrive              pump                operations
+//! [frontend] ---------------> [core] ---------> Gate ----> [backend] ----> ring
+//!      ^                        | ^                            |
+//!      '--- complete ---- completed '------- slot_completed ---'
+//! ```
+//!
+//! A frontend calls the core; the core never calls a frontend. What a frontend has to hear of is kept until the event loop
+//! delivers it: completed requests, clients for which there is room again, volumes that may be read again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use sluice_sched::gate::{Finished, Outcome, Slot};
+use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
+
+use crate::backend::buffer::Room;
+use crate::backend::disk::Backend;
+use crate::backend::jobs::{BlockingJob, BlockingResult};
+use crate::backend::request::{IoRequest, RequestList};
+use crate::backend::volume::VolumeStore;
+use crate::clock::Clock;
+use crate::device::spec::SchedulerSpec;
+use crate::device::vm::Vm;
+use crate::slab::{ClientRef, Id as _, IoId, Slab, VmId, VolumeKey};
+use crate::volume::VolumeGeneration;
+
+/// Requests taken from one client before another one of the same VM that waits has its turn.
+const CLIENT_BATCH_MAX: u32 = 16;
+
+/// Bytes that each VM may have outstanding of the memory that is kept from clients.
+const FROM_RESERVE: u64 = 256 << 10;
+
+/// How far the end of a device thread has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    No,
+    /// When every request has been answered.
+    Draining,
+    Now,
+}
+
+/// The gate, the requests, the VMs with their windows, and the device: what all frontends of a device thread share.
+pub(crate) struct Core {
+    pub(crate) device: String,
+    pub(crate) clock: Clock,
+    pub(crate) gate: Gate,
+    /// The one that has taken over since the start, and whether its gate merges.
+    pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
+    pub(crate) backend: Backend,
+    pub(crate) vms: Slab<VmId, Vm>,
+    /// Those that have not been removed.
+    pub(crate) vms_by_name: HashMap<String, VmId>,
+    pub(crate) ending: Ending,
+    /// Messages for clients that had gone, which were refused.
+    pub(crate) stale_messages: u64,
+    /// When the gate wants to be asked again.
+    pub(crate) wake: Option<Instant>,
+    /// Requests to which their frontends have to reply.
+    completed: VecDeque<IoId>,
+    /// Requests of which the next part has arrived at the gate.
+    continued: VecDeque<IoId>,
+    /// VMs with clients that wait for room, which there may be again.
+    vms_to_resume: VecDeque<VmId>,
+    /// Volumes of which a client has gone, which may have left requests that nobody wants any more.
+    volumes_to_cancel: Vec<VolumeKey>,
+    /// Volumes on which nothing is left of clients that have gone: those that came after them may be read now.
+    volumes_to_admit: VecDeque<VolumeKey>,
+    finished: Vec<Finished>,
+}
+
+/// What the scheduler is told of a request. Somebody waits for whatever goes to the disk itself: what a guest still has in
+/// its page cache it does not send, and direct writes of the host are sync too. Through the host's page cache a write is
+/// over once it is there, unless it is forced.
+// rule: gate.sync-guest
+fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
+    let sync = if kind == Kind::Write && buffered && !forced { Flags::NONE } else { Flags::SYNC };
+    if forced { sync.with(Flags::FORCED) } else { sync }
+}
+
+impl Core {
+    pub(crate) fn new(device: String, gate: Gate, backend: Backend) -> Self {
+        Core {
+            device,
+            clock: Clock::start(),
+            gate,
+            scheduler: None,
+            backend,
+            vms: Slab::default(),
+            vms_by_name: HashMap::new(),
+            ending: Ending::No,
+            stale_messages: 0,
+            wake: None,
+            completed: VecDeque::new(),
+            continued: VecDeque::new(),
+            vms_to_resume: VecDeque::new(),
+            volumes_to_cancel: Vec::new(),
+            volumes_to_admit: VecDeque::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    // ---- Requests ----
+
+    /// Enters a request into the table, the list of its client and the accounts of its VM's window.
+    pub(crate) fn open(&mut self, list: &mut RequestList, mut io: IoRequest) -> IoId {
+        io.position = list.next_position();
+        let volume = &mut self.backend.volumes[io.volume];
+        volume.outstanding.add(io.held);
+        self.vms[volume.vm].outstanding.add(io.held);
+        let id = self.backend.ios.insert(io);
+        list.push(id);
+        id
+    }
+
+    /// A request is complete: it arrives at the gate, or the next part of it does.
+    pub(crate) fn arrive(&mut self, now: Instant, id: IoId) {
+        let (settings, backend) = (self.gate.settings(), &mut self.backend);
+        let (kind, more) = backend.next_part(settings, id);
+        let io = &mut backend.ios[id];
+        let volume = &mut backend.volumes[io.volume];
+        let vm = &mut self.vms[volume.vm];
+        volume.outstanding.bytes += more;
+        vm.outstanding.bytes += more;
+        if io.fast && kind == Kind::Write {
+            io.errno = libc::EOPNOTSUPP;
+            return self.complete(id);
+        }
+        let arrival = Arrival {
+            owner: vm.owner,
+            volume: volume.id,
+            kind,
+            flags: flags(kind, io.forced, volume.is_buffered()),
+            offset: volume.address(io.volume, io.offset + u64::from(io.done)),
+            length: io.part,
+            token: id.index(),
+            remote: None,
+        };
+        let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
+        if refused {
+            self.fail(id, libc::ESHUTDOWN);
+        }
+    }
+
+    /// A request ends with an error, before it arrives at the gate.
+    pub(crate) fn fail(&mut self, id: IoId, errno: i32) {
+        self.backend.ios[id].errno = errno;
+        self.complete(id);
+    }
+
+    /// A request is over: its frontend is told.
+    pub(crate) fn complete(&mut self, id: IoId) {
+        self.completed.push_back(id);
+    }
+
+    /// The next request for whose frontend it is to reply.
+    pub(crate) fn next_completed(&mut self) -> Option<IoId> {
+        self.completed.pop_front()
+    }
+
+    /// The next request of which another part has arrived at the gate.
+    pub(crate) fn next_continued(&mut self) -> Option<IoId> {
+        self.continued.pop_front()
+    }
+
+    /// A request leaves: its buffer and its place in the window are free again.
+    pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
+        let io = &mut self.backend.ios[id];
+        let (position, volume, held) = (io.position, io.volume, io.held);
+        if let Some(buffer) = io.buffer.take() {
+            self.backend.pool.give(buffer);
+        }
+        self.backend.ios.clear(id);
+        let volume = &mut self.backend.volumes[volume];
+        volume.outstanding.remove(held);
+        let vm = volume.vm;
+        self.vms[vm].outstanding.remove(held);
+        self.schedule_resume(vm);
+        if let Some(moved) = list.remove(position) {
+            self.backend.ios[moved].position = position;
+        }
+    }
+
+    /// Marks the requests of a client that has gone: what is not at the device yet is not done. Looks at the requests of that
+    /// client alone: others must not notice that it goes.
+    pub(crate) fn abandon(&mut self, list: &RequestList) {
+        for id in list.iter() {
+            let io = &mut self.backend.ios[id];
+            io.abandoned = true;
+            self.backend.volumes[io.volume].abandoned_in_flight += io.in_flight;
+        }
+    }
+
+    // ---- Completions ----
+
+    /// Tells the gate what the device has completed.
+    pub(crate) fn take_completions(&mut self, now: Instant) {
+        while let Some(slot) = self.backend.completed.pop() {
+            self.slot_completed(now, slot);
+        }
+    }
+
+    fn slot_completed(&mut self, now: Instant, slot: Slot) {
+        let op = self.backend.take_op(slot);
+        let io = &mut self.backend.ios[op.io];
+        if op.errno != 0 {
+            io.errno = op.errno;
+        }
+        io.in_flight -= 1;
+        let (key, abandoned) = (io.volume, io.abandoned);
+        let offset = io.offset + u64::from(op.skip);
+        let volume = &mut self.backend.volumes[key];
+        volume.in_flight -= 1;
+        if abandoned {
+            volume.abandoned_in_flight -= 1;
+            if volume.abandoned_in_flight == 0 {
+                self.volumes_to_admit.push_back(key);
+            }
+        }
+        if op.kind == Kind::Write && self.backend.volumes[key].wrote(now, offset, op.length) {
+            self.backend.remap_extents(key);
+        }
+        let mut finished = std::mem::take(&mut self.finished);
+        self.backend.tell(&mut self.gate, now, slot, (op.errno == 0, op.part_of), &mut finished);
+        finished.drain(..).for_each(|over| self.on_gate_completion(now, over));
+        self.finished = finished;
+        self.remove_left_volume(key);
+    }
+
+    /// The gate has completed what it had of a request. The rest of a request for zeroes arrives next. A request that was
+    /// cancelled although its client and its volume are there arrives again: the gate cancels by volume, and was asked to
+    /// because of another client.
+    pub(crate) fn on_gate_completion(&mut self, now: Instant, finished: Finished) {
+        let id = self.backend.ios.id_at(finished.token);
+        let io = &mut self.backend.ios[id];
+        let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
+        let unfinished = match finished.outcome {
+            Outcome::Done => io.part_done(),
+            Outcome::Cancelled => true,
+            Outcome::Failed => false,
+        };
+        if unfinished && wanted && io.errno == 0 {
+            self.arrive(now, id);
+            if finished.outcome == Outcome::Done {
+                self.continued.push_back(id);
+            }
+            return;
+        }
+        if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
+            io.errno = libc::ESHUTDOWN;
+        }
+        self.complete(id);
+    }
+
+    /// The helper thread has done a job.
+    pub(crate) fn blocking_done(&mut self, now: Instant, result: BlockingResult) {
+        match result {
+            BlockingResult::Allocation { io: id, spans } => {
+                let io = &mut self.backend.ios[id];
+                match spans.is_empty() {
+                    true => io.errno = libc::ENOMEM,
+                    false => io.status = Some(spans),
+                }
+                self.complete(id);
+            }
+            BlockingResult::Extents { volume, source, extents } => {
+                let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
+                if let VolumeStore::File { source: own, extents: known, .. } = &mut volume.store
+                    && Arc::ptr_eq(own, &source)
+                    && extents.is_some()
+                {
+                    *known = extents;
+                }
+            }
+            BlockingResult::Zeroing { volume, source, found } => self.backend.learn_zeroing(volume, &source, found),
+            BlockingResult::Discard { slot, result } => self.backend.operation_completed(now, slot, result),
+        }
+    }
+
+    /// Asks the gate for what goes to the device now.
+    pub(crate) fn pump(&mut self, now: Instant) {
+        self.wake = self.gate.pump(now, &mut self.backend);
+    }
+
+    /// Whether nothing is left to be delivered or to be told to the gate.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.backend.completed.is_empty()
+            && self.completed.is_empty()
+            && self.continued.is_empty()
+            && self.vms_to_resume.is_empty()
+            && self.volumes_to_cancel.is_empty()
+            && self.volumes_to_admit.is_empty()
+    }
+
+    // ---- Windows ----
+
+    /// Whether there is room for one more request of a volume.
+    pub(crate) fn has_room(&self, volume: VolumeKey) -> bool {
+        let volume = &self.backend.volumes[volume];
+        self.vms[volume.vm].has_room(volume.outstanding)
+    }
+
+    /// Where a request of the window may take its buffer from: a VM that holds little finds memory although its neighbours
+    /// have taken what there was.
+    pub(crate) fn room_for(&self, id: IoId) -> Room {
+        let vm = self.backend.volumes[self.backend.ios[id].volume].vm;
+        if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients }
+    }
+
+    /// A client of a volume waits for room, or lets others go first.
+    pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef) {
+        let vm = self.backend.volumes[volume].vm;
+        self.vms[vm].waiting.push_back(client);
+        if self.has_room(volume) {
+            self.schedule_resume(vm);
+        }
+    }
+
+    /// A client of a volume waits for nothing any more.
+    pub(crate) fn unpark(&mut self, volume: VolumeKey, client: ClientRef) {
+        let vm = self.backend.volumes[volume].vm;
+        self.vms[vm].waiting.retain(|waiting| *waiting != client);
+    }
+
+    /// The clients of a VM that wait for room may find some.
+    pub(crate) fn schedule_resume(&mut self, vm: VmId) {
+        if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
+            self.vms_to_resume.push_back(vm);
+        }
+    }
+
+    /// How many VMs may have room for clients that wait.
+    pub(crate) fn vms_to_resume(&self) -> usize {
+        self.vms_to_resume.len()
+    }
+
+    /// The next VM that may have room for clients that wait, and how many of its clients do.
+    pub(crate) fn next_vm_to_resume(&mut self) -> Option<(VmId, usize)> {
+        let vm = self.vms_to_resume.pop_front()?;
+        Some((vm, self.vms.get(vm).map_or(0, |state| state.waiting.len())))
+    }
+
+    /// The next client of a VM that waits for room, and how many requests may be taken from it before the others have their
+    /// turn.
+    pub(crate) fn next_waiting(&mut self, vm: VmId) -> Option<(ClientRef, u32)> {
+        let state = self.vms.get_mut(vm)?;
+        let client = state.waiting.pop_front()?;
+        Some((client, if state.waiting.is_empty() { u32::MAX } else { CLIENT_BATCH_MAX }))
+    }
+
+    // ---- Clients of volumes ----
+
+    /// Returns the volume that a client was offered; `None` if it was removed since, even if another one has its name now.
+    pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
+        let vm = *self.vms_by_name.get(vm)?;
+        let found = self.find_volume(vm, volume)?;
+        (self.backend.volumes[found].generation == generation).then_some(found)
+    }
+
+    pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
+        let mut volumes = self.backend.volumes.iter();
+        let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
+        found.map(|(key, _)| key)
+    }
+
+    /// A client has connected to a volume. Returns whether it may be read already: not before what a dead client of this
+    /// volume left at the device is over, so that no old write lands on top of a new one.
+    pub(crate) fn client_opened(&mut self, volume: VolumeKey) -> bool {
+        let volume = &mut self.backend.volumes[volume];
+        volume.clients += 1;
+        volume.open_clients += 1;
+        volume.abandoned_in_flight == 0
+    }
+
+    /// A client of a volume has gone, or was disconnected. What it has at the gate is cancelled, what it has at the device
+    /// ends there.
+    pub(crate) fn client_closed(&mut self, volume: VolumeKey) {
+        self.backend.volumes[volume].open_clients -= 1;
+        self.volumes_to_cancel.push(volume);
+    }
+
+    /// Nothing refers any more to a client that was closed.
+    pub(crate) fn client_removed(&mut self, volume: VolumeKey) {
+        self.backend.volumes[volume].clients -= 1;
+        self.remove_left_volume(volume);
+    }
+
+    /// The next volume of which clients that wait may be read.
+    pub(crate) fn next_volume_to_admit(&mut self) -> Option<VolumeKey> {
+        self.volumes_to_admit.pop_front()
+    }
+
+    /// Cancels what dead clients have at the gate: it would use up their VM's limit and its window before the next client is
+    /// served. The gate cancels by volume, so it stays where another client still works on the same volume.
+    pub(crate) fn cancel_abandoned(&mut self, now: Instant) {
+        while let Some(key) = self.volumes_to_cancel.pop() {
+            let Some(volume) = self.backend.volumes.get(key) else { continue };
+            if volume.leaving || volume.open_clients > 0 {
+                continue;
+            }
+            let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
+            let mut finished = Vec::new();
+            self.gate.cancel(now, scope, &mut finished);
+            finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
+        }
+    }
+
+    /// Counts a violation of a protocol by a client of `volume`; returns how many there were.
+    pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
+        let vm = &mut self.vms[self.backend.volumes[volume].vm];
+        vm.protocol_errors += 1;
+        vm.protocol_errors
+    }
+
+    /// Counts a request of a client of `volume` that was refused before it reached the gate.
+    pub(crate) fn count_refused(&mut self, volume: VolumeKey) {
+        self.vms[self.backend.volumes[volume].vm].refused += 1;
+    }
+
+    /// Forgets a volume that has left when nothing refers to it any more.
+    pub(crate) fn remove_left_volume(&mut self, key: VolumeKey) {
+        let Some(volume) = self.backend.volumes.get(key) else { return };
+        if !volume.leaving || volume.in_flight > 0 || volume.clients > 0 {
+            return;
+        }
+        let volume = self.backend.volumes.remove(key);
+        self.vms[volume.vm].volumes -= 1;
+        self.schedule_resume(volume.vm);
+        if let VolumeStore::File { file, source, .. } = volume.store {
+            self.backend.files.close(file);
+            if source.is_buffered() {
+                let _ = self.backend.blocking.send(BlockingJob::Close(source));
+            }
+        }
+        self.remove_left_vm(volume.vm);
+    }
+
+    /// Forgets a VM that has been removed, with its last volume: at once, if no client has it.
+    pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
+        if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
+            self.vms.remove(vm);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // rule: gate.sync-guest
+    #[test]
+    fn a_guests_writes_are_sync_unless_the_hosts_page_cache_takes_them() {
+        let sync = |kind, forced, buffered| flags(kind, forced, buffered).contains(Flags::SYNC);
+        assert!(sync(Kind::Write, false, false) && sync(Kind::Write, true, true) && !sync(Kind::Write, false, true));
+        for (kind, buffered) in [(Kind::Read, true), (Kind::Read, false), (Kind::Flush, true), (Kind::Discard, false)] {
+            assert!(sync(kind, false, buffered), "{kind:?} {buffered}");
+        }
+        assert!(flags(Kind::Write, true, false).contains(Flags::FORCED));
+        assert!(!flags(Kind::Write, false, false).contains(Flags::FORCED));
+    }
+}

@@ -1,0 +1,95 @@
+//! A VM on a device thread, and its window: how much it may have outstanding.
+
+use std::collections::VecDeque;
+
+use sluice_sched::{OwnerId, Policy};
+
+use crate::backend::volume::Outstanding;
+use crate::device::spec::Window;
+use crate::slab::ClientRef;
+
+/// A VM.
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    pub(crate) owner: OwnerId,
+    pub(crate) policy: Policy,
+    pub(crate) window: Window,
+    /// It has been removed; its last requests are still at the device.
+    pub(crate) removed: bool,
+    pub(crate) volumes: u32,
+    pub(crate) outstanding: Outstanding,
+    /// Clients that have requests and no room in the window, in order.
+    pub(crate) waiting: VecDeque<ClientRef>,
+    pub(crate) protocol_errors: u64,
+    pub(crate) refused: u64,
+}
+
+impl Vm {
+    pub(crate) fn new(name: String, owner: OwnerId, policy: Policy, window: Window) -> Self {
+        Vm {
+            name,
+            owner,
+            policy,
+            window,
+            removed: false,
+            volumes: 0,
+            outstanding: Outstanding::default(),
+            waiting: VecDeque::new(),
+            protocol_errors: 0,
+            refused: 0,
+        }
+    }
+
+    /// Whether its window has room for one more request of a volume that holds `held` of it.
+    ///
+    /// Among several volumes one has room while it holds less than it leaves to all (Choudhury and Hahne, "Dynamic Queue
+    /// Length Thresholds for Shared-Memory Packet Switches", 1998): a volume that its own limit holds back takes half of the
+    /// window, two of them a third each, and the others find the rest. One that is alone may take all of it.
+    pub(crate) fn has_room(&self, held: Outstanding) -> bool {
+        let requests = self.window.requests.saturating_sub(self.outstanding.requests);
+        let bytes = self.window.bytes.saturating_sub(self.outstanding.bytes);
+        let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
+        requests > 0 && bytes > 0 && leaves_some
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(volumes: u32, window: u32) -> Vm {
+        let window = Window { requests: window, bytes: 1000 };
+        Vm { volumes, ..Vm::new("vm".to_owned(), OwnerId(0), Policy::default(), window) }
+    }
+
+    /// Volumes that take what they may, one after another until none may; what each has then.
+    fn filled(volumes: usize, window: u32, bytes: u64) -> Vec<u32> {
+        let mut vm = vm(volumes as u32, window);
+        let mut held = vec![Outstanding::default(); volumes];
+        while let Some(volume) =
+            (0..volumes).filter(|&volume| vm.has_room(held[volume])).min_by_key(|&v| held[v].requests)
+        {
+            held[volume].add(bytes);
+            vm.outstanding.add(bytes);
+        }
+        held.iter().map(|held| held.requests).collect()
+    }
+
+    #[test]
+    fn volumes_leave_as_much_of_the_window_as_each_has() {
+        for (volumes, window, each) in [(1, 64, 64), (2, 64, 22), (3, 64, 16), (7, 64, 8), (2, 1, 1)] {
+            assert_eq!(filled(volumes, window, 0)[0], each, "{volumes} volumes in {window}");
+        }
+        assert_eq!((filled(1, 64, 300), filled(2, 64, 250)), (vec![4], vec![2, 1]), "bytes");
+    }
+
+    #[test]
+    fn one_that_works_has_half() {
+        let mut vm = vm(5, 128);
+        while vm.has_room(vm.outstanding) {
+            vm.outstanding.add(0);
+        }
+        assert_eq!(vm.outstanding.requests, 64);
+        assert!(vm.has_room(Outstanding::default()));
+    }
+}
