@@ -4,7 +4,9 @@
 //! works on it the request stays in the device loop's table, so it is never freed under an operation.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::limits::is_memory_for_clients;
 
@@ -15,6 +17,9 @@ const CLASS_MIN: u32 = 12;
 const CLASS_MAX: u32 = 20;
 /// Most bytes that a pool keeps.
 const KEPT_MAX: usize = 32 << 20;
+/// Buffers of at least this size are mappings of their own: the kernel zeroes a page of it when it is first written. So a
+/// client that only says that it will send 32 MiB takes neither the memory nor the time of the device thread.
+const MAPPED_MIN: usize = 128 << 10;
 
 /// A block of aligned memory. Its content is whatever was there before, zero at first.
 #[derive(Debug)]
@@ -32,7 +37,13 @@ impl Buffer {
         if room == Room::Clients && !is_memory_for_clients(size) {
             return None;
         }
-        let layout = Layout::from_size_align(size, ALIGNMENT).expect("sizes are bounded far below isize::MAX");
+        if size >= MAPPED_MIN {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping at a place of the kernel's choice.
+            let start = unsafe { mmap_anonymous(ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+            return NonNull::new(start.ok()?.cast()).map(|start| Buffer { start, size });
+        }
+        let layout = Layout::from_size_align(size, ALIGNMENT).expect("a small size is valid");
         // SAFETY: the size is at least one page, so not zero.
         let start = unsafe { alloc_zeroed(layout) };
         NonNull::new(start).map(|start| Buffer { start, size })
@@ -56,13 +67,19 @@ impl Buffer {
     /// If it is shorter.
     pub fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= self.size);
-        // SAFETY: the memory is owned, initialised (zeroed at allocation), long enough, and `self` is borrowed mutably.
+        // SAFETY: the memory is owned, initialised (zeroed at first), long enough, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), len) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.size >= MAPPED_MIN {
+            // SAFETY: mapped in `allocate` with this size, and unmapped once.
+            let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
+            debug_assert!(unmapped.is_ok());
+            return;
+        }
         let layout = Layout::from_size_align(self.size, ALIGNMENT).expect("it was allocated with this layout");
         // SAFETY: allocated in `allocate` with the same layout, and freed once.
         unsafe { dealloc(self.start.as_ptr(), layout) }
@@ -115,6 +132,23 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Resident memory of this process, in pages.
+    fn resident() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_memory_of_a_large_write_was_taken_before_its_data_came() {
+        const PAGES: usize = (512 << 20) / ALIGNMENT;
+        let before = resident();
+        let mut buffer = Pool::default().take(PAGES * ALIGNMENT, Room::Clients).unwrap();
+        assert!(resident() < before + PAGES / 4, "untouched");
+        buffer.bytes_mut(PAGES * ALIGNMENT / 2).fill(1);
+        let touched = resident();
+        assert!((before + PAGES / 4..before + PAGES * 3 / 4).contains(&touched), "{before} {touched}");
+    }
 
     #[test]
     fn buffers_are_aligned_and_reused() {
