@@ -12,6 +12,7 @@ mod guard;
 pub mod listener;
 pub mod mapping;
 pub mod memory;
+mod pace;
 pub mod ring;
 pub mod session;
 pub(crate) mod shared;

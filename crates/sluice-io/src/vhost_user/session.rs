@@ -24,6 +24,7 @@ use super::blk;
 use super::counts::Counts;
 use super::device_session::{Driver, QueueSpec, Session as Place, SessionError};
 use super::memory::{MemoryError, Table};
+use super::pace::Pace;
 use super::ring::{Ring, RingError};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
@@ -212,6 +213,8 @@ struct Session {
     channel: Option<OwnedFd>,
     /// Rung when memory is found to be gone.
     bell: Arc<OwnedFd>,
+    /// How often it may start rings.
+    pace: Pace,
     refusals: u32,
 }
 
@@ -236,6 +239,7 @@ impl Session {
             rings: (0..queues).map(|_| Ring::default()).collect(),
             channel: None,
             bell,
+            pace: Pace::default(),
             refusals: 0,
         })
     }
@@ -407,6 +411,7 @@ impl Session {
             error: ring.error.clone(),
             log,
         };
+        self.pace.wait().await;
         let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
         self.counts.queue_started();
