@@ -6,7 +6,6 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use io_uring::{opcode, squeue, types};
 use sluice_sched::gate::{Part, Slot, Submission};
@@ -14,7 +13,7 @@ use sluice_sched::{Device, Instant, Kind, Request};
 
 use crate::backend::buffer::{Buffer, Pool, Room};
 use crate::backend::delay::Delay;
-use crate::backend::jobs::BlockingJob;
+use crate::backend::jobs::{BlockingJob, Jobs};
 use crate::backend::lost::may_lose_earlier_writes;
 use crate::backend::merged::{Merged, PartOf, place_of};
 use crate::backend::request::{Data, IoRequest};
@@ -24,7 +23,8 @@ use crate::backend::sync::Files;
 use crate::backend::tag::Tag;
 use crate::backend::volume::{Volume, VolumeStore};
 use crate::slab::{IoId, Slab, VolumeKey};
-use crate::source::{ByteRange, Loss, Source};
+use crate::source::{Allocation, ByteRange, Loss, Source, Span};
+use crate::virtio::GuestData;
 
 /// Zeroes for writing: as much as one operation takes.
 pub(crate) const ZEROES_LEN: usize = 256 << 10;
@@ -70,7 +70,7 @@ pub(crate) struct Backend {
     pub(crate) slot_ops: Vec<Option<SlotOp>>,
     /// Slots whose work is over, to be told to the gate.
     pub(crate) completed: Vec<Slot>,
-    pub(crate) blocking: Sender<BlockingJob>,
+    pub(crate) blocking: Jobs,
     pub(crate) zeroes: Buffer,
     /// Sources that were replaced, with the places whose operations may still name their descriptors by number.
     retired_sources: Vec<(Arc<Source>, Vec<u32>)>,
@@ -84,7 +84,8 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub(crate) fn new(ring: Ring, delay: Option<Delay>, depth: u32, blocking: Sender<BlockingJob>) -> Self {
+    pub(crate) fn new(ring: Ring, delay: Option<Delay>, depth: u32, blocking: Jobs) -> Self {
+        ring.allow_workers(depth);
         let mut pool = Pool::default();
         let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
         Backend {
@@ -126,11 +127,43 @@ impl Backend {
         self.slot_ops[slot.0 as usize].take().expect("a slot that is over was at work")
     }
 
+    /// Refuses a request that cannot be done here: one beyond the volume, which a frontend should have refused, or zeroes that
+    /// were asked for only if they are fast.
+    pub(crate) fn refuse_impossible(&mut self, id: IoId) {
+        let io = &mut self.ios[id];
+        let Some(kind) = io.kind else { return };
+        let volume = &self.volumes[io.volume];
+        let has_range = kind != Kind::Flush;
+        let changes = matches!(kind, Kind::Write | Kind::Discard | Kind::WriteZeroes);
+        let end = io.offset.saturating_add(u64::from(io.length));
+        if has_range && end > volume.export.size_bytes || changes && volume.export.read_only {
+            io.refuse(libc::EIO);
+        } else if io.fast && volume.zeroing(io.no_hole).1 == Kind::Write {
+            io.refuse(libc::EOPNOTSUPP);
+        }
+    }
+
+    /// Asks which parts of the range of a request hold data, or answers that. Returns `true` if the helper is asked.
+    pub(crate) fn ask_status(&mut self, id: IoId) -> bool {
+        let io = &mut self.ios[id];
+        let part = ByteRange::new(io.offset, u64::from(io.length));
+        let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else {
+            io.status = Some(vec![Span { length: part.length, kind: Allocation::Hole }]);
+            return false;
+        };
+        let (source, spans_max) = (Arc::clone(source), io.spans_max);
+        let asked = self.blocking.send(BlockingJob::Allocation { io: id, source, part, spans_max });
+        if !asked {
+            io.errno = libc::EIO;
+        }
+        asked
+    }
+
     /// Has the blocks of a volume mapped anew.
     pub(crate) fn remap_extents(&self, volume: VolumeKey) {
         if let VolumeStore::File { source, .. } = &self.volumes[volume].store {
             let source = Arc::clone(source);
-            let _ = self.blocking.send(BlockingJob::Extents { volume, source });
+            self.blocking.send(BlockingJob::Extents { volume, source });
         }
     }
 
@@ -264,7 +297,7 @@ impl Backend {
         if stage == Stage::Discard && source.is_block_device() {
             // The ring has no operation that discards on every kernel that we serve.
             let part = ByteRange::new(place, u64::from(length));
-            let _ = self.blocking.send(BlockingJob::Discard { slot, source: Arc::clone(source), part });
+            self.blocking.send(BlockingJob::Discard { slot, source: Arc::clone(source), part });
             return;
         }
         let left = length - progress;
@@ -319,7 +352,8 @@ impl Backend {
                 (_, Kind::Write) if kind == Kind::WriteZeroes => None,
                 (stage, _) => Some(stage),
             },
-            Some(Kind::Read | Kind::Write) | None => Some(Stage::Transfer),
+            Some(Kind::Read | Kind::Write) => Some(Stage::Transfer),
+            None => Some(Stage::Nothing),
         }
     }
 }
@@ -338,10 +372,36 @@ fn transfer(fd: types::Fd, is_read: bool, data: Data<'_>, place: u64, forced: i3
 }
 
 impl Backend {
+    /// Whether a request is to be done, and its client waits for it.
+    pub(crate) fn is_wanted(&self, token: u32) -> bool {
+        let io = &self.ios[self.ios.id_at(token)];
+        !io.abandoned && io.kind.is_some()
+    }
+
     /// When the delay device lets a request go. What nobody waits for any more takes no capacity.
     pub(crate) fn delayed_until(&mut self, now: Instant, wanted: bool, request: &Request) -> Instant {
         let delay = self.delay.as_mut().filter(|_| wanted);
         delay.map_or(now, |delay| delay.start(now, request))
+    }
+
+    /// Takes the buffer that a transfer needs, and copies the part of a guest's data that is transferred now, where the disk
+    /// wants them aligned and they are not. Done when the gate has let the part through: until then a request takes no memory
+    /// and no time of the device thread. Returns `false` if there is no memory.
+    fn prepare_data(&mut self, id: IoId, skip: u32, length: u32) -> bool {
+        let io = &mut self.ios[id];
+        let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else { return true };
+        let copies = |guest: &GuestData| !source.is_buffered() && !guest.is_aligned(source.alignment().memory as usize);
+        if io.buffer.is_none() && io.guest.as_ref().is_none_or(copies) {
+            io.buffer = self.pool.take(io.length as usize, io.room);
+            if io.buffer.is_none() {
+                return false;
+            }
+        }
+        if let (Some(buffer), Some(guest), Some(Kind::Write)) = (&mut io.buffer, &io.guest, io.kind) {
+            let part = skip as usize..(skip + length) as usize;
+            guest.copy_to(skip, &mut buffer.bytes_mut(part.end)[part]);
+        }
+        true
     }
 
     /// Begins the work at a place: a part of what a request has at the gate.
@@ -373,6 +433,7 @@ impl Backend {
             return self.end(now, slot, libc::ECANCELED);
         }
         match first {
+            Some(Stage::Transfer) if !self.prepare_data(id, skip, length) => self.end(now, slot, libc::ENOMEM),
             Some(_) => self.start(now, slot),
             None => self.refuse(now, slot, id),
         }
@@ -382,7 +443,7 @@ impl Backend {
 impl Device for Backend {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
-        let wanted = !self.ios[self.ios.id_at(token)].abandoned;
+        let wanted = self.is_wanted(token);
         let ends = self.delayed_until(now, wanted, &request);
         let part = Part { token, skip, length: request.length };
         self.begin(now, place_of(slot), (request.kind, part), ends, None);

@@ -1,6 +1,7 @@
 //! What may block and is no I/O of a VM: jobs for the helper thread of a device, and their results.
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use sluice_sched::gate::Slot;
 
@@ -66,4 +67,20 @@ pub(crate) enum BlockingResult {
         slot: Slot,
         result: i32,
     },
+}
+
+/// Where jobs go. Discards have a thread of their own, so that a question of one VM does not wait for the discards of another.
+pub(crate) struct Jobs {
+    pub(crate) questions: Sender<BlockingJob>,
+    pub(crate) discards: Sender<BlockingJob>,
+}
+
+impl Jobs {
+    /// Hands a job over; returns `false` if its thread has ended.
+    pub(crate) fn send(&self, job: BlockingJob) -> bool {
+        match job {
+            BlockingJob::Discard { .. } => self.discards.send(job).is_ok(),
+            _ => self.questions.send(job).is_ok(),
+        }
+    }
 }

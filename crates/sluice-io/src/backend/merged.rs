@@ -51,7 +51,7 @@ impl Merged {
 
 impl Backend {
     pub(crate) fn begin_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
-        let wanted = parts.iter().any(|part| !self.ios[self.ios.id_at(part.token)].abandoned);
+        let wanted = parts.iter().any(|part| self.is_wanted(part.token));
         let ends = self.delayed_until(now, wanted, &submission.request);
         let slot = submission.slot;
         if self.merged.progress.len() <= slot.0 as usize {

@@ -2,7 +2,7 @@
 
 use sluice_sched::Kind;
 
-use crate::backend::buffer::Buffer;
+use crate::backend::buffer::{Buffer, Room};
 use crate::slab::{ClientRef, IoId, VolumeKey};
 use crate::source::Span;
 use crate::virtio::GuestData;
@@ -15,7 +15,8 @@ pub(crate) struct IoRequest {
     pub(crate) volume: VolumeKey,
     /// Its position in the list of its client's requests.
     pub(crate) position: u32,
-    /// `None`: it asks which parts hold data, which never goes to the gate.
+    /// `None`: nothing is done at the device, because it asks about the volume or is refused; see
+    /// [`IoRequest::gate_kind`].
     pub(crate) kind: Option<Kind>,
     /// From the start of the volume.
     pub(crate) offset: u64,
@@ -25,6 +26,8 @@ pub(crate) struct IoRequest {
     pub(crate) fast: bool,
     /// Its data, or with `guest` a copy of them that is aligned.
     pub(crate) buffer: Option<Buffer>,
+    /// The memory that a buffer may be taken from.
+    pub(crate) room: Room,
     /// Its data in the memory of a guest.
     pub(crate) guest: Option<GuestData>,
     /// 0, or a Linux errno.
@@ -33,6 +36,9 @@ pub(crate) struct IoRequest {
     pub(crate) abandoned: bool,
     /// Its submissions at the device.
     pub(crate) in_flight: u32,
+    /// It asks which parts of its range hold data, and takes so many spans as an answer; 0: it does not ask.
+    pub(crate) spans_max: usize,
+    /// The answer.
     pub(crate) status: Option<Vec<Span>>,
     /// Bytes that it holds of its VM's window.
     pub(crate) held: u64,
@@ -59,16 +65,42 @@ impl IoRequest {
             no_hole: false,
             fast: false,
             buffer: None,
+            room: Room::Clients,
             guest: None,
             errno: 0,
             abandoned: false,
             in_flight: 0,
+            spans_max: 0,
             status: None,
             held: 0,
             done: 0,
             part: 0,
             refused: false,
         }
+    }
+
+    /// Nothing is done of it; it ends with `errno` when the gate lets it through.
+    pub(crate) fn refuse(&mut self, errno: i32) {
+        (self.kind, self.errno, self.spans_max, self.done) = (None, errno, 0, 0);
+        // What has no data is charged without any, however long its range is.
+        if self.held == 0 {
+            self.length = 0;
+        }
+    }
+
+    /// Its kind at the gate. A question about the volume is charged as a flush, and so is a request that is refused, or as a
+    /// write of the data that came with it: a client that sends nothing else must not have the device thread for itself.
+    pub(crate) fn gate_kind(&self) -> Kind {
+        match self.kind {
+            Some(kind) => kind,
+            None if self.gate_length() > 0 => Kind::Write,
+            None => Kind::Flush,
+        }
+    }
+
+    /// How many bytes the gate is told.
+    pub(crate) fn gate_length(&self) -> u32 {
+        if self.kind.is_some() || self.errno != 0 { self.length } else { 0 }
     }
 
     /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no

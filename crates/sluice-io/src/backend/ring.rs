@@ -21,6 +21,8 @@ const ENTRIES: u32 = 512;
 const BATCH: u32 = 4;
 /// Entries of the completion queue.
 const COMPLETIONS: u32 = 8192;
+/// Worker threads beside those for the device's slots: for a sync of each file that covers flushes of several slots.
+const WORKERS_MORE: u32 = 8;
 /// How long to wait before the kernel is asked again when it took nothing and had nothing for us.
 const RETRY: Duration = Duration::from_micros(200);
 
@@ -81,6 +83,13 @@ impl Ring {
             #[cfg(test)]
             faults: Faults::default(),
         })
+    }
+
+    /// Lets the kernel use as many worker threads as the device has slots. Operations that may block (a discard or zeroes on a
+    /// file, a sync, everything on a network file system) run on these threads, which are few by default: then a VM whose
+    /// operations are slow holds up the syncs of others. A kernel that cannot set it (before 5.15) keeps its default.
+    pub(crate) fn allow_workers(&self, depth: u32) {
+        let _ = self.ring.submitter().register_iowq_max_workers(&mut [depth + WORKERS_MORE, 0]);
     }
 
     /// Queues an operation for the next turn.

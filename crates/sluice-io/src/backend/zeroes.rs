@@ -53,7 +53,7 @@ impl IoRequest {
         if !std::mem::take(&mut self.refused) {
             self.done += self.part;
         }
-        self.done < self.length
+        self.done < self.gate_length()
     }
 }
 
@@ -70,8 +70,8 @@ impl Backend {
     /// also how many bytes more the request holds of its VM's window from now on.
     pub(crate) fn next_part(&mut self, settings: &GateSettings, id: IoId) -> (Kind, u64) {
         let io = &mut self.ios[id];
-        let kind = io.kind.expect("only requests for the device arrive at the gate");
-        io.part = io.length - io.done;
+        let kind = io.gate_kind();
+        io.part = io.gate_length() - io.done;
         if kind != Kind::WriteZeroes {
             return (kind, 0);
         }
@@ -131,7 +131,7 @@ impl Backend {
             && source.is_block_device()
             && can.zero_range == Support::Assumed
         {
-            let _ = self.blocking.send(BlockingJob::Zeroing { volume, source: Arc::clone(source) });
+            self.blocking.send(BlockingJob::Zeroing { volume, source: Arc::clone(source) });
         }
     }
 }

@@ -7,12 +7,12 @@
 //! have ended before: a late one would destroy what is written after the restart.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::backend::jobs::{BlockingJob, BlockingResult};
+use crate::backend::jobs::{BlockingJob, BlockingResult, Jobs};
 use crate::device::mailbox::Mailbox;
 use crate::device::message::Message;
 use crate::limits::is_memory_for_clients;
@@ -28,25 +28,29 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Interval of the log lines while a discard is waited for.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
-/// The helper of a device thread.
+/// The helper of a device thread: a thread for questions, and one for discards.
 pub(crate) struct Helper {
-    thread: JoinHandle<()>,
+    threads: [JoinHandle<()>; 2],
     /// Locked during a discard.
     may_discard: Arc<Mutex<bool>>,
 }
 
-/// Starts the helper; it ends when the sender is dropped. `generation` goes with each answer.
-pub(crate) fn start(name: &str, generation: u64, mailbox: Mailbox) -> std::io::Result<(Sender<BlockingJob>, Helper)> {
-    let (sender, receiver) = channel();
+/// Starts the helper; it ends when the returned jobs are dropped. `generation` goes with each result.
+pub(crate) fn start(name: &str, generation: u64, mailbox: &Mailbox) -> std::io::Result<(Jobs, Helper)> {
     let may_discard = Arc::new(Mutex::new(true));
-    let of_thread = Arc::clone(&may_discard);
-    let helper = thread::Builder::new().name(format!("{name}-slow"));
-    let thread = helper.spawn(move || answer(&receiver, generation, &mailbox, &of_thread))?;
-    Ok((sender, Helper { thread, may_discard }))
+    let spawn = |thread: &str| {
+        let (sender, receiver) = channel();
+        let (mailbox, may_discard) = (mailbox.clone(), Arc::clone(&may_discard));
+        let builder = thread::Builder::new().name(format!("{name}-{thread}"));
+        let thread = builder.spawn(move || answer(&receiver, generation, &mailbox, &may_discard))?;
+        Ok::<_, std::io::Error>((sender, thread))
+    };
+    let ((questions, first), (discards, second)) = (spawn("slow")?, spawn("discard")?);
+    Ok((Jobs { questions, discards }, Helper { threads: [first, second], may_discard }))
 }
 
 impl Helper {
-    /// Ends the helper, whose sender has been dropped. When this returns no discard is running or will be started. Other
+    /// Ends the helper, whose jobs have been dropped. When this returns no discard is running or will be started. Other
     /// questions change nothing; one that takes longer than 5 s ends later by itself.
     pub(crate) fn end(self, device: &str) {
         let mut logged = Instant::now();
@@ -62,7 +66,7 @@ impl Helper {
             }
         }
         let until = Instant::now() + END_MAX;
-        while !self.thread.is_finished() {
+        while !self.threads.iter().all(JoinHandle::is_finished) {
             if Instant::now() >= until {
                 tracing::warn!(device, "A file system does not respond: not waiting for its answer about a volume");
                 return;

@@ -108,26 +108,27 @@ impl Core {
     pub(crate) fn open(&mut self, list: &mut RequestList, mut io: IoRequest) -> IoId {
         io.position = list.next_position();
         let volume = &mut self.backend.volumes[io.volume];
+        let vm = &mut self.vms[volume.vm];
         volume.outstanding.add(io.held);
-        self.vms[volume.vm].outstanding.add(io.held);
+        vm.outstanding.add(io.held);
+        // A VM that holds little finds memory although its neighbours have taken what there was.
+        io.room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let id = self.backend.ios.insert(io);
         list.push(id);
         id
     }
 
-    /// A request is complete: it arrives at the gate, or the next part of it does.
+    /// A request is complete: it arrives at the gate, or the next part of it does. So do questions about a volume, and
+    /// requests that are refused: they are charged and wait for their turn like others.
     pub(crate) fn arrive(&mut self, now: Instant, id: IoId) {
         let (settings, backend) = (self.gate.settings(), &mut self.backend);
+        backend.refuse_impossible(id);
         let (kind, more) = backend.next_part(settings, id);
         let io = &mut backend.ios[id];
         let volume = &mut backend.volumes[io.volume];
         let vm = &mut self.vms[volume.vm];
         volume.outstanding.bytes += more;
         vm.outstanding.bytes += more;
-        if io.fast && kind == Kind::Write {
-            io.errno = libc::EOPNOTSUPP;
-            return self.complete(id);
-        }
         let arrival = Arrival {
             owner: vm.owner,
             volume: volume.id,
@@ -144,14 +145,20 @@ impl Core {
         }
     }
 
-    /// A request ends with an error, before it arrives at the gate.
-    pub(crate) fn fail(&mut self, id: IoId, errno: i32) {
+    /// A request is refused. It arrives at the gate all the same.
+    pub(crate) fn refuse(&mut self, now: Instant, id: IoId, errno: i32) {
+        self.backend.ios[id].refuse(errno);
+        self.arrive(now, id);
+    }
+
+    /// A request ends with an error, without the gate.
+    fn fail(&mut self, id: IoId, errno: i32) {
         self.backend.ios[id].errno = errno;
         self.complete(id);
     }
 
     /// A request is over: its frontend is told.
-    pub(crate) fn complete(&mut self, id: IoId) {
+    fn complete(&mut self, id: IoId) {
         self.completed.push_back(id);
     }
 
@@ -251,6 +258,9 @@ impl Core {
         if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
+        if io.spans_max > 0 && io.errno == 0 && wanted && self.backend.ask_status(id) {
+            return;
+        }
         self.complete(id);
     }
 
@@ -300,13 +310,6 @@ impl Core {
     pub(crate) fn has_room(&self, volume: VolumeKey) -> bool {
         let volume = &self.backend.volumes[volume];
         self.vms[volume.vm].has_room(volume.outstanding)
-    }
-
-    /// Where a request of the window may take its buffer from: a VM that holds little finds memory although its neighbours
-    /// have taken what there was.
-    pub(crate) fn room_for(&self, id: IoId) -> Room {
-        let vm = self.backend.volumes[self.backend.ios[id].volume].vm;
-        if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients }
     }
 
     /// A client of a volume waits for room, or lets others go first.
@@ -431,7 +434,7 @@ impl Core {
         if let VolumeStore::File { file, source, .. } = volume.store {
             self.backend.files.close(file);
             if source.is_buffered() {
-                let _ = self.backend.blocking.send(BlockingJob::Close(source));
+                self.backend.blocking.send(BlockingJob::Close(source));
             }
         }
         self.remove_left_vm(volume.vm);

@@ -92,7 +92,9 @@ impl Editor<'_> {
             }
             Edit::SetDepth(depth) => {
                 let set = self.core.gate.set_depth(now, depth);
-                set.map_err(|cause| EditError::Device { cause })
+                set.map_err(|cause| EditError::Device { cause })?;
+                self.core.backend.ring.allow_workers(depth);
+                Ok(())
             }
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
         }

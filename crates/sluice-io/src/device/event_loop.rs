@@ -248,7 +248,7 @@ impl Loop {
             Message::PutOff(times) => self.tests.puts_off = times,
             Message::Advance(time) => self.core.clock.advance(time),
             Message::HoldWork(holding) => backend.ring.faults.holding = holding,
-            Message::HangHelper(until) => drop(backend.blocking.send(BlockingJob::Hang(until))),
+            Message::HangHelper(until) => assert!(backend.blocking.send(BlockingJob::Hang(until))),
             Message::RefuseRestarts(times) => crate::device::faults::refuse_restarts(times),
             Message::PanicTwice => {
                 self.tests.broken = true;

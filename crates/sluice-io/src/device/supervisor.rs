@@ -216,7 +216,7 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
             Some(Delay::new(*delay, log)?)
         }
     };
-    let (questions, helper) = blocking::start(&spec.name, restarts, mailbox.clone())?;
+    let (questions, helper) = blocking::start(&spec.name, restarts, mailbox)?;
     let backend = Backend::new(Ring::new()?, delay, spec.gate.depth, questions);
     let gate = Gate::new(scheduler, spec.gate);
     Ok((Loop::new(Core::new(spec.name.clone(), gate, backend), restarts), helper))

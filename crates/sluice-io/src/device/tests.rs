@@ -19,6 +19,7 @@ use crate::source::{Loss, Source, SourceSpec};
 use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
 
+mod budget;
 mod zeroes;
 
 fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
@@ -92,7 +93,7 @@ fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Clien
         let export = export(size);
         device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit: Box::new(()) });
     });
-    let options = ClientOptions { keep_data: true, ..ClientOptions::default() };
+    let options = ClientOptions { keep_data: true, base_allocation: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
     server.join().unwrap();
     client

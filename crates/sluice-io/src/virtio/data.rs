@@ -103,9 +103,13 @@ impl GuestData {
         }
     }
 
-    /// Copies from the guest as many bytes as there is room for.
-    pub(crate) fn copy_to(&self, mut room: &mut [u8]) {
+    /// Copies from the guest, behind the first `skip` bytes, as many as there is room for.
+    pub(crate) fn copy_to(&self, skip: u32, mut room: &mut [u8]) {
+        let mut skip = skip as usize;
         for piece in self.pieces() {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            let piece = piece.behind(skipped);
             let len = piece.len().min(room.len());
             let (part, rest) = room.split_at_mut(len);
             // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.

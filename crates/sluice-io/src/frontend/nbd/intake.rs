@@ -3,24 +3,20 @@
 //! As many requests as the window allows are taken from what has been received; then the socket is read again. A client
 //! whose VM has no room stands in line: its bytes stay where they are and its socket is not read.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::jobs::BlockingJob;
 use crate::backend::request::IoRequest;
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
-use crate::backend::volume::VolumeStore;
 use crate::device::core::Core;
 use crate::frontend::nbd::connection::{Expect, RECEIVE_LEN};
 use crate::frontend::nbd::{ConnectionId, Nbd, RECEIVE};
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
 use crate::slab::{Id as _, IoId};
-use crate::source::{Allocation, ByteRange, Span};
 
 /// Data of at least this size are received straight into their buffer.
 const DIRECT_MIN: u32 = 4096;
@@ -61,7 +57,7 @@ impl Nbd {
                         break;
                     }
                     connection.data_are_there();
-                    core.complete(io);
+                    core.arrive(now, io);
                 }
                 Expect::Payload { io, have } => {
                     if !self.take_payload(core, now, id, io, have) {
@@ -118,7 +114,7 @@ impl Nbd {
             Ok(Operation::Disconnect) => connection.finishing = true,
             Ok(operation) => self.take_operation(core, now, id, header.cookie, operation),
             Err(refusal) if refusal.fatal => self.broken(core, id, refusal.message),
-            Err(refusal) => self.refuse(core, id, header.cookie, refusal),
+            Err(refusal) => self.refuse(core, now, id, header.cookie, refusal),
         }
     }
 
@@ -135,15 +131,17 @@ impl Nbd {
         self.disconnect(core, id);
     }
 
-    fn refuse(&mut self, core: &mut Core, id: ConnectionId, cookie: u64, refusal: Refusal) {
+    fn refuse(&mut self, core: &mut Core, now: Instant, id: ConnectionId, cookie: u64, refusal: Refusal) {
         let errno = refusal.errno.to_wire() as i32;
         let client = self.client(id);
         let connection = &mut self.connections[id];
         let request = IoRequest::of(client, cookie, connection.volume);
-        let io = core.open(&mut connection.requests, IoRequest { errno, ..request });
+        let length = refusal.payload_to_skip;
+        let request = IoRequest { errno, length, held: length.into(), ..request };
+        let io = core.open(&mut connection.requests, request);
         core.count_refused(connection.volume);
-        match refusal.payload_to_skip {
-            0 => core.complete(io),
+        match length {
+            0 => core.arrive(now, io),
             // Clients take a reply to a request that they are still sending for a fault of the server.
             left => connection.expect = Expect::Skip { io, left },
         }
@@ -167,35 +165,28 @@ impl Nbd {
             Operation::WriteZeroes { offset, len, fua, no_hole, fast } => {
                 IoRequest { kind: Some(Kind::WriteZeroes), offset, length: len, forced: fua, no_hole, fast, ..io }
             }
-            Operation::BlockStatus { offset, len, .. } => IoRequest { offset, length: len, ..io },
+            Operation::BlockStatus { offset, len, req_one } => {
+                let spans_max = if req_one { 1 } else { usize::MAX };
+                IoRequest { offset, length: len, spans_max, ..io }
+            }
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         };
         let (kind, length) = (io.kind, io.length as usize);
         let connection = &mut self.connections[id];
         let io = core.open(&mut connection.requests, io);
-        let is_null = core.backend.volumes[connection.volume].is_null();
-        if kind == Some(Kind::Write) || kind == Some(Kind::Read) && !is_null {
-            let room = core.room_for(io);
-            core.backend.ios[io].buffer = core.backend.pool.take(length, room);
-            if core.backend.ios[io].buffer.is_none() {
-                return self.refuse_without_memory(core, id, io, kind == Some(Kind::Write));
-            }
+        if kind != Some(Kind::Write) {
+            return core.arrive(now, io);
         }
-        match operation {
-            Operation::Write { .. } => connection.expect = Expect::Payload { io, have: 0 },
-            Operation::BlockStatus { req_one, .. } => ask_status(core, io, req_one),
-            _ => core.arrive(now, io),
-        }
-    }
-
-    /// There is no memory for the data of a request: it fails, and its client may try again.
-    fn refuse_without_memory(&mut self, core: &mut Core, id: ConnectionId, io: IoId, is_write: bool) {
         let state = &mut core.backend.ios[io];
-        state.errno = libc::ENOMEM;
-        match is_write {
-            false => core.complete(io),
-            true => self.connections[id].expect = Expect::Skip { io, left: state.length },
-        }
+        state.buffer = core.backend.pool.take(length, state.room);
+        connection.expect = match state.buffer {
+            Some(_) => Expect::Payload { io, have: 0 },
+            // Its client may try again.
+            None => {
+                state.refuse(libc::ENOMEM);
+                Expect::Skip { io, left: length as u32 }
+            }
+        };
     }
 
     /// Has write payloads and replies checked for being overdue.
@@ -257,23 +248,5 @@ impl Nbd {
         // when it receives nothing, and a request whose data are due is kept by its connection.
         unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
         connection.receiving = true;
-    }
-}
-
-fn ask_status(core: &mut Core, io: IoId, req_one: bool) {
-    let state = &mut core.backend.ios[io];
-    let part = ByteRange::new(state.offset, u64::from(state.length));
-    match &core.backend.volumes[state.volume].store {
-        VolumeStore::Null => {
-            state.status = Some(vec![Span { length: part.length, kind: Allocation::Hole }]);
-            core.complete(io);
-        }
-        VolumeStore::File { source, .. } => {
-            let source = Arc::clone(source);
-            let spans_max = if req_one { 1 } else { usize::MAX };
-            if core.backend.blocking.send(BlockingJob::Allocation { io, source, part, spans_max }).is_err() {
-                core.fail(io, libc::EIO);
-            }
-        }
     }
 }

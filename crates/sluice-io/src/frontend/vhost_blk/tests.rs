@@ -21,6 +21,7 @@ use crate::vhost_user::device_session::{Driver, QueueSpec, Session, SessionError
 use crate::vhost_user::memory::{Memory, unshared};
 use crate::virtio::inflight::Log;
 
+mod budget;
 mod stale;
 
 const ENTRIES: u16 = 16;

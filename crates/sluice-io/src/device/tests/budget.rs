@@ -1,0 +1,67 @@
+//! What a VM costs others with requests that never reach the device.
+
+use sluice_sched::units::Iops;
+
+use super::*;
+
+/// A VM that may do one request now, and the next one in 1000 s.
+fn limited(device: &Device, store: Store, size: u64) {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(1));
+    policy.burst = Some(1);
+    add(device, policy, store, size);
+}
+
+fn queued(device: &Device) -> u64 {
+    device.snapshot().unwrap().queued
+}
+
+/// Has a client send commands, of which the first is answered with `result`; what waits at the gate then.
+fn send(device: &Device, size: u64, commands: &[Command<'_>], result: Result<(), Errno>) -> u64 {
+    let mut client = connect(device, size);
+    for (cookie, command) in commands.iter().enumerate() {
+        client.submit(cookie as u64, *command).unwrap();
+    }
+    let mut answers = Vec::new();
+    while answers.is_empty() {
+        client.flush_output().unwrap();
+        client.receive(None, &mut |reply| answers.push((reply.cookie, reply.result.map(|_| ())))).unwrap();
+    }
+    assert_eq!(answers, [(0, result)]);
+    while device.snapshot().unwrap().vms[0].outstanding < commands.len() as u32 - 1 {
+        thread::yield_now();
+    }
+    queued(device)
+}
+
+#[test]
+fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
+    const SIZE: u64 = 1 << 20;
+    let beyond = Command::Read { offset: SIZE, len: 4096 };
+    let device = device(None);
+    limited(&device, Store::Null, SIZE);
+    assert_eq!(send(&device, SIZE, &[beyond; 4], Err(Errno::Einval)), 3);
+}
+
+#[test]
+fn a_refused_write_was_free_however_much_data_came_with_it() {
+    const SIZE: u64 = 1 << 20;
+    let data = vec![0; 64 << 10];
+    let beyond = Command::Write { offset: SIZE, data: &data, fua: false };
+    let device = device(None);
+    let mut policy = Policy::default();
+    policy.limit.bytes = Some(sluice_sched::units::ByteRate::per_second(64));
+    policy.burst = Some(1);
+    add(&device, policy, Store::Null, SIZE);
+    assert_eq!(send(&device, SIZE, &[beyond; 4], Err(Errno::Enospc)), 3);
+}
+
+#[test]
+fn questions_for_allocated_parts_were_free() {
+    const SIZE: u64 = 1 << 20;
+    let (_file, store) = file(SIZE);
+    let device = device(None);
+    limited(&device, store, SIZE);
+    let question = Command::BlockStatus { offset: 0, len: 4096 };
+    assert_eq!(send(&device, SIZE, &[question; 4], Ok(())), 3);
+}

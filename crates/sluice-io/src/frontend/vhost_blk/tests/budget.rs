@@ -1,0 +1,73 @@
+//! What a VM costs others with requests that never reach the device.
+
+use sluice_sched::gate::OwnerAccount;
+
+use super::*;
+
+/// A VM that may do one request now, and the next one in 1000 s.
+fn limited() -> Policy {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(1));
+    policy.burst = Some(1);
+    policy
+}
+
+impl Bench {
+    fn account(&self) -> OwnerAccount {
+        self.device.snapshot().unwrap().vms[0].account.clone()
+    }
+
+    fn queued(&self) -> u64 {
+        self.device.snapshot().unwrap().queued
+    }
+}
+
+#[test]
+fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
+    const GET_ID: u32 = 8;
+    for kind in [UNKNOWN, GET_ID] {
+        let bench = bench(limited(), Store::Null, 1 << 30, 4);
+        let session = bench.open();
+        let mut guest = bench.start(&session);
+        for number in 0..5 {
+            let head = guest.request(number, kind, 0, 20);
+            guest.describe(TABLE, head + 1, guest.data(number).0, 20, NEXT | WRITE, head + 2);
+            guest.offer(head);
+        }
+        guest.kick();
+        let (head, _) = guest.next_used();
+        assert_eq!((head, guest.status(0)), (0, if kind == UNKNOWN { 2 } else { 0 }));
+        // The window is full, the fifth request stays in the ring.
+        assert_eq!((bench.outstanding(), bench.queued()), (4, 4), "kind {kind}");
+        assert_eq!(bench.account().completed.iter().sum::<u64>(), 1);
+        bench.runtime.block_on(session.close());
+        assert_eq!(bench.outstanding(), 0);
+    }
+}
+
+/// A request that must be copied, because its data are not aligned, is copied when it goes to the disk. A guest that may not
+/// send it yet costs no memory and no time, however often it starts its queue anew.
+#[test]
+fn data_of_requests_that_wait_were_copied_at_each_start_of_their_queue() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let source = Arc::new(Source::open(&SourceSpec::whole(file.path())).unwrap());
+    assert!(source.alignment().memory > 1, "these data would not be copied");
+    let bench = bench(limited(), Store::File { source, extents: None }, 1 << 20, 64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    for number in 0..2 {
+        let head = guest.request(number, 1, u64::from(number) * 8, 4096);
+        guest.describe(TABLE, head + 1, guest.data(number).0 + 1, 4096, NEXT, head + 2);
+        guest.memory.write_slice(&[1; 4096], GuestAddress(guest.data(number).0 + 1)).unwrap();
+        guest.offer(head);
+    }
+    guest.kick();
+    assert_eq!((guest.next_used().0, guest.status(0), bench.queued()), (0, 0, 1));
+    guest.memory.write_slice(&[2; 4096], GuestAddress(guest.data(1).0 + 1)).unwrap();
+    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
+    bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
+    assert_eq!((guest.next_used().0, guest.status(1)), (3, 0));
+    let content = std::fs::read(file.path()).unwrap();
+    assert!(content[..4096].iter().all(|&byte| byte == 1) && content[4096..8192].iter().all(|&byte| byte == 2));
+}
