@@ -19,6 +19,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use sluice_fuzz_export::{device, export};
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::counts::Counts;
+use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::session::{Entry, serve};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -139,7 +140,8 @@ fuzz_target!(|data: &[u8]| {
     let device = &bench().device;
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let generation = VolumeGeneration::default();
-    let entry = Entry { export: export(), vm, volume, generation, device: device.handle(), queues: 2 };
+    let kind = Blk { export: export(), queues: 2 };
+    let entry = Entry { kind, vm, volume, generation, device: device.handle() };
     let (_entry, offered) = watch::channel(Some(entry));
     let descriptors = Descriptors::new(data);
     let (ours, theirs) = StdStream::pair().expect("descriptors are left");

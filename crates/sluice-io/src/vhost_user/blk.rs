@@ -6,7 +6,9 @@
 
 use std::mem::{offset_of, size_of};
 
-use vhost::vhost_user::message::{VHOST_USER_CONFIG_OFFSET, VhostUserVirtioFeatures};
+use vhost::vhost_user::message::{
+    VHOST_USER_CONFIG_OFFSET, VhostUserProtocolFeatures as Protocol, VhostUserVirtioFeatures,
+};
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ,
     VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
@@ -15,6 +17,8 @@ use virtio_bindings::virtio_blk::{
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
+use super::device_kind::DeviceKind;
+use super::device_session::Driver;
 use crate::nbd::export::Export;
 
 /// The bit by which a driver asks for event indices.
@@ -32,6 +36,53 @@ const SPACE_LEN: usize = 256;
 /// Where the only byte lies that a driver may write.
 const WRITE_CACHE: u32 = offset_of!(Layout, wce) as u32;
 
+/// Protocol features that are offered.
+const PROTOCOL: Protocol = Protocol::MQ
+    .union(Protocol::CONFIG)
+    .union(Protocol::REPLY_ACK)
+    .union(Protocol::CONFIGURE_MEM_SLOTS)
+    .union(Protocol::RESET_DEVICE)
+    .union(Protocol::BACKEND_REQ)
+    .union(Protocol::INFLIGHT_SHMFD);
+
+/// A virtio block device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blk {
+    /// What the device is like.
+    pub export: Export,
+    /// Queues that are offered, 1 to 256.
+    pub queues: u16,
+}
+
+impl DeviceKind for Blk {
+    /// Whether the write cache is on, if the driver has switched it.
+    type Written = Option<bool>;
+
+    fn features(&self) -> u64 {
+        features(&self.export)
+    }
+
+    fn protocol_features(&self) -> Protocol {
+        PROTOCOL
+    }
+
+    fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    fn driver(&self, features: u64, written: Option<bool>) -> Driver {
+        Driver { features, write_back: write_back(features, written) }
+    }
+
+    fn read_config(&self, features: u64, written: Option<bool>, offset: u32, len: u32) -> Option<Vec<u8>> {
+        read_config(&self.export, self.queues, write_back(features, written), offset, len)
+    }
+
+    fn write_config(&self, features: u64, offset: u32, bytes: &[u8]) -> Option<Option<bool>> {
+        write_config(features, offset, bytes).map(Some)
+    }
+}
+
 /// Whether a bit is among features.
 #[must_use]
 pub fn has(features: u64, bit: u32) -> bool {
@@ -39,8 +90,7 @@ pub fn has(features: u64, bit: u32) -> bool {
 }
 
 /// What is offered for an export.
-#[must_use]
-pub fn features(export: &Export) -> u64 {
+fn features(export: &Export) -> u64 {
     let offered = [
         (true, VIRTIO_F_VERSION_1),
         (true, VIRTIO_RING_F_EVENT_IDX),
@@ -62,8 +112,7 @@ pub fn features(export: &Export) -> u64 {
 
 /// Whether writes may be cached until a flush: as the driver has set it, else as the features say that it settled for
 /// (5.2.5: with a flush it is a cache, without one it is none).
-#[must_use]
-pub fn write_back(features: u64, set: Option<bool>) -> bool {
+fn write_back(features: u64, set: Option<bool>) -> bool {
     let flushes = has(features, VIRTIO_BLK_F_FLUSH);
     match set {
         Some(set) if has(features, VIRTIO_BLK_F_CONFIG_WCE) => set && flushes,
@@ -73,8 +122,7 @@ pub fn write_back(features: u64, set: Option<bool>) -> bool {
 
 /// A part of the configuration space; nothing if it ends beyond what can be asked for. Some front ends count from where the
 /// space lies among the registers of virtio-mmio, 0x100.
-#[must_use]
-pub fn read_config(export: &Export, queues: u16, write_back: bool, offset: u32, len: u32) -> Option<Vec<u8>> {
+fn read_config(export: &Export, queues: u16, write_back: bool, offset: u32, len: u32) -> Option<Vec<u8>> {
     let mut space = [0; SPACE_LEN];
     space[..size_of::<Layout>()].copy_from_slice(&config(export, queues, write_back));
     let start = in_space(offset) as usize;
@@ -83,8 +131,7 @@ pub fn read_config(export: &Export, queues: u16, write_back: bool, offset: u32, 
 }
 
 /// What a driver wants to write to the configuration space: whether writes may be cached. Nothing else can be written.
-#[must_use]
-pub fn write_config(features: u64, offset: u32, bytes: &[u8]) -> Option<bool> {
+fn write_config(features: u64, offset: u32, bytes: &[u8]) -> Option<bool> {
     match (in_space(offset), bytes) {
         (WRITE_CACHE, [value @ 0..=1]) if has(features, VIRTIO_BLK_F_CONFIG_WCE) => Some(*value == 1),
         _ => None,

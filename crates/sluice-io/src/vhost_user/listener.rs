@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::blk::Blk;
 use super::counts::{Counts, Totals};
+use super::device_kind::DeviceKind;
 use super::session::{Entry, SessionEnd, serve};
 use super::socket::hung_up;
 use crate::connection_limit::{ConnectionLimit, SocketQuota};
@@ -30,15 +32,15 @@ pub const SILENT_MAX: Duration = Duration::from_secs(10);
 pub const START_MAX: Duration = Duration::from_secs(60);
 
 /// A socket that VMMs connect to. Dropping it closes the socket, removes its file, and ends the session.
-pub struct VhostListener {
+pub struct VhostListener<K = Blk> {
     endpoint: Endpoint,
-    entry: watch::Sender<Option<Entry>>,
+    entry: watch::Sender<Option<Entry<K>>>,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
     file: SocketFile,
 }
 
-impl VhostListener {
+impl<K: DeviceKind> VhostListener<K> {
     /// Accepts VMMs; must be called within a tokio runtime. `connection_limit` bounds the connections of the host.
     ///
     /// # Errors
@@ -48,7 +50,7 @@ impl VhostListener {
     /// If the endpoint is no Unix socket.
     pub fn start(
         bound: Bound,
-        entry: Option<Entry>,
+        entry: Option<Entry<K>>,
         connection_limit: &Arc<ConnectionLimit>,
     ) -> Result<Self, ListenError> {
         let endpoint = bound.endpoint().clone();
@@ -84,7 +86,7 @@ impl VhostListener {
 
     /// Offers this from now on. A VMM that is served goes on if it is the same volume, as a device of the same features; it
     /// is told if its configuration is another. Else, and with `None`, its session ends.
-    pub fn replace(&self, entry: Option<Entry>) {
+    pub fn replace(&self, entry: Option<Entry<K>>) {
         self.entry.send_replace(entry);
     }
 
@@ -95,7 +97,7 @@ impl VhostListener {
     }
 }
 
-impl Drop for VhostListener {
+impl<K> Drop for VhostListener<K> {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -141,14 +143,14 @@ impl Serving {
 }
 
 /// Who lets VMMs in.
-struct Acceptor {
+struct Acceptor<K> {
     endpoint: String,
-    offered: watch::Receiver<Option<Entry>>,
+    offered: watch::Receiver<Option<Entry<K>>>,
     connection_limit: SocketQuota,
     counts: Arc<Counts>,
 }
 
-impl Acceptor {
+impl<K: DeviceKind> Acceptor<K> {
     async fn accept(self, socket: UnixListener) {
         let mut serving: Option<Serving> = None;
         loop {

@@ -6,6 +6,7 @@
 
 pub mod blk;
 pub mod counts;
+pub mod device_kind;
 pub mod device_session;
 mod eventfd;
 mod guard;

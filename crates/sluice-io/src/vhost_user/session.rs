@@ -20,8 +20,9 @@ use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserProtocolFeatures as Protocol};
 
-use super::blk;
+use super::blk::{self, Blk};
 use super::counts::Counts;
+use super::device_kind::DeviceKind;
 use super::device_session::{Driver, QueueSpec, Session as Place, SessionError};
 use super::memory::{MemoryError, Table};
 use super::pace::Pace;
@@ -30,7 +31,6 @@ use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
 use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
-use crate::nbd::export::Export;
 use crate::virtio::inflight::{Log, LogError};
 
 mod messages;
@@ -43,9 +43,9 @@ const GONE_EVERY: Duration = Duration::from_millis(50);
 
 /// What a socket offers.
 #[derive(Clone)]
-pub struct Entry {
+pub struct Entry<K = Blk> {
     /// What the device is like.
-    pub export: Export,
+    pub kind: K,
     /// Whose disk it is.
     pub vm: String,
     /// Which one.
@@ -54,8 +54,6 @@ pub struct Entry {
     pub generation: VolumeGeneration,
     /// Where its device is.
     pub device: DeviceHandle,
-    /// Queues that are offered, 1 to 256.
-    pub queues: u16,
 }
 
 /// Why a session is over, though nobody did anything wrong.
@@ -159,15 +157,15 @@ impl Answer {
 }
 
 /// Serves a VMM until one of both has had enough, and lets go of all that it held. `entry` holds something when it begins.
-pub async fn serve(
+pub async fn serve<K: DeviceKind>(
     stream: Arc<UnixStream>,
-    entry: watch::Receiver<Option<Entry>>,
+    entry: watch::Receiver<Option<Entry<K>>>,
     permit: Box<dyn Send>,
     counts: Arc<Counts>,
 ) -> Result<SessionEnd, Fault> {
     let mut entry = entry;
     let Some(offered) = entry.borrow_and_update().clone() else { return Ok(SessionEnd::Withdrawn) };
-    // The device thread drops the seat when the session ends there, for whatever reason.
+    // The device thread drops the permit when the session ends there, for whatever reason.
     let (permit_held, mut permit_released) = oneshot::channel::<()>();
     let Entry { vm, volume, generation, device, .. } = &offered;
     let place = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
@@ -196,16 +194,16 @@ pub async fn serve(
     ended
 }
 
-struct Session {
+struct Session<K: DeviceKind> {
     socket: Socket,
-    entry: Entry,
+    entry: Entry<K>,
     place: Place,
     counts: Arc<Counts>,
     /// As the driver has settled for them.
     features: Option<u64>,
     protocol: Protocol,
-    /// As the driver has switched it.
-    write_cache: Option<bool>,
+    /// What the driver has written to the configuration space.
+    written: K::Written,
     memory: Table,
     log: Option<Log>,
     rings: Vec<Ring>,
@@ -218,14 +216,14 @@ struct Session {
     refusals: u32,
 }
 
-impl Session {
-    fn new(stream: Arc<UnixStream>, entry: Entry, place: Place, counts: Arc<Counts>) -> io::Result<Self> {
+impl<K: DeviceKind> Session<K> {
+    fn new(stream: Arc<UnixStream>, entry: Entry<K>, place: Place, counts: Arc<Counts>) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         if !is_for_clients(&bell) {
             return Err(io::Error::other("too few descriptors are left; raise LimitNOFILE"));
         }
         let bell = Arc::new(bell);
-        let queues = entry.queues;
+        let queues = entry.kind.queues();
         Ok(Session {
             socket: Socket::new(stream),
             entry,
@@ -233,7 +231,7 @@ impl Session {
             counts,
             features: None,
             protocol: Protocol::empty(),
-            write_cache: None,
+            written: K::Written::default(),
             memory: Table::empty(Arc::clone(&bell)),
             log: None,
             rings: (0..queues).map(|_| Ring::default()).collect(),
@@ -246,7 +244,7 @@ impl Session {
 
     async fn run(
         &mut self,
-        mut entry: watch::Receiver<Option<Entry>>,
+        mut entry: watch::Receiver<Option<Entry<K>>>,
         permit_released: &mut oneshot::Receiver<()>,
     ) -> Result<SessionEnd, Fault> {
         // SAFETY: the descriptor is open and the same as long as it is registered, which holds it.
@@ -333,18 +331,18 @@ impl Session {
     }
 
     /// The volume has changed; whether it is still the device that the VMM knows.
-    fn follow(&mut self, now: Entry) -> bool {
+    fn follow(&mut self, now: Entry<K>) -> bool {
         let before = &self.entry;
         let same = now.vm == before.vm
             && now.volume == before.volume
             && now.generation == before.generation
-            && now.queues == before.queues
+            && now.kind.queues() == before.kind.queues()
             && now.device.is(&before.device)
-            && blk::features(&now.export) == blk::features(&before.export);
+            && now.kind.features() == before.kind.features();
         if !same {
             return false;
         }
-        let changed = now.export != before.export;
+        let changed = now.kind != before.kind;
         self.entry = now;
         if changed {
             self.tell_of_change();
@@ -367,8 +365,7 @@ impl Session {
 
     /// What the device thread must know of the driver.
     fn driver(&self) -> Driver {
-        let features = self.features.unwrap_or(0);
-        Driver { features, write_back: blk::write_back(features, self.write_cache) }
+        self.entry.kind.driver(self.features.unwrap_or(0), self.written)
     }
 
     /// Starts all rings that can start.

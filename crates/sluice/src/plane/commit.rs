@@ -13,6 +13,7 @@ use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeGeneration, VolumeSpec};
 use sluice_io::listener::{Entry, Listener};
 use sluice_io::nbd::export::Export;
+use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::session;
 
@@ -340,7 +341,7 @@ fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
         let (export, generation) = (plane.served[name].1.clone(), plane.generations[name]);
         let device = plane.devices[&spec.device].device.handle();
         let listener = plane.guests.get(&name_of(&spec.export.endpoint));
-        let entry = session::Entry { export, vm, volume, generation, device, queues };
+        let entry = session::Entry { kind: Blk { export, queues }, vm, volume, generation, device };
         listener.expect("every endpoint of the file has a socket").replace(Some(entry));
     }
 }

@@ -12,25 +12,16 @@ use vhost::vhost_user::message::{
 use vm_memory::ByteValued;
 
 use super::{Answer, Refusal, Session};
-use crate::vhost_user::blk;
+use crate::vhost_user::device_kind::DeviceKind;
 use crate::vhost_user::memory::REGIONS_MAX;
 use crate::vhost_user::ring::{self, ENTRIES_MAX, Ring, RingError, UserPlaces};
 use crate::vhost_user::wire::{Message, MessageError};
 use crate::virtio::inflight::Log;
 
-/// What is offered.
-const PROTOCOL: Protocol = Protocol::MQ
-    .union(Protocol::CONFIG)
-    .union(Protocol::REPLY_ACK)
-    .union(Protocol::CONFIGURE_MEM_SLOTS)
-    .union(Protocol::RESET_DEVICE)
-    .union(Protocol::BACKEND_REQ)
-    .union(Protocol::INFLIGHT_SHMFD);
-
 /// Bytes of an in-flight description without the padding that some compilers put behind it.
 const INFLIGHT_LEN: usize = 20;
 
-impl Session {
+impl<K: DeviceKind> Session<K> {
     /// Does what a message says. What is refused has changed nothing, unless what it says is fine and a ring cannot start.
     pub(super) async fn handle(&mut self, mut message: Message) -> Result<Answer, Refusal> {
         let request = message.request().ok_or(Refusal::Unknown)?;
@@ -46,9 +37,9 @@ impl Session {
             _ => message.no_descriptors()?,
         }
         match request {
-            FrontendReq::GET_FEATURES => self.ask(&message, blk::features(&self.entry.export)),
+            FrontendReq::GET_FEATURES => self.ask(&message, self.entry.kind.features()),
             FrontendReq::SET_FEATURES => self.set_features(message.number()?).await,
-            FrontendReq::GET_PROTOCOL_FEATURES => self.ask(&message, PROTOCOL.bits()),
+            FrontendReq::GET_PROTOCOL_FEATURES => self.ask(&message, self.entry.kind.protocol_features().bits()),
             FrontendReq::SET_PROTOCOL_FEATURES => self.set_protocol_features(message.number()?),
             FrontendReq::SET_OWNER => message.nothing().map(|()| Answer::Done).map_err(Refusal::from),
             FrontendReq::RESET_OWNER => self.reset_owner(&message).await,
@@ -103,7 +94,7 @@ impl Session {
     }
 
     async fn set_features(&mut self, features: u64) -> Result<Answer, Refusal> {
-        let never_offered = features & !blk::features(&self.entry.export);
+        let never_offered = features & !self.entry.kind.features();
         if never_offered != 0 {
             return Err(Refusal::Features(never_offered));
         }
@@ -120,7 +111,7 @@ impl Session {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<Answer, Refusal> {
-        let never_offered = features & !PROTOCOL.bits();
+        let never_offered = features & !self.entry.kind.protocol_features().bits();
         if never_offered != 0 {
             return Err(Refusal::Features(never_offered));
         }
@@ -249,10 +240,8 @@ impl Session {
             return Err(MessageError::Length(message.payload.len()).into());
         }
         // Before the driver has settled, what is said is what it would find.
-        let features = self.features.unwrap_or_else(|| blk::features(&self.entry.export));
-        let write_back = blk::write_back(features, self.write_cache);
-        let queues = self.rings.len() as u16;
-        let part = blk::read_config(&self.entry.export, queues, write_back, wanted.offset, wanted.size);
+        let features = self.features.unwrap_or_else(|| self.entry.kind.features());
+        let part = self.entry.kind.read_config(features, self.written, wanted.offset, wanted.size);
         Ok(Answer::Reply([wanted.as_slice(), &part.ok_or(Refusal::Config)?].concat(), None))
     }
 
@@ -262,9 +251,10 @@ impl Session {
         if rest.len() != { wanted.size } as usize {
             return Err(MessageError::Length(message.payload.len()).into());
         }
-        let set = blk::write_config(self.features.unwrap_or(0), wanted.offset, rest).ok_or(Refusal::Config)?;
-        let before = self.write_cache.replace(set);
-        if before != Some(set) {
+        let features = self.features.unwrap_or(0);
+        let written = self.entry.kind.write_config(features, wanted.offset, rest).ok_or(Refusal::Config)?;
+        let before = std::mem::replace(&mut self.written, written);
+        if before != written {
             self.place.set_driver(self.driver()).await.map_err(Refusal::Device)?;
         }
         Ok(Answer::Done)
@@ -324,7 +314,7 @@ impl Session {
         if let Some(log) = self.log.take() {
             log.clear();
         }
-        (self.features, self.write_cache) = (None, None);
+        (self.features, self.written) = (None, K::Written::default());
         Ok(Answer::Done)
     }
 }

@@ -26,6 +26,7 @@ use crate::backend::delay::{DelaySpec, ServiceTime};
 use crate::connection_limit::ConnectionLimit;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::listener::{Bound, Endpoint};
+use crate::nbd::export::Export;
 use crate::nbd::export::sample;
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::counts::Totals;
@@ -118,7 +119,8 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-    let entry = Entry { export, vm, volume, generation, device: device.handle(), queues: 4 };
+    let kind = Blk { export, queues: 4 };
+    let entry = Entry { kind, vm, volume, generation, device: device.handle() };
     (device, entry, folder)
 }
 
@@ -191,7 +193,7 @@ fn a_vmm_comes_and_goes_and_comes_back() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     assert_eq!((client.config().size_bytes(), client.config().queues), (SIZE, 4));
-    assert_eq!(client.features(), ALL_FEATURES & blk::features(&bench.entry.export));
+    assert_eq!(client.features(), ALL_FEATURES & bench.entry.kind.features());
     write_and_read(&mut client);
     client.disconnect();
     client.reconnect(&bench.path()).unwrap();
@@ -451,8 +453,8 @@ fn a_volume_that_grows_is_told_of() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     assert!(!client.session().unwrap().config_changed(Duration::ZERO).unwrap());
-    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.export.clone() };
-    bench.listener.replace(Some(Entry { export, ..bench.entry.clone() }));
+    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.kind.export.clone() };
+    bench.listener.replace(Some(Entry { kind: Blk { export, queues: 4 }, ..bench.entry.clone() }));
     assert!(client.session().unwrap().config_changed(PATIENCE).unwrap());
     assert_eq!(client.read_config().unwrap().size_bytes(), 2 * SIZE);
     bench.listener.replace(Some(Entry { ..bench.entry.clone() }));
@@ -466,8 +468,8 @@ fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
     let bench = Bench::new();
     let protocol_features = ALL_PROTOCOL_FEATURES.difference(VhostFeature::BACKEND_REQ);
     let mut client = bench.connect(&ClientOptions { protocol_features, ..options() });
-    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.export.clone() };
-    bench.listener.replace(Some(Entry { export, ..bench.entry.clone() }));
+    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.kind.export.clone() };
+    bench.listener.replace(Some(Entry { kind: Blk { export, queues: 4 }, ..bench.entry.clone() }));
     assert!((0..100_000).any(|_| client.read_config().unwrap().size_bytes() == 2 * SIZE), "each is answered in turn");
     assert_eq!(bench.totals().config_changes, 0);
 }
@@ -475,11 +477,11 @@ fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
 #[test]
 fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
     let bench = Bench::new();
-    let other_features = Export { read_only: true, ..bench.entry.export.clone() };
+    let other_features = Export { read_only: true, ..bench.entry.kind.export.clone() };
     let others = [
         None,
-        Some(Entry { export: other_features, ..bench.entry.clone() }),
-        Some(Entry { queues: 2, ..bench.entry.clone() }),
+        Some(Entry { kind: Blk { export: other_features, queues: 4 }, ..bench.entry.clone() }),
+        Some(Entry { kind: Blk { queues: 2, ..bench.entry.kind.clone() }, ..bench.entry.clone() }),
         Some(Entry { volume: "other".to_owned(), ..bench.entry.clone() }),
         Some(Entry { generation: VolumeGeneration::next(), ..bench.entry.clone() }),
     ];
