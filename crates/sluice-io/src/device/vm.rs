@@ -8,6 +8,23 @@ use crate::backend::volume::Outstanding;
 use crate::device::spec::Window;
 use crate::slab::ClientRef;
 
+/// Whether requests are taken from a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intake {
+    Open,
+    /// It waits in its VM's list for room in the window.
+    WaitsForRoom,
+    /// It waits until what a dead client of its volume left at the device is over.
+    WaitsForPredecessor,
+}
+
+impl Intake {
+    /// Of a client that has just connected.
+    pub(crate) fn of_new(has_no_predecessor: bool) -> Self {
+        if has_no_predecessor { Intake::Open } else { Intake::WaitsForPredecessor }
+    }
+}
+
 /// A VM.
 pub(crate) struct Vm {
     pub(crate) name: String,

@@ -10,6 +10,7 @@ use virtio_queue::{Queue, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
 use crate::backend::request::RequestList;
+use crate::device::vm::Intake;
 use crate::vhost_user::device_session::{QueueSpec, SessionId};
 use crate::vhost_user::memory::Memory;
 use crate::virtio::chain::DescriptorTable;
@@ -36,6 +37,69 @@ impl Taken {
     }
 }
 
+/// How far the life of a queue has come.
+pub(crate) enum State {
+    Running,
+    /// The guest has broken it; it takes nothing more until it is started anew.
+    Broken,
+    /// The VMM waits for its end.
+    Stopping(Sender<u16>),
+    /// Its VMM has gone: guest memory is not written any more. It may have waited for the end of the queue.
+    Closed(Option<Sender<u16>>),
+}
+
+impl State {
+    /// Whether the queue ends when nothing refers to it any more.
+    fn ends(&self) -> bool {
+        matches!(self, State::Stopping(_) | State::Closed(_))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, State::Closed(_))
+    }
+
+    pub(crate) fn break_down(&mut self) {
+        if matches!(self, State::Running) {
+            *self = State::Broken;
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        *self = match std::mem::replace(self, State::Closed(None)) {
+            State::Stopping(reply) | State::Closed(Some(reply)) => State::Closed(Some(reply)),
+            State::Running | State::Broken | State::Closed(None) => State::Closed(None),
+        };
+    }
+
+    /// The VMM that waits for the end of the queue.
+    pub(crate) fn into_reply(self) -> Option<Sender<u16>> {
+        match self {
+            State::Stopping(reply) => Some(reply),
+            State::Closed(reply) => reply,
+            State::Running | State::Broken => None,
+        }
+    }
+}
+
+/// An interrupt on its way in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    Idle,
+    Raising,
+    /// Another one is due when this one has been raised.
+    RaisingAgain,
+}
+
+/// Whether a guest is interrupted at the end of the iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Signal {
+    No,
+    /// Something was returned: if the guest asks to be told.
+    IfWanted,
+    /// Also if it does not ask.
+    Always,
+}
+
 /// A queue of a guest.
 pub(crate) struct VirtQueue {
     pub(crate) session: SessionId,
@@ -53,32 +117,19 @@ pub(crate) struct VirtQueue {
     pub(crate) listening: bool,
     pub(crate) call: Option<Arc<OwnedFd>>,
     pub(crate) error: Option<Arc<OwnedFd>>,
-    /// An interrupt is on its way in the kernel.
-    pub(crate) calling: bool,
+    pub(crate) interrupt: Interrupt,
     /// It was raised with this, which has been replaced meanwhile.
     pub(crate) old_call: Option<Arc<OwnedFd>>,
-    /// Another one is due when it has been raised.
-    pub(crate) call_again: bool,
-    /// The guest is to be told although it does not ask for it.
-    pub(crate) call_anyway: bool,
+    /// Whether the guest is interrupted at the end of the iteration.
+    pub(crate) signal: Signal,
     log: Option<QueueLog>,
     /// Taken by a daemon before us, and not returned.
     recovered: VecDeque<u16>,
     pub(crate) enabled: bool,
-    /// The guest has broken it; it takes nothing more until it is started anew.
-    pub(crate) broken: bool,
-    /// Who waits for its end.
-    pub(crate) stopping: Option<Sender<u16>>,
-    /// Its VMM has gone: guest memory is not written any more.
-    pub(crate) closed: bool,
-    /// It stands in its VM's line for room in the window.
-    pub(crate) waits: bool,
-    /// It is not read before what a dead client left at the device is over.
-    pub(crate) parked: bool,
-    /// It is looked at in every turn, and the guest need not kick.
+    pub(crate) state: State,
+    pub(crate) intake: Intake,
+    /// It is looked at in every iteration, and the guest need not kick.
     pub(crate) polled: bool,
-    /// Something was returned in this turn.
-    pub(crate) returned: bool,
     /// Operations of the ring that refer to it.
     pub(crate) operations: u32,
     /// Requests taken and not returned.
@@ -116,22 +167,17 @@ impl VirtQueue {
             listening: false,
             call: spec.call,
             error: spec.error,
-            calling: false,
+            interrupt: Interrupt::Idle,
             old_call: None,
-            call_again: false,
             // Who served the queue before us may have returned requests and died, or left, before it could say so, and of
             // those the guest's wish to be told is behind us.
-            call_anyway: true,
+            signal: Signal::Always,
             log,
             recovered,
             enabled: true,
-            broken: false,
-            stopping: None,
-            closed: false,
-            waits: false,
-            parked: false,
+            state: State::Running,
+            intake: Intake::Open,
             polled: false,
-            returned: false,
             operations: 0,
             requests: RequestList::default(),
         })
@@ -156,7 +202,7 @@ impl VirtQueue {
 
     /// Whether requests are taken from it.
     pub(crate) fn takes(&self) -> bool {
-        self.enabled && !self.broken && !self.closed && !self.parked && !self.waits && self.stopping.is_none()
+        self.enabled && matches!(self.state, State::Running) && self.intake == Intake::Open
     }
 
     /// Whether there may be something to be taken.
@@ -166,7 +212,7 @@ impl VirtQueue {
 
     /// Whether nothing refers to it any more.
     pub(crate) fn is_over(&self) -> bool {
-        (self.closed || self.stopping.is_some()) && self.requests.is_empty() && self.operations == 0
+        self.state.ends() && self.requests.is_empty() && self.operations == 0
     }
 
     /// Whether there is a request to be taken. An error: the guest's index makes no sense.
@@ -212,7 +258,7 @@ impl VirtQueue {
 
     /// Whether the queue stops, and what was taken from `place` of the available ring was taken last.
     pub(crate) fn gives_back(&self, place: u16) -> bool {
-        self.stopping.is_some() && !self.closed && self.last_taken() == place
+        matches!(self.state, State::Stopping(_)) && self.last_taken() == place
     }
 
     /// What was taken last was not done, and is in the ring again.
@@ -232,14 +278,16 @@ impl VirtQueue {
         if let Some(log) = &mut self.log {
             log.returned(head, self.queue.next_used());
         }
-        self.returned = true;
+        self.signal = self.signal.max(Signal::IfWanted);
         Ok(())
     }
 
-    /// Whether the guest is to be told of what was returned.
-    pub(crate) fn wants_call(&mut self) -> bool {
-        let anyway = std::mem::take(&mut self.call_anyway);
-        self.queue.needs_notification(&*self.memory).unwrap_or(true) || anyway
+    /// Whether the guest is to be interrupted for what was returned since this was called last.
+    pub(crate) fn take_signal(&mut self) -> bool {
+        match std::mem::replace(&mut self.signal, Signal::No) {
+            Signal::No => false,
+            signal => self.queue.needs_notification(&*self.memory).unwrap_or(true) || signal == Signal::Always,
+        }
     }
 
     /// The guest need not kick.

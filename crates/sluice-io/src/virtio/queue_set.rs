@@ -15,9 +15,10 @@ use sluice_sched::Instant;
 use crate::backend::retry::is_put_off;
 use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
+use crate::device::vm::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab, ids};
 use crate::virtio::chain::{Chain, Malformed};
-use crate::virtio::queue::{Taken, VirtQueue};
+use crate::virtio::queue::{Interrupt, Signal, Taken, VirtQueue};
 
 ids! {
     /// A virtqueue.
@@ -250,7 +251,7 @@ impl QueueSet {
             }
             found = true;
             if budget == 0 || !consumer.has_room(queue) {
-                queue.waits = true;
+                queue.intake = Intake::WaitsForRoom;
                 consumer.park(id, queue);
                 return found;
             }
@@ -280,7 +281,7 @@ impl QueueSet {
     /// started anew. To give such a chain back would not do: its status byte, wherever it is, may say that all went well.
     pub(crate) fn break_queue(&mut self, consumer: &mut impl Consumer, id: QueueId, reason: &str) {
         let queue = &mut self.queues[id];
-        queue.broken = true;
+        queue.state.break_down();
         consumer.broken(queue, reason);
         self.signal_error(consumer.ring(), id);
     }
@@ -310,13 +311,12 @@ impl QueueSet {
         let mut irq_pending = std::mem::take(&mut self.irq_pending);
         for id in irq_pending.drain(..) {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            if (queue.returned || queue.call_anyway) && !queue.closed {
-                queue.returned = false;
-                match (queue.wants_call(), queue.calling) {
-                    (true, false) => self.interrupt(ring, id),
-                    (true, true) => queue.call_again = true,
-                    (false, _) => {}
-                }
+            if queue.state.is_closed() || !queue.take_signal() {
+                continue;
+            }
+            match queue.interrupt {
+                Interrupt::Idle => self.interrupt(ring, id),
+                Interrupt::Raising | Interrupt::RaisingAgain => queue.interrupt = Interrupt::RaisingAgain,
             }
         }
         self.irq_pending = irq_pending;
@@ -329,17 +329,16 @@ impl QueueSet {
         let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
-        queue.calling = true;
+        queue.interrupt = Interrupt::Raising;
         queue.operations += 1;
     }
 
     /// An interrupt has been raised.
     fn interrupted(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &mut self.queues[id];
-        queue.calling = false;
         queue.old_call = None;
-        if queue.call_again && !queue.closed {
-            queue.call_again = false;
+        let before = std::mem::replace(&mut queue.interrupt, Interrupt::Idle);
+        if before == Interrupt::RaisingAgain && !queue.state.is_closed() {
             self.interrupt(ring, id);
         }
         self.operation_completed(id);
@@ -350,11 +349,11 @@ impl QueueSet {
         let queue = &mut self.queues[id];
         // The descriptor of an interrupt on its way must stay open.
         let old = std::mem::replace(&mut queue.call, call);
-        if queue.calling {
+        if queue.interrupt != Interrupt::Idle {
             queue.old_call = old;
         }
         // What was returned while there was nobody to call: that the guest wanted to be told is forgotten by now.
-        queue.call_anyway = true;
+        queue.signal = Signal::Always;
         self.irq_pending.push(id);
     }
 
@@ -384,7 +383,7 @@ impl QueueSet {
     /// Cancels what waits in the kernel for a queue.
     pub(crate) fn stop_listening(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &self.queues[id];
-        let waiting = [(queue.listening, Operation::Kick), (queue.calling, Operation::Interrupt)];
+        let waiting = [(queue.listening, Operation::Kick), (queue.interrupt != Interrupt::Idle, Operation::Interrupt)];
         for (_, what) in waiting.into_iter().filter(|(is, _)| *is) {
             let entry = opcode::AsyncCancel::new(self.tag(what, id)).build();
             // SAFETY: a cancellation refers to no memory.
@@ -395,7 +394,7 @@ impl QueueSet {
 
     /// While everything drains: whether no guest waits for an answer.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && !queue.calling)
+        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && queue.interrupt == Interrupt::Idle)
     }
 
     /// Lets the kernel let go of all queues.

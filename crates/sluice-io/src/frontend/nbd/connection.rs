@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluice_sched::Instant;
 
 use crate::backend::request::RequestList;
+use crate::device::vm::Intake;
 use crate::frontend::nbd::Arrived;
 use crate::limits::{is_memory_for_clients, reserve};
 use crate::nbd::handshake::Negotiated;
@@ -32,6 +33,26 @@ pub(crate) enum Expect {
         io: IoId,
         left: u32,
     },
+}
+
+/// A receive in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Receive {
+    Idle,
+    /// Into the memory of the connection.
+    ToMemory,
+    /// Straight into the buffer of a request.
+    ToBuffer,
+}
+
+/// How far the life of a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    /// No more is read, because the client said so or everything drains. What was read is answered.
+    Finishing,
+    /// The socket is shut down; nothing is sent any more.
+    Closed,
 }
 
 /// How long the data of a write may take from the first receive for them on, besides [`DATA_PER_MIB`]. Until then they hold
@@ -61,18 +82,9 @@ pub(crate) struct Connection {
     pub(crate) due: Option<Instant>,
     /// When the replies that are being sent must have been read.
     pub(crate) replies_due: Option<Instant>,
-    /// A receive is in the kernel.
-    pub(crate) receiving: bool,
-    /// It goes straight into the buffer of a request.
-    pub(crate) direct: bool,
-    /// It is not read before what a dead client left at the device is over.
-    pub(crate) parked: bool,
-    /// It stands in its VM's line for room in the window.
-    pub(crate) waits: bool,
-    /// No more is read: the client said so, or everything drains.
-    pub(crate) finishing: bool,
-    /// The socket is shut down; nothing is sent any more.
-    pub(crate) closed: bool,
+    pub(crate) receive: Receive,
+    pub(crate) intake: Intake,
+    pub(crate) phase: Phase,
     /// Requests between header and sent reply, in no order.
     pub(crate) requests: RequestList,
     /// Answered, to be sent.
@@ -144,12 +156,9 @@ impl Connection {
             expect: Expect::Header,
             due: None,
             replies_due: None,
-            receiving: false,
-            direct: false,
-            parked: false,
-            waits: false,
-            finishing: false,
-            closed: false,
+            receive: Receive::Idle,
+            intake: Intake::Open,
+            phase: Phase::Open,
             requests: RequestList::default(),
             replies: Vec::new(),
             sending: None,
@@ -182,16 +191,27 @@ impl Connection {
 
     /// Whether the loop must look for overdue data or replies.
     pub(crate) fn has_a_deadline(&self) -> bool {
-        !self.closed && (self.due.is_some() || self.replies_due.is_some())
+        !self.is_closed() && (self.due.is_some() || self.replies_due.is_some())
     }
 
     /// What its client has not done in time.
     pub(crate) fn overdue(&self, now: Instant) -> Option<&'static str> {
-        let is_over = |due: Option<Instant>| !self.closed && due.is_some_and(|due| due <= now);
+        let is_over = |due: Option<Instant>| !self.is_closed() && due.is_some_and(|due| due <= now);
         if is_over(self.due) {
             return Some("the data of a write did not come in time");
         }
         is_over(self.replies_due).then_some("replies were not read in time")
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+
+    /// Reads no more; what was read is answered.
+    pub(crate) fn finish(&mut self) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Finishing;
+        }
     }
 
     pub(crate) fn fd(&self) -> i32 {
@@ -200,15 +220,15 @@ impl Connection {
 
     /// Ends both directions; operations in the kernel return.
     pub(crate) fn shut_down(&mut self) {
-        if !self.closed {
-            self.closed = true;
+        if !self.is_closed() {
+            self.phase = Phase::Closed;
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }
 
     /// Whether nothing refers to it any more.
     pub(crate) fn is_over(&self) -> bool {
-        (self.closed || self.finishing) && !self.receiving && self.sending.is_none() && self.requests.is_empty()
+        self.phase != Phase::Open && self.receive == Receive::Idle && self.sending.is_none() && self.requests.is_empty()
     }
 
     /// Makes room at the end of the receive memory.

@@ -12,7 +12,8 @@ use crate::backend::request::IoRequest;
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
-use crate::frontend::nbd::connection::{Expect, RECEIVE_LEN};
+use crate::device::vm::Intake;
+use crate::frontend::nbd::connection::{Expect, Phase, RECEIVE_LEN, Receive};
 use crate::frontend::nbd::{ConnectionId, Nbd, RECEIVE};
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
@@ -27,12 +28,12 @@ impl Nbd {
     /// A receive has ended.
     pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
         let connection = &mut self.connections[id];
-        connection.receiving = false;
+        let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
         match (connection.expect, result) {
             (_, result) if is_put_off(result) => {}
-            (_, 0) if connection.finishing => return self.retire(id),
+            (_, 0) if connection.phase == Phase::Finishing => return self.retire(id),
             (_, ..=0) => return self.disconnect(core, id),
-            (Expect::Payload { io, have }, _) if connection.direct => {
+            (Expect::Payload { io, have }, _) if receive == Receive::ToBuffer => {
                 let have = have + result as u32;
                 connection.expect = Expect::Payload { io, have };
             }
@@ -45,7 +46,7 @@ impl Nbd {
     pub(crate) fn take_requests(&mut self, core: &mut Core, now: Instant, id: ConnectionId, mut budget: u32) {
         loop {
             let connection = &mut self.connections[id];
-            if connection.closed || connection.waits {
+            if connection.is_closed() || connection.intake == Intake::WaitsForRoom {
                 return self.retire(id);
             }
             match connection.expect {
@@ -65,12 +66,12 @@ impl Nbd {
                     }
                 }
                 Expect::Header => {
-                    if connection.finishing || connection.end - connection.start < RequestHeader::LEN {
+                    if connection.phase == Phase::Finishing || connection.end - connection.start < RequestHeader::LEN {
                         break;
                     }
                     let volume = connection.volume;
                     if budget == 0 || !core.has_room(volume) {
-                        connection.waits = true;
+                        connection.intake = Intake::WaitsForRoom;
                         return core.park(volume, self.client(id));
                     }
                     budget -= 1;
@@ -111,7 +112,7 @@ impl Nbd {
         };
         let export = &core.backend.volumes[connection.volume].export;
         match check(&header, export, &connection.negotiated) {
-            Ok(Operation::Disconnect) => connection.finishing = true,
+            Ok(Operation::Disconnect) => connection.finish(),
             Ok(operation) => self.take_operation(core, now, id, header.cookie, operation),
             Err(refusal) if refusal.fatal => self.broken(core, id, refusal.message),
             Err(refusal) => self.refuse(core, now, id, header.cookie, refusal),
@@ -211,12 +212,15 @@ impl Nbd {
     /// Reads on from a client's socket, straight into the buffer of a request whose data are due.
     pub(crate) fn receive(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
-        let finished = connection.finishing && connection.expect == Expect::Header;
-        if connection.receiving || connection.closed || connection.waits || connection.parked || finished {
+        let reads = match connection.phase {
+            Phase::Open => true,
+            Phase::Finishing => connection.expect != Expect::Header,
+            Phase::Closed => false,
+        };
+        if !reads || connection.receive != Receive::Idle || connection.intake != Intake::Open {
             return self.retire(id);
         }
         connection.compact();
-        connection.direct = false;
         let left = match connection.expect {
             Expect::Header => None,
             Expect::Payload { io, have } => Some(core.backend.ios[io].length - have),
@@ -234,10 +238,11 @@ impl Nbd {
                 let length = state.length as usize;
                 let buffer = state.buffer.as_mut().expect("a write has a buffer");
                 let rest = &mut buffer.bytes_mut(length)[have as usize..];
-                connection.direct = true;
+                connection.receive = Receive::ToBuffer;
                 (rest.as_mut_ptr(), rest.len())
             }
             _ => {
+                connection.receive = Receive::ToMemory;
                 let rest = &mut connection.received[connection.end..RECEIVE_LEN];
                 (rest.as_mut_ptr(), rest.len())
             }
@@ -247,6 +252,5 @@ impl Nbd {
         // SAFETY: both the receive memory and the buffer stay until this receive has ended: a connection is removed only
         // when it receives nothing, and a request whose data are due is kept by its connection.
         unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
-        connection.receiving = true;
     }
 }

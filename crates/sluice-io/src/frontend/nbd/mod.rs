@@ -9,12 +9,13 @@ use std::os::fd::OwnedFd;
 use sluice_sched::Instant;
 
 use crate::device::core::{Core, Ending};
+use crate::device::vm::Intake;
 use crate::frontend::Frontend;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::VolumeGeneration;
-use connection::{Connection, Expect};
+use connection::{Connection, Expect, Phase, Receive};
 use replies::Piece;
 
 ids! {
@@ -85,7 +86,7 @@ impl Frontend for Nbd {
 
     fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
         if let Some(connection) = self.connections.get_mut(client.id()) {
-            connection.waits = false;
+            connection.intake = Intake::Open;
             self.take_requests(core, now, client.id(), budget);
         }
     }
@@ -110,8 +111,9 @@ impl Frontend for Nbd {
 
     fn admit(&mut self, core: &mut Core, _now: Instant, volume: VolumeKey) {
         for id in self.clients_of(volume) {
-            if self.connections[id].parked {
-                self.connections[id].parked = false;
+            let connection = &mut self.connections[id];
+            if connection.intake == Intake::WaitsForPredecessor {
+                connection.intake = Intake::Open;
                 self.receive(core, id);
             }
         }
@@ -124,8 +126,8 @@ impl Frontend for Nbd {
     fn drain(&mut self, _core: &mut Core) {
         for id in self.connections.ids() {
             let connection = &mut self.connections[id];
-            connection.finishing = true;
-            if connection.receiving {
+            connection.finish();
+            if connection.receive != Receive::Idle {
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Read);
             }
             self.retire(id);
@@ -170,7 +172,7 @@ impl Nbd {
             tracing::warn!(vm, "Client refused: too little memory is left");
             return;
         };
-        connection.parked = !core.client_opened(volume);
+        connection.intake = Intake::of_new(core.client_opened(volume));
         let id = self.connections.insert(connection);
         self.receive(core, id);
     }
@@ -178,7 +180,7 @@ impl Nbd {
     /// A client has gone, or must go. What of it waits is not done; what is at the device ends there.
     fn disconnect(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
-        if connection.closed {
+        if connection.is_closed() {
             return self.retire(id);
         }
         connection.shut_down();
@@ -211,10 +213,9 @@ impl Nbd {
     fn remove_retired(&mut self, core: &mut Core) {
         while let Some(id) = self.retiring.pop() {
             let Some(connection) = self.connections.get_mut(id) else { continue };
-            let ended = connection.closed || connection.finishing;
             if let Expect::Payload { io, .. } | Expect::Skip { io, .. } = connection.expect
-                && ended
-                && !connection.receiving
+                && connection.phase != Phase::Open
+                && connection.receive == Receive::Idle
             {
                 // Its data will never be complete; what was asked before is still answered.
                 connection.expect = Expect::Header;
@@ -229,7 +230,7 @@ impl Nbd {
     fn remove(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = self.connections.remove(id);
         core.unpark(connection.volume, self.client(id));
-        if !connection.closed {
+        if !connection.is_closed() {
             core.client_closed(connection.volume);
         }
         core.client_removed(connection.volume);

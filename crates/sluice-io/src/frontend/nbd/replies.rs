@@ -36,7 +36,7 @@ impl Nbd {
     pub(crate) fn queue_reply(&mut self, core: &mut Core, io: IoId) {
         let id = core.backend.ios[io].client.id();
         let connection = &mut self.connections[id];
-        if connection.closed {
+        if connection.is_closed() {
             return self.free(core, id, io);
         }
         connection.replies.push(io);
@@ -52,7 +52,7 @@ impl Nbd {
         for id in tx_pending.drain(..) {
             let Some(connection) = self.connections.get_mut(id) else { continue };
             connection.listed = false;
-            if connection.closed {
+            if connection.is_closed() {
                 let replies = std::mem::take(&mut connection.replies);
                 replies.into_iter().for_each(|io| self.free(core, id, io));
             } else if connection.sending.is_none() && !connection.replies.is_empty() {
@@ -132,7 +132,7 @@ impl Nbd {
             }
             sent => batch.advance(sent as usize),
         };
-        if again && !connection.closed {
+        if again && !connection.is_closed() {
             return self.push_send(core, id);
         }
         self.end_batch(core, id);

@@ -21,6 +21,7 @@ mod session;
 use sluice_sched::Instant;
 
 use crate::device::core::Core;
+use crate::device::vm::Intake;
 use crate::frontend::Frontend;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
 use crate::vhost_user::device_session::SessionId;
@@ -56,7 +57,7 @@ impl Frontend for VhostBlk {
     fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
         let id: QueueId = client.id();
         if let Some(queue) = self.queues.get_mut(id) {
-            queue.waits = false;
+            queue.intake = Intake::Open;
             let (queues, mut consumer) = self.parts(core);
             queues.take_chains(&mut consumer, now, id, budget);
         }

@@ -14,7 +14,7 @@ impl VhostBlk {
     pub(crate) fn reply(&mut self, core: &mut Core, id: IoId) {
         let io = &mut core.backend.ios[id];
         let queue: QueueId = io.client.id();
-        if self.queues.queue(queue).closed {
+        if self.queues.queue(queue).state.is_closed() {
             return self.free(core, queue, id);
         }
         let guest = io.guest.as_ref().expect("a request of a guest has its memory");

@@ -6,11 +6,13 @@ use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
 use crate::device::core::{Core, Ending};
+use crate::device::vm::Intake;
 use crate::frontend::vhost_blk::{SessionChange, SessionMessage, VhostBlk};
 use crate::slab::{ClientRef, VolumeKey};
 use crate::vhost_user::device_session::{Driver, QueueSpec, SessionId};
 use crate::vhost_user::memory::Memory;
 use crate::virtio::VirtQueue;
+use crate::virtio::queue::State;
 use crate::virtio::queue_set::QueueId;
 
 /// A VMM that is connected for a volume.
@@ -95,7 +97,7 @@ impl VhostBlk {
 
     fn find_queue(&self, session: SessionId, index: u16) -> Option<QueueId> {
         let mut queues = self.sessions[session].queues.iter().copied();
-        let is_it = |queue: &VirtQueue| queue.index == index && queue.stopping.is_none();
+        let is_it = |queue: &VirtQueue| queue.index == index && !matches!(queue.state, State::Stopping(_));
         queues.find(|id| self.queues.get(*id).is_some_and(is_it))
     }
 
@@ -113,7 +115,7 @@ impl VhostBlk {
         state.write_back = driver.write_back;
         let mut queue = VirtQueue::new(session, spec, memory)?;
         let recovered = queue.recovered();
-        queue.parked = core.backend.volumes[state.volume].abandoned_in_flight > 0;
+        queue.intake = Intake::of_new(core.backend.volumes[state.volume].abandoned_in_flight == 0);
         let index = self.queues.insert(queue);
         state.queues.push(index);
         self.take_from(core, now, index);
@@ -128,7 +130,7 @@ impl VhostBlk {
 
     fn stop_queue(&mut self, core: &mut Core, now: Instant, session: SessionId, index: u16, reply: Sender<u16>) {
         let Some(index) = self.find_queue(session, index) else { return };
-        self.queues.queue(index).stopping = Some(reply);
+        self.queues.queue(index).state = State::Stopping(reply);
         self.queues.stop_listening(&mut core.backend.ring, index);
         self.unpark(core, index);
         self.rewind(core, now, index);
@@ -138,7 +140,9 @@ impl VhostBlk {
     /// A queue that ends waits for no room any more.
     fn unpark(&mut self, core: &mut Core, index: QueueId) {
         let queue = self.queues.queue(index);
-        queue.waits = false;
+        if queue.intake == Intake::WaitsForRoom {
+            queue.intake = Intake::Open;
+        }
         core.unpark(self.sessions[queue.session].volume, ClientRef::new(self.number, index));
     }
 
@@ -148,7 +152,7 @@ impl VhostBlk {
         let mut first = None;
         for index in queues {
             let queue = self.queues.queue(index);
-            if queue.stopping.is_none() && !queue.move_to(Arc::clone(memory)) {
+            if !matches!(queue.state, State::Stopping(_)) && !queue.move_to(Arc::clone(memory)) {
                 first = first.or(Some(queue.index));
                 let (queues, mut consumer) = self.parts(core);
                 queues.break_queue(&mut consumer, index, "its rings do not lie in the new memory table");
@@ -164,7 +168,7 @@ impl VhostBlk {
         let (volume, queues) = (state.volume, state.queues.clone());
         if !again {
             for &index in &queues {
-                self.queues.queue(index).closed = true;
+                self.queues.queue(index).state.close();
                 self.queues.stop_listening(&mut core.backend.ring, index);
                 self.unpark(core, index);
                 core.abandon(&self.queues.queue(index).requests);
@@ -188,8 +192,9 @@ impl VhostBlk {
     /// Queues that waited for the end of what a dead client left are read now.
     pub(crate) fn admit_queues(&mut self, session: SessionId) {
         for &index in &self.sessions[session].queues.clone() {
-            if self.queues.queue(index).parked {
-                self.queues.queue(index).parked = false;
+            let queue = self.queues.queue(index);
+            if queue.intake == Intake::WaitsForPredecessor {
+                queue.intake = Intake::Open;
                 self.queues.start_polling(index);
             }
         }
@@ -200,7 +205,7 @@ impl VhostBlk {
         while let Some((index, queue)) = self.queues.next_ended() {
             self.sessions[queue.session].queues.retain(|known| *known != index);
             let (session, next) = (queue.session, queue.next_available());
-            if let Some(reply) = queue.stopping {
+            if let Some(reply) = queue.state.into_reply() {
                 let _ = reply.send(next);
             }
             let state = &self.sessions[session];
