@@ -22,6 +22,7 @@ pub mod device;
 pub(crate) mod frontend;
 pub mod limits;
 pub mod listener;
+mod memory_budget;
 pub mod nbd;
 pub mod path_walk;
 pub(crate) mod slab;

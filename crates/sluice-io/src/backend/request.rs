@@ -42,6 +42,9 @@ pub(crate) struct IoRequest {
     pub(crate) status: Option<Vec<Span>>,
     /// Bytes that it holds of its VM's window.
     pub(crate) held: u64,
+    /// Bytes that it takes of the daemon's memory for its VM. The copy of a guest's data is not counted: it lasts only while
+    /// the request is at the device.
+    pub(crate) buffered: u64,
     /// Bytes from its start that are done.
     pub(crate) done: u32,
     /// Bytes after them that are at the gate.
@@ -73,6 +76,7 @@ impl IoRequest {
             spans_max: 0,
             status: None,
             held: 0,
+            buffered: 0,
             done: 0,
             part: 0,
             refused: false,

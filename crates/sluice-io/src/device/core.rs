@@ -42,6 +42,15 @@ pub(crate) enum Ending {
     Now,
 }
 
+/// Where the data of a client's requests are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DataIn {
+    /// In buffers of the daemon.
+    Buffers,
+    /// In the memory of a guest.
+    Guest,
+}
+
 /// The gate, the requests, the VMs with their windows, and the device: what all frontends of a device thread share.
 pub(crate) struct Core {
     pub(crate) device: String,
@@ -111,6 +120,7 @@ impl Core {
         let vm = &mut self.vms[volume.vm];
         volume.outstanding.add(io.held);
         vm.outstanding.add(io.held);
+        vm.memory.add(io.buffered);
         // A VM that holds little finds memory although its neighbours have taken what there was.
         io.room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let id = self.backend.ios.insert(io);
@@ -175,7 +185,7 @@ impl Core {
     /// A request leaves: its buffer and its place in the window are free again.
     pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
         let io = &mut self.backend.ios[id];
-        let (position, volume, held) = (io.position, io.volume, io.held);
+        let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
         if let Some(buffer) = io.buffer.take() {
             self.backend.pool.give(buffer);
         }
@@ -184,6 +194,7 @@ impl Core {
         volume.outstanding.remove(held);
         let vm = volume.vm;
         self.vms[vm].outstanding.remove(held);
+        self.vms[vm].memory.remove(buffered);
         self.schedule_resume(vm);
         if let Some(moved) = list.remove(position) {
             self.backend.ios[moved].position = position;
@@ -306,17 +317,18 @@ impl Core {
 
     // ---- Windows ----
 
-    /// Whether there is room for one more request of a volume.
-    pub(crate) fn has_room(&self, volume: VolumeKey) -> bool {
+    /// Whether there is room for one more request of a volume, with its data where `data` says.
+    pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
         let volume = &self.backend.volumes[volume];
-        self.vms[volume.vm].has_room(volume.outstanding)
+        let vm = &self.vms[volume.vm];
+        vm.has_room(volume.outstanding) && (data == DataIn::Guest || vm.memory.has_room())
     }
 
     /// A client of a volume waits for room, or lets others go first.
-    pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef) {
+    pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef, data: DataIn) {
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.push_back(client);
-        if self.has_room(volume) {
+        if self.has_room(volume, data) {
             self.schedule_resume(vm);
         }
     }

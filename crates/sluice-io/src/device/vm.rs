@@ -6,6 +6,7 @@ use sluice_sched::{OwnerId, Policy};
 
 use crate::backend::volume::Outstanding;
 use crate::device::spec::Window;
+use crate::memory_budget::{self, MemoryShare};
 use crate::slab::ClientRef;
 
 /// Whether requests are taken from a client.
@@ -35,6 +36,8 @@ pub(crate) struct Vm {
     pub(crate) removed: bool,
     pub(crate) volumes: u32,
     pub(crate) outstanding: Outstanding,
+    /// Memory of the daemon for data of its requests.
+    pub(crate) memory: MemoryShare,
     /// Clients that have requests and no room in the window, in order.
     pub(crate) waiting: VecDeque<ClientRef>,
     pub(crate) protocol_errors: u64,
@@ -51,6 +54,7 @@ impl Vm {
             removed: false,
             volumes: 0,
             outstanding: Outstanding::default(),
+            memory: memory_budget::DAEMON.share(),
             waiting: VecDeque::new(),
             protocol_errors: 0,
             refused: 0,

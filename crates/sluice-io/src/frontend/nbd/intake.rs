@@ -11,7 +11,7 @@ use sluice_sched::{Instant, Kind};
 use crate::backend::request::IoRequest;
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
-use crate::device::core::Core;
+use crate::device::core::{Core, DataIn};
 use crate::device::vm::Intake;
 use crate::frontend::nbd::connection::{Expect, Phase, RECEIVE_LEN, Receive};
 use crate::frontend::nbd::{ConnectionId, Nbd, RECEIVE};
@@ -70,9 +70,9 @@ impl Nbd {
                         break;
                     }
                     let volume = connection.volume;
-                    if budget == 0 || !core.has_room(volume) {
+                    if budget == 0 || !core.has_room(volume, DataIn::Buffers) {
                         connection.intake = Intake::WaitsForRoom;
-                        return core.park(volume, self.client(id));
+                        return core.park(volume, self.client(id), DataIn::Buffers);
                     }
                     budget -= 1;
                     self.take_header(core, now, id);
@@ -150,14 +150,16 @@ impl Nbd {
 
     fn take_operation(&mut self, core: &mut Core, now: Instant, id: ConnectionId, cookie: u64, operation: Operation) {
         let io = IoRequest::of(self.client(id), cookie, self.connections[id].volume);
+        let is_null = core.backend.volumes[self.connections[id].volume].is_null();
         let io = match operation {
             Operation::Read { offset, len } => {
                 let kind = Some(Kind::Read);
-                IoRequest { kind, offset, length: len, held: u64::from(len), ..io }
+                let buffered = if is_null { 0 } else { len.into() };
+                IoRequest { kind, offset, length: len, held: len.into(), buffered, ..io }
             }
             Operation::Write { offset, len, fua } => {
                 let kind = Some(Kind::Write);
-                IoRequest { kind, offset, length: len, forced: fua, held: u64::from(len), ..io }
+                IoRequest { kind, offset, length: len, forced: fua, held: len.into(), buffered: len.into(), ..io }
             }
             Operation::Flush => IoRequest { kind: Some(Kind::Flush), ..io },
             Operation::Trim { offset, len, fua } => {

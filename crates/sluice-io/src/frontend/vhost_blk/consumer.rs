@@ -6,7 +6,7 @@ use sluice_sched::{Instant, Kind};
 
 use crate::backend::request::IoRequest;
 use crate::backend::ring::Ring;
-use crate::device::core::{Core, Ending};
+use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
 use crate::frontend::vhost_blk::session::SessionState;
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
@@ -33,11 +33,11 @@ impl Consumer for Blk<'_> {
     }
 
     fn has_room(&self, queue: &VirtQueue) -> bool {
-        self.core.has_room(self.volume(queue))
+        self.core.has_room(self.volume(queue), DataIn::Guest)
     }
 
     fn park(&mut self, id: QueueId, queue: &VirtQueue) {
-        self.core.park(self.volume(queue), ClientRef::new(self.number, id));
+        self.core.park(self.volume(queue), ClientRef::new(self.number, id), DataIn::Guest);
     }
 
     fn take(
