@@ -20,14 +20,14 @@
 pub mod admission;
 pub mod cost;
 mod elevator;
-mod few;
 pub mod gate;
+mod inline_vec;
 pub mod params;
 pub mod policy;
 pub mod request;
+pub mod request_arena;
 pub mod scheduler;
 pub mod schedulers;
-pub mod slots;
 pub mod stack;
 mod steps;
 pub mod tag;

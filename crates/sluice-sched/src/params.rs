@@ -218,7 +218,7 @@ pub fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
 
 /// Of parameters that are refused together, those that are at fault: each is refused alone, and with each of the others, of which
 /// some need another beside them. None if only all of them together are too much, or if nothing at all is refused the same way.
-pub fn culprits<'a>(
+pub fn offending_params<'a>(
     params: &'a ParamTable,
     accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
 ) -> Vec<(&'a str, ParamError)> {
@@ -231,12 +231,12 @@ pub fn culprits<'a>(
         let alone = refused(&[name]).filter(|alone| nothing.as_ref() != Some(alone))?;
         params.keys().all(|other| refused(&[name, other]).is_some()).then_some((name.as_str(), alone))
     };
-    let mut culprits: Vec<_> = params.keys().filter_map(at_fault).collect();
+    let mut offending_params: Vec<_> = params.keys().filter_map(at_fault).collect();
     // What is wrong with a single one may be another thing beside those that it needs.
-    if let ([(_, error)], Err(of_all)) = (&mut culprits[..], accept(params)) {
+    if let ([(_, error)], Err(of_all)) = (&mut offending_params[..], accept(params)) {
         *error = of_all;
     }
-    culprits
+    offending_params
 }
 
 /// Refuses a whole number outside its range; `unit` is what it counts. For parameters without a [`Range`] of their own, as

@@ -73,9 +73,9 @@ impl Flags {
     /// `rho` and `delta` were counted by a dmClock client; without it the request knows of no other server.
     pub const TRACKED: Flags = Flags(8);
     /// Stands for one or several requests that the gate may merge further; set by the gate alone.
-    pub const CARRIER: Flags = Flags(16);
+    pub const MERGED: Flags = Flags(16);
     /// Was dispatched by a scheduler that is gone; set by the gate alone.
-    pub const FOREIGN: Flags = Flags(32);
+    pub const PREVIOUS_SCHEDULER: Flags = Flags(32);
     /// A write that is durable when it completes; no scheduler cares, but it is not merged with one that is not.
     pub const FORCED: Flags = Flags(64);
 

@@ -103,42 +103,42 @@ struct Member {
 
 /// Who waits for the end of a request at the host.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RingSlot {
     vm: OwnerId,
     slot: Slot,
 }
 
 /// The places of all rings; a place's number is the handle of its request at the host.
 #[derive(Debug, Default)]
-struct Places {
-    places: Vec<Place>,
+struct SlotTable {
+    ring_slots: Vec<RingSlot>,
     free: Vec<u32>,
 }
 
-impl Places {
-    fn take(&mut self, place: Place) -> u32 {
+impl SlotTable {
+    fn take(&mut self, ring_slot: RingSlot) -> u32 {
         match self.free.pop() {
             Some(number) => {
-                self.places[number as usize] = place;
+                self.ring_slots[number as usize] = ring_slot;
                 number
             }
             None => {
-                self.places.push(place);
-                (self.places.len() - 1) as u32
+                self.ring_slots.push(ring_slot);
+                (self.ring_slots.len() - 1) as u32
             }
         }
     }
 
-    fn give_back(&mut self, number: u32) -> Place {
+    fn release(&mut self, number: u32) -> RingSlot {
         self.free.push(number);
-        self.places[number as usize]
+        self.ring_slots[number as usize]
     }
 }
 
 /// The host's end of a ring: the device of a guest.
 struct HostEnd<'a> {
     host: &'a mut Gate,
-    places: &'a mut Places,
+    ring_slots: &'a mut SlotTable,
     vm: OwnerId,
     volume: VolumeId,
 }
@@ -146,7 +146,7 @@ struct HostEnd<'a> {
 impl Device for HostEnd<'_> {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let request = &submission.request;
-        let of_guest = Flags::PIECE.with(Flags::TRACKED).with(Flags::CARRIER);
+        let of_guest = Flags::PIECE.with(Flags::TRACKED).with(Flags::MERGED);
         let arrival = Arrival {
             owner: self.vm,
             volume: self.volume,
@@ -154,7 +154,7 @@ impl Device for HostEnd<'_> {
             flags: request.flags.without(of_guest),
             offset: request.offset,
             length: request.length,
-            token: self.places.take(Place { vm: self.vm, slot: submission.slot }),
+            token: self.ring_slots.take(RingSlot { vm: self.vm, slot: submission.slot }),
             remote: None,
         };
         self.host.insert(now, &arrival).expect("the host's queue has room for a whole ring of each VM that it knows");
@@ -165,16 +165,16 @@ impl Device for HostEnd<'_> {
 pub struct Stack {
     host: Gate,
     guests: Vec<Option<Member>>,
-    places: Places,
+    ring_slots: SlotTable,
     /// Reused at every completion.
-    over: (Vec<Finished>, Vec<Finished>),
+    completed: (Vec<Finished>, Vec<Finished>),
 }
 
 impl Stack {
     /// A host without guests.
     #[must_use]
     pub fn new(host: Gate) -> Self {
-        Stack { host, guests: Vec::new(), places: Places::default(), over: (Vec::new(), Vec::new()) }
+        Stack { host, guests: Vec::new(), ring_slots: SlotTable::default(), completed: (Vec::new(), Vec::new()) }
     }
 
     /// The host's gate: its owners are the VMs.
@@ -245,13 +245,13 @@ impl Stack {
     /// Moves on what can: from the guests into their rings, from the rings to the device. Returns when to pump again if
     /// nothing else happens before. O(VMs).
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
-        let Stack { host, guests, places, .. } = self;
+        let Stack { host, guests, ring_slots, .. } = self;
         let mut wakes = None;
         for (index, guest) in guests.iter_mut().enumerate() {
             let Some(guest) = guest.as_mut().filter(|guest| !guest.leaving) else { continue };
             if guest.stirred || guest.wake.is_some_and(|wake| wake <= now) {
                 let (vm, volume) = (OwnerId(index as u32), guest.volume);
-                guest.wake = guest.gate.pump(now, &mut HostEnd { host, places, vm, volume });
+                guest.wake = guest.gate.pump(now, &mut HostEnd { host, ring_slots, vm, volume });
                 guest.stirred = false;
             }
             wakes = wakes.into_iter().chain(guest.wake).min();
@@ -264,21 +264,21 @@ impl Stack {
     /// # Panics
     /// If the slot is not in flight: every submission is completed exactly once.
     pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool, ended: &mut Vec<Ended>) {
-        let mut at_host = std::mem::take(&mut self.over.0);
+        let mut at_host = std::mem::take(&mut self.completed.0);
         self.host.complete_all(now, slot, ok, &mut at_host);
         self.leave_rings(now, &mut at_host, ended);
-        self.over.0 = at_host;
+        self.completed.0 = at_host;
     }
 
     /// What is over at the host gives its places in the rings back.
     fn leave_rings(&mut self, now: Instant, at_host: &mut Vec<Finished>, ended: &mut Vec<Ended>) {
-        for over in at_host.drain(..) {
-            let Place { vm, slot } = self.places.give_back(over.token);
+        for completed in at_host.drain(..) {
+            let RingSlot { vm, slot } = self.ring_slots.release(completed.token);
             let guest = self.guests[vm.index()].as_mut().expect("a guest stays while it has requests in its ring");
-            let in_guest = &mut self.over.1;
-            guest.gate.complete_all(now, slot, over.outcome == Outcome::Done, in_guest);
+            let in_guest = &mut self.completed.1;
+            guest.gate.complete_all(now, slot, completed.outcome == Outcome::Done, in_guest);
             guest.stirred = true;
-            ended.extend(in_guest.drain(..).map(|finished| match (over.outcome, finished.outcome) {
+            ended.extend(in_guest.drain(..).map(|finished| match (completed.outcome, finished.outcome) {
                 // The guest knows that it failed; why is for the host to say.
                 (Outcome::Cancelled, Outcome::Failed) => {
                     Ended { vm, finished: Finished { outcome: Outcome::Cancelled, ..finished } }
@@ -293,13 +293,13 @@ impl Stack {
 
     /// What waits of `scope` in a guest leaves unserved; what is in the ring stays there.
     pub fn cancel(&mut self, now: Instant, vm: OwnerId, scope: Scope, ended: &mut Vec<Ended>) {
-        let mut in_guest = std::mem::take(&mut self.over.1);
+        let mut in_guest = std::mem::take(&mut self.completed.1);
         if let Some(guest) = self.member(vm) {
             guest.gate.cancel(now, scope, &mut in_guest);
             guest.stirred = true;
         }
         ended.extend(in_guest.drain(..).map(|finished| Ended { vm, finished }));
-        self.over.1 = in_guest;
+        self.completed.1 = in_guest;
     }
 
     /// A VM leaves: what waits in its guest and at the host is cancelled, what is in flight completes as usual.
@@ -308,10 +308,10 @@ impl Stack {
         for thread in threads {
             self.cancel(now, vm, Scope::Owner(thread), ended);
         }
-        let mut at_host = std::mem::take(&mut self.over.0);
+        let mut at_host = std::mem::take(&mut self.completed.0);
         self.host.remove_owner(now, vm, &mut at_host)?;
         self.leave_rings(now, &mut at_host, ended);
-        self.over.0 = at_host;
+        self.completed.0 = at_host;
         let guest = &mut self.guests[vm.index()];
         match guest {
             Some(member) if member.gate.in_flight() > 0 => member.leaving = true,

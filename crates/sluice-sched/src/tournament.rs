@@ -20,7 +20,7 @@ const OWNER_BITS: u32 = 20;
 /// wrongly would take a tie just when the count passes a multiple of that.
 const REQUEST_BITS: u32 = 64 - OWNER_BITS;
 /// The key of a place where nobody stands: behind all others.
-const NOBODY: Key = Key::MAX;
+const EMPTY: Key = Key::MAX;
 
 const BITS: u32 = 2;
 const GROUP: usize = 1 << BITS;
@@ -43,7 +43,7 @@ pub struct Tournament {
 
 impl Default for Tournament {
     fn default() -> Self {
-        Tournament { groups: vec![Group([NOBODY; GROUP])], first: 0, best: NOBODY }
+        Tournament { groups: vec![Group([EMPTY; GROUP])], first: 0, best: EMPTY }
     }
 }
 
@@ -80,7 +80,7 @@ impl Tournament {
     #[must_use]
     pub fn peek(&self) -> Option<(u64, u64, u32)> {
         let best = self.best;
-        (best != NOBODY).then_some((tag(best), best as u64 >> OWNER_BITS, owner(best)))
+        (best != EMPTY).then_some((tag(best), best as u64 >> OWNER_BITS, owner(best)))
     }
 
     /// Puts `owner` in with `tag` and its oldest request, or changes these.
@@ -96,15 +96,15 @@ impl Tournament {
     #[inline]
     pub fn remove(&mut self, owner: u32) {
         let group = self.groups.get(self.first + (owner as usize >> BITS));
-        if group.is_some_and(|group| group.0[owner as usize % GROUP] != NOBODY) {
-            self.play(owner, NOBODY);
+        if group.is_some_and(|group| group.0[owner as usize % GROUP] != EMPTY) {
+            self.play(owner, EMPTY);
         }
     }
 
     /// Takes `by` off every tag, at most down to 0. O(n log n).
     pub fn lower(&mut self, by: u64) {
         let all: Vec<Key> = self.groups[self.first..].iter().flat_map(|group| group.0).collect();
-        for known in all.into_iter().filter(|key| *key != NOBODY) {
+        for known in all.into_iter().filter(|key| *key != EMPTY) {
             let head = RequestId(known as u64 >> OWNER_BITS);
             self.play(owner(known), key(tag(known).saturating_sub(by), head, owner(known)));
         }
@@ -140,7 +140,7 @@ impl Tournament {
             round *= GROUP;
         }
         self.groups.clear();
-        self.groups.resize(self.first + round, Group([NOBODY; GROUP]));
+        self.groups.resize(self.first + round, Group([EMPTY; GROUP]));
         for (group, keys) in self.groups[self.first..].iter_mut().zip(all.chunks(GROUP)) {
             group.0.copy_from_slice(keys);
         }

@@ -97,7 +97,7 @@ struct Server {
     /// Completed there since it is known.
     own: Sums,
     /// Of what it is to learn, what it has been told, or what had completed before it was known.
-    told: Sums,
+    reported: Sums,
 }
 
 /// What one VM has got where, as its client counts it.
@@ -127,26 +127,26 @@ impl Tracker {
         let total = self.total;
         let known = self.servers.get_mut(&server).filter(|known| now.since(known.asked) < SERVER_FORGOTTEN);
         let Some(known) = known else {
-            self.servers.insert(server, Server { asked: now, own: Sums::default(), told: total });
+            self.servers.insert(server, Server { asked: now, own: Sums::default(), reported: total });
             let first = u32::from(self.form == Form::Paper);
             return RemoteService { rho: first, delta: first, servers: self.known(), ..RemoteService::default() };
         };
         known.asked = now;
-        let untold = match self.form {
-            Form::Product => total.minus(known.own).minus(known.told),
-            Form::Paper => total.minus(known.told),
+        let unreported = match self.form {
+            Form::Product => total.minus(known.own).minus(known.reported),
+            Form::Paper => total.minus(known.reported),
         };
         // What is less than a whole request is reported with a later one.
         let whole = |cost: u64| u32::try_from(cost >> Cost::SHIFT).unwrap_or(u32::MAX);
-        let delta = whole(untold.all);
+        let delta = whole(unreported.all);
         let remote = RemoteService {
-            rho: whole(untold.reserved).min(delta),
+            rho: whole(unreported.reserved).min(delta),
             delta,
-            rho_bytes: untold.reserved_bytes,
-            delta_bytes: untold.all_bytes,
+            rho_bytes: unreported.reserved_bytes,
+            delta_bytes: unreported.all_bytes,
             servers: 0,
         };
-        known.told = known.told.plus(Sums::of(&remote));
+        known.reported = known.reported.plus(Sums::of(&remote));
         RemoteService { servers: self.known(), ..remote }
     }
 
@@ -155,7 +155,7 @@ impl Tracker {
     // rule: mclock.client-counts
     pub fn refused(&mut self, server: u32, remote: RemoteService) {
         if let Some(known) = self.servers.get_mut(&server) {
-            known.told = known.told.minus(Sums::of(&remote));
+            known.reported = known.reported.minus(Sums::of(&remote));
         }
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, culprits};
+use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, offending_params};
 use sluice_sched::stack::{Ring, Stack};
 use sluice_sched::{Bytes, Descriptor, Instant, Policy};
 use sluice_sim::devices::Model;
@@ -142,7 +142,7 @@ fn named(
     accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
 ) -> Result<(), LabError> {
     let Err(error) = accept(params) else { return Ok(()) };
-    let refused = match culprits(params, accept).first() {
+    let refused = match offending_params(params, accept).first() {
         None => format!("{what}: {error}"),
         Some((name, error)) => match known.iter().find(|parameter| parameter.name == *name) {
             Some(parameter) => format!("{what}: {name}: {error}; it is {}", parameter.accepts()),

@@ -126,7 +126,7 @@ impl Case {
 }
 
 /// What the cases of one check have in common.
-struct Setting<'a> {
+struct Context<'a> {
     policy: &'a Policy,
     depth: u128,
     reference: u128,
@@ -142,7 +142,7 @@ fn scale(a: u128, b: u64, c: u64) -> u128 {
     (a / c).saturating_mul(b).saturating_add(a % c * b / c)
 }
 
-impl Setting<'_> {
+impl Context<'_> {
     /// The reservation, and the figure of the device that it is a part of; `None` where one of them is not stated.
     fn reserved(&self) -> Option<(u64, u64)> {
         let (reservation, capacity) = (&self.policy.reservation, self.capacity);
@@ -251,10 +251,10 @@ fn setting<'a>(
     capacity: &'a Capacity,
     size: Bytes,
     currency: Currency,
-) -> Setting<'a> {
+) -> Context<'a> {
     let reference = u128::from(facts.cost.reference_size().0.max(512));
     let depth = u128::from(facts.depth.max(1));
-    Setting { policy, depth, reference, capacity, piece: Piece::of(facts, size), currency }
+    Context { policy, depth, reference, capacity, piece: Piece::of(facts, size), currency }
 }
 
 /// Checks that a stated burst lets through what is reserved: requests of the reference size, and bytes in the largest

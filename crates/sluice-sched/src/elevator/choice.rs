@@ -5,16 +5,16 @@ use crate::request::Request;
 
 /// Where a request begins, and, of two that begin there, which came first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(pub(super) u128);
+pub(crate) struct SortKey(pub(super) u128);
 
-impl Place {
-    pub(crate) fn of(request: &Request) -> Place {
-        Place(u128::from(request.offset) << 64 | u128::from(request.id.0))
+impl SortKey {
+    pub(crate) fn of(request: &Request) -> SortKey {
+        SortKey(u128::from(request.offset) << 64 | u128::from(request.id.0))
     }
 
     /// Before all that begin at `offset`.
-    pub(super) fn before_all(offset: u64) -> Place {
-        Place(u128::from(offset) << 64)
+    pub(super) fn before_all(offset: u64) -> SortKey {
+        SortKey(u128::from(offset) << 64)
     }
 
     pub(crate) fn offset(self) -> u64 {
@@ -38,11 +38,11 @@ pub(crate) struct Nearness {
 impl Nearness {
     /// `None`: wrapped.
     // rule: anticipatory.back-max, anticipatory.back-penalty
-    fn distance(self, head: u64, place: Place) -> Option<u64> {
-        match place.offset().checked_sub(head) {
+    fn distance(self, head: u64, key: SortKey) -> Option<u64> {
+        match key.offset().checked_sub(head) {
             Some(forward) => Some(forward),
             None => {
-                let back = head - place.offset();
+                let back = head - key.offset();
                 (back <= self.back_max).then(|| back.saturating_mul(self.back_penalty))
             }
         }
@@ -50,7 +50,7 @@ impl Nearness {
 
     /// Whether `a` goes rather than `b`, with the head at `head`.
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
-    pub(crate) fn prefers(self, head: u64, a: Place, b: Place) -> bool {
+    pub(crate) fn prefers(self, head: u64, a: SortKey, b: SortKey) -> bool {
         let elder = a.id() < b.id();
         match (self.distance(head, a), self.distance(head, b)) {
             (Some(_), None) => true,
@@ -64,7 +64,7 @@ impl Nearness {
     /// The one of two that goes, where there are two.
     pub(crate) fn nearer(self, head: u64, a: Option<Node>, b: Option<Node>) -> Option<Node> {
         match (a, b) {
-            (Some(a), Some(b)) => Some(if self.prefers(head, a.place(), b.place()) { a } else { b }),
+            (Some(a), Some(b)) => Some(if self.prefers(head, a.key(), b.key()) { a } else { b }),
             (a, b) => a.or(b),
         }
     }
@@ -93,12 +93,12 @@ mod tests {
         ];
         let nearness = Nearness { back_max: 50 * 4096, back_penalty: 2 };
         for (pages, expected) in table {
-            let [a, b] = pages.map(|page| Place::of(&request(page, 0, Kind::Read, page)));
+            let [a, b] = pages.map(|page| SortKey::of(&request(page, 0, Kind::Read, page)));
             let chosen = if nearness.prefers(100 * 4096, a, b) { a } else { b };
             assert_eq!(chosen.offset(), expected * 4096, "{pages:?}");
             assert_ne!(nearness.prefers(100 * 4096, a, b), nearness.prefers(100 * 4096, b, a), "{pages:?}");
         }
-        let [older, younger] = [1, 2].map(|id| Place::of(&request(id, 0, Kind::Read, 120)));
+        let [older, younger] = [1, 2].map(|id| SortKey::of(&request(id, 0, Kind::Read, 120)));
         assert!(nearness.prefers(0, older, younger) && !nearness.prefers(0, younger, older));
     }
 }

@@ -4,7 +4,7 @@
 //! of those at one place each has its own key. `cancel` walks over the youngest of a queue until it has seen all of the
 //! owner's, and `iter` over all; they serve VMs that leave, and people.
 
-use crate::elevator::choice::Place;
+use crate::elevator::choice::SortKey;
 use crate::elevator::tree::{Forest, Tree};
 use crate::request::{Flags, Request};
 use crate::scheduler::Scope;
@@ -15,7 +15,7 @@ const NIL: u32 = u32::MAX;
 /// A queued request: which it is, and its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node {
-    place: Place,
+    key: SortKey,
     index: u32,
 }
 
@@ -29,16 +29,16 @@ impl Eq for Node {}
 
 impl Node {
     pub(crate) fn offset(self) -> u64 {
-        self.place.offset()
+        self.key.offset()
     }
 
-    pub(crate) fn place(self) -> Place {
-        self.place
+    pub(crate) fn key(self) -> SortKey {
+        self.key
     }
 }
 
-fn node((place, index): (u128, u32)) -> Node {
-    Node { place: Place(place), index }
+fn node((key, index): (u128, u32)) -> Node {
+    Node { key: SortKey(key), index }
 }
 
 /// Its request and its expiry: a cache line.
@@ -63,11 +63,11 @@ pub(crate) struct Pool {
     ages: Vec<Ages>,
     free: Vec<u32>,
     /// By place; of two at one place the older one first.
-    places: Forest<u128>,
+    sorted: Forest<u128>,
     /// Requests of each owner.
     owned: Vec<u32>,
     /// By token the place of each carrier.
-    carriers: Vec<u32>,
+    merged: Vec<u32>,
 }
 
 /// One queue.
@@ -121,9 +121,9 @@ impl Pool {
         queue.len += 1;
         *self.owned(&request) += 1;
         self.note(&request, index);
-        let place = Place::of(&request);
-        let before = self.places.insert(&mut queue.tree, place.0, index);
-        (Node { place, index }, before.map(node))
+        let key = SortKey::of(&request);
+        let before = self.sorted.insert(&mut queue.tree, key.0, index);
+        (Node { key, index }, before.map(node))
     }
 
     fn owned(&mut self, request: &Request) -> &mut u32 {
@@ -135,7 +135,7 @@ impl Pool {
     }
 
     /// A request leaves its queue.
-    pub(crate) fn remove(&mut self, queue: &mut Queue, Node { place, index }: Node) -> Taken {
+    pub(crate) fn remove(&mut self, queue: &mut Queue, Node { key, index }: Node) -> Taken {
         let request = self.entries[index as usize].request;
         let Ages { elder, younger } = self.ages[index as usize];
         match elder {
@@ -150,7 +150,7 @@ impl Pool {
         *self.owned(&request) -= 1;
         self.note(&request, NIL);
         self.free.push(index);
-        let [before, after] = self.places.remove(&mut queue.tree, &place.0).map(|found| found.map(node));
+        let [before, after] = self.sorted.remove(&mut queue.tree, &key.0).map(|found| found.map(node));
         Taken { request, before, after }
     }
 
@@ -168,17 +168,17 @@ impl Pool {
     }
 
     fn numbered(&self, index: u32) -> Node {
-        Node { place: Place::of(&self.entries[index as usize].request), index }
+        Node { key: SortKey::of(&self.entries[index as usize].request), index }
     }
 
     /// The one at the lowest place.
     pub(crate) fn lowest(&self, queue: &Queue) -> Option<Node> {
-        self.places.first(&queue.tree).map(node)
+        self.sorted.first(&queue.tree).map(node)
     }
 
     /// The next one in the order of places.
-    pub(crate) fn after(&self, queue: &Queue, Node { place, .. }: Node) -> Option<Node> {
-        self.places.after(&queue.tree, &place.0).map(node)
+    pub(crate) fn after(&self, queue: &Queue, Node { key, .. }: Node) -> Option<Node> {
+        self.sorted.after(&queue.tree, &key.0).map(node)
     }
 
     /// The oldest that begins at this place.
@@ -189,41 +189,41 @@ impl Pool {
 
     /// The last one that begins before a place, and the first one that begins there or behind it.
     pub(crate) fn around(&self, queue: &Queue, offset: u64) -> [Option<Node>; 2] {
-        self.places.around(&queue.tree, &Place::before_all(offset).0).map(|found| found.map(node))
+        self.sorted.around(&queue.tree, &SortKey::before_all(offset).0).map(|found| found.map(node))
     }
 
     /// Where a carrier stands; `NIL`: nowhere.
     fn note(&mut self, request: &Request, index: u32) {
-        if request.flags.contains(Flags::CARRIER) {
+        if request.flags.contains(Flags::MERGED) {
             let token = request.token as usize;
-            if token >= self.carriers.len() {
-                self.carriers.resize(token + 1, NIL);
+            if token >= self.merged.len() {
+                self.merged.resize(token + 1, NIL);
             }
-            self.carriers[token] = index;
+            self.merged[token] = index;
         }
     }
 
     /// The request of this queue that would become `grown` by a merge; nothing changes.
     pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
-        let index = *self.carriers.get(grown.token as usize)?;
+        let index = *self.merged.get(grown.token as usize)?;
         let known = &self.entries.get(index as usize)?.request;
-        let same = grown.flags.contains(Flags::CARRIER) && known.id == grown.id;
-        let place = Place::of(known);
+        let same = grown.flags.contains(Flags::MERGED) && known.id == grown.id;
+        let key = SortKey::of(known);
         // It may wait in another queue, where its owner had another priority.
-        let [_, found] = self.places.around(&queue.tree, &place.0);
-        found.map(node).filter(|found| same && found.index == index && found.place == place)
+        let [_, found] = self.sorted.around(&queue.tree, &key.0);
+        found.map(node).filter(|found| same && found.index == index && found.key == key)
     }
 
     /// A request has been merged; it keeps its age and its expiry, and may have another place.
     // rule: gate.merge-expiry
-    pub(crate) fn grow(&mut self, queue: &mut Queue, Node { place, index }: Node, grown: Request) -> Node {
+    pub(crate) fn grow(&mut self, queue: &mut Queue, Node { key, index }: Node, grown: Request) -> Node {
         self.entries[index as usize].request = grown;
-        let new = Place::of(&grown);
-        if new != place {
-            self.places.remove(&mut queue.tree, &place.0);
-            self.places.insert(&mut queue.tree, new.0, index);
+        let new = SortKey::of(&grown);
+        if new != key {
+            self.sorted.remove(&mut queue.tree, &key.0);
+            self.sorted.insert(&mut queue.tree, new.0, index);
         }
-        Node { place: new, index }
+        Node { key: new, index }
     }
 
     /// Takes what is in `scope`, oldest first. Looks from the youngest on until it has seen all of the owner's, so that
@@ -275,7 +275,7 @@ pub(crate) mod tests {
             delta: 0,
             volume: VolumeId(0),
             kind,
-            flags: Flags::CARRIER,
+            flags: Flags::MERGED,
             phase: Phase::None,
             wait: Wait::None,
         }

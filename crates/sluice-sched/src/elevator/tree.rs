@@ -16,7 +16,7 @@ const SLOTS: usize = 15;
 const _: () =
     assert!(SLOTS == 3 + 4 * 3, "a search looks at three keys, then at three of one of the four parts between");
 /// A block with so many keys left is joined to a neighbour, if both together have at most `JOINED`.
-const FEW: usize = 3;
+const UNDERFULL: usize = 3;
 const JOINED: usize = 11;
 /// Blocks have four links on average at the least, and there are fewer than 2^32 things.
 const HEIGHT_MAX: usize = 24;
@@ -63,7 +63,7 @@ pub(crate) struct Forest<K> {
     /// The first that is in no tree; the next one lies `behind` it.
     free: u32,
     /// The block of things from which one was taken last: whoever sweeps takes the next one there.
-    finger: u32,
+    hint: u32,
 }
 
 /// One sorted set.
@@ -82,7 +82,7 @@ impl Default for Tree {
 
 impl<K> Default for Forest<K> {
     fn default() -> Self {
-        Forest { blocks: Vec::new(), free: NIL, finger: NIL }
+        Forest { blocks: Vec::new(), free: NIL, hint: NIL }
     }
 }
 
@@ -99,7 +99,7 @@ impl<K: Key> Block<K> {
     /// How many places there are of those that `is_left` holds for, which come first: by quarters, then in one, so that all
     /// that is compared at once is fetched at once.
     fn count(&self, is_left: impl Fn(usize, &K) -> bool) -> usize {
-        let left = |place: usize| usize::from(is_left(place, &self.keys[place]));
+        let left = |index: usize| usize::from(is_left(index, &self.keys[index]));
         let from = 4 * (left(3) + left(7) + left(11));
         from + left(from) + left(from + 1) + left(from + 2)
     }
@@ -111,27 +111,27 @@ impl<K: Key> Block<K> {
 
     /// Which link leads to a key.
     fn toward(&self, key: &K) -> usize {
-        self.count(|place, known| place == 0 || known <= key) - 1
+        self.count(|index, known| index == 0 || known <= key) - 1
     }
 
-    fn put(&mut self, place: usize, key: K, link: u32) {
+    fn put(&mut self, index: usize, key: K, link: u32) {
         let len = self.len();
-        self.keys.copy_within(place..len, place + 1);
-        self.links.copy_within(place..len, place + 1);
-        (self.keys[place], self.links[place]) = (key, link);
+        self.keys.copy_within(index..len, index + 1);
+        self.links.copy_within(index..len, index + 1);
+        (self.keys[index], self.links[index]) = (key, link);
         self.len += 1;
     }
 
-    fn take(&mut self, place: usize) {
+    fn take(&mut self, index: usize) {
         let len = self.len();
-        self.keys.copy_within(place + 1..len, place);
-        self.links.copy_within(place + 1..len, place);
+        self.keys.copy_within(index + 1..len, index);
+        self.links.copy_within(index + 1..len, index);
         self.keys[len - 1] = K::LAST;
         self.len -= 1;
     }
 
-    fn get(&self, place: usize) -> Option<(K, u32)> {
-        (place < self.len()).then(|| (self.keys[place], self.links[place]))
+    fn get(&self, index: usize) -> Option<(K, u32)> {
+        (index < self.len()).then(|| (self.keys[index], self.links[index]))
     }
 
     fn last(&self) -> Option<(K, u32)> {
@@ -167,7 +167,7 @@ impl<K: Key> Forest<K> {
         released.behind = free;
         self.free = block;
         // What comes to lie in it may be no things.
-        self.finger = if self.finger == block { NIL } else { self.finger };
+        self.hint = if self.hint == block { NIL } else { self.hint };
     }
 
     /// The block of things in which a key is, or belongs.
@@ -188,25 +188,25 @@ impl<K: Key> Forest<K> {
         let mut at = tree.root;
         for level in (0..tree.height as usize).rev() {
             let block = self.at(at);
-            let place = block.toward(key);
-            path[level] = (at, place as u32);
-            at = block.links[place];
+            let index = block.toward(key);
+            path[level] = (at, index as u32);
+            at = block.links[index];
         }
         (path, at)
     }
 
     /// What stands before `place` in a block of things.
-    fn before_place(&self, block: &Block<K>, place: usize) -> Option<(K, u32)> {
-        match place {
+    fn before_index(&self, block: &Block<K>, index: usize) -> Option<(K, u32)> {
+        match index {
             0 if block.before == NIL => None,
             0 => self.at(block.before).last(),
-            _ => block.get(place - 1),
+            _ => block.get(index - 1),
         }
     }
 
     /// What stands at `place`; behind the last one that is the first of the next block.
-    fn at_place(&self, block: &Block<K>, place: usize) -> Option<(K, u32)> {
-        match block.get(place) {
+    fn at_index(&self, block: &Block<K>, index: usize) -> Option<(K, u32)> {
+        match block.get(index) {
             None if block.behind != NIL => self.at(block.behind).get(0),
             found => found,
         }
@@ -219,13 +219,13 @@ impl<K: Key> Forest<K> {
         }
         let (path, at) = self.find_path(tree, &key);
         let block = self.at(at);
-        let place = block.below(&key);
-        let before = self.before_place(block, place);
+        let index = block.below(&key);
+        let before = self.before_index(block, index);
         if block.len() < SLOTS {
-            self.at_mut(at).put(place, key, thing);
+            self.at_mut(at).put(index, key, thing);
         } else {
             let last = block.behind == NIL;
-            let right = self.put_full(at, place, last, key, thing);
+            let right = self.put_full(at, index, last, key, thing);
             self.link(tree, &path, right);
         }
         before
@@ -233,8 +233,8 @@ impl<K: Key> Forest<K> {
 
     /// Puts a link into a full block, which is split: the new block behind it. Behind all others (`last`) the full one stays
     /// as it is, so that what comes in order fills its blocks.
-    fn put_full(&mut self, at: u32, place: usize, last: bool, key: K, link: u32) -> u32 {
-        let keep = if last && place == SLOTS { SLOTS } else { SLOTS / 2 };
+    fn put_full(&mut self, at: u32, index: usize, last: bool, key: K, link: u32) -> u32 {
+        let keep = if last && index == SLOTS { SLOTS } else { SLOTS / 2 };
         let right = self.allocate();
         let left = self.at_mut(at);
         let mut new = Block { before: at, behind: left.behind, ..Block::EMPTY };
@@ -244,10 +244,10 @@ impl<K: Key> Forest<K> {
         new.len = moved as u32;
         left.keys[keep..].fill(K::LAST);
         (left.len, left.behind) = (keep as u32, right);
-        if place < keep || place == keep && moved > 0 {
-            left.put(place, key, link);
+        if index < keep || index == keep && moved > 0 {
+            left.put(index, key, link);
         } else {
-            new.put(place - keep, key, link);
+            new.put(index - keep, key, link);
         }
         if new.behind != NIL {
             self.at_mut(new.behind).before = right;
@@ -258,12 +258,12 @@ impl<K: Key> Forest<K> {
 
     /// Hangs a new block behind the one to which the path leads.
     fn link(&mut self, tree: &mut Tree, path: &Path, mut right: u32) {
-        for &(at, place) in &path[..tree.height as usize] {
-            let (key, place) = (self.at(right).keys[0], place as usize + 1);
+        for &(at, index) in &path[..tree.height as usize] {
+            let (key, index) = (self.at(right).keys[0], index as usize + 1);
             if self.at(at).len() < SLOTS {
-                return self.at_mut(at).put(place, key, right);
+                return self.at_mut(at).put(index, key, right);
             }
-            right = self.put_full(at, place, true, key, right);
+            right = self.put_full(at, index, true, key, right);
         }
         let root = self.allocate();
         let (old, new) = (self.at(tree.root).keys[0], self.at(right).keys[0]);
@@ -275,24 +275,24 @@ impl<K: Key> Forest<K> {
 
     /// Takes a thing that is in this tree out of it: what stood before it and behind it. No other tree has its key.
     pub(crate) fn remove(&mut self, tree: &mut Tree, key: &K) -> [Option<(K, u32)>; 2] {
-        if let Some(block) = self.blocks.get_mut(self.finger as usize) {
-            let place = block.below(key);
-            if block.len() > FEW + 1 && block.get(place).is_some_and(|(known, _)| known == *key) {
-                block.take(place);
-                let block = self.at(self.finger);
-                return [self.before_place(block, place), self.at_place(block, place)];
+        if let Some(block) = self.blocks.get_mut(self.hint as usize) {
+            let index = block.below(key);
+            if block.len() > UNDERFULL + 1 && block.get(index).is_some_and(|(known, _)| known == *key) {
+                block.take(index);
+                let block = self.at(self.hint);
+                return [self.before_index(block, index), self.at_index(block, index)];
             }
         }
         let (path, at) = self.find_path(tree, key);
-        self.finger = at;
+        self.hint = at;
         let block = self.at_mut(at);
-        let place = block.below(key);
-        assert!(block.get(place).is_some_and(|(known, _)| known == *key), "it is in the tree");
-        block.take(place);
+        let index = block.below(key);
+        assert!(block.get(index).is_some_and(|(known, _)| known == *key), "it is in the tree");
+        block.take(index);
         let left = block.len();
         let block = self.at(at);
-        let around = [self.before_place(block, place), self.at_place(block, place)];
-        if left <= FEW {
+        let around = [self.before_index(block, index), self.at_index(block, index)];
+        if left <= UNDERFULL {
             self.shrink(tree, &path);
         }
         around
@@ -300,16 +300,16 @@ impl<K: Key> Forest<K> {
 
     /// Blocks along the path that have few links left are joined to a neighbour, empty ones go.
     fn shrink(&mut self, tree: &mut Tree, path: &Path) {
-        for (level, &(parent, place)) in path[..tree.height as usize].iter().enumerate() {
-            let (family, place) = (self.at(parent), place as usize);
-            let block = self.at(family.links[place]);
+        for (level, &(parent, index)) in path[..tree.height as usize].iter().enumerate() {
+            let (family, index) = (self.at(parent), index as usize);
+            let block = self.at(family.links[index]);
             let len = block.len();
             let fits = |other: usize| family.get(other).is_some_and(|(_, link)| self.at(link).len() + len <= JOINED);
-            let gone = match place {
-                _ if len > FEW => return,
-                _ if len > 0 && fits(place + 1) => place + 1,
-                1.. if len == 0 || fits(place - 1) => place,
-                0 if len == 0 => place,
+            let gone = match index {
+                _ if len > UNDERFULL => return,
+                _ if len > 0 && fits(index + 1) => index + 1,
+                1.. if len == 0 || fits(index - 1) => index,
+                0 if len == 0 => index,
                 _ => return,
             };
             let (key, link) = (family.keys[gone], family.links[gone]);
@@ -377,16 +377,16 @@ impl<K: Key> Forest<K> {
     /// The first thing whose key is not smaller than `key`, and the one before it.
     pub(crate) fn around(&self, tree: &Tree, key: &K) -> [Option<(K, u32)>; 2] {
         let Some(block) = self.find(tree, key) else { return [None; 2] };
-        let place = block.below(key);
-        [self.before_place(block, place), self.at_place(block, place)]
+        let index = block.below(key);
+        [self.before_index(block, index), self.at_index(block, index)]
     }
 
     /// The next larger one.
     pub(crate) fn after(&self, tree: &Tree, key: &K) -> Option<(K, u32)> {
         let block = self.find(tree, key)?;
-        let place = block.below(key);
-        let found = block.get(place).is_some_and(|(known, _)| known == *key);
-        self.at_place(block, place + usize::from(found))
+        let index = block.below(key);
+        let found = block.get(index).is_some_and(|(known, _)| known == *key);
+        self.at_index(block, index + usize::from(found))
     }
 }
 
@@ -423,9 +423,9 @@ mod tests {
         fn inside(&self, at: u32, low: u128, high: u128) -> Vec<(u32, u128, u128)> {
             let block = self.at(at);
             assert!(block.len() > 0, "an empty block hangs in the tree");
-            let from = |place: usize| if place == 0 { low } else { block.keys[place] };
-            let to = |place: usize| if place + 1 < block.len() { block.keys[place + 1] } else { high };
-            (0..block.len()).map(|place| (block.links[place], from(place), to(place))).collect()
+            let from = |index: usize| if index == 0 { low } else { block.keys[index] };
+            let to = |index: usize| if index + 1 < block.len() { block.keys[index + 1] } else { high };
+            (0..block.len()).map(|index| (block.links[index], from(index), to(index))).collect()
         }
     }
 

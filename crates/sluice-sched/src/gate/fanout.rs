@@ -34,7 +34,7 @@ impl Gate {
     /// If the slot is not in flight, or carries another number of parts.
     pub fn complete_parts(&mut self, now: Instant, slot: Slot, ok: &[bool], finished: &mut Vec<Finished>) {
         let completion = self.leave_slot(now, slot, ok.iter().all(|ok| *ok));
-        assert!(completion.request.flags.contains(Flags::CARRIER), "only a merged submission has parts");
+        assert!(completion.request.flags.contains(Flags::MERGED), "only a merged submission has parts");
         assert!(self.merging.count(&completion.request) as usize == ok.len(), "each part ends once");
         self.finish_parts(now, &completion, |index| ok[index], finished);
     }
@@ -55,11 +55,11 @@ impl Gate {
     }
 
     /// The requests that a carrier carries which waits no more, in the order of their places.
-    pub(super) fn unmerge(merging: &mut Merging, carrier: &Request, mut each: impl FnMut(Request)) {
-        match merging.leave(carrier) {
+    pub(super) fn unmerge(merging: &mut Merging, merged: &Request, mut each: impl FnMut(Request)) {
+        match merging.detach(merged) {
             Some(only) => each(only),
             None => {
-                while let Some(part) = merging.pop(carrier) {
+                while let Some(part) = merging.pop(merged) {
                     each(part);
                 }
             }

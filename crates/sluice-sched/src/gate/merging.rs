@@ -50,7 +50,7 @@ struct Link {
 const UNLINKED: Link = Link { before: NIL, after: NIL };
 
 #[derive(Debug, Clone, Copy)]
-struct Carrier {
+struct MergedRequest {
     /// As the scheduler has it.
     request: Request,
     /// The request that opened it, or, where there are several, the first and the last of `parts`.
@@ -62,7 +62,7 @@ struct Carrier {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct PartNode {
+struct MergedPart {
     request: Request,
     next: u32,
 }
@@ -70,9 +70,9 @@ struct PartNode {
 /// The waiting requests of a gate that merges, and those at the device that carry several.
 #[derive(Debug, Default)]
 pub(super) struct Merging {
-    carriers: Vec<Carrier>,
+    merged: Vec<MergedRequest>,
     free: Vec<u32>,
-    parts: Vec<PartNode>,
+    parts: Vec<MergedPart>,
     free_parts: Vec<u32>,
     /// By owner.
     chains: Vec<Chains>,
@@ -94,11 +94,11 @@ pub(super) fn is_mergeable(request: &Request) -> bool {
 /// What both must have in common.
 // rule: gate.merge-owner
 fn alike(a: &Request, b: &Request) -> bool {
-    let flags = |request: &Request| request.flags.with(Flags::PIECE).with(Flags::CARRIER);
+    let flags = |request: &Request| request.flags.with(Flags::PIECE).with(Flags::MERGED);
     a.owner == b.owner && a.volume == b.volume && a.kind == b.kind && flags(a) == flags(b)
 }
 
-fn place(request: &Request, edge: Edge) -> u64 {
+fn edge_offset(request: &Request, edge: Edge) -> u64 {
     match edge {
         Edge::End => request.end(),
         Edge::Start => request.offset,
@@ -106,9 +106,9 @@ fn place(request: &Request, edge: Edge) -> u64 {
 }
 
 /// Spreads the volumes and places of an owner evenly over `chains`, a power of two.
-fn chain(request: &Request, place: u64, chains: usize) -> usize {
+fn chain(request: &Request, offset: u64, chains: usize) -> usize {
     let whose = u64::from(request.volume.0) << 1 | request.kind as u64;
-    let mut mixed = (place ^ whose.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = (offset ^ whose.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed >> 32) as usize & (chains - 1)
 }
@@ -116,7 +116,7 @@ fn chain(request: &Request, place: u64, chains: usize) -> usize {
 impl Merging {
     // rule: gate.merge-back, gate.merge-front, gate.merge-max, gate.merge-expiry
     /// A waiting carrier that `request` touches with `edge`, and what would become of it; nothing changes.
-    pub(super) fn touching(
+    pub(super) fn find_mergeable(
         &self,
         request: &Request,
         edge: Edge,
@@ -135,44 +135,44 @@ impl Merging {
                 break;
             }
             step();
-            let carrier = &self.carriers[at as usize];
-            let known = &carrier.request;
+            let merged = &self.merged[at as usize];
+            let known = &merged.request;
             let length = known.length.checked_add(request.length);
-            let fits = carrier.count < PARTS_MAX && length.is_some_and(|length| length <= length_max);
-            if fits && place(known, edge) == touched && alike(known, request) {
-                let elder = found.is_none_or(|found| known.id < self.carriers[found as usize].request.id);
+            let fits = merged.count < PARTS_MAX && length.is_some_and(|length| length <= length_max);
+            if fits && edge_offset(known, edge) == touched && alike(known, request) {
+                let elder = found.is_none_or(|found| known.id < self.merged[found as usize].request.id);
                 found = if elder { Some(at) } else { found };
             }
-            at = carrier.links[edge as usize].after;
+            at = merged.links[edge as usize].after;
         }
         let index = found?;
-        let known = &self.carriers[index as usize].request;
+        let known = &self.merged[index as usize].request;
         let length = known.length + request.length;
         let offset = known.offset.min(request.offset);
         Some((index, Request { offset, length, cost: cost.cost(known.kind, length), ..*known }))
     }
 
     /// The scheduler has let the carrier grow by `request`.
-    pub(super) fn join(&mut self, index: u32, grown: Request, request: Request, edge: Edge) {
+    pub(super) fn merge(&mut self, index: u32, grown: Request, request: Request, edge: Edge) {
         self.unlink(index);
-        if self.carriers[index as usize].count == 1 {
+        if self.merged[index as usize].count == 1 {
             let opened = self.opened(index);
             let part = self.part(opened);
-            let carrier = &mut self.carriers[index as usize];
-            (carrier.first, carrier.last) = (part, part);
+            let merged = &mut self.merged[index as usize];
+            (merged.first, merged.last) = (part, part);
         }
         let part = self.part(request);
-        let carrier = &mut self.carriers[index as usize];
-        carrier.request = grown;
-        carrier.count += 1;
+        let merged = &mut self.merged[index as usize];
+        merged.request = grown;
+        merged.count += 1;
         match edge {
             Edge::End => {
-                self.parts[carrier.last as usize].next = part;
-                carrier.last = part;
+                self.parts[merged.last as usize].next = part;
+                merged.last = part;
             }
             Edge::Start => {
-                self.parts[part as usize].next = carrier.first;
-                carrier.first = part;
+                self.parts[part as usize].next = merged.first;
+                merged.first = part;
             }
         }
         self.link(index);
@@ -180,13 +180,14 @@ impl Merging {
 
     /// A request waits as a carrier of its own: what to give to the scheduler.
     pub(super) fn open(&mut self, request: Request) -> Request {
-        let index = self.free.pop().unwrap_or(self.carriers.len() as u32);
-        let carried = Request { token: index, flags: request.flags.with(Flags::CARRIER), ..request };
+        let index = self.free.pop().unwrap_or(self.merged.len() as u32);
+        let carried = Request { token: index, flags: request.flags.with(Flags::MERGED), ..request };
         let (first, last) = (NIL, NIL);
-        let carrier = Carrier { request: carried, first, last, count: 1, token: request.token, links: [UNLINKED; 2] };
-        match self.carriers.get_mut(index as usize) {
-            Some(place) => *place = carrier,
-            None => self.carriers.push(carrier),
+        let merged =
+            MergedRequest { request: carried, first, last, count: 1, token: request.token, links: [UNLINKED; 2] };
+        match self.merged.get_mut(index as usize) {
+            Some(entry) => *entry = merged,
+            None => self.merged.push(merged),
         }
         self.make_room(request.owner);
         self.link(index);
@@ -195,11 +196,11 @@ impl Merging {
 
     /// The scheduler has given the carrier of `request` back: it waits no more, and nothing joins it. What it carries if
     /// that is one request; then the carrier is gone.
-    pub(super) fn leave(&mut self, request: &Request) -> Option<Request> {
+    pub(super) fn detach(&mut self, request: &Request) -> Option<Request> {
         let index = request.token;
         self.unlink(index);
         self.chains[request.owner.index()].waiting -= 1;
-        (self.carriers[index as usize].count == 1).then(|| {
+        (self.merged[index as usize].count == 1).then(|| {
             self.free.push(index);
             self.opened(index)
         })
@@ -207,12 +208,12 @@ impl Merging {
 
     /// How many requests a carrier carries.
     pub(super) fn count(&self, request: &Request) -> u32 {
-        self.carriers[request.token as usize].count
+        self.merged[request.token as usize].count
     }
 
     /// Where the parts of a carrier of several begin, in the order of their places.
     pub(super) fn first(&self, request: &Request) -> u32 {
-        self.carriers[request.token as usize].first
+        self.merged[request.token as usize].first
     }
 
     /// A part, and where the next one is.
@@ -227,10 +228,10 @@ impl Merging {
     /// Takes the first of what a carrier that has left carries; with the last the carrier is gone.
     pub(super) fn pop(&mut self, request: &Request) -> Option<Request> {
         let index = request.token;
-        let carrier = &mut self.carriers[index as usize];
-        let part = carrier.first;
-        let PartNode { request, next } = *self.parts.get(part as usize)?;
-        carrier.first = next;
+        let merged = &mut self.merged[index as usize];
+        let part = merged.first;
+        let MergedPart { request, next } = *self.parts.get(part as usize)?;
+        merged.first = next;
         self.free_parts.push(part);
         if next == NIL {
             self.free.push(index);
@@ -240,12 +241,12 @@ impl Merging {
 
     /// The request that opened a carrier of one.
     fn opened(&self, index: u32) -> Request {
-        let Carrier { request, token, .. } = self.carriers[index as usize];
-        Request { token, flags: request.flags.without(Flags::CARRIER), ..request }
+        let MergedRequest { request, token, .. } = self.merged[index as usize];
+        Request { token, flags: request.flags.without(Flags::MERGED), ..request }
     }
 
     fn part(&mut self, request: Request) -> u32 {
-        let node = PartNode { request, next: NIL };
+        let node = MergedPart { request, next: NIL };
         match self.free_parts.pop() {
             Some(index) => {
                 self.parts[index as usize] = node;
@@ -260,29 +261,29 @@ impl Merging {
 
     fn link(&mut self, index: u32) {
         for edge in [Edge::End, Edge::Start] {
-            let request = &self.carriers[index as usize].request;
+            let request = &self.merged[index as usize].request;
             let chains = &mut self.chains[request.owner.index()].heads[edge as usize];
-            let chain = chain(request, place(request, edge), chains.len());
+            let chain = chain(request, edge_offset(request, edge), chains.len());
             let after = core::mem::replace(&mut chains[chain], index);
-            self.carriers[index as usize].links[edge as usize] = Link { before: NIL, after };
+            self.merged[index as usize].links[edge as usize] = Link { before: NIL, after };
             if after != NIL {
-                self.carriers[after as usize].links[edge as usize].before = index;
+                self.merged[after as usize].links[edge as usize].before = index;
             }
         }
     }
 
     fn unlink(&mut self, index: u32) {
         for edge in [Edge::End, Edge::Start] {
-            let Carrier { request, links, .. } = self.carriers[index as usize];
+            let MergedRequest { request, links, .. } = self.merged[index as usize];
             let Link { before, after } = links[edge as usize];
             if after != NIL {
-                self.carriers[after as usize].links[edge as usize].before = before;
+                self.merged[after as usize].links[edge as usize].before = before;
             }
             if before != NIL {
-                self.carriers[before as usize].links[edge as usize].after = after;
+                self.merged[before as usize].links[edge as usize].after = after;
             } else {
                 let chains = &mut self.chains[request.owner.index()].heads[edge as usize];
-                let chain = chain(&request, place(&request, edge), chains.len());
+                let chain = chain(&request, edge_offset(&request, edge), chains.len());
                 chains[chain] = after;
             }
         }
@@ -304,11 +305,11 @@ impl Merging {
             let mut at = *head;
             while at != NIL {
                 linked.push(at);
-                at = self.carriers[at as usize].links[Edge::End as usize].after;
+                at = self.merged[at as usize].links[Edge::End as usize].after;
             }
         }
         // In the order in which they came, so that the youngest comes first in each chain again.
-        linked.sort_unstable_by_key(|index| self.carriers[*index as usize].request.id);
+        linked.sort_unstable_by_key(|index| self.merged[*index as usize].request.id);
         chains.heads = [Edge::End, Edge::Start].map(|_| vec![NIL; (count * 2).max(CHAINS_MIN)]);
         linked.into_iter().for_each(|index| self.link(index));
     }
@@ -336,7 +337,7 @@ mod tests {
             merging.open(request(id, 8, page));
         }
         let next = request(101, 7, 1001);
-        let found = merging.touching(&next, Edge::End, 1 << 20, &CostModel::per_request());
-        assert_eq!(found.map(|(carrier, grown)| (carrier, grown.length)), Some((0, 8192)));
+        let found = merging.find_mergeable(&next, Edge::End, 1 << 20, &CostModel::per_request());
+        assert_eq!(found.map(|(merged, grown)| (merged, grown.length)), Some((0, 8192)));
     }
 }

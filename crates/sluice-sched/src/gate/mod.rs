@@ -376,11 +376,11 @@ impl Gate {
     /// The request joins a neighbour that waits, or waits for neighbours.
     fn merge(&mut self, now: Instant, request: Request, length_max: u32) {
         for edge in [Edge::End, Edge::Start] {
-            let touching = self.merging.touching(&request, edge, length_max, &self.settings.cost);
-            if let Some((carrier, grown)) = touching
+            let found = self.merging.find_mergeable(&request, edge, length_max, &self.settings.cost);
+            if let Some((merged, grown)) = found
                 && self.scheduler.grow(now, grown)
             {
-                return self.merging.join(carrier, grown, request, edge);
+                return self.merging.merge(merged, grown, request, edge);
             }
         }
         let carried = self.merging.open(request);
@@ -434,8 +434,8 @@ impl Gate {
 
     #[inline]
     fn submit(&mut self, now: Instant, mut request: Request, device: &mut impl Device) {
-        if request.flags.contains(Flags::CARRIER) {
-            match self.merging.leave(&request) {
+        if request.flags.contains(Flags::MERGED) {
+            match self.merging.detach(&request) {
                 Some(only) => request = Request { phase: request.phase, wait: request.wait, ..only },
                 None => return self.submit_merged(now, &request, device),
             }
@@ -469,7 +469,7 @@ impl Gate {
         let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
         let completion = Completion { ok, ..entry.expect("a submission is completed exactly once") };
         self.free.push(slot.0);
-        if !completion.request.flags.contains(Flags::FOREIGN) {
+        if !completion.request.flags.contains(Flags::PREVIOUS_SCHEDULER) {
             self.scheduler.complete(now, &completion);
         }
         completion
@@ -481,7 +481,7 @@ impl Gate {
     /// If the slot is not in flight, since every submission is completed exactly once; or if it carries several arrivals.
     pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
         let completion = self.leave_slot(now, slot, ok);
-        assert!(!completion.request.flags.contains(Flags::CARRIER), "several arrivals end by `complete_all`");
+        assert!(!completion.request.flags.contains(Flags::MERGED), "several arrivals end by `complete_all`");
         self.finish(now, &completion)
     }
 
@@ -492,7 +492,7 @@ impl Gate {
     /// If the slot is not in flight.
     pub fn complete_all(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
         let completion = self.leave_slot(now, slot, ok);
-        if completion.request.flags.contains(Flags::CARRIER) {
+        if completion.request.flags.contains(Flags::MERGED) {
             self.finish_parts(now, &completion, |_| ok, finished);
         } else {
             finished.extend(self.finish(now, &completion));
@@ -516,7 +516,7 @@ impl Gate {
         let mut removed = Vec::new();
         self.scheduler.cancel(now, scope, &mut removed);
         for request in &removed {
-            if request.flags.contains(Flags::CARRIER) {
+            if request.flags.contains(Flags::MERGED) {
                 let Gate { merging, members, splitting, queued, settings, .. } = self;
                 Gate::unmerge(merging, request, |part| {
                     *queued -= 1;

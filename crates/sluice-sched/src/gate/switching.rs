@@ -32,7 +32,7 @@ impl Gate {
         self.scheduler = scheduler;
         self.settings.merging = merging;
         for flying in self.flight.iter_mut().flatten() {
-            flying.request.flags = flying.request.flags.with(Flags::FOREIGN);
+            flying.request.flags = flying.request.flags.with(Flags::PREVIOUS_SCHEDULER);
         }
         for request in waiting {
             let length_max = self.piece_max(request.kind);
@@ -49,7 +49,7 @@ impl Gate {
         }
         let mut waiting = Vec::with_capacity(carried.len());
         for request in &carried {
-            if request.flags.contains(Flags::CARRIER) {
+            if request.flags.contains(Flags::MERGED) {
                 Gate::unmerge(&mut self.merging, request, |part| waiting.push(part));
             } else {
                 waiting.push(*request);

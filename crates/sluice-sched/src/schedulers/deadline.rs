@@ -36,9 +36,11 @@ use crate::units::Percent;
 pub enum Mode {
     /// That of 2.6.32: a batch goes on over gaps.
     #[default]
-    Late,
+    #[serde(rename = "late")]
+    V2632,
     /// That of 2.6.18: a batch ends at the first gap.
-    Early,
+    #[serde(rename = "early")]
+    V2618,
 }
 
 /// The parameters in `[device.NAME.deadline]`.
@@ -68,7 +70,7 @@ pub struct Params {
 impl Default for Params {
     fn default() -> Self {
         Params {
-            mode: Mode::Late,
+            mode: Mode::V2632,
             read_expire: Duration::from_millis(500),
             write_expire: Duration::from_secs(5),
             writes_starved: 2,
@@ -215,7 +217,7 @@ impl Deadline {
     fn continues(&mut self) -> Option<(usize, Node)> {
         let direction = if self.next[WRITE].is_some() { WRITE } else { READ };
         let node = self.next[direction]?;
-        if self.mode == Mode::Early && node.offset() != self.last_end {
+        if self.mode == Mode::V2618 && node.offset() != self.last_end {
             self.batching = self.batching.saturating_add(self.fifo_batch);
         }
         (self.batching < self.fifo_batch).then_some((direction, node))
@@ -249,12 +251,12 @@ impl Deadline {
         let oldest = self.pool.oldest(queue).expect("the direction has requests");
         let expired = self.ticks.shown(now) > self.pool.expiry(oldest);
         match (self.mode, self.next[direction]) {
-            (Mode::Early, Some(next)) if !expired => next,
-            (Mode::Late, Some(next)) if !expired => {
+            (Mode::V2618, Some(next)) if !expired => next,
+            (Mode::V2632, Some(next)) if !expired => {
                 self.batching = 0;
                 next
             }
-            (Mode::Early, None) if !expired => {
+            (Mode::V2618, None) if !expired => {
                 self.batching = 0;
                 self.pool.lowest(queue).expect("the direction has requests")
             }

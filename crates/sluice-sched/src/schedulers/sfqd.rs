@@ -31,8 +31,8 @@ use crate::cost::Cost;
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request};
+use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
-use crate::slots::{Arena, Fifo};
 use crate::tag::{ShareTag, Spacing};
 use crate::time::Instant;
 use crate::tournament::Tournament;
@@ -133,7 +133,7 @@ pub struct Sfqd {
     depth: u64,
     arena: Arena,
     owners: Vec<Option<Owner>>,
-    line: Tournament,
+    run_queue: Tournament,
     virtual_time: ShareTag,
     generation: u32,
     in_flight: u64,
@@ -152,7 +152,7 @@ impl Sfqd {
             depth: 0,
             arena: Arena::new(),
             owners: Vec::new(),
-            line: Tournament::default(),
+            run_queue: Tournament::default(),
             virtual_time: 0,
             generation: 0,
             in_flight: 0,
@@ -171,11 +171,11 @@ impl Sfqd {
     }
 
     /// Puts an owner where its head's tag belongs, or takes it out of the line.
-    fn stand_in_line(&mut self, owner: OwnerId) {
+    fn enqueue(&mut self, owner: OwnerId) {
         let Some(state) = &self.owners[owner.index()] else { return };
         match self.arena.front(&state.fifo) {
-            Some(head) => self.line.set(owner.0, state.start, head.id),
-            None => self.line.remove(owner.0),
+            Some(head) => self.run_queue.set(owner.0, state.start, head.id),
+            None => self.run_queue.remove(owner.0),
         }
     }
 
@@ -192,7 +192,7 @@ impl Sfqd {
         let by = self.virtual_time;
         self.virtual_time = 0;
         self.owners.iter_mut().flatten().for_each(|owner| owner.start = owner.start.saturating_sub(by));
-        self.line.lower(by);
+        self.run_queue.lower(by);
     }
 
     fn set_policy(&mut self, owner: OwnerId, policy: &Policy) {
@@ -207,7 +207,7 @@ impl Sfqd {
         let ahead = state.start.saturating_sub(virtual_time);
         state.start = virtual_time.saturating_add(old.convert(ahead, new).min(AHEAD_MAX));
         state.spacing = new;
-        self.stand_in_line(owner);
+        self.enqueue(owner);
     }
 }
 
@@ -224,7 +224,7 @@ impl Scheduler for Sfqd {
             // rule: sfqd.tags, sfqd.idle-flow
             // [sfq] eq. (4): S = max(v, F of the flow's previous request), however long ago that was.
             state.start = state.start.max(virtual_time);
-            self.line.set(request.owner.0, state.start, request.id);
+            self.run_queue.set(request.owner.0, state.start, request.id);
         }
     }
 
@@ -233,7 +233,7 @@ impl Scheduler for Sfqd {
     }
 
     fn dispatch(&mut self, _now: Instant) -> Decision {
-        let Some((_, _, first)) = self.line.peek() else { return Decision::Idle };
+        let Some((_, _, first)) = self.run_queue.peek() else { return Decision::Idle };
         // rule: sfqd.depth, sfqd.work-conserving
         if self.in_flight >= self.depth {
             return Decision::WaitCompletion;
@@ -248,7 +248,7 @@ impl Scheduler for Sfqd {
         let cost = if self.params.charge == Charge::Request { Cost::ONE } else { request.cost };
         // [sfq] eq. (5): F = S + cost/weight, from which the next request starts.
         state.start = state.start.saturating_add(state.spacing.of(u64::from(cost.raw())));
-        self.stand_in_line(owner);
+        self.enqueue(owner);
         self.in_flight += 1;
         if self.virtual_time > VIRTUAL_MAX {
             self.rebase();
@@ -273,7 +273,7 @@ impl Scheduler for Sfqd {
             }
             Change::SetOwner { owner, policy } => self.set_policy(owner, &policy),
             Change::RemoveOwner { owner } => {
-                self.line.remove(owner.0);
+                self.run_queue.remove(owner.0);
                 self.owners[owner.index()] = None;
             }
             Change::Depth(depth) => self.set_depth(depth),
@@ -285,7 +285,7 @@ impl Scheduler for Sfqd {
     fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
         let Some(state) = self.owners.get_mut(scope.owner().index()).and_then(Option::as_mut) else { return };
         self.arena.remove_if(&mut state.fifo, removed, |request| scope.contains(request));
-        self.stand_in_line(scope.owner());
+        self.enqueue(scope.owner());
         self.reset_if_idle();
     }
 

@@ -48,7 +48,7 @@ impl Batch {
     }
 
     // rule: anticipatory.batch-expired
-    pub(super) fn is_over(&self, now: Instant) -> bool {
+    pub(super) fn has_ended(&self, now: Instant) -> bool {
         !self.changed && !self.new && (now > self.expires || self.direction == ASYNC && self.left == 0)
     }
 

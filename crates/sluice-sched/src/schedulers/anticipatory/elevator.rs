@@ -35,7 +35,7 @@ pub(super) struct Anticipatory {
     antic_expire: u64,
     think_max: u64,
     /// How long distance counts while it waits.
-    patience: u64,
+    distance_grace: u64,
     pool: Pool,
     queues: [Queue; 2],
     next: [Option<Node>; 2],
@@ -72,7 +72,7 @@ impl Anticipatory {
             expire: [params.write_expire, params.read_expire],
             antic_expire: nanos(params.antic_expire),
             think_max: nanos(params.think_time_max).saturating_sub(ticks.grain()),
-            patience: nanos(params.think_time_max.min(params.antic_expire)),
+            distance_grace: nanos(params.think_time_max.min(params.antic_expire)),
             pool: Pool::default(),
             queues: [Queue::default(); 2],
             next: [None; 2],
@@ -123,7 +123,7 @@ impl Anticipatory {
         let ticks = waited / self.ticks.unit();
         let delta = match ticks {
             0 => CLOSE,
-            _ if ticks * self.ticks.unit() <= self.patience => CLOSE << ticks.min(32),
+            _ if ticks * self.ticks.unit() <= self.distance_grace => CLOSE << ticks.min(32),
             _ => return true,
         } * SECTOR;
         let window = last.saturating_sub(delta / 2)..=last.saturating_add(delta);
@@ -247,7 +247,7 @@ impl Anticipatory {
     fn select(&mut self, now: Instant) -> Option<Node> {
         let both = self.waits(SYNC) && self.waits(ASYNC);
         let mut chosen = None;
-        if !(both && self.batch.is_over(now)) {
+        if !(both && self.batch.has_ended(now)) {
             chosen = self.next[self.batch.direction];
             if self.batch.direction == SYNC && self.antic_expire > 0 {
                 if let Some(expired) = self.expired(now, SYNC) {
@@ -396,7 +396,7 @@ impl Scheduler for Anticipatory {
             let owner = self.owner(request.owner);
             (owner.completed, owner.last_end_time) = (true, now);
         }
-        self.forget_if_over(request.owner);
+        self.forget_if_done(request.owner);
     }
 
     fn configure(&mut self, _now: Instant, change: Change) -> Result<(), ChangeError> {
@@ -409,7 +409,7 @@ impl Scheduler for Anticipatory {
             }
             Change::RemoveOwner { owner } => {
                 self.owner(owner).exited = true;
-                self.forget_if_over(owner);
+                self.forget_if_done(owner);
             }
             _ => {}
         }
@@ -442,7 +442,7 @@ impl Scheduler for Anticipatory {
 
 impl Anticipatory {
     /// An owner that has left is remembered as long as it is waited for.
-    fn forget_if_over(&mut self, owner: OwnerId) {
+    fn forget_if_done(&mut self, owner: OwnerId) {
         let known = self.owners.get_mut(owner.index());
         if let Some(known) = known
             && self.awaited != Some(owner)

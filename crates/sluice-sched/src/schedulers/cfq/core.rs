@@ -65,7 +65,7 @@ impl Core {
             // rule: cfq.back-seek-max, cfq.back-seek-penalty
             nearness: Nearness { back_max: params.back_seek_max.0, back_penalty: u64::from(params.back_seek_penalty) },
             // In the oldest variant queueing is shown first, in the others it is believed until shown otherwise.
-            hw_tag: params.mode != Mode::Early,
+            hw_tag: params.mode != Mode::V2618,
             params,
             pool: Pool::default(),
             streams: Vec::new(),
@@ -95,8 +95,8 @@ impl Core {
 
     pub(super) fn seeky(&self, id: StreamId) -> bool {
         let judged = match self.mode {
-            Mode::Early => Seeky::Mean(131_072),
-            Mode::Tree => Seeky::Mean(8192),
+            Mode::V2618 => Seeky::Mean(131_072),
+            Mode::V2632 => Seeky::Mean(8192),
             Mode::Group => Seeky::History,
         };
         self.stream(id).is_seeky(judged)
@@ -125,7 +125,7 @@ impl Core {
     fn new_stream(&mut self, owner: Option<(OwnerId, VolumeId)>, priority: Priority, group: u32) -> StreamId {
         let mut stream = Stream::new(owner, priority, group);
         // rule: cfq.idle-window-start
-        stream.window = self.mode == Mode::Early || owner.is_some() && !stream.is_idle_class();
+        stream.window = self.mode == Mode::V2618 || owner.is_some() && !stream.is_idle_class();
         match self.free.pop() {
             Some(id) => {
                 self.streams[id as usize] = stream;
@@ -214,7 +214,7 @@ impl Core {
             return next;
         }
         let expired = shown > self.pool.expiry(oldest);
-        stream.slice.checked = expired || mode != Mode::Early;
+        stream.slice.checked = expired || mode != Mode::V2618;
         if expired { oldest } else { next }
     }
 
@@ -264,7 +264,7 @@ impl Core {
     // rule: cfq.hw-tag
     fn watch_queueing(&mut self) {
         let driver = self.in_device() - self.listed;
-        if self.mode == Mode::Early {
+        if self.mode == Mode::V2618 {
             self.hw_tag |= driver > 4;
             return;
         }
@@ -285,7 +285,7 @@ impl Core {
 
     /// What idling for a stream takes at most, in nanoseconds: little for one that seeks.
     // rule: cfq.idle-seeky, cfq.slice-idle
-    pub(super) fn patience(&self, id: StreamId) -> u64 {
+    pub(super) fn idle_max(&self, id: StreamId) -> u64 {
         let idle = nanos(self.params.slice_idle);
         let seeky = self.stream(id).seek.0.is_valid() && self.seeky(id);
         if seeky { idle.min(nanos(self.params.slice_idle_seeky)) } else { idle }
@@ -327,10 +327,10 @@ impl Core {
     }
 
     /// A stream that nobody will use again is free.
-    pub(super) fn release_if_over(&mut self, id: StreamId) {
+    pub(super) fn release_if_unused(&mut self, id: StreamId) {
         let stream = self.stream(id);
-        if stream.orphaned && stream.in_flight == 0 && stream.tree.is_none() && self.active != Some(id) {
-            self.streams[id as usize].orphaned = false;
+        if stream.owner_left && stream.in_flight == 0 && stream.tree.is_none() && self.active != Some(id) {
+            self.streams[id as usize].owner_left = false;
             self.free.push(id);
         }
     }

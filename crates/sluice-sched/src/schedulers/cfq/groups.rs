@@ -9,16 +9,16 @@ use crate::elevator::{Forest, Ticks, Tree};
 use crate::policy::{Policy, PriorityClass};
 use crate::schedulers::cfq::Params;
 use crate::schedulers::cfq::core::{Core, nanos};
-use crate::schedulers::cfq::line::Lines;
+use crate::schedulers::cfq::service_trees::ServiceTrees;
 use crate::schedulers::cfq::stream::StreamId;
 use crate::time::Instant;
 use crate::units::Weight;
 
 /// Lines of a group: three kinds of work of two classes, and IDLE.
-const LINES: u32 = 7;
+const TREES: u32 = 7;
 const ASYNC: u32 = 0;
 const SYNC_NO_IDLE: u32 = 1;
-const IDLE_LINE: u32 = 6;
+const IDLE_TREE: u32 = 6;
 const ROOT: u32 = 0;
 /// Virtual time of a nanosecond at weight 0.01; divisible by the weights that people write.
 const VIRTUAL: u128 = 252_000_000;
@@ -155,14 +155,14 @@ impl Groups {
 
     /// The line that a stream belongs to now.
     // rule: cfq.c-async-root
-    pub(super) fn line_of(&self, core: &Core, id: StreamId) -> u32 {
+    pub(super) fn tree_of(&self, core: &Core, id: StreamId) -> u32 {
         let stream = core.stream(id);
         let kind = match (stream.priority.class, stream.is_sync(), stream.window) {
-            (PriorityClass::Idle, _, _) => IDLE_LINE,
+            (PriorityClass::Idle, _, _) => IDLE_TREE,
             (class, false, _) => class as u32 * 3 + ASYNC,
             (class, true, window) => class as u32 * 3 + SYNC_NO_IDLE + u32::from(window),
         };
-        stream.group * LINES + kind
+        stream.group * TREES + kind
     }
 
     /// A stream begins to stand in a line of its group.
@@ -250,25 +250,25 @@ impl Groups {
 
     /// Whose turn it is.
     // rule: cfq.c-workload
-    pub(super) fn next(&mut self, core: &Core, lines: &Lines, now: Instant) -> Option<StreamId> {
+    pub(super) fn next(&mut self, core: &Core, trees: &ServiceTrees, now: Instant) -> Option<StreamId> {
         let ((virtual_time, _), index) = self.forest.first(&self.tree)?;
         self.least = self.least.max(virtual_time);
         let saved = self.groups[index as usize].saved.take();
-        let waits = |kind: u32| lines.count(index * LINES + kind) > 0;
+        let waits = |kind: u32| trees.count(index * TREES + kind) > 0;
         let class = (0..2).find(|class| (0..3).any(|kind| waits(class * 3 + kind)));
         let Some(class) = class else {
-            self.serving = (index, IDLE_LINE, now + Duration::from_nanos(self.ticks.unit()));
-            return lines.first(index * LINES + IDLE_LINE);
+            self.serving = (index, IDLE_TREE, now + Duration::from_nanos(self.ticks.unit()));
+            return trees.first(index * TREES + IDLE_TREE);
         };
         if let Some((kind, left)) = saved.filter(|(kind, left)| kind / 3 == class && waits(*kind) && *left > 0) {
             self.serving = (index, kind, now + Duration::from_nanos(left));
         } else {
             let kinds = (class * 3..class * 3 + 3).filter(|kind| waits(*kind));
-            let kind = kinds.min_by_key(|kind| lines.first_key(index * LINES + kind)).expect("the class has work");
-            let slice = self.workload_slice(core, lines, index, kind);
+            let kind = kinds.min_by_key(|kind| trees.first_key(index * TREES + kind)).expect("the class has work");
+            let slice = self.workload_slice(core, trees, index, kind);
             self.serving = (index, kind, now + Duration::from_nanos(slice));
         }
-        lines.first(index * LINES + self.serving.1)
+        trees.first(index * TREES + self.serving.1)
     }
 
     /// A group's part of the latency that is aimed at.
@@ -279,13 +279,13 @@ impl Groups {
         part(self.target, weight, all)
     }
 
-    fn workload_slice(&mut self, core: &Core, lines: &Lines, index: u32, kind: u32) -> u64 {
+    fn workload_slice(&mut self, core: &Core, trees: &ServiceTrees, index: u32, kind: u32) -> u64 {
         let class = (kind / 3) as usize;
         let group = &mut self.groups[index as usize];
         let (low, high) = (group.smoothed[class].min(group.busy[class]), group.smoothed[class].max(group.busy[class]));
         group.smoothed[class] = (3 * high + low + 2) / 4;
         let of_class = u64::from(group.smoothed[class].max(group.busy[class]).max(1));
-        let here = u64::from(lines.count(index * LINES + kind));
+        let here = u64::from(trees.count(index * TREES + kind));
         let mut slice = part(self.group_slice(index), here, of_class);
         if kind % 3 == ASYNC {
             let asyncs = u64::from(self.groups[ROOT as usize].streams);
@@ -326,13 +326,13 @@ impl Groups {
     /// Whether the device is kept for the next request of a stream.
     // rule: cfq.c-tree-idle
     // DEVIATION: for the last of a tree its own think time stands for that of the tree.
-    pub(super) fn should_idle(&self, core: &Core, lines: &Lines, id: StreamId) -> bool {
+    pub(super) fn should_idle(&self, core: &Core, trees: &ServiceTrees, id: StreamId) -> bool {
         let stream = core.stream(id);
         if self.slice_idle == 0 || stream.is_idle_class() || !stream.is_sync() {
             return false;
         }
         let seeks = core.rotational || !core.hw_tag;
-        let last = stream.tree.is_some_and(|line| lines.count(line) == 1);
+        let last = stream.tree.is_some_and(|tree| trees.count(tree) == 1);
         stream.window && seeks || last && !thinks_longer(core, id, self.slice_idle)
     }
 
@@ -348,9 +348,9 @@ impl Groups {
     }
 
     /// Whether a stream is the only other one in the line of those that are not idled for, where the active one stands.
-    pub(super) fn serves_seekers(&self, lines: &Lines, core: &Core, id: StreamId, active: StreamId) -> bool {
-        let line = core.stream(active).tree;
-        let seekers = line.is_some_and(|line| line % LINES % 3 == SYNC_NO_IDLE && line % LINES < IDLE_LINE);
-        seekers && line == core.stream(id).tree && line.is_some_and(|line| lines.count(line) == 2)
+    pub(super) fn serves_seekers(&self, trees: &ServiceTrees, core: &Core, id: StreamId, active: StreamId) -> bool {
+        let tree = core.stream(active).tree;
+        let seekers = tree.is_some_and(|tree| tree % TREES % 3 == SYNC_NO_IDLE && tree % TREES < IDLE_TREE);
+        seekers && tree == core.stream(id).tree && tree.is_some_and(|tree| trees.count(tree) == 2)
     }
 }

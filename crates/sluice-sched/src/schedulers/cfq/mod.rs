@@ -32,13 +32,13 @@ use crate::units::{Bytes, Percent};
 
 mod cooperators;
 mod core;
-mod early;
 mod groups;
-mod late;
-mod line;
+mod service_trees;
 mod stream;
+mod v2_6_18;
+mod v2_6_32;
 
-pub(crate) use late::Late;
+pub(crate) use v2_6_32::V2632;
 
 /// Which variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -49,10 +49,10 @@ pub enum Mode {
     Group,
     /// That of Linux 2.6.32.
     #[serde(rename = "2.6.32")]
-    Tree,
+    V2632,
     /// That of Linux 2.6.18.
     #[serde(rename = "2.6.18")]
-    Early,
+    V2618,
 }
 
 /// The parameters in `[device.NAME.cfq]`.
@@ -295,8 +295,8 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
     Ok(match params.mode {
-        Mode::Early => Box::new(early::Early::new(params, facts)),
-        Mode::Tree | Mode::Group => Box::new(Late::new(params, facts)),
+        Mode::V2618 => Box::new(v2_6_18::V2618::new(params, facts)),
+        Mode::V2632 | Mode::Group => Box::new(V2632::new(params, facts)),
     })
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Stream {
     pub(super) last_end_time: Option<Instant>,
     last_end: Option<u64>,
     /// Its owner has left; it goes with its last completion.
-    pub(super) orphaned: bool,
+    pub(super) owner_left: bool,
 }
 
 /// A stream's turn.
@@ -113,7 +113,7 @@ impl Stream {
             history: 0,
             last_end_time: None,
             last_end: None,
-            orphaned: false,
+            owner_left: false,
         }
     }
 

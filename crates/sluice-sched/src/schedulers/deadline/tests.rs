@@ -109,19 +109,19 @@ fn a_sync_write_is_a_write() {
 /// rule: deadline.early-contiguous, deadline.early-wrap, deadline.early-batch-reset
 #[test]
 fn the_early_form_ends_a_batch_at_a_gap() {
-    let mut early = deadline(&[("mode", "early")]);
-    let mut late = deadline(&[]);
-    for drive in [&mut early, &mut late] {
+    let mut v2_6_18 = deadline(&[("mode", "early")]);
+    let mut v2_6_32 = deadline(&[]);
+    for drive in [&mut v2_6_18, &mut v2_6_32] {
         // Runs of three; a write waits all the time.
         for page in [0, 1, 2, 10, 11, 12, 20, 21, 22, 30] {
             drive.read(0, page);
         }
         drive.write(0, 500);
     }
-    assert_eq!(late.pages(11), [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 500]);
+    assert_eq!(v2_6_32.pages(11), [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 500]);
     // Batches 0 and 10; after the second the counter is still beyond a batch, so 11 is a selection of its own.
-    assert_eq!(early.pages(5), [0, 1, 2, 10, 500]);
-    let rest = early.pages(6);
+    assert_eq!(v2_6_18.pages(5), [0, 1, 2, 10, 500]);
+    let rest = v2_6_18.pages(6);
     assert_eq!(rest, [11, 12, 20, 21, 22, 30], "from the lowest place, since a write has no successor among reads");
 
     let mut drive = deadline(&[("mode", "early")]);

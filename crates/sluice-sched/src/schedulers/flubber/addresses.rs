@@ -20,9 +20,9 @@ use crate::elevator::{Forest, Tree};
 use crate::steps::step;
 
 /// Places in a row, one for each byte of a word.
-const PLACES: usize = 8;
+const ROW_SLOTS: usize = 8;
 /// The place of what stands in the ordered set.
-const OVERFLOW: u8 = PLACES as u8;
+const OVERFLOW: u8 = ROW_SLOTS as u8;
 /// A one in each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
@@ -32,9 +32,9 @@ pub(crate) struct Addresses {
     /// By row the marks of its places, a byte for each; 0: free.
     marks: Vec<u64>,
     /// By row the requests at its places.
-    numbers: Vec<[u32; PLACES]>,
+    numbers: Vec<[u32; ROW_SLOTS]>,
     /// By the number under which a request was put in.
-    places: Vec<u8>,
+    slots: Vec<u8>,
     keys: Vec<u128>,
     /// What found no room in its row.
     forest: Forest<u128>,
@@ -49,15 +49,15 @@ pub(crate) struct Addresses {
 impl Default for Addresses {
     fn default() -> Self {
         Addresses {
-            marks: vec![0; PLACES],
-            numbers: vec![[0; PLACES]; PLACES],
-            places: Vec::new(),
+            marks: vec![0; ROW_SLOTS],
+            numbers: vec![[0; ROW_SLOTS]; ROW_SLOTS],
+            slots: Vec::new(),
             keys: Vec::new(),
             forest: Forest::default(),
             tree: Tree::default(),
             overflow: 0,
             len: 0,
-            mask: PLACES - 1,
+            mask: ROW_SLOTS - 1,
             entered: 0,
         }
     }
@@ -102,12 +102,12 @@ impl Addresses {
         let index = number as usize;
         if index >= self.keys.len() {
             self.keys.resize(index + 1, 0);
-            self.places.resize(index + 1, OVERFLOW);
+            self.slots.resize(index + 1, OVERFLOW);
         }
         self.keys[index] = key;
         let hash = hash(address);
         if !self.put(number, hash) {
-            self.places[index] = OVERFLOW;
+            self.slots[index] = OVERFLOW;
             self.forest.insert(&mut self.tree, key, number);
             self.overflow += 1;
         }
@@ -122,10 +122,10 @@ impl Addresses {
         if free == 0 {
             return false;
         }
-        let place = free.trailing_zeros() as usize / 8;
-        *marks |= mark(hash) << (8 * place);
-        self.numbers[row][place] = number;
-        self.places[number as usize] = place as u8;
+        let slot = free.trailing_zeros() as usize / 8;
+        *marks |= mark(hash) << (8 * slot);
+        self.numbers[row][slot] = number;
+        self.slots[number as usize] = slot as u8;
         true
     }
 
@@ -144,9 +144,9 @@ impl Addresses {
         let numbers = self.numbers[old];
         self.mask |= new;
         self.marks.push(0);
-        self.numbers.push([0; PLACES]);
-        for place in (0..PLACES).filter(|place| marks >> (8 * place) & 0xFF > 0) {
-            let number = numbers[place];
+        self.numbers.push([0; ROW_SLOTS]);
+        for slot in (0..ROW_SLOTS).filter(|slot| marks >> (8 * slot) & 0xFF > 0) {
+            let number = numbers[slot];
             let fits = self.put(number, hash(address(self.keys[number as usize])));
             debug_assert!(fits, "of eight, neither row gets more");
         }
@@ -156,13 +156,13 @@ impl Addresses {
     pub(crate) fn remove(&mut self, number: u32, address: u64) {
         step();
         self.len -= 1;
-        let place = self.places[number as usize];
-        if place == OVERFLOW {
+        let slot = self.slots[number as usize];
+        if slot == OVERFLOW {
             self.forest.remove(&mut self.tree, &self.keys[number as usize]);
             self.overflow -= 1;
         } else {
             let row = self.row(hash(address));
-            self.marks[row] &= !(0xFF << (8 * place));
+            self.marks[row] &= !(0xFF << (8 * slot));
         }
     }
 
@@ -184,11 +184,11 @@ impl Addresses {
         }
         while same != 0 {
             step();
-            let place = same.trailing_zeros() as usize / 8;
+            let slot = same.trailing_zeros() as usize / 8;
             same &= same - 1;
-            let number = self.numbers[row][place];
+            let number = self.numbers[row][slot];
             let key = self.keys[number as usize];
-            let taken = self.marks[row] >> (8 * place) & 0xFF > 0;
+            let taken = self.marks[row] >> (8 * slot) & 0xFF > 0;
             if taken && address(key) == at && found.is_none_or(|(first, _)| key < first) {
                 found = Some((key, number));
             }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use crate::policy::{Class, Policy};
 use crate::request::{OwnerId, Request};
-use crate::slots::{Arena, Fifo};
+use crate::request_arena::{Arena, Fifo};
 use crate::units::Bytes;
 
 /// What VBC knows of one VM.

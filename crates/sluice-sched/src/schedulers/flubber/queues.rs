@@ -66,7 +66,7 @@ const EMPTY: List = List { first: NIL, last: NIL };
 
 /// A VM's list.
 #[derive(Debug, Clone, Copy)]
-struct Line {
+struct VmList {
     list: List,
     /// From start to deadline.
     slack: Duration,
@@ -81,12 +81,12 @@ pub(crate) struct Queues {
     by_address: ByAddress,
     nodes: Vec<Node>,
     free: Vec<u32>,
-    lines: Vec<Line>,
+    vms: Vec<VmList>,
     earliest: Tournament,
     background: List,
     addresses: Addresses,
     /// By token the place of each carrier.
-    carriers: Vec<u32>,
+    merged: Vec<u32>,
     of_vms: u64,
     of_background: u64,
     entered: u64,
@@ -104,11 +104,11 @@ impl Queues {
             by_address,
             nodes: Vec::new(),
             free: Vec::new(),
-            lines: Vec::new(),
+            vms: Vec::new(),
             earliest: Tournament::default(),
             background: EMPTY,
             addresses: Addresses::default(),
-            carriers: Vec::new(),
+            merged: Vec::new(),
             of_vms: 0,
             of_background: 0,
             entered: 0,
@@ -127,31 +127,31 @@ impl Queues {
 
     /// How long after its start a VM's request is due; holds for what is queued too.
     pub(crate) fn set_slack(&mut self, owner: OwnerId, slack: Duration) {
-        if owner.index() >= self.lines.len() {
-            self.lines.resize(owner.index() + 1, Line { list: EMPTY, slack, run: NIL });
+        if owner.index() >= self.vms.len() {
+            self.vms.resize(owner.index() + 1, VmList { list: EMPTY, slack, run: NIL });
         }
-        self.lines[owner.index()].slack = slack;
-        self.stand(owner);
+        self.vms[owner.index()].slack = slack;
+        self.requeue(owner);
     }
 
     /// A VM's request comes in. A VM's starts never decrease.
     // rule: flubber.queues, flubber.equal-deadlines
     pub(crate) fn enter(&mut self, request: Request, start: Instant) {
         let slot = self.new_node(request, start, false);
-        let Line { mut list, run, .. } = self.lines[request.owner.index()];
+        let VmList { mut list, run, .. } = self.vms[request.owner.index()];
         // With "fifo" the place is the last one, and the run is left unread: its memory may be far away.
         let lifo = self.equals == EqualDeadlines::Lifo;
         let joins = lifo && run != NIL && self.node(run).start == start;
         let before = if joins { self.node(run).before } else { list.last };
         self.link(&mut list, slot, before);
-        let line = &mut self.lines[request.owner.index()];
-        line.list = list;
+        let vm = &mut self.vms[request.owner.index()];
+        vm.list = list;
         if lifo {
-            line.run = slot;
+            vm.run = slot;
         }
         self.of_vms += 1;
         if list.first == slot {
-            self.stand(request.owner);
+            self.requeue(request.owner);
         }
     }
 
@@ -181,7 +181,7 @@ impl Queues {
         if self.is_found_by_address(slot) {
             self.addresses.insert(slot, request.offset);
         }
-        if request.flags.contains(Flags::CARRIER) {
+        if request.flags.contains(Flags::MERGED) {
             self.note(request.token, slot);
         }
         slot
@@ -190,10 +190,10 @@ impl Queues {
     /// Where a carrier stands; `NIL`: nowhere.
     fn note(&mut self, token: u32, slot: u32) {
         let index = token as usize;
-        if index >= self.carriers.len() {
-            self.carriers.resize(index + 1, NIL);
+        if index >= self.merged.len() {
+            self.merged.resize(index + 1, NIL);
         }
-        self.carriers[index] = slot;
+        self.merged[index] = slot;
     }
 
     fn node(&self, slot: u32) -> &Node {
@@ -225,11 +225,11 @@ impl Queues {
             self.addresses.remove(slot, self.nodes[slot as usize].request.offset);
         }
         let Node { request, before, behind, background, .. } = *self.node(slot);
-        if request.flags.contains(Flags::CARRIER) {
+        if request.flags.contains(Flags::MERGED) {
             self.note(request.token, NIL);
         }
         let owner = request.owner;
-        let mut list = if background { self.background } else { self.lines[owner.index()].list };
+        let mut list = if background { self.background } else { self.vms[owner.index()].list };
         *(if before == NIL { &mut list.first } else { &mut self.nodes[before as usize].behind }) = behind;
         *(if behind == NIL { &mut list.last } else { &mut self.nodes[behind as usize].before }) = before;
         self.free.push(slot);
@@ -237,20 +237,20 @@ impl Queues {
             self.background = list;
             self.of_background -= 1;
         } else {
-            let line = &mut self.lines[owner.index()];
-            line.list = list;
-            line.run = if line.run == slot { behind } else { line.run };
+            let vm = &mut self.vms[owner.index()];
+            vm.list = list;
+            vm.run = if vm.run == slot { behind } else { vm.run };
             self.of_vms -= 1;
             if before == NIL {
-                self.stand(owner);
+                self.requeue(owner);
             }
         }
         request
     }
 
     /// Puts a VM where its head's deadline belongs.
-    fn stand(&mut self, owner: OwnerId) {
-        let Line { list, slack, .. } = self.lines[owner.index()];
+    fn requeue(&mut self, owner: OwnerId) {
+        let VmList { list, slack, .. } = self.vms[owner.index()];
         if list.first == NIL {
             return self.earliest.remove(owner.0);
         }
@@ -262,7 +262,7 @@ impl Queues {
     /// The VM's request that is due first: its deadline, and where it stands.
     pub(crate) fn earliest(&self) -> Option<(Instant, u32)> {
         let (deadline, _, owner) = self.earliest.peek()?;
-        Some((Instant::from_nanos(deadline), self.lines[owner as usize].list.first))
+        Some((Instant::from_nanos(deadline), self.vms[owner as usize].list.first))
     }
 
     /// The background request that came first: from when a deadline of its would count, and where it stands.
@@ -278,7 +278,7 @@ impl Queues {
 
     /// How many requests of a VM are queued here. O(requests of the VM and of the background).
     pub(crate) fn queued(&self, owner: OwnerId) -> u64 {
-        let own = self.lines.get(owner.index()).map_or(NIL, |line| line.list.first);
+        let own = self.vms.get(owner.index()).map_or(NIL, |vm| vm.list.first);
         let lists = [own, self.background.first];
         let all = lists.into_iter().flat_map(|first| self.walk(first));
         all.filter(|node| node.request.owner == owner).count() as u64
@@ -301,7 +301,7 @@ impl Queues {
 
     /// What of `scope` is queued leaves.
     pub(crate) fn cancel(&mut self, scope: Scope, removed: &mut Vec<Request>) {
-        let own = self.lines.get(scope.owner().index()).map_or(NIL, |line| line.list.first);
+        let own = self.vms.get(scope.owner().index()).map_or(NIL, |vm| vm.list.first);
         for first in [own, self.background.first] {
             let mut slot = first;
             while slot != NIL {
@@ -316,8 +316,8 @@ impl Queues {
 
     /// A queued request has grown. `false` if it is not queued here.
     pub(crate) fn grow(&mut self, grown: Request) -> bool {
-        let slot = self.carriers.get(grown.token as usize).copied().unwrap_or(NIL);
-        if slot == NIL || !grown.flags.contains(Flags::CARRIER) || self.node(slot).request.id != grown.id {
+        let slot = self.merged.get(grown.token as usize).copied().unwrap_or(NIL);
+        if slot == NIL || !grown.flags.contains(Flags::MERGED) || self.node(slot).request.id != grown.id {
             return false;
         }
         if self.node(slot).request.offset != grown.offset && self.is_found_by_address(slot) {

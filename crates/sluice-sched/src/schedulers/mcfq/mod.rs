@@ -26,7 +26,7 @@ use crate::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 use crate::policy::Field;
 use crate::request::{Completion, Kind, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
-use crate::schedulers::cfq::{self, Late};
+use crate::schedulers::cfq::{self, V2632};
 use crate::schedulers::mcfq::manager::Manager;
 use crate::time::Instant;
 use crate::units::{Percent, Weight};
@@ -134,14 +134,14 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
     let (own, mut rest): (ParamTable, ParamTable) = table.clone().into_iter().partition(|(name, _)| is_own(name));
     let params: Params = params::parse(&own)?;
     rest.insert("mode".to_owned(), Value::Text("group".to_owned()));
-    let groups = Late::new(params::parse(&rest)?, facts);
+    let groups = V2632::new(params::parse(&rest)?, facts);
     Ok(Box::new(Mcfq { groups, manager: Manager::new(&params), interval: params.interval, ends: None }))
 }
 
 /// The state.
 #[derive(Debug)]
 pub struct Mcfq {
-    groups: Late,
+    groups: V2632,
     manager: Manager,
     interval: Duration,
     /// When the current sample ends; there is none before the first request.

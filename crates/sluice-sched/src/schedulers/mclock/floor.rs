@@ -28,7 +28,7 @@ impl Floor {
     }
 
     /// The same part, of another level.
-    pub(super) const fn anew(&self) -> Self {
+    pub(super) const fn with_same_parameters(&self) -> Self {
         Floor { owed: 0, batch: 0, ..*self }
     }
 

@@ -17,7 +17,7 @@ use crate::tag::{ShareTag, Tag};
 use crate::tournament::{Tournament, key_digits};
 
 use super::floor::Floor;
-use super::tags::{Clocks, Right, Tags};
+use super::tags::{Clocks, ServicePhase, Tags};
 
 /// Where virtual time starts: room below it for idle credits.
 pub(super) const VIRTUAL_START: ShareTag = 1 << 50;
@@ -101,9 +101,9 @@ impl Member {
 
 /// Members by a key that may be out of date, but is then too small.
 #[derive(Debug, Default)]
-struct Line(Tournament);
+struct RunQueue(Tournament);
 
-impl Line {
+impl RunQueue {
     fn set(&mut self, index: u32, key: (u64, RequestId)) {
         self.0.set(index, key.0, key.1);
     }
@@ -126,9 +126,9 @@ impl Line {
 /// The orders and clocks of a level. `members` finds a member by its index.
 #[derive(Debug)]
 pub(super) struct Level {
-    reserved: Line,
+    reserved: RunQueue,
     /// Without a reservation, and with one.
-    by_share: [Line; 2],
+    by_share: [RunQueue; 2],
     limited: Tournament,
     /// Members of which each is [`Counted`]; the first number means nothing.
     counts: [u32; 3],
@@ -142,7 +142,7 @@ pub(super) struct Level {
 impl Level {
     pub(super) fn new(catch_up_max: Tag, floor: Floor) -> Self {
         Level {
-            reserved: Line::default(),
+            reserved: RunQueue::default(),
             by_share: Default::default(),
             limited: Tournament::default(),
             counts: [0; 3],
@@ -154,15 +154,15 @@ impl Level {
     }
 
     /// Another level with the same parameters.
-    pub(super) fn anew(&self) -> Self {
-        Level::new(self.catch_up_max, self.floor.anew())
+    pub(super) fn with_same_parameters(&self) -> Self {
+        Level::new(self.catch_up_max, self.floor.with_same_parameters())
     }
 
     /// The same clocks with no member in any order; the caller settles each of the members anew.
     pub(super) fn emptied<'a>(&self, members: impl Iterator<Item = &'a mut Member>) -> Self {
         members.for_each(|member| member.counted = Counted::Not);
         let Level { clock_offset, virtual_time, floor, .. } = *self;
-        Level { clock_offset, virtual_time, floor, ..self.anew() }
+        Level { clock_offset, virtual_time, floor, ..self.with_same_parameters() }
     }
 
     pub(super) fn clocks(&self, now: Tag) -> Clocks {
@@ -188,14 +188,21 @@ impl Level {
 
     /// The same after a dispatch by `right`, which decreases no key: only the order by which it chose is updated.
     #[inline(always)]
-    pub(super) fn settle_after(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag, right: Right) {
+    pub(super) fn settle_after(
+        &mut self,
+        index: u32,
+        member: &mut Member,
+        now: Tag,
+        eligible_at: Tag,
+        phase: ServicePhase,
+    ) {
         // What stays ready is neither held nor released, and counts as before.
         if !member.is_ready() || eligible_at > now {
             self.hold_or_release(index, member, now, eligible_at);
         }
         if member.is_ready() {
-            match (right, member.due_key()) {
-                (Right::Reservation, Some(key)) => self.reserved.set(index, key),
+            match (phase, member.due_key()) {
+                (ServicePhase::Reservation, Some(key)) => self.reserved.set(index, key),
                 _ => self.place_by_share(index, member),
             }
         }
@@ -251,20 +258,24 @@ impl Level {
     /// behind its share.
     // rule: mclock.weight-floor
     #[inline]
-    pub(super) fn choose<'a>(&mut self, now: Tag, members: impl Fn(u32) -> Option<&'a Member>) -> Option<(u32, Right)> {
+    pub(super) fn choose<'a>(
+        &mut self,
+        now: Tag,
+        members: impl Fn(u32) -> Option<&'a Member>,
+    ) -> Option<(u32, ServicePhase)> {
         match self.first_due(now, &members) {
-            Some(due) if !self.floor.is_owed() || !self.has_unreserved() => Some((due, Right::Reservation)),
-            _ => Some((self.choose_by_share(members)?, Right::Weight)),
+            Some(due) if !self.floor.is_owed() || !self.has_unreserved() => Some((due, ServicePhase::Reservation)),
+            _ => Some((self.choose_by_share(members)?, ServicePhase::Weight)),
         }
     }
 
     /// Counts a dispatch for the floor, before the member is settled. `goes_on`: in a batch with the one before.
     #[inline]
-    pub(super) fn note_served(&mut self, right: Right, cost: u64, goes_on: bool) {
+    pub(super) fn note_served(&mut self, phase: ServicePhase, cost: u64, goes_on: bool) {
         if !self.floor.is_kept() {
             return;
         }
-        if right == Right::Weight {
+        if phase == ServicePhase::Weight {
             self.floor.note_weight(cost, goes_on);
         } else if self.has_unreserved() {
             self.floor.note_reserved(cost);
@@ -373,7 +384,7 @@ impl Level {
     pub(super) fn rebase(&mut self) -> ShareTag {
         let by = self.virtual_time - VIRTUAL_START;
         self.virtual_time = VIRTUAL_START;
-        self.by_share.iter_mut().for_each(|line| line.0.lower(by));
+        self.by_share.iter_mut().for_each(|queue| queue.0.lower(by));
         by
     }
 }

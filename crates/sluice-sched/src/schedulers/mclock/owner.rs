@@ -1,16 +1,16 @@
 //! A VM and its volumes as mClock's product mode keeps them: what one dispatch needs of them, close together.
 
-use crate::few::Few;
+use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
 use crate::request::{RequestId, VolumeId};
+use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::Facts;
-use crate::slots::{Arena, Fifo};
 use crate::tag::Tag;
 use crate::tournament::Tournament;
 
 use super::level::{Level, Member, VIRTUAL_MAX};
 use super::remote::Remote;
-use super::tags::{Amount, Clocks, Right, Tags};
+use super::tags::{Amount, Clocks, ServicePhase, Tags};
 
 /// What a dispatch needs comes first, in as few cache lines as it fits: with many VMs each of them is fetched anew.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Owner {
     pub(super) queued: u32,
     /// Of the virtual time in which its share tag was set.
     pub(super) generation: u32,
-    pub(super) volumes: Few<Volume>,
+    pub(super) volumes: InlineVec<Volume>,
     /// The order of its volumes; absent for a VM with a single volume without a policy of its own.
     pub(super) inner: Option<Box<Inner>>,
     /// What its client reports of other servers.
@@ -44,10 +44,10 @@ pub(super) struct Inner {
     /// Volumes with requests by the arrival of their oldest one.
     oldest: Tournament,
     /// By the number of a volume (below 256) its place in the list of volumes.
-    places: Vec<u16>,
+    indices: Vec<u16>,
 }
 
-fn volume_member(volumes: &Few<Volume>, index: u32) -> Option<&Member> {
+fn volume_member(volumes: &InlineVec<Volume>, index: u32) -> Option<&Member> {
     volumes.get(index as usize)?.member.as_deref()
 }
 
@@ -55,7 +55,7 @@ impl Owner {
     pub(super) fn volume_index(&self, id: VolumeId) -> usize {
         match &self.inner {
             None => 0,
-            Some(inner) => usize::from(inner.places[usize::from(id.0)]),
+            Some(inner) => usize::from(inner.indices[usize::from(id.0)]),
         }
     }
 
@@ -115,7 +115,7 @@ impl Owner {
     }
 
     /// Updates the place of a volume; `after` is by which right it was served, if that is why.
-    pub(super) fn settle_volume(&mut self, index: usize, arena: &Arena, now: Tag, after: Option<Right>) {
+    pub(super) fn settle_volume(&mut self, index: usize, arena: &Arena, now: Tag, after: Option<ServicePhase>) {
         let Owner { inner: Some(inner), volumes, .. } = self else { return };
         let Volume { fifo, member, .. } = &mut volumes[index];
         let member = member.as_deref_mut().expect("one of several volumes has tags");
@@ -132,7 +132,7 @@ impl Owner {
         }
         let eligible_at = member.tags.limiter.eligible_at();
         match after {
-            Some(right) => inner.level.settle_after(place, member, now, eligible_at, right),
+            Some(phase) => inner.level.settle_after(place, member, now, eligible_at, phase),
             None => inner.level.settle(place, member, now, eligible_at),
         }
     }
@@ -141,25 +141,25 @@ impl Owner {
     /// share. Returns also by which right inside the VM.
     // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
     #[inline]
-    pub(super) fn choose_volume(&mut self, right: Right, now: Tag) -> (usize, Right) {
+    pub(super) fn choose_volume(&mut self, phase: ServicePhase, now: Tag) -> (usize, ServicePhase) {
         if self.inner.is_none() {
-            return (0, right);
+            return (0, phase);
         }
         self.release_volumes(now);
-        let Owner { inner: Some(inner), volumes, .. } = self else { return (0, right) };
+        let Owner { inner: Some(inner), volumes, .. } = self else { return (0, phase) };
         let members = |index| volume_member(volumes, index);
-        let by_share = match right {
-            Right::Reservation => None,
-            Right::Weight => inner.level.choose_by_share(members).map(|chosen| (chosen, right)),
+        let by_share = match phase {
+            ServicePhase::Reservation => None,
+            ServicePhase::Weight => inner.level.choose_by_share(members).map(|chosen| (chosen, phase)),
         };
         // A volume without weight has no place among the others; where it is alone it goes when it is due.
         let chosen = by_share.or_else(|| inner.level.choose(now, members));
-        let (chosen, right) = chosen.expect("a VM that may pass has a volume that may");
-        (chosen as usize, right)
+        let (chosen, phase) = chosen.expect("a VM that may pass has a volume that may");
+        (chosen as usize, phase)
     }
 
     /// Whether the limit of a volume lets its next request pass.
-    pub(super) fn volume_passes(&self, index: usize, now: Tag) -> bool {
+    pub(super) fn volume_is_eligible(&self, index: usize, now: Tag) -> bool {
         let Some(inner) = &self.inner else { return true };
         let member = volume_member(&self.volumes, index as u32).expect("one of several volumes has tags");
         let due = member.tags.minimum.due().filter(|_| !member.tags.is_weighted());
@@ -167,15 +167,22 @@ impl Owner {
     }
 
     /// A request of a volume has been dispatched by `right` inside the VM. `goes_on`: in a batch with the one before.
-    pub(super) fn charge_volume(&mut self, index: usize, right: Right, amount: &Amount, now: Tag, goes_on: bool) {
+    pub(super) fn charge_volume(
+        &mut self,
+        index: usize,
+        phase: ServicePhase,
+        amount: &Amount,
+        now: Tag,
+        goes_on: bool,
+    ) {
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
         let members = |index| volume_member(volumes, index);
         let tags = &members(index as u32).expect("one of several volumes has tags").tags;
-        let is_capped = tags.is_capped(right, (amount.cost, amount.cost), inner.level.virtual_time);
+        let is_capped = tags.is_capped(phase, (amount.cost, amount.cost), inner.level.virtual_time);
         let clocks = inner.level.charge_clocks(is_capped, amount.cost, now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        member.tags.charge(right, amount, &clocks, remote.as_deref());
-        inner.level.note_served(right, amount.cost, goes_on);
+        member.tags.charge(phase, amount, &clocks, remote.as_deref());
+        inner.level.note_served(phase, amount.cost, goes_on);
         if inner.level.virtual_time > VIRTUAL_MAX {
             let by = inner.level.rebase();
             let members = volumes.iter_mut().filter_map(|volume| volume.member.as_mut());
@@ -195,7 +202,7 @@ impl Owner {
         let Owner { inner: Some(inner), volumes, .. } = self else { return None };
         let members = |index| volume_member(volumes, index);
         let tags = &members(index as u32)?.tags;
-        let is_capped = tags.is_capped(Right::Reservation, costs, inner.level.virtual_time);
+        let is_capped = tags.is_capped(ServicePhase::Reservation, costs, inner.level.virtual_time);
         let clocks = inner.level.charge_clocks(is_capped, costs.1, now, index as u32, members);
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
     }
@@ -208,22 +215,22 @@ impl Owner {
             return;
         }
         let level = match &self.inner {
-            None => outer.anew(),
+            None => outer.with_same_parameters(),
             Some(inner) => {
                 inner.level.emptied(self.volumes.iter_mut().filter_map(|volume| volume.member.as_deref_mut()))
             }
         };
         let clocks = level.clocks(now);
-        let mut places = Vec::new();
+        let mut indices = Vec::new();
         for (place, volume) in (0u16..).zip(self.volumes.iter_mut()) {
             let number = usize::from(volume.id.0);
-            places.resize(places.len().max(number + 1), 0);
-            places[number] = place;
+            indices.resize(indices.len().max(number + 1), 0);
+            indices[number] = place;
             match &mut volume.member {
                 Some(member) => member.tags.set_policy(&volume.policy, facts, &clocks, self.remote.as_deref()),
                 None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, facts, &clocks)))),
             }
         }
-        self.inner = Some(Box::new(Inner { level, oldest: Tournament::default(), places }));
+        self.inner = Some(Box::new(Inner { level, oldest: Tournament::default(), indices }));
     }
 }

@@ -41,7 +41,7 @@ struct Owner {
     previous: Tags,
     offset: Tag,
     /// When its dmClock client's last request came.
-    told: Option<Instant>,
+    last_report: Option<Instant>,
 }
 
 /// The scheduler.
@@ -249,11 +249,11 @@ impl Scheduler for Paper {
         // A client of several servers often has nothing at one of them for a moment; what it got elsewhere meanwhile, which its
         // next request tells, would count twice if it then stood behind who is furthest behind here.
         // rule: mclock.forget
-        let known = state.told.is_some_and(|told| now.since(told) < CLIENT_IDLE);
+        let known = state.last_report.is_some_and(|last_report| now.since(last_report) < CLIENT_IDLE);
         let activates = wakes && state.in_flight == 0 && !known && adjusts;
         // More than 1 since its last request: others served it too. With one server alone it is 1, and all is as without a client.
-        if request.flags.contains(Flags::TRACKED) && (request.delta > 1 || state.told.is_some()) {
-            state.told = Some(now);
+        if request.flags.contains(Flags::TRACKED) && (request.delta > 1 || state.last_report.is_some()) {
+            state.last_report = Some(now);
         }
         state.queue.push_back(request);
         if activates {
@@ -317,7 +317,7 @@ impl Scheduler for Paper {
                 let previous = Tags { reservation: None, limit: None, share: None };
                 let queue = VecDeque::new();
                 self.owners[owner.index()] =
-                    Some(Owner { policy, queue, in_flight: 0, tags: None, previous, offset: 0, told: None });
+                    Some(Owner { policy, queue, in_flight: 0, tags: None, previous, offset: 0, last_report: None });
             }
             Change::SetOwner { owner, policy } => {
                 let state = self.owner_mut(owner);

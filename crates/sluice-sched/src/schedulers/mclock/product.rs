@@ -8,12 +8,12 @@
 //! Virtual time is the share tag of the VM that was last chosen by weight. It never goes back, and starts again when the gate is
 //! idle, unless clients report service at other servers.
 
-use crate::few::Few;
 use crate::gate::RemoteService;
+use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
+use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
-use crate::slots::{Arena, Fifo};
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
@@ -22,7 +22,7 @@ use super::floor::Floor;
 use super::level::{Level, Member, VIRTUAL_MAX, VIRTUAL_START};
 use super::owner::{Owner, Volume};
 use super::remote::{self, Remote};
-use super::tags::{Amount, Right, Tags};
+use super::tags::{Amount, ServicePhase, Tags};
 
 /// Who goes next.
 #[derive(Debug, Clone, Copy)]
@@ -30,8 +30,8 @@ struct Choice {
     owner: u32,
     volume: usize,
     /// By which right among the VMs, and inside the VM.
-    right: Right,
-    inner_right: Right,
+    phase: ServicePhase,
+    inner_right: ServicePhase,
 }
 
 /// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
@@ -120,7 +120,7 @@ impl Product {
     }
 
     /// The same for one of its volumes.
-    fn settle_volume(&mut self, index: u32, volume: usize, now: Tag, after: Option<Right>) {
+    fn settle_volume(&mut self, index: u32, volume: usize, now: Tag, after: Option<ServicePhase>) {
         let Product { owners, arena, undecided, .. } = self;
         let owner = owners[index as usize].as_mut().expect("only known owners are settled");
         owner.settle_volume(volume, arena, now, after);
@@ -164,9 +164,9 @@ impl Product {
 
     fn choose(&mut self, now: Tag) -> Option<Choice> {
         let Product { level, owners, .. } = self;
-        let (owner, right) = level.choose(now, |index| member(owners, index))?;
-        let (volume, inner_right) = self.owner_mut(owner).choose_volume(right, now);
-        Some(Choice { owner, volume, right, inner_right })
+        let (owner, phase) = level.choose(now, |index| member(owners, index))?;
+        let (volume, inner_right) = self.owner_mut(owner).choose_volume(phase, now);
+        Some(Choice { owner, volume, phase, inner_right })
     }
 
     /// The next request of a batch, if it lies close enough and nothing forbids it.
@@ -176,7 +176,7 @@ impl Product {
         let state = self.owners[owner as usize].as_mut()?;
         state.release_volumes(now);
         let head = self.arena.front(&state.volumes.get(volume)?.fifo)?;
-        let passes = state.member.tags.limiter.eligible_at() <= now && state.volume_passes(volume, now);
+        let passes = state.member.tags.limiter.eligible_at() <= now && state.volume_is_eligible(volume, now);
         if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.batch_distance {
             return None;
         }
@@ -201,16 +201,16 @@ impl Product {
     /// Takes the head of a volume and charges both levels once.
     // rule: mclock.charged-once
     fn take(&mut self, now: Tag, choice: Choice) -> Request {
-        let Choice { owner: index, volume, right, inner_right } = choice;
+        let Choice { owner: index, volume, phase, inner_right } = choice;
         let goes_on = self.batch.is_some();
         let Product { owners, arena, level, facts, clock, .. } = self;
         let owner = owners[index as usize].as_mut().expect("chosen from an order");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
         let amount = Amount::of(&request, facts);
-        let is_capped = owner.member.tags.is_capped(right, (amount.cost, amount.cost), level.virtual_time);
+        let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = owners[index as usize].as_mut().expect("as before");
-        owner.member.tags.charge(right, &amount, &clocks, owner.remote.as_deref());
+        owner.member.tags.charge(phase, &amount, &clocks, owner.remote.as_deref());
         owner.charge_volume(volume, inner_right, &amount, now, goes_on);
         let has_inner = owner.inner.is_some();
         if let Some(remote) = &mut owner.remote {
@@ -221,13 +221,13 @@ impl Product {
         let held_volume = owner.volumes[volume].member.as_ref().map_or(0, |member| member.released);
         let released = owner.member.released.max(held_volume);
         request.wait = if released > arrived { Wait::OwnLimit } else { Wait::None };
-        request.phase = if right == Right::Reservation { Phase::Reservation } else { Phase::Weight };
-        level.note_served(right, amount.cost, goes_on);
+        request.phase = if phase == ServicePhase::Reservation { Phase::Reservation } else { Phase::Weight };
+        level.note_served(phase, amount.cost, goes_on);
         if has_inner {
             self.settle_volume(index, volume, now, Some(inner_right));
         }
         self.settle_with(index, now, |level, index, member, now, eligible_at| {
-            level.settle_after(index, member, now, eligible_at, right);
+            level.settle_after(index, member, now, eligible_at, phase);
         });
         if self.level.virtual_time > VIRTUAL_MAX {
             let by = self.level.rebase();
@@ -255,7 +255,7 @@ impl Product {
             member: Member::new(tags),
             queued: 0,
             generation: self.generation,
-            volumes: Few::default(),
+            volumes: InlineVec::default(),
             inner: None,
             remote: None,
             policy: Box::new(*policy),
@@ -343,7 +343,7 @@ impl Scheduler for Product {
         let remote = owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref());
         let piece = remote.map_or(0, |remote| remote.piece);
         let costs = (reserved.cost, piece);
-        let capped = |member: &Member| member.tags.is_capped(Right::Reservation, costs, level.virtual_time);
+        let capped = |member: &Member| member.tags.is_capped(ServicePhase::Reservation, costs, level.virtual_time);
         let is_capped = member(owners, index).is_none_or(capped);
         let clocks = level.charge_clocks(is_capped, piece, now, index, |index| member(owners, index));
         let owner = self.owner_mut(index);

@@ -213,7 +213,7 @@ impl Limiter {
 
 /// By which right a request is dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Right {
+pub(super) enum ServicePhase {
     /// Its reservation.
     Reservation,
     /// Its share of what is left over.
@@ -338,10 +338,10 @@ impl Tags {
 
     /// A request has been dispatched.
     #[inline(always)]
-    pub(super) fn charge(&mut self, right: Right, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
-        match right {
-            Right::Weight => self.share.charge(amount.cost),
-            Right::Reservation => {
+    pub(super) fn charge(&mut self, phase: ServicePhase, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
+        match phase {
+            ServicePhase::Weight => self.share.charge(amount.cost),
+            ServicePhase::Reservation => {
                 // [mclock] Alg. 1: R tags advance by reservation service alone; weight service leaves them, which is the
                 // published "decrease R of what is outstanding by 1/r" for start tags.
                 self.minimum.charge(clocks.due_now, amount, self.limiter.step(amount));
@@ -354,8 +354,8 @@ impl Tags {
     /// Whether the cap on a share's debt may bind for `cost` of service by `right` in requests of the cost `each`. It does not
     /// where it is far away even if it is measured from `virtual_time` and for one server.
     #[inline]
-    pub(super) fn is_capped(&self, right: Right, (cost, each): (u64, u64), virtual_time: ShareTag) -> bool {
-        if right == Right::Weight {
+    pub(super) fn is_capped(&self, phase: ServicePhase, (cost, each): (u64, u64), virtual_time: ShareTag) -> bool {
+        if phase == ServicePhase::Weight {
             return false;
         }
         let debt = self.share.step(each).saturating_mul(SHARE_DEBT_MAX);

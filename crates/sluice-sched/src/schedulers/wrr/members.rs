@@ -2,7 +2,7 @@
 
 use crate::policy::Policy;
 use crate::request::OwnerId;
-use crate::slots::Fifo;
+use crate::request_arena::Fifo;
 use crate::time::Instant;
 
 use super::super::netback::credits::Credits;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::policy::Policy;
 use crate::request::{Completion, Request, RequestId, Wait};
+use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::{Change, ChangeError, Decision, OwnerState, Scheduler, Scope, State};
-use crate::slots::{Arena, Fifo};
 use crate::time::Instant;
 use crate::tournament::Tournament;
 use crate::units::Weight;

@@ -23,7 +23,7 @@ const FRACTION_BITS: u32 = 40;
 
 /// A NIC's place in one of the two rounds.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct RoundState {
     listed: bool,
     /// Number of the round in which it last had a turn, or joined.
     round: u64,
@@ -34,13 +34,13 @@ struct Place {
 struct Nic {
     /// In hundredths.
     weight: u64,
-    places: [Place; 2],
+    states: [RoundState; 2],
 }
 
 /// Those that may send, in the order in which they became so.
 #[derive(Debug, Default)]
 struct Round {
-    line: VecDeque<u32>,
+    queue: VecDeque<u32>,
     /// The turn of the first has begun.
     open: bool,
     /// How many have begun.
@@ -97,8 +97,8 @@ impl Rounds {
         (i128::from(self.rounds[class].per_weight) * i128::from(weight)).max(1)
     }
 
-    fn place(&mut self, class: usize, owner: u32) -> &mut Place {
-        &mut self.nics[owner as usize].places[class]
+    fn state(&mut self, class: usize, owner: u32) -> &mut RoundState {
+        &mut self.nics[owner as usize].states[class]
     }
 
     /// The turn of the first begins, if it has not; and a round, if all who were there have had their turns.
@@ -109,44 +109,44 @@ impl Rounds {
         if std::mem::replace(&mut self.rounds[class].open, true) {
             return;
         }
-        if self.place(class, owner).round == self.rounds[class].number {
+        if self.state(class, owner).round == self.rounds[class].number {
             self.rounds[class].number += 1;
             self.measure(class);
         }
         let (number, quantum) = (self.rounds[class].number, self.quantum(class, owner));
-        let place = self.place(class, owner);
-        place.round = number;
-        place.deficit = place.deficit.saturating_add(quantum);
+        let state = self.state(class, owner);
+        state.round = number;
+        state.deficit = state.deficit.saturating_add(quantum);
     }
 
     fn pass_on(&mut self, class: usize) {
         self.rounds[class].open = false;
-        self.rounds[class].line.rotate_left(1);
+        self.rounds[class].queue.rotate_left(1);
     }
 
     /// A whole round went by and everybody's packet was too large: the rounds until the first one fits are given at once.
     // rule: wrr.paper-constant
     fn skip_rounds(&mut self, class: usize, length: &dyn Fn(u32) -> Option<u32>) {
-        let line = std::mem::take(&mut self.rounds[class].line);
+        let queue = std::mem::take(&mut self.rounds[class].queue);
         let missing = |owner: &u32| {
-            let missing = self.cost(length(*owner)?) - self.nics[*owner as usize].places[class].deficit;
+            let missing = self.cost(length(*owner)?) - self.nics[*owner as usize].states[class].deficit;
             let quantum = self.quantum(class, *owner);
             Some((missing.max(0) + quantum - 1) / quantum)
         };
         // The last of them comes by itself.
-        let rounds = (line.iter().filter_map(missing).min().unwrap_or(0) - 1).max(0);
-        for owner in &line {
+        let rounds = (queue.iter().filter_map(missing).min().unwrap_or(0) - 1).max(0);
+        for owner in &queue {
             let more = self.quantum(class, *owner).saturating_mul(rounds);
-            let place = self.place(class, *owner);
-            place.deficit = place.deficit.saturating_add(more);
+            let state = self.state(class, *owner);
+            state.deficit = state.deficit.saturating_add(more);
         }
-        self.rounds[class].line = line;
+        self.rounds[class].queue = queue;
     }
 
     /// What a NIC has saved is gone; what it owes stays.
     fn forfeit(&mut self, class: usize, owner: u32) {
-        let place = self.place(class, owner);
-        place.deficit = place.deficit.min(0);
+        let state = self.state(class, owner);
+        state.deficit = state.deficit.min(0);
     }
 }
 
@@ -170,16 +170,16 @@ impl Turns for Rounds {
     }
 
     fn forgive(&mut self, owner: u32, _head: Option<RequestId>) {
-        let place = self.place(ORDINARY, owner);
-        place.deficit = place.deficit.max(0);
+        let state = self.state(ORDINARY, owner);
+        state.deficit = state.deficit.max(0);
     }
 
     fn remove(&mut self, owner: u32) {
         for round in &mut self.rounds {
-            if round.line.front() == Some(&owner) {
+            if round.queue.front() == Some(&owner) {
                 round.open = false;
             }
-            round.line.retain(|listed| *listed != owner);
+            round.queue.retain(|listed| *listed != owner);
             round.weights.remove(owner);
         }
         self.nics[owner as usize] = Nic::default();
@@ -188,32 +188,32 @@ impl Turns for Rounds {
     /// At the end of the round: its first turn is in the next one.
     fn join(&mut self, class: usize, owner: u32, _head: RequestId) {
         let round = self.rounds[class].number;
-        let Nic { weight, places } = &mut self.nics[owner as usize];
-        if !places[class].listed {
-            places[class] = Place { listed: true, round, deficit: places[class].deficit.min(0) };
-            self.rounds[class].line.push_back(owner);
+        let Nic { weight, states } = &mut self.nics[owner as usize];
+        if !states[class].listed {
+            states[class] = RoundState { listed: true, round, deficit: states[class].deficit.min(0) };
+            self.rounds[class].queue.push_back(owner);
             self.rounds[class].weights.set(owner, *weight, RequestId(0));
         }
     }
 
     fn is_in(&self, class: usize, owner: u32) -> bool {
-        self.nics[owner as usize].places[class].listed
+        self.nics[owner as usize].states[class].listed
     }
 
     fn first(&self, class: usize) -> Option<u32> {
-        self.rounds[class].line.front().copied()
+        self.rounds[class].queue.front().copied()
     }
 
     // rule: wrr.round, wrr.bound
     fn grants(&mut self, class: usize, owner: u32, passed: &mut usize, length: &dyn Fn(u32) -> Option<u32>) -> bool {
         self.open(class, owner);
         let cost = self.cost(length(owner).unwrap_or(0));
-        if cost <= self.place(class, owner).deficit {
+        if cost <= self.state(class, owner).deficit {
             return true;
         }
         self.pass_on(class);
         *passed += 1;
-        if *passed >= self.rounds[class].line.len() {
+        if *passed >= self.rounds[class].queue.len() {
             self.skip_rounds(class, length);
             *passed = 0;
         }
@@ -223,7 +223,7 @@ impl Turns for Rounds {
     // rule: wrr.hold
     fn may_hold(&mut self, owner: u32) -> bool {
         self.open(ORDINARY, owner);
-        if self.place(ORDINARY, owner).deficit < i128::from(self.one()) {
+        if self.state(ORDINARY, owner).deficit < i128::from(self.one()) {
             self.pass_on(ORDINARY);
             return false;
         }
@@ -233,11 +233,11 @@ impl Turns for Rounds {
     // rule: wrr.min-counts
     fn sent(&mut self, class: usize, owner: u32, packet: &Sent) {
         let cost = self.cost(packet.length);
-        self.place(class, owner).deficit -= cost;
+        self.state(class, owner).deficit -= cost;
         if class == URGENT {
             let most = self.quantum(ORDINARY, owner).max(cost);
-            let place = self.place(ORDINARY, owner);
-            place.deficit = place.deficit.min((place.deficit - cost).max(-most));
+            let state = self.state(ORDINARY, owner);
+            state.deficit = state.deficit.min((state.deficit - cost).max(-most));
         }
     }
 
@@ -262,11 +262,11 @@ impl Turns for Rounds {
     // rule: wrr.empty-forfeits, wrr.inactive
     fn leave(&mut self, class: usize, owner: u32) {
         debug_assert_eq!(self.first(class), Some(owner), "who leaves is first");
-        self.rounds[class].line.pop_front();
+        self.rounds[class].queue.pop_front();
         self.rounds[class].open = false;
         self.rounds[class].weights.remove(owner);
-        let place = self.place(class, owner);
-        *place = Place { deficit: place.deficit.min(0), ..Place::default() };
+        let state = self.state(class, owner);
+        *state = RoundState { deficit: state.deficit.min(0), ..RoundState::default() };
     }
 
     fn idle(&mut self) {}

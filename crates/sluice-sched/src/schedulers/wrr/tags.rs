@@ -50,7 +50,7 @@ pub(super) struct Tags {
     unit: Unit,
     hold: bool,
     nics: Vec<Option<Nic>>,
-    lines: [Tournament; 2],
+    queues: [Tournament; 2],
     virtual_time: [ShareTag; 2],
     generation: u32,
 }
@@ -58,7 +58,7 @@ pub(super) struct Tags {
 impl Tags {
     pub(super) fn new(params: &Params) -> Self {
         let Params { unit, hold, .. } = *params;
-        Tags { unit, hold, nics: Vec::new(), lines: Default::default(), virtual_time: [0; 2], generation: 0 }
+        Tags { unit, hold, nics: Vec::new(), queues: Default::default(), virtual_time: [0; 2], generation: 0 }
     }
 
     fn nic(&self, owner: u32) -> &Nic {
@@ -84,11 +84,11 @@ impl Tags {
     }
 
     /// Puts a NIC where its tags belong, in the classes that it is in.
-    fn stand(&mut self, owner: u32, head: Option<RequestId>) {
+    fn requeue(&mut self, owner: u32, head: Option<RequestId>) {
         let Nic { start, listed, .. } = *self.nic(owner);
         for class in [URGENT, ORDINARY] {
             if listed[class] {
-                self.lines[class].set(owner, start[class], head.unwrap_or(NO_PACKET));
+                self.queues[class].set(owner, start[class], head.unwrap_or(NO_PACKET));
             }
         }
         self.current(owner).empty = head.is_none();
@@ -97,7 +97,7 @@ impl Tags {
     fn rebase(&mut self, class: usize) {
         let by = std::mem::take(&mut self.virtual_time[class]);
         self.nics.iter_mut().flatten().for_each(|nic| nic.start[class] = nic.start[class].saturating_sub(by));
-        self.lines[class].lower(by);
+        self.queues[class].lower(by);
     }
 }
 
@@ -121,18 +121,18 @@ impl Turns for Tags {
             let ahead = old.convert(nic.start[class].saturating_sub(virtual_time[class]), new);
             nic.start[class] = virtual_time[class] + ahead.min(new.of(u64::from(u32::MAX)));
         }
-        self.stand(owner, head);
+        self.requeue(owner, head);
     }
 
     fn forgive(&mut self, owner: u32, head: Option<RequestId>) {
         let (virtual_time, most) = (self.virtual_time[ORDINARY], self.amount(super::FRAME_MAX));
         let nic = self.current(owner);
         nic.start[ORDINARY] = nic.start[ORDINARY].min(virtual_time + nic.spacing.of(most));
-        self.stand(owner, head);
+        self.requeue(owner, head);
     }
 
     fn remove(&mut self, owner: u32) {
-        self.lines.iter_mut().for_each(|line| line.remove(owner));
+        self.queues.iter_mut().for_each(|queue| queue.remove(owner));
         self.nics[owner as usize] = None;
     }
 
@@ -145,7 +145,7 @@ impl Turns for Tags {
         nic.listed[class] = true;
         // [sfq] eq. (4): S = max(v, F of the flow's previous request).
         nic.start[class] = nic.start[class].max(virtual_time);
-        self.stand(owner, Some(head));
+        self.requeue(owner, Some(head));
     }
 
     fn is_in(&self, class: usize, owner: u32) -> bool {
@@ -154,7 +154,7 @@ impl Turns for Tags {
 
     // rule: wrr.tags
     fn first(&self, class: usize) -> Option<u32> {
-        self.lines[class].peek().map(|(_, _, owner)| owner)
+        self.queues[class].peek().map(|(_, _, owner)| owner)
     }
 
     fn grants(&mut self, _: usize, _: u32, _: &mut usize, _: &dyn Fn(u32) -> Option<u32>) -> bool {
@@ -182,7 +182,7 @@ impl Turns for Tags {
             nic.start[ORDINARY] = from.max(bound.min(from.saturating_add(step)));
         }
         self.virtual_time[class] = tag;
-        self.stand(owner, packet.next);
+        self.requeue(owner, packet.next);
         if tag > VIRTUAL_MAX {
             self.rebase(class);
         }
@@ -190,7 +190,7 @@ impl Turns for Tags {
 
     fn head_changed(&mut self, owner: u32, head: Option<RequestId>) {
         self.current(owner);
-        self.stand(owner, head);
+        self.requeue(owner, head);
     }
 
     // rule: wrr.hold
@@ -208,13 +208,13 @@ impl Turns for Tags {
     }
 
     fn leave(&mut self, class: usize, owner: u32) {
-        self.lines[class].remove(owner);
+        self.queues[class].remove(owner);
         self.current(owner).listed[class] = false;
     }
 
     fn idle(&mut self) {
         // A turn that is held has its place in this run.
-        if self.lines.iter().all(|line| line.peek().is_none()) {
+        if self.queues.iter().all(|queue| queue.peek().is_none()) {
             self.virtual_time = [0; 2];
             self.generation = self.generation.wrapping_add(1);
         }

@@ -93,13 +93,13 @@ pub(super) fn parameters(
     if reader.report.errors() == before
         && let Err(error) = accept(&params)
     {
-        let culprits = params::culprits(&params, accept);
-        for (name, error) in &culprits {
+        let offending_params = params::offending_params(&params, accept);
+        for (name, error) in &offending_params {
             let (_, node) = entries().find(|(known, _)| known == name).expect("parameters come from entries");
             let parameter = known.iter().find(|parameter| parameter.name == *name).expect("only known ones are kept");
             reader.report.error(node.place, format!("{title}.{name}: {error}"), hint(parameter));
         }
-        if culprits.is_empty() {
+        if offending_params.is_empty() {
             reader.report.error(
                 chosen.named.place,
                 format!("{title}: {error}"),

@@ -6,8 +6,8 @@ use crate::policy::{Class, Policy, PriorityClass};
 use crate::request::{Kind, OwnerId, Request};
 use crate::scheduler::{Change, Decision};
 
-mod early;
 mod groups;
+mod v2_6_18;
 
 const A: (&str, &str) = ("mode", "2.6.18");
 const B: (&str, &str) = ("mode", "2.6.32");

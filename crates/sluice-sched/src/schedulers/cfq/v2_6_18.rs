@@ -8,7 +8,7 @@ use crate::request::{Completion, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, Scope, State};
 use crate::schedulers::cfq::Params;
 use crate::schedulers::cfq::core::{Core, nanos};
-use crate::schedulers::cfq::line::Lines;
+use crate::schedulers::cfq::service_trees::ServiceTrees;
 use crate::schedulers::cfq::stream::{Slice, StreamId};
 use crate::time::Instant;
 
@@ -21,9 +21,9 @@ const IDLE: u32 = 10;
 /// The state.
 // rule: cfq.a-lists, cfq.baseline, cfq.baseline-priorities
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct V2618 {
     core: Core,
-    lines: Lines,
+    trees: ServiceTrees,
     /// Which level may be taken next, and up to which in this pass.
     level: u32,
     up_to: u32,
@@ -41,11 +41,11 @@ enum Choice {
     Nothing,
 }
 
-impl Early {
-    pub(super) fn new(params: Params, facts: &Facts) -> Early {
-        Early {
+impl V2618 {
+    pub(super) fn new(params: Params, facts: &Facts) -> V2618 {
+        V2618 {
             core: Core::new(params, facts),
-            lines: Lines::default(),
+            trees: ServiceTrees::default(),
             level: 0,
             up_to: 0,
             served: Vec::new(),
@@ -65,22 +65,22 @@ impl Early {
 
     /// Puts a stream with requests where it belongs: the one that was served longest ago stands first.
     // rule: cfq.a-placement
-    fn place(&mut self, id: StreamId, preempted: bool) {
-        self.lines.leave(&mut self.core, id);
+    fn enter_tree(&mut self, id: StreamId, preempted: bool) {
+        self.trees.leave(&mut self.core, id);
         let stream = self.core.stream(id);
-        let line = match stream.priority.class {
+        let tree = match stream.priority.class {
             PriorityClass::RealTime => CURRENT,
             PriorityClass::Idle => IDLE,
             PriorityClass::BestEffort if stream.in_flight > 0 => BUSY,
             PriorityClass::BestEffort => u32::from(stream.priority.level),
         };
-        let key = match (line, preempted, self.lines.last_key(line)) {
+        let key = match (tree, preempted, self.trees.last_key(tree)) {
             (BUSY, _, last) => last.unwrap_or(0),
             // Just before the last one.
             (_, true, Some(last)) => last - 1,
             _ => 2 * i128::from(self.served(id)),
         };
-        self.lines.enter_as(&mut self.core, line, id, 0, key);
+        self.trees.enter_as(&mut self.core, tree, id, 0, key);
     }
 
     /// Takes the next level that has streams into the line that is served.
@@ -94,11 +94,11 @@ impl Early {
                 self.level = 0;
                 self.up_to = (self.up_to + 1) % LEVELS;
             }
-            if self.lines.count(level) > 0 {
-                while let Some(id) = self.lines.first(level) {
-                    let key = self.lines.first_key(level).expect("it has a first");
-                    self.lines.leave(&mut self.core, id);
-                    self.lines.enter_as(&mut self.core, CURRENT, id, 0, key);
+            if self.trees.count(level) > 0 {
+                while let Some(id) = self.trees.first(level) {
+                    let key = self.trees.first_key(level).expect("it has a first");
+                    self.trees.leave(&mut self.core, id);
+                    self.trees.enter_as(&mut self.core, CURRENT, id, 0, key);
                 }
                 return true;
             }
@@ -108,30 +108,30 @@ impl Early {
 
     /// When IDLE may be served.
     // rule: cfq.idle-grace, cfq.idle-class
-    fn grace_over(&self) -> Option<Instant> {
+    fn grace_end(&self) -> Option<Instant> {
         let grace = self.core.params.idle_class_delay / 2;
         self.last_other_end.map(|end| end + grace)
     }
 
     // rule: cfq.a-rt-starves
-    fn choose_anew(&mut self, now: Instant) -> Choice {
-        if self.lines.count(CURRENT) == 0 {
+    fn reselect(&mut self, now: Instant) -> Choice {
+        if self.trees.count(CURRENT) == 0 {
             self.splice();
         }
-        let next = self.lines.first(CURRENT).or_else(|| self.lines.first(BUSY));
+        let next = self.trees.first(CURRENT).or_else(|| self.trees.first(BUSY));
         let next = next.or_else(|| {
-            let idle = self.lines.first(IDLE)?;
-            self.grace_over().is_none_or(|over| now >= over).then_some(idle)
+            let idle = self.trees.first(IDLE)?;
+            self.grace_end().is_none_or(|over| now >= over).then_some(idle)
         });
         let Some(id) = next else {
-            return if self.lines.count(IDLE) > 0 { Choice::Wait } else { Choice::Nothing };
+            return if self.trees.count(IDLE) > 0 { Choice::Wait } else { Choice::Nothing };
         };
         self.activate(id, now);
         Choice::Serve(id)
     }
 
     fn activate(&mut self, id: StreamId, now: Instant) {
-        self.lines.leave(&mut self.core, id);
+        self.trees.leave(&mut self.core, id);
         self.core.idle_until = None;
         self.core.stream_mut(id).slice = Slice { turn: now, ..Slice::default() };
         self.core.active = Some(id);
@@ -154,14 +154,14 @@ impl Early {
         stream.slice.must_dispatch = false;
         stream.slice.awaits &= preempted;
         if !self.core.stream(id).requests.is_empty() {
-            self.place(id, preempted);
+            self.enter_tree(id, preempted);
         }
-        self.core.release_if_over(id);
+        self.core.release_if_unused(id);
     }
 
     // rule: cfq.a-select
     fn select(&mut self, now: Instant) -> Choice {
-        let Some(active) = self.core.active else { return self.choose_anew(now) };
+        let Some(active) = self.core.active else { return self.reselect(now) };
         let stream = self.core.stream(active);
         let over = stream.slice.end.is_some_and(|end| now > end) && !stream.slice.must_dispatch;
         if !over {
@@ -173,22 +173,22 @@ impl Early {
             }
         }
         self.expire(now, false);
-        self.choose_anew(now)
+        self.reselect(now)
     }
 
     fn arm_idling(&mut self, id: StreamId, now: Instant) -> bool {
         let stream = self.core.stream(id);
-        let patience = self.core.patience(id);
-        if !stream.is_sync() || !stream.window || stream.orphaned || patience == 0 {
+        let idle_max = self.core.idle_max(id);
+        if !stream.is_sync() || !stream.window || stream.owner_left || idle_max == 0 {
             return false;
         }
         let slice = &mut self.core.stream_mut(id).slice;
         (slice.awaits, slice.must_dispatch) = (true, true);
-        self.core.idle_until = Some(now + Duration::from_nanos(patience));
+        self.core.idle_until = Some(now + Duration::from_nanos(idle_max));
         true
     }
 
-    fn idling_over(&mut self, now: Instant) {
+    fn idling_ended(&mut self, now: Instant) {
         if self.core.idle_until.is_none_or(|until| now < until) {
             return;
         }
@@ -217,8 +217,8 @@ impl Early {
             }
             let request = self.core.take(id, now);
             let behind = |other: &Request| other.offset.wrapping_sub(head) <= request.offset.wrapping_sub(head);
-            let place = self.sent.partition_point(behind);
-            self.sent.insert(place, request);
+            let enter_tree = self.sent.partition_point(behind);
+            self.sent.insert(enter_tree, request);
         }
         self.core.listed = self.sent.len() as u32;
         let stream = self.core.stream_mut(id);
@@ -279,14 +279,14 @@ impl Early {
     }
 }
 
-impl Scheduler for Early {
+impl Scheduler for V2618 {
     fn insert(&mut self, now: Instant, request: Request) {
         let now = self.shown(now);
-        self.idling_over(now);
+        self.idling_ended(now);
         let id = self.core.receive(request, now);
         self.update_window(id);
         if self.core.stream(id).tree.is_none() && self.core.active != Some(id) {
-            self.place(id, false);
+            self.enter_tree(id, false);
         }
         self.arrived(id, &request, now);
     }
@@ -297,7 +297,7 @@ impl Scheduler for Early {
 
     fn dispatch(&mut self, now: Instant) -> Decision {
         let (asked, now) = (now, self.shown(now));
-        self.idling_over(now);
+        self.idling_ended(now);
         if self.sent.is_empty() {
             match self.select(now) {
                 Choice::Serve(id) => self.send(id, now),
@@ -306,7 +306,7 @@ impl Scheduler for Early {
                 Choice::Wait => {
                     let until = self.core.idle_until.or_else(|| {
                         // Only IDLE waits, for the end of its grace.
-                        self.core.active.is_none().then(|| self.grace_over()).flatten()
+                        self.core.active.is_none().then(|| self.grace_end()).flatten()
                     });
                     return match until.map(|until| self.core.ticks.fires(until)) {
                         Some(until) if until > asked => Decision::WaitUntil(until),
@@ -329,9 +329,9 @@ impl Scheduler for Early {
             self.last_other_end = Some(now);
         }
         if stream.in_flight == 0 && stream.tree == Some(BUSY) {
-            self.place(id, false);
+            self.enter_tree(id, false);
         }
-        self.core.release_if_over(id);
+        self.core.release_if_unused(id);
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
@@ -343,7 +343,7 @@ impl Scheduler for Early {
                 let Some(known) = self.core.owners[owner.index()].clone() else { return Ok(()) };
                 for (_, id) in known.streams {
                     if self.core.stream(id).tree.is_some() {
-                        self.place(id, false);
+                        self.enter_tree(id, false);
                     }
                 }
             }
@@ -353,12 +353,12 @@ impl Scheduler for Early {
                     if self.core.active == Some(id) {
                         self.expire(now, false);
                     }
-                    self.lines.leave(&mut self.core, id);
+                    self.trees.leave(&mut self.core, id);
                     if let Some(served) = self.served.get_mut(id as usize) {
                         *served = 0;
                     }
-                    self.core.stream_mut(id).orphaned = true;
-                    self.core.release_if_over(id);
+                    self.core.stream_mut(id).owner_left = true;
+                    self.core.release_if_unused(id);
                 }
             }
             _ => {}
@@ -375,7 +375,7 @@ impl Scheduler for Early {
         self.core.listed = self.sent.len() as u32;
         for id in self.core.streams_of(scope.owner()) {
             if self.core.cancel(id, scope, removed) {
-                self.lines.leave(&mut self.core, id);
+                self.trees.leave(&mut self.core, id);
             }
         }
         removed.sort_by_key(|request| request.id);

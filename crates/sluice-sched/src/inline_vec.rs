@@ -7,18 +7,18 @@ use core::ops::{Index, IndexMut};
 
 /// A list of few elements, in order.
 #[derive(Debug, Clone)]
-pub(crate) struct Few<T> {
+pub(crate) struct InlineVec<T> {
     first: Option<T>,
     rest: Vec<T>,
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for InlineVec<T> {
     fn default() -> Self {
-        Few { first: None, rest: Vec::new() }
+        InlineVec { first: None, rest: Vec::new() }
     }
 }
 
-impl<T> Few<T> {
+impl<T> InlineVec<T> {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
@@ -57,7 +57,7 @@ impl<T> Few<T> {
     }
 }
 
-impl<T> Index<usize> for Few<T> {
+impl<T> Index<usize> for InlineVec<T> {
     type Output = T;
 
     #[inline]
@@ -66,7 +66,7 @@ impl<T> Index<usize> for Few<T> {
     }
 }
 
-impl<T> IndexMut<usize> for Few<T> {
+impl<T> IndexMut<usize> for InlineVec<T> {
     #[inline]
     fn index_mut(&mut self, index: usize) -> &mut T {
         let found = if index == 0 { self.first.as_mut() } else { self.rest.get_mut(index - 1) };
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn it_is_a_list() {
-        let mut few = Few::default();
+        let mut few = InlineVec::default();
         assert_eq!(few.len(), 0);
         few.push(1);
         assert_eq!((few.len(), few.get(0)), (1, Some(&1)));

@@ -56,7 +56,7 @@ pub struct Arena {
     free: u32,
     len: usize,
     /// By token the place of each carrier.
-    carriers: Vec<u32>,
+    merged: Vec<u32>,
 }
 
 /// One list in an [`Arena`].
@@ -99,7 +99,7 @@ impl Arena {
     /// An empty arena.
     #[must_use]
     pub fn new() -> Self {
-        Arena { chunks: Vec::new(), free: NIL, len: 0, carriers: Vec::new() }
+        Arena { chunks: Vec::new(), free: NIL, len: 0, merged: Vec::new() }
     }
 
     /// How many requests it holds.
@@ -159,7 +159,7 @@ impl Arena {
             fifo.end = block << BLOCK_BITS;
         }
         self.block_mut(fifo.end >> BLOCK_BITS).requests[fifo.end as usize % BLOCK] = request;
-        if request.flags.contains(Flags::CARRIER) {
+        if request.flags.contains(Flags::MERGED) {
             self.note(request.token, fifo.end);
         }
         fifo.end += 1;
@@ -169,12 +169,12 @@ impl Arena {
 
     /// Where a carrier stands; `NIL`: nowhere.
     #[cold]
-    fn note(&mut self, token: u32, place: u32) {
+    fn note(&mut self, token: u32, position: u32) {
         let index = token as usize;
-        if index >= self.carriers.len() {
-            self.carriers.resize(index + 1, NIL);
+        if index >= self.merged.len() {
+            self.merged.resize(index + 1, NIL);
         }
-        self.carriers[index] = place;
+        self.merged[index] = position;
     }
 
     /// The oldest.
@@ -186,7 +186,7 @@ impl Arena {
 
     /// Takes the oldest.
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
-        if !self.carriers.is_empty() {
+        if !self.merged.is_empty() {
             self.forget_front(fifo);
         }
         let request = *self.front(fifo)?;
@@ -207,9 +207,9 @@ impl Arena {
     /// The oldest leaves; if it is a carrier, it stands nowhere from here on.
     fn forget_front(&mut self, fifo: &Fifo) {
         if let Some(&Request { flags, token, .. }) = self.front(fifo)
-            && flags.contains(Flags::CARRIER)
+            && flags.contains(Flags::MERGED)
         {
-            self.carriers[token as usize] = NIL;
+            self.merged[token as usize] = NIL;
         }
     }
 
@@ -228,11 +228,11 @@ impl Arena {
 
     /// A queued carrier has become `grown`. `false` if it is not queued here.
     pub fn grow(&mut self, grown: &Request) -> bool {
-        let place = self.carriers.get(grown.token as usize).copied().unwrap_or(NIL);
-        if place == NIL || !grown.flags.contains(Flags::CARRIER) {
+        let position = self.merged.get(grown.token as usize).copied().unwrap_or(NIL);
+        if position == NIL || !grown.flags.contains(Flags::MERGED) {
             return false;
         }
-        let known = &mut self.block_mut(place >> BLOCK_BITS).requests[place as usize % BLOCK];
+        let known = &mut self.block_mut(position >> BLOCK_BITS).requests[position as usize % BLOCK];
         let same = known.id == grown.id;
         if same {
             *known = *grown;
@@ -255,7 +255,7 @@ mod tests {
         for step in 0..30_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (fifo, model) = &mut lists[(random >> 40) as usize % 7];
-            let (token, flags) = (step as u32 % 40_000, Flags::CARRIER);
+            let (token, flags) = (step as u32 % 40_000, Flags::MERGED);
             let request = Request { id: RequestId(step), token, flags, ..NOTHING };
             match random >> 60 {
                 // Queues grow in one half of the time and shrink in the other.

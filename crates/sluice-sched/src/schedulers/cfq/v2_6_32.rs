@@ -9,7 +9,7 @@ use crate::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, Scope, S
 use crate::schedulers::cfq::cooperators::{Cooperators, is_close};
 use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::groups::Groups;
-use crate::schedulers::cfq::line::Lines;
+use crate::schedulers::cfq::service_trees::ServiceTrees;
 use crate::schedulers::cfq::stream::{Slice, StreamId};
 use crate::schedulers::cfq::{Mode, Params};
 use crate::time::Instant;
@@ -17,13 +17,13 @@ use crate::time::Instant;
 /// A request up to this size might be merged with the next one.
 const SMALL: u32 = 4096;
 /// The only line, without groups.
-const LINE: u32 = 0;
+const ONLY_TREE: u32 = 0;
 
 /// The state.
 #[derive(Debug)]
-pub(crate) struct Late {
+pub(crate) struct V2632 {
     pub(super) core: Core,
-    pub(super) lines: Lines,
+    pub(super) trees: ServiceTrees,
     cooperators: Cooperators,
     pub(super) groups: Option<Groups>,
     /// Streams that stand in a line.
@@ -38,12 +38,12 @@ enum Choice {
     Nothing,
 }
 
-impl Late {
-    pub(crate) fn new(params: Params, facts: &Facts) -> Late {
+impl V2632 {
+    pub(crate) fn new(params: Params, facts: &Facts) -> V2632 {
         let groups = (params.mode == Mode::Group).then(|| Groups::new(&params));
-        Late {
+        V2632 {
             core: Core::new(params, facts),
-            lines: Lines::default(),
+            trees: ServiceTrees::default(),
             cooperators: Cooperators::default(),
             groups,
             busy: 0,
@@ -72,13 +72,13 @@ impl Late {
     // Standing in line.
 
     /// A stream enters the line that it belongs to, or moves in it.
-    fn stand(&mut self, id: StreamId, now: Instant, in_front: bool) {
-        let Late { core, lines, groups, .. } = self;
-        let line = match groups {
-            None => LINE,
-            Some(groups) => groups.line_of(core, id),
+    fn enter_tree(&mut self, id: StreamId, now: Instant, in_front: bool) {
+        let V2632 { core, trees, groups, .. } = self;
+        let tree = match groups {
+            None => ONLY_TREE,
+            Some(groups) => groups.tree_of(core, id),
         };
-        let was = lines.leave(core, id);
+        let was = trees.leave(core, id);
         if !was {
             self.busy += 1;
             self.busy_sync += u32::from(core.stream(id).is_sync());
@@ -91,14 +91,14 @@ impl Late {
             Some(groups) => groups.streams(core.stream(id).group) - 1,
         };
         let key = match in_front {
-            true => lines.key_in_front(line, now),
-            false => lines.key_behind(core, line, id, now, others),
+            true => trees.key_in_front(tree, now),
+            false => trees.key_behind(core, tree, id, now, others),
         };
-        lines.enter(core, line, id, key);
+        trees.enter(core, tree, id, key);
     }
 
     fn step_out(&mut self, id: StreamId) {
-        if self.lines.leave(&mut self.core, id) {
+        if self.trees.leave(&mut self.core, id) {
             self.busy -= 1;
             self.busy_sync -= u32::from(self.core.stream(id).is_sync());
             if let Some(groups) = &mut self.groups {
@@ -139,9 +139,9 @@ impl Late {
         if self.core.stream(id).requests.is_empty() {
             self.step_out(id);
         } else {
-            self.stand(id, now, false);
+            self.enter_tree(id, now, false);
         }
-        self.core.release_if_over(id);
+        self.core.release_if_unused(id);
     }
 
     /// Another request of a stream may be its candidate. A group has one stream at each place of its volumes, and streams
@@ -160,15 +160,15 @@ impl Late {
         }
     }
 
-    fn next_in_line(&mut self, now: Instant) -> Option<StreamId> {
+    fn next_stream(&mut self, now: Instant) -> Option<StreamId> {
         match &mut self.groups {
-            None => self.lines.first(LINE),
-            Some(groups) => groups.next(&self.core, &self.lines, now),
+            None => self.trees.first(ONLY_TREE),
+            Some(groups) => groups.next(&self.core, &self.trees, now),
         }
     }
 
-    fn choose_anew(&mut self, now: Instant) -> Choice {
-        match self.next_in_line(now) {
+    fn reselect(&mut self, now: Instant) -> Choice {
+        match self.next_stream(now) {
             Some(id) => {
                 self.activate(id, now);
                 Choice::Serve(id)
@@ -181,12 +181,12 @@ impl Late {
     pub(super) fn should_idle(&self, id: StreamId) -> bool {
         match &self.groups {
             None => self.core.stream(id).window,
-            Some(groups) => groups.should_idle(&self.core, &self.lines, id),
+            Some(groups) => groups.should_idle(&self.core, &self.trees, id),
         }
     }
 
     fn select(&mut self, now: Instant) -> Choice {
-        let Some(active) = self.core.active else { return self.choose_anew(now) };
+        let Some(active) = self.core.active else { return self.reselect(now) };
         let stream = self.core.stream(active);
         let used = stream.slice_used(now) && !stream.slice.must_dispatch;
         if used && self.waits_for_group(active) {
@@ -194,7 +194,7 @@ impl Late {
         }
         if stream.slice.drawn_out && !stream.requests.is_empty() {
             self.expire(now, false);
-            return self.choose_anew(now);
+            return self.reselect(now);
         }
         if !used {
             // rule: cfq.select-queued
@@ -216,7 +216,7 @@ impl Late {
             return Choice::Wait;
         }
         self.expire(now, false);
-        self.choose_anew(now)
+        self.reselect(now)
     }
 
     fn cooperator(&self, active: StreamId) -> Option<StreamId> {
@@ -283,8 +283,8 @@ impl Late {
             return Some(u32::MAX);
         }
         let needed = nanos(self.core.params.slice_idle).saturating_mul(u64::from(stream.in_flight));
-        let late = stream.slice.end.is_none_or(|end| now + Duration::from_nanos(needed) > end);
-        (!late).then_some(self.core.params.quantum())
+        let runs_out = stream.slice.end.is_none_or(|end| now + Duration::from_nanos(needed) > end);
+        (!runs_out).then_some(self.core.params.quantum())
     }
 
     fn async_depth(&self, id: StreamId, now: Instant) -> u32 {
@@ -322,12 +322,12 @@ impl Late {
         let queues_without_seeks = !core.rotational && core.hw_tag;
         let left = stream.slice.end.map_or(0, |end| end.nanos_since(now));
         let thinks_too_long = stream.think.is_valid() && stream.think.mean() > left;
-        if queues_without_seeks || stream.orphaned || thinks_too_long || core.in_device() > 0 {
+        if queues_without_seeks || stream.owner_left || thinks_too_long || core.in_device() > 0 {
             return;
         }
         let idle = nanos(core.params.slice_idle) > 0;
         let length = match &self.groups {
-            _ if idle && self.should_idle(id) => core.patience(id),
+            _ if idle && self.should_idle(id) => core.idle_max(id),
             Some(groups) if groups.is_only(stream.group) => nanos(core.params.group_idle),
             _ => 0,
         };
@@ -338,7 +338,7 @@ impl Late {
     }
 
     // rule: cfq.idle-timer
-    fn idling_over(&mut self, now: Instant) {
+    fn idling_ended(&mut self, now: Instant) {
         if self.core.idle_until.is_none_or(|until| now < until) {
             return;
         }
@@ -365,7 +365,7 @@ impl Late {
         let window = if nanos(params.slice_idle) == 0 || impatient {
             false
         } else if stream.think.is_valid() {
-            stream.think.mean() <= self.core.patience(id)
+            stream.think.mean() <= self.core.idle_max(id)
         } else {
             stream.window
         };
@@ -410,9 +410,9 @@ impl Late {
                 if new.group != old.group {
                     return false;
                 }
-                let alone_in_line =
-                    groups.serves_seekers(&self.lines, &self.core, id, active) && old.requests.is_empty();
-                if old.slice_used(now) || alone_in_line || real_time(new) && !real_time(old) {
+                let alone_in_tree =
+                    groups.serves_seekers(&self.trees, &self.core, id, active) && old.requests.is_empty();
+                if old.slice_used(now) || alone_in_tree || real_time(new) && !real_time(old) {
                     return true;
                 }
                 if old.requests.is_empty() && !self.should_idle(active) {
@@ -437,7 +437,7 @@ impl Late {
             }
         } else if self.preempts(id, request, now) {
             self.expire(now, true);
-            self.stand(id, now, true);
+            self.enter_tree(id, now, true);
             if let Some(groups) = &mut self.groups {
                 groups.forget_workload();
             }
@@ -445,15 +445,15 @@ impl Late {
     }
 }
 
-impl Scheduler for Late {
+impl Scheduler for V2632 {
     fn insert(&mut self, now: Instant, request: Request) {
         let now = self.shown(now);
-        self.idling_over(now);
+        self.idling_ended(now);
         let id = self.core.receive(request, now);
         self.note_candidate(id);
         self.update_window(id);
         if self.core.stream(id).tree.is_none() {
-            self.stand(id, now, false);
+            self.enter_tree(id, now, false);
         }
         self.arrived(id, &request, now);
     }
@@ -466,7 +466,7 @@ impl Scheduler for Late {
 
     fn dispatch(&mut self, now: Instant) -> Decision {
         let (asked, now) = (now, self.shown(now));
-        self.idling_over(now);
+        self.idling_ended(now);
         match self.select(now) {
             Choice::Serve(id) if self.may_dispatch(id, now) => Decision::Dispatch(self.send(id, now)),
             Choice::Serve(_) => Decision::WaitCompletion,
@@ -484,7 +484,7 @@ impl Scheduler for Late {
         let now = self.shown(now);
         let Some(id) = self.core.land(&completion.request, now) else { return };
         if self.core.active != Some(id) {
-            return self.core.release_if_over(id);
+            return self.core.release_if_unused(id);
         }
         if self.core.stream(id).slice.end.is_none() {
             let length = self.slice_length(id);
@@ -517,7 +517,7 @@ impl Scheduler for Late {
                 for (_, id) in known.streams {
                     self.note_candidate(id);
                     if self.core.stream(id).tree.is_some() {
-                        self.stand(id, now, false);
+                        self.enter_tree(id, now, false);
                     }
                 }
             }
@@ -558,14 +558,14 @@ impl Scheduler for Late {
     }
 }
 
-impl Late {
+impl V2632 {
     fn drop_stream(&mut self, id: StreamId, now: Instant) {
         if self.core.active == Some(id) {
             self.expire(now, false);
         }
         self.step_out(id);
-        self.core.stream_mut(id).orphaned = true;
-        self.core.release_if_over(id);
+        self.core.stream_mut(id).owner_left = true;
+        self.core.release_if_unused(id);
     }
 
     /// A slice about to end on a group's only stream is drawn out, so that the group does not lose its place for want of a

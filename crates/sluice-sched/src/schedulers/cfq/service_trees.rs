@@ -14,7 +14,7 @@ type Key = (u8, i128, u64);
 /// The lines of waiting streams: one, or one for each kind of work of each group.
 // rule: cfq.tree-order, cfq.starvation
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct ServiceTrees {
     forest: Forest<Key>,
     trees: Vec<Tree>,
     counts: Vec<u32>,
@@ -23,33 +23,33 @@ pub(super) struct Lines {
     entered: u64,
 }
 
-impl Lines {
-    pub(super) fn count(&self, line: u32) -> u32 {
-        self.counts.get(line as usize).copied().unwrap_or(0)
+impl ServiceTrees {
+    pub(super) fn count(&self, tree: u32) -> u32 {
+        self.counts.get(tree as usize).copied().unwrap_or(0)
     }
 
-    pub(super) fn first(&self, line: u32) -> Option<StreamId> {
-        self.trees.get(line as usize).and_then(|tree| self.forest.first(tree)).map(|(_, id)| id)
+    pub(super) fn first(&self, tree: u32) -> Option<StreamId> {
+        self.trees.get(tree as usize).and_then(|tree| self.forest.first(tree)).map(|(_, id)| id)
     }
 
     /// The key of the first of a line.
-    pub(super) fn first_key(&self, line: u32) -> Option<i128> {
-        self.trees.get(line as usize).and_then(|tree| self.forest.first(tree)).map(|(key, _)| key.1)
+    pub(super) fn first_key(&self, tree: u32) -> Option<i128> {
+        self.trees.get(tree as usize).and_then(|tree| self.forest.first(tree)).map(|(key, _)| key.1)
     }
 
-    pub(super) fn last_key(&self, line: u32) -> Option<i128> {
-        let last = self.trees.get(line as usize).and_then(|tree| self.forest.last(tree));
+    pub(super) fn last_key(&self, tree: u32) -> Option<i128> {
+        let last = self.trees.get(tree as usize).and_then(|tree| self.forest.last(tree));
         last.map(|(key, _)| key.1)
     }
 
     /// A stream stands in a line by its class and a key.
-    pub(super) fn enter(&mut self, core: &mut Core, line: u32, id: StreamId, key: i128) {
+    pub(super) fn enter(&mut self, core: &mut Core, tree: u32, id: StreamId, key: i128) {
         let class = core.stream(id).priority.class as u8;
-        self.enter_as(core, line, id, class, key);
+        self.enter_as(core, tree, id, class, key);
     }
 
-    pub(super) fn enter_as(&mut self, core: &mut Core, line: u32, id: StreamId, class: u8, key: i128) {
-        let index = line as usize;
+    pub(super) fn enter_as(&mut self, core: &mut Core, tree: u32, id: StreamId, class: u8, key: i128) {
+        let index = tree as usize;
         if self.trees.len() <= index {
             self.trees.resize(index + 1, Tree::default());
             self.counts.resize(index + 1, 0);
@@ -62,24 +62,24 @@ impl Lines {
         self.keys[id as usize] = key;
         self.forest.insert(&mut self.trees[index], key, id);
         self.counts[index] += 1;
-        core.stream_mut(id).tree = Some(line);
+        core.stream_mut(id).tree = Some(tree);
     }
 
     /// Whether it stood in a line.
     pub(super) fn leave(&mut self, core: &mut Core, id: StreamId) -> bool {
-        let Some(line) = core.stream_mut(id).tree.take() else { return false };
-        self.forest.remove(&mut self.trees[line as usize], &self.keys[id as usize]);
-        self.counts[line as usize] -= 1;
+        let Some(tree) = core.stream_mut(id).tree.take() else { return false };
+        self.forest.remove(&mut self.trees[tree as usize], &self.keys[id as usize]);
+        self.counts[tree as usize] -= 1;
         true
     }
 
     /// Where a stream stands in a line after its turn, with `others` streams beside it: whoever has a short slice waits
     /// longer, and what was left of the last one is made good.
     // rule: cfq.tree-key, cfq.tree-idle, cfq.level-monotone, cfq.weak-latency
-    pub(super) fn key_behind(&self, core: &mut Core, line: u32, id: StreamId, now: Instant, others: u32) -> i128 {
+    pub(super) fn key_behind(&self, core: &mut Core, tree: u32, id: StreamId, now: Instant, others: u32) -> i128 {
         let now = i128::from(now.as_nanos());
         if core.stream(id).is_idle_class() {
-            return self.last_key(line).unwrap_or(now) + i128::from(nanos(core.params.idle_class_delay));
+            return self.last_key(tree).unwrap_or(now) + i128::from(nanos(core.params.idle_class_delay));
         }
         let longest = Core::scaled(nanos(core.params.slice_sync), 0);
         let own = core.base_slice(id);
@@ -88,7 +88,7 @@ impl Lines {
     }
 
     // rule: cfq.tree-preempt
-    pub(super) fn key_in_front(&self, line: u32, now: Instant) -> i128 {
-        self.first_key(line).unwrap_or(i128::from(now.as_nanos())) - FRONT
+    pub(super) fn key_in_front(&self, tree: u32, now: Instant) -> i128 {
+        self.first_key(tree).unwrap_or(i128::from(now.as_nanos())) - FRONT
     }
 }
