@@ -1,4 +1,4 @@
-//! Admission control: whether the reservations of a device's VMs fit the device, before any of them is promised.
+//! Admission control: checks that the reservations of a device's VMs fit, before any of them is accepted.
 //!
 //! A VM may reserve requests, bytes or both. A request served for one reservation also counts for the other, so a VM
 //! takes the larger part: of the capacity in requests or of the bandwidth. The parts of all VMs may add up to the whole
@@ -21,7 +21,7 @@ mod burst;
 
 pub use burst::{BurstTooSmall, check_burst, check_burst_of_large};
 
-/// What a device can be relied on to do, at worst: \[mclock\] 3.1, "Reservation Setting".
+/// Sustained worst-case throughput of a device: \[mclock\] 3.1, "Reservation Setting".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Normalised requests per second.
@@ -40,7 +40,7 @@ impl Capacity {
     }
 }
 
-/// What the reservations on one device are checked against.
+/// The capacity that reservations on one device are checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Supply {
     /// Capacity and bandwidth of the device.
@@ -86,9 +86,7 @@ impl fmt::Display for Part {
 /// The part of a device that one VM reserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The VM.
     pub vm: String,
-    /// What it reserves.
     pub reservation: Reservation,
     /// The larger of its two parts.
     pub part: Part,
@@ -102,7 +100,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A set of reservations that is not admitted; the text shows the arithmetic.
+/// A rejected set of reservations; the text shows the calculation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// Reservations need a capacity to be checked against.
@@ -124,28 +122,27 @@ pub enum AdmissionError {
     Over(Box<Shortfall>),
 }
 
-/// The arithmetic of a refusal.
+/// The calculation of a rejection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
     /// The VM that does not fit.
     pub claim: Claim,
-    /// Those before it.
+    /// Claims of the VMs that were admitted before it.
     pub others: Vec<Claim>,
-    /// The parts of those together.
+    /// Sum of their parts.
     pub reserved: Part,
-    /// The parts of all together.
+    /// Sum of all parts.
     pub sum: Part,
-    /// The most that may be reserved: the whole less the floor.
+    /// Maximum that may be reserved: the whole device minus the floor.
     pub most: Part,
-    /// The floor.
     pub weight_floor: Percent,
-    /// What exceeds it.
+    /// Amount by which `sum` exceeds `most`.
     pub short: Part,
-    /// The most that this VM could reserve, in each currency that it does; `None` where nothing is left.
+    /// The most that this VM could reserve, in each currency that it reserves; `None` if nothing is left.
     pub free: Reservation,
 }
 
-/// Most VMs that a refusal lists by name; the largest parts come first.
+/// Maximum number of VMs that a rejection lists by name, the largest parts first.
 const LISTED_MAX: usize = 4;
 
 impl Shortfall {
@@ -159,7 +156,7 @@ impl Shortfall {
         if listed.is_empty() { String::new() } else { format!(" (already reserved: {}{more})", listed.join(", ")) }
     }
 
-    /// The sum, the bound and where it comes from.
+    /// The sum, the bound and its origin.
     #[must_use]
     pub fn arithmetic(&self) -> String {
         let Shortfall { reserved, sum, most, short, .. } = self;
@@ -195,7 +192,7 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// Shows a reservation, for example `500 iops and 20MiB/s`.
+/// Formats a reservation, for example `500 iops and 20MiB/s`.
 #[must_use]
 pub fn show(reservation: &Reservation) -> String {
     match (reservation.iops, reservation.bytes) {
@@ -207,7 +204,7 @@ pub fn show(reservation: &Reservation) -> String {
 }
 
 impl Supply {
-    /// Capacity and bandwidth, 1 where one of them is not stated: then nothing is counted in it.
+    /// Capacity and bandwidth. 1 stands for one that is not stated, since nothing is then counted in it.
     fn figures(&self) -> (u128, u128) {
         let Capacity { iops, bytes } = self.capacity;
         (
@@ -216,7 +213,7 @@ impl Supply {
         )
     }
 
-    /// The part that a reservation takes, in units of which the whole device has [`Self::whole`].
+    /// Part that a reservation takes, in units of which the whole device has [`Self::whole`].
     fn units(&self, reservation: &Reservation) -> (u128, Currency) {
         let (capacity, bandwidth) = self.figures();
         // At most 10^15 x 2^64, about 2^114.
@@ -244,7 +241,7 @@ impl Supply {
         Part(u64::try_from(hundredths).unwrap_or(u64::MAX))
     }
 
-    /// The figures without which this reservation cannot be checked.
+    /// The figures that are missing to check this reservation.
     fn missing(&self, reservation: &Reservation) -> Vec<&'static str> {
         // Small requests reach the capacity of a disk before its bandwidth.
         let by_requests = reservation.iops.is_some() || (reservation.bytes.is_some() && self.medium == Medium::Disk);
@@ -331,7 +328,7 @@ pub fn volumes_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy
     sums_fit(vm, volumes, Percent::ZERO)
 }
 
-/// The same, with `floor` of what the VM reserves left free.
+/// Like [`volumes_fit`], but leaves `floor` of the VM's reservation free.
 fn sums_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy>, floor: Percent) -> Result<(), ChangeError> {
     let (mut milli, mut bytes) = (0u64, 0u64);
     for policy in volumes {
@@ -351,7 +348,7 @@ fn sums_fit<'a>(vm: &Policy, volumes: impl IntoIterator<Item = &'a Policy>, floo
     Ok(())
 }
 
-/// What is left above the floor, in hundredths of a percent.
+/// The part above the floor, in hundredths of a percent.
 fn above(floor: Percent) -> u128 {
     u128::from(Percent::WHOLE.hundredths() - floor.hundredths())
 }
@@ -363,8 +360,9 @@ fn kept(floor: Percent) -> String {
     }
 }
 
-/// Checks the same on a device. Where a volume lives by its weight alone, the floor's part of what the VM reserves stays free
-/// for it. Where capacity and bandwidth are both known, the volumes' parts of the device may not exceed the VM's part.
+/// Checks the volumes of one VM on a device. If a volume has a weight but no reservation, the floor's part of the VM's
+/// reservation stays free for it. If capacity and bandwidth are both known, the volumes' parts of the device may not
+/// exceed the VM's part.
 ///
 /// Example: 1000 iops and 100 MiB/s. A VM that reserves 500 iops and 50 MiB/s has 50 % of the device. Two volumes, one
 /// with 500 iops and one with 50 MiB/s, need 100 %. On other devices only the sums are checked: [`volumes_fit`].
@@ -400,7 +398,7 @@ pub fn volumes_fit_device<'a>(
     })
 }
 
-/// Little's law: what must be reserved so that a VM that keeps `outstanding` requests queued sees `latency` on average.
+/// Little's law: the reservation with which a VM that keeps `outstanding` requests queued sees `latency` on average.
 ///
 /// \[mclock\] eq. (6): 8 outstanding at 25 ms need 320 IOPS, 32 at 65 ms need 492.
 #[must_use]

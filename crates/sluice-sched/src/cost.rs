@@ -1,23 +1,26 @@
-//! What a request costs, in normalised requests.
+//! Cost of a request, in normalised requests.
 //!
-//! A large request occupies the device longer than a small one, so requests are not counted but weighed. \[mclock\] 3.1,
-//! eq. (4) and (5): a request of size S counts as `1 + S/(Tm * Bpeak)` requests, Tm the mechanical delay, Bpeak the
-//! peak transfer rate. We write K for `Tm * Bpeak` and divide by the cost of a stated size, so that a request of
-//! just that size costs exactly 1 and every rate reads as "requests of 8 KiB".
+//! A large request occupies the device longer than a small one. \[mclock\] 3.1, eq. (4) and (5): a request of size S counts
+//! as `1 + S/(Tm * Bpeak)` requests. Tm is the mechanical delay, Bpeak the peak transfer rate, and K their product. The cost
+//! is divided by that of the reference size, which therefore costs exactly 1: every rate means "requests of 8 KiB".
+//!
+//! Example: K is 300 kB and the reference size 8 KiB. A request of 64 KiB costs (300,000 + 65,536) / (300,000 + 8,192)
+//! = 1.186, and one of 256 KiB 1.824.
 
 use crate::request::Kind;
 use crate::units::Bytes;
 
-/// A cost in normalised requests: an integer of 1/65,536; up to 65,535 requests. Every request costs something.
+/// A cost in normalised requests: an integer in units of 1/65,536, up to 65,535 requests. The cost of a request is
+/// never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Cost(u32);
 
 impl Cost {
     /// One normalised request.
     pub const ONE: Cost = Cost(1 << Cost::SHIFT);
-    /// No request's cost: where sums of costs begin.
+    /// Zero, the initial value of a sum of costs.
     pub const NONE: Cost = Cost(0);
-    /// Binary digits after the point.
+    /// Number of binary digits after the point.
     pub const SHIFT: u32 = 16;
 
     /// `requests` whole requests, at most 65,535.
@@ -26,19 +29,18 @@ impl Cost {
         if requests > 65_535 { Cost(u32::MAX) } else { Cost(requests << Cost::SHIFT) }
     }
 
-    /// The cost of a request from its raw integer (1/65,536 of a request); 0 is raised to 1.
+    /// A cost from its raw integer (1/65,536 of a request). 0 becomes 1.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         if raw == 0 { Cost(1) } else { Cost(raw) }
     }
 
-    /// The raw integer.
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// Both costs together, at most the largest.
+    /// Sum of both costs; saturates at the largest cost.
     #[must_use]
     pub const fn plus(self, other: Cost) -> Self {
         Cost(self.0.saturating_add(other.0))
@@ -51,18 +53,18 @@ impl Cost {
     }
 }
 
-/// How the cost follows from kind and size.
+/// Cost as a function of kind and size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CostModel {
-    /// The size that costs exactly 1, or `None`: every read and write costs 1 ("IOPS mode").
+    /// The size that costs exactly 1. `None`: every read and write costs 1 ("IOPS mode").
     pub reference: Option<Bytes>,
-    /// K: the size at which transferring takes as long as positioning. \[mclock\] 3.1: 5 ms at 60 MB/s = 300 kB.
+    /// K: the size whose transfer takes as long as positioning. \[mclock\] 3.1: 5 ms at 60 MB/s = 300 kB.
     pub knee: Bytes,
-    /// A flush.
+    /// Cost of a flush.
     pub flush: Cost,
-    /// The least that one piece (at most 64 MiB) of a discard or of write zeroes costs that the device does by itself.
+    /// Minimum cost of one piece (at most 64 MiB) of a discard, or of write zeroes that the device executes itself.
     pub discard: Cost,
-    /// What each MiB of it costs, if that is more: at least 1/64.
+    /// Cost per MiB of such a piece, if that is more; at least 1/64.
     pub discard_mib: Cost,
 }
 
@@ -79,10 +81,10 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// The least that a MiB of a discard may cost: 1 for 64 MiB.
+    /// Minimum cost per MiB of a discard: 1 for 64 MiB.
     pub const DISCARD_MIB_MIN: Cost = Cost(Cost::ONE.0 / 64);
 
-    /// Every request costs 1: for the paper's experiments with one size.
+    /// Every read and write costs 1: for the paper's experiments with one request size.
     #[must_use]
     // rule: mclock.cost-one
     pub fn per_request() -> Self {
@@ -117,14 +119,14 @@ impl CostModel {
         }
     }
 
-    /// The size that costs 1, or 8 KiB where every read and write costs 1.
+    /// The size that costs 1; 8 KiB if every read and write costs 1.
     #[must_use]
     pub fn reference_size(&self) -> Bytes {
         self.reference.filter(|size| size.0 > 0).unwrap_or(Bytes::kib(8))
     }
 
-    /// The bytes that a request counts against a limit in bytes: what a read or write moves; for discards and zeroes that
-    /// the device makes by itself, as much as reads of the reference size of the same cost. A flush counts none.
+    /// Bytes of a request that count against a limit in bytes: the payload of a read or write. A discard, or zeroes
+    /// that the device makes itself, count as much as reads of the reference size with the same cost. A flush counts 0.
     #[must_use]
     // rule: mclock.byte-limit
     pub fn bytes(&self, kind: Kind, length: u32, cost: Cost) -> u64 {
@@ -143,7 +145,11 @@ mod tests {
     // rule: mclock.cost-size, mclock.cost-normalised, mclock.cost-other, mclock.cost-one
     #[test]
     fn the_stated_size_costs_one_and_the_paper_form_matches() {
-        assert_eq!(CostModel::default().cost(Kind::Read, 8192), Cost::ONE);
+        let cost = |size| CostModel::default().cost(Kind::Read, size);
+        assert_eq!(cost(8192), Cost::ONE);
+        for (size, expected) in [(65_536, 1.186), (262_144, 1.824)] {
+            assert!((cost(size).as_f64() - expected).abs() < 0.001, "{size}: {}", cost(size).as_f64());
+        }
         let paper = |size| CostModel::paper().cost(Kind::Write, size).as_f64();
         for (size, expected) in [(8_192, 1.027), (32_768, 1.109), (262_144, 1.874)] {
             assert!((paper(size) - expected).abs() < 0.001, "{size}: {}", paper(size));

@@ -1,11 +1,11 @@
-//! A list that keeps its first element in place.
+//! A list that stores its first element inline.
 //!
-//! Most VMs have one volume on a device. With a `Vec` it would lie elsewhere in memory, and every request of the VM would
-//! wait for that memory too.
+//! Most VMs have one volume on a device. A `Vec` would keep it on the heap, and each request of the VM would wait for
+//! one more cache miss.
 
 use core::ops::{Index, IndexMut};
 
-/// A list of few elements, in order.
+/// An ordered list of few elements.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineVec<T> {
     first: Option<T>,
@@ -19,28 +19,23 @@ impl<T> Default for InlineVec<T> {
 }
 
 impl<T> InlineVec<T> {
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// The one at `index`.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         if index == 0 { self.first.as_ref() } else { self.rest.get(index - 1) }
     }
 
-    /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.rest)
     }
 
-    /// All of them, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.first.iter_mut().chain(&mut self.rest)
     }
 
-    /// Appends.
     pub(crate) fn push(&mut self, value: T) {
         match self.first {
             None => self.first = Some(value),
@@ -48,7 +43,7 @@ impl<T> InlineVec<T> {
         }
     }
 
-    /// Keeps those for which `stays` holds.
+    /// Keeps the elements for which `stays` returns true.
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(&T) -> bool) {
         self.rest.retain(&mut stays);
         if self.first.as_ref().is_some_and(|first| !stays(first)) {

@@ -1,20 +1,20 @@
-//! The scheduling core: what decides which request of which VM goes to a shared device next.
+//! Scheduling core: decides which request of which VM a shared device executes next.
 //!
-//! Everything here is a pure state machine: no clock, no I/O, no threads, no randomness of its own. Time comes in
-//! as an argument of every call, so the code that serves VMs also runs in a simulator and re-derives a recorded day.
+//! Everything here is a state machine without clock, I/O, threads or random numbers. Time is an argument of every call,
+//! so the code that serves VMs also runs in a simulator, and a recorded run can be repeated.
 //!
-//! Data flows one way: a frontend turns what a VM asks into an [`Arrival`], the [`Gate`] splits and numbers it into
-//! [`Request`]s, a [`Scheduler`] picks the next one, the gate hands it to the device, and a [`Completion`] comes back.
+//! A frontend turns a VM's request into an [`Arrival`]. The [`Gate`] numbers it and splits it into [`Request`]s, a
+//! [`Scheduler`] selects the next one, the gate submits it to the device, and a [`Completion`] comes back.
 //!
 //! | part | where |
 //! |---|---|
 //! | time and units | [`time`], [`units`] |
-//! | what is asked | [`request`], [`cost`], [`policy`] |
-//! | who decides | [`scheduler`], [`schedulers`] |
-//! | the device's front | [`gate`] |
-//! | guests above a host | [`stack`] |
-//! | before a promise is given | [`admission`] |
-//! | a VM at several servers | [`tracker`] |
+//! | requests and promises | [`request`], [`cost`], [`policy`] |
+//! | decisions | [`scheduler`], [`schedulers`] |
+//! | the device's queue | [`gate`] |
+//! | guest schedulers above a host scheduler | [`stack`] |
+//! | checks before a promise is accepted | [`admission`] |
+//! | a VM on several servers | [`tracker`] |
 #![forbid(unsafe_code)]
 
 pub mod admission;

@@ -1,7 +1,7 @@
-//! Parameters of a scheduler: a flat table of named scalars, read into the scheduler's own `Params` type.
+//! Parameters of a scheduler: a flat table of named scalars, parsed into the scheduler's own `Params` type.
 //!
-//! The core knows no file format. Whoever has one (the host file, a command line, a scenario) hands over a
-//! [`ParamTable`]; unknown names are refused, and times and sizes carry their unit.
+//! The core knows no file format. Its caller (host file, command line, scenario) passes a [`ParamTable`]. Unknown names
+//! are rejected, and times and sizes carry their unit.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -21,37 +21,37 @@ pub enum Value {
     Integer(i64),
     /// A decimal number.
     Float(f64),
-    /// Text, for example a quantity with its unit.
+    /// Text, such as a quantity with its unit.
     Text(String),
 }
 
-/// Names and values.
+/// Values by parameter name.
 pub type ParamTable = BTreeMap<String, Value>;
 
-/// A parameter that does not exist or cannot have this value; the text says what is accepted.
+/// An unknown parameter or a value that is not accepted. The text says what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParamError(pub String);
 
-/// What is known of one parameter: the manual, the schema, the reader and its bounds follow from it.
+/// Description of a parameter; the manual, the schema, the reader and the bounds are generated from it.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
-    /// Its name in the host file.
+    /// Name in the host file.
     pub name: &'static str,
-    /// Its type and unit in words.
+    /// Type and unit in words.
     pub kind: &'static str,
-    /// What it may be.
+    /// Accepted values.
     pub range: Range,
-    /// Its default, as it would be written.
+    /// Default, as written in the host file.
     pub default: &'static str,
-    /// What it does.
+    /// Effect, in one sentence.
     pub help: &'static str,
 }
 
-/// What a parameter may be. Both ends of a range are accepted.
+/// Accepted values of a parameter. Both ends of a range are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Range {
-    /// Whatever the reader of it takes.
+    /// Checked by the parser alone.
     Any,
     /// One of these.
     Words(&'static [&'static str]),
@@ -70,7 +70,7 @@ pub enum Range {
 }
 
 impl Range {
-    /// The ends, as they would be written. None if it has no ends.
+    /// The two ends, as written in the host file; `None` if the range has no ends.
     #[must_use]
     pub fn ends(&self) -> Option<[Value; 2]> {
         let text = |ends: [String; 2]| Some(ends.map(Value::Text));
@@ -84,7 +84,7 @@ impl Range {
         }
     }
 
-    /// Whether `value` lies outside. What cannot be read is for its reader to refuse.
+    /// Whether `value` lies outside the range. A value that cannot be parsed does not: the parser rejects it.
     fn excludes(&self, value: &Value) -> bool {
         let Value::Text(text) = value else {
             return match (*self, value) {
@@ -109,7 +109,7 @@ impl Range {
     }
 }
 
-/// A time in the largest unit that a person would take for an end of a range.
+/// A time in the largest unit that is usual for the end of a range.
 fn written(time: Duration) -> String {
     match time.as_nanos() {
         0 => "0s".to_owned(),
@@ -119,7 +119,7 @@ fn written(time: Duration) -> String {
 }
 
 impl Parameter {
-    /// What is accepted, in words: type, unit and range.
+    /// The accepted values in words: type, unit and range.
     #[must_use]
     pub fn accepts(&self) -> String {
         if let Range::Words(words) = self.range {
@@ -135,7 +135,7 @@ impl Parameter {
         }
     }
 
-    /// Refuses a value outside the range.
+    /// Rejects a value outside the range.
     fn check(&self, value: &Value) -> Result<(), ParamError> {
         let ends = self.range.ends().filter(|_| self.range.excludes(value));
         let Some([min, max]) = ends else { return Ok(()) };
@@ -147,7 +147,7 @@ impl Parameter {
     }
 }
 
-/// As it is written, without quotes.
+/// As in the host file, without quotes.
 impl core::fmt::Display for Value {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
@@ -159,10 +159,10 @@ impl core::fmt::Display for Value {
     }
 }
 
-/// Refuses values outside the ranges of their parameters. A name that does not exist is for the reader to refuse.
+/// Rejects values outside the ranges of their parameters. Unknown names are left to the parser.
 ///
 /// # Errors
-/// If a value lies outside; the text says what is accepted.
+/// If a value is outside its range; the text says what is accepted.
 pub fn check(parameters: &[Parameter], table: &ParamTable) -> Result<(), ParamError> {
     let stated = |parameter: &Parameter| table.get(parameter.name).map_or(Ok(()), |value| parameter.check(value));
     parameters.iter().try_for_each(stated)
@@ -210,14 +210,15 @@ impl<'de> serde::Deserializer<'de> for Value {
     }
 }
 
-/// Reads a table into a `Params` type.
+/// Parses a table into a `Params` type.
 pub fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
     let entries = table.iter().map(|(name, value)| (name.clone(), value.clone()));
     T::deserialize(MapDeserializer::<_, ValueError>::new(entries)).map_err(|error| ParamError(error.to_string()))
 }
 
-/// Of parameters that are refused together, those that are at fault: each is refused alone, and with each of the others, of which
-/// some need another beside them. None if only all of them together are too much, or if nothing at all is refused the same way.
+/// Returns the parameters that cause a rejection. A parameter is a cause if it is rejected alone and in combination
+/// with each other parameter; the second test excludes parameters that merely require another one. Empty if only all
+/// parameters together are rejected, or if no single one is.
 pub fn offending_params<'a>(
     params: &'a ParamTable,
     accept: &dyn Fn(&ParamTable) -> Result<(), ParamError>,
@@ -232,15 +233,16 @@ pub fn offending_params<'a>(
         params.keys().all(|other| refused(&[name, other]).is_some()).then_some((name.as_str(), alone))
     };
     let mut offending_params: Vec<_> = params.keys().filter_map(at_fault).collect();
-    // What is wrong with a single one may be another thing beside those that it needs.
+    // Alone, a parameter may be rejected for lack of another one that it requires, so the error of all together is
+    // shown.
     if let ([(_, error)], Err(of_all)) = (&mut offending_params[..], accept(params)) {
         *error = of_all;
     }
     offending_params
 }
 
-/// Refuses a whole number outside its range; `unit` is what it counts. For parameters without a [`Range`] of their own, as
-/// those of the simulator's models and workloads are.
+/// Rejects a whole number outside its range; `unit` is what it counts. For parameters without a [`Range`], such as
+/// those of the simulator's models and workloads.
 pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<(), ParamError> {
     match (min..=max).contains(&value) {
         true => Ok(()),
@@ -248,7 +250,7 @@ pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<
     }
 }
 
-/// A duration written with its unit, for use as `#[serde(with = "params::duration")]`.
+/// A duration written with its unit; for `#[serde(with = "params::duration")]`.
 pub mod duration {
     use core::time::Duration;
 
@@ -268,7 +270,7 @@ pub mod duration {
     }
 }
 
-/// A duration that may be left out, for use as `#[serde(with = "params::optional_duration")]`.
+/// An optional duration; for `#[serde(with = "params::optional_duration")]`.
 pub mod optional_duration {
     use core::time::Duration;
 

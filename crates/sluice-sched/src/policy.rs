@@ -1,15 +1,15 @@
-//! What a VM is promised and held to.
+//! The guarantees and limits of a VM.
 //!
 //! | field | meaning |
 //! |---|---|
-//! | reservation | what it always gets while it asks for it |
-//! | limit | what it never exceeds: requests and bytes, each a limit of its own; both must pass |
-//! | weight | its part of what is left over |
-//! | burst | how many requests the limiter lets through at once |
-//! | idle_credit | how far an idle VM's share may lag behind, in requests |
-//! | latency | a target |
-//! | class | background work steps aside |
-//! | priority_class, priority_level | as a kernel's I/O priorities: real time, best effort, idle; 0 to 7 |
+//! | reservation | minimum throughput while the VM has requests queued |
+//! | limit | maximum throughput, in requests and in bytes; if both are set, both apply |
+//! | weight | share of the spare capacity |
+//! | burst | number of requests that the limiter passes back to back |
+//! | idle_credit | how far the share of an idle VM may lag behind, in requests |
+//! | latency | latency target |
+//! | class | background work is served after foreground work |
+//! | priority_class, priority_level | I/O priority as in Linux: real time, best effort, idle; level 0 to 7 |
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{ByteRate, Iops, Weight};
 
-/// A guaranteed minimum; where both are given, each is a minimum of its own, and one request may serve both.
+/// Guaranteed minimum. If both rates are set, each is a minimum, and one request may serve both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reservation {
     /// Normalised requests per second.
@@ -26,7 +26,7 @@ pub struct Reservation {
     pub bytes: Option<ByteRate>,
 }
 
-/// A maximum; where both are given, both must pass. `None` is unlimited.
+/// Maximum. If both rates are set, both apply. `None` is unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Limit {
     /// Normalised requests per second.
@@ -35,71 +35,67 @@ pub struct Limit {
     pub bytes: Option<ByteRate>,
 }
 
-/// A latency target at percentiles.
+/// Latency target at a percentile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LatencyTarget {
-    /// 99 of 100 requests within this time.
+    /// Time within which 99 of 100 requests complete.
     pub p99: Duration,
-    /// Whether it holds for reads alone.
+    /// Whether the target applies to reads only.
     pub reads_only: bool,
 }
 
-/// Whether work may be put behind everybody else's.
+/// Whether a VM's requests are foreground or background work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Ordinary.
+    /// The default.
     #[default]
     Foreground,
-    /// Gets only what nobody else wants, beyond its reservation.
+    /// Beyond its reservation, gets only capacity that no foreground VM uses.
     Background,
 }
 
-/// The class of an I/O priority, as that of a process in Linux.
+/// I/O priority class, as of a Linux process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum PriorityClass {
-    /// Before everybody else, whatever becomes of them.
+    /// Served before all other classes, which may starve.
     RealTime,
-    /// Ordinary.
+    /// The default.
     #[default]
     BestEffort,
-    /// Only while nobody else asks.
+    /// Served only while no other class has requests.
     Idle,
 }
 
-/// The level of who states none.
+/// Priority level of a VM without a stated level.
 pub const PRIORITY_LEVEL: u8 = 4;
-/// The lowest level; 0 is the highest.
+/// Lowest priority level; 0 is the highest.
 pub const PRIORITY_LEVEL_MAX: u8 = 7;
-/// The largest idle credit: \[mclock\] 4.1 found larger ones to distort the weights.
+/// Largest idle credit: \[mclock\] 4.1 found that larger ones distort the weights.
 pub const IDLE_CREDIT_MAX: u32 = 256;
-/// The largest burst, in requests.
+/// Largest burst, in requests.
 pub const BURST_MAX: u32 = 65_535;
 
-/// What one VM, or one volume inside it, is promised and held to on one device.
+/// Guarantees and limits of one VM, or of one volume inside it, on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 // rule: mclock.parameters
 pub struct Policy {
-    /// Guaranteed minimum.
     pub reservation: Reservation,
-    /// Maximum.
     pub limit: Limit,
-    /// Share of what is left; `None`: served by its reservation alone.
+    /// Share of the spare capacity. `None`: the VM is served by its reservation only.
     pub weight: Option<Weight>,
-    /// Burst of the limiter: requests of the reference size, counted in requests and in bytes. `None`: the device's depth
-    /// times the largest read or write that goes to the device as one (256 KiB), by its cost and by its bytes.
+    /// Burst of the limiter: requests of the reference size, counted in requests and in bytes. `None`: the device's
+    /// depth times the cost and the bytes of the largest read or write that is submitted unsplit (256 KiB).
     pub burst: Option<u32>,
     /// Idle credit in normalised requests, at most 256. \[mclock\] 3.1, "Burst Handling".
     pub idle_credit: u32,
-    /// Latency target.
     pub latency: Option<LatencyTarget>,
-    /// Foreground or background.
     pub class: Class,
-    /// Class of its I/O priority.
+    /// I/O priority class.
     pub priority_class: PriorityClass,
-    /// Level in that class, 0 (highest) to 7.
+    /// I/O priority level within the class, 0 (highest) to 7.
     pub priority_level: u8,
 }
 
@@ -144,7 +140,6 @@ pub enum Field {
 }
 
 impl Field {
-    /// Every field.
     pub const ALL: [Field; 9] = [
         Field::Reservation,
         Field::Limit,
@@ -157,7 +152,7 @@ impl Field {
         Field::PriorityLevel,
     ];
 
-    /// The word in the host file.
+    /// Name in the host file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -174,13 +169,11 @@ impl Field {
     }
 }
 
-/// A policy that contradicts itself.
+/// A policy that is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Nothing would ever be served.
     #[error("Policy has neither a reservation nor a weight, so its requests would never be served; add one of them")]
     NeverServed,
-    /// The minimum exceeds the maximum.
     #[error("Reservation {reservation} is above limit {limit}; lower the reservation or raise the limit")]
     ReservationAboveLimit {
         /// As shown.
@@ -200,33 +193,33 @@ pub enum PolicyError {
 }
 
 impl Policy {
-    /// A policy of a weight alone.
+    /// A policy with a weight only.
     #[must_use]
     pub fn weighted(weight: u32) -> Self {
         Policy { weight: Some(Weight::new(weight)), ..Policy::default() }
     }
 
-    /// The same with a reservation of `iops` normalised requests per second.
+    /// Sets a reservation of `iops` normalised requests per second.
     #[must_use]
     pub fn reserving(mut self, iops: u64) -> Self {
         self.reservation.iops = Some(Iops::per_second(iops));
         self
     }
 
-    /// The same with a limit of `iops` normalised requests per second.
+    /// Sets a limit of `iops` normalised requests per second.
     #[must_use]
     pub fn limited(mut self, iops: u64) -> Self {
         self.limit.iops = Some(Iops::per_second(iops));
         self
     }
 
-    /// Whether it has any reservation.
+    /// Whether the policy has a reservation.
     #[must_use]
     pub const fn is_reserved(&self) -> bool {
         self.reservation.iops.is_some() || self.reservation.bytes.is_some()
     }
 
-    /// The weight that schedulers without a background queue use: the floor for background work.
+    /// Weight for schedulers without a background queue: the minimum for background work.
     #[must_use]
     pub fn effective_weight(&self) -> Option<Weight> {
         match self.class {
@@ -235,7 +228,7 @@ impl Policy {
         }
     }
 
-    /// Refuses a policy that contradicts itself.
+    /// Rejects a policy that contradicts itself.
     // rule: mclock.reservation-below-limit
     pub fn check(&self) -> Result<(), PolicyError> {
         if self.weight.is_none() && !self.is_reserved() {
@@ -265,7 +258,7 @@ impl Policy {
         }
     }
 
-    /// The fields that say something other than the default, so that a scheduler can be asked to enforce them.
+    /// Fields that differ from the default; a scheduler must enforce them.
     pub fn stated(&self) -> impl Iterator<Item = Field> + use<> {
         let default = Policy::default();
         let stated = [

@@ -1,50 +1,48 @@
-//! What a VM asks of a device, as the scheduler sees it: no buffers, `Copy`, 56 bytes.
+//! A request as the scheduler sees it: `Copy`, without buffers, 56 bytes.
 
 use crate::cost::Cost;
 use crate::time::Instant;
 
-/// The arrival sequence number at one gate: unique and increasing; ties are broken by it.
+/// Arrival sequence number at one gate: unique and increasing. Ties are broken by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct RequestId(pub u64);
 
-/// Who is scheduled: a VM, as this gate knows it. Reused after the VM has gone and its last request completed.
+/// Number of a VM at this gate. Reused after the VM was removed and its last request completed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 // rule: gate.owner
 pub struct OwnerId(pub u32);
 
 impl OwnerId {
-    /// The index into a table of owners.
+    /// Index into a table of owners.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A volume of an owner: the inner level. Numbered by the gate.
+/// Number of a volume of an owner (the inner level), assigned by the gate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct VolumeId(pub u16);
 
-/// What is to be done.
+/// Kind of operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// Read bytes.
     Read,
-    /// Write bytes.
     Write,
-    /// Make what was written and completed before durable. Covers no queued write and fences nothing.
+    /// Makes writes durable that completed before the flush arrived. Covers no queued write and orders nothing.
     Flush,
-    /// Give up the content of a range.
+    /// Declares the contents of a range as no longer needed.
     Discard,
-    /// Make a range read as zeroes.
+    /// Makes a range read as zeroes.
     WriteZeroes,
 }
 
 impl Kind {
-    /// Every kind, in the order of their numbers.
+    /// Every kind, in the order of its numbers.
     pub const ALL: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Flush, Kind::Discard, Kind::WriteZeroes];
 
-    /// The word used in output.
+    /// Name in output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,119 +55,117 @@ impl Kind {
     }
 }
 
-/// Properties of a request beside its kind.
+/// Properties of a request in addition to its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// None.
+    /// No flag.
     pub const NONE: Flags = Flags(0);
-    /// Somebody waits for it: every read, and a write that is flagged so.
+    /// A client waits for the request: set for every read, and for writes that are flagged so.
     pub const SYNC: Flags = Flags(1);
-    /// Work that may wait for everybody else.
+    /// Work that may be delayed in favour of all other work.
     pub const BACKGROUND: Flags = Flags(2);
-    /// A piece of a request that the gate split; set by the gate alone.
+    /// A piece of a request that the gate has split; set by the gate only.
     pub const PIECE: Flags = Flags(4);
-    /// `rho` and `delta` were counted by a dmClock client; without it the request knows of no other server.
+    /// `rho` and `delta` come from a dmClock client. Without this flag the request reports no other server.
     pub const TRACKED: Flags = Flags(8);
-    /// Stands for one or several requests that the gate may merge further; set by the gate alone.
+    /// Represents one or more requests, and the gate may merge further ones into it; set by the gate only.
     pub const MERGED: Flags = Flags(16);
-    /// Was dispatched by a scheduler that is gone; set by the gate alone.
+    /// Dispatched by a scheduler that has been replaced; set by the gate only.
     pub const PREVIOUS_SCHEDULER: Flags = Flags(32);
-    /// A write that is durable when it completes; no scheduler cares, but it is not merged with one that is not.
+    /// A write that is durable when it completes. Schedulers ignore the flag, but the gate does not merge such a write
+    /// with others.
     pub const FORCED: Flags = Flags(64);
 
-    /// Whether all of `other` are set.
+    /// Whether all flags of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// Union of both.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// Those that are not in `other`.
+    /// Flags that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
     }
 }
 
-/// By which right a request was dispatched.
+/// Phase of mClock in which a request was dispatched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[repr(u8)]
 pub enum Phase {
-    /// The scheduler knows no phases, or it has not been dispatched yet.
+    /// Not dispatched yet, or the scheduler has no phases.
     #[default]
     None,
-    /// To meet a reservation (the constraint-based phase of \[mclock\] 3).
+    /// To meet a reservation: the constraint-based phase of \[mclock\] 3.
     Reservation,
-    /// As a part of what was left over (the weight-based phase of \[mclock\] 3).
+    /// As a share of the spare capacity: the weight-based phase of \[mclock\] 3.
     Weight,
 }
 
-/// What a request waited for, mainly, between arrival and dispatch.
+/// Main reason for the time between arrival and dispatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[repr(u8)]
 pub enum Wait {
-    /// It was dispatched in the turn in which it came.
+    /// None: dispatched in the iteration in which it arrived.
     #[default]
     None,
-    /// Its owner's (or volume's) own limit.
+    /// The limit of its owner or volume.
     OwnLimit,
-    /// Others' turn: its owner had used up its share for now.
+    /// Shares: its owner had used up its share for the moment.
     Share,
-    /// A slot of the device.
+    /// The device: no slot was free.
     Device,
-    /// The batch of another owner.
+    /// A locality batch of another owner.
     Batch,
 }
 
-/// One request in a scheduler's hands.
+/// One request as a scheduler holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Arrival sequence number.
     pub id: RequestId,
-    /// When it came.
+    /// Time of arrival.
     pub arrival: Instant,
-    /// Where on the device it begins, in bytes; for a file its physical address as far as it is known.
+    /// Offset on the device in bytes; for a file its physical offset, as far as it is known.
     pub offset: u64,
     /// Length in bytes; 0 for a flush.
     pub length: u32,
-    /// In normalised requests.
+    /// Cost in normalised requests.
     pub cost: Cost,
-    /// Whose it is.
     pub owner: OwnerId,
-    /// The caller's handle (of buffers and the like); the scheduler never reads it.
+    /// Handle of the caller, for example of its buffers. The scheduler never reads it.
     pub token: u32,
-    /// \[mclock\] 3.2: requests of the owner served to meet reservations at other servers since its previous request here.
+    /// \[mclock\] 3.2: the owner's requests that other servers served for its reservation since its previous request
+    /// here.
     pub rho: u32,
-    /// \[mclock\] 3.2: requests of the owner served at other servers since its previous request here.
+    /// \[mclock\] 3.2: the owner's requests that other servers served since its previous request here.
     pub delta: u32,
-    /// The volume of the owner.
     pub volume: VolumeId,
-    /// What is to be done.
     pub kind: Kind,
-    /// Further properties.
     pub flags: Flags,
-    /// Set at dispatch: by which right.
+    /// Phase of the dispatch; set at dispatch.
     pub phase: Phase,
-    /// Set at dispatch: what it waited for.
+    /// Reason for waiting; set at dispatch.
     pub wait: Wait,
 }
 
 impl Request {
-    /// The first byte behind it.
+    /// First byte after the request.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.length as u64)
     }
 }
 
-/// What a scheduler is told when a dispatched request has left the device.
+/// Notification to the scheduler that a dispatched request has completed at the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The request as it was dispatched.

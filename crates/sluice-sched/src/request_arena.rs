@@ -1,15 +1,15 @@
-//! Queued requests: one arena for all, first-in-first-out lists threaded through it.
+//! Queued requests: one arena for all, with first-in-first-out lists threaded through it.
 //!
-//! Idea: a list is a chain of blocks of four requests. With many lists nothing of them is in the processor's caches, and
-//! each step along a chain waits for the memory of the one before; within a block the next request is the neighbour,
-//! which has been fetched along. Memory comes in chunks, so a growing queue copies nothing and a request costs what it
-//! occupies: 58 bytes and its part of the list's first and last block. An empty list costs twelve bytes.
+//! A list is a chain of blocks of four requests. With many lists, most blocks are not in the CPU caches, and each step
+//! along a chain waits for memory. Inside a block the next request is adjacent and already fetched. Memory is allocated
+//! in chunks, so a growing queue copies nothing. A request costs 58 bytes and its part of the first and last block of
+//! its list; an empty list costs 12 bytes.
 //!
-//! A request that carries others grows while it waits, at the request of its guest, so where it stands is kept by its
-//! token, the number of the carrier in the gate's table: growing costs constant time, however long the queue is.
+//! A merged request grows while it is queued, whenever its guest sends an adjacent one. Its position is kept by its
+//! token, which is its number in the gate's table, so growing takes constant time.
 //!
-//! Bounds: `push`, `pop`, `front` and `grow` cost constant time. `remove_if` costs the length of its list; it serves
-//! cancellation.
+//! Bounds: `push`, `pop`, `front` and `grow` take constant time. `remove_if`, which serves cancellation, takes time in
+//! proportion to its list.
 
 use crate::cost::Cost;
 use crate::request::{Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
@@ -22,7 +22,7 @@ const CHUNK_BITS: u32 = 7;
 const CHUNK: usize = 1 << CHUNK_BITS;
 const NIL: u32 = u32::MAX;
 
-/// Stands where no request is.
+/// Fills unused entries of a block.
 const NOTHING: Request = Request {
     id: RequestId(u64::MAX),
     arrival: Instant::ZERO,
@@ -40,7 +40,7 @@ const NOTHING: Request = Request {
     wait: Wait::None,
 };
 
-/// Requests that follow each other in a list, and the block behind them.
+/// Consecutive requests of a list, and the next block.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     requests: [Request; BLOCK],
@@ -49,22 +49,21 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() <= 58 * BLOCK, "a waiting request costs at most 58 bytes");
 
-/// Where the requests of all lists live.
+/// Storage of the requests of all lists.
 #[derive(Debug)]
 pub struct Arena {
     chunks: Vec<Vec<Block>>,
     free: u32,
     len: usize,
-    /// By token the place of each carrier.
+    /// Position of each merged request, by token.
     merged: Vec<u32>,
 }
 
-/// One list in an [`Arena`].
 #[derive(Debug, Clone, Copy)]
 pub struct Fifo {
-    /// The place of the oldest request: its block, and where in it.
+    /// Position of the oldest request: block and index in it.
     head: u32,
-    /// The place behind the youngest, which may be the first behind its block.
+    /// Position after the youngest request; it may be the first one after its block.
     end: u32,
     len: u32,
 }
@@ -76,13 +75,11 @@ impl Default for Fifo {
 }
 
 impl Fifo {
-    /// How many requests it holds.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it holds none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -96,19 +93,16 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An empty arena.
     #[must_use]
     pub fn new() -> Self {
         Arena { chunks: Vec::new(), free: NIL, len: 0, merged: Vec::new() }
     }
 
-    /// How many requests it holds.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -124,7 +118,7 @@ impl Arena {
         &mut self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
     }
 
-    /// A block for one list.
+    /// Allocates a block for a list.
     fn allocate(&mut self) -> u32 {
         if self.free != NIL {
             let block = self.free;
@@ -148,7 +142,6 @@ impl Arena {
         self.free = block;
     }
 
-    /// Appends.
     pub fn push(&mut self, fifo: &mut Fifo, request: Request) {
         if fifo.len == 0 {
             fifo.head = self.allocate() << BLOCK_BITS;
@@ -167,7 +160,7 @@ impl Arena {
         self.len += 1;
     }
 
-    /// Where a carrier stands; `NIL`: nowhere.
+    /// Sets the position of a merged request; `NIL` if it is not queued.
     #[cold]
     fn note(&mut self, token: u32, position: u32) {
         let index = token as usize;
@@ -177,14 +170,14 @@ impl Arena {
         self.merged[index] = position;
     }
 
-    /// The oldest.
+    /// The oldest request.
     #[inline]
     #[must_use]
     pub fn front(&self, fifo: &Fifo) -> Option<&Request> {
         (fifo.len > 0).then(|| &self.block(fifo.head >> BLOCK_BITS).requests[fifo.head as usize % BLOCK])
     }
 
-    /// Takes the oldest.
+    /// Removes and returns the oldest request.
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
         if !self.merged.is_empty() {
             self.forget_front(fifo);
@@ -204,7 +197,7 @@ impl Arena {
         Some(request)
     }
 
-    /// The oldest leaves; if it is a carrier, it stands nowhere from here on.
+    /// Clears the position of the oldest request, which leaves, if it is a merged one.
     fn forget_front(&mut self, fifo: &Fifo) {
         if let Some(&Request { flags, token, .. }) = self.front(fifo)
             && flags.contains(Flags::MERGED)
@@ -213,7 +206,7 @@ impl Arena {
         }
     }
 
-    /// Takes every request for which `leaves` holds, in order; the others keep theirs. O(length).
+    /// Removes the requests for which `leaves` returns true, in order; the others keep their order. O(length).
     pub fn remove_if(&mut self, fifo: &mut Fifo, removed: &mut Vec<Request>, mut leaves: impl FnMut(&Request) -> bool) {
         let mut kept = Fifo::default();
         while let Some(request) = self.pop(fifo) {
@@ -226,7 +219,7 @@ impl Arena {
         *fifo = kept;
     }
 
-    /// A queued carrier has become `grown`. `false` if it is not queued here.
+    /// Replaces a queued merged request by `grown`. Returns `false` if it is not queued here.
     pub fn grow(&mut self, grown: &Request) -> bool {
         let position = self.merged.get(grown.token as usize).copied().unwrap_or(NIL);
         if position == NIL || !grown.flags.contains(Flags::MERGED) {
@@ -258,7 +251,7 @@ mod tests {
             let (token, flags) = (step as u32 % 40_000, Flags::MERGED);
             let request = Request { id: RequestId(step), token, flags, ..NOTHING };
             match random >> 60 {
-                // Queues grow in one half of the time and shrink in the other.
+                // Queues grow for half of the time and shrink for the other half.
                 kind if kind < if step / 500 % 2 == 0 { 10 } else { 5 } => {
                     arena.push(fifo, request);
                     model.push_back(step);

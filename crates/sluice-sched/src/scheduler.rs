@@ -1,4 +1,4 @@
-//! The interface between a gate and the policy that decides.
+//! Interface between a gate and its scheduler.
 
 use std::collections::BTreeMap;
 
@@ -13,115 +13,91 @@ use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
 use crate::time::Instant;
 use crate::units::{Bytes, Percent};
 
-/// What happens next.
+/// Result of [`Scheduler::dispatch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 // rule: gate.four-answers
 pub enum Decision {
-    /// This request goes to the device now.
+    /// Submit this request now.
     Dispatch(Request),
-    /// Requests are queued, none may go before this instant, which lies in the future.
+    /// Requests are queued, but none may be dispatched before this instant, which is in the future.
     WaitUntil(Instant),
-    /// Requests are queued, none may go before something in flight completes.
+    /// Requests are queued, but none may be dispatched before a request in flight completes.
     WaitCompletion,
     /// Nothing is queued.
     Idle,
 }
 
-/// A change of who is scheduled and how.
+/// Change of owners, volumes, policies or depth. The gate has added every `owner` and `volume` named here, except in
+/// `AddOwner` and `AddVolume`, and has checked every `policy`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// A new owner, without volumes yet.
+    /// Adds an owner without volumes.
     AddOwner {
-        /// Chosen by the gate; not in use.
+        /// Unused number, chosen by the gate.
         owner: OwnerId,
-        /// Checked by the gate.
         policy: Policy,
     },
-    /// Another policy for an owner; holds from now on, for what is queued too.
-    SetOwner {
-        /// Known.
-        owner: OwnerId,
-        /// Checked by the gate.
-        policy: Policy,
-    },
-    /// An owner leaves; it has nothing queued (the gate cancelled it).
-    RemoveOwner {
-        /// Known.
-        owner: OwnerId,
-    },
-    /// A new volume of an owner.
+    /// Sets the policy of an owner, also for its queued requests.
+    SetOwner { owner: OwnerId, policy: Policy },
+    /// Removes an owner. It has no queued requests, since the gate has cancelled them.
+    RemoveOwner { owner: OwnerId },
+    /// Adds a volume to an owner.
     AddVolume {
-        /// Known.
         owner: OwnerId,
-        /// Chosen by the gate; not in use.
+        /// Unused number, chosen by the gate.
         volume: VolumeId,
-        /// The inner level's policy; `Policy::default()` where the host file says nothing.
+        /// Policy of the inner level; `Policy::default()` if the host file states none.
         policy: Policy,
     },
-    /// Another inner policy.
-    SetVolume {
-        /// Known.
-        owner: OwnerId,
-        /// Known.
-        volume: VolumeId,
-        /// Checked by the gate.
-        policy: Policy,
-    },
-    /// A volume leaves; it has nothing queued.
-    RemoveVolume {
-        /// Known.
-        owner: OwnerId,
-        /// Known.
-        volume: VolumeId,
-    },
-    /// The device takes another number of requests at once.
+    /// Sets the policy of a volume, also for its queued requests.
+    SetVolume { owner: OwnerId, volume: VolumeId, policy: Policy },
+    /// Removes a volume. It has no queued requests.
+    RemoveVolume { owner: OwnerId, volume: VolumeId },
+    /// Sets the queue depth of the device.
     Depth(u32),
 }
 
-/// A change that cannot be made; nothing has changed.
+/// A rejected change. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The policy contradicts itself.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The inner reservations promise more than the VM has.
+    /// The volumes reserve more than their VM.
     #[error(
         "Volumes of one VM reserve {volumes} together, but the VM only {vm}; raise the VM's reservation or lower \
          theirs"
     )]
     VolumesOverReserve {
-        /// As shown.
+        /// The rate, formatted.
         volumes: String,
-        /// As shown.
+        /// Reservation of the VM, formatted.
         vm: String,
     },
-    /// The scheduler counts bytes, and this is a rate of requests.
+    /// The scheduler counts bytes, and the rate is in requests.
     #[error(
         "{scheduler} supports a {} only in bytes per second, but this one is {rate}; state it in bytes per second",
         .field.name()
     )]
     CountsBytes {
-        /// Its name.
+        /// Name of the scheduler.
         scheduler: &'static str,
         /// `reservation` or `limit`.
         field: Field,
-        /// As shown.
+        /// Sum of the volumes, formatted.
         rate: String,
     },
-    /// No such owner.
     #[error("No owner {} at this gate", .0.0)]
     UnknownOwner(OwnerId),
-    /// No such volume.
     #[error("No volume {} of owner {} at this gate", .1.0, .0.0)]
     UnknownVolume(OwnerId, VolumeId),
-    /// A stated bound is reached.
+    /// A documented bound is reached.
     #[error("Gate is full: {0}")]
     Full(&'static str),
 }
 
 impl Change {
-    /// The policy that it states.
+    /// The policy in the change, if there is one.
     #[must_use]
     pub const fn policy(&self) -> Option<&Policy> {
         match self {
@@ -134,17 +110,17 @@ impl Change {
     }
 }
 
-/// Whose requests are meant.
+/// The requests that a cancellation covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// All of an owner.
+    /// All requests of an owner.
     Owner(OwnerId),
-    /// Those of one volume.
+    /// The requests of one volume.
     Volume(OwnerId, VolumeId),
 }
 
 impl Scope {
-    /// Whether `request` is meant.
+    /// Whether `request` is covered.
     #[must_use]
     pub fn contains(&self, request: &Request) -> bool {
         match *self {
@@ -153,7 +129,6 @@ impl Scope {
         }
     }
 
-    /// The owner.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
         match *self {
@@ -162,83 +137,87 @@ impl Scope {
     }
 }
 
-/// A scheduler's state, for people.
+/// State of a scheduler, for output.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct State {
-    /// Requests that wait.
+    /// Queued requests.
     pub queued: u64,
     /// Requests dispatched and not completed.
     pub in_flight: u64,
-    /// Virtual time, where there is one.
+    /// Virtual time, if the scheduler has one.
     pub virtual_time: Option<u64>,
     /// By owner number.
     pub owners: BTreeMap<u32, OwnerState>,
 }
 
-/// One owner's part of it.
+/// State of one owner.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct OwnerState {
-    /// Requests that wait.
+    /// Queued requests.
     pub queued: u64,
-    /// When its reservation makes its next request due, in nanoseconds of the caller's clock.
+    /// When the reservation makes the next request due, in nanoseconds of the caller's clock.
     pub reservation_due_ns: Option<u64>,
-    /// When its limit lets its next request pass, in nanoseconds of the caller's clock.
+    /// When the limit allows the next request, in nanoseconds of the caller's clock.
     pub limit_passes_ns: Option<u64>,
-    /// Its place among those that share the rest, in virtual time.
+    /// Share tag in virtual time: the smallest is served first in the weight phase.
     pub share_tag: Option<u64>,
 }
 
-/// The policy of one gate: a state machine without clock, threads or I/O.
+/// The scheduling policy of one gate: a state machine without clock, threads or I/O.
 ///
-/// The gate calls `dispatch` after every other call while the device has a free slot, until it gets no request.
-/// `now` never decreases. What the gate promises: owners and volumes are added before they are used, a request is
-/// completed once and only after it was dispatched.
+/// After one or more other calls the gate calls `dispatch` until it returns no request or the device has no free slot.
+/// Example: depth 2, three queued requests. `dispatch` returns two requests; the third follows after the next
+/// `complete`.
+///
+/// The gate guarantees that `now` never decreases, that owners and volumes are added before they are used, and that a
+/// request is completed exactly once, after it was dispatched.
 pub trait Scheduler: Send {
-    /// A request arrives.
+    /// Queues a request that has arrived.
     fn insert(&mut self, now: Instant, request: Request);
 
-    /// The client of a VM with requests on several servers reports what the VM got at the others since its previous
-    /// request to this one. Called before the request is inserted, so a scheduler need not keep it with the request.
-    /// The default does nothing: most schedulers know of one server only. \[mclock\] 3.2.
+    /// Counts service that a VM got at other servers since its previous request here, as its client reports it. Called
+    /// before the request is inserted, so a scheduler need not store the report with the request. The default does
+    /// nothing: most schedulers know one server only. \[mclock\] 3.2.
     fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
         let _ = (now, owner, volume, remote);
     }
 
-    /// A queued request would become this one by a merge with a later one: same number, larger extent and cost. It carries
-    /// others ([`Flags::CARRIER`](crate::Flags::CARRIER)), and its token, its number among the carriers of the gate, finds it
-    /// in constant time. It keeps its place in line and its expiry, which is the earlier of the two. `false` if it cannot, because it is not queued
-    /// any more or not merged so here; then nothing has changed.
+    /// Replaces a queued request by `grown`, which results from a merge with a later request: same number, larger
+    /// extent and cost. The request has the flag [`Flags::MERGED`](crate::Flags::MERGED), and its token is its number
+    /// among the gate's merged requests, by which the scheduler finds it in constant time. It keeps its position in the
+    /// queue and its expiry, which is the earlier of the two. Returns `false`, and changes nothing, if the request is
+    /// not queued here or the scheduler does not merge it so.
     fn grow(&mut self, now: Instant, grown: Request) -> bool;
 
-    /// A slot is free: which request takes it?
+    /// Selects the request for a free slot.
     fn dispatch(&mut self, now: Instant) -> Decision;
 
-    /// A dispatched request has left the device.
+    /// Notes that a dispatched request has completed at the device.
     fn complete(&mut self, now: Instant, completion: &Completion);
 
-    /// Owners, volumes or policies change; from now on, for what is queued too.
+    /// Applies a change, also to queued requests.
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError>;
 
-    /// Queued requests leave without being served; they are appended to `removed` in arrival order per volume.
+    /// Removes queued requests without serving them, and appends them to `removed` in arrival order per volume.
     fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>);
 
-    /// What there is to see.
+    /// Returns the state for output.
     fn inspect(&self, now: Instant) -> State;
 }
 
-/// What a scheduler may know of its device.
+/// Properties of a device that a scheduler may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// How many requests it takes at once.
+    /// Queue depth.
     pub depth: u32,
-    /// Whether neighbouring requests are much cheaper than distant ones.
+    /// Whether adjacent requests are much cheaper than distant ones.
     pub rotational: bool,
-    /// What requests cost.
+    /// Cost of requests.
     pub cost: CostModel,
-    /// The largest read or write that goes to the device as one.
+    /// Size of the largest read or write that is submitted unsplit.
     pub piece_max: Bytes,
-    /// Bytes that take the device as long as a request of cost 1: its bandwidth divided by its capacity, or the
-    /// reference size where one of them is not stated.
+    /// Bytes that take the device as long as a request of cost 1: its bandwidth divided by its capacity. The reference
+    /// size if one of them is not stated.
     pub request_bytes: Bytes,
 }
 
@@ -256,7 +235,7 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// What the scheduler of a gate with these settings may know, in front of a device of this capacity.
+    /// Properties for the scheduler of a gate with these settings, in front of a device of this capacity.
     #[must_use]
     pub fn of(settings: &GateSettings, rotational: bool, capacity: &Capacity) -> Self {
         let request_bytes = capacity.request_bytes().unwrap_or(settings.cost.reference_size());
@@ -264,24 +243,24 @@ impl Facts {
         Facts { depth, rotational, cost, piece_max, request_bytes }
     }
 
-    /// What the largest read or write that goes to the device as one costs.
+    /// Cost of the largest read or write that is submitted unsplit.
     #[must_use]
     pub fn piece_cost(&self) -> Cost {
         self.cost.cost(Kind::Write, u32::try_from(self.piece_max.0).unwrap_or(u32::MAX))
     }
 }
 
-/// What kind of device a scheduler is made for.
+/// Kind of device that a scheduler is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// Disks: requests read and write places.
+    /// Disks: requests have an offset.
     Disk,
     /// Network interfaces: requests are packets that VMs send.
     Network,
 }
 
 impl Medium {
-    /// The word used in output.
+    /// Name in output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -290,14 +269,14 @@ impl Medium {
         }
     }
 
-    /// Whether rates may be stated in requests per second. On a network interface a request is a frame of any size, so
-    /// rates are bytes per second there.
+    /// Whether rates may be stated in requests per second. A packet may have any size, so rates of network interfaces
+    /// are in bytes per second.
     #[must_use]
     pub const fn counts_requests(self) -> bool {
         matches!(self, Medium::Disk)
     }
 
-    /// What it is for, in a sentence.
+    /// The kind of device in a sentence, for the manual.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
@@ -307,39 +286,37 @@ impl Medium {
     }
 }
 
-/// Makes a scheduler for a device, with parameters.
+/// Makes a scheduler for a device from its parameters.
 pub type Build = fn(&Facts, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>;
 
-/// Everything that is known of a scheduler beside its code: one per scheduler, in the scheduler's own file.
+/// Description of a scheduler in addition to its code; one per scheduler, in the scheduler's file.
 pub struct Descriptor {
-    /// Its name in the host file.
+    /// Name in the host file.
     pub name: &'static str,
-    /// One line.
+    /// Summary in one line.
     pub summary: &'static str,
     /// How it works, in a paragraph.
     pub idea: &'static str,
     /// When to choose it.
     pub when: &'static str,
-    /// Where it comes from.
+    /// Publication or system that it is based on.
     pub source: &'static str,
-    /// Which policy fields it enforces, and how it maps each.
+    /// Policy fields that it enforces, and how it maps each.
     pub enforces: &'static [(Field, &'static str)],
-    /// Whether a volume may have a policy of its own inside its VM's; where not, a VM's volumes share its queue.
+    /// Whether a volume may have its own policy inside its VM's. Otherwise the volumes of a VM share its queue.
     pub volumes: bool,
-    /// The parameter, and its words, with which volumes may have one, if not with all.
+    /// The parameter, and its values, with which volumes may have a policy, if not with all.
     pub volumes_depend: Option<(&'static str, &'static [&'static str])>,
-    /// Fields of `enforces` that it enforces only while a parameter is one of these words: field, parameter, words.
+    /// Fields of `enforces` that depend on a parameter: field, parameter, and the values with which it is enforced.
     pub depends: &'static [(Field, &'static str, &'static [&'static str])],
-    /// What it is for.
     pub medium: Medium,
-    /// Whether neighbouring requests are merged before it, unless the device says otherwise.
+    /// Whether the gate merges adjacent requests, unless the device's configuration says otherwise.
     pub merging: bool,
-    /// The part of the device that is divided by weight at least while a VM without a reservation waits, with these parameters;
-    /// admission leaves it free. Zero for schedulers that keep none.
+    /// Minimum part of the device that is divided by weight while a VM without a reservation has requests queued, with
+    /// these parameters. Admission control leaves it free. Zero for schedulers without such a minimum.
     pub weight_floor: fn(&ParamTable) -> Percent,
-    /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Makes one of parameters within their ranges; [`Descriptor::build`] checks them before.
+    /// Makes a scheduler. [`Descriptor::build`] checks the ranges of the parameters first.
     pub build: Build,
 }
 
@@ -347,22 +324,22 @@ impl Descriptor {
     /// Makes a scheduler for a device.
     ///
     /// # Errors
-    /// If a parameter does not exist, cannot have its value, or has one outside its range.
+    /// If a parameter is unknown, has an invalid value, or is outside its range.
     pub fn build(&self, facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
         params::check(self.parameters, table)?;
         (self.build)(facts, table)
     }
 
-    /// Whether it enforces `field`.
+    /// Whether the scheduler enforces `field`.
     #[must_use]
     pub fn enforces(&self, field: Field) -> bool {
         self.enforces.iter().any(|(enforced, _)| *enforced == field)
     }
 
-    /// Refuses a rate in a unit that is not counted: what a scheduler enforces it enforces in every unit that this accepts.
+    /// Rejects a rate in a unit that the scheduler does not count. Accepted rates are enforced in their unit.
     ///
     /// # Errors
-    /// If the policy states a reservation or a limit in requests, and this scheduler counts bytes alone.
+    /// If the policy states a reservation or a limit in requests, and the scheduler counts bytes only.
     // rule: gate.units
     pub fn check_units(&self, policy: &Policy) -> Result<(), ChangeError> {
         let rates = [(Field::Reservation, policy.reservation.iops), (Field::Limit, policy.limit.iops)];
@@ -375,7 +352,7 @@ impl Descriptor {
         }
     }
 
-    /// What becomes of the volumes of a VM, in a sentence.
+    /// How the scheduler treats the volumes of a VM, in a sentence for the manual.
     #[must_use]
     pub fn about_volumes(&self) -> String {
         match (self.volumes, self.volumes_depend) {
@@ -389,27 +366,27 @@ impl Descriptor {
         }
     }
 
-    /// Whether it enforces `field` of a volume inside a VM.
+    /// Whether the scheduler enforces `field` of a volume inside a VM.
     #[must_use]
     pub fn enforces_inside(&self, field: Field) -> bool {
         self.volumes && self.enforces(field)
     }
 
-    /// Whether it enforces `field` of a volume inside a VM with these parameters.
+    /// Whether the scheduler enforces `field` of a volume inside a VM with these parameters.
     #[must_use]
     pub fn enforces_inside_with(&self, field: Field, params: &ParamTable) -> bool {
         let given = self.volumes_depend.is_none_or(|(name, words)| words.contains(&self.word(name, params)));
         given && self.enforces_inside(field) && self.enforces_with(field, params)
     }
 
-    /// Whether it enforces `field` with these parameters.
+    /// Whether the scheduler enforces `field` with these parameters.
     #[must_use]
     pub fn enforces_with(&self, field: Field, params: &ParamTable) -> bool {
         let mut needs = self.depends.iter().filter(|(of, _, _)| *of == field);
         self.enforces(field) && needs.all(|(_, name, words)| words.contains(&self.word(name, params)))
     }
 
-    /// What a parameter that is a word is: as stated, or its default.
+    /// Value of a parameter that is a word: as stated, or its default.
     fn word<'a>(&self, name: &str, params: &'a ParamTable) -> &'a str {
         let default = self.parameters.iter().find(|known| known.name == name).map_or("", |known| known.default);
         match params.get(name) {
@@ -419,7 +396,7 @@ impl Descriptor {
     }
 }
 
-/// A scheduler is known by its name.
+/// Descriptors are equal if their names are.
 impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

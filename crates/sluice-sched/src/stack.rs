@@ -1,9 +1,9 @@
-//! Two schedulers in a row: one in each guest, and one on the host, with a bounded ring between.
+//! Two schedulers in a row: one in each guest and one on the host, with a bounded ring between them.
 //!
-//! A guest schedules the requests of its threads and puts them into a ring; the host schedules what comes out of all
-//! rings, and sees one owner for each VM. A request takes its place in the ring when its guest dispatches it and gives it
-//! back when the host's device has completed it. So a guest's device is a gate: what it may have in flight is the size
-//! of the ring, and how large a request may be the ring says too.
+//! A guest schedules the requests of its threads and puts them into its ring. The host schedules the requests of all
+//! rings, and sees one owner per VM. A request occupies a ring slot from its dispatch in the guest until its completion
+//! at the host's device. So the device of a guest is a gate: its depth is the size of the ring, and the ring also
+//! bounds the size of a request.
 //!
 //! ```text
 //! thread -+                                                        +- thread
@@ -12,14 +12,14 @@
 //!                                       device
 //! ```
 //!
-//! Example: a guest's noop gives its 40 random reads of 64 KiB to a ring as in Xen. They become 80 requests of at most
-//! 44 KiB; 32 of them are the host's to order, 48 wait in the guest, and the next goes when one completes.
+//! Example: a guest's noop puts its 40 random reads of 64 KiB into a Xen ring. They become 80 requests of at most 44
+//! KiB. The host can order 32 of them; 48 wait in the guest, and one follows whenever one completes.
 //!
-//! The driver's rule is the gate's: after every other call, [`Stack::pump`], and keep the instant that it returns.
+//! As with a gate, the caller calls [`Stack::pump`] after every other call and keeps the instant that it returns.
 //!
 //! Source: \[two-tier\]; \[flubber\] II.A describes the ring.
 
-// What follows from it, and tests hold:
+// Consequences that tests assert:
 // rule: two-tier.host-matters-little, two-tier.guest-matters, two-tier.request-cost
 // rule: anticipatory.nested, cfq.weak-nested
 
@@ -31,13 +31,13 @@ use crate::scheduler::{ChangeError, Scheduler, Scope};
 use crate::time::Instant;
 use crate::units::Bytes;
 
-/// What a ring between a guest and the host holds.
+/// Capacity of a ring between a guest and the host.
 // rule: two-tier.model
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
-    /// Requests in it at once; 1 to 65,536.
+    /// Requests in the ring, 1 to 65,536.
     pub slots: u32,
-    /// Reads and writes above this are split by the guest.
+    /// Largest read or write; the guest splits larger ones.
     pub transfer_max: Bytes,
 }
 
@@ -48,67 +48,65 @@ impl Ring {
     pub const VIRTIO: Ring = Ring { slots: 256, transfer_max: Bytes::kib(254 * 4) };
 }
 
-/// What a guest is made of.
+/// Components of a guest.
 pub struct Guest {
-    /// What orders the requests of its threads.
+    /// Scheduler for the requests of its threads.
     pub scheduler: Box<dyn Scheduler>,
-    /// Between it and the host.
+    /// Ring to the host.
     pub ring: Ring,
-    /// Whether it merges neighbours, up to what the ring takes.
+    /// Whether the guest merges adjacent requests, up to the ring's largest transfer.
     pub merging: bool,
-    /// Requests that one thread may have waiting.
+    /// Queued requests per thread, at most.
     pub queue_max: u32,
 }
 
-/// Why a guest cannot be added.
+/// A guest that cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
-    /// The host refuses it.
+    /// Rejected by the host's gate.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// What is in the ring would not fit into the host's queue.
+    /// The host's queue cannot hold all requests of the ring.
     #[error(
         "A ring of {slots} requests may become {pieces} requests at the host, which queues at most {queue_max} for one \
          VM; use a smaller ring"
     )]
     RingTooLarge {
-        /// As stated.
+        /// Size of the ring in requests.
         slots: u32,
-        /// At most so many.
+        /// Requests at the host that they may become.
         pieces: u64,
-        /// As stated.
+        /// Queue of the host for one owner.
         queue_max: u32,
     },
 }
 
-/// An arrival at a guest that is over.
+/// A completed arrival of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// Its VM.
     pub vm: OwnerId,
-    /// What became of it.
     pub finished: Finished,
 }
 
-/// A guest in the stack.
+/// A guest of the stack.
 struct Member {
     gate: Gate,
     threads: Vec<OwnerId>,
     volume: VolumeId,
     wake: Option<Instant>,
-    /// Something has happened since its last pump.
+    /// Whether an event has occurred since the last pump.
     stirred: bool,
     leaving: bool,
 }
 
-/// Who waits for the end of a request at the host.
+/// The guest request that a request at the host belongs to.
 #[derive(Debug, Clone, Copy)]
 struct RingSlot {
     vm: OwnerId,
     slot: Slot,
 }
 
-/// The places of all rings; a place's number is the handle of its request at the host.
+/// Ring slots in use. The number of a slot is the token of its request at the host.
 #[derive(Debug, Default)]
 struct SlotTable {
     ring_slots: Vec<RingSlot>,
@@ -135,7 +133,7 @@ impl SlotTable {
     }
 }
 
-/// The host's end of a ring: the device of a guest.
+/// The host's end of a ring, which is the device of a guest.
 struct HostEnd<'a> {
     host: &'a mut Gate,
     ring_slots: &'a mut SlotTable,
@@ -166,7 +164,7 @@ pub struct Stack {
     host: Gate,
     guests: Vec<Option<Member>>,
     ring_slots: SlotTable,
-    /// Reused at every completion.
+    /// Buffers, reused at each completion.
     completed: (Vec<Finished>, Vec<Finished>),
 }
 
@@ -177,13 +175,13 @@ impl Stack {
         Stack { host, guests: Vec::new(), ring_slots: SlotTable::default(), completed: (Vec::new(), Vec::new()) }
     }
 
-    /// The host's gate: its owners are the VMs.
+    /// Gate of the host. Its owners are the VMs.
     #[must_use]
     pub fn host(&self) -> &Gate {
         &self.host
     }
 
-    /// A guest's gate: its owners are the VM's threads, its requests in flight those in the ring.
+    /// Gate of a guest. Its owners are the threads, and its requests in flight are those in the ring.
     #[must_use]
     pub fn guest(&self, vm: OwnerId) -> Option<&Gate> {
         self.guests.get(vm.index())?.as_ref().filter(|guest| !guest.leaving).map(|guest| &guest.gate)
@@ -193,7 +191,7 @@ impl Stack {
         self.guests.get_mut(vm.index())?.as_mut().filter(|guest| !guest.leaving)
     }
 
-    /// A new VM, with `policy` at the host, without threads yet.
+    /// Adds a VM without threads, with `policy` at the host.
     // rule: two-tier.owners
     pub fn add_vm(&mut self, now: Instant, policy: Policy, guest: Guest) -> Result<OwnerId, StackError> {
         let host = *self.host.settings();
@@ -221,7 +219,7 @@ impl Stack {
         Ok(vm)
     }
 
-    /// A new thread of a VM, with `policy` inside the guest. Its arrivals name it as their owner, and volume 0.
+    /// Adds a thread to a VM, with `policy` in the guest. Its arrivals use the returned owner and volume 0.
     pub fn add_thread(&mut self, now: Instant, vm: OwnerId, policy: Policy) -> Result<OwnerId, ChangeError> {
         let guest = self.member(vm).ok_or(ChangeError::UnknownOwner(vm))?;
         let thread = guest.gate.add_owner(now, policy)?;
@@ -230,20 +228,20 @@ impl Stack {
         Ok(thread)
     }
 
-    /// Another policy for a VM at the host; acts on what is queued too.
+    /// Sets the policy of a VM at the host, also for queued requests.
     pub fn set_vm(&mut self, now: Instant, vm: OwnerId, policy: Policy) -> Result<(), ChangeError> {
         self.host.set_owner(now, vm, policy)
     }
 
-    /// A request of a thread of `vm` arrives in its guest.
+    /// Queues a request of a thread in its guest.
     pub fn insert(&mut self, now: Instant, vm: OwnerId, arrival: &Arrival) -> Result<RequestId, Refused> {
         let guest = self.member(vm).ok_or(Refused::Unknown(vm, arrival.volume))?;
         guest.stirred = true;
         guest.gate.insert(now, arrival)
     }
 
-    /// Moves on what can: from the guests into their rings, from the rings to the device. Returns when to pump again if
-    /// nothing else happens before. O(VMs).
+    /// Dispatches from the guests into their rings and from the rings to the device. Returns when to pump again if no
+    /// event occurs before. O(VMs).
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
         let Stack { host, guests, ring_slots, .. } = self;
         let mut wakes = None;
@@ -259,7 +257,7 @@ impl Stack {
         host.pump(now, device).into_iter().chain(wakes).min()
     }
 
-    /// A submission has left the device. Arrivals that are over by this are appended to `ended`.
+    /// Completes a submission at the device, and appends the arrivals that this completes to `ended`.
     ///
     /// # Panics
     /// If the slot is not in flight: every submission is completed exactly once.
@@ -270,7 +268,7 @@ impl Stack {
         self.completed.0 = at_host;
     }
 
-    /// What is over at the host gives its places in the rings back.
+    /// Releases the ring slots of requests that completed at the host, and completes them in their guests.
     fn leave_rings(&mut self, now: Instant, at_host: &mut Vec<Finished>, ended: &mut Vec<Ended>) {
         for completed in at_host.drain(..) {
             let RingSlot { vm, slot } = self.ring_slots.release(completed.token);
@@ -279,7 +277,7 @@ impl Stack {
             guest.gate.complete_all(now, slot, completed.outcome == Outcome::Done, in_guest);
             guest.stirred = true;
             ended.extend(in_guest.drain(..).map(|finished| match (completed.outcome, finished.outcome) {
-                // The guest knows that it failed; why is for the host to say.
+                // The guest only sees a failure; the cause is known at the host.
                 (Outcome::Cancelled, Outcome::Failed) => {
                     Ended { vm, finished: Finished { outcome: Outcome::Cancelled, ..finished } }
                 }
@@ -291,7 +289,7 @@ impl Stack {
         }
     }
 
-    /// What waits of `scope` in a guest leaves unserved; what is in the ring stays there.
+    /// Cancels the requests of `scope` that wait in a guest. Those in the ring stay there.
     pub fn cancel(&mut self, now: Instant, vm: OwnerId, scope: Scope, ended: &mut Vec<Ended>) {
         let mut in_guest = std::mem::take(&mut self.completed.1);
         if let Some(guest) = self.member(vm) {
@@ -302,7 +300,7 @@ impl Stack {
         self.completed.1 = in_guest;
     }
 
-    /// A VM leaves: what waits in its guest and at the host is cancelled, what is in flight completes as usual.
+    /// Removes a VM: cancels its requests that wait in the guest and at the host. Those in flight complete as usual.
     pub fn remove_vm(&mut self, now: Instant, vm: OwnerId, ended: &mut Vec<Ended>) -> Result<(), ChangeError> {
         let threads = self.member(vm).ok_or(ChangeError::UnknownOwner(vm))?.threads.clone();
         for thread in threads {

@@ -1,9 +1,12 @@
 //! Tags: points on a clock that runs at a VM's own rate, as integers.
 //!
-//! A real-time tag counts sixteenths of a nanosecond since the scheduler's first event: at 10 million requests per
-//! second two tags are 1,600 apart, so rounding costs less than 0.1 %; 64 bits last 36 years. Floating-point seconds,
-//! in contrast, pass limits by 40 % at 3 million requests per second. A share tag counts units of virtual time,
-//! 2.52 * 10^11 per request at weight 0.01, a number that most weights divide.
+//! A real-time tag is in units of 1/16 ns since the first event of the scheduler. At 10 million requests per second two
+//! tags are 1,600 units apart, so rounding costs less than 0.1 %. 64 bits last for 36 years. With floating-point
+//! seconds, limits would be exceeded by 40 % at 3 million requests per second.
+//!
+//! A share tag is in units of virtual time: 2.52 * 10^11 per request at weight 0.01, a number that most weights divide.
+//! Example: requests of cost 1 are 25,200,000 units apart at weight 100 and 8,400,000 at weight 300. At 1000 IOPS
+//! real-time tags are 16,000,000 units apart, which is 1 ms.
 
 use crate::cost::Cost;
 use crate::time::Instant;
@@ -22,7 +25,7 @@ const SHARE_UNIT: u128 = 252_000_000_000;
 const BYTE_UNIT: u128 = 252_000_000;
 const FRACTION_BITS: u32 = 32;
 
-/// Converts between instants and tags. The epoch is the first instant seen, so a clock may start anywhere.
+/// Converts between instants and tags. The epoch is the first instant that is converted, so a clock may start anywhere.
 #[derive(Debug, Clone, Default)]
 pub struct TagClock {
     epoch: Option<Instant>,
@@ -35,7 +38,7 @@ impl TagClock {
         now.nanos_since(epoch).saturating_mul(TAGS_PER_NANO)
     }
 
-    /// The first instant at which `tag` has come.
+    /// The first instant that is not before `tag`.
     #[must_use]
     pub fn instant(&self, tag: Tag) -> Instant {
         let epoch = self.epoch.unwrap_or(Instant::ZERO);
@@ -43,17 +46,17 @@ impl TagClock {
     }
 }
 
-/// How far apart two tags of one owner lie: tag units per unit of service, with 32 binary digits after the point.
+/// Distance between two tags of one owner: tag units per unit of service, with 32 binary digits after the point.
 ///
-/// Distances are rounded up, so that a limit is never passed by rounding; the error is below one tag unit a request.
+/// Distances are rounded up, so rounding never exceeds a limit. The error is below one tag unit per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spacing(u64);
 
 impl Spacing {
-    /// No rate: no tag.
+    /// No rate, so no tags.
     pub const NONE: Spacing = Spacing(0);
 
-    /// Per raw cost unit, for a rate of normalised requests.
+    /// Distance per raw cost unit, for a rate of normalised requests.
     #[must_use]
     pub fn per_cost(rate: Option<Iops>) -> Self {
         let Some(rate) = rate else { return Spacing::NONE };
@@ -61,7 +64,7 @@ impl Spacing {
         Self::fixed((tags_per_milli << (FRACTION_BITS - Cost::SHIFT)) / u128::from(rate.milli()))
     }
 
-    /// Per byte.
+    /// Distance per byte.
     #[must_use]
     pub fn per_byte(rate: Option<ByteRate>) -> Self {
         let Some(rate) = rate else { return Spacing::NONE };
@@ -76,8 +79,8 @@ impl Spacing {
         Self::fixed((SHARE_UNIT << (FRACTION_BITS - Cost::SHIFT)) / u128::from(weight.hundredths()))
     }
 
-    /// Virtual time per byte, for a weight in hundredths: 2.52 * 10^8 at weight 0.01, so that the smallest frame is a number
-    /// of three digits at the largest weight.
+    /// Virtual time per byte, for a weight in hundredths: 2.52 * 10^8 at weight 0.01, so the smallest frame still
+    /// counts three digits at the largest weight.
     #[must_use]
     pub fn per_byte_of_weight(hundredths: u64) -> Self {
         Self::fixed((BYTE_UNIT << FRACTION_BITS) / u128::from(hundredths.max(1)))
@@ -93,7 +96,7 @@ impl Spacing {
         self.0 == 0
     }
 
-    /// The distance for `amount` of service (raw cost units or bytes), rounded up.
+    /// Distance for `amount` of service (raw cost units or bytes), rounded up.
     #[must_use]
     pub const fn of(self, amount: u64) -> u64 {
         let wide = amount as u128 * self.0 as u128;
@@ -101,8 +104,8 @@ impl Spacing {
         if up > u64::MAX as u128 { u64::MAX } else { up as u64 }
     }
 
-    /// The distance for `amount` of service and what earlier distances were short by, in 2^-32 of a unit; with it what this
-    /// one is short by. A sum of many distances is exact to one unit.
+    /// Distance for `amount` of service plus the `fraction` that earlier distances were too short, in 2^-32 of a unit.
+    /// Also returns the new fraction. The sum of many distances is exact to one unit.
     #[must_use]
     pub const fn carry(self, amount: u64, fraction: u32) -> (u64, u32) {
         let wide = amount as u128 * self.0 as u128 + fraction as u128;
@@ -110,7 +113,7 @@ impl Spacing {
         (if whole > u64::MAX as u128 { u64::MAX } else { whole as u64 }, wide as u32)
     }
 
-    /// `distance`, measured at this spacing, converted to `other`'s: the same service at another rate.
+    /// Converts `distance` at this spacing to the spacing `other`: the same service at another rate.
     #[must_use]
     pub fn convert(self, distance: u64, other: Spacing) -> u64 {
         if self.is_none() || other.is_none() {

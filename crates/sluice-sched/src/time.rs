@@ -1,20 +1,20 @@
-//! Time as the core sees it: a number handed in by the caller.
+//! Time: a number that the caller passes.
 //!
-//! The data plane passes CLOCK_MONOTONIC, read once per turn of its loop; a simulator passes the time of the event.
-//! Monotonic time is not an accident: tags built on wall-clock time stop serving when the clock is set back.
+//! The data plane passes CLOCK_MONOTONIC, read once per iteration of its event loop. A simulator passes the time of the
+//! event. Time must be monotonic: tags based on wall-clock time would stop service when the clock is set back.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the caller chooses and keeps. Never decreases between calls.
+/// A point in time: nanoseconds since an origin that the caller chooses. Never decreases between calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
     /// The origin.
     pub const ZERO: Instant = Instant(0);
-    /// The last instant that can be named, about 584 years after the origin.
+    /// The last instant, about 584 years after the origin.
     pub const MAX: Instant = Instant(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.

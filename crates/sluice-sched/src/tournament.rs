@@ -1,42 +1,43 @@
 //! A priority queue of owners whose keys change: a tournament tree.
 //!
-//! Every dispatch moves an owner in two orders at once, and most often the first one, so what counts is the cost of
-//! changing the best key. In a heap that is a walk along which every step waits for the comparison, and the memory, of
-//! the one before it; the processor guesses wrong at each. Here an owner has a fixed place, its group of four plays for
-//! a place in the next round, and so on up to the final: where the opponents stand follows from the owner's number
-//! alone, so they are fetched all at once, and who wins is found without a branch.
+//! Every dispatch moves an owner in two orders, usually the first owner, so the cost of changing the best key matters
+//! most. In a heap this is a walk in which each step waits for a comparison and for memory, with branches that the CPU
+//! mispredicts. Here an owner has a fixed position. Its group of four determines an entry of the next round, and so on
+//! up to the final. The positions follow from the owner's number, so all groups are fetched concurrently, and the best
+//! key of a group is found without a branch.
 //!
-//! Example, in groups of two: owners 0 to 3 with keys 7, 5, 6, -. The second round has 5 (of 1) and 6 (of 2), the
-//! final 5. Owner 1 changes to 9: its group's best is 7 (of 0), so the second round has 7 and 6, and the final is 6.
+//! Example, in groups of two: owners 0 to 3 have keys 7, 5, 6 and none. The second round has 5 (owner 1) and 6 (owner
+//! 2), the final 5. Owner 1 changes to 9. The best of its group is 7 (owner 0), so the second round has 7 and 6, and
+//! the final is 6.
 
 use crate::request::RequestId;
 
-/// A tag, the oldest request, the owner, from the highest digit to the lowest: one number, so that the better of two
-/// is found without a branch, and the final names the owner.
+/// Tag, oldest request and owner, from the most significant digit. As one number, keys compare without a branch, and
+/// the final names the owner.
 type Key = u128;
 
 const OWNER_BITS: u32 = 20;
-/// Digits of the request's number that are kept. They break ties; that two requests 17 trillion arrivals apart compare
-/// wrongly would take a tie just when the count passes a multiple of that.
+/// Digits of the request number that a key keeps, to break ties. Requests whose numbers differ by 17 trillion could
+/// compare wrongly, which needs a tie at the moment when the counter passes a multiple of that.
 const REQUEST_BITS: u32 = 64 - OWNER_BITS;
-/// The key of a place where nobody stands: behind all others.
+/// Key of an empty position: larger than all others.
 const EMPTY: Key = Key::MAX;
 
 const BITS: u32 = 2;
 const GROUP: usize = 1 << BITS;
 
-/// Those who play for one place in the next round; they fill a cache line.
+/// The keys that compete for one entry of the next round; they fill a cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Group([Key; GROUP]);
 
-/// Smallest tag first, ties broken by the older request; an owner, of number below 2^20, is in it at most once. Every
+/// Owners by tag, ties broken by the older request. An owner, with a number below 2^20, is in it at most once. Every
 /// change costs O(log n).
 #[derive(Debug)]
 pub struct Tournament {
-    /// The final, then its four semifinals, then theirs, up to the first round, in which every owner has its place.
+    /// The final, its four groups, theirs, and so on to the first round, in which every owner has its position.
     groups: Vec<Group>,
-    /// Where the first round begins.
+    /// Index of the first group of the first round.
     first: usize,
     best: Key,
 }
@@ -52,7 +53,7 @@ const fn key(tag: u64, head: RequestId, owner: u32) -> Key {
     (tag as Key) << 64 | (head.0 << OWNER_BITS) as Key | owner as Key
 }
 
-/// The digits of a request's number that a key keeps.
+/// The digits of a request number that a key keeps.
 #[must_use]
 pub const fn key_digits(head: RequestId) -> u64 {
     head.0 & ((1 << REQUEST_BITS) - 1)
@@ -75,7 +76,7 @@ impl Group {
 }
 
 impl Tournament {
-    /// The smallest tag, the digits of the request that go with it, and the owner.
+    /// The smallest tag, the kept digits of its request number, and the owner.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<(u64, u64, u32)> {
@@ -83,7 +84,7 @@ impl Tournament {
         (best != EMPTY).then_some((tag(best), best as u64 >> OWNER_BITS, owner(best)))
     }
 
-    /// Puts `owner` in with `tag` and its oldest request, or changes these.
+    /// Inserts `owner` with `tag` and its oldest request, or updates them.
     #[inline]
     pub fn set(&mut self, owner: u32, tag: u64, head: RequestId) {
         if self.first + (owner as usize >> BITS) >= self.groups.len() {
@@ -92,7 +93,7 @@ impl Tournament {
         self.play(owner, key(tag, head, owner));
     }
 
-    /// Takes `owner` out, if it is in.
+    /// Removes `owner`, if it is present.
     #[inline]
     pub fn remove(&mut self, owner: u32) {
         let group = self.groups.get(self.first + (owner as usize >> BITS));
@@ -101,7 +102,7 @@ impl Tournament {
         }
     }
 
-    /// Takes `by` off every tag, at most down to 0. O(n log n).
+    /// Subtracts `by` from every tag; tags stop at 0. O(n log n).
     pub fn lower(&mut self, by: u64) {
         let all: Vec<Key> = self.groups[self.first..].iter().flat_map(|group| group.0).collect();
         for known in all.into_iter().filter(|key| *key != EMPTY) {
@@ -110,7 +111,7 @@ impl Tournament {
         }
     }
 
-    /// Plays all games of `owner` anew.
+    /// Updates all groups on the path of `owner`.
     fn play(&mut self, owner: u32, mut key: Key) {
         let mut index = self.first + (owner as usize >> BITS);
         let mut place = owner as usize % GROUP;
@@ -128,8 +129,7 @@ impl Tournament {
         self.best = key;
     }
 
-    /// Makes places for owners up to `owner`: with each round more there is room for four times as many, and all
-    /// play anew.
+    /// Makes room for owners up to `owner`. Each round quadruples the room, and all groups are computed again.
     #[cold]
     fn grow(&mut self, owner: u32) {
         assert!(owner >> OWNER_BITS == 0, "the gate has at most 2^20 owners");
@@ -161,7 +161,7 @@ mod tests {
         let mut random = 1u64;
         for step in 0..20_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // The numbers of owners grow, so that every size is passed.
+            // The numbers of owners grow, so every size occurs.
             let owner = (random >> 33) % (1 + step / 50);
             let tag = random >> 8 & 0xff;
             match random >> 61 {

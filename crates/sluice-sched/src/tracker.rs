@@ -1,22 +1,23 @@
-//! The client's side of dmClock: what a VM got at other servers, told to each server with its next request.
+//! Client side of dmClock: counts the service of a VM at each server, and reports it to the other servers.
 //!
-//! Problem: a VM whose volumes lie on several storage servers has one reservation, one limit and one weight, and each
-//! server sees only the requests that come to it. Model: the client counts what completes, at which server and by which
-//! right (the reply says it), and a request carries what happened since the VM's previous request to the same server: at
-//! all, `delta`, and to meet reservations, `rho`. The server moves the VM's tags by as much. No server asks another one.
+//! A VM whose volumes lie on several storage servers has one reservation, one limit and one weight, but each server
+//! sees only its own requests. The client counts completions by server and phase, which the reply contains. Each
+//! request reports what other servers completed since the VM's previous request to the same server: `delta` in total,
+//! and `rho` in the reservation phase. The server advances the VM's tags by as much. Servers do not communicate.
 //!
-//! Example: a VM writes to servers 1 and 2 in turn, 100 a second to each, with a limit of 100 a second. Each request to
-//! server 1 says `delta` = 1, so server 1 spaces them by two hundredths of a second, server 2 too, and the VM gets 100.
+//! Example: a VM writes alternately to servers 1 and 2, 100 requests per second to each, with a limit of 100 IOPS. Each
+//! request to server 1 reports `delta` = 1, so server 1 spaces the requests by 20 ms instead of 10 ms. Server 2 does
+//! the same, and the VM gets 100 IOPS in total.
 //!
-//! One [`Tracker`] belongs to one VM at its client, [`Clients`] to a server. Nothing here reads a clock. With one server all
-//! counts are 0 in product form, so a gate decides as it does without: locally.
+//! A [`Tracker`] belongs to one VM at its client, [`Clients`] to one server. With one server all counts are 0 in
+//! product form, so the gate decides as without dmClock.
 //!
-//! Cost: `ask`, `completed` and `refused` take O(log servers); a count for each server is not kept up, it is the difference
-//! of two sums. Every [`SERVER_FORGOTTEN`] one call looks at all servers.
+//! Cost: `ask`, `completed` and `refused` take O(log servers). The count for a server is the difference of two sums, so
+//! no count per server is kept. Every [`SERVER_FORGOTTEN`] one call visits all servers.
 //!
 //! Bounds: a client forgets a server after [`SERVER_FORGOTTEN`] without a request, a server its client after
-//! [`CLIENT_FORGOTTEN`]; both tables hold what was used within twice that time. What is missing in a count is at most what was
-//! in flight.
+//! [`CLIENT_FORGOTTEN`]. Both tables hold entries used within twice that time. A count misses at most the requests in
+//! flight.
 //!
 //! Source: \[mclock\] 3.2 (dmClock).
 
@@ -27,21 +28,21 @@ use crate::cost::Cost;
 use crate::gate::{Finished, RemoteService, Service};
 use crate::time::Instant;
 
-/// A client forgets a server to which it has sent nothing for so long.
+/// Time without a request after which a client forgets a server.
 // rule: mclock.forget
 pub const SERVER_FORGOTTEN: Duration = Duration::from_secs(600);
-/// A client that has sent a server nothing for so long is idle there.
+/// Time without a request after which a server considers a client idle.
 pub const CLIENT_IDLE: Duration = Duration::from_secs(300);
-/// A server forgets a client that has sent it nothing for so long.
+/// Time without a request after which a server forgets a client.
 pub const CLIENT_FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// What is counted; as the servers' mClock is set.
+/// What is counted; must match the mode of the servers' mClock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// What completed at other servers, by its cost and its bytes. The server adds the request's own cost.
+    /// Completions at other servers, by cost and bytes. The server adds the request's own cost.
     #[default]
     Product,
-    /// The number of requests that completed at all servers, as published. The server multiplies by the request's cost.
+    /// Number of requests that completed at all servers, as published. The server multiplies it by the request's cost.
     Paper,
 }
 
@@ -79,7 +80,7 @@ impl Sums {
         self.zip(other, u64::wrapping_sub)
     }
 
-    /// What `remote` reports, as sums.
+    /// The counts of a report, as sums.
     fn of(remote: &RemoteService) -> Sums {
         Sums {
             all: u64::from(remote.delta) << Cost::SHIFT,
@@ -92,15 +93,15 @@ impl Sums {
 
 #[derive(Debug, Clone, Copy)]
 struct Server {
-    /// When it was last sent a request.
+    /// Time of the last request to the server.
     asked: Instant,
-    /// Completed there since it is known.
+    /// Completed at this server since it became known.
     own: Sums,
-    /// Of what it is to learn, what it has been told, or what had completed before it was known.
+    /// Part of the total that was reported to this server, or had completed before it became known.
     reported: Sums,
 }
 
-/// What one VM has got where, as its client counts it.
+/// Service of one VM by server, as its client counts it.
 #[derive(Debug, Default)]
 pub struct Tracker {
     form: Form,
@@ -111,13 +112,13 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker that knows no server and has counted nothing.
+    /// A tracker without servers and counts.
     #[must_use]
     pub fn new(form: Form) -> Tracker {
         Tracker { form, ..Tracker::default() }
     }
 
-    /// Returns what to send along with a request to `server`. The first request to a server, also the first after it was
+    /// Returns the report for a request to `server`. The first request to a server, also after the server was
     /// forgotten, reports 1 and 1 in paper form and nothing in product form.
     // rule: mclock.client-counts, mclock.first-request, mclock.paper-counts, mclock.product-counts
     pub fn ask(&mut self, now: Instant, server: u32) -> RemoteService {
@@ -136,7 +137,7 @@ impl Tracker {
             Form::Product => total.minus(known.own).minus(known.reported),
             Form::Paper => total.minus(known.reported),
         };
-        // What is less than a whole request is reported with a later one.
+        // Parts of a request are reported later, when they add up to a whole one.
         let whole = |cost: u64| u32::try_from(cost >> Cost::SHIFT).unwrap_or(u32::MAX);
         let delta = whole(unreported.all);
         let remote = RemoteService {
@@ -150,8 +151,8 @@ impl Tracker {
         RemoteService { servers: self.known(), ..remote }
     }
 
-    /// A server has refused a request: what came with it is reported with the next one. Otherwise a VM whose queue is full
-    /// would exceed its limit, because servers would never learn what it got elsewhere.
+    /// Notes that a server rejected a request: its report is repeated with the next one. Otherwise a VM with a full
+    /// queue would exceed its limit, since servers would never learn of its service at other servers.
     // rule: mclock.client-counts
     pub fn refused(&mut self, server: u32, remote: RemoteService) {
         if let Some(known) = self.servers.get_mut(&server) {
@@ -159,8 +160,8 @@ impl Tracker {
         }
     }
 
-    /// A server has completed a request and replied with `finished`. As published, requests are counted, each by the right of
-    /// its last part.
+    /// Notes that a server completed a request, with `finished` as the reply. In paper form requests are counted, each
+    /// in the phase of its last part.
     // rule: mclock.client-counts, mclock.reply-phase
     pub fn completed(&mut self, server: u32, finished: &Finished) {
         let (service, reserved) = match self.form {
@@ -176,14 +177,14 @@ impl Tracker {
         }
     }
 
-    /// Forgets servers to which nothing was sent for [`SERVER_FORGOTTEN`]. O(servers).
+    /// Forgets servers without a request for [`SERVER_FORGOTTEN`]. O(servers).
     // rule: mclock.forget
     pub fn forget(&mut self, now: Instant) {
         self.swept = now;
         self.servers.retain(|_, known| now.since(known.asked) < SERVER_FORGOTTEN);
     }
 
-    /// Servers that are known.
+    /// Number of known servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers.len()
@@ -194,24 +195,24 @@ impl Tracker {
     }
 }
 
-/// What a server knows of a client.
+/// State of a client at a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It has sent a request lately.
+    /// It has recently sent a request.
     Active,
-    /// It has sent nothing for [`CLIENT_IDLE`]; its next request begins as that of an owner that was away.
+    /// It has sent nothing for [`CLIENT_IDLE`]; its next request is treated as that of an owner that was idle.
     Idle,
 }
 
-/// The clients of a server, and when each sent its last request. Calls take O(log clients), `forget` O(clients).
+/// The clients of a server, and the time of their last requests. Calls take O(log clients), `forget` O(clients).
 #[derive(Debug, Default)]
 pub struct Clients {
     asked: BTreeMap<u32, Instant>,
 }
 
 impl Clients {
-    /// Notes a request of a client. Returns what the client was until now; `None`: it was not known, and its owner has to be
-    /// added to the gate.
+    /// Notes a request of a client. Returns the client's state before it; `None` if it was unknown, so that its owner
+    /// must be added to the gate.
     // rule: mclock.forget
     pub fn ask(&mut self, now: Instant, client: u32) -> Option<Standing> {
         let standing = self.standing(now, client);
@@ -219,7 +220,7 @@ impl Clients {
         standing
     }
 
-    /// What a client is; `None`: not known, or to be forgotten.
+    /// State of a client; `None` if it is unknown or is to be forgotten.
     #[must_use]
     pub fn standing(&self, now: Instant, client: u32) -> Option<Standing> {
         match now.since(*self.asked.get(&client)?) {
@@ -273,7 +274,8 @@ mod tests {
             {
                 tracker.completed(server, &reply(phase, Cost::ONE, 8192));
             }
-            // Paper: all four, one by reservation. Product: without the server's own.
+            // Paper form: all four, one of them in the reservation phase. Product form: without those of the server
+            // itself.
             let own = form == Form::Paper;
             assert_eq!(told(&mut tracker, 1), (1, if own { 4 } else { 2 }), "{form:?}");
             assert_eq!(told(&mut tracker, 1), (0, 0), "it has been told");
@@ -305,7 +307,7 @@ mod tests {
     fn a_report_never_counts_more_for_reservations_than_in_all() {
         let mut tracker = Tracker::new(Form::Product);
         told(&mut tracker, 1);
-        // The parts of requests that are left over add up to a whole one among reservations first.
+        // Parts of requests add up to a whole request in the reservation phase first.
         let eighths = |eighths: u32| Cost::from_raw(Cost::ONE.raw() / 8 * eighths);
         tracker.completed(2, &reply(Phase::Weight, eighths(5), 0));
         tracker.completed(2, &reply(Phase::Reservation, eighths(7), 0));

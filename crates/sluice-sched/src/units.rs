@@ -1,8 +1,7 @@
-//! Quantities with their units: rates, sizes, weights; how they are read and how they are shown.
+//! Quantities with units: rates, sizes, weights, and how they are parsed and formatted.
 //!
-//! A bare number is refused where a unit is needed, and 0 never means "unlimited": both have cost operators whole
-//! nights elsewhere. `k M G` are powers of 1000, `Ki Mi Gi` of 1024. IOPS are normalised to a stated size and always
-//! shown so: `2000 iops@8KiB`.
+//! A number without its unit is rejected, and 0 never means "unlimited". `k M G` are powers of 1000, `Ki Mi Gi` of
+//! 1024. IOPS are normalised to a stated size and always formatted with it: `2000 iops@8KiB`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,10 +9,9 @@ use core::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Why a quantity could not be read; the text says what would be right.
+/// A quantity that cannot be parsed; the text says what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// No number at the start.
     #[error("'{text}' does not start with a number; write for example \"{example}\"")]
     NoNumber { text: String, example: &'static str },
     /// A number without a unit.
@@ -39,11 +37,11 @@ pub struct ByteRate(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Iops(u64);
 
-/// A part of a whole: hundredths of a percent; from 0 % to 100 %.
+/// A part of a whole in hundredths of a percent, from 0 % to 100 %.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Percent(u16);
 
-/// A share of what is left over: hundredths; from 0.01 to 1,000,000, default 100.
+/// Share of the spare capacity, in hundredths; from 0.01 to 1,000,000, default 100.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Weight(u32);
 
@@ -65,13 +63,12 @@ impl ByteRate {
     /// The smallest rate that is accepted.
     pub const MIN: ByteRate = ByteRate(1024);
 
-    /// A rate of `bytes` per second; raised to 1 KiB/s if smaller.
+    /// A rate of `bytes` per second; values below 1 KiB/s become 1 KiB/s.
     #[must_use]
     pub const fn per_second(bytes: u64) -> Self {
         if bytes < 1024 { ByteRate(1024) } else { ByteRate(bytes) }
     }
 
-    /// Bytes per second.
     #[must_use]
     pub const fn bytes_per_second(self) -> u64 {
         self.0
@@ -113,12 +110,12 @@ impl Iops {
 }
 
 impl Percent {
-    /// Nothing.
+    /// 0 %.
     pub const ZERO: Percent = Percent(0);
-    /// The whole.
+    /// 100 %.
     pub const WHOLE: Percent = Percent(10_000);
 
-    /// So many hundredths of a percent, at most 10,000 (clamped).
+    /// `hundredths` of a percent; clamped to 10,000.
     #[must_use]
     pub const fn from_hundredths(hundredths: u16) -> Self {
         if hundredths > 10_000 { Percent::WHOLE } else { Percent(hundredths) }
@@ -132,20 +129,20 @@ impl Percent {
 }
 
 impl Weight {
-    /// The weight of a VM that states none: 100.
+    /// Weight of a VM without a stated weight: 100.
     pub const DEFAULT: Weight = Weight(10_000);
-    /// The smallest weight, 0.01: what a background VM gets.
+    /// The smallest weight, 0.01: that of background VMs.
     pub const MIN: Weight = Weight(1);
     /// The largest weight, 1,000,000.
     pub const MAX: Weight = Weight(100_000_000);
 
-    /// A whole weight; 1 to 1,000,000 (clamped).
+    /// A whole weight; clamped to 1 to 1,000,000.
     #[must_use]
     pub const fn new(weight: u32) -> Self {
         Weight::from_hundredths(weight as u64 * 100)
     }
 
-    /// A weight in hundredths; 1 to 100,000,000 (clamped).
+    /// A weight in hundredths; clamped to 1 to 100,000,000.
     #[must_use]
     pub const fn from_hundredths(hundredths: u64) -> Self {
         if hundredths == 0 {
@@ -157,7 +154,6 @@ impl Weight {
         }
     }
 
-    /// Hundredths.
     #[must_use]
     pub const fn hundredths(self) -> u64 {
         self.0 as u64
@@ -170,7 +166,7 @@ impl Weight {
     }
 }
 
-/// The number at the start of `text` in thousandths, and the rest, trimmed.
+/// The number at the start of `text` in thousandths, and the trimmed rest.
 fn split_number<'a>(text: &'a str, example: &'static str) -> Result<(u128, &'a str), UnitError> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_' && c != ' ').unwrap_or(text.len());
@@ -185,7 +181,7 @@ fn split_number<'a>(text: &'a str, example: &'static str) -> Result<(u128, &'a s
     Ok((whole * 1000 + milli, text[end..].trim()))
 }
 
-/// The factor of a prefix `k M G T Ki Mi Gi Ti`, and the unit behind it.
+/// The factor of a prefix `k M G T Ki Mi Gi Ti`, and the unit after it.
 fn split_prefix(unit: &str) -> (u128, &str) {
     const PREFIXES: [(&str, u128); 9] = [
         ("Ki", 1 << 10),
@@ -249,12 +245,11 @@ impl FromStr for ByteRate {
     }
 }
 
-/// A rate of requests together with the size that it is normalised to, if one was written.
+/// A rate of requests with the size that it is normalised to, if one was stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatedIops {
-    /// The rate.
     pub iops: Iops,
-    /// The size behind the `@`, if any.
+    /// The size after the `@`, if any.
     pub size: Option<Bytes>,
 }
 
@@ -303,7 +298,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     }
 }
 
-/// Writes a duration with the largest unit that keeps it whole: `5ms`, `1500us`.
+/// Formats a duration in the largest unit that keeps it whole: `5ms`, `1500us`.
 #[must_use]
 pub fn show_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
@@ -402,13 +397,13 @@ impl fmt::Display for Weight {
 impl FromStr for Iops {
     type Err = UnitError;
 
-    /// Reads `2000 iops`; the size behind an `@` is the caller's to check, see [`StatedIops`].
+    /// Parses `2000 iops`. The caller checks a size after an `@`, see [`StatedIops`].
     fn from_str(text: &str) -> Result<Self, UnitError> {
         text.parse::<StatedIops>().map(|stated| stated.iops)
     }
 }
 
-/// A quantity is written and read as text with its unit.
+/// Implements parsing and formatting as text with the unit.
 macro_rules! as_text {
     ($($quantity:ty),*) => {$(
         impl Serialize for $quantity {

@@ -1,17 +1,18 @@
-//! Whether a stated burst leaves a VM what it reserves.
+//! Checks that a stated burst leaves a VM what it reserves.
 //!
-//! A limit with a burst of n lets n requests through at the same instant and then one every 1/limit. A device frees its
-//! slots one after the other, or at worst all at once, every T = depth x time of a request. What the limit would let
-//! through between two such instants is lost if no slot is free then, unless the burst makes up for it.
+//! A limit with a burst of n passes n requests at the same instant and then one every 1/limit. A device frees its slots
+//! one by one or, at worst, all at the same instant, every T = depth x service time. Requests that the limit would pass
+//! between two such instants are lost for lack of a free slot, unless the burst makes up for them.
 //!
-//! Model: x = limit x T requests are let through in a period, and b = burst - 1 may be made up for. The VM gets x where x
-//! is at most b, and one request more than b, rounded down, where x is at least that. In between it owes a part of a
-//! request after each period, waits while it owes more than the burst allows, and loses what remains when it owes nothing.
+//! Model: the limit passes x = limit x T requests per period, and b = burst - 1 may be made up for. The VM gets x if x
+//! is at most b, and burst requests, rounded down, if x is at least burst. In between it accumulates a debt of a part
+//! of a request per period, skips a request when the debt exceeds the burst, and loses the remainder when it owes
+//! nothing.
 //!
-//! Example: depth 1, capacity 677 iops, so T = 1.477 ms. With a limit of 593 iops, x is 0.876. A burst of 1 lets one
-//! request through every second period: 338.5 iops, below a reservation of 565 iops. A burst of 2 gives all 593 iops.
+//! Example: depth 1, capacity 677 iops, so T = 1.477 ms. With a limit of 593 iops, x is 0.876. A burst of 1 passes one
+//! request every second period: 338.5 iops, below a reservation of 565 iops. A burst of 2 gives all 593 iops.
 //!
-//! The burst counts requests of the reference size, so it counts for fewer large ones. The default burst, the depth times
+//! The burst counts requests of the reference size, so it counts fewer large ones. The default burst, the depth times
 //! the largest piece, is never too small.
 
 use core::fmt;
@@ -25,28 +26,28 @@ use crate::units::{ByteRate, Bytes, Iops};
 
 use super::{Capacity, Currency, show};
 
-/// Periods that are followed. What is lost after more of them is below a thousandth of a request per period, and is
-/// counted as lost.
+/// Number of periods that are simulated. The loss after more of them is below a thousandth of a request per period, and
+/// is counted as lost.
 const PERIODS_MAX: u128 = 1024;
 
-/// A stated burst with which a VM cannot get what it reserves.
+/// A stated burst with which a VM cannot get its reservation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct BurstTooSmall {
-    /// As stated.
+    /// The stated burst.
     pub burst: u32,
-    /// The limit that it belongs to: requests or bytes.
+    /// The limit with that burst: in requests or bytes.
     pub limit: String,
-    /// The most that the VM gets.
+    /// Maximum throughput of the VM.
     pub achieved: Reservation,
-    /// What it reserves, in the same currency.
+    /// The reservation, in the same currency.
     pub reserved: Reservation,
-    /// The size of its requests.
+    /// Size of its requests.
     pub size: Bytes,
-    /// Requests at the device.
+    /// Queue depth of the device.
     pub depth: u32,
-    /// Time after which the device has completed that many.
+    /// Time in which the device completes that many requests.
     pub period: Duration,
-    /// The smallest burst that is enough; `None` if none is.
+    /// The smallest sufficient burst; `None` if there is none.
     pub enough: Option<u32>,
 }
 
@@ -79,17 +80,18 @@ impl Piece {
     }
 }
 
-/// One limit, one reservation and requests of one size; requests per period in fractions of which `one` make a request.
+/// One limit, one reservation and requests of one size; amounts per period are in fractions of which `one` make a
+/// request.
 #[derive(Debug)]
 struct Case {
     one: u128,
-    /// What the limit lets through in a period.
+    /// Amount that the limit passes per period.
     passing: u128,
-    /// What each request of the burst beyond the first adds.
+    /// Amount that each request of the burst after the first adds.
     burst_step: u128,
-    /// What the VM needs in a period: its reservation, or the limit itself if that is less.
+    /// Amount that the VM needs per period: its reservation, or the limit if that is less.
     needed: u128,
-    /// The limit.
+    /// The limit, formatted.
     limit: String,
 }
 
@@ -100,7 +102,7 @@ impl Case {
         served >= self.needed.saturating_mul(periods)
     }
 
-    /// The number of requests in a number of periods, at worst.
+    /// The minimum number of requests in a number of periods.
     fn served(&self, burst: u32) -> (u128, u128) {
         let (one, passing) = (self.one, self.passing);
         let spare = u128::from(burst.saturating_sub(1)) * self.burst_step;
@@ -111,7 +113,7 @@ impl Case {
         if passing >= whole + one {
             return (whole + one, 1);
         }
-        // Each period either one request more than `whole` is let through, or `whole`, and the rest is owed or paid.
+        // Each period passes `whole` requests or one more, and the remainder is owed or paid back.
         let rest = passing - whole;
         let mut owed = 0;
         for period in 1..=PERIODS_MAX {
@@ -125,7 +127,7 @@ impl Case {
     }
 }
 
-/// What the cases of one check have in common.
+/// Input that all cases of one check share.
 struct Context<'a> {
     policy: &'a Policy,
     depth: u128,
@@ -143,7 +145,7 @@ fn scale(a: u128, b: u64, c: u64) -> u128 {
 }
 
 impl Context<'_> {
-    /// The reservation, and the figure of the device that it is a part of; `None` where one of them is not stated.
+    /// The reservation, and the capacity or bandwidth that it is a part of; `None` if one of them is not stated.
     fn reserved(&self) -> Option<(u64, u64)> {
         let (reservation, capacity) = (&self.policy.reservation, self.capacity);
         match self.currency {
@@ -152,8 +154,8 @@ impl Context<'_> {
         }
     }
 
-    /// The bandwidth, if requests of this size reach it before the capacity. Then a request takes size / bandwidth, else
-    /// cost / capacity. A reservation in requests counts by cost alone.
+    /// The bandwidth, if requests of this size reach it before the capacity: then a request takes size / bandwidth,
+    /// otherwise cost / capacity. A reservation in requests counts by cost only.
     fn bandwidth(&self) -> Option<u128> {
         let bandwidth = self.capacity.bytes.filter(|_| self.currency == Currency::Bytes)?;
         let bandwidth = u128::from(bandwidth.bytes_per_second());
@@ -162,7 +164,7 @@ impl Context<'_> {
         (by_size >= self.piece.cost * 1000 * bandwidth).then_some(bandwidth)
     }
 
-    /// Time in which the device completes as many requests as it takes at once.
+    /// Time in which the device completes as many requests as its queue depth.
     fn period(&self) -> Duration {
         let (size, cost) = (u128::from(self.piece.size), self.piece.cost);
         let nanos = match (self.bandwidth(), self.capacity.iops) {
@@ -212,7 +214,7 @@ impl Context<'_> {
         let Some(case) = cases.iter().find(|case| !case.is_enough(burst)) else { return Ok(()) };
         let (served, periods) = case.served(burst);
         let (amount, figure) = self.reserved().expect("there are cases");
-        // For the text alone: requests per period as a part of the depth, which is the figure.
+        // For the message only: requests per period as a part of the depth, which corresponds to the device's capacity.
         let part = served as f64 / periods as f64 / case.one as f64 / self.depth as f64;
         let achieved = (part * figure as f64).round() as u64;
         let of = |amount| match self.currency {
@@ -232,7 +234,7 @@ impl Context<'_> {
     }
 }
 
-/// The smallest burst that is enough. A larger one never lets less through.
+/// The smallest sufficient burst. A larger burst never passes less.
 fn smallest(is_enough: impl Fn(u32) -> bool) -> Option<u32> {
     let (mut low, mut high) = (1, BURST_MAX);
     if !is_enough(high) {
@@ -257,7 +259,7 @@ fn setting<'a>(
     Context { policy, depth, reference, capacity, piece: Piece::of(facts, size), currency }
 }
 
-/// Checks that a stated burst lets through what is reserved: requests of the reference size, and bytes in the largest
+/// Checks that a stated burst passes what is reserved: in requests of the reference size, and in bytes with the largest
 /// pieces. Figures that the device does not state are not checked.
 // rule: mclock.burst-reservation
 pub fn check_burst(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
@@ -265,7 +267,7 @@ pub fn check_burst(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Resul
     setting(policy, facts, capacity, facts.piece_max, Currency::Bytes).check()
 }
 
-/// Checks the same for a reservation in requests that is used by the largest requests.
+/// Checks the same for a reservation in requests that is used with the largest requests.
 // rule: mclock.burst-reservation
 pub fn check_burst_of_large(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
     setting(policy, facts, capacity, facts.piece_max, Currency::Requests).check()
@@ -288,7 +290,7 @@ mod tests {
         Policy { burst: Some(burst), ..Policy::default().reserving(reservation).limited(limit) }
     }
 
-    /// What a VM gets, in thousandths of a request per second, and the burst that would be enough.
+    /// Throughput of a VM in thousandths of a request per second, and the sufficient burst.
     fn got(policy: &Policy, depth: u32, capacity: u64) -> Option<(u64, Option<u32>)> {
         let error = check_burst(policy, &facts(depth), &iops(capacity)).err()?;
         Some((error.achieved.iops.unwrap().milli(), error.enough))
@@ -311,7 +313,8 @@ mod tests {
 
     #[test]
     fn the_published_formula_gives_the_same() {
-        // limit x T at most n - 1: the limit; at least n: n/T; in between ((n - 1) + 1/ceil(1/g))/T, g what is left.
+        // limit x T at most n - 1: the limit; at least n: n/T; in between ((n - 1) + 1/ceil(1/g))/T, where g is the
+        // remainder.
         for (depth, limit, burst, expected) in [
             (4, 700, 4, 700_000),
             (4, 900, 4, 1000 * 3500 / 4),
@@ -327,7 +330,7 @@ mod tests {
         }
     }
 
-    /// A limiter as it runs: what it lets through of 100,000 periods.
+    /// A limiter that runs for 100,000 periods: what it passes.
     fn run(passing: u128, spare: u128, one: u128) -> f64 {
         let (mut owed, mut served) = (0, 0u64);
         for _ in 0..100_000 {
@@ -394,7 +397,7 @@ mod tests {
         let mut policy = Policy { burst: Some(1), ..Policy::default().reserving(500) };
         policy.limit.bytes = Some(ByteRate::per_second(Bytes::mib(100).0));
         assert_eq!(got(&policy, 32, 1000), Some((31_250, Some(16))));
-        // A limit that is below the reservation by itself is no matter of the burst.
+        // A limit that is below the reservation is not a matter of the burst.
         policy.limit.bytes = Some(ByteRate::per_second(8192 * 31));
         assert_eq!(got(&Policy { burst: Some(2), ..policy }, 32, 1000), None);
     }

@@ -1,8 +1,11 @@
-//! Averages that forget: fixed point, weight 7/8, 256 stands for 1.
+//! Moving averages in fixed point: each sample has the weight 1/8, and 256 stands for 1.
+//!
+//! Example: after samples of 800, 800 and 800 the sum of weights is 32, 60 and 84 of 256. The mean is then 806: the 128
+//! added for rounding count more while the weights are small.
 
 use crate::elevator::SECTOR;
 
-/// An average of the last eight samples or so.
+/// An average of about the last eight samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Average {
     samples: u64,
@@ -10,7 +13,7 @@ pub(crate) struct Average {
     mean: u64,
 }
 
-/// Larger samples are cut: 2^48 leaves room to multiply.
+/// Larger samples count as this; 2^48 leaves room to multiply.
 const SAMPLE_MAX: u64 = 1 << 48;
 
 impl Average {
@@ -25,12 +28,12 @@ impl Average {
         self.mean
     }
 
-    /// No sample at all.
+    /// Whether there is no sample.
     pub(crate) fn is_empty(&self) -> bool {
         self.samples == 0
     }
 
-    /// At least three samples.
+    /// Whether there are at least three samples.
     // rule: gate.sample-valid
     pub(crate) fn is_valid(&self) -> bool {
         self.samples > 80
@@ -42,7 +45,8 @@ impl Average {
 pub(crate) struct SeekAverage(pub(crate) Average);
 
 impl SeekAverage {
-    /// Takes a distance of `bytes`. One far outlier does not make an owner seeky: it is cut before it counts.
+    /// Adds a distance of `bytes`. It counts at most four times the mean plus a constant, so one outlier does not make
+    /// an owner a seeking one.
     // rule: gate.seek-clip
     pub(crate) fn add(&mut self, bytes: u64) {
         let room = if self.0.samples <= 60 { 2 * 1024 * 1024 } else { 2 * 1024 * 64 };
@@ -71,7 +75,7 @@ mod tests {
             samples.push(average.samples);
         }
         assert_eq!(samples, [32, 60, 84]);
-        assert!((800..=808).contains(&average.mean()), "half of 256 is added before the division: {}", average.mean());
+        assert_eq!(average.mean(), 806, "half of 256 is added before the division");
         assert!(average.is_valid() && !average.is_empty());
         (0..40).for_each(|_| average.add(0));
         assert!(average.mean() <= 1, "{}", average.mean());

@@ -1,9 +1,9 @@
-//! Which of two requests is nearer to the head.
+//! Choice of the request that is nearer to the head.
 
 use crate::elevator::pool::Node;
 use crate::request::Request;
 
-/// Where a request begins, and, of two that begin there, which came first.
+/// Offset of a request; requests at the same offset are ordered by arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SortKey(pub(super) u128);
 
@@ -12,7 +12,7 @@ impl SortKey {
         SortKey(u128::from(request.offset) << 64 | u128::from(request.id.0))
     }
 
-    /// Before all that begin at `offset`.
+    /// Before all requests at `offset`.
     pub(super) fn before_all(offset: u64) -> SortKey {
         SortKey(u128::from(offset) << 64)
     }
@@ -26,17 +26,17 @@ impl SortKey {
     }
 }
 
-/// How distance is measured: forward as it is, backward at a price and only so far.
+/// Measure of distance: forward as it is; backward multiplied by a penalty, and only up to a maximum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nearness {
-    /// The longest backward seek in bytes; what lies further back counts as wrapped around.
+    /// Maximum backward seek in bytes; requests further back count as wrapped around.
     pub(crate) back_max: u64,
-    /// What backward distance is multiplied by.
+    /// Factor for backward distances.
     pub(crate) back_penalty: u64,
 }
 
 impl Nearness {
-    /// `None`: wrapped.
+    /// `None` if the request counts as wrapped around.
     // rule: anticipatory.back-max, anticipatory.back-penalty
     fn distance(self, head: u64, key: SortKey) -> Option<u64> {
         match key.offset().checked_sub(head) {
@@ -48,7 +48,7 @@ impl Nearness {
         }
     }
 
-    /// Whether `a` goes rather than `b`, with the head at `head`.
+    /// Whether `a` is dispatched before `b`, with the head at `head`.
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
     pub(crate) fn prefers(self, head: u64, a: SortKey, b: SortKey) -> bool {
         let elder = a.id() < b.id();
@@ -61,7 +61,7 @@ impl Nearness {
         }
     }
 
-    /// The one of two that goes, where there are two.
+    /// The nearer request, if there is one.
     pub(crate) fn nearer(self, head: u64, a: Option<Node>, b: Option<Node>) -> Option<Node> {
         match (a, b) {
             (Some(a), Some(b)) => Some(if self.prefers(head, a.key(), b.key()) { a } else { b }),
@@ -80,7 +80,7 @@ mod tests {
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
     #[test]
     fn the_nearer_one_wins_and_back_costs_double() {
-        // Head at page 100, 50 pages back at most: which of two pages goes.
+        // The head is at page 100, the maximum backward seek is 50 pages.
         let table = [
             ([110, 120], 110),
             ([95, 109], 109),

@@ -1,4 +1,4 @@
-//! Drives a scheduler by hand, for the tests of the elevators.
+//! Test helper that drives a scheduler by hand.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::request::{Completion, Flags, Kind, OwnerId, Request, VolumeId};
 use crate::scheduler::{Change, Decision, Descriptor, Facts, Scheduler, Scope};
 use crate::time::Instant;
 
-/// A scheduler, time, and what is at the device.
+/// A scheduler, the time, and the requests in flight.
 pub(crate) struct Drive {
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) now: Instant,
@@ -18,7 +18,7 @@ pub(crate) struct Drive {
     asked: u64,
 }
 
-/// A parameter's value in a test: numbers and words as they are, times as text.
+/// A parameter of a test: numbers and words unquoted, times as text.
 pub(crate) fn params(stated: &[(&str, &str)]) -> ParamTable {
     let value = |text: &str| match (text.parse::<i64>(), text) {
         (Ok(number), _) => Value::Integer(number),
@@ -30,7 +30,7 @@ pub(crate) fn params(stated: &[(&str, &str)]) -> ParamTable {
 }
 
 impl Drive {
-    /// With so many owners of the default policy, one volume each, on a spinning disk.
+    /// A scheduler for a spinning disk with `owners` owners of the default policy, with one volume each.
     pub(crate) fn new(descriptor: &Descriptor, stated: &[(&str, &str)], owners: u32) -> Drive {
         Drive::on(descriptor, stated, &Facts { rotational: true, ..Facts::default() }, owners)
     }
@@ -52,7 +52,7 @@ impl Drive {
         self.scheduler.configure(self.now, change).expect("the test's change is valid");
     }
 
-    /// A request of 4 KiB at a page arrives; its number.
+    /// Inserts a request of 4 KiB at a page; returns its number.
     pub(crate) fn ask(&mut self, owner: u32, kind: Kind, page: u64) -> u64 {
         self.insert(Request { ..request(self.asked, owner, kind, page) })
     }
@@ -65,7 +65,7 @@ impl Drive {
         self.ask(owner, Kind::Write, page)
     }
 
-    /// A write for which somebody waits.
+    /// Inserts a sync write.
     pub(crate) fn sync_write(&mut self, owner: u32, page: u64) -> u64 {
         self.insert(Request { flags: Flags::SYNC, ..request(self.asked, owner, Kind::Write, page) })
     }
@@ -88,7 +88,7 @@ impl Drive {
         decision
     }
 
-    /// Dispatches the next request: its owner and page.
+    /// Dispatches the next request; returns its owner and page.
     #[track_caller]
     pub(crate) fn go(&mut self) -> (u32, u64) {
         match self.decide() {
@@ -97,7 +97,7 @@ impl Drive {
         }
     }
 
-    /// The request at the device that was asked so completes, well.
+    /// Completes the request in flight of this owner and page.
     #[track_caller]
     pub(crate) fn done(&mut self, owner: u32, page: u64) {
         let at = |request: &&Request| request.owner.0 == owner && request.offset / 4096 == page;
@@ -107,7 +107,7 @@ impl Drive {
         self.scheduler.complete(self.now, &completion);
     }
 
-    /// Dispatches and completes one request `micros` later.
+    /// Dispatches one request and completes it `micros` later.
     #[track_caller]
     pub(crate) fn serve(&mut self, micros: u64) -> (u32, u64) {
         let (owner, page) = self.go();
@@ -116,12 +116,12 @@ impl Drive {
         (owner, page)
     }
 
-    /// The same for as long as there is something: the pages.
+    /// Dispatches and completes up to `count` requests; returns their pages.
     pub(crate) fn pages(&mut self, count: usize) -> Vec<u64> {
         (0..count).map(|_| self.serve(0).1).collect()
     }
 
-    /// What it waits for, in microseconds from now.
+    /// The time until the scheduler wants to be called, in microseconds.
     #[track_caller]
     pub(crate) fn waits(&mut self) -> u64 {
         match self.decide() {
@@ -143,7 +143,7 @@ pub(crate) fn at(kind: Kind, page: u64) -> Request {
 }
 
 impl Drive {
-    /// The number of the next request.
+    /// Number of the next request.
     pub(crate) fn next_id(&self) -> crate::request::RequestId {
         crate::request::RequestId(self.asked)
     }

@@ -1,8 +1,8 @@
-//! What the elevators have in common: requests in two orders, the choice between two of them, averages, and ticks.
+//! Common parts of the elevators: requests in two orders, the choice between two of them, averages, and ticks.
 //!
-//! An elevator looks at its queue by place (who is near the head?) and by age (who has waited too long?). A [`Pool`]
-//! keeps the requests of all queues, each in both orders; a step costs the logarithm of the queue's length, and nothing is
-//! allocated once the queues have had their largest size.
+//! An elevator looks up its queue by offset (which request is near the head?) and by age (which request has waited too
+//! long?). A [`Pool`] keeps the requests of all queues in both orders. A step takes logarithmic time in the length of
+//! the queue, and nothing is allocated after the queues have reached their largest size.
 
 mod average;
 mod choice;
@@ -18,13 +18,13 @@ pub(crate) use tree::{Forest, Tree};
 
 use crate::request::{Flags, Kind, Request};
 
-/// Bytes of a sector, in which the elevators count distances.
+/// Bytes of a sector, the unit in which elevators count distances.
 pub(crate) const SECTOR: u64 = 512;
 
-/// Whether somebody waits for a request: every read, and a write that is flagged so.
+/// Whether a client waits for the request: every read, and a write that is flagged so.
 // rule: gate.sync
-// DEVIATION: a flush has no place in the elevators of Linux, which see it as writes that they hold back. Here it is a
-// request, and sync, since nobody asks for one who does not wait for it.
+// DEVIATION: Linux's elevators do not see flushes, only the writes that a flush holds back. Here a flush is a request,
+// and it is sync, since its sender waits for it.
 pub(crate) fn is_sync(request: &Request) -> bool {
     matches!(request.kind, Kind::Read | Kind::Flush) || request.flags.contains(Flags::SYNC)
 }

@@ -1,8 +1,8 @@
-//! Requests in two orders: by place on the device, and by age.
+//! Requests in two orders: by offset and by age.
 //!
-//! Bounds: what comes, goes and grows costs the logarithm of its queue's length, wherever guests let their requests lie:
-//! of those at one place each has its own key. `cancel` walks over the youngest of a queue until it has seen all of the
-//! owner's, and `iter` over all; they serve VMs that leave, and people.
+//! Bounds: insertion, removal and growth take logarithmic time in the length of the queue, whichever offsets guests
+//! choose: requests at the same offset have different keys. `cancel` walks from the youngest request of a queue until
+//! it has seen all of the owner's, and `iter` visits all; they serve removed VMs and output.
 
 use crate::elevator::choice::SortKey;
 use crate::elevator::tree::{Forest, Tree};
@@ -12,7 +12,7 @@ use crate::time::Instant;
 
 const NIL: u32 = u32::MAX;
 
-/// A queued request: which it is, and its place.
+/// A queued request: its index and its sort key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node {
     key: SortKey,
@@ -41,7 +41,7 @@ fn node((key, index): (u128, u32)) -> Node {
     Node { key: SortKey(key), index }
 }
 
-/// Its request and its expiry: a cache line.
+/// A request and its expiry, in one cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Entry {
@@ -49,24 +49,24 @@ struct Entry {
     expiry: Instant,
 }
 
-/// Its neighbours by age, apart from the rest: a request that goes changes those of two others.
+/// Links to the next older and younger request. They are separate, since removal changes those of two other requests.
 #[derive(Debug, Clone, Copy)]
 struct Ages {
     elder: u32,
     younger: u32,
 }
 
-/// The requests of all queues of a scheduler.
+/// Requests of all queues of a scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     entries: Vec<Entry>,
     ages: Vec<Ages>,
     free: Vec<u32>,
-    /// By place; of two at one place the older one first.
+    /// Sorted by offset; at the same offset the older request comes first.
     sorted: Forest<u128>,
-    /// Requests of each owner.
+    /// Number of requests by owner.
     owned: Vec<u32>,
-    /// By token the place of each carrier.
+    /// Index of each merged request, by token.
     merged: Vec<u32>,
 }
 
@@ -91,7 +91,7 @@ impl Queue {
     }
 }
 
-/// A request that was taken out of its queue, and who stood beside it.
+/// A request that was removed, and its former neighbours.
 pub(crate) struct Taken {
     pub(crate) request: Request,
     pub(crate) before: Option<Node>,
@@ -99,7 +99,7 @@ pub(crate) struct Taken {
 }
 
 impl Pool {
-    /// A request enters a queue, at its place and as the youngest. With it comes who stands before it.
+    /// Inserts a request into a queue, as the youngest. Also returns the request before it in order of offsets.
     pub(crate) fn insert(&mut self, queue: &mut Queue, request: Request, expiry: Instant) -> (Node, Option<Node>) {
         let (entry, ages) = (Entry { request, expiry }, Ages { elder: queue.youngest, younger: NIL });
         let index = match self.free.pop() {
@@ -134,7 +134,7 @@ impl Pool {
         &mut self.owned[index]
     }
 
-    /// A request leaves its queue.
+    /// Removes a request from its queue.
     pub(crate) fn remove(&mut self, queue: &mut Queue, Node { key, index }: Node) -> Taken {
         let request = self.entries[index as usize].request;
         let Ages { elder, younger } = self.ages[index as usize];
@@ -162,7 +162,7 @@ impl Pool {
         self.entries[index as usize].expiry
     }
 
-    /// The oldest of a queue: the head of its FIFO.
+    /// The oldest request of a queue.
     pub(crate) fn oldest(&self, queue: &Queue) -> Option<Node> {
         (queue.oldest != NIL).then(|| self.numbered(queue.oldest))
     }
@@ -171,28 +171,28 @@ impl Pool {
         Node { key: SortKey::of(&self.entries[index as usize].request), index }
     }
 
-    /// The one at the lowest place.
+    /// The request at the lowest offset.
     pub(crate) fn lowest(&self, queue: &Queue) -> Option<Node> {
         self.sorted.first(&queue.tree).map(node)
     }
 
-    /// The next one in the order of places.
+    /// The next request in order of offsets.
     pub(crate) fn after(&self, queue: &Queue, Node { key, .. }: Node) -> Option<Node> {
         self.sorted.after(&queue.tree, &key.0).map(node)
     }
 
-    /// The oldest that begins at this place.
+    /// The oldest request at this offset.
     pub(crate) fn starting_at(&self, queue: &Queue, offset: u64) -> Option<Node> {
         let [_, behind] = self.around(queue, offset);
         behind.filter(|found| found.offset() == offset)
     }
 
-    /// The last one that begins before a place, and the first one that begins there or behind it.
+    /// The last request before an offset, and the first one at or after it.
     pub(crate) fn around(&self, queue: &Queue, offset: u64) -> [Option<Node>; 2] {
         self.sorted.around(&queue.tree, &SortKey::before_all(offset).0).map(|found| found.map(node))
     }
 
-    /// Where a carrier stands; `NIL`: nowhere.
+    /// Sets the index of a merged request; `NIL` if it is not queued.
     fn note(&mut self, request: &Request, index: u32) {
         if request.flags.contains(Flags::MERGED) {
             let token = request.token as usize;
@@ -203,18 +203,18 @@ impl Pool {
         }
     }
 
-    /// The request of this queue that would become `grown` by a merge; nothing changes.
+    /// The request of this queue that would become `grown` by a merge. Changes nothing.
     pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
         let index = *self.merged.get(grown.token as usize)?;
         let known = &self.entries.get(index as usize)?.request;
         let same = grown.flags.contains(Flags::MERGED) && known.id == grown.id;
         let key = SortKey::of(known);
-        // It may wait in another queue, where its owner had another priority.
+        // It may be in another queue, from a time when its owner had another priority.
         let [_, found] = self.sorted.around(&queue.tree, &key.0);
         found.map(node).filter(|found| same && found.index == index && found.key == key)
     }
 
-    /// A request has been merged; it keeps its age and its expiry, and may have another place.
+    /// Replaces a request by the result of a merge. It keeps its age and its expiry; its offset may change.
     // rule: gate.merge-expiry
     pub(crate) fn grow(&mut self, queue: &mut Queue, Node { key, index }: Node, grown: Request) -> Node {
         self.entries[index as usize].request = grown;
@@ -226,8 +226,8 @@ impl Pool {
         Node { key: new, index }
     }
 
-    /// Takes what is in `scope`, oldest first. Looks from the youngest on until it has seen all of the owner's, so that
-    /// an owner that has nothing, or came last, costs little beside a long queue.
+    /// Removes the requests in `scope`, oldest first. Starts at the youngest and ends when it has seen all of the
+    /// owner's, so an owner with few or recent requests costs little in a long queue.
     pub(crate) fn cancel(&mut self, queue: &mut Queue, scope: Scope, removed: &mut Vec<Request>) {
         let from = removed.len();
         let mut left = self.owned.get(scope.owner().index()).copied().unwrap_or(0);
@@ -244,7 +244,6 @@ impl Pool {
         removed[from..].reverse();
     }
 
-    /// All requests of a queue, oldest first.
     pub(crate) fn iter(&self, queue: &Queue) -> impl Iterator<Item = &Request> {
         let mut at = queue.oldest;
         core::iter::from_fn(move || {
@@ -261,7 +260,7 @@ pub(crate) mod tests {
     use crate::cost::Cost;
     use crate::request::{Flags, Kind, OwnerId, Phase, RequestId, VolumeId, Wait};
 
-    /// Requests for the tests of the elevators: numbered, of 4 KiB, at a page.
+    /// A request of 4 KiB at a page, for the tests of the elevators.
     pub(crate) fn request(id: u64, owner: u32, kind: Kind, page: u64) -> Request {
         Request {
             id: RequestId(id),
@@ -302,7 +301,7 @@ pub(crate) mod tests {
         let taken = pool.remove(&mut queue, nodes[0]);
         assert_eq!((taken.request.id.0, taken.before, taken.after), (0, Some(nodes[3]), Some(nodes[2])));
         assert_eq!(ids(pool.iter(&queue)), [1, 2, 3]);
-        // A front merge moves it, a back merge does not; both are found.
+        // A front merge changes its offset, a back merge does not; both are found.
         let front = Request { length: 8192, ..request(2, 0, Kind::Read, 8) };
         let found = pool.find_part(&queue, &front).unwrap();
         assert_eq!(found, nodes[2]);

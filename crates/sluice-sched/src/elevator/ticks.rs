@@ -1,13 +1,14 @@
-//! The clock of an old kernel: time that passes in jumps.
+//! The clock of an old kernel, which advances in ticks.
 //!
-//! The elevators were made for timers of 1 to 10 ms, and some of what they did comes from that. A timer fires at the next
-//! tick at or after the time that is due; elapsed time is what the tick before shows. A tick of 0 is exact time.
+//! The elevators were designed for timers of 1 to 10 ms, and some of their behaviour follows from that. A timer fires
+//! at the first tick that is not before the due time. Elapsed time is measured between ticks. A tick of 0 means exact
+//! time. Example: with ticks of 4 ms a timer due at 9 ms fires at 12 ms, and the clock shows 8 ms until then.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// What the elevators took for a millisecond where they counted ticks, if time is exact.
+/// Stands for a tick in rules that count ticks, if time is exact: 1 ms.
 const EXACT: u64 = 1_000_000;
 
 /// The length of a tick.
@@ -19,7 +20,7 @@ impl Ticks {
         Ticks(u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// What the clock shows.
+    /// The time that the clock shows.
     // rule: gate.tick
     pub(crate) fn shown(self, now: Instant) -> Instant {
         match self.0 {
@@ -28,7 +29,7 @@ impl Ticks {
         }
     }
 
-    /// When a timer that is due then fires.
+    /// When a timer that is due at `due` fires.
     // rule: gate.tick
     pub(crate) fn fires(self, due: Instant) -> Instant {
         match self.0 {
@@ -37,7 +38,7 @@ impl Ticks {
         }
     }
 
-    /// Nanoseconds of what counts as a tick in rules that count them.
+    /// Nanoseconds of a tick in rules that count ticks.
     pub(crate) fn unit(self) -> u64 {
         if self.0 == 0 { EXACT } else { self.0 }
     }

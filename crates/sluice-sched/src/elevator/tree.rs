@@ -1,29 +1,29 @@
-//! Sorted sets of numbered things: B+-trees of wide blocks.
+//! Sorted sets of numbered entries: B+-trees with wide blocks.
 //!
-//! Problem: an elevator finds a place among tens of thousands of waiting requests for each one that comes and each one
-//! that goes. In a binary tree that is some twenty steps, each of which waits for the memory of the one before. Here a step
-//! compares all keys of a block, whose few cache lines come at once, and four steps are enough for 30,000 things.
+//! For each arrival and each dispatch an elevator searches among tens of thousands of queued requests. In a binary tree
+//! this takes some twenty steps, each of which waits for memory. Here a step compares all keys of a block, whose few
+//! cache lines are fetched concurrently, and four steps are enough for 30,000 entries.
 //!
-//! Many trees share one [`Forest`], whose blocks lie in one vector: nothing is allocated once that has had its largest
-//! size. A block keeps at most [`SLOTS`] keys; one that has few left is joined to a neighbour, so the number of blocks, and
-//! the height, follow the number of things. The shape repeats with the input.
+//! Many trees share one [`Forest`], whose blocks are in one vector: nothing is allocated after it has reached its
+//! largest size. A block holds at most [`SLOTS`] keys. A block with few keys is merged with a neighbour, so the number
+//! of blocks and the height follow the number of entries. The same input produces the same shape.
 
 use crate::steps::step;
 
 const NIL: u32 = u32::MAX;
-/// Keys in a block: with keys of two words five cache lines.
+/// Keys per block: with keys of two words, five cache lines.
 const SLOTS: usize = 15;
 const _: () =
     assert!(SLOTS == 3 + 4 * 3, "a search looks at three keys, then at three of one of the four parts between");
-/// A block with so many keys left is joined to a neighbour, if both together have at most `JOINED`.
+/// A block with at most this number of keys is merged with a neighbour if both together have at most `JOINED`.
 const UNDERFULL: usize = 3;
 const JOINED: usize = 11;
-/// Blocks have four links on average at the least, and there are fewer than 2^32 things.
+/// Blocks have at least four links on average, and there are fewer than 2^32 entries.
 const HEIGHT_MAX: usize = 24;
 
-/// What a tree is sorted by.
+/// Sort key of a tree.
 pub(crate) trait Key: Copy + Ord {
-    /// Larger than every key that is used.
+    /// Larger than every key in use.
     const LAST: Self;
 }
 
@@ -43,26 +43,27 @@ impl Key for (u8, i128, u64) {
     const LAST: Self = (u8::MAX, i128::MAX, u64::MAX);
 }
 
-/// Things in the order of their keys, or blocks, each with a key that none in it is below (the first one's may be any).
+/// Entries in order of their keys, or child blocks, each with a lower bound of its keys (that of the first child is
+/// unused).
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Block<K> {
-    /// Behind the last one [`Key::LAST`], so that all can be compared without a look at how many there are.
+    /// Unused keys are [`Key::LAST`], so all keys can be compared without a look at their number.
     keys: [K; SLOTS],
     links: [u32; SLOTS],
     len: u32,
-    /// Of blocks of things: those before and behind.
+    /// Neighbours of a leaf block.
     before: u32,
     behind: u32,
 }
 
-/// The blocks of all trees.
+/// Blocks of all trees.
 #[derive(Debug)]
 pub(crate) struct Forest<K> {
     blocks: Vec<Block<K>>,
-    /// The first that is in no tree; the next one lies `behind` it.
+    /// First free block; the next one is in `behind`.
     free: u32,
-    /// The block of things from which one was taken last: whoever sweeps takes the next one there.
+    /// Leaf block of the last removal. A sweep removes the next entry there.
     hint: u32,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Forest<K> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {
     root: u32,
-    /// Steps from the root to the things' blocks.
+    /// Number of steps from the root to the leaf blocks.
     height: u32,
 }
 
@@ -86,7 +87,7 @@ impl<K> Default for Forest<K> {
     }
 }
 
-/// The way from the root to a block of things: by level each block, and which of its links was taken.
+/// Path from the root to a leaf block: at each level the block and the index of the link.
 type Path = [(u32, u32); HEIGHT_MAX];
 
 impl<K: Key> Block<K> {
@@ -96,20 +97,20 @@ impl<K: Key> Block<K> {
         self.len as usize
     }
 
-    /// How many places there are of those that `is_left` holds for, which come first: by quarters, then in one, so that all
-    /// that is compared at once is fetched at once.
+    /// Number of leading entries for which `is_left` is true: by quarters, then within one, so keys that are compared
+    /// together are fetched together.
     fn count(&self, is_left: impl Fn(usize, &K) -> bool) -> usize {
         let left = |index: usize| usize::from(is_left(index, &self.keys[index]));
         let from = 4 * (left(3) + left(7) + left(11));
         from + left(from) + left(from + 1) + left(from + 2)
     }
 
-    /// How many keys are smaller.
+    /// Number of smaller keys.
     fn below(&self, key: &K) -> usize {
         self.count(|_, known| known < key)
     }
 
-    /// Which link leads to a key.
+    /// Index of the link that leads to a key.
     fn toward(&self, key: &K) -> usize {
         self.count(|index, known| index == 0 || known <= key) - 1
     }
@@ -166,11 +167,11 @@ impl<K: Key> Forest<K> {
         let released = self.at_mut(block);
         released.behind = free;
         self.free = block;
-        // What comes to lie in it may be no things.
+        // The block may be used for child blocks next.
         self.hint = if self.hint == block { NIL } else { self.hint };
     }
 
-    /// The block of things in which a key is, or belongs.
+    /// The leaf block of a key.
     fn find(&self, tree: &Tree, key: &K) -> Option<&Block<K>> {
         if tree.root == NIL {
             return None;
@@ -182,7 +183,7 @@ impl<K: Key> Forest<K> {
         Some(block)
     }
 
-    /// The same, and the way there.
+    /// Like `find`, and the path.
     fn find_path(&self, tree: &Tree, key: &K) -> (Path, u32) {
         let mut path = [(NIL, 0); HEIGHT_MAX];
         let mut at = tree.root;
@@ -195,7 +196,7 @@ impl<K: Key> Forest<K> {
         (path, at)
     }
 
-    /// What stands before `place` in a block of things.
+    /// The entry before `index` in a leaf block.
     fn before_index(&self, block: &Block<K>, index: usize) -> Option<(K, u32)> {
         match index {
             0 if block.before == NIL => None,
@@ -204,7 +205,7 @@ impl<K: Key> Forest<K> {
         }
     }
 
-    /// What stands at `place`; behind the last one that is the first of the next block.
+    /// The entry at `index`; after the last one, the first of the next block.
     fn at_index(&self, block: &Block<K>, index: usize) -> Option<(K, u32)> {
         match block.get(index) {
             None if block.behind != NIL => self.at(block.behind).get(0),
@@ -212,7 +213,7 @@ impl<K: Key> Forest<K> {
         }
     }
 
-    /// Puts a thing into a tree; keys are unique. What stands before it.
+    /// Inserts an entry with a unique key. Returns the entry before it.
     pub(crate) fn insert(&mut self, tree: &mut Tree, key: K, thing: u32) -> Option<(K, u32)> {
         if tree.root == NIL {
             tree.root = self.allocate();
@@ -231,8 +232,8 @@ impl<K: Key> Forest<K> {
         before
     }
 
-    /// Puts a link into a full block, which is split: the new block behind it. Behind all others (`last`) the full one stays
-    /// as it is, so that what comes in order fills its blocks.
+    /// Inserts a link into a full block by splitting it; returns the new block, which follows it. If the link is the
+    /// last of all (`last`), the full block stays as it is, so sequential insertions fill their blocks.
     fn put_full(&mut self, at: u32, index: usize, last: bool, key: K, link: u32) -> u32 {
         let keep = if last && index == SLOTS { SLOTS } else { SLOTS / 2 };
         let right = self.allocate();
@@ -256,7 +257,7 @@ impl<K: Key> Forest<K> {
         right
     }
 
-    /// Hangs a new block behind the one to which the path leads.
+    /// Links a new block after the one at the end of the path.
     fn link(&mut self, tree: &mut Tree, path: &Path, mut right: u32) {
         for &(at, index) in &path[..tree.height as usize] {
             let (key, index) = (self.at(right).keys[0], index as usize + 1);
@@ -273,7 +274,7 @@ impl<K: Key> Forest<K> {
         assert!(tree.height < HEIGHT_MAX as u32, "blocks have four links on average at the least");
     }
 
-    /// Takes a thing that is in this tree out of it: what stood before it and behind it. No other tree has its key.
+    /// Removes an entry of this tree, whose key is in no other tree. Returns the entries before and after it.
     pub(crate) fn remove(&mut self, tree: &mut Tree, key: &K) -> [Option<(K, u32)>; 2] {
         if let Some(block) = self.blocks.get_mut(self.hint as usize) {
             let index = block.below(key);
@@ -298,7 +299,7 @@ impl<K: Key> Forest<K> {
         around
     }
 
-    /// Blocks along the path that have few links left are joined to a neighbour, empty ones go.
+    /// Merges blocks along the path that have few links with a neighbour, and frees empty ones.
     fn shrink(&mut self, tree: &mut Tree, path: &Path) {
         for (level, &(parent, index)) in path[..tree.height as usize].iter().enumerate() {
             let (family, index) = (self.at(parent), index as usize);
@@ -331,7 +332,7 @@ impl<K: Key> Forest<K> {
         }
     }
 
-    /// What is in `right` goes to its left neighbour; `key`: the first key of `right`, where that is a block of blocks.
+    /// Moves the links of `right` into its left neighbour. `key` is the first key of `right` if it holds child blocks.
     fn join(&mut self, left: u32, right: u32, key: Option<K>) {
         self.unchain(right);
         let mut moved = *self.at(right);
@@ -353,12 +354,12 @@ impl<K: Key> Forest<K> {
         }
     }
 
-    /// The thing with the smallest key.
+    /// The entry with the smallest key.
     pub(crate) fn first(&self, tree: &Tree) -> Option<(K, u32)> {
         self.outermost(tree, |_| 0)?.get(0)
     }
 
-    /// The thing with the largest key.
+    /// The entry with the largest key.
     pub(crate) fn last(&self, tree: &Tree) -> Option<(K, u32)> {
         self.outermost(tree, |block| block.len() - 1)?.last()
     }
@@ -374,14 +375,14 @@ impl<K: Key> Forest<K> {
         Some(block)
     }
 
-    /// The first thing whose key is not smaller than `key`, and the one before it.
+    /// The last entry below `key`, and the first one at or above it.
     pub(crate) fn around(&self, tree: &Tree, key: &K) -> [Option<(K, u32)>; 2] {
         let Some(block) = self.find(tree, key) else { return [None; 2] };
         let index = block.below(key);
         [self.before_index(block, index), self.at_index(block, index)]
     }
 
-    /// The next larger one.
+    /// The entry with the next larger key.
     pub(crate) fn after(&self, tree: &Tree, key: &K) -> Option<(K, u32)> {
         let block = self.find(tree, key)?;
         let index = block.below(key);
@@ -397,7 +398,7 @@ mod tests {
     use super::*;
 
     impl Forest<u128> {
-        /// All blocks of a tree hold what they must; returns how many there are.
+        /// Checks the invariants of all blocks of a tree; returns their number.
         fn check(&self, tree: &Tree) -> usize {
             if tree.root == NIL {
                 return 0;
@@ -419,7 +420,7 @@ mod tests {
             count
         }
 
-        /// The blocks in a block, with the range of keys that each may hold.
+        /// The children of a block, with the range of keys of each.
         fn inside(&self, at: u32, low: u128, high: u128) -> Vec<(u32, u128, u128)> {
             let block = self.at(at);
             assert!(block.len() > 0, "an empty block hangs in the tree");
@@ -442,7 +443,7 @@ mod tests {
         let behind = |key: u128| (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
         let owned = |found: Option<(&u128, &u32)>| found.map(|(key, thing)| (*key, *thing));
         for step in 0..60_000u32 {
-            // They grow to some thousand things and shrink to nothing, several times.
+            // The trees grow to some thousand entries and shrink to none, several times.
             let grows = step / 6_000 % 2 == 0;
             let (tree, model) = &mut trees[next(&mut random) as usize % 2];
             let key = u128::from(next(&mut random) % 500) << 64 | u128::from(step);
@@ -480,7 +481,7 @@ mod tests {
         let blocks = forest.check(&tree);
         assert_eq!(blocks, 4370 + 292 + 20 + 2 + 1);
         assert_eq!(tree.height, 4, "15^4 < 65,536 < 15^5");
-        // Whoever sweeps over them gives the blocks back.
+        // A sweep frees the blocks.
         for thing in 0..65_536u32 {
             let behind = forest.remove(&mut tree, &u128::from(thing))[1];
             assert_eq!(behind.map(|(_, thing)| thing), (thing < 65_535).then_some(thing + 1));

@@ -1,38 +1,38 @@
-//! What a gate remembers of each owner: counters, and two histograms.
+//! Statistics of each owner at a gate: counters and two histograms.
 
 use crate::gate::histogram::Histogram;
 use crate::request::{Completion, Kind, Phase, Request, Wait};
 use crate::time::Instant;
 
-/// Counters of one owner since it came. Requests above the device's maximum count once for each piece.
+/// Counters of one owner since it was added. A request that was split counts once for each piece.
 ///
-/// What changes together stands together: the gate of many VMs fetches each line of it anew.
+/// Fields that change together are adjacent: with many VMs each of their cache lines is fetched for every request.
 #[derive(Debug, Clone, Default)]
 #[repr(C)]
 pub struct OwnerAccount {
-    /// Waiting now.
+    /// Queued requests.
     pub waiting: u32,
-    /// At the device now.
+    /// Requests in flight.
     pub in_flight: u32,
-    /// Arrived, whole: a request for zeroes that comes part by part counts once for each part.
+    /// Arrivals before splitting. A request for zeroes that is submitted part by part counts once per part.
     pub arrived: u64,
     /// Bytes of completed reads and writes.
     pub bytes: u64,
     /// Completed service in raw cost units: 1/65,536 of a normalised request.
     pub cost: u64,
-    /// Dispatched, by [`Phase`].
+    /// Dispatched requests, by [`Phase`].
     pub dispatched: [u64; 3],
-    /// Dispatched, by what they waited for ([`Wait`]).
+    /// Dispatched requests, by reason for waiting ([`Wait`]).
     pub waits: [u64; 5],
-    /// Completed well, by [`Kind`].
+    /// Successful requests, by [`Kind`].
     pub completed: [u64; 5],
-    /// Failed at the device.
+    /// Requests that failed at the device.
     pub failed: u64,
-    /// Left without being served.
+    /// Requests that were cancelled before dispatch.
     pub cancelled: u64,
-    /// From arrival to dispatch.
+    /// Time from arrival to dispatch.
     pub queue_time: Histogram,
-    /// From dispatch to completion.
+    /// Time from dispatch to completion.
     pub service_time: Histogram,
 }
 
@@ -67,13 +67,13 @@ impl OwnerAccount {
         self.cancelled += 1;
     }
 
-    /// Dispatched in `phase`.
+    /// Requests dispatched in `phase`.
     #[must_use]
     pub fn dispatched_in(&self, phase: Phase) -> u64 {
         self.dispatched[phase as usize]
     }
 
-    /// Dispatched after waiting for `wait`.
+    /// Requests dispatched after waiting for `wait`.
     #[must_use]
     pub fn waited_for(&self, wait: Wait) -> u64 {
         self.waits[wait as usize]

@@ -1,5 +1,5 @@
-//! What happens to each of the requests that one submission carries: dispatched, completed and cancelled together, each
-//! with its own accounts.
+//! Fan-out of a merged submission to its requests: dispatched, completed and cancelled together, but counted
+//! separately.
 
 use crate::gate::merging::Merging;
 use crate::gate::{Device, Finished, Gate, Part, Slot, Submission};
@@ -27,11 +27,11 @@ impl Gate {
         self.parts = parts;
     }
 
-    /// A merged submission has left the device, and its parts may have ended differently: `ok` says of each, in the order
-    /// of [`Device::submit_merged`], whether it succeeded. Arrivals that are over by this are appended to `finished`.
+    /// Completes a merged submission whose parts may have different results: `ok` says for each part, in the order of
+    /// [`Device::submit_merged`], whether it succeeded. Appends the arrivals that this completes to `finished`.
     ///
     /// # Panics
-    /// If the slot is not in flight, or carries another number of parts.
+    /// If the slot is not in flight, or has another number of parts.
     pub fn complete_parts(&mut self, now: Instant, slot: Slot, ok: &[bool], finished: &mut Vec<Finished>) {
         let completion = self.leave_slot(now, slot, ok.iter().all(|ok| *ok));
         assert!(completion.request.flags.contains(Flags::MERGED), "only a merged submission has parts");
@@ -54,7 +54,7 @@ impl Gate {
         }
     }
 
-    /// The requests that a carrier carries which waits no more, in the order of their places.
+    /// Calls `each` for the parts of a merged request that is not queued any more, in order of their offsets.
     pub(super) fn unmerge(merging: &mut Merging, merged: &Request, mut each: impl FnMut(Request)) {
         match merging.detach(merged) {
             Some(only) => each(only),

@@ -1,47 +1,46 @@
-//! What a gate says of an arrival that is over, and what a dmClock client learns from it.
+//! Result of a completed arrival, and what a dmClock client learns from it.
 
 use crate::cost::{Cost, CostModel};
 use crate::request::{Phase, Request};
 use crate::time::Instant;
 
-/// An arrival that is over.
+/// A completed arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 // rule: mclock.reply-phase
 pub struct Finished {
-    /// The handle of the arrival.
+    /// Token of the arrival.
     pub token: u32,
-    /// Whether every part of it succeeded.
     pub outcome: Outcome,
-    /// By which right its last part was dispatched.
+    /// Phase in which its last part was dispatched.
     pub phase: Phase,
-    /// When its last part was dispatched; of one that was cancelled, when it was cancelled.
+    /// When its last part was dispatched, or when it was cancelled.
     pub dispatched: Instant,
-    /// What all its parts got; one that was cancelled got nothing.
+    /// Service of all its parts; none for a cancelled arrival.
     pub service: Service,
-    /// Of that, what they got for a reservation.
+    /// The part of `service` that was given in the reservation phase.
     pub reserved: Service,
 }
 
 /// An amount of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
-    /// In normalised requests.
+    /// Cost in normalised requests.
     pub cost: Cost,
-    /// The bytes that it counts against a limit, see [`CostModel::bytes`].
+    /// Bytes that count against a limit, see [`CostModel::bytes`].
     pub bytes: u64,
 }
 
 impl Service {
-    /// None at all.
+    /// No service.
     pub const NONE: Service = Service { cost: Cost::NONE, bytes: 0 };
 
-    /// What one request gets.
+    /// Service of one request.
     #[must_use]
     pub fn of(request: &Request, model: &CostModel) -> Service {
         Service { cost: request.cost, bytes: model.bytes(request.kind, request.length, request.cost) }
     }
 
-    /// The service, if it was given in the reservation phase, else none.
+    /// The service if `phase` is the reservation phase, otherwise none.
     #[must_use]
     pub fn if_reserved(self, phase: Phase) -> Service {
         if phase == Phase::Reservation { self } else { Service::NONE }
@@ -53,13 +52,13 @@ impl Service {
     }
 }
 
-/// How an arrival ended.
+/// Result of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Every part succeeded.
     Done,
     /// A part failed at the device.
     Failed,
-    /// It was cancelled before all of it went to the device.
+    /// Cancelled before all of its parts were submitted.
     Cancelled,
 }

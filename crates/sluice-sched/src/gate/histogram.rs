@@ -1,7 +1,8 @@
-//! A histogram of times that costs a few instructions to fill: eight equal steps per power of two.
+//! A histogram of times that is cheap to fill: eight equal buckets per power of two.
 //!
-//! From 1 us to 137 s; shorter and longer times fall into the first and last bucket. A percentile read from it is at
-//! most one step, an eighth of its power of two, away from the truth.
+//! It covers 1 us to 137 s; shorter and longer times count in the first and last bucket. A percentile is at most one
+//! bucket, an eighth of its power of two, above the true value. Example: 1,100 ns count in the bucket from 1,024 ns to
+//! 1,152 ns.
 
 const FIRST_BIT: u32 = 10;
 const LAST_BIT: u32 = 37;
@@ -33,7 +34,7 @@ fn bucket(nanos: u64) -> usize {
     (((bit - FIRST_BIT) as usize) << STEP_BITS) + step + 1
 }
 
-/// The first time that lies above a bucket, in nanoseconds.
+/// The first time above a bucket, in nanoseconds.
 fn upper(bucket: usize) -> u64 {
     if bucket == 0 {
         return 1 << FIRST_BIT;
@@ -44,20 +45,20 @@ fn upper(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts one time; a count that would pass 2^32 - 1 stays there.
+    /// Counts one time. The counter of a bucket saturates at 2^32 - 1.
     #[inline]
     pub fn add(&mut self, nanos: u64) {
         let bucket = bucket(nanos).min(BUCKETS - 1);
         self.counts[bucket] = self.counts[bucket].saturating_add(1);
     }
 
-    /// How many times were counted.
+    /// Number of times counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// A time that `percent` of the counted ones do not exceed, in nanoseconds; `None` if nothing was counted.
+    /// Upper bound of the given percentile in nanoseconds; `None` if the histogram is empty.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Option<u64> {
         let total = self.count();
@@ -75,7 +76,7 @@ impl Histogram {
         unreachable!("the counts add up to their total")
     }
 
-    /// The buckets that are not empty: the time that they do not exceed, in nanoseconds, and their count.
+    /// The buckets that are not empty: upper bound in nanoseconds, and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (upper(bucket), u64::from(*count)))

@@ -1,7 +1,7 @@
-//! Who stands at the gate: owners, their volumes, their policies, their accounts.
+//! Owners of a gate, with their volumes, policies and statistics.
 //!
-//! An owner that has left keeps its number until its last request has completed, so that no completion is booked to
-//! somebody else.
+//! An owner that was removed keeps its number until its last request has completed, so no completion is counted for
+//! another owner.
 
 use crate::admission;
 use crate::gate::accounting::OwnerAccount;
@@ -10,32 +10,32 @@ use crate::request::{Completion, OwnerId, VolumeId};
 use crate::scheduler::ChangeError;
 use crate::time::Instant;
 
-/// Most volumes of one owner on one device.
+/// Maximum number of volumes of one owner on one device.
 const VOLUMES_MAX: usize = 256;
-/// Most owners of one gate.
+/// Maximum number of owners of one gate.
 const OWNERS_MAX: usize = 1 << 20;
 
-/// What a request needs comes first, in as few cache lines as it fits: with many VMs each of them is fetched anew.
+/// Fields that each request needs come first, in few cache lines: with many VMs each line is fetched for every request.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Member {
     present: bool,
-    /// One of the volumes, most often the only one, where a request finds it at once.
+    /// One of the volumes, usually the only one, for a quick look-up.
     first: Option<VolumeId>,
     account: OwnerAccount,
     policy: Policy,
-    /// By number.
+    /// Sorted by number.
     volumes: Vec<(VolumeId, Policy)>,
 }
 
 impl Member {
-    /// The place of a volume in the list; if it is not there, the place where it belongs. O(log volumes).
+    /// Index of a volume in the list, or the index at which it belongs. O(log volumes).
     fn place(&self, volume: VolumeId) -> Result<usize, usize> {
         self.volumes.binary_search_by_key(&volume, |(id, _)| *id)
     }
 }
 
-/// The table.
+/// Table of owners.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     members: Vec<Option<Box<Member>>>,
@@ -51,7 +51,7 @@ impl Members {
         self.members.get_mut(owner.index())?.as_deref_mut().filter(|member| member.present)
     }
 
-    /// A number that is not in use.
+    /// An unused number.
     pub(super) fn next_owner(&self) -> Result<OwnerId, ChangeError> {
         match self.free.last() {
             Some(&index) => Ok(OwnerId(index)),
@@ -72,7 +72,7 @@ impl Members {
         }
     }
 
-    /// Whether these policies contradict neither themselves nor each other.
+    /// Checks that these policies contradict neither themselves nor each other.
     pub(super) fn check(
         &self,
         owner: OwnerId,
@@ -92,7 +92,7 @@ impl Members {
         admission::volumes_fit(policy, after)
     }
 
-    /// Whether a volume with this policy may be added.
+    /// Checks that a volume with this policy may be added.
     pub(super) fn check_new(&self, owner: OwnerId, policy: &Policy) -> Result<(), ChangeError> {
         policy.check()?;
         let member = self.member(owner).ok_or(ChangeError::UnknownOwner(owner))?;
@@ -137,7 +137,7 @@ impl Members {
         self.retire(owner);
     }
 
-    /// Frees the number of an owner that has left and has nothing in flight any more.
+    /// Frees the number of an owner that was removed and has no request in flight.
     #[cold]
     fn retire(&mut self, owner: OwnerId) {
         let entry = &mut self.members[owner.index()];
@@ -147,7 +147,7 @@ impl Members {
         }
     }
 
-    /// Books a completion. An owner that has left goes with the last one.
+    /// Counts a completion. The last one of a removed owner frees its number.
     #[inline]
     pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
         let owner = completion.request.owner;
@@ -163,7 +163,7 @@ impl Members {
         self.member(owner).is_some_and(|member| member.place(volume).is_ok())
     }
 
-    /// The account of an owner that is present and has this volume.
+    /// Statistics of an owner that is present and has this volume.
     #[inline]
     pub(super) fn account_of(&mut self, owner: OwnerId, volume: VolumeId) -> Option<&mut OwnerAccount> {
         let member = self.member_mut(owner)?;
@@ -171,7 +171,7 @@ impl Members {
         known.then_some(&mut member.account)
     }
 
-    /// Everybody who has not left, with policies.
+    /// All owners that are present, with policies.
     pub(super) fn present(&self) -> impl Iterator<Item = (OwnerId, Policy, &[(VolumeId, Policy)])> {
         let known = (0u32..).zip(&self.members);
         known.filter_map(|(index, member)| {
@@ -184,7 +184,6 @@ impl Members {
         self.member(owner).map(|member| &member.policy)
     }
 
-    /// The policies of an owner and its volumes.
     pub(super) fn policies(&self, owner: OwnerId) -> Option<(Policy, &[(VolumeId, Policy)])> {
         self.member(owner).map(|member| (member.policy, member.volumes.as_slice()))
     }
@@ -193,7 +192,7 @@ impl Members {
         self.member(owner).map(|member| &member.account)
     }
 
-    /// The account of an owner with requests at this gate, be it leaving.
+    /// Statistics of an owner with requests at this gate, even if it was removed.
     #[inline]
     pub(super) fn account_mut(&mut self, owner: OwnerId) -> &mut OwnerAccount {
         let member = self.members[owner.index()].as_mut();

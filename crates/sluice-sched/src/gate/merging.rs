@@ -1,37 +1,37 @@
-//! Neighbours that go to the device as one request.
+//! Merging of adjacent requests into one submission.
 //!
-//! Problem: a device is asked in large requests much faster than in small ones, and the elevators were made for a queue
-//! in which neighbours have been joined. Model: a *carrier* is what the scheduler sees; it carries the requests that it
-//! was joined from, in the order of their places. A request that comes is put behind a waiting one of its owner, volume,
-//! kind and flags that ends where it begins (back merge), else before one that begins where it ends (front merge); the
-//! scheduler is told by [`grow`](crate::Scheduler::grow) and may decline. The elder keeps its number, and so its place in
-//! line. A dispatched carrier is one submission; its completion is that of each request that it carried, with the
-//! accounts of each.
+//! A device executes large requests much faster than small ones, and elevators expect a queue in which adjacent
+//! requests are merged. The scheduler sees a *merged request*, which represents its parts in order of their offsets. A
+//! new request is appended to a queued one of the same owner, volume, kind and flags that ends where it begins (back
+//! merge), or prepended to one that begins where it ends (front merge). The scheduler is asked by
+//! [`grow`](crate::Scheduler::grow) and may decline. The older request keeps its number, and therefore its position in
+//! the queue. A dispatched merged request is one submission. Its completion completes each part, with separate
+//! statistics.
 //!
-//! Bounds: the device's largest transfer, and [`PARTS_MAX`] requests in one. Of requests in one chain the last [`LOOK_MAX`]
-//! are looked at. A guest chooses the places of its requests, and may choose those of one chain; so each owner has chains
-//! of its own, and what is lost by that are merges of the owner that did it. Chains double with the owner's waiting
-//! requests, which costs a walk over them each time, constant time per request in the long run.
+//! Bounds: the device's largest transfer, [`PARTS_MAX`] parts per request, and [`LOOK_MAX`] candidates per look-up, the
+//! youngest of a hash chain. A guest chooses the offsets of its requests, and may choose those of one chain. So each
+//! owner has its own chains, and only its own merges are lost. The number of chains doubles with the owner's queued
+//! requests; the walk over them is constant time per request in the long run.
 //!
-//! Example: reads of 4 KiB at 0, 4096 and 8192 wait; the scheduler has one request of 12 KiB. The device is asked once,
-//! three replies follow.
+//! Example: reads of 4 KiB at 0, 4096 and 8192 are queued. The scheduler has one request of 12 KiB, the device gets one
+//! submission, and three replies follow.
 //!
-//! Carriers are found by their edges through a table of chains, which is never walked as a whole, so that its order
+//! Merged requests are found by their edges in a table of chains. The table is never iterated as a whole, so its order
 //! decides nothing.
 
 use crate::cost::CostModel;
 use crate::request::{Flags, Kind, OwnerId, Request};
 use crate::steps::step;
 
-/// Most requests in one submission.
+/// Maximum number of requests in one submission.
 pub(super) const PARTS_MAX: u32 = 128;
-/// Most waiting requests with the same edge that are looked at.
+/// Maximum number of queued requests with the same edge that are compared.
 const LOOK_MAX: usize = 16;
 const NIL: u32 = u32::MAX;
-/// Chains at the least; a power of two.
+/// Minimum number of chains; a power of two.
 const CHAINS_MIN: usize = 8;
 
-/// Which edge of a waiting request the new one touches.
+/// The edge of a queued request that a new one is adjacent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Edge {
@@ -51,9 +51,9 @@ const UNLINKED: Link = Link { before: NIL, after: NIL };
 
 #[derive(Debug, Clone, Copy)]
 struct MergedRequest {
-    /// As the scheduler has it.
+    /// As the scheduler sees it.
     request: Request,
-    /// The request that opened it, or, where there are several, the first and the last of `parts`.
+    /// The original request while `count` is 1; otherwise the first and the last of `parts`.
     first: u32,
     last: u32,
     count: u32,
@@ -67,7 +67,7 @@ struct MergedPart {
     next: u32,
 }
 
-/// The waiting requests of a gate that merges, and those at the device that carry several.
+/// The queued requests of a gate that merges, and the merged submissions in flight.
 #[derive(Debug, Default)]
 pub(super) struct Merging {
     merged: Vec<MergedRequest>,
@@ -78,20 +78,20 @@ pub(super) struct Merging {
     chains: Vec<Chains>,
 }
 
-/// How the waiting carriers of one owner are found.
+/// Look-up of the queued merged requests of one owner.
 #[derive(Debug, Default)]
 struct Chains {
-    /// By edge: the youngest carrier of each chain.
+    /// The youngest request of each chain, by edge.
     heads: [Vec<u32>; 2],
     waiting: usize,
 }
 
-/// Whether requests like this one are ever joined. What another server counted belongs to one request alone.
+/// Whether a request may be merged. Reports of a dmClock client belong to one request, so it is not merged.
 pub(super) fn is_mergeable(request: &Request) -> bool {
     matches!(request.kind, Kind::Read | Kind::Write) && request.length > 0 && !request.flags.contains(Flags::TRACKED)
 }
 
-/// What both must have in common.
+/// Whether two requests agree in all that a merge requires.
 // rule: gate.merge-owner
 fn alike(a: &Request, b: &Request) -> bool {
     let flags = |request: &Request| request.flags.with(Flags::PIECE).with(Flags::MERGED);
@@ -105,7 +105,7 @@ fn edge_offset(request: &Request, edge: Edge) -> u64 {
     }
 }
 
-/// Spreads the volumes and places of an owner evenly over `chains`, a power of two.
+/// Distributes the volumes and offsets of an owner over `chains`, a power of two.
 fn chain(request: &Request, offset: u64, chains: usize) -> usize {
     let whose = u64::from(request.volume.0) << 1 | request.kind as u64;
     let mut mixed = (offset ^ whose.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -115,7 +115,7 @@ fn chain(request: &Request, offset: u64, chains: usize) -> usize {
 
 impl Merging {
     // rule: gate.merge-back, gate.merge-front, gate.merge-max, gate.merge-expiry
-    /// A waiting carrier that `request` touches with `edge`, and what would become of it; nothing changes.
+    /// The queued request whose `edge` is adjacent to `request`, and what it would become. Changes nothing.
     pub(super) fn find_mergeable(
         &self,
         request: &Request,
@@ -152,7 +152,7 @@ impl Merging {
         Some((index, Request { offset, length, cost: cost.cost(known.kind, length), ..*known }))
     }
 
-    /// The scheduler has let the carrier grow by `request`.
+    /// Merges `request` into a queued one, after the scheduler accepted it.
     pub(super) fn merge(&mut self, index: u32, grown: Request, request: Request, edge: Edge) {
         self.unlink(index);
         if self.merged[index as usize].count == 1 {
@@ -178,7 +178,7 @@ impl Merging {
         self.link(index);
     }
 
-    /// A request waits as a carrier of its own: what to give to the scheduler.
+    /// Registers a request for merging and returns it as the scheduler gets it.
     pub(super) fn open(&mut self, request: Request) -> Request {
         let index = self.free.pop().unwrap_or(self.merged.len() as u32);
         let carried = Request { token: index, flags: request.flags.with(Flags::MERGED), ..request };
@@ -194,8 +194,8 @@ impl Merging {
         carried
     }
 
-    /// The scheduler has given the carrier of `request` back: it waits no more, and nothing joins it. What it carries if
-    /// that is one request; then the carrier is gone.
+    /// Takes a request that the scheduler returned out of the chains: it is not queued any more. If it is a single
+    /// request, returns the original and frees the entry.
     pub(super) fn detach(&mut self, request: &Request) -> Option<Request> {
         let index = request.token;
         self.unlink(index);
@@ -206,17 +206,17 @@ impl Merging {
         })
     }
 
-    /// How many requests a carrier carries.
+    /// Number of parts.
     pub(super) fn count(&self, request: &Request) -> u32 {
         self.merged[request.token as usize].count
     }
 
-    /// Where the parts of a carrier of several begin, in the order of their places.
+    /// Index of the first part of a merged request, in order of offsets.
     pub(super) fn first(&self, request: &Request) -> u32 {
         self.merged[request.token as usize].first
     }
 
-    /// A part, and where the next one is.
+    /// A part, and the index of the next one.
     pub(super) fn part_at(&self, at: u32) -> Option<(Request, u32)> {
         self.parts.get(at as usize).map(|node| (node.request, node.next))
     }
@@ -225,7 +225,7 @@ impl Merging {
         self.parts[at as usize].request = request;
     }
 
-    /// Takes the first of what a carrier that has left carries; with the last the carrier is gone.
+    /// Removes and returns the first part of a detached request; the last one frees the entry.
     pub(super) fn pop(&mut self, request: &Request) -> Option<Request> {
         let index = request.token;
         let merged = &mut self.merged[index as usize];
@@ -239,7 +239,7 @@ impl Merging {
         Some(request)
     }
 
-    /// The request that opened a carrier of one.
+    /// The original of a single request.
     fn opened(&self, index: u32) -> Request {
         let MergedRequest { request, token, .. } = self.merged[index as usize];
         Request { token, flags: request.flags.without(Flags::MERGED), ..request }
@@ -289,7 +289,8 @@ impl Merging {
         }
     }
 
-    /// Counts a new carrier of an owner, which is not linked yet; doubles its chains when there are more carriers than chains.
+    /// Counts a new request of an owner, before it is linked. Doubles the chains when there are more requests than
+    /// chains.
     fn make_room(&mut self, owner: OwnerId) {
         if owner.index() >= self.chains.len() {
             self.chains.resize_with(owner.index() + 1, Chains::default);
@@ -308,7 +309,7 @@ impl Merging {
                 at = self.merged[at as usize].links[Edge::End as usize].after;
             }
         }
-        // In the order in which they came, so that the youngest comes first in each chain again.
+        // In arrival order, so that the youngest comes first in each chain again.
         linked.sort_unstable_by_key(|index| self.merged[*index as usize].request.id);
         chains.heads = [Edge::End, Edge::Start].map(|_| vec![NIL; (count * 2).max(CHAINS_MIN)]);
         linked.into_iter().for_each(|index| self.link(index));
@@ -330,7 +331,7 @@ mod tests {
         let mut merging = Merging::default();
         let victim = request(0, 7, 1000);
         merging.open(victim);
-        // Those of one chain of a thousand, and so of fewer; at first sight places like any other.
+        // Offsets of one chain of a thousand, and therefore of fewer chains; they look like any other.
         let row = |request: &Request| chain(request, request.end(), 1024);
         let places = (1 << 20..).filter(|page| row(&request(0, 8, *page)) == row(&victim));
         for (id, page) in (1..).zip(places.step_by(2).take(100)) {

@@ -1,12 +1,12 @@
-//! The gate: what stands in front of one shared device.
+//! The gate in front of one shared device.
 //!
-//! It numbers what arrives, splits what is too large for the device, joins neighbours where that is wanted
-//! ([`GateSettings::merging`]), asks the scheduler whenever a slot is free, and keeps the accounts.
+//! It numbers arrivals, splits those that are too large for the device, merges adjacent ones if that is enabled
+//! ([`GateSettings::merging`]), asks the scheduler whenever a slot is free, and keeps statistics.
 //!
-//! The driver's rule: after every `insert`, `complete`, `configure` or `cancel` call [`Gate::pump`] and keep the wake-up
-//! time that it returns; several inputs may share one pump.
+//! The caller calls [`Gate::pump`] after every `insert`, `complete`, `configure` or `cancel` and keeps the wake-up time
+//! that it returns; several inputs may share one pump.
 //!
-//! Watch it through [`Gate::account`] (counters and histograms of an owner) and [`Gate::inspect`] (the scheduler's state).
+//! [`Gate::account`] returns the counters and histograms of an owner, [`Gate::inspect`] the scheduler's state.
 
 use crate::cost::CostModel;
 use crate::policy::Policy;
@@ -30,25 +30,24 @@ use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
 
-/// A place at the device: below the largest depth that the gate has had. After the depth was lowered, slots of the
-/// larger one stay in use until their requests complete, and may be used again when it is raised.
+/// A slot of the device, numbered below the largest depth that the gate has had. After the depth was lowered, slots
+/// above it stay in use until their requests complete. They are used again when the depth is raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 
-/// Bounds of one gate.
+/// Parameters of one gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateSettings {
-    /// Requests that the device takes at once; 1 to 65,536.
+    /// Queue depth of the device, 1 to 65,536.
     pub depth: u32,
-    /// Reads and writes above this are split.
+    /// Maximum size of a read or write; larger ones are split.
     pub transfer_max: Bytes,
-    /// Discards and write zeroes above this are split.
+    /// Maximum size of discards and write zeroes; larger ones are split.
     pub discard_max: Bytes,
-    /// Requests (pieces) that one owner may have waiting.
+    /// Maximum number of queued requests (pieces) of one owner.
     pub queue_max: u32,
-    /// What a request costs.
     pub cost: CostModel,
-    /// Whether a request joins a waiting one of its owner, volume, kind and flags that lies right before or behind it.
+    /// Whether a request is merged into an adjacent queued one of the same owner, volume, kind and flags.
     pub merging: bool,
 }
 
@@ -65,9 +64,10 @@ impl Default for GateSettings {
     }
 }
 
-/// What a dmClock client counted at other servers since its previous request to this one: \[mclock\] 3.2.
+/// Service at other servers since the VM's previous request to this one, as a dmClock client counts it: \[mclock\] 3.2.
 ///
-/// Requests and bytes are separate counts: 16 requests of 4 KiB elsewhere must not count as 16 of 1 MiB here.
+/// Requests and bytes are counted separately: 16 requests of 4 KiB at another server must not count as 16 of 1 MiB
+/// here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteService {
     /// Normalised requests served there to meet reservations, at most `delta`.
@@ -78,77 +78,73 @@ pub struct RemoteService {
     pub rho_bytes: u64,
     /// Bytes served there in either phase.
     pub delta_bytes: u64,
-    /// Servers that the client uses, this one included; 0 and 1: this one alone.
+    /// Number of servers that the client uses, this one included; 0 and 1 mean this one only.
     pub servers: u32,
 }
 
-/// What a frontend asks for.
+/// A request from a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Whose it is.
     pub owner: OwnerId,
-    /// Its volume.
     pub volume: VolumeId,
-    /// What is to be done.
     pub kind: Kind,
-    /// Further properties; `PIECE`, `TRACKED` and `CARRIER` are the gate's.
+    /// Flags; `PIECE`, `TRACKED` and `MERGED` are set by the gate.
     pub flags: Flags,
-    /// Where on the device it begins, in bytes.
+    /// Offset on the device in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub length: u32,
-    /// The caller's handle; comes back at submission and completion.
+    /// Token of the caller, returned at submission and completion.
     pub token: u32,
-    /// For a dmClock client.
+    /// Report of a dmClock client.
     pub remote: Option<RemoteService>,
 }
 
-/// One request, or one piece of a split one, on its way to the device.
+/// One request, or one piece of a split one, for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submission {
-    /// Where it is at the device; [`Gate::complete`], [`Gate::complete_all`] and [`Gate::complete_parts`] take it back.
+    /// Slot at the device; passed to [`Gate::complete`], [`Gate::complete_all`] or [`Gate::complete_parts`].
     pub slot: Slot,
-    /// The handle of the arrival.
+    /// Token of the arrival.
     pub token: u32,
     /// Bytes of the arrival before this piece.
     pub skip: u32,
-    /// What is to be done; its offset and length are those of the piece.
+    /// The request, with offset and length of the piece.
     pub request: Request,
 }
 
-/// One of the requests that a merged submission carries.
+/// One of the requests in a merged submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The handle of its arrival.
+    /// Token of its arrival.
     pub token: u32,
     /// Bytes of the arrival before this part.
     pub skip: u32,
-    /// Bytes of it.
+    /// Length of the part in bytes.
     pub length: u32,
 }
 
-/// What stands behind a gate. It never blocks and never calls back.
+/// The device of a gate. It never blocks and never calls the gate.
 pub trait Device {
     /// Starts `submission`; its completion comes to [`Gate::complete_all`] later.
     fn submit(&mut self, now: Instant, submission: &Submission);
 
-    /// Starts a submission that several arrivals were joined to; `parts` are they, without gap and in the order of their
-    /// places, and the submission's own token is that of the first. It completes once, by [`Gate::complete_all`] or, where
-    /// parts may end differently, [`Gate::complete_parts`]. Only a gate that merges calls it. As it stands it is right
-    /// for devices that look at a request's place and size alone, such as models.
+    /// Starts a merged submission. `parts` are its requests, without gaps and in order of their offsets; the token of
+    /// the submission is that of the first. It completes once, by [`Gate::complete_all`] or, if parts may have
+    /// different results, by [`Gate::complete_parts`]. Only a gate that merges calls it. The default suits devices that
+    /// use only offset and size, such as models.
     fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
         let _ = parts;
         self.submit(now, submission);
     }
 }
 
-/// An arrival that was not taken; nothing has changed, no tag has moved.
+/// A rejected arrival. Nothing has changed, and no tag has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The owner has as many requests waiting as it may.
+    /// The owner's queue is full.
     #[error("Queue of owner {} is full; retry after a completion", .0.0)]
     Full(OwnerId),
-    /// No such owner or volume.
     #[error("No volume {} of owner {} at this gate", .1.0, .0.0)]
     Unknown(OwnerId, VolumeId),
 }
@@ -160,19 +156,18 @@ pub struct Gate {
     members: Members,
     splitting: Splitting,
     merging: Merging,
-    /// Of the merged submission that is being made.
+    /// Buffer for the parts of a merged submission.
     parts: Vec<Part>,
-    /// What is at the device, by slot; how it ends is not known yet.
+    /// Requests in flight, by slot; their results are not known yet.
     flight: Vec<Option<Completion>>,
     free: Vec<u32>,
     queued: u64,
     next_id: u64,
-    /// The youngest request dispatched so far: who is older and still waits has been overtaken.
+    /// The youngest request dispatched so far: queued requests that are older have been overtaken.
     youngest: RequestId,
 }
 
 impl Gate {
-    /// A gate without owners.
     #[must_use]
     pub fn new(scheduler: Box<dyn Scheduler>, settings: GateSettings) -> Self {
         let depth = settings.depth.clamp(1, 65_536);
@@ -191,25 +186,24 @@ impl Gate {
         }
     }
 
-    /// The bounds.
     #[must_use]
     pub fn settings(&self) -> &GateSettings {
         &self.settings
     }
 
-    /// Requests (pieces) that wait.
+    /// Queued requests (pieces).
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.queued
     }
 
-    /// Requests (pieces) at the device.
+    /// Requests (pieces) in flight.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         (self.flight.len() - self.free.len()) as u64
     }
 
-    /// A new owner.
+    /// Adds an owner.
     pub fn add_owner(&mut self, now: Instant, policy: Policy) -> Result<OwnerId, ChangeError> {
         policy.check()?;
         let owner = self.members.next_owner()?;
@@ -218,12 +212,12 @@ impl Gate {
         Ok(owner)
     }
 
-    /// Another policy for an owner; acts on what is queued too.
+    /// Sets the policy of an owner, also for queued requests.
     pub fn set_owner(&mut self, now: Instant, owner: OwnerId, policy: Policy) -> Result<(), ChangeError> {
         self.set_policies(now, owner, policy, &[])
     }
 
-    /// Other policies for an owner and some of its volumes, all or none: what counts is that they fit together at the end.
+    /// Sets the policies of an owner and of some of its volumes, all or none: only the final combination must be valid.
     pub fn set_policies(
         &mut self,
         now: Instant,
@@ -246,7 +240,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Gives the scheduler back the policies of an owner and these volumes, because it has refused that of another volume.
+    /// Restores the policies of an owner and these volumes in the scheduler, after it rejected that of another volume.
     fn restore_policies(&mut self, now: Instant, owner: OwnerId, changed: &[(VolumeId, Policy)]) {
         let (policy, volumes) = self.members.policies(owner).expect("its new policies have been checked");
         let mut changes = vec![Change::SetOwner { owner, policy }];
@@ -258,7 +252,7 @@ impl Gate {
         }
     }
 
-    /// A new volume of an owner, with a policy of its own inside the owner's.
+    /// Adds a volume to an owner, with its own policy inside the owner's.
     pub fn add_volume(&mut self, now: Instant, owner: OwnerId, policy: Policy) -> Result<VolumeId, ChangeError> {
         let volume = self.members.next_volume(owner)?;
         self.members.check_new(owner, &policy)?;
@@ -267,7 +261,7 @@ impl Gate {
         Ok(volume)
     }
 
-    /// Another inner policy.
+    /// Sets the policy of a volume.
     pub fn set_volume(
         &mut self,
         now: Instant,
@@ -279,7 +273,7 @@ impl Gate {
         self.set_policies(now, owner, own, &[(volume, policy)])
     }
 
-    /// A volume leaves: what waits is cancelled, what is in flight completes as usual.
+    /// Removes a volume. Queued requests are cancelled; those in flight complete as usual.
     pub fn remove_volume(
         &mut self,
         now: Instant,
@@ -296,7 +290,7 @@ impl Gate {
         Ok(())
     }
 
-    /// An owner leaves with its volumes: what waits is cancelled, what is in flight completes as usual.
+    /// Removes an owner with its volumes. Queued requests are cancelled; those in flight complete as usual.
     pub fn remove_owner(
         &mut self,
         now: Instant,
@@ -310,7 +304,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Another number of slots. What is in flight stays; a smaller depth acts as slots come free.
+    /// Sets the number of slots. Requests in flight stay; a smaller depth takes effect as they complete.
     pub fn set_depth(&mut self, now: Instant, depth: u32) -> Result<(), ChangeError> {
         let depth = depth.clamp(1, 65_536);
         self.scheduler.configure(now, Change::Depth(depth))?;
@@ -324,7 +318,7 @@ impl Gate {
     }
 
     // rule: gate.split, gate.owner, gate.tie-arrival
-    /// A request arrives. It is split if it is too large, and waits until `pump` dispatches it.
+    /// Queues an arrival until `pump` dispatches it, after splitting it if it is too large.
     pub fn insert(&mut self, now: Instant, arrival: &Arrival) -> Result<RequestId, Refused> {
         let (owner, volume) = (arrival.owner, arrival.volume);
         let piece_max = self.piece_max(arrival.kind);
@@ -352,7 +346,7 @@ impl Gate {
         Ok(first)
     }
 
-    /// A request that is too large comes as so many pieces.
+    /// Queues the pieces of a request that is too large.
     fn enqueue_pieces(&mut self, now: Instant, whole: Request, pieces: u32, piece_max: u32) {
         let parent = self.splitting.open(whole.token, whole.offset, pieces);
         for index in 0..pieces {
@@ -373,7 +367,7 @@ impl Gate {
         }
     }
 
-    /// The request joins a neighbour that waits, or waits for neighbours.
+    /// Merges the request into an adjacent queued one, or queues it as a candidate for merges.
     fn merge(&mut self, now: Instant, request: Request, length_max: u32) {
         for edge in [Edge::End, Edge::Start] {
             let found = self.merging.find_mergeable(&request, edge, length_max, &self.settings.cost);
@@ -408,7 +402,7 @@ impl Gate {
     }
 
     // rule: gate.depth, gate.four-answers, gate.wait-completion, gate.spurious-timer
-    /// Fills the free slots of the device. Returns when to pump again if nothing else happens before.
+    /// Fills the free slots of the device. Returns when to pump again if no event occurs before.
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
         // rule: gate.depth, gate.spurious-timer
         while self.in_flight() < u64::from(self.settings.depth) {
@@ -446,7 +440,7 @@ impl Gate {
         device.submit(now, &Submission { slot, token, skip, request });
     }
 
-    /// In the accounts of its owner a request leaves for the device.
+    /// Counts a dispatch.
     #[inline]
     fn book_dispatch(&mut self, now: Instant, request: &mut Request) {
         if request.wait == Wait::None && now > request.arrival {
@@ -475,18 +469,18 @@ impl Gate {
         completion
     }
 
-    /// A submission of a gate that does not merge has left the device. Returns the arrival if this was its last part.
+    /// Completes a submission of a gate that does not merge. Returns the arrival if this was its last part.
     ///
     /// # Panics
-    /// If the slot is not in flight, since every submission is completed exactly once; or if it carries several arrivals.
+    /// If the slot is not in flight, since every submission is completed exactly once, or if it holds several arrivals.
     pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
         let completion = self.leave_slot(now, slot, ok);
         assert!(!completion.request.flags.contains(Flags::MERGED), "several arrivals end by `complete_all`");
         self.finish(now, &completion)
     }
 
-    /// The same for any gate: all arrivals that are over by this are appended to `finished`, those of a merged submission
-    /// in the order of their places.
+    /// Completes a submission of any gate. Appends the arrivals that this completes to `finished`, those of a merged
+    /// submission in order of their offsets.
     ///
     /// # Panics
     /// If the slot is not in flight.
@@ -506,10 +500,10 @@ impl Gate {
         self.splitting.close(&self.settings.cost, &completion.request, outcome, completion.dispatched)
     }
 
-    /// What waits of `scope` leaves unserved; arrivals that are over by this are appended to `finished`. An owner that is not
-    /// present has nothing waiting, so nothing changes.
+    /// Cancels the queued requests of `scope`, and appends the arrivals that this completes to `finished`. An owner
+    /// that is not present has nothing queued, so nothing changes.
     pub fn cancel(&mut self, now: Instant, scope: Scope, finished: &mut Vec<Finished>) {
-        // The scheduler knows present owners only.
+        // The scheduler knows only owners that are present.
         if self.members.policy(scope.owner()).is_none() {
             return;
         }
@@ -531,19 +525,17 @@ impl Gate {
         }
     }
 
-    /// The accounts of an owner.
+    /// Statistics of an owner.
     #[must_use]
     pub fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
         self.members.account(owner)
     }
 
-    /// The policy of an owner.
     #[must_use]
     pub fn policy(&self, owner: OwnerId) -> Option<&Policy> {
         self.members.policy(owner)
     }
 
-    /// The scheduler's state.
     #[must_use]
     pub fn inspect(&self, now: Instant) -> State {
         self.scheduler.inspect(now)

@@ -1,4 +1,4 @@
-//! Requests that are larger than the device takes: pieces go their own ways, the arrival is over with the last of them.
+//! Splitting of requests that are too large for the device. The arrival completes with its last piece.
 
 use crate::cost::CostModel;
 use crate::gate::{Finished, Outcome, Service};
@@ -12,25 +12,25 @@ struct Parent {
     offset: u64,
     left: u32,
     outcome: Outcome,
-    /// The last of its parts that have ended.
+    /// Latest dispatch of the parts that have completed.
     dispatched: Instant,
-    /// What its parts that have ended got, and of that for a reservation.
+    /// Service of the parts that have completed, and its part in the reservation phase.
     service: Service,
     reserved: Service,
 }
 
-/// The arrivals that have been split.
+/// Arrivals that have been split.
 #[derive(Debug, Default)]
 pub(super) struct Splitting {
     parents: Vec<Parent>,
     free: Vec<u32>,
 }
 
-/// The piece `index` of `whole`; its token names the parent.
+/// Piece `index` of `whole`; its token is the index of the parent.
 // rule: gate.split
 pub(super) fn piece(whole: &Request, index: u32, piece_max: u32, parent: u32) -> Request {
     let skip = index * piece_max;
-    // Service at other servers is counted once for the arrival.
+    // Service at other servers is counted once per arrival.
     let (rho, delta) = if index == 0 { (whole.rho, whole.delta) } else { (0, 0) };
     Request {
         offset: whole.offset.saturating_add(u64::from(skip)),
@@ -43,13 +43,13 @@ pub(super) fn piece(whole: &Request, index: u32, piece_max: u32, parent: u32) ->
     }
 }
 
-/// A bound on pieces as a length; no piece is smaller than a sector.
+/// Maximum length of a piece; a piece is at least one sector.
 pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
     u32::try_from(max.0).unwrap_or(u32::MAX).max(512)
 }
 
 impl Splitting {
-    /// Remembers an arrival that becomes `pieces` pieces.
+    /// Registers an arrival that is split into `pieces`.
     pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
         let parent = Parent {
             token,
@@ -72,7 +72,7 @@ impl Splitting {
         }
     }
 
-    /// The arrival's token, and how many of its bytes lie before this part.
+    /// Token of the arrival, and the bytes of the arrival before this part.
     pub(super) fn resolve(&self, request: &Request) -> (u32, u32) {
         if !request.flags.contains(Flags::PIECE) {
             return (request.token, 0);
@@ -81,7 +81,7 @@ impl Splitting {
         (parent.token, (request.offset - parent.offset) as u32)
     }
 
-    /// A part is over; the arrival too if it was the last. The worst outcome of its parts is the arrival's.
+    /// Completes a part, and the arrival if it was the last. The worst outcome of the parts is that of the arrival.
     #[inline]
     pub(super) fn close(
         &mut self,

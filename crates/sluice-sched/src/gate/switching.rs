@@ -1,8 +1,8 @@
-//! Another scheduler in front of the same device, while requests wait and fly.
+//! Replacement of the scheduler while requests are queued and in flight.
 //!
-//! The new one is told of everybody first, so that it may refuse; only then does it get what waits, as if it all came now,
-//! in the order in which it came. What is at the device stays there: its completions are booked as ever, but no scheduler
-//! is told, since the one that dispatched it is gone and the new one never saw it.
+//! The new scheduler gets all owners first, so that it can reject them. Only then it gets the queued requests, in
+//! arrival order, as if they all arrived now. Requests in flight stay at the device. Their completions are counted as
+//! usual, but no scheduler is notified, since the new one has never seen them.
 
 use crate::gate::{Gate, splitting};
 use crate::request::{Flags, Kind, Phase, Request, Wait};
@@ -10,11 +10,12 @@ use crate::scheduler::{Change, ChangeError, Scheduler, Scope};
 use crate::time::Instant;
 
 impl Gate {
-    /// Puts another scheduler in the place of the one there is, with all owners, volumes, policies and waiting requests.
-    /// Nothing is lost or done twice, and a volume's requests keep their order. `merging` is for the new one. Pump afterwards.
+    /// Replaces the scheduler, with all owners, volumes, policies and queued requests. No request is lost or executed
+    /// twice, and the requests of a volume keep their order. `merging` applies to the new scheduler. Call `pump`
+    /// afterwards.
     ///
     /// # Errors
-    /// If the new one refuses an owner, a volume or a policy; then nothing has changed.
+    /// If the new scheduler rejects an owner, a volume or a policy. Then nothing has changed.
     pub fn replace_scheduler(
         &mut self,
         now: Instant,
@@ -41,7 +42,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Everything that waits, unmerged, in the order in which it came.
+    /// All queued requests, unmerged, in arrival order.
     fn take_waiting(&mut self, now: Instant) -> Vec<Request> {
         let mut carried = Vec::new();
         for (owner, _, _) in self.members.present() {
@@ -63,7 +64,7 @@ impl Gate {
         waiting
     }
 
-    /// The largest piece of a request that goes to the device as one.
+    /// Length of the largest piece that is submitted unsplit.
     pub(super) fn piece_max(&self, kind: Kind) -> u32 {
         let max = match kind {
             Kind::Discard | Kind::WriteZeroes => self.settings.discard_max,

@@ -20,7 +20,7 @@ fn arrival(owner: OwnerId, volume: VolumeId, kind: Kind, length: u32, token: u32
     Arrival { owner, volume, kind, flags: Flags::NONE, offset: 4096, length, token, remote: None }
 }
 
-/// Tokens and outcomes of what is over by this.
+/// Completes a slot; returns the tokens and outcomes of the completed arrivals.
 fn complete(gate: &mut Gate, slot: Slot, ok: bool) -> Vec<(u32, Outcome)> {
     let mut finished = Vec::new();
     gate.complete_all(Instant::ZERO, slot, ok, &mut finished);
@@ -46,7 +46,7 @@ fn a_large_request_is_split_and_completed_once() {
     }
 }
 
-/// Sums of costs began at the least that a request costs, not at nothing, and what was cancelled counted as if it had been served.
+/// Sums of costs started at the minimum cost of a request instead of 0, and cancelled requests counted as served.
 // rule: gate.split
 #[test]
 fn an_arrival_got_what_its_parts_got_and_no_more() {
@@ -133,7 +133,7 @@ fn merging(depth: u32) -> (Gate, impl Fn(u64, u32) -> Arrival) {
     (gate, move |offset, token| Arrival { offset, ..arrival(owner, volume, Kind::Read, 4096, token) })
 }
 
-/// Where submissions begin, and how long they are, in pages.
+/// Offsets and lengths of submissions, in pages.
 fn pages(log: &Log) -> Vec<(u64, u32)> {
     log.0.iter().map(|s| (s.request.offset / 4096, s.request.length / 4096)).collect()
 }
@@ -232,7 +232,7 @@ fn only_what_is_alike_is_joined_and_only_up_to_the_largest_transfer() {
     let _ = gate.pump(now, &mut log);
     assert_eq!(log.0.len(), 9, "{:?}", pages(&log));
 
-    // 64 pages of 4 KiB fill a transfer of 256 KiB; of small ones at most so many go together.
+    // 64 pages of 4 KiB fill a transfer of 256 KiB; of smaller ones at most `PARTS_MAX` are merged.
     for page in 0..100 {
         gate.insert(now, &read(page << 12, 9)).unwrap();
     }
@@ -255,7 +255,7 @@ fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
     let mut log = Log(Vec::new());
     gate.insert(now, &read(1 << 30, 0)).unwrap();
     let _ = gate.pump(now, &mut log);
-    // 260 KiB: the second piece is joined by what follows, and that is joined in turn.
+    // 260 KiB: the next request is merged into the second piece, and another one into the result.
     gate.insert(now, &Arrival { length: 260 << 10, ..read(0, 1) }).unwrap();
     gate.insert(now, &read(260 << 10, 2)).unwrap();
     gate.insert(now, &read(264 << 10, 3)).unwrap();
@@ -269,7 +269,7 @@ fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
     assert_eq!(over, [1, 2, 3].map(|token| (token, Outcome::Cancelled)));
     assert_eq!((gate.queued(), gate.in_flight()), (0, 0));
     assert_eq!(gate.account(OwnerId(0)).unwrap().waiting, 0);
-    // What was cancelled attracts nobody.
+    // Cancelled requests are no candidates for merges.
     gate.insert(now, &read(268 << 10, 4)).unwrap();
     let _ = gate.pump(now, &mut log);
     assert_eq!(log.0.last().map(|s| (s.token, s.request.length)), Some((4, 4096)));
@@ -287,7 +287,8 @@ fn a_refused_policy_of_a_volume_leaves_the_policies_of_its_owner_as_they_were() 
     let inner = [(volumes[0], limited(3)), (volumes[1], Policy::default().limited(5))];
     assert!(matches!(gate.set_policies(now, owner, limited(2), &inner), Err(ChangeError::CountsBytes { .. })));
     assert_eq!(gate.policy(owner), Some(&limited(1)));
-    // 1 KiB/s are 51 bytes per window of 50 ms, 2 KiB/s are 102. What is left of the first window goes, then all of a new one.
+    // 1 KiB/s are 51 bytes per window of 50 ms, 2 KiB/s are 102. The rest of the first window and a whole new one are
+    // dispatched.
     let later = now + core::time::Duration::from_secs(1);
     for token in 0..4 {
         gate.insert(later, &arrival(owner, volumes[0], Kind::Read, 51, token)).unwrap();
@@ -329,7 +330,7 @@ fn a_cancel_for_an_owner_that_is_not_present_changes_nothing() {
     }
 }
 
-/// Each request of random streams ends once, whatever was joined.
+/// Each request of random streams completes once, whichever requests are merged.
 #[test]
 fn merging_loses_nothing_and_doubles_nothing() {
     for seed in 1..=20u64 {

@@ -1,20 +1,21 @@
-//! deadline: batches in the order of places, started by what has expired, reads before writes.
+//! deadline: batches in order of offsets, started by expired requests, reads before writes.
 //!
-//! Idea: go through the queue in one direction to save seeks, but look at age between batches, so that no request waits
-//! without bound. Reads come first, since somebody waits for them, but only so often while writes wait.
+//! Idea: sweep through the queue in one direction to save seeks, but look at age between batches, so that no request
+//! waits without bound. Reads come first, since their senders wait, but only a limited number of times while writes are
+//! queued.
 //!
-//! Rules: each direction (read or write) has its requests by place and by age. A batch goes on with the successor of the
-//! last dispatched request until it is full. Then a direction is chosen: reads, unless they have passed over waiting
-//! writes `writes_starved` times; in it the oldest request, if that has expired or there is no successor, else the
-//! successor.
+//! Rules: each direction (read or write) has its requests by offset and by age. A batch continues with the successor of
+//! the last dispatched request until it is full. Then a direction is chosen: reads, unless they have already passed
+//! over queued writes `writes_starved` times. In it the next batch starts with the oldest request if that has expired
+//! or if there is no successor, otherwise with the successor.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: 40 reads and 40 writes wait. Two read batches of 16 go, then a write batch of 16, then the rest of the reads,
-//! as one batch of 8, and 24 writes in two batches.
+//! Example: 40 reads and 40 writes are queued. The order is two read batches of 16, a write batch of 16, the remaining
+//! reads as a batch of 8, and 24 writes in two batches.
 //!
-//! Deviations: a flush is a write of no length at its volume's address, and forces nothing out. Merging is the gate's;
-//! `front_merges` declines what the gate offers.
+//! Deviations: a flush is a write of length 0 at its volume's offset, and orders nothing. The gate merges;
+//! `front_merges` declines its offers.
 //!
 //! Source: deadline elevator of Linux 2.6.18 and 2.6.32, by its documentation and measured behaviour.
 
@@ -30,15 +31,15 @@ use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium,
 use crate::time::Instant;
 use crate::units::Percent;
 
-/// Which of its two forms.
+/// Kernel whose behaviour is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// That of 2.6.32: a batch goes on over gaps.
+    /// Linux 2.6.32: a batch continues over gaps.
     #[default]
     #[serde(rename = "late")]
     V2632,
-    /// That of 2.6.18: a batch ends at the first gap.
+    /// Linux 2.6.18: a batch ends at the first gap.
     #[serde(rename = "early")]
     V2618,
 }
@@ -48,21 +49,20 @@ pub enum Mode {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// Which form.
     pub mode: Mode,
-    /// From when on a read starts the next batch of reads; soft.
+    /// Age from which a read starts the next batch of reads; not a guarantee.
     #[serde(with = "params::duration")]
     pub read_expire: Duration,
-    /// The same for writes.
+    /// Age from which a write starts the next batch of writes; not a guarantee.
     #[serde(with = "params::duration")]
     pub write_expire: Duration,
-    /// Read batches that may pass over waiting writes.
+    /// Maximum number of read batches that pass over queued writes.
     pub writes_starved: u32,
-    /// Requests in a batch.
+    /// Maximum number of requests in a batch.
     pub fifo_batch: u32,
-    /// Whether a request may be merged in front of a queued one.
+    /// Whether a request may be prepended to a queued one.
     pub front_merges: bool,
-    /// Resolution of its clock; 0: exact.
+    /// Resolution of the clock; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
 }
@@ -81,7 +81,6 @@ impl Default for Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "deadline",
     summary: "batches in address order, started by expired requests; reads before writes",
@@ -168,7 +167,6 @@ fn direction(request: &Request) -> usize {
     if request.kind == Kind::Read { READ } else { WRITE }
 }
 
-/// The state.
 // rule: deadline.state
 #[derive(Debug)]
 pub struct Deadline {
@@ -180,14 +178,14 @@ pub struct Deadline {
     ticks: Ticks,
     pool: Pool,
     queues: [Queue; 2],
-    /// By direction the successor of the last dispatched request; of the other direction there is none.
+    /// Successor of the last dispatched request, by direction; the other direction has none.
     next: [Option<Node>; 2],
-    /// Requests that the batch has sent.
+    /// Requests dispatched in the batch.
     batching: u64,
-    /// Read batches since the last write batch that passed over writes.
+    /// Read batches that have passed over queued writes since the last write batch.
     starved: u64,
     last_end: u64,
-    /// What was forced out by a request at the same place.
+    /// Requests that another request at the same offset forced out.
     forced: VecDeque<Request>,
     in_flight: u64,
 }
@@ -212,7 +210,7 @@ impl Deadline {
         }
     }
 
-    /// The request with which the batch goes on.
+    /// The request with which the batch continues.
     // rule: deadline.batch-continues, deadline.early-contiguous, deadline.batch-order
     fn continues(&mut self) -> Option<(usize, Node)> {
         let direction = if self.next[WRITE].is_some() { WRITE } else { READ };
@@ -277,7 +275,7 @@ impl Deadline {
         request
     }
 
-    /// A node leaves otherwise than by dispatch: a batch that would go on with it goes on behind it.
+    /// Removes a node without dispatching it. A batch that would continue with it continues after it.
     fn step_over(&mut self, direction: usize, node: Node) {
         if self.next[direction] == Some(node) {
             self.next[direction] = self.pool.after(&self.queues[direction], node);
@@ -290,7 +288,7 @@ impl Scheduler for Deadline {
     fn insert(&mut self, _now: Instant, request: Request) {
         let direction = direction(&request);
         let queue = &mut self.queues[direction];
-        // A gate that has changed its scheduler hands over what has waited for a while.
+        // After a change of schedulers, a request may have been queued for a while.
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
         let (_, before) = self.pool.insert(queue, request, expiry);
         if before.is_some_and(|before| before.offset() == request.offset) && request.kind != Kind::Flush {

@@ -1,17 +1,19 @@
-//! edf-credit: the earliest deadline first, behind credits.
+//! edf-credit: earliest deadline first, after credits.
 //!
-//! Idea: what Flubber is without its eye for the disk. Credits in proportion to the required bandwidths decide whose
-//! requests pass; of those that have passed the earliest deadline goes.
+//! Idea: Flubber without regard to offsets. Credits in proportion to the required bandwidths decide which requests are
+//! admitted, and the earliest deadline decides among those.
 //!
-//! Rules: Flubber's credits, replenished by its three events; the deadline start + L - M; no contiguous rule, no waiting.
+//! Rules: Flubber's credits, replenished at its three events; deadline = start + L - M; no contiguous rule and no
+//! idling.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: targets of 80 and 60 ms. Two requests that pass the credits at one instant go in the order of their targets,
-//! the one of 60 ms first, though the other may lie where the disk is.
+//! Example: latency targets of 80 and 60 ms. Two requests that are admitted at the same instant are dispatched in the
+//! order of their targets, the one of 60 ms first, even if the other one is nearer to the head.
 //!
-//! Deviations: the paper does not say what becomes of background work; it has the largest target of the VMs, since the
-//! paper blames its slowness on seeks between VMs and background. `background = "idle"` puts it behind all others.
+//! Deviations: the paper does not define the order of background work. Here it has the largest target of the VMs, since
+//! the paper attributes its slowness to seeks between VMs and background. `background = "idle"` dispatches it after all
+//! others.
 //!
 //! Source: \[flubber\] IV.C, "EDF with credit controlling".
 
@@ -29,14 +31,14 @@ use super::flubber::credits::Credits;
 use super::flubber::queues::{ByAddress, EqualDeadlines, Queues};
 use super::flubber::two_level::{Background, Rule, Start, Targets, TwoLevel};
 
-/// What becomes of background work.
+/// Order of background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackgroundOrder {
-    /// It has a deadline like the others, with the largest target of the VMs.
+    /// By deadline, with the largest target of the VMs.
     #[default]
     Deadline,
-    /// It goes when no VM's request is queued.
+    /// When no VM's request is queued.
     Idle,
 }
 
@@ -46,20 +48,20 @@ pub enum BackgroundOrder {
 pub struct Params {
     /// The interval factor.
     pub beta: u32,
-    /// L of a VM whose policy states no latency.
+    /// L of a VM without a latency target.
     #[serde(with = "params::duration")]
     pub latency: Duration,
     /// M, the longest seek.
     #[serde(with = "params::duration")]
     pub seek_max: Duration,
-    /// From when a deadline counts.
+    /// Start of the time to the deadline.
     pub start: Start,
-    /// Which of two equal deadlines goes first.
+    /// Order of equal deadlines.
     pub equal_deadlines: EqualDeadlines,
-    /// How long no VM's request must have been queued for a replenishment.
+    /// Time without queued requests of VMs after which credits are replenished.
     #[serde(with = "params::duration")]
     pub grace: Duration,
-    /// What becomes of background work.
+    /// Order of background work.
     pub background: BackgroundOrder,
 }
 
@@ -71,7 +73,6 @@ impl Default for Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "edf-credit",
     summary: "throughput by credits, then earliest deadline first: Flubber's baseline",

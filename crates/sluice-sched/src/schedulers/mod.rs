@@ -1,5 +1,5 @@
-//! The list of schedulers. A new one is a file here and a line in [`ALL`]; the command line, the schema, the
-//! manual and the contract tests follow from it.
+//! The list of schedulers. A scheduler is one file here and one line in [`ALL`]; the command line, the schema, the
+//! manual and the contract tests are generated from the list.
 
 use crate::scheduler::{Descriptor, Medium};
 
@@ -30,13 +30,13 @@ pub const ALL: &[&Descriptor] = &[
     &wrr::DESCRIPTOR,
 ];
 
-/// The scheduler of that name.
+/// The scheduler with that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Descriptor> {
     ALL.iter().copied().find(|descriptor| descriptor.name == name)
 }
 
-/// Every scheduler for one kind of device, by name.
+/// The schedulers for one kind of device, by name.
 pub fn for_medium(medium: Medium) -> impl Iterator<Item = &'static Descriptor> {
     ALL.iter().copied().filter(move |descriptor| descriptor.medium == medium)
 }

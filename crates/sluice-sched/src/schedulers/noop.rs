@@ -1,19 +1,19 @@
 //! noop: first in, first out.
 //!
-//! Idea: take requests as they come; whoever keeps most of them queued gets most of the device.
+//! Idea: dispatch requests in arrival order. The VM with most requests queued gets most of the device.
 //!
-//! Rules: arrive, append; a neighbour of a request that waits joins it in its place (the gate does that, unless the device
-//! says `merging = false`). Dispatch, take the first. Nothing else.
+//! Rules: append each arrival to the queue, and dispatch its first request. The gate merges adjacent requests (unless
+//! the device has `merging = false`); the result keeps the older one's position.
 //!
 //! Parameters: none.
 //!
-//! Example: a VM with 32 requests outstanding beside one with 8 gets about 80 % of the device.
+//! Example: a VM with 32 outstanding requests next to one with 8 gets about 80 % of the device.
 //!
-//! Deviations: the list that Linux keeps between elevator and driver would hold one request at a time, and so is left out.
+//! Deviations: Linux keeps a list between elevator and driver. It would hold one request at a time and is left out.
 //!
 //! Source: noop elevator of Linux, by its documented behaviour.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: noop.no-isolation, noop.interleaving
 
 use std::collections::VecDeque;
@@ -26,12 +26,11 @@ use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium,
 use crate::time::Instant;
 use crate::units::Percent;
 
-/// None.
+/// No parameters.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params {}
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "noop",
     summary: "first in, first out: no isolation between VMs",
@@ -55,7 +54,7 @@ fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, Param
     Ok(Box::new(Noop::default()))
 }
 
-/// The state: one list.
+/// State: one queue.
 #[derive(Debug, Default)]
 pub struct Noop {
     queue: VecDeque<Request>,
@@ -70,7 +69,7 @@ impl Scheduler for Noop {
 
     // rule: noop.merges
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
-        // In order of arrival, so in order of number.
+        // Sorted by arrival, and therefore by number.
         match self.queue.binary_search_by_key(&grown.id, |queued| queued.id) {
             Ok(place) => {
                 self.queue[place] = grown;

@@ -1,20 +1,20 @@
 //! SFQ(D): start-time fair queueing with up to D requests outstanding.
 //!
-//! Idea: every VM has a clock that its service moves on, the slower the larger its weight; whoever's clock is furthest
-//! behind is next. A VM that was idle starts where the others are by then: it saves nothing up and owes nothing.
+//! Idea: every VM has a clock that its service advances, more slowly the larger its weight. The VM with the smallest
+//! clock is served next. A VM that was idle starts at the clock of the others: it has saved nothing and owes nothing.
 //!
-//! Rules: a request's start tag is the larger of virtual time and its VM's last finish tag; its finish tag lies cost/weight
-//! behind that. The smallest start tag goes, ties by arrival, and virtual time becomes that tag. Nothing goes while D
-//! requests are outstanding. When nothing is queued or outstanding all clocks start anew.
+//! Rules: a request's start tag is the larger of virtual time and its VM's last finish tag. Its finish tag is
+//! cost/weight later. The smallest start tag is dispatched, ties by arrival, and virtual time becomes that tag. At most
+//! D requests are outstanding. When nothing is queued or outstanding, all clocks restart.
 //!
-//! A VM's queued requests follow each other without a gap (while it has any, its last finish tag is not behind virtual
-//! time), so one tag per VM says it all: that of its head, moved on by what the head costs when it goes. With another weight
-//! what a VM is ahead of virtual time is converted, so that the head that waits has the tag of the new weight.
+//! The queued requests of a VM follow each other without a gap: while it has any, its last finish tag is not before
+//! virtual time. So one tag per VM is enough, that of its head, which advances by the head's cost at dispatch. After a
+//! change of weight, the distance from virtual time is converted, so that a queued head has the tag of the new weight.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: weights 100 and 300, both always backlogged, every cost 1: of four requests in a row one is of the first and
-//! three are of the second, whatever the device does with them.
+//! Example: weights 100 and 300, both always backlogged, every cost 1: of four consecutive requests one is of the first
+//! VM and three are of the second, however long the device takes for them.
 //!
 //! Deviations: none. `class = "background"` is a weight of 0.01.
 //!
@@ -22,7 +22,7 @@
 //! Interposed Proportional Sharing for a Storage Service Utility, SIGMETRICS 2004, section 3.2. The baseline of
 //! \[mclock\] 5.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: sfqd.bound-dispatched, sfqd.bound-completed, sfqd.bound-share, sfqd.dilutes, sfqd.queues-behind
 
 use serde::{Deserialize, Serialize};
@@ -38,19 +38,19 @@ use crate::time::Instant;
 use crate::tournament::Tournament;
 use crate::units::Percent;
 
-/// Where virtual time is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
+/// Virtual time at which it is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
-/// The furthest that a tag lies ahead: one request of the largest cost at the smallest weight.
+/// The furthest that a tag is ahead: one request of the largest cost at the smallest weight.
 const AHEAD_MAX: ShareTag = 1 << 54;
 
-/// What a request counts.
+/// Cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Charge {
-    /// By its size, in normalised requests.
+    /// Its size, in normalised requests.
     #[default]
     Size,
-    /// 1, as in the comparison of \[mclock\] 5.
+    /// 1 per request, as in the comparison of \[mclock\] 5.
     Request,
 }
 
@@ -58,13 +58,12 @@ pub enum Charge {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// D, in requests; 0: the device's depth.
+    /// D, in requests; 0 is the device's depth.
     pub depth: u32,
-    /// What a request counts.
+    /// Cost of a request.
     pub charge: Charge,
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "sfqd",
     summary: "shares by weight only: start-time fair queueing with D requests in flight (SIGMETRICS 2004)",
@@ -118,11 +117,11 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
 #[derive(Debug)]
 struct Owner {
     fifo: Fifo,
-    /// The start tag of its head; while it has none, the finish tag of its last request.
+    /// The start tag of its head; while nothing is queued, the finish tag of its last request.
     start: ShareTag,
     /// Virtual time per cost.
     spacing: Spacing,
-    /// Of which run `start` is: a run ends when nothing is queued or outstanding.
+    /// The run that `start` belongs to. A run ends when nothing is queued or outstanding.
     generation: u32,
 }
 
@@ -144,7 +143,7 @@ fn spacing(policy: &Policy) -> Spacing {
 }
 
 impl Sfqd {
-    /// For a device.
+    /// Makes a scheduler for a device.
     #[must_use]
     pub fn new(facts: &Facts, params: &Params) -> Self {
         let mut sfqd = Sfqd {
@@ -170,7 +169,7 @@ impl Sfqd {
         self.owners[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
     }
 
-    /// Puts an owner where its head's tag belongs, or takes it out of the line.
+    /// Inserts an owner into the run queue by the tag of its head, or removes it.
     fn enqueue(&mut self, owner: OwnerId) {
         let Some(state) = &self.owners[owner.index()] else { return };
         match self.arena.front(&state.fifo) {
@@ -203,7 +202,7 @@ impl Sfqd {
         }
         let (old, new) = (state.spacing, spacing(policy));
         // rule: sfqd.weight-change
-        // What it is ahead stays the same service, with a head that waits for it or without.
+        // The distance ahead stays the same amount of service, whether or not a head is queued.
         let ahead = state.start.saturating_sub(virtual_time);
         state.start = virtual_time.saturating_add(old.convert(ahead, new).min(AHEAD_MAX));
         state.spacing = new;
@@ -222,7 +221,7 @@ impl Scheduler for Sfqd {
                 (state.generation, state.start) = (generation, 0);
             }
             // rule: sfqd.tags, sfqd.idle-flow
-            // [sfq] eq. (4): S = max(v, F of the flow's previous request), however long ago that was.
+            // [sfq] eq. (4): S = max(v, F of the flow's previous request), regardless of how long ago that was.
             state.start = state.start.max(virtual_time);
             self.run_queue.set(request.owner.0, state.start, request.id);
         }

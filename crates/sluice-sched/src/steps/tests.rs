@@ -1,4 +1,4 @@
-//! What a request costs, in steps, with a short queue and with a long one.
+//! Steps per request, with a short and with a long queue.
 
 use crate::gate::{Arrival, Device, Gate, GateSettings, Slot, Submission};
 use crate::params::{ParamTable, Range, Value};
@@ -11,10 +11,10 @@ use crate::time::Instant;
 
 const LENGTH: u32 = 4096;
 const DEPTH: u32 = 64;
-/// The number whose product with the multiplier of the old table of addresses is 1.
+/// Multiplicative inverse of the multiplier of the former table of addresses.
 const INVERSE: u64 = 0xF1DE_83E1_9937_733D;
 
-/// Where a guest lets its requests lie.
+/// Offsets that a guest chooses for its requests.
 #[derive(Debug, Clone, Copy)]
 enum Pattern {
     OnePlace,
@@ -54,7 +54,7 @@ struct Load {
 }
 
 impl Load {
-    /// A gate that merges, with a VM that has `queued` requests waiting, all of one instant.
+    /// A gate that merges, with a VM that has `queued` requests waiting, all with the same arrival.
     fn new(descriptor: &Descriptor, params: &ParamTable, pattern: Pattern, queued: u64) -> Load {
         let facts = Facts { depth: DEPTH, rotational: true, ..Facts::default() };
         let scheduler = descriptor.build(&facts, params).expect("valid parameters");
@@ -74,11 +74,11 @@ impl Load {
         self.gate.insert(Instant::from_millis(1), &arrival).expect("the queue has room");
     }
 
-    /// Steps of one arrival and of one dispatch at the most, over some of each.
+    /// Maximum number of steps of an arrival and of a dispatch, over some of each.
     fn measure(&mut self, pattern: Pattern, queued: u64) -> [u64; 2] {
         let mut most = [0; 2];
         for index in 0..64 {
-            // Neighbours of what waits, behind it and before it, and others.
+            // Offsets adjacent to queued requests, after and before them, and others.
             let known = pattern.offset(index * 37 % queued);
             let length = u64::from(LENGTH);
             for offset in [known.saturating_add(length), known.saturating_sub(length), pattern.offset(queued + index)] {
@@ -129,7 +129,7 @@ fn the_work_of_a_request_grew_with_the_queue_and_with_places_that_a_guest_chose(
         for pattern in [Pattern::OnePlace, Pattern::Apart, Pattern::Colliding] {
             let at = |queued| Load::new(descriptor, &params, pattern, queued).measure(pattern, queued);
             let (short, long) = (at(256), at(8192));
-            // A tree of 32 times as many things is two or three levels higher.
+            // A tree with 32 times as many entries is two or three levels higher.
             if (0..2).any(|what: usize| long[what] > 2 * short[what] + 16) {
                 found.push(format!("{} {params:?} {pattern:?}: {short:?}, {long:?}", descriptor.name));
             }

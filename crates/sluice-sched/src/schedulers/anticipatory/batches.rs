@@ -1,4 +1,4 @@
-//! Which direction goes, for how long.
+//! Batches: which direction is served, and for how long.
 
 use core::time::Duration;
 
@@ -8,21 +8,21 @@ use crate::time::Instant;
 pub(super) const ASYNC: usize = 0;
 pub(super) const SYNC: usize = 1;
 
-/// The running batch.
+/// The current batch.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) direction: usize,
-    /// When it is over, if the other direction waits.
+    /// End of the batch, if the other direction has requests.
     pub(super) expires: Instant,
-    /// The old one drains.
+    /// The previous batch drains.
     pub(super) changed: bool,
-    /// A sync batch of which nothing has completed.
+    /// A sync batch of which no request has completed.
     pub(super) new: bool,
-    /// Requests that fit into an async batch, as was learnt.
+    /// Learned number of requests that fit into an async batch.
     pub(super) writes: u32,
-    /// Of these, left in this one.
+    /// How many of these may still be sent in this batch.
     pub(super) left: u32,
-    /// It ran out of requests.
+    /// The batch ran out of requests.
     pub(super) idled: bool,
     lengths: [Duration; 2],
 }
@@ -42,7 +42,7 @@ impl Batch {
         }
     }
 
-    /// When one that begins now is over.
+    /// End of a batch that begins now.
     pub(super) fn end_from(&self, now: Instant) -> Instant {
         now + self.lengths[self.direction]
     }
@@ -52,7 +52,7 @@ impl Batch {
         !self.changed && !self.new && (now > self.expires || self.direction == ASYNC && self.left == 0)
     }
 
-    /// Learns from an async batch that has just been followed by a sync one.
+    /// Adapts the number of writes after an async batch that was followed by a sync one.
     // rule: anticipatory.write-batch-adapts
     pub(super) fn adapt(&mut self, now: Instant) {
         let target = self.lengths[ASYNC].as_nanos() as u64;
@@ -74,7 +74,7 @@ mod tests {
     /// rule: anticipatory.write-batch-adapts, anticipatory.write-batch-expire
     #[test]
     fn the_count_of_a_write_batch_is_learnt() {
-        // Milliseconds that it took of 125, requests left, whether it idled: from 12 to what.
+        // Milliseconds that the batch took of 125, requests left, whether it idled, and the number that 12 becomes.
         let table = [
             (126, 0, false, 11),
             (376, 0, false, 6),

@@ -1,4 +1,4 @@
-//! The elevator itself: what is dispatched, and when it waits.
+//! The elevator: dispatch and idling.
 
 use core::time::Duration;
 
@@ -10,22 +10,21 @@ use crate::schedulers::anticipatory::batches::{ASYNC, Batch, SYNC};
 use crate::schedulers::anticipatory::owner::{Owner, Predictor};
 use crate::time::Instant;
 
-/// How far a request may lie and still be close, in sectors, as long as nobody has waited.
+/// Distance in sectors up to which a request is close while nothing has been waited for.
 const CLOSE: u64 = 8192;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
-    /// Not waiting.
+    /// Not idling.
     Off,
-    /// The awaited owner's request is still in the device.
+    /// The awaited owner's request is in flight.
     WaitRequest,
-    /// It has completed; its next one is waited for.
+    /// That request has completed; the disk idles for the owner's next one.
     WaitNext,
-    /// The wait is over; the next dispatch does not wait again.
+    /// Idling has ended; the next dispatch does not idle again.
     Finished,
 }
 
-/// The state.
 // rule: anticipatory.state
 #[derive(Debug)]
 pub(super) struct Anticipatory {
@@ -34,21 +33,21 @@ pub(super) struct Anticipatory {
     expire: [Duration; 2],
     antic_expire: u64,
     think_max: u64,
-    /// How long distance counts while it waits.
+    /// Time for which distance counts while the disk idles.
     distance_grace: u64,
     pool: Pool,
     queues: [Queue; 2],
     next: [Option<Node>; 2],
     last_end: [u64; 2],
-    /// When expiry was looked at last.
+    /// Time of the last check for expired requests.
     last_check: [Instant; 2],
     batch: Batch,
     begun: bool,
     in_flight: u32,
     status: Status,
-    /// The owner of the last dispatched request, if that was sync.
+    /// Owner of the last dispatched request, if that was sync.
     awaited: Option<OwnerId>,
-    /// When its request completed; `None`: it is still in the device.
+    /// Completion of that request; `None` while it is in flight.
     since: Option<Instant>,
     owners: Vec<Option<Owner>>,
     predictor: Predictor,
@@ -100,7 +99,7 @@ impl Anticipatory {
         !self.queues[direction].is_empty()
     }
 
-    /// The first event: from here on batches and checks are counted.
+    /// First event: batches and checks count from here.
     fn begin(&mut self, now: Instant) {
         if !self.begun {
             self.begun = true;
@@ -111,8 +110,8 @@ impl Anticipatory {
 
     // Anticipation.
 
-    /// Whether a request is close to where the last one of its batch ended, the less strictly the longer it has waited; or
-    /// closer than the awaited owner's own usually are.
+    /// Whether a request is close to the end of the last one of its batch, by a measure that widens while the disk
+    /// idles, or closer than the awaited owner's usual distance.
     // rule: anticipatory.close-distance
     fn is_close(&self, now: Instant, owner: &Owner, request: &Request) -> bool {
         let last = self.last_end[self.batch.direction];
@@ -134,7 +133,7 @@ impl Anticipatory {
         last.abs_diff(request.offset) / SECTOR < usual.mean()
     }
 
-    /// Whether a request (or, without one, the state of things) ends the wait for the last owner. May learn from it.
+    /// Whether a request, or without one the current state, ends the idling for the last owner. May update statistics.
     // rule: anticipatory.monopoly, anticipatory.random-readers
     // rule: anticipatory.same-owner, anticipatory.timeout, anticipatory.owner-has-more, anticipatory.close-request
     // rule: anticipatory.owner-exited, anticipatory.think-time
@@ -176,7 +175,7 @@ impl Anticipatory {
         }
     }
 
-    /// Whether it waits rather than to send this candidate.
+    /// Whether to idle instead of dispatching this candidate.
     // rule: anticipatory.can-anticipate, anticipatory.sequential-readers, anticipatory.ssd-as-disk
     fn can_anticipate(&mut self, now: Instant, candidate: Option<Request>) -> bool {
         match self.awaited {
@@ -185,7 +184,7 @@ impl Anticipatory {
         }
     }
 
-    /// When the wait is over.
+    /// End of the idling.
     fn wait_ends(&self) -> Option<Instant> {
         self.since.map(|since| since + Duration::from_nanos(self.antic_expire))
     }
@@ -211,7 +210,7 @@ impl Anticipatory {
 
     // Dispatch.
 
-    /// The oldest of a direction, if it has expired; looked at only so often.
+    /// The oldest request of a direction, if it has expired; checked at most once per expiry time.
     // rule: anticipatory.expiry-rate, anticipatory.expiry-in-batch
     fn expired(&mut self, now: Instant, direction: usize) -> Option<Node> {
         let oldest = self.pool.oldest(&self.queues[direction])?;
@@ -222,7 +221,7 @@ impl Anticipatory {
         (now > self.pool.expiry(oldest)).then_some(oldest)
     }
 
-    /// The oldest of the direction that has its turn now.
+    /// The oldest request of the direction to be served now.
     // rule: anticipatory.switch-to-sync, anticipatory.switch-to-async, anticipatory.alternation
     fn choose_direction(&mut self, now: Instant) -> Option<Node> {
         let was = self.batch.direction;
@@ -242,7 +241,7 @@ impl Anticipatory {
         self.pool.oldest(&self.queues[self.batch.direction])
     }
 
-    /// What goes now; nothing: it waits.
+    /// The request to dispatch; `None` to idle.
     // rule: anticipatory.batch-runs, anticipatory.expired-or-anticipate, anticipatory.batch-extends
     fn select(&mut self, now: Instant) -> Option<Node> {
         let both = self.waits(SYNC) && self.waits(ASYNC);
@@ -271,7 +270,7 @@ impl Anticipatory {
         self.start(now, chosen)
     }
 
-    /// The first of a batch waits until the one before has left the device.
+    /// Delays the first request of a batch until the previous batch has completed at the device.
     // rule: anticipatory.drain
     fn start(&mut self, now: Instant, node: Node) -> Option<Node> {
         if self.batch.changed {
@@ -441,7 +440,7 @@ impl Scheduler for Anticipatory {
 }
 
 impl Anticipatory {
-    /// An owner that has left is remembered as long as it is waited for.
+    /// Keeps the history of a removed owner while it is awaited.
     fn forget_if_done(&mut self, owner: OwnerId) {
         let known = self.owners.get_mut(owner.index());
         if let Some(known) = known

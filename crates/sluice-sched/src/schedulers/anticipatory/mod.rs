@@ -1,20 +1,23 @@
-//! anticipatory: waits a moment for the next read of whoever was just served.
+//! anticipatory: idles for a moment for the next read of the owner that was just served.
 //!
-//! Idea: a reader asks for its next block only when it has the last one. Serving somebody else in between costs two seeks,
-//! so after a read the disk stands still for a few milliseconds, if what is known of that owner says that it will come.
+//! Idea: a reader requests its next block only after it has received the last one. Serving another owner in between
+//! costs two seeks. So after a read the disk idles for a few milliseconds, if the owner's history makes its next read
+//! likely.
 //!
-//! Rules: sync and async requests go in batches of time, each direction by nearness to its last end. In a sync batch,
-//! before it serves another owner, it waits for the one that it served last: until that one asks, somebody close asks, or
-//! the time is up. Whether waiting is worth it follows from the owner's think time, and for a new owner from that of new
-//! owners in general. `owner` holds what is known of owners, `batches` which direction goes.
+//! Rules: sync and async requests are served in batches of limited time, each direction by distance from its last end.
+//! In a sync batch, before serving another owner, the disk idles for the owner that was served last, until that owner
+//! sends a request, a close request arrives, or the time is up. Whether idling is worth it follows from the owner's
+//! think time, and for a new owner from that of new owners in general. `owner` keeps the histories, `batches` the
+//! directions.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: two owners read in order, 0.25 ms for a block and 8 ms for a seek. Served in turn they get 125 blocks a second
-//! together; with waiting each streams for as long as nothing of the other one expires, and they get some 3000.
+//! Example: two owners read sequentially, 0.25 ms per block and 8 ms per seek. Served alternately they get about 125
+//! blocks per second together. With idling each streams until a request of the other one expires, and they get about
+//! 3000.
 //!
-//! Deviations: an owner exits when it leaves the gate. There is no list between elevator and driver, so nobody has requests
-//! on it. Where time is exact, what counts ticks takes milliseconds.
+//! Deviations: an owner exits when it is removed from the gate. There is no list between elevator and driver, so no
+//! request is on it. Rules that count ticks count milliseconds if time is exact.
 //!
 //! Source: the anticipatory elevator of Linux until 2.6.32, by its documentation and measured behaviour.
 
@@ -36,29 +39,29 @@ mod owner;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// From when on a sync request is promoted, and how often that is looked at.
+    /// Age from which a sync request is promoted, and interval of the checks for it.
     #[serde(with = "params::duration")]
     pub read_expire: Duration,
     /// The same for async requests.
     #[serde(with = "params::duration")]
     pub write_expire: Duration,
-    /// How long a sync batch lasts while async requests wait.
+    /// Duration of a sync batch while async requests are queued.
     #[serde(with = "params::duration")]
     pub read_batch_expire: Duration,
-    /// How long an async batch should last.
+    /// Target duration of an async batch.
     #[serde(with = "params::duration")]
     pub write_batch_expire: Duration,
-    /// How long it waits at most; 0: never.
+    /// Maximum idling time; 0 disables idling.
     #[serde(with = "params::duration")]
     pub antic_expire: Duration,
-    /// The longest think time that counts.
+    /// Maximum think time that counts.
     #[serde(with = "params::duration")]
     pub think_time_max: Duration,
-    /// The longest backward seek.
+    /// Maximum backward seek.
     pub back_seek_max: Bytes,
-    /// What backward distance is multiplied by.
+    /// Factor for backward distances.
     pub back_seek_penalty: u32,
-    /// Resolution of its clock; 0: exact.
+    /// Resolution of the clock; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
 }
@@ -80,7 +83,6 @@ impl Default for Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "anticipatory",
     summary: "idles a few milliseconds for the next read of the VM just served",

@@ -1,17 +1,20 @@
-//! What is known of owners: how long they think, how far they seek, and whether they ever come back.
+//! Histories of owners: think time, seek distance, and whether they return.
+//!
+//! Example: each new owner that exits after its first request moves the probability of an exit by an eighth towards 256:
+//! from 0 to 32, 60 and 84.
 
 use crate::elevator::{Average, SeekAverage};
 use crate::request::Request;
 use crate::time::Instant;
 
-/// 1 as a probability.
+/// Probability 1.
 const ONE: u32 = 256;
 
-/// An owner's history.
+/// History of an owner.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Owner {
     pub(super) exited: bool,
-    /// It has sent something to the device, or something has come back.
+    /// It has requests in flight or has had completions.
     pub(super) started: bool,
     pub(super) completed: bool,
     pub(super) queued: u32,
@@ -21,12 +24,12 @@ pub(super) struct Owner {
     pub(super) seek: SeekAverage,
 }
 
-/// What is known of owners in general.
+/// Statistics of owners in general.
 #[derive(Debug, Default)]
 pub(super) struct Predictor {
-    /// That an owner exits after its first request, 256 being certain.
+    /// Probability that an owner exits after its first request; 256 is 1.
     pub(super) exit: u32,
-    /// That nobody goes on where an owner that has exited was.
+    /// Probability that no request continues where an owner that exited has stopped; 256 is 1.
     pub(super) exit_alone: u32,
     pub(super) think: Average,
     pub(super) seek: SeekAverage,
@@ -57,7 +60,7 @@ impl Predictor {
         down(&mut self.exit_alone);
     }
 
-    /// Whether a new owner is not worth waiting for.
+    /// Whether idling for a new owner is not worth it.
     // rule: anticipatory.no-history
     pub(super) fn doubts_new_ones(&self, antic_expire: u64) -> bool {
         self.think.mean() > antic_expire || self.exit * self.exit_alone > 128 * 256
@@ -69,7 +72,7 @@ impl Predictor {
 }
 
 impl Owner {
-    /// Takes a request into the history; `think_max` is what a sample of think time may be at most.
+    /// Adds a request to the history; a sample of think time is at most `think_max`.
     // rule: anticipatory.think-sample, anticipatory.first-sample, anticipatory.seek-sample
     pub(super) fn observe(&mut self, now: Instant, request: &Request, think_max: u64, predictor: &mut Predictor) {
         if self.started || self.completed {

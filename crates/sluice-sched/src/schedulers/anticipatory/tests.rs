@@ -7,7 +7,7 @@ fn anticipatory(stated: &[(&str, &str)], owners: u32) -> Drive {
     Drive::new(&DESCRIPTOR, stated, owners)
 }
 
-/// An owner that reads in order and thinks so many microseconds: a few reads, so that it is known. Its next page.
+/// Makes an owner known by a few sequential reads with this think time in microseconds; returns its next page.
 fn known(drive: &mut Drive, owner: u32, page: u64, think: u64) -> u64 {
     for next in 0..4 {
         drive.read(owner, page + next);
@@ -50,7 +50,7 @@ fn while_the_read_is_in_the_device_nothing_else_goes() {
     assert_eq!(drive.decide(), Decision::WaitCompletion, "however long it takes");
     drive.done(0, page);
     assert_eq!(drive.waits(), 6000, "the time runs from its completion");
-    // One owner with several requests queued has several in the device.
+    // An owner with several queued requests has several in flight.
     let mut drive = anticipatory(&[], 1);
     (0..5).for_each(|page| {
         drive.read(0, page);
@@ -67,7 +67,7 @@ fn a_request_of_the_same_owner_goes_at_any_distance() {
     drive.read(0, 10_050_000);
     let began = drive.now;
     drive.read(1, 0);
-    // A reader without think time, anywhere in 400 MB, keeps the disk until the other one's request has expired.
+    // A reader without think time, at random offsets in 400 MB, keeps the disk until the other's request has expired.
     let mut served = 0;
     loop {
         let (owner, page) = drive.go();
@@ -80,7 +80,7 @@ fn a_request_of_the_same_owner_goes_at_any_distance() {
         drive.read(0, 10_000_000 + (served * 7_919_003) % 100_000);
     }
     let kept = drive.now.nanos_since(began) / 1_000_000;
-    // It is looked at every 125 ms, and may just not have expired then.
+    // Expiry is checked every 125 ms, and the request may expire just after a check.
     assert!((125..260).contains(&kept), "{kept} ms, {served} requests");
 }
 
@@ -104,7 +104,7 @@ fn a_close_request_of_another_goes_at_once() {
     let page = known(&mut drive, 0, 1000, 1000);
     drive.read(0, page);
     assert_eq!(drive.serve(1000).0, 0);
-    // 4 MiB ahead, half of that behind.
+    // Requests up to 4 MiB ahead, or half of that behind, are close.
     drive.read(1, page + 1 + 1024);
     assert_eq!(drive.serve(1000).0, 1);
     for (ahead, waited, goes) in [(1025, 0, false), (1025, 1000, true), (2049, 1000, false), (2049, 2000, true)] {
@@ -147,14 +147,15 @@ fn who_has_more_queued_is_not_waited_for() {
     drive.cancel(1);
     drive.read(0, 40_000_000);
     drive.read(1, page + 100_000);
-    // Nearer to where the head was, and its owner's own far request is no reason to wait.
+    // It is nearer to the head, and the owner's own distant request is no reason to idle.
     assert_eq!(drive.go(), (1, page + 100_000));
 }
 
 /// rule: anticipatory.no-history, anticipatory.first-sample
 #[test]
 fn new_owners_are_judged_by_what_new_ones_did() {
-    // Owners that send two reads and never come back: after a few nobody waits for the first read of a new one.
+    // Owners that send two reads and never return: after a few of them the disk does not idle for the first read of a
+    // new one.
     let mut drive = anticipatory(&[], 40);
     let mut waited = Vec::new();
     for owner in 0..20 {
@@ -232,12 +233,12 @@ fn batches_of_both_directions_alternate() {
         }
     }
     assert!(runs.len() >= 6, "{runs:?}");
-    // A sync batch of 500 ms is 100 reads of 5 ms; an async one at first twelve writes.
+    // A sync batch of 500 ms is 100 reads of 5 ms; the first async one has twelve writes.
     let sync: Vec<u64> = runs.iter().filter(|run| run.0).map(|run| run.1).collect();
     assert!(sync[1..sync.len() - 1].iter().all(|count| (98..=104).contains(count)), "{runs:?}");
     let first = runs.iter().find(|run| !run.0).map(|run| run.1);
     assert_eq!(first, Some(12), "{runs:?}");
-    // With one at a time nothing drains; with two it does.
+    // With one request at a time nothing drains; with two it does.
     let mut drive = anticipatory(&[("antic_expire", "0s"), ("read_batch_expire", "1ms")], 2);
     (0..4).for_each(|page| {
         drive.read(0, page);
@@ -259,7 +260,7 @@ fn one_expired_request_is_promoted_in_each_interval() {
     let mut drive = anticipatory(&[("antic_expire", "0s")], 1);
     drive.read(0, 10_000);
     let _ = drive.serve(1000);
-    // Far behind, and old by now; near ones come all the time.
+    // Far behind the head, and old by now; close requests arrive all the time.
     for page in [10, 11, 12] {
         drive.read(0, page);
     }
@@ -293,7 +294,7 @@ fn alone_a_direction_goes_on() {
     });
     (0..50).for_each(|page| assert_eq!(drive.serve(1000), (0, page)));
     drive.write(0, 900_000);
-    // The end of the batch has moved on with each read.
+    // The end of the batch has moved with each read.
     (50..60).for_each(|page| assert_eq!(drive.serve(1000), (0, page)));
 }
 

@@ -1,22 +1,22 @@
-//! Streams whose next request lies close to where the head is: they may go on where another one stopped.
+//! Cooperators: streams whose next request is close to the head may continue where another stream stopped.
 
 use crate::elevator::{Forest, SECTOR, Tree};
 use crate::schedulers::cfq::core::Core;
 use crate::schedulers::cfq::stream::StreamId;
 
-/// How close, in sectors, while a stream's own distances are not known well.
+/// Distance in sectors that is close while a stream's own distances are not known well.
 const CLOSE: u64 = 8192;
 
-/// Sync streams with requests, by the place of their candidates, for each class and level.
+/// Sync streams with requests, by the offset of their candidates, for each class and level.
 #[derive(Debug, Default)]
 pub(super) struct Cooperators {
     forest: Forest<(u64, StreamId)>,
     trees: [Tree; 24],
-    /// In which tree a stream is, and where.
+    /// The tree of a stream, and its key there.
     inside: Vec<Option<(u8, u64)>>,
 }
 
-/// Whether a place lies close to the head, by what a stream's own distances are, in bytes.
+/// Whether an offset in bytes is close to the head, compared with the stream's own distances.
 pub(super) fn is_close(core: &Core, id: StreamId, offset: u64) -> bool {
     let stream = core.stream(id);
     let sectors = if stream.seek.0.is_valid() { stream.seek.mean() } else { CLOSE };
@@ -24,7 +24,7 @@ pub(super) fn is_close(core: &Core, id: StreamId, offset: u64) -> bool {
 }
 
 impl Cooperators {
-    /// The candidate of a stream may be another one.
+    /// Updates the candidate of a stream.
     pub(super) fn update(&mut self, core: &Core, id: StreamId) {
         let stream = core.stream(id);
         let index = id as usize;
@@ -45,9 +45,9 @@ impl Cooperators {
         }
     }
 
-    /// A stream that may go on in the place of the active one, which has nothing to send.
+    /// A stream that may continue in place of the active one, which has no requests.
     // rule: cfq.select-cooperator
-    // DEVIATION: the two are not merged into one queue: they belong to different VMs.
+    // DEVIATION: the two are not merged into one queue, since they belong to different VMs.
     pub(super) fn of(&self, core: &Core, active: StreamId) -> Option<StreamId> {
         let stream = core.stream(active);
         if !stream.is_sync() || core.seeky(active) {

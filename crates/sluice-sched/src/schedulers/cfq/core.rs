@@ -1,4 +1,5 @@
-//! What all variants of CFQ share: streams and their requests, the head, what is in the device, and the parameters.
+//! Common state of all variants of CFQ: streams and their requests, the head, the requests in flight, and the
+//! parameters.
 
 use crate::elevator::{Nearness, Pool, Taken, Ticks, is_sync};
 use crate::policy::Policy;
@@ -8,9 +9,9 @@ use crate::schedulers::cfq::stream::{Priority, Seeky, Stream, StreamId};
 use crate::schedulers::cfq::{Mode, Params};
 use crate::time::Instant;
 
-/// Requests in the driver, or queued, above which what the device does is a sign.
+/// Number of requests, in flight or queued, above which the device's behaviour shows whether it queues.
 const BUSY_DEVICE: u32 = 5;
-/// Samples between two looks at whether the device queues.
+/// Number of samples between two decisions whether the device queues.
 const SAMPLES: u32 = 50;
 
 /// An owner and its streams.
@@ -21,7 +22,6 @@ pub(super) struct Owner {
     pub(super) streams: Vec<(VolumeId, StreamId)>,
 }
 
-/// The shared state.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) params: Params,
@@ -35,18 +35,18 @@ pub(super) struct Core {
     pub(super) owners: Vec<Option<Owner>>,
     /// By class and level.
     asyncs: [Option<StreamId>; 24],
-    /// The end of the request that the driver started last.
+    /// End of the request that the driver started last.
     pub(super) head: u64,
-    /// At the device: async, sync.
+    /// Requests in flight: async, sync.
     pub(super) in_driver: [u32; 2],
     flight: Vec<(RequestId, StreamId)>,
     pub(super) queued: u32,
     pub(super) last_sync_end: Option<Instant>,
     pub(super) active: Option<StreamId>,
-    /// When idling ends.
+    /// End of the idling.
     pub(super) idle_until: Option<Instant>,
     pub(super) hw_tag: bool,
-    /// Requests that were taken and that the driver does not have yet.
+    /// Requests that were taken but not yet passed to the driver.
     pub(super) listed: u32,
     samples: u32,
     peak: u32,
@@ -64,7 +64,8 @@ impl Core {
             rotational: facts.rotational,
             // rule: cfq.back-seek-max, cfq.back-seek-penalty
             nearness: Nearness { back_max: params.back_seek_max.0, back_penalty: u64::from(params.back_seek_penalty) },
-            // In the oldest variant queueing is shown first, in the others it is believed until shown otherwise.
+            // In 2.6.18 queueing must first be observed; in the other variants it is assumed until the opposite is
+            // observed.
             hw_tag: params.mode != Mode::V2618,
             params,
             pool: Pool::default(),
@@ -102,20 +103,21 @@ impl Core {
         self.stream(id).is_seeky(judged)
     }
 
-    /// `base` for a level: a fifth more or less for each level above or below the middle.
+    /// `base` for a level: a fifth more or less for each level above or below 4. Example: 100 ms are 180 ms at level 0
+    /// and 40 ms at level 7.
     // rule: cfq.slice-by-level
     pub(super) fn scaled(base: u64, level: u8) -> u64 {
         (base * (9 - u64::from(level))) / 5
     }
 
-    /// The slice of a stream by its level alone, in nanoseconds.
+    /// The slice of a stream by its level, in nanoseconds.
     pub(super) fn base_slice(&self, id: StreamId) -> u64 {
         let stream = self.stream(id);
         let base = if stream.is_sync() { self.params.slice_sync } else { self.params.slice_async };
         Core::scaled(nanos(base), stream.priority.level)
     }
 
-    /// Requests that an async stream sends in a slice.
+    /// Number of requests that an async stream sends in a slice.
     // rule: cfq.async-by-level, cfq.slice-async-rq
     pub(super) fn async_requests(&self, level: u8) -> u32 {
         let base = self.params.slice_async_rq;
@@ -145,7 +147,7 @@ impl Core {
         self.owners[owner.index()] = Some(Owner { policy, group, streams: Vec::new() });
     }
 
-    /// The stream to which a request belongs.
+    /// The stream that a request belongs to.
     // rule: cfq.sync-queue, cfq.async-shared, cfq.weak-async
     pub(super) fn stream_of(&mut self, request: &Request) -> StreamId {
         let owner = self.owners[request.owner.index()].as_ref().expect("the gate adds owners before their requests");
@@ -158,7 +160,7 @@ impl Core {
                 id
             });
         }
-        // Without groups an owner is one, with them it has one for each of its volumes.
+        // Without groups an owner has one stream, with groups one for each of its volumes.
         let volume = if self.mode == Mode::Group { request.volume } else { VolumeId(0) };
         if let Some((_, id)) = owner.streams.iter().find(|(of, _)| *of == volume) {
             return *id;
@@ -169,7 +171,7 @@ impl Core {
         id
     }
 
-    /// Another policy: the streams of the owner have its priority from now on.
+    /// Sets the policy of an owner, and with it the priority of its streams.
     pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
         let Some(owner) = self.owners[owner.index()].as_mut() else { return };
         owner.policy = policy;
@@ -180,7 +182,7 @@ impl Core {
         }
     }
 
-    /// A request arrives: its stream, which learns from it and has it.
+    /// Adds an arrival to its stream and to the statistics; returns the stream.
     pub(super) fn receive(&mut self, request: Request, now: Instant) -> StreamId {
         let id = self.stream_of(&request);
         let most = nanos(self.params.slice_idle).saturating_mul(2);
@@ -190,7 +192,6 @@ impl Core {
         id
     }
 
-    /// Puts a request into its stream.
     // rule: cfq.fifo-expire, cfq.never-across
     fn enqueue(&mut self, id: StreamId, request: Request) {
         let Core { streams, pool, ticks, params, nearness, head, .. } = self;
@@ -218,7 +219,7 @@ impl Core {
         if expired { oldest } else { next }
     }
 
-    /// Takes the next request of a stream to the device.
+    /// Takes the next request of a stream for dispatch.
     // rule: cfq.choose
     pub(super) fn take(&mut self, id: StreamId, now: Instant) -> Request {
         let node = self.choose(id, now);
@@ -235,7 +236,7 @@ impl Core {
         request
     }
 
-    /// A request has left the device: its stream.
+    /// Notes the completion of a request; returns its stream.
     pub(super) fn land(&mut self, request: &Request, now: Instant) -> Option<StreamId> {
         let place = self.flight.iter().position(|(id, _)| *id == request.id)?;
         let (_, id) = self.flight.swap_remove(place);
@@ -250,7 +251,7 @@ impl Core {
         Some(id)
     }
 
-    /// A request that was taken goes nowhere.
+    /// Drops a request that was taken but will not be dispatched.
     pub(super) fn forget(&mut self, request: &Request) {
         if let Some(place) = self.flight.iter().position(|(id, _)| *id == request.id) {
             let (_, id) = self.flight.swap_remove(place);
@@ -260,7 +261,7 @@ impl Core {
         }
     }
 
-    /// Whether the device queues is seen while it has, or might have, more than a few requests.
+    /// Updates whether the device queues, while it has, or could have, more than a few requests.
     // rule: cfq.hw-tag
     fn watch_queueing(&mut self) {
         let driver = self.in_device() - self.listed;
@@ -283,7 +284,7 @@ impl Core {
         self.in_driver[0] + self.in_driver[1]
     }
 
-    /// What idling for a stream takes at most, in nanoseconds: little for one that seeks.
+    /// Maximum idling for a stream in nanoseconds; shorter for a stream that seeks.
     // rule: cfq.idle-seeky, cfq.slice-idle
     pub(super) fn idle_max(&self, id: StreamId) -> u64 {
         let idle = nanos(self.params.slice_idle);
@@ -291,7 +292,7 @@ impl Core {
         if seeky { idle.min(nanos(self.params.slice_idle_seeky)) } else { idle }
     }
 
-    /// Takes what is in `scope` out of a stream. Whether it is empty by this.
+    /// Removes the requests in `scope` from a stream. Returns whether this emptied it.
     pub(super) fn cancel(&mut self, id: StreamId, scope: Scope, removed: &mut Vec<Request>) -> bool {
         let Core { streams, pool, nearness, head, .. } = self;
         let stream = &mut streams[id as usize];
@@ -326,7 +327,7 @@ impl Core {
         Some(id)
     }
 
-    /// A stream that nobody will use again is free.
+    /// Frees a stream that is not used any more.
     pub(super) fn release_if_unused(&mut self, id: StreamId) {
         let stream = self.stream(id);
         if stream.owner_left && stream.in_flight == 0 && stream.tree.is_none() && self.active != Some(id) {

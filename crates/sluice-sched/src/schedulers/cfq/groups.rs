@@ -1,7 +1,9 @@
-//! Groups: one for each VM, in the order of virtual disk time, which runs the slower the larger the weight.
+//! Groups: one for each VM, ordered by virtual disk time, which advances more slowly the larger the weight.
 //!
-//! Inside a group streams stand in lines by class and by kind of work: async, sync without idling, sync with. The first
-//! group is the root; it has no VM, but the async streams of all.
+//! A group has service trees by class and workload: async, sync without idling, sync. The first group is the root. It
+//! has no VM, but the async streams of all.
+//!
+//! Example: a charge of 100 ms at weight 200 advances virtual time as much as one of 50 ms at weight 100.
 
 use core::time::Duration;
 
@@ -14,45 +16,44 @@ use crate::schedulers::cfq::stream::StreamId;
 use crate::time::Instant;
 use crate::units::Weight;
 
-/// Lines of a group: three kinds of work of two classes, and IDLE.
+/// Service trees of a group: three workloads of two classes, and class idle.
 const TREES: u32 = 7;
 const ASYNC: u32 = 0;
 const SYNC_NO_IDLE: u32 = 1;
 const IDLE_TREE: u32 = 6;
 const ROOT: u32 = 0;
-/// Virtual time of a nanosecond at weight 0.01; divisible by the weights that people write.
+/// Virtual time of a nanosecond at weight 0.01; divisible by usual weights.
 const VIRTUAL: u128 = 252_000_000;
-/// 1 as a multiplier.
+/// The multiplier 1.
 pub(super) const ONE: u64 = 1 << 16;
 
 #[derive(Debug, Clone, Default)]
 struct Group {
     /// In hundredths.
     weight: u64,
-    /// What its slices are multiplied by, and its charge divided: 65,536 is 1.
+    /// Factor of its slices and divisor of its charges; 65,536 is 1.
     multiplier: u64,
     virtual_time: u128,
-    /// A number that puts who comes later behind.
+    /// Increasing number, so that later groups come after earlier ones with the same virtual time.
     entered: u64,
     waiting: bool,
-    /// Streams in its lines, and of these the sync ones.
+    /// Streams in its trees, and how many of them are sync.
     streams: u32,
     sync: u32,
-    /// By class.
+    /// Number of streams with requests, by class.
     busy: [u32; 3],
     smoothed: [u32; 3],
-    /// The kind of work that was being served, and nanoseconds left for it.
+    /// The workload that was interrupted, and nanoseconds left for it.
     saved: Option<(u32, u64)>,
 }
 
 impl Group {
-    /// Where it stands among those that wait.
+    /// Its key among the groups that wait.
     fn place(&self) -> (u128, u64) {
         (self.virtual_time, self.entered)
     }
 }
 
-/// All groups.
 // rule: cfq.c-groups
 #[derive(Debug)]
 pub(super) struct Groups {
@@ -61,12 +62,12 @@ pub(super) struct Groups {
     forest: Forest<(u128, u64)>,
     tree: Tree,
     entered: u64,
-    /// Of the groups that wait.
+    /// Sum of the weights of the groups that wait.
     weights: u64,
-    /// Streams in the lines of all groups.
+    /// Streams in the trees of all groups.
     streams: u64,
     least: u128,
-    /// Whom the current turn belongs to, which kind of work, and until when that.
+    /// Group and workload that are served, and the end of the workload's slice.
     serving: (u32, u32, Instant),
     ticks: Ticks,
     slice_idle: u64,
@@ -84,14 +85,15 @@ fn thinks_longer(core: &Core, id: StreamId, than: u64) -> bool {
     think.is_valid() && think.mean() > than
 }
 
-/// `whole` times `times` over `of`, at most the largest number: slices of a minute in place of microseconds are long.
+/// `whole` x `times` / `of`, at most the largest number: slices of a minute stated instead of microseconds overflow
+/// otherwise.
 fn part(whole: u64, times: u64, of: u64) -> u64 {
     u64::try_from(u128::from(whole) * u128::from(times) / u128::from(of)).unwrap_or(u64::MAX)
 }
 
 impl Groups {
     pub(super) fn new(params: &Params) -> Groups {
-        // The root weighs as much as two groups that state no weight.
+        // The root weighs as much as two groups without a stated weight.
         let root = Group { weight: 2 * Weight::DEFAULT.hundredths(), multiplier: ONE, ..Group::default() };
         Groups {
             groups: vec![root],
@@ -125,7 +127,7 @@ impl Groups {
         }
     }
 
-    /// The weight for what is charged from now on.
+    /// Sets the weight for charges from now on.
     pub(super) fn set(&mut self, index: u32, policy: &Policy) {
         let weight = weight_of(policy);
         let group = &mut self.groups[index as usize];
@@ -139,7 +141,7 @@ impl Groups {
         self.groups[index as usize].multiplier = multiplier;
     }
 
-    /// A group without streams goes.
+    /// Removes a group without streams.
     pub(super) fn remove(&mut self, index: u32) {
         self.free.push(index);
     }
@@ -148,12 +150,12 @@ impl Groups {
         self.groups[group as usize].streams
     }
 
-    /// Whether a group has one stream that works.
+    /// Whether a group has only one stream with requests.
     pub(super) fn is_only(&self, group: u32) -> bool {
         self.streams(group) == 1
     }
 
-    /// The line that a stream belongs to now.
+    /// The service tree that a stream belongs to now.
     // rule: cfq.c-async-root
     pub(super) fn tree_of(&self, core: &Core, id: StreamId) -> u32 {
         let stream = core.stream(id);
@@ -165,10 +167,10 @@ impl Groups {
         stream.group * TREES + kind
     }
 
-    /// A stream begins to stand in a line of its group.
+    /// Inserts a stream into a tree of its group.
     // rule: cfq.c-activate
-    // DEVIATION: one that becomes backlogged stands right behind the last group, not a fixed distance behind it: our weights
-    // reach a million, and no distance is small for all of them.
+    // DEVIATION: a group that becomes backlogged is ordered right after the last group, not a fixed distance after it:
+    // our weights reach a million, and no distance is small for all of them.
     pub(super) fn came(&mut self, core: &Core, id: StreamId) {
         let stream = core.stream(id);
         let index = stream.group;
@@ -200,7 +202,7 @@ impl Groups {
         let group = &mut self.groups[index as usize];
         group.streams -= 1;
         group.sync -= u32::from(stream.is_sync());
-        // A stream may have changed its class while it stood there: the sum is what counts.
+        // The class of a stream may change while it is in a tree, so only the sum is reliable.
         let class = stream.priority.class as usize;
         let counted = if group.busy[class] > 0 { class } else { (0..3).find(|c| group.busy[*c] > 0).unwrap_or(class) };
         group.busy[counted] = group.busy[counted].saturating_sub(1);
@@ -213,7 +215,7 @@ impl Groups {
         }
     }
 
-    /// A stream's turn is over: its group pays for it.
+    /// Charges the group of a stream whose turn has ended.
     // rule: cfq.c-charge, cfq.c-iops-mode, cfq.group-bound, mcfq.t4
     pub(super) fn charge(&mut self, core: &mut Core, id: StreamId, now: Instant) {
         let stream = core.stream(id);
@@ -243,12 +245,12 @@ impl Groups {
         }
     }
 
-    /// The kind of work that was being served is chosen anew.
+    /// Makes the next turn choose the workload again.
     pub(super) fn forget_workload(&mut self) {
         self.groups[self.serving.0 as usize].saved = None;
     }
 
-    /// Whose turn it is.
+    /// The stream to serve next.
     // rule: cfq.c-workload
     pub(super) fn next(&mut self, core: &Core, trees: &ServiceTrees, now: Instant) -> Option<StreamId> {
         let ((virtual_time, _), index) = self.forest.first(&self.tree)?;
@@ -271,7 +273,8 @@ impl Groups {
         trees.first(index * TREES + self.serving.1)
     }
 
-    /// A group's part of the latency that is aimed at.
+    /// Part of the target latency for a group. Example: with a target of 300 ms, waiting groups of weight 100, 200 and
+    /// 300 get 50, 100 and 150 ms.
     // rule: cfq.c-group-slice, cfq.target-latency
     fn group_slice(&self, index: u32) -> u64 {
         let weight = self.groups[index as usize].weight;
@@ -297,7 +300,8 @@ impl Groups {
         slice.max(2 * self.ticks.unit())
     }
 
-    /// How long a slice of a stream is: shorter where many share the group's.
+    /// Length of a stream's slice; shorter if many streams share the group's part. Example: slices are 100 ms, and six
+    /// busy streams share 300 ms. Each gets 50 ms.
     // rule: cfq.c-queue-slice, mcfq.t4
     pub(super) fn slice(&self, core: &Core, id: StreamId) -> u64 {
         let stream = core.stream(id);
@@ -323,9 +327,9 @@ impl Groups {
         }
     }
 
-    /// Whether the device is kept for the next request of a stream.
+    /// Whether to idle for the next request of a stream.
     // rule: cfq.c-tree-idle
-    // DEVIATION: for the last of a tree its own think time stands for that of the tree.
+    // DEVIATION: the think time of the last stream of a tree stands for that of the tree.
     pub(super) fn should_idle(&self, core: &Core, trees: &ServiceTrees, id: StreamId) -> bool {
         let stream = core.stream(id);
         if self.slice_idle == 0 || stream.is_idle_class() || !stream.is_sync() {
@@ -347,7 +351,7 @@ impl Groups {
         self.idles_for_group(core, id) && core.stream(id).is_sync()
     }
 
-    /// Whether a stream is the only other one in the line of those that are not idled for, where the active one stands.
+    /// Whether a stream is the only other one in the tree without idling that the active stream belongs to.
     pub(super) fn serves_seekers(&self, trees: &ServiceTrees, core: &Core, id: StreamId, active: StreamId) -> bool {
         let tree = core.stream(active).tree;
         let seekers = tree.is_some_and(|tree| tree % TREES % 3 == SYNC_NO_IDLE && tree % TREES < IDLE_TREE);

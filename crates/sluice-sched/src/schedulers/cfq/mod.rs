@@ -1,25 +1,24 @@
-//! CFQ: slices of the disk's time in turn, and waiting for the next request of whoever has the slice.
+//! CFQ: slices of disk time in turn, and idling for the next request of the owner that has the slice.
 //!
-//! Idea: an owner that reads one block after the other asks for the next one only when it has the last. Who serves
-//! others meanwhile pays two seeks for it. So each owner has the disk to itself for a slice of time, and the disk may
-//! stand still for a moment for its next request. Fair is what gives everybody the same *time*.
+//! Idea: an owner that reads sequentially requests its next block only after it has received the last one. Serving
+//! others in between costs two seeks. So each owner has the disk for itself for a slice of time, and the disk may idle
+//! for a moment for its next request. Fair means equal *time*.
 //!
-//! Rules: one file per idea. `stream` is one internal queue, `core` what all variants share; `line` the order of the
-//! streams, `cooperators` who may go on where another stopped; `late` turns and slices in the variants of 2.6.32 and
-//! with groups, `groups` the level above; `early` the variant of 2.6.18.
+//! Rules: one file per idea. `stream` is one internal queue, `core` the common state; `service_trees` the order of the
+//! streams, `cooperators` which stream may continue where another one stopped; `v2_6_32` turns and slices in the
+//! variants of 2.6.32 and with groups, `groups` the level above; `v2_6_18` the variant of that kernel.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: two VMs, one reads blocks that follow each other at 0.25 ms, one reads anywhere at 8 ms. In 200 ms each has
-//! 100 ms: about 400 reads for the first, 12 for the second.
+//! Example: one VM reads sequentially at 0.25 ms per block, another one at random at 8 ms. In 200 ms each has 100 ms:
+//! about 400 reads for the first, 12 for the second.
 //!
-//! Deviations: cooperating queues are not merged, since they belong to different VMs. No request says that it is metadata.
-//! With groups a VM is a group and each of its volumes a queue in it; without, a VM has one queue. Weights may be any of
-//! ours, not 10 to 1000 alone. Holding back the first request of an idle queue so that its neighbours may come
-//! ("plugging") is left out.
+//! Deviations: cooperating queues are not merged, since they belong to different VMs. No request is marked as metadata.
+//! With groups a VM is a group, and each of its volumes is a queue in it; without groups a VM has one queue. Any weight
+//! is allowed, not only 10 to 1000. The first request of an idle queue is not held back for adjacent ones ("plugging").
 //!
-//! Source: CFQ of Linux 2.6.18, 2.6.32 and 3.6 by documentation and measured behaviour; the papers on flubber, on mcfq and
-//! on two tiers use it as a baseline.
+//! Source: CFQ of Linux 2.6.18, 2.6.32 and 3.6, by documentation and measured behaviour; the papers on flubber, mcfq
+//! and two tiers use it as a baseline.
 
 use ::core::time::Duration;
 
@@ -40,17 +39,17 @@ mod v2_6_32;
 
 pub(crate) use v2_6_32::V2632;
 
-/// Which variant.
+/// Kernel whose behaviour is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Mode {
-    /// With a group for each VM: weights count. Linux 2.6.33 and later.
+    /// A group for each VM, with weights: Linux 2.6.33 and later.
     #[default]
     #[serde(rename = "group")]
     Group,
-    /// That of Linux 2.6.32.
+    /// Linux 2.6.32.
     #[serde(rename = "2.6.32")]
     V2632,
-    /// That of Linux 2.6.18.
+    /// Linux 2.6.18.
     #[serde(rename = "2.6.18")]
     V2618,
 }
@@ -61,19 +60,18 @@ pub enum Mode {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// Which variant.
     pub mode: Mode,
-    /// Requests of one queue at the device; 0: 8 with groups, else 4.
+    /// Maximum number of requests of one queue in flight; 0 is 8 with groups and 4 without.
     pub quantum: u32,
-    /// From when on a sync request goes before nearer ones.
+    /// Age from which a sync request is dispatched before nearer ones.
     #[serde(with = "params::duration")]
     pub fifo_expire_sync: Duration,
     /// The same for async requests.
     #[serde(with = "params::duration")]
     pub fifo_expire_async: Duration,
-    /// The longest backward seek.
+    /// Maximum backward seek.
     pub back_seek_max: Bytes,
-    /// What backward distance is multiplied by.
+    /// Factor for backward distances.
     pub back_seek_penalty: u32,
     /// The slice of a sync queue at level 4.
     #[serde(with = "params::duration")]
@@ -81,26 +79,26 @@ pub struct Params {
     /// The slice of an async queue at level 4.
     #[serde(with = "params::duration")]
     pub slice_async: Duration,
-    /// Base of the requests that an async queue sends in a slice.
+    /// Base of the number of requests that an async queue sends in a slice.
     pub slice_async_rq: u32,
-    /// How long it idles for the next request of a queue.
+    /// Maximum idling for the next request of a queue.
     #[serde(with = "params::duration")]
     pub slice_idle: Duration,
-    /// How long it idles for that of a queue that seeks.
+    /// Maximum idling for a queue that seeks.
     #[serde(with = "params::duration")]
     pub slice_idle_seeky: Duration,
-    /// How long it idles for a group's only queue.
+    /// Maximum idling for the only queue of a group.
     #[serde(with = "params::duration")]
     pub group_idle: Duration,
-    /// Whether latency goes before throughput; not in 2.6.18.
+    /// Whether latency has priority over throughput; not in 2.6.18.
     pub low_latency: bool,
-    /// How long a round over all groups should take.
+    /// Target duration of a round over all groups.
     #[serde(with = "params::duration")]
     pub target_latency: Duration,
-    /// How far IDLE stands behind the others; in 2.6.18 half of it is how long it waits after them.
+    /// How far class idle is ordered after the others; in 2.6.18 it waits for half of this after them.
     #[serde(with = "params::duration")]
     pub idle_class_delay: Duration,
-    /// Resolution of its clock; 0: exact.
+    /// Resolution of the clock; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
 }
@@ -130,7 +128,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Requests of one queue at the device.
+    /// Maximum number of requests of one queue in flight.
     #[must_use]
     pub fn quantum(&self) -> u32 {
         match (self.quantum, self.mode) {
@@ -141,7 +139,6 @@ impl Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "cfq",
     summary: "slices of the disk's time, by weight and priority; idles for the next request of a slice",

@@ -1,24 +1,24 @@
-//! Who is served next, without groups: one line of streams by class and key.
+//! Service trees: the order of streams by class and key.
 
 use crate::elevator::{Forest, Tree};
 use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::stream::StreamId;
 use crate::time::Instant;
 
-/// How far in front of the first a preempting stream stands; only that it is in front matters.
+/// Distance of a preempting stream before the first one; only the order matters.
 const FRONT: i128 = 1_000_000_000;
 
-/// Class, key in nanoseconds, and a number that puts who comes later behind.
+/// Class, key in nanoseconds, and an increasing number that orders streams with equal keys by insertion.
 type Key = (u8, i128, u64);
 
-/// The lines of waiting streams: one, or one for each kind of work of each group.
+/// The trees of waiting streams: one, or one for each workload of each group.
 // rule: cfq.tree-order, cfq.starvation
 #[derive(Debug, Default)]
 pub(super) struct ServiceTrees {
     forest: Forest<Key>,
     trees: Vec<Tree>,
     counts: Vec<u32>,
-    /// By stream, where it stands if it does.
+    /// The key of each stream that is in a tree.
     keys: Vec<Key>,
     entered: u64,
 }
@@ -32,7 +32,6 @@ impl ServiceTrees {
         self.trees.get(tree as usize).and_then(|tree| self.forest.first(tree)).map(|(_, id)| id)
     }
 
-    /// The key of the first of a line.
     pub(super) fn first_key(&self, tree: u32) -> Option<i128> {
         self.trees.get(tree as usize).and_then(|tree| self.forest.first(tree)).map(|(key, _)| key.1)
     }
@@ -42,7 +41,7 @@ impl ServiceTrees {
         last.map(|(key, _)| key.1)
     }
 
-    /// A stream stands in a line by its class and a key.
+    /// Inserts a stream into a tree by its class and a key.
     pub(super) fn enter(&mut self, core: &mut Core, tree: u32, id: StreamId, key: i128) {
         let class = core.stream(id).priority.class as u8;
         self.enter_as(core, tree, id, class, key);
@@ -65,7 +64,7 @@ impl ServiceTrees {
         core.stream_mut(id).tree = Some(tree);
     }
 
-    /// Whether it stood in a line.
+    /// Removes a stream; returns whether it was in a tree.
     pub(super) fn leave(&mut self, core: &mut Core, id: StreamId) -> bool {
         let Some(tree) = core.stream_mut(id).tree.take() else { return false };
         self.forest.remove(&mut self.trees[tree as usize], &self.keys[id as usize]);
@@ -73,8 +72,9 @@ impl ServiceTrees {
         true
     }
 
-    /// Where a stream stands in a line after its turn, with `others` streams beside it: whoever has a short slice waits
-    /// longer, and what was left of the last one is made good.
+    /// Key of a stream after its turn, with `others` other streams: a stream with a shorter slice waits longer, and the
+    /// rest of its last slice is settled. Example: level 4 has slices of 100 ms, level 0 of 180 ms. With two other
+    /// streams a stream of level 4 is inserted at now + 160 ms, one of level 0 at now.
     // rule: cfq.tree-key, cfq.tree-idle, cfq.level-monotone, cfq.weak-latency
     pub(super) fn key_behind(&self, core: &mut Core, tree: u32, id: StreamId, now: Instant, others: u32) -> i128 {
         let now = i128::from(now.as_nanos());

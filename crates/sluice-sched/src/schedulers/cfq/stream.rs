@@ -1,16 +1,17 @@
-//! One internal queue of CFQ: the sync requests of one owner, or the async requests of all owners of a class and level.
+//! Stream: one internal queue of CFQ, with the sync requests of one owner, or the async requests of all owners of a
+//! class and level.
 
 use crate::elevator::{Average, Node, Queue, SECTOR, SeekAverage};
 use crate::policy::{Class, Policy, PriorityClass};
 use crate::request::{OwnerId, VolumeId};
 use crate::time::Instant;
 
-/// The distance above which a request counts as far: 800 sectors.
+/// A request at a larger distance counts as far: 800 sectors.
 const FAR: u64 = 800 * SECTOR;
-/// On a disk without seeks a request counts as far if it is smaller: 64 sectors.
+/// On a device without seeks a smaller request counts as far: 64 sectors.
 const SMALL: u64 = 64 * SECTOR;
 
-/// A stream's number.
+/// Number of a stream.
 pub(super) type StreamId = u32;
 
 /// Class and level of an I/O priority.
@@ -21,7 +22,7 @@ pub(super) struct Priority {
 }
 
 impl Priority {
-    /// Background work is IDLE; IDLE has no level of its own and counts as 7.
+    /// Background work has class idle, which has no levels and counts as level 7.
     // rule: cfq.default-level
     pub(super) fn of(policy: &Policy) -> Priority {
         match (policy.class, policy.priority_class) {
@@ -30,68 +31,67 @@ impl Priority {
         }
     }
 
-    /// Among those of all classes and levels.
+    /// Index among all classes and levels.
     pub(super) fn index(self) -> usize {
         self.class as usize * 8 + usize::from(self.level)
     }
 }
 
-/// How a stream's distances are judged.
+/// How a stream is classified as seeking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seeky {
-    /// By the mean of its distances, in sectors.
+    /// By the mean of its distances, above this number of sectors.
     Mean(u64),
-    /// By how many of its last 32 requests were far.
+    /// By the number of far requests among its last 32.
     History,
 }
 
-/// The state of a stream.
 // rule: cfq.queue-state
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
-    /// Whose sync requests these are; `None`: async.
+    /// Owner and volume of sync requests; `None` for async.
     pub(super) owner: Option<(OwnerId, VolumeId)>,
     pub(super) priority: Priority,
     pub(super) requests: Queue,
     /// The request that is nearest to the head.
     pub(super) next: Option<Node>,
     pub(super) in_flight: u32,
-    /// Whether the device may idle for its next request.
+    /// Whether the disk may idle for its next request.
     pub(super) window: bool,
     pub(super) slice: Slice,
-    /// Nanoseconds left of its last slice, negative if it overran.
+    /// Nanoseconds left of its last slice; negative after an overrun.
     pub(super) resid: i64,
-    /// Its place among those that wait, where it has one.
+    /// The service tree that it is in, if any.
     pub(super) tree: Option<u32>,
     pub(super) group: u32,
     pub(super) think: Average,
     pub(super) seek: SeekAverage,
-    /// Its last 32 requests, a bit each: far or not.
+    /// Its last 32 requests, one bit each: far or not.
     history: u32,
     pub(super) last_end_time: Option<Instant>,
     last_end: Option<u64>,
-    /// Its owner has left; it goes with its last completion.
+    /// Its owner was removed; the stream ends with its last completion.
     pub(super) owner_left: bool,
 }
 
 /// A stream's turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Slice {
-    /// `None`: it has not begun.
+    /// `None` before it begins.
     pub(super) end: Option<Instant>,
     pub(super) start: Instant,
-    /// Nanoseconds.
+    /// In nanoseconds.
     pub(super) length: u64,
-    /// When it became active.
+    /// When the stream became active.
     pub(super) turn: Instant,
     /// Requests dispatched in it.
     pub(super) sent: u32,
-    /// Expiry has been looked at.
+    /// Whether expiry has been checked.
     pub(super) checked: bool,
     pub(super) must_dispatch: bool,
-    /// A request is waited for.
+    /// Whether the disk idles for the next request.
     pub(super) awaits: bool,
-    /// Its end was put off until the group has requests again.
+    /// Whether its end was postponed until the group has requests again.
     pub(super) drawn_out: bool,
 }
 
@@ -130,7 +130,7 @@ impl Stream {
         self.slice.end.is_some_and(|end| now >= end)
     }
 
-    /// An arrival's think time, at most `most`, and its distance.
+    /// Adds the think time of an arrival, at most `most`, and its distance.
     // rule: cfq.arrive-statistics
     pub(super) fn observe(&mut self, now: Instant, place: (u64, u64), most: u64, rotational: bool) {
         let (offset, end) = place;

@@ -1,4 +1,4 @@
-//! The variant of 2.6.18: lists by level, up to `quantum` requests at a time.
+//! The variant of Linux 2.6.18: lists by level, up to `quantum` requests at a time.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,24 +13,23 @@ use crate::schedulers::cfq::stream::{Slice, StreamId};
 use crate::time::Instant;
 
 const LEVELS: u32 = 8;
-/// Lines 0 to 7 are those of the levels.
+/// Trees 0 to 7 are those of the levels.
 const CURRENT: u32 = 8;
 const BUSY: u32 = 9;
 const IDLE: u32 = 10;
 
-/// The state.
 // rule: cfq.a-lists, cfq.baseline, cfq.baseline-priorities
 #[derive(Debug)]
 pub(super) struct V2618 {
     core: Core,
     trees: ServiceTrees,
-    /// Which level may be taken next, and up to which in this pass.
+    /// The next level to serve, and the last one of the current pass.
     level: u32,
     up_to: u32,
-    /// When a stream was served last, as a number that grows; 0: never.
+    /// When a stream was last served, as an increasing number; 0 is never.
     served: Vec<u64>,
     turns: u64,
-    /// What a turn has sent and the driver not taken yet, in the order of places from the head.
+    /// Requests of the current batch that the driver has not got yet, in order of offsets from the head.
     sent: VecDeque<Request>,
     last_other_end: Option<Instant>,
 }
@@ -63,7 +62,7 @@ impl V2618 {
         self.served.get(id as usize).copied().unwrap_or(0)
     }
 
-    /// Puts a stream with requests where it belongs: the one that was served longest ago stands first.
+    /// Inserts a stream with requests into its tree, ordered by its last service, the oldest first.
     // rule: cfq.a-placement
     fn enter_tree(&mut self, id: StreamId, preempted: bool) {
         self.trees.leave(&mut self.core, id);
@@ -83,10 +82,10 @@ impl V2618 {
         self.trees.enter_as(&mut self.core, tree, id, 0, key);
     }
 
-    /// Takes the next level that has streams into the line that is served.
+    /// Moves the streams of the next level that has some into the tree that is served.
     // rule: cfq.a-levels
     fn splice(&mut self) -> bool {
-        // A whole pass over all levels has 36 steps; the next one begins with level 0 again.
+        // A whole pass over all levels has 36 steps; then the next one starts with level 0.
         for _ in 0..=36 {
             let level = self.level;
             self.level += 1;
@@ -106,7 +105,7 @@ impl V2618 {
         false
     }
 
-    /// When IDLE may be served.
+    /// When streams of class idle may be served.
     // rule: cfq.idle-grace, cfq.idle-class
     fn grace_end(&self) -> Option<Instant> {
         let grace = self.core.params.idle_class_delay / 2;
@@ -137,7 +136,7 @@ impl V2618 {
         self.core.active = Some(id);
     }
 
-    /// A turn is over. Only who is preempted keeps what was left of the slice.
+    /// Ends the turn of the active stream. Only a preempted stream keeps the rest of its slice.
     // rule: cfq.a-preempted-slice, cfq.a-overrun
     fn expire(&mut self, now: Instant, preempted: bool) {
         let Some(id) = self.core.active.take() else { return };
@@ -201,7 +200,7 @@ impl V2618 {
         }
     }
 
-    /// One turn of a stream: up to `quantum` requests, sorted from where the head is.
+    /// Takes a batch of a stream: up to `quantum` requests, sorted from the head.
     // rule: cfq.a-batch, cfq.a-slice-starts, cfq.a-no-window, cfq.weak-rounds
     fn send(&mut self, id: StreamId, now: Instant) {
         let head = self.core.head;
@@ -268,7 +267,7 @@ impl V2618 {
         }
         let own = awaiting.and_then(|active| self.core.stream(active).owner).is_some_and(|o| o.0 == request.owner);
         if own && !self.core.stream(id).is_sync() {
-            // Whoever sends async has not come to read on.
+            // An async request shows that the owner does not continue to read.
             self.expire(now, false);
         } else if self.preempts(id) {
             self.expire(now, true);
@@ -305,7 +304,7 @@ impl Scheduler for V2618 {
                 Choice::Nothing => unreachable!("a stream with requests stands in a line"),
                 Choice::Wait => {
                     let until = self.core.idle_until.or_else(|| {
-                        // Only IDLE waits, for the end of its grace.
+                        // Only streams of class idle wait, for the end of their grace time.
                         self.core.active.is_none().then(|| self.grace_end()).flatten()
                     });
                     return match until.map(|until| self.core.ticks.fires(until)) {

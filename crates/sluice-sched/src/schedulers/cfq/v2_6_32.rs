@@ -1,4 +1,4 @@
-//! The variants of 2.6.32 and later: one active stream at a time, its slice, and what ends it.
+//! The variants of Linux 2.6.32 and later: one active stream at a time, its slice, and what ends it.
 
 use core::time::Duration;
 
@@ -16,17 +16,16 @@ use crate::time::Instant;
 
 /// A request up to this size might be merged with the next one.
 const SMALL: u32 = 4096;
-/// The only line, without groups.
+/// The only service tree, without groups.
 const ONLY_TREE: u32 = 0;
 
-/// The state.
 #[derive(Debug)]
 pub(crate) struct V2632 {
     pub(super) core: Core,
     pub(super) trees: ServiceTrees,
     cooperators: Cooperators,
     pub(super) groups: Option<Groups>,
-    /// Streams that stand in a line.
+    /// Streams in service trees.
     pub(super) busy: u32,
     pub(super) busy_sync: u32,
 }
@@ -51,7 +50,7 @@ impl V2632 {
         }
     }
 
-    /// What the slices of an owner are multiplied by, and its charges divided: 65,536 is 1.
+    /// Sets the factor of an owner's slices, which divides its charges; 65,536 is 1.
     // rule: mcfq.t4
     pub(crate) fn set_multiplier(&mut self, owner: OwnerId, multiplier: u64) {
         let known = self.core.owners.get(owner.index()).and_then(Option::as_ref).map(|owner| owner.group);
@@ -64,14 +63,14 @@ impl V2632 {
         self.core.ticks.shown(now)
     }
 
-    /// Streams in line beside this one.
+    /// Number of other streams in service trees.
     fn others(&self, id: StreamId) -> u32 {
         self.busy - u32::from(self.core.stream(id).tree.is_some())
     }
 
-    // Standing in line.
+    // Service trees.
 
-    /// A stream enters the line that it belongs to, or moves in it.
+    /// Inserts a stream into its service tree, or moves it there.
     fn enter_tree(&mut self, id: StreamId, now: Instant, in_front: bool) {
         let V2632 { core, trees, groups, .. } = self;
         let tree = match groups {
@@ -116,7 +115,7 @@ impl V2632 {
         self.core.active = Some(id);
     }
 
-    /// The active stream's turn is over; `keep`: what is left of its slice, or what it overran, is made good.
+    /// Ends the active stream's turn. With `keep`, the rest of its slice or its overrun is settled in its next turn.
     // rule: cfq.complete-expire, cfq.c-resid, cfq.round-robin, cfq.time-fair, cfq.weak-seeky
     pub(super) fn expire(&mut self, now: Instant, keep: bool) {
         let Some(id) = self.core.active.take() else { return };
@@ -144,15 +143,15 @@ impl V2632 {
         self.core.release_if_unused(id);
     }
 
-    /// Another request of a stream may be its candidate. A group has one stream at each place of its volumes, and streams
-    /// of others are none of its business: with groups nobody cooperates.
+    /// Notes that the candidate of a stream may have changed. A group has one stream for each of its volumes, and
+    /// streams do not cooperate with those of other groups, so with groups none does.
     fn note_candidate(&mut self, id: StreamId) {
         if self.groups.is_none() {
             self.cooperators.update(&self.core, id);
         }
     }
 
-    /// How long a slice of a stream is now, in nanoseconds.
+    /// Current length of a stream's slice in nanoseconds.
     pub(super) fn slice_length(&self, id: StreamId) -> u64 {
         match &self.groups {
             None => self.core.base_slice(id),
@@ -177,7 +176,7 @@ impl V2632 {
         }
     }
 
-    /// Whether the device is kept for the next request of a stream that has none.
+    /// Whether to idle for the next request of a stream without requests.
     pub(super) fn should_idle(&self, id: StreamId) -> bool {
         match &self.groups {
             None => self.core.stream(id).window,
@@ -223,7 +222,7 @@ impl V2632 {
         if self.groups.is_some() { None } else { self.cooperators.of(&self.core, active) }
     }
 
-    /// A group's only stream has used its slice and has requests in the device: with its end the group may have more.
+    /// Whether a group's only stream has used its slice but has requests in flight, whose completion may bring more.
     // rule: cfq.c-wait-busy
     fn waits_for_group(&self, active: StreamId) -> bool {
         let stream = self.core.stream(active);
@@ -241,7 +240,7 @@ impl V2632 {
         stream.requests.is_empty() && stream.in_flight > 0 && groups.idles_for_group(&self.core, active)
     }
 
-    /// Whether the chosen stream may have one more request at the device.
+    /// Whether the chosen stream may have one more request in flight.
     // rule: cfq.dispatch-drain, cfq.dispatch-limit, cfq.dispatch-async-depth
     fn may_dispatch(&self, id: StreamId, now: Instant) -> bool {
         let stream = self.core.stream(id);
@@ -275,7 +274,7 @@ impl V2632 {
         stream.in_flight < limit
     }
 
-    /// Early in its slice a stream may send `quantum`, alone as much as it has.
+    /// A stream may send `quantum` requests early in its slice, and any number if it is alone.
     // rule: cfq.c-dispatch-limit
     fn group_limit(&self, id: StreamId, now: Instant, alone: bool) -> Option<u32> {
         let stream = self.core.stream(id);
@@ -314,7 +313,7 @@ impl V2632 {
 
     // Idling.
 
-    /// Keeps the device for the next request of the active stream, if that is worth it.
+    /// Starts to idle for the next request of the active stream, if that is worth it.
     // rule: cfq.idle-arm, cfq.idle-bound, cfq.c-ssd, cfq.weak-idling
     fn arm_idling(&mut self, id: StreamId, now: Instant) {
         let core = &self.core;
@@ -374,9 +373,9 @@ impl V2632 {
 
     // Preemption.
 
-    /// Whether a stream with a new request takes the turn of the active one.
+    /// Whether a stream with a new request preempts the active one.
     // rule: cfq.preempt, cfq.c-preempt
-    // DEVIATION: the test for metadata is left out, no request says that it is.
+    // DEVIATION: without the test for metadata, since no request is marked as such.
     fn preempts(&self, id: StreamId, request: &Request, now: Instant) -> bool {
         let Some(active) = self.core.active else { return false };
         let (new, old) = (self.core.stream(id), self.core.stream(active));
@@ -424,8 +423,8 @@ impl V2632 {
     }
 
     // rule: cfq.arrive-awaited
-    // DEVIATION: a small request that nobody else competes with would wait for the timer, so that its neighbour could be
-    // merged; the gate asks after every arrival, and holds nothing back.
+    // DEVIATION: in Linux a small request without competitors waits for the timer, so that an adjacent one can be
+    // merged. The gate asks after every arrival and holds nothing back.
     fn arrived(&mut self, id: StreamId, request: &Request, now: Instant) {
         if self.core.active == Some(id) {
             if self.core.stream(id).slice.awaits {
@@ -513,7 +512,7 @@ impl Scheduler for V2632 {
                 if let Some(groups) = &mut self.groups {
                     groups.set(known.group, &policy);
                 }
-                // The line is by class: those who stand in it stand anew.
+                // Trees depend on the class, so the streams that are in one are inserted again.
                 for (_, id) in known.streams {
                     self.note_candidate(id);
                     if self.core.stream(id).tree.is_some() {
@@ -568,8 +567,8 @@ impl V2632 {
         self.core.release_if_unused(id);
     }
 
-    /// A slice about to end on a group's only stream is drawn out, so that the group does not lose its place for want of a
-    /// request that is just coming.
+    /// Extends the slice of a group's only stream when it is about to end, so that the group does not lose its position
+    /// for lack of a request that is about to arrive.
     // rule: cfq.c-wait-busy
     fn extend_for_group(&mut self, id: StreamId, now: Instant) {
         let Some(groups) = &self.groups else { return };

@@ -1,47 +1,46 @@
-//! Which queued requests begin at a given byte: a table of small rows, and an ordered set for what finds no room there.
+//! Look-up of queued requests by start address: a hash table of small rows, and an ordered set for overflows.
 //!
-//! Problem: in an ordered set alone each entry, removal and look waits for four places in memory, one after the other, which
-//! is more than all else that Flubber does with a request. In a table it is one. But a guest chooses the addresses of its
-//! requests: whoever knows how addresses are dealt to rows asks for those of one row, and looks at that row would walk over
-//! the queue. So a row has eight places, and what comes to a full row goes into the ordered set.
+//! With an ordered set alone, each insertion, removal and look-up waits for memory four times, which is more than
+//! everything else that Flubber does with a request. A table waits once. But a guest chooses the addresses of its
+//! requests. A guest that knows the hash could use addresses of one row only, and each look-up of that row would walk
+//! over the queue. So a row has eight slots, and requests that find their row full go into the ordered set.
 //!
-//! Of each place there is one byte of the address' hash apart from all else, so that the bytes of tens of thousands of
-//! requests stay in the processor's cache. Nearly every look is over with the eight of a row; the numbers behind them are
-//! read where a byte is the same.
+//! For each slot one byte of the address' hash is stored separately, so the bytes of tens of thousands of requests stay
+//! in the CPU caches. Nearly every look-up ends with the eight bytes of a row. The numbers of the requests are read
+//! only where a byte matches.
 //!
-//! Bounds: a look, an entry and a removal cost one row and, while the ordered set holds anything, the logarithm of its
-//! length, whatever the addresses are. The table grows by one row at a time (linear hashing), which deals out one row anew;
-//! it never shrinks, and nothing is allocated once it has had its largest size. There are at least two rows for three
-//! requests, so that with addresses at random one in a hundred at most finds its row full.
+//! Bounds: look-up, insertion and removal cost one row and, while the ordered set is not empty, logarithmic time in its
+//! length, for any addresses. The table grows by one row at a time (linear hashing), which redistributes one row. It
+//! never shrinks, and nothing is allocated after it has reached its largest size. There are at least two rows for three
+//! requests, so with random addresses at most one request in a hundred finds its row full.
 //!
-//! Of those at one address the first that was put in is found, wherever it stands.
+//! Of several requests at one address, the first inserted one is found, in the table or in the set.
 
 use crate::elevator::{Forest, Tree};
 use crate::steps::step;
 
-/// Places in a row, one for each byte of a word.
+/// Slots of a row, one for each byte of a word.
 const ROW_SLOTS: usize = 8;
-/// The place of what stands in the ordered set.
+/// Slot of requests in the ordered set.
 const OVERFLOW: u8 = ROW_SLOTS as u8;
 /// A one in each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The table and the set.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// By row the marks of its places, a byte for each; 0: free.
+    /// Marks of the slots by row, one byte each; 0 is free.
     marks: Vec<u64>,
-    /// By row the requests at its places.
+    /// Requests by row and slot.
     numbers: Vec<[u32; ROW_SLOTS]>,
-    /// By the number under which a request was put in.
+    /// Slot of each request, by its number.
     slots: Vec<u8>,
     keys: Vec<u128>,
-    /// What found no room in its row.
+    /// Requests that found their row full.
     forest: Forest<u128>,
     tree: Tree,
     overflow: usize,
     len: usize,
-    /// The least number of the form 2^n - 1 that is not less than the last row's.
+    /// Smallest number of the form 2^n - 1 that is not below the last row's number.
     mask: usize,
     entered: u64,
 }
@@ -63,7 +62,7 @@ impl Default for Addresses {
     }
 }
 
-/// In order of the address, then of coming.
+/// Sorted by address, then by insertion.
 fn key(address: u64, order: u64) -> u128 {
     u128::from(address) << 64 | u128::from(order)
 }
@@ -72,26 +71,26 @@ fn address(key: u128) -> u64 {
     (key >> 64) as u64
 }
 
-/// Addresses are multiples of a sector; both halves of the product together depend on all of their digits.
+/// Addresses are multiples of a sector. Both halves of the product together depend on all of their digits.
 fn hash(address: u64) -> u64 {
     let wide = u128::from(address) * 0x9E37_79B9_7F4A_7C15;
     (wide >> 64) as u64 ^ wide as u64
 }
 
-/// The byte by which a place is marked, by digits that decide nothing about its row; never 0.
+/// Byte that marks a slot, from digits that do not select the row; never 0.
 fn mark(hash: u64) -> u64 {
     (hash >> 56).max(1)
 }
 
-/// The places of a row whose mark is `mark`, by the highest bit of each byte; there may be others among them, but none before
-/// the first.
+/// Slots of a row whose mark is `mark`, by the highest bit of each byte. There may be false ones, but not before the
+/// first true one.
 fn marked(marks: u64, mark: u64) -> u64 {
     let differs = marks ^ (mark * ONES);
     differs.wrapping_sub(ONES) & !differs & (ONES << 7)
 }
 
 impl Addresses {
-    /// The request `number` begins at `address`.
+    /// Inserts the request `number`, which begins at `address`.
     pub(crate) fn insert(&mut self, number: u32, address: u64) {
         self.len += 1;
         if 2 * self.len > 3 * self.marks.len() {
@@ -113,7 +112,7 @@ impl Addresses {
         }
     }
 
-    /// Puts a request into its row; whether there was a free place.
+    /// Inserts a request into its row; returns whether there was a free slot.
     fn put(&mut self, number: u32, hash: u64) -> bool {
         step();
         let row = self.row(hash);
@@ -129,13 +128,13 @@ impl Addresses {
         true
     }
 
-    /// The row of a hash: by its last digits, and by one less where that row does not exist yet.
+    /// Row of a hash: its last digits, with one digit less if that row does not exist yet.
     fn row(&self, hash: u64) -> usize {
         let row = hash as usize & self.mask;
         if row < self.marks.len() { row } else { row & self.mask >> 1 }
     }
 
-    /// One row more: part of the requests of one row are dealt to it.
+    /// Adds a row, and moves some of the requests of one row to it.
     fn grow(&mut self) {
         step();
         let new = self.marks.len();
@@ -152,7 +151,7 @@ impl Addresses {
         }
     }
 
-    /// The request `number`, which was put in at `address`, leaves.
+    /// Removes the request `number`, which was inserted at `address`.
     pub(crate) fn remove(&mut self, number: u32, address: u64) {
         step();
         self.len -= 1;
@@ -166,7 +165,7 @@ impl Addresses {
         }
     }
 
-    /// Of those that begin at `address` the one that was put in first.
+    /// The first inserted request of those that begin at `at`.
     pub(crate) fn first(&self, at: u64) -> Option<u32> {
         step();
         let hash = hash(at);
@@ -175,7 +174,7 @@ impl Addresses {
         if same == 0 && self.overflow == 0 { None } else { self.compare(at, row, same) }
     }
 
-    /// The same, of these places of a row and of what found no room.
+    /// The same, among these slots of a row and the ordered set.
     fn compare(&self, at: u64, row: usize, mut same: u64) -> Option<u32> {
         let mut found = None;
         if self.overflow > 0 {
@@ -202,7 +201,7 @@ mod tests {
     use super::*;
     use crate::steps::counted;
 
-    /// Addresses that fall into few rows of a table for thousands of requests.
+    /// Addresses of few rows in a table for thousands of requests.
     fn colliding() -> impl Iterator<Item = u64> {
         (0..).map(|page| page * 4096).filter(|address| hash(*address).is_multiple_of(1024))
     }

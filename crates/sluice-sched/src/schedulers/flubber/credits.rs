@@ -1,14 +1,14 @@
-//! The high level of Flubber, Virtual Bandwidth Control: credits decide whose requests go on to the deadlines.
+//! The high level of Flubber, Virtual Bandwidth Control: credits decide which requests pass to the low level.
 //!
-//! Every VM has credits, in proportion to the bandwidth that it requires; a request takes one. A VM that has none left
-//! waits in its queue until all are replenished to the full; nothing accumulates. The interval between two replenishments
-//! is as long as it takes.
+//! Every VM has credits in proportion to its required bandwidth, and each request takes one. A VM without credits waits
+//! until all VMs get their full credits again. Unused credits do not accumulate. The interval between two
+//! replenishments has no fixed length.
 //!
-//! Example: required are 1000 and 120 IOPS, beta is 32. The proportion is 8:1 (1000/120 = 8.3, rounded), full credits are
-//! 256 and 32.
+//! Example: the required bandwidths are 1000 and 120 IOPS, and beta is 32. The proportion is 8:1 (1000/120 = 8.3,
+//! rounded), so full credits are 256 and 32.
 //!
-//! A replenishment costs constant time, however many VMs there are: credits belong to a round, and those of an older
-//! round are full. What then drains from the queues was going to be paid for anyway, request by request.
+//! A replenishment takes constant time for any number of VMs: credits belong to a round, and those of an older round
+//! count as full. The requests that then leave the queues take constant time each.
 
 use std::collections::VecDeque;
 
@@ -17,14 +17,14 @@ use crate::request::{OwnerId, Request};
 use crate::request_arena::{Arena, Fifo};
 use crate::units::Bytes;
 
-/// What VBC knows of one VM.
+/// Credits of one VM.
 #[derive(Debug)]
 struct Account {
     /// Required bandwidth in thousandths of normalised requests per second, if stated.
     required: Option<u64>,
     background: bool,
     credits: u64,
-    /// Of which replenishment `credits` is what was left.
+    /// The replenishment that `credits` belongs to.
     round: u64,
     waiting: Fifo,
 }
@@ -37,20 +37,20 @@ pub(crate) struct Credits {
     reference: Bytes,
     arena: Arena,
     accounts: Vec<Option<Account>>,
-    /// VMs with a queue and with credits, in turn. Empty but for the moment after a replenishment.
+    /// VMs with queued requests and credits, in turn. Empty except directly after a replenishment.
     ready: VecDeque<u32>,
-    /// VMs with a queue and no credits; the one that waits longest for some is first.
+    /// VMs with queued requests but no credits; the one that has waited longest comes first.
     blocked: VecDeque<u32>,
     round: u64,
-    /// The smallest required bandwidth, if any VM states one; unknown after it left.
+    /// Smallest required bandwidth, if any VM states one; unknown after its VM was removed.
     least: Option<Option<u64>>,
-    /// VMs that are no background work, and how many of them have credits.
+    /// VMs that are not background work, and how many of them have credits.
     vms: u64,
     holders: u64,
 }
 
 impl Credits {
-    /// `when_used_up`: whether all are replenished when nobody has credits left.
+    /// `when_used_up`: whether credits are replenished when no VM has any left.
     pub(crate) fn new(beta: u32, when_used_up: bool, reference: Bytes) -> Self {
         Credits {
             beta: u64::from(beta),
@@ -67,7 +67,7 @@ impl Credits {
         }
     }
 
-    /// A VM comes; a replenishment has to follow.
+    /// Adds a VM. The caller then replenishes.
     pub(crate) fn add(&mut self, owner: OwnerId, policy: &Policy) {
         if owner.index() >= self.accounts.len() {
             self.accounts.resize_with(owner.index() + 1, || None);
@@ -78,7 +78,8 @@ impl Credits {
         self.set(owner, policy);
     }
 
-    /// A VM has another policy; a replenishment has to follow. What it has waiting moves on if it became background work: see [`Credits::take_all`].
+    /// Sets the policy of a VM. The caller then replenishes. If the VM became background work, its queued requests
+    /// pass: see [`Credits::take_all`].
     pub(crate) fn set(&mut self, owner: OwnerId, policy: &Policy) {
         let background = policy.class == Class::Background;
         let required = self.required(policy).filter(|_| !background);
@@ -90,7 +91,7 @@ impl Credits {
         self.least = self.least.map(|least| least.into_iter().chain(required).min());
     }
 
-    /// A VM leaves; it has nothing waiting, and a replenishment has to follow.
+    /// Removes a VM without queued requests. The caller then replenishes.
     pub(crate) fn remove(&mut self, owner: OwnerId) {
         let Some(account) = self.accounts[owner.index()].take() else { return };
         self.vms -= u64::from(!account.background);
@@ -101,7 +102,7 @@ impl Credits {
         self.least = self.least.filter(|least| left.is_none() || left != *least);
     }
 
-    /// In requests; bytes as requests of the reference size; of both the larger.
+    /// In requests; bytes count as requests of the reference size. The larger of both.
     fn required(&self, policy: &Policy) -> Option<u64> {
         let reservation = &policy.reservation;
         let reference = self.reference.0.max(1);
@@ -117,17 +118,17 @@ impl Credits {
         self.accounts.get(owner.index())?.as_ref()
     }
 
-    /// The smallest required bandwidth. O(VMs) once after it left.
+    /// The smallest required bandwidth. O(VMs) once after its VM was removed.
     fn least(&mut self) -> Option<u64> {
         let accounts = &self.accounts;
         *self.least.get_or_insert_with(|| accounts.iter().flatten().filter_map(|account| account.required).min())
     }
 
-    /// beta times the proportion of a VM.
+    /// Full credits: beta times the proportion of a VM.
     // rule: flubber.proportion, flubber.full-credits
     fn full(&mut self, owner: OwnerId) -> u64 {
         let least = self.least().unwrap_or(1);
-        // [flubber] eq. (2): c_i/c_j = B_i/B_j. A VM that requires nothing stated counts like the least.
+        // [flubber] eq. (2): c_i/c_j = B_i/B_j. A VM without a stated requirement counts like the smallest one.
         let required = self.account_mut(owner).required.unwrap_or(least);
         self.beta.saturating_mul(((required.saturating_add(least / 2)) / least).max(1))
     }
@@ -153,7 +154,7 @@ impl Credits {
         self.account(owner).is_some_and(|account| account.background)
     }
 
-    /// A VM's request arrives: it passes (and is handed back) or waits.
+    /// Takes an arrival: returns it if it passes, or queues it.
     // rule: flubber.arrive, flubber.one-credit
     pub(crate) fn arrive(&mut self, request: Request) -> Option<Request> {
         let owner = request.owner;
@@ -169,7 +170,7 @@ impl Credits {
         None
     }
 
-    /// Whether there is reason to replenish because no VM has credits left.
+    /// Whether to replenish because no VM has credits left.
     // rule: flubber.e1
     pub(crate) fn used_up(&self) -> bool {
         self.when_used_up && self.holders == 0 && self.vms > 0
@@ -180,7 +181,7 @@ impl Credits {
         !self.arena.is_empty()
     }
 
-    /// Every VM has its full credits.
+    /// Gives every VM its full credits.
     // rule: flubber.refill
     pub(crate) fn refill(&mut self) {
         self.round += 1;
@@ -203,7 +204,7 @@ impl Credits {
         Some(request)
     }
 
-    /// What a VM has waiting leaves, as far as `leaves` says so.
+    /// Removes the queued requests of a VM for which `leaves` returns true.
     pub(crate) fn take_if(&mut self, owner: OwnerId, removed: &mut Vec<Request>, leaves: impl FnMut(&Request) -> bool) {
         let Some(account) = self.accounts.get_mut(owner.index()).and_then(Option::as_mut) else { return };
         self.arena.remove_if(&mut account.waiting, removed, leaves);
@@ -213,7 +214,7 @@ impl Credits {
         }
     }
 
-    /// A waiting request has grown. `false` if it does not wait here.
+    /// Replaces a queued request by `grown`. Returns `false` if it is not queued here.
     pub(crate) fn grow(&mut self, grown: Request) -> bool {
         self.arena.grow(&grown)
     }
@@ -223,12 +224,10 @@ impl Credits {
         self.account(owner).map_or(0, |account| account.waiting.len() as u64)
     }
 
-    /// Every VM that is known.
     pub(crate) fn owners(&self) -> impl Iterator<Item = OwnerId> {
         (0..self.accounts.len() as u32).map(OwnerId).filter(|owner| self.account(*owner).is_some())
     }
 
-    /// Requests that wait for credits.
     pub(crate) fn len(&self) -> u64 {
         self.arena.len() as u64
     }
@@ -305,7 +304,7 @@ mod tests {
             }
             assert!((0..4).all(|vm| passed[vm] <= full[vm]), "{passed:?} of {full:?}");
             if credits.used_up() {
-                // All were backlogged to the end, so each passed what it had: the ratio is exact.
+                // All VMs were backlogged to the end, so each passed its credits: the ratio is exact.
                 assert_eq!(passed, full, "interval {intervals}");
                 credits.refill();
                 passed = [0; 4];

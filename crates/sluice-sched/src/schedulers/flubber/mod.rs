@@ -1,26 +1,26 @@
-//! Flubber: throughput by credits, latency by deadlines, and a disk that is given work that lies close together.
+//! Flubber: throughput by credits, latency by deadlines, and batches of requests that are close together on disk.
 //!
-//! Idea: two levels. The high one (Virtual Bandwidth Control) lets requests of each VM pass in proportion to the bandwidth
-//! that the VM requires. The low one (Virtual Latency Control) gives each a deadline, serves the earliest, and uses the
-//! time until then: it goes on with the VM or the address where the disk is, waits a moment for the next request there,
-//! and leaves background work for when nobody else asks.
+//! Idea: two levels. The high one (Virtual Bandwidth Control) passes requests of each VM in proportion to the VM's
+//! required bandwidth. The low one (Virtual Latency Control) gives each a deadline and serves the earliest one. The
+//! time until then is used for throughput: it continues with the VM or the address at the head, idles for a moment for
+//! the next request there, and serves background work only when no VM has requests.
 //!
-//! Rules: one file per idea. `credits` is the high level; `queues` and `addresses` what is queued in the low one;
-//! `two_level` puts them together and chooses.
+//! Rules: one file per idea. `credits` is the high level; `queues` and `addresses` hold the requests of the low one;
+//! `two_level` combines them and chooses.
 //!
 //! Parameters: see [`Params`].
 //!
 //! Example: two VMs require 1000 and 120 IOPS within 80 and 60 ms; beta is 32, the longest seek 9 ms. Their credits are
-//! 256 and 32. A request of the second that passes the credits at t is due at t + 51 ms.
+//! 256 and 32. A request of the second VM that passes the credits at t is due at t + 51 ms.
 //!
-//! Deviations: where the published wording stops the disk for good (replenishment, event 2) both modes follow its purpose.
-//! Mode `product` bounds the wait, lets no background request jump the line, and replenishes only when what has passed is
-//! served. Each place says so (`DEVIATION`).
+//! Deviations: where the published wording stops the disk for good (replenishment, event 2), both modes follow its
+//! purpose. Mode `product` bounds idling, never dispatches background requests before VMs', and replenishes only when
+//! all requests that have passed are served. Each place is marked `DEVIATION`.
 //!
 //! Source: \[flubber\] X. Ling, H. Jin, S. Ibrahim, W. Cao, S. Wu: Efficient Disk I/O Scheduling with QoS Guarantee for Xen-based
 //! Hosting Platforms, CCGRID 2012.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: flubber.deadline-feasible, flubber.no-starvation, flubber.credits-conserved, flubber.exact-ratio
 // rule: flubber.large-beta, flubber.small-beta, flubber.e2-literal
 
@@ -42,22 +42,22 @@ use credits::Credits;
 use queues::{ByAddress, EqualDeadlines, Queues};
 use two_level::{Background, BatchAndDelay, Rule, Start, Targets, TwoLevel};
 
-/// Which reading.
+/// Interpretation of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Ours: no long idling, no background request before a VM's.
+    /// Without long idling, and without background requests before those of VMs.
     #[default]
     Product,
-    /// As published, in the reading that cannot stop for good.
+    /// As published, in an interpretation that cannot stop for good.
     Paper,
 }
 
-/// Which requests may go because they begin where the last one ended.
+/// Requests that may be dispatched because they begin where the last one ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SuccessorScope {
-    /// Any, background too.
+    /// All, background included.
     All,
     /// Those of VMs.
     Vm,
@@ -67,33 +67,32 @@ pub enum SuccessorScope {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// Which reading.
     pub mode: Mode,
     /// The interval factor: full credits are beta times a VM's proportion. \[flubber\] eq. (2), Table II.
     pub beta: u32,
-    /// L of a VM whose policy states no latency.
+    /// L of a VM without a latency target.
     #[serde(with = "params::duration")]
     pub latency: Duration,
     /// M, the longest seek. \[flubber\] IV.C: 9 ms.
     #[serde(with = "params::duration")]
     pub seek_max: Duration,
-    /// The largest request, for the time that it takes.
+    /// Largest request, to calculate its transfer time.
     pub transfer_max: Bytes,
-    /// What the device transfers, for the time that the largest request takes.
+    /// Transfer rate of the device, to calculate the transfer time of the largest request.
     pub transfer_rate: ByteRate,
-    /// From when a deadline counts.
+    /// Start of the time to the deadline.
     pub start: Start,
-    /// Which of two equal deadlines goes first.
+    /// Order of equal deadlines.
     pub equal_deadlines: EqualDeadlines,
-    /// Which requests may go because they are contiguous; none: by the mode.
+    /// Contiguous requests that may be dispatched out of order; `None`: by the mode.
     pub successor_scope: Option<SuccessorScope>,
-    /// How long no VM's request must have been queued for a replenishment.
+    /// Time without queued requests of VMs after which credits are replenished.
     #[serde(with = "params::duration")]
     pub grace: Duration,
-    /// The longest wait; none: 6 ms on a rotational device, else 0. Mode product alone.
+    /// Maximum idling; `None`: 6 ms on a rotational device, otherwise 0. Mode product only.
     #[serde(with = "params::optional_duration")]
     pub max_wait: Option<Duration>,
-    /// The background's own target; none: it goes when no VM's request is queued. Mode product alone.
+    /// Latency target of background work; `None`: it is served when no VM's request is queued. Mode product only.
     #[serde(with = "params::optional_duration")]
     pub background_latency: Option<Duration>,
 }
@@ -138,18 +137,17 @@ impl Params {
     }
 }
 
-/// Where both schedulers of this kind come from.
+/// Source of both schedulers with credits.
 pub(crate) const SOURCE: &str = "X. Ling, H. Jin, S. Ibrahim, W. Cao, S. Wu: Efficient Disk I/O Scheduling with QoS Guarantee for Xen-based Hosting \
      Platforms, CCGRID 2012";
-/// How both schedulers of this kind map what a VM requires.
+/// How both of them map the required bandwidth.
 pub(crate) const REQUIRED: &str = "the required bandwidth: credits, and so requests, are in proportion to it, rounded \
                                    to whole multiples of the smallest one; a VM without a reservation counts like the \
                                    smallest";
-/// How both map its latency.
+/// How both of them map the latency target.
 pub(crate) const TARGET: &str = "the latency target L of every request of the VM, counted from its admission by \
                                  credits; the earliest deadline, L - M, goes first";
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "flubber",
     summary: "throughput by credits, latency by deadlines, batches by address (Flubber)",
@@ -281,9 +279,10 @@ pub(crate) const GRACE: Parameter = Parameter {
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;
     params.check()?;
-    // DEVIATION [flubber] III.B, event 1: in the product using credits up is no reason to replenish them, an empty queue of
-    // deadlines is. Else a VM that is alone with thousands of requests lets all of them pass, one set of credits after
-    // the other, and whoever comes next stands behind them all. The disk loses nothing: it never is without a request.
+    // DEVIATION [flubber] III.B, event 1: in product mode credits are not replenished when they are used up, only when
+    // the queue of deadlines is empty. Otherwise a VM that is alone with thousands of requests would pass all of them,
+    // one set of credits after the other, and the requests of the next VM would queue after them. The disk always has a
+    // request.
     let (when_used_up, scope) = match params.mode {
         Mode::Paper => (true, SuccessorScope::All),
         Mode::Product => (false, SuccessorScope::Vm),

@@ -1,12 +1,12 @@
-//! The queues of Flubber's low level, Virtual Latency Control: by deadline, by address, and background in order of entry.
+//! Queues of Flubber's low level, Virtual Latency Control: by deadline, by address, and background in order of entry.
 //!
-//! A VM's deadlines ascend in the order in which its requests came here, so each VM has one list and the VMs stand in
-//! a tournament by the deadline of their heads: taking the earliest costs O(log VMs). Of the order by address all that
-//! is ever asked is what begins at a given byte: `addresses` answers that. Who goes by deadlines alone does not ask, and
-//! keeps no addresses.
+//! The deadlines of a VM increase in the order in which its requests pass the credits. So each VM has one list, and the
+//! VMs are in a tournament by the deadline of their heads: taking the earliest costs O(log VMs). The only look-up by
+//! address is for requests that begin at a given byte, which `addresses` answers. A scheduler by deadlines only keeps
+//! no addresses.
 //!
-//! Bounds: what comes, goes and grows costs at most O(log queue) for its address and O(log VMs) for its VM's place.
-//! `queued` and `cancel` walk over the requests of a VM and of the background; they serve people and VMs that leave.
+//! Bounds: insertion, removal and growth cost at most O(log queue) for the address and O(log VMs) for the VM. `queued`
+//! and `cancel` walk over the requests of a VM and of the background; they serve output and removed VMs.
 
 use core::time::Duration;
 
@@ -20,23 +20,23 @@ use super::addresses::Addresses;
 
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Which of two equal deadlines goes first.
+/// Order of requests with equal deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EqualDeadlines {
-    /// The one that came first.
+    /// First in, first out.
     #[default]
     Fifo,
-    /// The one that came last, as the listing has it.
+    /// Last in, first out, as in the published listing.
     Lifo,
 }
 
-/// Which requests are found by their address.
+/// Requests that can be looked up by address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByAddress {
-    /// None: nobody asks.
+    /// None.
     Nothing,
-    /// Those of VMs that are no background work.
+    /// Those of VMs that are not background work.
     Vms,
     /// Background requests too.
     All,
@@ -46,16 +46,16 @@ pub(crate) enum ByAddress {
 #[derive(Debug, Clone, Copy)]
 struct Node {
     request: Request,
-    /// From when its deadline counts.
+    /// Start of the time to its deadline.
     start: Instant,
-    /// How many came here before it.
+    /// Number of requests that entered before it.
     order: u64,
     before: u32,
     behind: u32,
     background: bool,
 }
 
-/// First and last of a list.
+/// First and last node of a list.
 #[derive(Debug, Clone, Copy)]
 struct List {
     first: u32,
@@ -64,17 +64,17 @@ struct List {
 
 const EMPTY: List = List { first: NIL, last: NIL };
 
-/// A VM's list.
+/// List of a VM.
 #[derive(Debug, Clone, Copy)]
 struct VmList {
     list: List,
-    /// From start to deadline.
+    /// Time from start to deadline.
     slack: Duration,
-    /// With [`EqualDeadlines::Lifo`] the first of the last ones in the list, which all have one start.
+    /// With [`EqualDeadlines::Lifo`]: first of the nodes at the end of the list that have the same start.
     run: u32,
 }
 
-/// What is queued behind the credits.
+/// Requests that have passed the credits.
 #[derive(Debug)]
 pub(crate) struct Queues {
     equals: EqualDeadlines,
@@ -85,14 +85,14 @@ pub(crate) struct Queues {
     earliest: Tournament,
     background: List,
     addresses: Addresses,
-    /// By token the place of each carrier.
+    /// Node of each merged request, by token.
     merged: Vec<u32>,
     of_vms: u64,
     of_background: u64,
     entered: u64,
 }
 
-/// Reads and writes have an address; a flush has none, and a discard moves no head.
+/// Reads and writes have an address. A flush has none, and a discard does not move the head.
 pub(crate) fn has_address(request: &Request) -> bool {
     matches!(request.kind, Kind::Read | Kind::Write)
 }
@@ -115,17 +115,17 @@ impl Queues {
         }
     }
 
-    /// Requests of VMs.
+    /// Number of requests of VMs.
     pub(crate) fn of_vms(&self) -> u64 {
         self.of_vms
     }
 
-    /// Background requests.
+    /// Number of background requests.
     pub(crate) fn of_background(&self) -> u64 {
         self.of_background
     }
 
-    /// How long after its start a VM's request is due; holds for what is queued too.
+    /// Sets the time from start to deadline of a VM's requests, also for queued ones.
     pub(crate) fn set_slack(&mut self, owner: OwnerId, slack: Duration) {
         if owner.index() >= self.vms.len() {
             self.vms.resize(owner.index() + 1, VmList { list: EMPTY, slack, run: NIL });
@@ -134,12 +134,12 @@ impl Queues {
         self.requeue(owner);
     }
 
-    /// A VM's request comes in. A VM's starts never decrease.
+    /// Inserts a VM's request. The starts of a VM never decrease.
     // rule: flubber.queues, flubber.equal-deadlines
     pub(crate) fn enter(&mut self, request: Request, start: Instant) {
         let slot = self.new_node(request, start, false);
         let VmList { mut list, run, .. } = self.vms[request.owner.index()];
-        // With "fifo" the place is the last one, and the run is left unread: its memory may be far away.
+        // With "fifo" the node goes last, and `run` is not read, since it may not be cached.
         let lifo = self.equals == EqualDeadlines::Lifo;
         let joins = lifo && run != NIL && self.node(run).start == start;
         let before = if joins { self.node(run).before } else { list.last };
@@ -155,7 +155,7 @@ impl Queues {
         }
     }
 
-    /// A background request comes in.
+    /// Inserts a background request.
     pub(crate) fn enter_background(&mut self, request: Request, start: Instant) {
         let slot = self.new_node(request, start, true);
         let mut list = self.background;
@@ -187,7 +187,7 @@ impl Queues {
         slot
     }
 
-    /// Where a carrier stands; `NIL`: nowhere.
+    /// Sets the node of a merged request; `NIL` if it is not queued.
     fn note(&mut self, token: u32, slot: u32) {
         let index = token as usize;
         if index >= self.merged.len() {
@@ -211,7 +211,7 @@ impl Queues {
         asked && has_address(&node.request)
     }
 
-    /// Puts a node behind `before`, or in front.
+    /// Links a node after `before`, or at the front.
     fn link(&mut self, list: &mut List, slot: u32, before: u32) {
         let behind = if before == NIL { list.first } else { self.nodes[before as usize].behind };
         (self.nodes[slot as usize].before, self.nodes[slot as usize].behind) = (before, behind);
@@ -219,7 +219,7 @@ impl Queues {
         *(if behind == NIL { &mut list.last } else { &mut self.nodes[behind as usize].before }) = slot;
     }
 
-    /// Takes a request out, wherever it stands.
+    /// Removes a request from any position.
     pub(crate) fn take(&mut self, slot: u32) -> Request {
         if self.is_found_by_address(slot) {
             self.addresses.remove(slot, self.nodes[slot as usize].request.offset);
@@ -248,7 +248,7 @@ impl Queues {
         request
     }
 
-    /// Puts a VM where its head's deadline belongs.
+    /// Updates a VM in the tournament by its head's deadline.
     fn requeue(&mut self, owner: OwnerId) {
         let VmList { list, slack, .. } = self.vms[owner.index()];
         if list.first == NIL {
@@ -259,24 +259,24 @@ impl Queues {
         self.earliest.set(owner.0, (start + slack).as_nanos(), RequestId(order));
     }
 
-    /// The VM's request that is due first: its deadline, and where it stands.
+    /// The VM request with the earliest deadline: deadline and node.
     pub(crate) fn earliest(&self) -> Option<(Instant, u32)> {
         let (deadline, _, owner) = self.earliest.peek()?;
         Some((Instant::from_nanos(deadline), self.vms[owner as usize].list.first))
     }
 
-    /// The background request that came first: from when a deadline of its would count, and where it stands.
+    /// The oldest background request: the start of its time to a deadline, and its node.
     pub(crate) fn first_background(&self) -> Option<(Instant, u32)> {
         let slot = self.background.first;
         (slot != NIL).then(|| (self.nodes[slot as usize].start, slot))
     }
 
-    /// How many came before the request at a place.
+    /// Number of requests that entered before that of a node.
     pub(crate) fn order(&self, slot: u32) -> u64 {
         self.nodes[slot as usize].order
     }
 
-    /// How many requests of a VM are queued here. O(requests of the VM and of the background).
+    /// Number of queued requests of a VM. O(requests of the VM and of the background).
     pub(crate) fn queued(&self, owner: OwnerId) -> u64 {
         let own = self.vms.get(owner.index()).map_or(NIL, |vm| vm.list.first);
         let lists = [own, self.background.first];
@@ -289,17 +289,17 @@ impl Queues {
         std::iter::successors(node(first), move |last| node(last.behind))
     }
 
-    /// Whose request stands at a place.
+    /// Owner of the request of a node.
     pub(crate) fn owner(&self, slot: u32) -> OwnerId {
         self.nodes[slot as usize].request.owner
     }
 
-    /// The request that came first of those that begin at `address`.
+    /// The request at `address` that entered first.
     pub(crate) fn at_address(&self, address: u64) -> Option<u32> {
         self.addresses.first(address)
     }
 
-    /// What of `scope` is queued leaves.
+    /// Removes the queued requests of `scope`.
     pub(crate) fn cancel(&mut self, scope: Scope, removed: &mut Vec<Request>) {
         let own = self.vms.get(scope.owner().index()).map_or(NIL, |vm| vm.list.first);
         for first in [own, self.background.first] {
@@ -314,7 +314,7 @@ impl Queues {
         }
     }
 
-    /// A queued request has grown. `false` if it is not queued here.
+    /// Replaces a queued request by `grown`. Returns `false` if it is not queued here.
     pub(crate) fn grow(&mut self, grown: Request) -> bool {
         let slot = self.merged.get(grown.token as usize).copied().unwrap_or(NIL);
         if slot == NIL || !grown.flags.contains(Flags::MERGED) || self.node(slot).request.id != grown.id {

@@ -1,6 +1,6 @@
-//! The two levels together: credits let requests pass, deadlines and addresses choose among them.
+//! The two levels together: credits admit requests, deadlines and addresses choose among them.
 //!
-//! Which of them goes is a [`Rule`]: batch and delay (Flubber), or the earliest deadline alone (its baseline).
+//! A [`Rule`] selects the next request: batch and delay (Flubber), or the earliest deadline (its baseline).
 
 use core::time::Duration;
 
@@ -12,66 +12,65 @@ use crate::time::Instant;
 use super::credits::Credits;
 use super::queues::{Queues, has_address};
 
-/// From when a deadline counts.
+/// Start of the time to the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
-    /// From when the credits let the request pass.
+    /// When the credits admit the request.
     #[default]
     Entry,
-    /// From its arrival: a request that waited for credits is urgent then.
+    /// Its arrival: a request that has waited for credits is then urgent.
     Arrival,
 }
 
-/// Latencies and what is taken off them.
+/// Latency targets, and what is subtracted from them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Targets {
-    /// L of a VM that states none.
+    /// L of a VM without a latency target.
     pub(crate) latency: Duration,
     /// M.
     pub(crate) seek_max: Duration,
     pub(crate) start: Start,
-    /// How long the deadline queue must have been empty for a replenishment.
+    /// Time for which the deadline queue must have been empty for a replenishment.
     pub(crate) grace: Duration,
 }
 
-/// When the background is due.
+/// When background work is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Background {
     /// When no VM's request is queued.
     WhenEmpty,
-    /// Within this target, else likewise.
+    /// Within this target, or when no VM's request is queued.
     Within(Duration),
     /// Within the largest target of the VMs.
     WithinLargest,
 }
 
-/// Batch and delay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchAndDelay {
-    /// The time that the largest request takes.
+    /// Transfer time of the largest request.
     pub(crate) transfer: Duration,
-    /// The longest wait since the device became idle; none: until the head is due.
+    /// Maximum idling since the device became idle; `None`: until the head is due.
     pub(crate) wait_max: Option<Duration>,
 }
 
-/// Which request goes.
+/// Selection of the next request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {
     Earliest,
     BatchAndDelay(BatchAndDelay),
 }
 
-/// What was dispatched last.
+/// The last dispatched request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
-    /// Its VM, if it went as the head.
+    /// Its VM, if it was the head.
     vm: Option<OwnerId>,
-    /// The first byte behind it.
+    /// The first byte after it.
     end: Option<u64>,
 }
 
-/// By which rule a request was chosen.
+/// The rule by which a request was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Head(u32),
@@ -80,7 +79,6 @@ enum Choice {
     Wait(Instant),
 }
 
-/// The scheduler.
 #[derive(Debug)]
 pub(crate) struct TwoLevel {
     credits: Credits,
@@ -88,13 +86,13 @@ pub(crate) struct TwoLevel {
     targets: Targets,
     rule: Rule,
     background: Background,
-    /// The latency targets of the VMs; by owner.
+    /// Latency targets of the VMs, by owner.
     latencies: Vec<Option<Duration>>,
     /// The largest of them; unknown after a change.
     largest: Option<Duration>,
     in_flight: u64,
     last: Last,
-    /// Since when the deadline queue is empty, and since when nothing is in flight.
+    /// When the deadline queue became empty, and when the last request in flight completed.
     empty_since: Instant,
     idle_since: Option<Instant>,
 }
@@ -142,16 +140,16 @@ impl TwoLevel {
         self.queues.of_vms() == 0 && now >= self.empty_since + self.targets.grace
     }
 
-    /// Lets pass what has credits, and replenishes as often as there is reason to.
+    /// Admits requests that have credits, and replenishes as often as there is a reason.
     fn replenish(&mut self, now: Instant) {
         loop {
             while let Some(request) = self.credits.next_in_turn() {
                 self.enter(now, request);
             }
             // rule: flubber.e1, flubber.e2
-            // DEVIATION [flubber] III.B, event 2: "all VMs hardly send pending requests and pending queues are empty". Read
-            // as the queues of the VMs, a VM that is idle with credits left stops everybody else for good. Read as the
-            // queue of deadlines, it says what it is for: nothing waits while the disk has bandwidth to spare.
+            // DEVIATION [flubber] III.B, event 2: "all VMs hardly send pending requests and pending queues are empty".
+            // If that means the queues of the VMs, an idle VM with credits left blocks all others for good. If it means
+            // the queue of deadlines, it serves its purpose: no request waits while the disk has spare bandwidth.
             let starved = self.credits.any_waiting() && self.may_replenish(now);
             if !self.credits.used_up() && !starved {
                 return;
@@ -166,12 +164,12 @@ impl TwoLevel {
             self.latencies.resize(owner.index() + 1, None);
         }
         let old = self.latencies[owner.index()].replace(latency);
-        // A larger one is known at once; one that has gone may have been the largest.
+        // A larger target is known immediately; one that was removed may have been the largest.
         self.largest = self.largest.filter(|_| old.is_none()).map(|largest| largest.max(latency));
         self.queues.set_slack(owner, self.slack(latency));
     }
 
-    /// The latency target of the background.
+    /// Latency target of background work.
     // rule: edf-credit.background-deadline, flubber.f12
     fn background_latency(&mut self) -> Option<Duration> {
         match self.background {
@@ -222,7 +220,7 @@ impl TwoLevel {
             return Choice::Head(head);
         }
         // rule: flubber.contiguous, flubber.f4, flubber.f7, flubber.wait-contiguous, flubber.f8
-        // This also is the "future request" of the listing: every arrival during a wait asks again from the top.
+        // This also covers the "future request" of the listing: every arrival while idling makes a new choice.
         let Some(end) = self.last.end else { return Choice::Head(head) };
         if let Some(next) = self.queues.at_address(end) {
             return Choice::Contiguous(next);
@@ -231,11 +229,11 @@ impl TwoLevel {
         let until = Instant::from_nanos(deadline.as_nanos().saturating_sub(rule.transfer.as_nanos() as u64));
         let until = match rule.wait_max {
             // rule: flubber.f9
-            // DEVIATION [flubber] III.D: a disk that idles until the head is due gives half of its time away.
+            // DEVIATION [flubber] III.D: a disk that idles until the head is due loses half of its time.
             Some(Duration::ZERO) => now,
             Some(wait_max) if self.in_flight == 0 => self.idle_since.map_or(now, |since| until.min(since + wait_max)),
             // rule: flubber.f10
-            // With something in flight it is not the disk that waits: whatever completes asks again.
+            // With requests in flight the disk does not idle, and each completion makes a new choice.
             _ => until,
         };
         if until <= now { Choice::Head(head) } else { Choice::Wait(until) }

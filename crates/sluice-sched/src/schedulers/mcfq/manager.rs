@@ -1,8 +1,12 @@
-//! The manager of time slices: observed bandwidth against weights.
+//! The manager of time slices: compares observed bandwidth with weights.
 //!
-//! Every sample closes with what each VM completed. The VM of the least weight, among those that worked, is the
-//! reference. For each other one the ideal proportion is its weight over the reference's; the correction is that over the
-//! observed proportion. Above 1 it gets too little.
+//! At the end of every sample, the bytes that each VM completed are recorded. The reference is the VM of the smallest
+//! weight among those that were busy. For each other VM the ideal proportion is its weight divided by the reference's,
+//! and the correction is the ideal divided by the observed proportion. A correction above 1 means that the VM gets too
+//! little.
+//!
+//! Example: weights 100 and 10, bandwidths 60 and 10 MiB/s. The ideal proportion is 10, the observed one 6, and the
+//! correction 10/6 = 1.67.
 
 use std::collections::VecDeque;
 
@@ -11,7 +15,7 @@ use crate::time::Instant;
 
 /// 1 as a multiplier or a correction.
 pub(super) const ONE: u64 = 1 << 16;
-/// Multipliers stay between a tenth and ten.
+/// Multipliers are limited to a tenth and ten.
 // rule: mcfq.t7
 const MULTIPLIERS: (u64, u64) = (ONE / 10, ONE * 10);
 
@@ -26,7 +30,7 @@ struct Sample {
 #[derive(Debug, Clone)]
 struct Vm {
     weight: u64,
-    /// The order in which VMs came.
+    /// Order in which VMs were added.
     came: u64,
     outstanding: u32,
     since: Instant,
@@ -36,7 +40,6 @@ struct Vm {
     multiplier: u64,
 }
 
-/// The control loop.
 #[derive(Debug)]
 pub(super) struct Manager {
     mode: Mode,
@@ -59,8 +62,8 @@ impl Vm {
         self.samples.iter().map(|sample| sample.bytes).sum()
     }
 
-    /// Whether it asked for at least half of the time, and got something; the time is as long as it has been looked at, and
-    /// no shorter than `least` samples.
+    /// Whether the VM had requests for at least half of the time and completed some. The time is the observed one, but
+    /// at least `least` samples.
     // rule: mcfq.t5
     fn worked(&self, interval: u64, least: usize) -> bool {
         let busy: u64 = self.samples.iter().map(|sample| sample.busy).sum();
@@ -95,8 +98,8 @@ impl Manager {
         self.vms.get_mut(owner as usize)?.as_mut()
     }
 
-    /// Samples that a VM must have worked in half of. A correction that is applied once stands for a whole window; those of
-    /// every second begin with the first one.
+    /// Number of samples of which a VM must have been busy in half. A correction that is applied once stands for a
+    /// whole window; corrections of every second start with the first one.
     fn least(&self) -> usize {
         if self.mode == Mode::Window { self.window } else { 1 }
     }
@@ -119,15 +122,15 @@ impl Manager {
             outstanding: 0,
             since: Instant::ZERO,
             current: Sample::default(),
-            // As long as they get, so that nothing grows while it works.
+            // Allocated in full, so that it never grows.
             samples: VecDeque::with_capacity(self.window),
             corrections: VecDeque::with_capacity(self.window),
             multiplier: ONE,
         });
     }
 
-    /// What was seen under other weights says nothing of these: measured against them it would look like an error as large as
-    /// the change. A window begins.
+    /// Discards observations under former weights: compared with the new ones they would look like an error as large as
+    /// the change. A window starts.
     fn forget(&mut self) {
         self.closed = 0;
         for vm in self.vms.iter_mut().flatten() {
@@ -156,7 +159,7 @@ impl Manager {
         }
     }
 
-    /// A sample ends at `end`.
+    /// Ends a sample at `end`.
     // rule: mcfq.observed, mcfq.window-samples
     pub(super) fn close(&mut self, end: Instant) {
         let window = self.window;
@@ -172,8 +175,8 @@ impl Manager {
         }
     }
 
-    /// The VM that all others are measured against: of those that worked the one of least weight, and of these the oldest.
-    /// When it came, its weight, and its bytes in so many samples.
+    /// The reference: of the VMs that were busy the one of smallest weight, and of these the oldest. Returns its
+    /// position, its weight, and its bytes with the number of samples.
     // rule: mcfq.roles, mcfq.t6
     fn reference(&self) -> Option<(u64, u64, (u64, u64))> {
         let worked = self.vms.iter().flatten().filter(|vm| vm.worked(self.interval, self.least()));
@@ -190,7 +193,7 @@ impl Manager {
             if vm.came == reference || !vm.worked(interval, shortest) {
                 continue;
             }
-            // Nothing is rounded before the end, so that the unit of bandwidth is none of its business.
+            // Rounded only at the end, so the unit of bandwidth does not matter.
             let ideal = u128::from(vm.weight) * u128::from(ONE) * u128::from(bytes) * vm.samples.len() as u128;
             let correction = ideal / (u128::from(weight.max(1)) * u128::from(vm.bytes()) * u128::from(samples));
             let correction = u64::try_from(correction).unwrap_or(u64::MAX).clamp(ONE >> 12, ONE << 12);
@@ -205,7 +208,7 @@ impl Manager {
         }
     }
 
-    /// What the slices of each VM are multiplied by.
+    /// Calls `each` with the multiplier of each VM's slices.
     pub(super) fn multipliers(&self, mut each: impl FnMut(u32, u64)) {
         for (owner, vm) in (0u32..).zip(&self.vms) {
             if let Some(vm) = vm {
@@ -221,8 +224,9 @@ mod tests {
 
     use super::*;
 
-    /// VMs of these weights under a manager, on a plant where bandwidth follows the multipliers: VM i has `natural` of i
-    /// times its weight times its multiplier to the power of `gain`. The multipliers after each second.
+    /// VMs of these weights with a manager, and a plant in which bandwidth follows the multipliers: VM i gets
+    /// `natural[i]` times its weight times its multiplier to the power of `gain`. Returns the multipliers after each
+    /// second.
     struct Plant {
         manager: Manager,
         weights: Vec<u64>,
@@ -246,7 +250,7 @@ mod tests {
             all
         }
 
-        /// Bandwidth of each in proportion to its weight: 1 is ideal.
+        /// Bandwidth of each VM divided by its weight: 1 is ideal.
         fn observed(&self) -> Vec<f64> {
             let natural = self.natural.iter().zip(self.multipliers());
             natural.map(|(natural, multiplier)| natural * multiplier.powf(self.gain)).collect()
@@ -313,7 +317,7 @@ mod tests {
     /// rule: mcfq.converges
     #[test]
     fn a_window_at_a_time_settles_as_long_as_twice_the_slice_brings_less_than_four_times_the_bandwidth() {
-        // An error is multiplied by 1 - gain in each window: from gain 2 on it does not shrink.
+        // An error is multiplied by 1 - gain in each window, so from gain 2 on it does not shrink.
         let error = |gain: f64| {
             let mut plant = Plant::new(Mode::Window, 3, &[1000, 100], &[0.8, 1.0], gain);
             plant.seconds(3 * 60);
@@ -375,7 +379,7 @@ mod tests {
         [100, 100, 400, 50].into_iter().enumerate().for_each(|(owner, weight)| manager.set(owner as u32, weight));
         let mut now = Instant::ZERO;
         for _ in 0..2 {
-            // 0 and 1 work, 2 works a third of the time, 3 (of the least weight) not at all.
+            // 0 and 1 are busy, 2 is busy a third of the time, 3 (of the smallest weight) not at all.
             [0, 1].into_iter().for_each(|owner| manager.came(now, owner));
             let end = now + Duration::from_secs(1);
             manager.came(now + Duration::from_millis(666), 2);
@@ -402,7 +406,7 @@ mod tests {
             assert_eq!((after[2] - 1.0).abs() > 0.1, corrected, "{mode:?}: {after:?}");
             assert!((after[0] - 1.0).abs() < 0.001, "{mode:?}: {after:?}");
         }
-        // The window in which it is there for half of the time is its first.
+        // The first window of the VM is the one in which it is present for half of the time.
         let mut plant = Plant::new(Mode::Window, 10, &[400, 100], &[1.0, 1.0], 1.0);
         plant.seconds(5);
         plant.manager.set(2, 100);

@@ -1,20 +1,21 @@
-//! mcfq: CFQ with groups, and a manager that corrects the slices by what they brought.
+//! mcfq: CFQ with groups, and a manager that corrects slices by the bandwidth that they resulted in.
 //!
-//! Idea: CFQ shares time by weight, but on an SSD that collects garbage equal time is not equal bandwidth. So somebody
-//! looks once a second at what each VM got, compares it with the VM of the least weight, and lengthens or shortens slices.
+//! Idea: CFQ shares time by weight, but on an SSD that collects garbage equal time is not equal bandwidth. Once per
+//! second the manager compares the bandwidth of each VM with that of the VM of the smallest weight, and lengthens or
+//! shortens slices.
 //!
-//! Rules: `manager` has the control loop. Its multiplier scales the slices of a VM's group and divides what the group is
-//! charged, as if its weight were that much larger.
+//! Rules: `manager` is the control loop. Its multiplier scales the slices of a VM's group and divides the group's
+//! charges, as if its weight were that much larger.
 //!
-//! Parameters: see [`Params`]; beside them all of CFQ's but `mode`.
+//! Parameters: see [`Params`]; in addition all of CFQ's except `mode`.
 //!
 //! Example: weights 10 and 1, and 6 times the bandwidth: after a window of 10 seconds the slices of the first VM are
 //! multiplied by 10/6 = 1.67.
 //!
-//! Deviations: the published listing multiplies in every second by corrections that are averaged twice, which swings
-//! between its bounds for windows of 3 and more (mode `paper`); by default the correction of a window is applied once, at
-//! its end. Multipliers are kept within 0.1 and 10, and nobody is corrected who was idle, or not there, for more than half of
-//! the time. A window begins anew when a weight changes.
+//! Deviations: the published listing multiplies every second by corrections that are averaged twice, and oscillates
+//! between its bounds for windows of 3 and more (mode `paper`). By default the correction of a window is applied once,
+//! at its end. Multipliers are limited to 0.1 and 10. A VM that was idle or absent for more than half of the time is
+//! not corrected. A change of a weight starts a new window.
 //!
 //! Source: \[mcfq\] MCFQ: time-slice manager (MoTS) on CFQ for virtual machines that share an SSD.
 
@@ -38,7 +39,7 @@ mod manager;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Once for each window, by what that window showed.
+    /// Once per window, by what that window showed.
     #[default]
     Window,
     /// Every second, averaged once more: as published.
@@ -47,16 +48,16 @@ pub enum Mode {
     Base,
 }
 
-/// The parameters in `[device.NAME.mcfq]` beside those of CFQ.
+/// The parameters in `[device.NAME.mcfq]` in addition to those of CFQ.
 // rule: mcfq.t9, mcfq.window
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
     /// How corrections are applied.
     pub mode: Mode,
-    /// Samples of bandwidth in a window.
+    /// Number of bandwidth samples in a window.
     pub window: u32,
-    /// How long a sample is.
+    /// Duration of a sample.
     #[serde(with = "params::duration")]
     pub interval: Duration,
 }
@@ -67,7 +68,6 @@ impl Default for Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "mcfq",
     summary: "CFQ with groups, whose slices are corrected by the bandwidth that they achieve",
@@ -118,7 +118,7 @@ const OWN: [Parameter; 3] = [
     },
 ];
 
-/// Its own, and those of CFQ behind the mode.
+/// Its own parameters, and those of CFQ after the mode.
 const PARAMETERS: [Parameter; OWN.len() + cfq::PARAMETERS.len() - 1] = {
     let mut all = [OWN[0]; OWN.len() + cfq::PARAMETERS.len() - 1];
     let mut index = 0;
@@ -138,25 +138,24 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
     Ok(Box::new(Mcfq { groups, manager: Manager::new(&params), interval: params.interval, ends: None }))
 }
 
-/// The state.
 #[derive(Debug)]
 pub struct Mcfq {
     groups: V2632,
     manager: Manager,
     interval: Duration,
-    /// When the current sample ends; there is none before the first request.
+    /// End of the current sample; `None` before the first request.
     ends: Option<Instant>,
 }
 
 impl Mcfq {
-    /// Closes the samples that have ended by now.
+    /// Ends the samples that are due.
     // rule: mcfq.apply
     fn sample(&mut self, now: Instant) {
         let Some(mut end) = self.ends else { return };
         if now < end {
             return;
         }
-        // After a long silence the samples of a window are all that counts.
+        // After a long idle time only the samples of a window count.
         let most = self.manager.window() + 1;
         let passed = now.nanos_since(end) / (self.interval.as_nanos() as u64).max(1);
         if passed > most {

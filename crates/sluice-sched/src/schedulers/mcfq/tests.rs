@@ -2,8 +2,8 @@ use super::*;
 use crate::elevator::drive::Drive;
 use crate::policy::Policy;
 
-/// Two VMs, weights 400 and 100, reads of 4 KiB; those of the first take `slow` times as long. Bandwidth of the first over
-/// that of the second in the last ten of so many seconds.
+/// Two VMs of weights 400 and 100 read 4 KiB; reads of the first take `slow` times as long. Returns the ratio of their
+/// bandwidths in the last ten of `seconds` seconds.
 fn ratio(stated: &[(&str, &str)], descriptor: &Descriptor, slow: u64, seconds: u64) -> f64 {
     let mut drive = Drive::new(descriptor, stated, 0);
     drive.owner(0, Policy::weighted(400));

@@ -1,14 +1,16 @@
-//! A limit in one currency: the virtual-scheduling algorithm (GCRA), which is a token bucket that stores one instant.
+//! A limit in one currency: the generic cell rate algorithm (GCRA), a token bucket that stores one instant.
 //!
-//! The tag is the theoretical arrival time. A request may pass while the tag is at most `ahead` later than now; `ahead` is the
-//! burst as a distance of tags. What is left of the burst, `ahead` less what the tag is later than now, is the bucket's
-//! content.
+//! The tag is the theoretical arrival time (TAT). A request may pass while the tag is at most `ahead` later than now,
+//! where `ahead` is the burst as a distance of tags. The content of the bucket is `ahead` minus the distance from now
+//! to the tag.
+//!
+//! Example: 10 IOPS and a burst of 20, so `ahead` is 2 s. At 1 s, 21 requests of cost 1 pass immediately: 20 for the
+//! burst, and one more while the tag is at most 3 s. The tag is then 3.1 s, and the next request passes at 1.1 s.
 
 use crate::tag::{Spacing, Tag};
 
 use super::meter::Meter;
 
-/// The bucket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bucket {
     meter: Meter,
@@ -21,9 +23,9 @@ impl Bucket {
         self.meter.is_set()
     }
 
-    /// Another rate or burst, `burst` in units of service. What is left of the old burst stays, as the same service: a burst
-    /// that shrinks takes nothing back that was used of the old one, and one that grows gives nothing at once. A limit that was
-    /// not there begins with its whole burst.
+    /// Sets rate and burst, with `burst` in units of service. The rest of the old burst stays, as the same service: a
+    /// smaller burst does not reclaim what was used of the old one, and a larger one does not pass more requests
+    /// immediately. A new limit starts with its whole burst.
     pub(super) fn set(&mut self, spacing: Spacing, burst: u64, now: Tag) {
         let before = *self;
         self.meter = Meter::at(spacing, now);
@@ -32,7 +34,8 @@ impl Bucket {
             return;
         }
         if before.meter.raw_tag() <= now {
-            // It was full; what other servers report belongs to the time since then, and so does what a larger burst gives.
+            // The bucket was full. Reports of other servers belong to the time since then, and so does the growth of a
+            // burst.
             let more = self.ahead.saturating_sub(before.meter.convert(before.ahead, spacing));
             return self.meter.set(before.meter.raw_tag().saturating_add(more));
         }
@@ -46,22 +49,22 @@ impl Bucket {
         self.meter.set(tag);
     }
 
-    /// From when on the next request may pass; 0 without a limit.
+    /// When the next request may pass; 0 without a limit.
     pub(super) fn eligible_at(&self) -> Tag {
         self.meter.tag().map_or(0, |tag| tag.saturating_sub(self.ahead))
     }
 
-    /// How far apart the limit keeps requests of this amount; 0 without a limit.
+    /// Distance that the limit keeps between requests of this amount; 0 without a limit.
     pub(super) fn step(&self, amount: u64) -> Tag {
         self.meter.step(amount)
     }
 
-    /// A request has passed.
+    /// Counts a request that has passed.
     pub(super) fn charge(&mut self, now: Tag, amount: u64) {
         self.meter.charge_from(now, amount);
     }
 
-    /// Service at other servers, which lies in the past.
+    /// Counts service at other servers, which lies in the past.
     pub(super) fn charge_past(&mut self, amount: u64) {
         self.meter.charge(amount);
     }
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!(bucket.eligible_at(), 0);
     }
 
-    /// So does the burst of a client whose reports name one server and two in turn.
+    /// So did that of a client whose reports named one server and two servers alternately.
     #[test]
     fn a_burst_that_shrinks_and_grows_gave_what_was_used_back() {
         let mut bucket = Bucket::default();

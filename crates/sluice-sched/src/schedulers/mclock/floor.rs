@@ -1,10 +1,15 @@
-//! What the weight phase gets at least while a VM without a reservation waits; inside a VM, while a volume without one waits.
+//! Minimum service of the weight phase while a VM without a reservation waits; inside a VM, while a volume without one
+//! waits.
 //!
-//! Reservations go first, so while they are due, because all of the device is reserved or because they catch up after a
-//! stall, nothing would be left for VMs that live by their weight alone. The floor keeps a part of the device for the weight
-//! phase: with 2 %, for 98 units of cost that are served for reservations while such a VM waits, 2 are divided by weight. VMs
-//! that get more by their reservation than by their weight are behind the others in that order. Each level has a floor of its own:
-//! of 98 units of cost that a VM gets by its reservation and its volumes for theirs, 2 are divided among them by weight.
+//! Reservations are served first. While they are due, because the whole device is reserved or because they catch up
+//! after a stall, VMs without a reservation would get nothing. The floor keeps a part of the device for the weight
+//! phase: with 2 %, for 98 units of cost served for reservations while such a VM waits, 2 units are divided by weight.
+//! In the weight phase, VMs whose reservation exceeds their share come last. Each level has its own floor: of 98 units
+//! of cost that a VM gets for its reservation and its volumes for theirs, 2 are divided among them by weight.
+//!
+//! Example: 2 % and requests of cost 1. Each request for a reservation adds 1 x 2 to the balance, and each request by
+//! weight subtracts 1 x 98. So after one request by weight, 49 for reservations follow until the balance is positive
+//! again: 1 of 50.
 //!
 //! DEVIATION \[mclock\] 3: the paper has none.
 
@@ -13,12 +18,12 @@ use crate::units::Percent;
 /// The balance between the two phases while a VM without a reservation waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Floor {
-    /// In hundredths of a percent.
+    /// Part of the device in hundredths of a percent.
     part: i64,
-    /// What the weight phase is owed: in raw cost units times 10,000. Never less than minus one request, or one batch, so that
-    /// what it got while it had plenty does not count against it.
+    /// Balance of the weight phase in raw cost units times 10,000; positive if it is owed service. At least minus one
+    /// request or batch, so that service in times without reservations does not count against it.
     owed: i64,
-    /// What its last batch, or single request, took of that.
+    /// Part of the balance that its last batch, or single request, used.
     batch: i64,
 }
 
@@ -27,7 +32,7 @@ impl Floor {
         Floor { part: part.hundredths() as i64, owed: 0, batch: 0 }
     }
 
-    /// The same part, of another level.
+    /// A new balance with the same part, for another level.
     pub(super) const fn with_same_parameters(&self) -> Self {
         Floor { owed: 0, batch: 0, ..*self }
     }
@@ -36,18 +41,18 @@ impl Floor {
         self.part > 0
     }
 
-    /// Whether the next dispatch is the weight phase's, whatever reservations are due.
+    /// Whether the next dispatch belongs to the weight phase, even if reservations are due.
     pub(super) const fn is_owed(&self) -> bool {
         self.owed > 0
     }
 
-    /// A request was served for its reservation while a VM without one waited.
+    /// Counts a request that was served for its reservation while a VM without one waited.
     pub(super) fn note_reserved(&mut self, cost: u64) {
         self.owed = self.owed.saturating_add((cost as i64).saturating_mul(self.part));
     }
 
-    /// A request was served by weight; `goes_on`: in a batch with the one before. All of a batch counts, else the weight phase
-    /// would have a batch where a request is owed to it.
+    /// Counts a request that was served by weight; `goes_on`: in a batch with the previous one. The whole batch counts,
+    /// otherwise the weight phase would get a batch whenever it is owed a request.
     pub(super) fn note_weight(&mut self, cost: u64, goes_on: bool) {
         let served = (cost as i64).saturating_mul(10_000 - self.part);
         self.batch = if goes_on { self.batch.saturating_add(served) } else { served };

@@ -1,16 +1,17 @@
 //! One level of the hierarchy: the VMs at a device, or the volumes inside a VM.
 //!
-//! A level orders its members that have requests. Those that their limit lets pass are in `reserved` (by when they are due) and in
-//! `by_share` (by share tag, those with and without a reservation apart); those that it holds are in `limited` (by when it
-//! will let them pass). Every call costs O(log members).
+//! A level orders its members that have requests. Members that their limit lets pass are in `reserved` (ordered by due
+//! time) and in `by_share` (ordered by share tag, with and without a reservation separately). Members that their limit
+//! throttles are in `limited` (ordered by the end of that). Every call costs O(log members).
 //!
-//! The orders of members that may pass are corrected lazily: a dispatch updates the one by which it chose, and an entry that
-//! comes to the front of another is compared with the member and moved back. That is right because a member's tags never
-//! decrease while it is in an order, and a change that decreases one puts it in again.
+//! The orders of members that may pass are updated lazily: a dispatch updates the order by which it chose. When an
+//! entry reaches the front of another order, it is compared with the member and moved back. This is correct because a
+//! member's tags never decrease while it is in an order, and a change that decreases one inserts it again.
 //!
 //! Over-commit: all reservation tags count from a common clock offset. When the most overdue member lags by more than
-//! `catch_up_max`, the offset moves on, and all reservations with it: what cannot be had is split in proportion to the
-//! reservations. A cap for each member on its own would split it by other rules.
+//! `catch_up_max`, the offset increases, and all reservations are delayed with it. So a shortage is split in proportion
+//! to the reservations; a cap for each member would split it otherwise. Example: 600 and 300 IOPS are reserved on a
+//! device of 600 IOPS. The offset grows by a third of the time, and the members get 400 and 200 IOPS.
 
 use crate::request::RequestId;
 use crate::tag::{ShareTag, Tag};
@@ -19,11 +20,12 @@ use crate::tournament::{Tournament, key_digits};
 use super::floor::Floor;
 use super::tags::{Clocks, ServicePhase, Tags};
 
-/// Where virtual time starts: room below it for idle credits.
+/// Initial virtual time; the room below it is for idle credits.
 pub(super) const VIRTUAL_START: ShareTag = 1 << 50;
-/// Where it is rebased. One request of cost 1 at weight 0.01 takes 2.52 * 10^11, so this takes 18 million of them.
+/// Virtual time at which it is rebased. A request of cost 1 at weight 0.01 takes 2.52 * 10^11, so 18 million of them
+/// fit.
 pub(super) const VIRTUAL_MAX: ShareTag = 1 << 62;
-/// No decision has been made since the limit began to hold a member.
+/// No decision has been made since the limit started to throttle the member.
 const NO_DECISION: Tag = Tag::MAX;
 
 /// A VM or a volume as its level sees it.
@@ -35,32 +37,32 @@ pub(super) struct Member {
     pub(super) backlogged: bool,
     /// Whether it is in the list of members for which the time of the next decision is to be noted.
     pub(super) awaits_decision: bool,
-    /// How its level counts it.
+    /// The counter of the level that includes it.
     counted: Counted,
     hold: Option<Hold>,
-    /// When a limit last let it pass again; what arrived before that waited for the limit.
+    /// When a limit last let it pass again; requests that arrived before have waited for the limit.
     pub(super) released: Tag,
 }
 
-/// What a member is at a moment.
+/// State of a member for the counters of its level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Counted {
-    /// It has no requests, no weight, or its limit holds it.
+    /// It has no requests, no weight, or its limit throttles it.
     #[default]
     Not,
-    /// It may go, has a weight and no reservation.
+    /// It may be dispatched, and has a weight but no reservation.
     Unreserved,
-    /// It may go, and has a weight and a reservation.
+    /// It may be dispatched, and has a weight and a reservation.
     Reserved,
 }
 
-/// A limit holds a member.
+/// Time during which a limit throttles a member.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     until: Tag,
-    /// The first decision that could have chosen the member but for its limit: before that a full device held it.
+    /// First decision that could have chosen the member without its limit; before, a full device delayed it.
     since: Tag,
-    /// Virtual time then.
+    /// Virtual time at `since`.
     virtual_then: ShareTag,
 }
 
@@ -73,13 +75,13 @@ impl Member {
         self.backlogged && self.hold.is_none()
     }
 
-    /// Whether a limit holds it and no decision has been made since; `true` only once for each time.
+    /// Whether a limit throttles it and no decision has been made since; `true` only once each time.
     pub(super) fn needs_decision_noted(&mut self) -> bool {
         let undecided = self.hold.is_some_and(|hold| hold.since == NO_DECISION);
         undecided && !core::mem::replace(&mut self.awaits_decision, true)
     }
 
-    /// A decision is made at `now` while its limit holds it.
+    /// Notes a decision at `now` while its limit throttles it.
     pub(super) fn note_decision(&mut self, now: Tag, virtual_time: ShareTag) {
         self.awaits_decision = false;
         if let Some(hold) = self.hold.as_mut().filter(|hold| hold.since == NO_DECISION) {
@@ -87,12 +89,12 @@ impl Member {
         }
     }
 
-    /// Its key among reservations.
+    /// Key in the order of reservations.
     fn due_key(&self) -> Option<(Tag, RequestId)> {
         Some((self.tags.minimum.due()?, self.head))
     }
 
-    /// Its key among shares, with or without a reservation.
+    /// Key in the order of shares, with or without a reservation.
     fn share_key(&self, reserved: bool) -> Option<(ShareTag, RequestId)> {
         let there = self.tags.is_weighted() && self.tags.minimum.is_set() == reserved;
         there.then_some((self.tags.share_tag(), self.head))
@@ -108,8 +110,8 @@ impl RunQueue {
         self.0.set(index, key.0, key.1);
     }
 
-    /// Returns the first member as [`Tournament::peek`] does, if its tag is at most `latest`. `key` is a member's true key, or
-    /// `None` if it does not belong here any more.
+    /// Returns the first member as [`Tournament::peek`] does, if its tag is at most `latest`. `key` returns a member's
+    /// current key, or `None` if it does not belong here any more.
     #[inline]
     fn first(&mut self, latest: u64, key: impl Fn(u32) -> Option<(u64, RequestId)>) -> Option<(u64, u64, u32)> {
         loop {
@@ -123,17 +125,17 @@ impl RunQueue {
     }
 }
 
-/// The orders and clocks of a level. `members` finds a member by its index.
+/// Orders and clocks of a level. `members` finds a member by its index.
 #[derive(Debug)]
 pub(super) struct Level {
     reserved: RunQueue,
     /// Without a reservation, and with one.
     by_share: [RunQueue; 2],
     limited: Tournament,
-    /// Members of which each is [`Counted`]; the first number means nothing.
+    /// Number of members by [`Counted`]; the first number is not used.
     counts: [u32; 3],
     clock_offset: Tag,
-    /// The share tag of the member that was last chosen by weight. Never decreases, but where it is reset.
+    /// Share tag of the member that was last chosen by weight. Never decreases, except when it is reset.
     pub(super) virtual_time: ShareTag,
     catch_up_max: Tag,
     floor: Floor,
@@ -153,12 +155,12 @@ impl Level {
         }
     }
 
-    /// Another level with the same parameters.
+    /// An empty level with the same parameters.
     pub(super) fn with_same_parameters(&self) -> Self {
         Level::new(self.catch_up_max, self.floor.with_same_parameters())
     }
 
-    /// The same clocks with no member in any order; the caller settles each of the members anew.
+    /// A level with the same clocks and without members; the caller settles each of the members again.
     pub(super) fn emptied<'a>(&self, members: impl Iterator<Item = &'a mut Member>) -> Self {
         members.for_each(|member| member.counted = Counted::Not);
         let Level { clock_offset, virtual_time, floor, .. } = *self;
@@ -175,7 +177,7 @@ impl Level {
         due.saturating_add(self.clock_offset)
     }
 
-    /// Puts a member where it belongs after anything about it has changed. `eligible_at`: when limits let it pass.
+    /// Inserts a member into the orders after any change. `eligible_at`: when limits let it pass.
     pub(super) fn settle(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag) {
         self.hold_or_release(index, member, now, eligible_at);
         if member.is_ready() {
@@ -186,7 +188,8 @@ impl Level {
         }
     }
 
-    /// The same after a dispatch by `right`, which decreases no key: only the order by which it chose is updated.
+    /// Like `settle`, after a dispatch in `phase`. A dispatch decreases no key, so only the order by which it chose is
+    /// updated.
     #[inline(always)]
     pub(super) fn settle_after(
         &mut self,
@@ -196,7 +199,7 @@ impl Level {
         eligible_at: Tag,
         phase: ServicePhase,
     ) {
-        // What stays ready is neither held nor released, and counts as before.
+        // A member that stays ready is neither throttled nor released, and its counter does not change.
         if !member.is_ready() || eligible_at > now {
             self.hold_or_release(index, member, now, eligible_at);
         }
@@ -215,14 +218,15 @@ impl Level {
         }
     }
 
-    /// Takes a member without requests, or one that limits hold, out of the orders; ends its hold when they let it pass.
+    /// Removes a member without requests, or one that limits throttle, from the orders; ends its throttling when they
+    /// let it pass.
     fn hold_or_release(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag) {
         if !member.backlogged {
             if member.hold.take().is_some() {
                 self.limited.remove(index);
             }
         } else if eligible_at > now {
-            // One that lives by its reservation alone is not woken before that is due.
+            // A member without a weight is not woken before its reservation is due.
             let due = member.tags.minimum.due().filter(|_| !member.tags.is_weighted());
             let wake = due.map_or(eligible_at, |due| eligible_at.max(self.real(due)));
             self.limited.set(index, wake, member.head);
@@ -231,7 +235,7 @@ impl Level {
         } else if let Some(hold) = member.hold.take() {
             self.limited.remove(index);
             member.released = now;
-            // Whatever ended it, time or a change.
+            // Either time or a change of policy may have ended the throttling.
             let released = self.clocks(hold.until.min(now));
             if hold.since < released.now {
                 member.tags.release(released.now - hold.since, hold.virtual_then, &released);
@@ -249,13 +253,13 @@ impl Level {
         }
     }
 
-    /// A member whose limit lets it pass by `now`; [`Level::settle`] puts it back into the orders.
+    /// A member whose limit lets it pass by `now`; [`Level::settle`] inserts it into the orders again.
     pub(super) fn releasable(&self, now: Tag) -> Option<u32> {
         self.limited.peek().filter(|(until, _, _)| *until <= now).map(|(_, _, index)| index)
     }
 
-    /// Who goes next and by which right: the member that is due first, unless the floor is owed; else the one that is furthest
-    /// behind its share.
+    /// The next member and the phase: the member that is due first, unless the floor is owed; otherwise the one with
+    /// the smallest share tag.
     // rule: mclock.weight-floor
     #[inline]
     pub(super) fn choose<'a>(
@@ -269,7 +273,7 @@ impl Level {
         }
     }
 
-    /// Counts a dispatch for the floor, before the member is settled. `goes_on`: in a batch with the one before.
+    /// Counts a dispatch for the floor, before the member is settled. `goes_on`: in a batch with the previous one.
     #[inline]
     pub(super) fn note_served(&mut self, phase: ServicePhase, cost: u64, goes_on: bool) {
         if !self.floor.is_kept() {
@@ -293,13 +297,13 @@ impl Level {
         Some(index)
     }
 
-    /// The member that is furthest behind its share.
+    /// The member with the smallest share tag.
     #[inline]
     pub(super) fn first_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
         self.peek_by_share(members).map(|(_, _, index)| index)
     }
 
-    /// The same as [`Tournament::peek`] returns it.
+    /// The same, as [`Tournament::peek`] returns it.
     #[inline]
     fn peek_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<(u64, u64, u32)> {
         let with = self.first_in(true, &members);
@@ -312,8 +316,8 @@ impl Level {
         }
     }
 
-    /// The clocks by which member `index` is charged for service in requests of the cost `each`. `is_capped`: whether the cap
-    /// on its debt may bind, see [`Tags::is_capped`].
+    /// The clocks with which member `index` is charged for service in requests of cost `each`. `is_capped`: whether the
+    /// cap on its debt may bind, see [`Tags::is_capped`].
     #[inline]
     pub(super) fn charge_clocks<'a>(
         &mut self,
@@ -327,11 +331,12 @@ impl Level {
         Clocks { debt_base, ..self.clocks(now) }
     }
 
-    /// From where the debt of a member is measured that is served for its reservation: from the turn after the next of the
-    /// member that is first in line, if there is another one. Virtual time stands still during reservation service. Measured
-    /// from there, the debt of a member whose share is larger than its reservation would be forgiven too, that of a VM that
-    /// uses this server alone beside VMs whose tags move by what they got at other servers, and that of a large weight beside
-    /// a small one. For a member that is alone it is virtual time: it owes nothing to anybody.
+    /// Base of the debt of a member that is served for its reservation: the share tag that the first member in the
+    /// weight phase will have after another request, if there is another member. Virtual time stands still during
+    /// reservation service. With virtual time as the base, debt would also be forgiven to a member whose share is
+    /// larger than its reservation, to a VM that uses only this server next to VMs whose tags include service at other
+    /// servers, and to a large weight next to a small one. A member that is alone has virtual time as its base, since
+    /// it owes nothing to others.
     // rule: mclock.debt-cap
     fn debt_base<'a>(&mut self, cost: u64, index: u32, members: impl Fn(u32) -> Option<&'a Member>) -> ShareTag {
         let first = match self.counts[Counted::Unreserved as usize] + self.counts[Counted::Reserved as usize] {
@@ -343,10 +348,11 @@ impl Level {
         base.max(self.virtual_time)
     }
 
-    /// The same, and it is served now: virtual time comes to its tag.
+    /// Like `first_by_share`, for a member that is served now: virtual time advances to its tag.
     ///
-    /// What follows it in a batch does not move virtual time. It would overtake the tags of those that wait, by a whole batch of
-    /// the member with the lowest weight, and a member that wakes then would stand behind all of them.
+    /// The following requests of a batch do not advance virtual time. It would overtake the tags of waiting members by
+    /// a whole batch of the member with the smallest weight, and a member that wakes then would be ordered after all of
+    /// them.
     // rule: mclock.virtual-time
     #[inline]
     pub(super) fn choose_by_share<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<u32> {
@@ -370,7 +376,7 @@ impl Level {
         self.by_share[usize::from(reserved)].first(u64::MAX, key)
     }
 
-    /// When the first member that may not be chosen now will be due, or its limit will let it pass.
+    /// When the next member will be due, or its limit will let it pass, if none may be chosen now.
     // rule: mclock.wake-product
     pub(super) fn wake<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<Tag> {
         let key = |index| members(index).filter(|member| member.is_ready())?.due_key();

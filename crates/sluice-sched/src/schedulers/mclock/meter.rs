@@ -1,15 +1,16 @@
 //! One clock of a VM or volume: a rate, and the tag that its service has reached.
 //!
-//! Reservations, limits and shares each keep such clocks, reservations and limits one for requests and one for bytes. All tags
-//! are start tags: they say when the *next* request is due, may pass, or stands in the order. A request moves them after its
-//! dispatch, so a small request before a large one does not pay for it, and one that is refused or cancelled moves nothing.
+//! Reservations and limits each keep two such clocks, one for requests and one for bytes; a share keeps one. All tags
+//! are start tags: they say when the *next* request is due, may pass, or its position in the order. A request advances
+//! them at its dispatch, so a small request before a large one does not pay for it, and a rejected or cancelled request
+//! changes nothing.
 //!
-//! Example: a limit of 100 IOPS, burst 1, and requests of cost 1, 100 and 1 queued at 0 s. They are dispatched at 0 s, 0.010 s
-//! and 1.010 s.
+//! Example: the limit is 100 IOPS, the burst 1, and requests of cost 1, 100 and 1 are queued at 0 s. They are
+//! dispatched at 0 s, 0.010 s and 1.010 s.
 
 use crate::tag::Spacing;
 
-/// A rate and a tag. Without a rate the tag does not move and means nothing.
+/// A rate and a tag. Without a rate the tag does not move and has no meaning.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Meter {
     spacing: Spacing,
@@ -17,7 +18,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// A meter whose tag is at `tag`.
+    /// A meter with its tag at `tag`.
     #[must_use]
     pub(super) const fn at(spacing: Spacing, tag: u64) -> Self {
         Meter { spacing, tag }
@@ -35,67 +36,69 @@ impl Meter {
         self.is_set().then_some(self.tag)
     }
 
-    /// The tag, whether or not there is a rate.
+    /// The tag, even without a rate.
     #[must_use]
     pub(super) const fn raw_tag(&self) -> u64 {
         self.tag
     }
 
-    /// `distance` of this meter as the same service at another rate.
+    /// Converts `distance` of this meter to the same service at another rate.
     pub(super) fn convert(&self, distance: u64, spacing: Spacing) -> u64 {
         self.spacing.convert(distance, spacing)
     }
 
-    /// How far `amount` of service moves the tag.
+    /// How far `amount` of service advances the tag.
     #[must_use]
     pub(super) const fn step(&self, amount: u64) -> u64 {
         self.spacing.of(amount)
     }
 
-    /// `amount` of service has been given.
+    /// Counts `amount` of service.
     // rule: mclock.charge-after
     pub(super) fn charge(&mut self, amount: u64) {
         self.tag = self.tag.saturating_add(self.step(amount));
     }
 
-    /// `amount` of service has been given at `now`: what the tag lay behind is not saved up.
+    /// Counts `amount` of service at `now`. A tag before `now` starts from `now`: unused time is not saved.
     pub(super) fn charge_from(&mut self, now: u64, amount: u64) {
         self.tag = self.tag.max(now).saturating_add(self.step(amount));
     }
 
-    /// `amount` of service has been given; the tag moves no further than one step beyond `present`.
+    /// Counts `amount` of service. The tag advances at most to one step after `present`.
     pub(super) fn charge_ahead_of(&mut self, present: u64, amount: u64) {
         self.tag = self.tag.max(self.tag.min(present).saturating_add(self.step(amount)));
     }
 
-    /// Moves the tag up to `floor`: nothing further back is remembered.
+    /// Raises the tag to `floor`, so that earlier unused service is lost.
     pub(super) fn raise_to(&mut self, floor: u64) {
         self.tag = self.tag.max(floor);
     }
 
-    /// Moves the tag down to `ceiling`: nothing further ahead is remembered.
+    /// Lowers the tag to `ceiling`, so that later debts are forgiven.
     pub(super) fn lower_to(&mut self, ceiling: u64) {
         self.tag = self.tag.min(ceiling);
     }
 
-    /// Moves the tag on by `by`, at most to `latest`.
+    /// Advances the tag by `by`, at most to `latest`.
     pub(super) fn move_on(&mut self, by: u64, latest: u64) {
         self.tag = self.tag.max(self.tag.saturating_add(by).min(latest));
     }
 
-    /// Sets the tag.
     pub(super) fn set(&mut self, tag: u64) {
         self.tag = tag;
     }
 
-    /// Moves the tag down by `by`: its clock is rebased before it could overflow.
+    /// Lowers the tag by `by`, when its clock is rebased before an overflow.
     pub(super) fn rebase(&mut self, by: u64) {
         self.tag = self.tag.saturating_sub(by);
     }
 
-    /// Another rate. What was charged ahead of `now` stays charged as the same service at the new rate, so that a rate that
-    /// changes under a backlog acts at once. What is overdue stays overdue: the same service or the same time, whichever is
-    /// less, so that neither grows by the change. A meter that had no rate begins at `now`.
+    /// Sets the rate. Service charged ahead of `now` stays charged as the same service at the new rate, so a new rate
+    /// takes effect immediately under a backlog. Overdue service stays overdue, as the same service or the same time,
+    /// whichever is less, so that neither grows by the change. A meter without a rate starts at `now`.
+    ///
+    /// Example: 100 requests ahead are 1 s at 100 IOPS and 0.1 s at 1000 IOPS. 0.5 s overdue at 100 IOPS are 50
+    /// requests, which are 0.05 s at 1000 IOPS. In the other direction 0.5 s stay 0.5 s.
     pub(super) fn rescale(&mut self, spacing: Spacing, now: u64) {
         if self.spacing == spacing {
             return;

@@ -1,28 +1,28 @@
 //! mClock: reservation, limit and weight for each VM, by tags.
 //!
-//! Idea: every VM has clocks that tick at its own rates. A reservation tag says when its next request is due, a limit
-//! says when it may go, a share tag puts it in line for what is left. While some reservation is due the scheduler
-//! serves the most overdue one (reservation phase); otherwise the VM that is furthest behind its share among those
-//! that their limit lets pass (weight phase).
+//! Idea: every VM has clocks that run at its own rates. A reservation tag says when its next request is due, a limit
+//! says when it may be dispatched, and a share tag orders it for the spare capacity. While a reservation is due, the
+//! scheduler serves the most overdue one (reservation phase). Otherwise it serves the VM with the smallest share tag
+//! among those that their limit lets pass (weight phase).
 //!
-//! Rules: one file per idea. [`paper`] is the published algorithm, formula by formula. Mode `product`: `meter` is one clock,
-//! `bucket` a limit in one currency; `tags` has the clocks of a VM or a volume and says how service moves them; `level` keeps
-//! the orders of VMs, or of the volumes of a VM (`owner`); `floor` keeps a part for the weight phase; `remote` is what clients
-//! report of other servers (dmClock); [`product`] decides.
+//! Rules: one file per idea. [`paper`] is the published algorithm, formula by formula. Mode `product`: `meter` is one
+//! clock, `bucket` a limit in one currency; `tags` has the clocks of a VM or a volume and says how service advances
+//! them; `level` keeps the orders of VMs, or of the volumes of a VM (`owner`); `floor` keeps a part for the weight
+//! phase; `remote` holds what clients report of other servers (dmClock); [`product`] decides.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: weights 100, 200, 300, reservations of 250 for the first two, a limit of 1000 for the third. A device
-//! of 1200 IOPS gives 250, 380, 570: the first bottoms out at its reservation, the rest is split 2:3. At 2400 the
-//! third is held at 1000 and the others get 467 and 933.
+//! Example: weights 100, 200, 300, reservations of 250 for the first two VMs, a limit of 1000 for the third. A device
+//! of 1200 IOPS gives 250, 380, 570: the first VM gets its reservation, and the rest is split 2:3. At 2400 IOPS the
+//! third is limited to 1000, and the others get 467 and 933.
 //!
-//! Deviations: mode `product` replaces published formulas where they break their own promise; each place says so
-//! (`DEVIATION`). Mode `paper` has them as published, with their failures, for the reproduction of the paper.
+//! Deviations: mode `product` replaces published formulas where they violate their own guarantees; each place is marked
+//! `DEVIATION`. Mode `paper` keeps them as published, with their failures, to reproduce the paper.
 //!
 //! Source: \[mclock\] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
 //! Scheduling, OSDI 2010.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: mclock.bound-reservation, mclock.bound-limit-paper, mclock.bound-limit-product, mclock.bound-share
 // rule: mclock.water-filling, mclock.queues-no-owners
 
@@ -45,7 +45,7 @@ pub mod product;
 mod remote;
 mod tags;
 
-/// Which formulas.
+/// Formulas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -60,19 +60,20 @@ pub enum Mode {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// Which formulas.
     pub mode: Mode,
-    /// Most requests of one VM in a locality batch; 0: 8 on a rotational device, else 1. \[mclock\] 3.1.
+    /// Maximum number of requests of one VM in a locality batch; 0 is 8 on a rotational device and 1 on others.
+    /// \[mclock\] 3.1.
     pub batch: u32,
-    /// Largest distance between neighbours of a batch, in bytes. \[mclock\] 3.1: 4 MB.
+    /// Maximum distance between consecutive requests of a batch, in bytes. \[mclock\] 3.1: 4 MB.
     pub batch_distance: Bytes,
-    /// Most reservation time that is caught up after a stall; product mode alone.
+    /// Maximum reservation time that is caught up after a stall; product mode only.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
-    /// The part of the device that is divided by weight at least while a VM without a reservation waits, and of what a VM gets
-    /// while a volume of it without one waits; product mode alone.
+    /// Minimum part of the device that is divided by weight while a VM without a reservation waits, and of a VM's
+    /// service while a volume without one waits; product mode only.
     pub weight_floor: Percent,
-    /// Whether a VM that becomes active starts beside the others' share tags; paper mode alone. \[mclock\] 3, "Tag Adjustment".
+    /// Whether a VM that becomes active starts at the others' share tags; paper mode only. \[mclock\] 3, "Tag
+    /// Adjustment".
     pub tag_adjustment: bool,
 }
 
@@ -90,7 +91,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// The bound on a batch for this device.
+    /// Maximum length of a batch on this device.
     #[must_use]
     pub fn batch_on(&self, facts: &Facts) -> u32 {
         match (self.batch, facts.rotational) {
@@ -101,7 +102,6 @@ impl Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "mclock",
     summary: "per-VM reservation, limit and weight by tags (OSDI 2010)",
@@ -129,7 +129,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     medium: Medium::Disk,
     volumes_depend: Some(("mode", &["product"])),
     depends: &[(Field::Burst, "mode", &["product"])],
-    // Cost is counted by request.
+    // The cost is counted per request.
     merging: false,
     weight_floor,
     parameters: &[
@@ -187,7 +187,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     build,
 };
 
-/// The floor that admission leaves free.
+/// The floor that admission control leaves free.
 fn weight_floor(table: &ParamTable) -> Percent {
     match params::parse::<Params>(table) {
         Ok(Params { mode: Mode::Product, weight_floor, .. }) => weight_floor,

@@ -1,4 +1,4 @@
-//! A VM and its volumes as mClock's product mode keeps them: what one dispatch needs of them, close together.
+//! A VM and its volumes in mClock's product mode. The fields that a dispatch needs are adjacent.
 
 use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
@@ -12,16 +12,16 @@ use super::level::{Level, Member, VIRTUAL_MAX};
 use super::remote::Remote;
 use super::tags::{Amount, Clocks, ServicePhase, Tags};
 
-/// What a dispatch needs comes first, in as few cache lines as it fits: with many VMs each of them is fetched anew.
+/// Fields that a dispatch needs come first, in few cache lines: with many VMs each line is fetched for every request.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Owner {
     pub(super) member: Member,
     pub(super) queued: u32,
-    /// Of the virtual time in which its share tag was set.
+    /// Generation of virtual time in which its share tag was set.
     pub(super) generation: u32,
     pub(super) volumes: InlineVec<Volume>,
-    /// The order of its volumes; absent for a VM with a single volume without a policy of its own.
+    /// Order of its volumes; `None` for a VM with a single volume without its own policy.
     pub(super) inner: Option<Box<Inner>>,
     /// What its client reports of other servers.
     pub(super) remote: Option<Box<Remote>>,
@@ -32,18 +32,18 @@ pub(super) struct Owner {
 pub(super) struct Volume {
     pub(super) fifo: Fifo,
     pub(super) id: VolumeId,
-    /// Absent for the only volume of a VM without a policy of its own: nothing to choose, nothing to check.
+    /// `None` for the only volume of a VM, without its own policy: there is nothing to choose or to check.
     pub(super) member: Option<Box<Member>>,
     pub(super) policy: Box<Policy>,
 }
 
-/// The volumes of one VM, as a level of their own.
+/// The volumes of one VM, as a separate level.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) level: Level,
-    /// Volumes with requests by the arrival of their oldest one.
+    /// Volumes with requests, by the arrival of their oldest one.
     oldest: Tournament,
-    /// By the number of a volume (below 256) its place in the list of volumes.
+    /// Index in the list of volumes, by the number of the volume (below 256).
     indices: Vec<u16>,
 }
 
@@ -59,7 +59,7 @@ impl Owner {
         }
     }
 
-    /// Virtual time may have started again, as often as `generation` says, since the VM was here.
+    /// Resets the share tag if virtual time was reset, to `generation`, since the VM was last active.
     #[inline]
     pub(super) fn refresh_share(&mut self, generation: u32, now: Tag, level: &Level) {
         if self.generation != generation {
@@ -68,10 +68,10 @@ impl Owner {
         }
     }
 
-    /// When limits let the VM pass: its own, and that of at least one volume. Updates its earliest arrival.
+    /// When limits let the VM pass: its own limit, and that of at least one volume. Updates the VM's earliest arrival.
     ///
-    /// The arrival breaks ties between VMs, so it must not depend on which volumes may pass: that changes with time, and
-    /// keys in an order do not.
+    /// The arrival breaks ties between VMs. It must not depend on which volumes may pass, since that changes with time,
+    /// and keys in an order must not change.
     #[inline(always)]
     pub(super) fn eligible_at(&mut self, arena: &Arena, now: Tag) -> Tag {
         if self.queued == 0 {
@@ -93,7 +93,7 @@ impl Owner {
         own.max(volumes)
     }
 
-    /// When the first volume may be chosen; 0 if one may be already.
+    /// When the first volume may be chosen; 0 if one may be chosen now.
     fn volume_eligible_at(&mut self, now: Tag) -> Tag {
         self.release_volumes(now);
         let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
@@ -104,7 +104,7 @@ impl Owner {
         }
     }
 
-    /// Puts volumes whose limit lets them pass by now back into the order.
+    /// Inserts volumes whose limit lets them pass by now into the order again.
     pub(super) fn release_volumes(&mut self, now: Tag) {
         let Owner { inner: Some(inner), volumes, .. } = self else { return };
         while let Some(index) = inner.level.releasable(now) {
@@ -114,7 +114,7 @@ impl Owner {
         }
     }
 
-    /// Updates the place of a volume; `after` is by which right it was served, if that is why.
+    /// Updates a volume in the order; `after` is the phase in which it was served, if that is the reason.
     pub(super) fn settle_volume(&mut self, index: usize, arena: &Arena, now: Tag, after: Option<ServicePhase>) {
         let Owner { inner: Some(inner), volumes, .. } = self else { return };
         let Volume { fifo, member, .. } = &mut volumes[index];
@@ -137,8 +137,8 @@ impl Owner {
         }
     }
 
-    /// The inner level: in the reservation phase the most overdue volume, unless its floor is owed; else the one furthest behind its
-    /// share. Returns also by which right inside the VM.
+    /// Inner level: in the reservation phase the most overdue volume, unless its floor is owed; otherwise the one with
+    /// the smallest share tag. Also returns the phase inside the VM.
     // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
     #[inline]
     pub(super) fn choose_volume(&mut self, phase: ServicePhase, now: Tag) -> (usize, ServicePhase) {
@@ -152,7 +152,7 @@ impl Owner {
             ServicePhase::Reservation => None,
             ServicePhase::Weight => inner.level.choose_by_share(members).map(|chosen| (chosen, phase)),
         };
-        // A volume without weight has no place among the others; where it is alone it goes when it is due.
+        // A volume without weight is not in the order of shares. If it is alone, it is served when it is due.
         let chosen = by_share.or_else(|| inner.level.choose(now, members));
         let (chosen, phase) = chosen.expect("a VM that may pass has a volume that may");
         (chosen as usize, phase)
@@ -166,7 +166,7 @@ impl Owner {
         member.tags.limiter.eligible_at() <= now && due.is_none_or(|due| inner.level.real(due) <= now)
     }
 
-    /// A request of a volume has been dispatched by `right` inside the VM. `goes_on`: in a batch with the one before.
+    /// Charges a volume for a dispatch in `phase` inside the VM. `goes_on`: in a batch with the previous one.
     pub(super) fn charge_volume(
         &mut self,
         index: usize,
@@ -190,14 +190,14 @@ impl Owner {
         }
     }
 
-    /// A volume has requests after it had none.
+    /// Activates a volume that has requests after it had none.
     pub(super) fn activate_volume(&mut self, index: usize, now: Tag) {
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
         member.tags.activate(&inner.level.clocks(now), remote.as_deref());
     }
 
-    /// The tags of a volume, and the clocks of [`Level::charge_clocks`] for service for reservations.
+    /// The tags of a volume, and the clocks of [`Level::charge_clocks`] for reservation service.
     pub(super) fn volume_tags(&mut self, index: usize, costs: (u64, u64), now: Tag) -> Option<(&mut Tags, Clocks)> {
         let Owner { inner: Some(inner), volumes, .. } = self else { return None };
         let members = |index| volume_member(volumes, index);
@@ -207,8 +207,9 @@ impl Owner {
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
     }
 
-    /// Sets up the order of the volumes after they, or their policies, have changed: as soon as there is something to choose
-    /// or to check every volume has tags. `outer` is the level of the VM. The caller settles each of them. O(volumes).
+    /// Rebuilds the order of the volumes after they or their policies have changed. As soon as there is something to
+    /// choose or to check, every volume has tags. `outer` is the level of the VM. The caller settles each volume.
+    /// O(volumes).
     pub(super) fn arrange_volumes(&mut self, facts: &Facts, outer: &Level, now: Tag) {
         let several = self.volumes.len() > 1 || self.volumes.iter().any(|volume| *volume.policy != Policy::default());
         if !several && self.inner.is_none() {

@@ -1,10 +1,14 @@
 //! mClock as published, formula by formula, with its failures.
 //!
-//! Tags are given when a request comes to the head of its VM's queue, with its arrival as "current time": the same tags
-//! as at arrival while parameters stay as they are and requests cost the same (`tests/oracle_mclock_paper.rs` holds both against
-//! each other), and a change of parameters acts on what is queued. Where costs differ, or a client tells of no constraint
-//! service elsewhere, what a dispatch by weight takes back would put tags given at arrival before it; here none lies there. One
-//! level: the volumes of a VM share its queue. Plain scans over the VMs: this mode is for the reproduction, not for speed.
+//! A request gets its tags when it reaches the head of its VM's queue, with its arrival as "current time". These are
+//! the tags that it would get at arrival if parameters do not change and requests have the same cost
+//! (`tests/oracle_mclock_paper.rs` compares both), and a change of parameters also affects queued requests. If costs
+//! differ, or if a client reports no reservation service at other servers, the correction after a dispatch by weight
+//! could move tags given at arrival before that dispatch; tags given at the head cannot. There is one level: the
+//! volumes of a VM share its queue. VMs are scanned linearly, since this mode is for the reproduction.
+//!
+//! Example: reservation 250 IOPS, limit 1000 IOPS and weight 100, requests of cost 1 that all arrive at 0 s. R tags are
+//! 4 ms apart, L tags 1 ms, and P tags 10 ms (1/100 s).
 
 use std::collections::VecDeque;
 
@@ -18,7 +22,7 @@ use crate::tracker::CLIENT_IDLE;
 
 use super::Params;
 
-/// 1/16 ns on the caller's clock; signed, since offsets go both ways.
+/// In units of 1/16 ns on the caller's clock; signed, since offsets may be negative.
 type Tag = i128;
 
 const ONE: u64 = Cost::ONE.raw() as u64;
@@ -35,16 +39,15 @@ struct Owner {
     policy: Policy,
     queue: VecDeque<Request>,
     in_flight: u32,
-    /// Of the head.
+    /// Tags of the head.
     tags: Option<Tags>,
-    /// Of the request before the head.
+    /// Tags of the request before the head.
     previous: Tags,
     offset: Tag,
-    /// When its dmClock client's last request came.
+    /// Time of the last request from its dmClock client.
     last_report: Option<Instant>,
 }
 
-/// The scheduler.
 #[derive(Debug)]
 pub struct Paper {
     batch_max: u32,
@@ -56,7 +59,7 @@ pub struct Paper {
     batch: Option<Batch>,
 }
 
-/// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
+/// A locality batch in progress: \[mclock\] 3.1, "Request Location".
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     owner: usize,
@@ -74,14 +77,14 @@ fn instant(tag: Tag) -> Instant {
     Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// 1/w of a second: the published P tag takes a weight for a rate.
+/// 1/w of a second: the published P tag treats a weight as a rate.
 fn share_step(policy: &Policy, amount: u64) -> Option<Tag> {
     let weight = policy.effective_weight()?;
     let per_second = Tag::from(TAGS_PER_NANO) * 100_000_000_000;
     Some(per_second * Tag::from(amount) / Tag::from(ONE) / Tag::from(weight.hundredths()))
 }
 
-/// `prev + service / rate`; where requests and bytes have a rate, the slower counts.
+/// `prev + service / rate`; if requests and bytes both have a rate, the slower one counts.
 fn step(requests: Spacing, bytes: Spacing, amount: u64, length: u64) -> Option<Tag> {
     let by_requests = (!requests.is_none()).then(|| Tag::from(requests.of(amount)));
     let by_bytes = (!bytes.is_none()).then(|| Tag::from(bytes.of(length)));
@@ -142,7 +145,7 @@ fn served(request: &Request) -> (u64, u64) {
 }
 
 impl Paper {
-    /// For a device.
+    /// Makes a scheduler for a device.
     #[must_use]
     pub fn new(facts: &Facts, params: &Params) -> Self {
         Paper {
@@ -160,7 +163,7 @@ impl Paper {
         self.owners[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
     }
 
-    /// Heads with their tags, in the order of owner numbers; ties are broken by arrival later.
+    /// Heads with their tags, by owner number; ties are broken by arrival later.
     fn heads(&self) -> impl Iterator<Item = (usize, &Owner, Tags, RequestId)> {
         self.owners.iter().enumerate().filter_map(|(index, owner)| {
             let owner = owner.as_ref()?;
@@ -168,7 +171,7 @@ impl Paper {
         })
     }
 
-    /// \[mclock\] 3, "Tag Adjustment": a VM that becomes active competes with the furthest behind, not with real time.
+    /// \[mclock\] 3, "Tag Adjustment": a VM that becomes active competes with the smallest P tag instead of real time.
     // rule: mclock.activation
     fn activate(&mut self, now: Instant, owner: usize) {
         let smallest = self
@@ -246,12 +249,14 @@ impl Scheduler for Paper {
         let adjusts = self.tag_adjustment;
         let state = self.owner_mut(owner);
         let wakes = state.queue.is_empty();
-        // A client of several servers often has nothing at one of them for a moment; what it got elsewhere meanwhile, which its
-        // next request tells, would count twice if it then stood behind who is furthest behind here.
+        // A client of several servers often has no requests at one of them for a moment. Its service at other servers
+        // during that time, which its next request reports, would count twice if the VM were then ordered after the
+        // smallest P tag here.
         // rule: mclock.forget
         let known = state.last_report.is_some_and(|last_report| now.since(last_report) < CLIENT_IDLE);
         let activates = wakes && state.in_flight == 0 && !known && adjusts;
-        // More than 1 since its last request: others served it too. With one server alone it is 1, and all is as without a client.
+        // More than 1 since its last request means that other servers served it too. With one server it is 1, as
+        // without a client.
         if request.flags.contains(Flags::TRACKED) && (request.delta > 1 || state.last_report.is_some()) {
             state.last_report = Some(now);
         }
@@ -266,7 +271,7 @@ impl Scheduler for Paper {
 
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
         let state = self.owner_mut(grown.owner);
-        // In the order of arrival, so a queue is sorted by it.
+        // The queue is sorted by arrival.
         let Ok(place) = state.queue.binary_search_by_key(&grown.id, |queued| queued.id) else { return false };
         state.queue[place] = grown;
         state.tag_head();

@@ -1,12 +1,12 @@
-//! mClock as a product: two levels, and formulas that keep their promise.
+//! mClock's product mode: two levels, and formulas that keep their guarantees.
 //!
-//! A dispatch serves the most overdue reservation, else the VM that is furthest behind its share, among those that their limits
-//! let pass; then the same inside the VM among its volumes. `level.rs` keeps the orders, `tags.rs` says how a
-//! dispatch moves the tags, `floor.rs` leaves a part of each level to the weight phase, `remote.rs` counts what VMs
-//! got at other servers. A decision costs O(log VMs + log volumes of the VM).
+//! A dispatch serves the most overdue reservation, or else the VM with the smallest share tag, among those that their
+//! limits let pass. Then it does the same among the VM's volumes. `level.rs` keeps the orders, `tags.rs` says how a
+//! dispatch advances the tags, `floor.rs` keeps a part of each level for the weight phase, and `remote.rs` counts
+//! service of VMs at other servers. A decision costs O(log VMs + log volumes of the VM).
 //!
-//! Virtual time is the share tag of the VM that was last chosen by weight. It never goes back, and starts again when the gate is
-//! idle, unless clients report service at other servers.
+//! Virtual time is the share tag of the VM that was last chosen by weight. It never decreases. It is reset when the
+//! gate becomes idle, unless clients report service at other servers.
 
 use crate::gate::RemoteService;
 use crate::inline_vec::InlineVec;
@@ -24,17 +24,17 @@ use super::owner::{Owner, Volume};
 use super::remote::{self, Remote};
 use super::tags::{Amount, ServicePhase, Tags};
 
-/// Who goes next.
+/// The next volume to serve.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
     owner: u32,
     volume: usize,
-    /// By which right among the VMs, and inside the VM.
+    /// Phase among the VMs, and inside the VM.
     phase: ServicePhase,
     inner_right: ServicePhase,
 }
 
-/// A locality batch that goes on: \[mclock\] 3.1, "Request Location".
+/// A locality batch in progress: \[mclock\] 3.1, "Request Location".
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     choice: Choice,
@@ -49,7 +49,6 @@ struct Undecided {
     volume: Option<u16>,
 }
 
-/// The scheduler.
 #[derive(Debug)]
 pub struct Product {
     facts: Facts,
@@ -59,11 +58,11 @@ pub struct Product {
     arena: Arena,
     owners: Vec<Option<Owner>>,
     level: Level,
-    /// Of virtual time: how often it has started again.
+    /// Number of resets of virtual time.
     generation: u32,
-    /// VMs whose clients report service at other servers.
+    /// Number of VMs whose clients report service at other servers.
     reporting: u32,
-    /// Held since the last decision; each at most once.
+    /// Throttled since the last decision; each at most once.
     undecided: Vec<Undecided>,
     in_flight: u64,
     batch: Option<Batch>,
@@ -75,7 +74,7 @@ fn member(owners: &[Option<Owner>], index: u32) -> Option<&Member> {
 }
 
 impl Product {
-    /// A scheduler for a device.
+    /// Makes a scheduler for a device.
     #[must_use]
     pub fn new(facts: &Facts, params: &Params) -> Self {
         let catch_up = u64::try_from(params.reservation_catchup_max.as_nanos()).unwrap_or(u64::MAX);
@@ -101,12 +100,12 @@ impl Product {
         self.owners[owner as usize].as_mut().expect("the gate adds an owner before it uses it")
     }
 
-    /// Puts a VM where it belongs.
+    /// Inserts a VM into the orders.
     fn settle(&mut self, index: u32, now: Tag) {
         self.settle_with(index, now, Level::settle);
     }
 
-    /// Puts a VM where it belongs, by [`Level::settle`] or [`Level::settle_after`].
+    /// Inserts a VM into the orders by [`Level::settle`] or [`Level::settle_after`].
     #[inline(always)]
     fn settle_with(&mut self, index: u32, now: Tag, settle: impl Fn(&mut Level, u32, &mut Member, Tag, Tag)) {
         let Product { owners, arena, level, undecided, .. } = self;
@@ -130,7 +129,7 @@ impl Product {
         }
     }
 
-    /// A decision is made now: from here on limits, and not the device, hold those that they hold.
+    /// Notes a decision: from now on limits, and not the device, delay the members that they throttle.
     #[inline]
     fn note_decision(&mut self, now: Tag) {
         if !self.undecided.is_empty() {
@@ -155,7 +154,7 @@ impl Product {
         }
     }
 
-    /// VMs that limits let pass by now come back into the orders.
+    /// Inserts VMs that their limits let pass by now into the orders again.
     fn release(&mut self, now: Tag) {
         while let Some(owner) = self.level.releasable(now) {
             self.settle(owner, now);
@@ -169,7 +168,7 @@ impl Product {
         Some(Choice { owner, volume, phase, inner_right })
     }
 
-    /// The next request of a batch, if it lies close enough and nothing forbids it.
+    /// The next request of a batch, if it is close enough and nothing forbids it.
     fn continue_batch(&mut self, now: Tag) -> Option<Choice> {
         let batch = self.batch.take()?;
         let Choice { owner, volume, .. } = batch.choice;
@@ -236,9 +235,10 @@ impl Product {
         request
     }
 
-    /// The whole gate is idle: share tags start again, at once for all of them.
+    /// Resets the share tags of all VMs when the gate is idle.
     ///
-    /// Not where clients report other servers: what a VM got there still counts here when this one was idle for a moment.
+    /// Not if clients report other servers: the service of a VM at those still counts after this gate was idle for a
+    /// moment.
     fn restart_if_idle(&mut self) {
         if self.in_flight == 0 && self.arena.is_empty() && self.reporting == 0 {
             self.generation = self.generation.wrapping_add(1);
@@ -262,7 +262,7 @@ impl Product {
         });
     }
 
-    /// Puts the policies of a VM and its volumes into force. A batch ends: it may have lost its right.
+    /// Applies the policies of a VM and its volumes. Ends the batch, which the new policies may forbid.
     fn set_policies(&mut self, now: Tag, index: u32) {
         self.batch = None;
         let Product { owners, facts, level, .. } = self;
@@ -281,7 +281,7 @@ impl Product {
         }
     }
 
-    /// Notes which servers the client of a VM uses: its bursts are divided by them.
+    /// Notes the number of servers that the client of a VM uses, since its bursts are divided by it.
     fn note_client(&mut self, now: Tag, index: u32, volume: usize, report: &RemoteService) {
         let Product { owners, facts, reporting, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");

@@ -1,11 +1,11 @@
 //! dmClock's part of product mode: what a gate knows of a VM whose requests go to several servers.
 //!
-//! The VM's client counts what completes at the other servers and reports it with each request (see [`crate::tracker`]).
-//! The report counts at once when the request arrives, not when it reaches the head of the queue: a VM whose backlog grows
-//! would otherwise be charged later and later.
+//! The VM's client counts completions at the other servers and reports them with each request (see [`crate::tracker`]).
+//! The report counts when the request arrives, not when it reaches the head of the queue. Otherwise a VM with a growing
+//! backlog would be charged later and later.
 //!
-//! Example: a VM uses 8 servers, has a limit of 100 IOPS and a burst of 32. Here it may send 4 requests at once; a report of 7
-//! requests served elsewhere moves its limit on by 70 ms.
+//! Example: a VM uses 8 servers, has a limit of 100 IOPS and a burst of 32. It may send 4 requests back to back to this
+//! server. A report of 7 requests served at other servers advances its limit by 70 ms.
 //!
 //! Source: \[mclock\] 3.2 (dmClock).
 
@@ -15,26 +15,27 @@ use crate::scheduler::Facts;
 
 use super::tags::Amount;
 
-/// What is known of the client of one VM.
+/// Reports of the client of one VM.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Remote {
-    /// Servers that it uses, this one included.
+    /// Number of servers that it uses, this one included.
     pub(super) servers: u32,
-    /// Service at the others that was reported since the VM was last served here, in raw cost units.
+    /// Reported service at other servers since the VM was last served here, in raw cost units.
     pub(super) since_served: u64,
-    /// The cost of the VM's last request here, in raw cost units: reports say what was served elsewhere, not in which pieces.
+    /// Cost of the VM's last request here in raw cost units. It stands for the size of requests at other servers, which
+    /// reports do not contain.
     pub(super) piece: u64,
 }
 
 impl Remote {
-    /// The client of a VM, if a report says that it uses other servers.
+    /// The client of a VM, if the report names other servers.
     #[must_use]
     pub(super) fn reported(report: &RemoteService) -> Option<Remote> {
         let uses_others = report.servers > 1 || report.delta > 0;
         uses_others.then_some(Remote { servers: report.servers.max(2), since_served: 0, piece: Cost::ONE.raw().into() })
     }
 
-    /// A request of this cost has been dispatched here.
+    /// Notes a dispatch of this cost here.
     pub(super) fn note_served(&mut self, cost: u64) {
         (self.since_served, self.piece) = (0, cost);
     }
@@ -45,7 +46,7 @@ impl Remote {
     }
 }
 
-/// What a report counts: service for reservations, and beyond them.
+/// Amounts of a report: service in the reservation phase, and other service.
 #[must_use]
 // rule: mclock.product-counts
 pub(super) fn amounts(report: &RemoteService, facts: &Facts) -> (Amount, Amount) {

@@ -1,7 +1,7 @@
 //! The tags of one VM, or of one volume inside it: its reservation, its limit and its share (product mode).
 //!
-//! Two currencies: a reservation or a limit may be stated in requests, in bytes, or in both. Each reservation is a minimum of its
-//! own and one dispatch serves both; each limit is a maximum of its own and both must pass.
+//! Two currencies: a reservation or a limit may be stated in requests, in bytes, or in both. Each reservation is a
+//! separate minimum, and one dispatch serves both. Each limit is a separate maximum, and a request must pass both.
 
 use crate::cost::Cost;
 use crate::policy::{Limit, Policy, Reservation};
@@ -14,24 +14,24 @@ use super::bucket::Bucket;
 use super::meter::Meter;
 use super::remote::Remote;
 
-/// How far a request served for its reservation may push the share tag beyond virtual time, in such requests, at each server
-/// that the VM uses.
+/// Cap on the share debt of reservation service: the number of such requests by which the share tag may exceed virtual
+/// time, for each server that the VM uses.
 const SHARE_DEBT_MAX: u64 = 16;
 
-/// What one dispatch, or service at other servers, counts in each currency.
+/// Amounts of one dispatch, or of service at other servers, in each currency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Amount {
     /// In raw cost units.
     pub(super) cost: u64,
     /// Bytes that count against a limit.
     pub(super) bytes: u64,
-    /// Bytes that count for a reservation: at least what the device moves in the time that the request takes it. Otherwise a
+    /// Bytes that count for a reservation: at least what the device transfers in the time of the request. Otherwise a
     /// reservation in bytes would be absolute priority for requests without payload.
     pub(super) reserved_bytes: u64,
 }
 
 impl Amount {
-    /// What a request counts.
+    /// Amounts of a request.
     // rule: mclock.byte-reservation
     #[must_use]
     pub(super) fn of(request: &Request, facts: &Facts) -> Self {
@@ -39,7 +39,7 @@ impl Amount {
         Amount::new(u64::from(request.cost.raw()), bytes, facts)
     }
 
-    /// What service of this cost and size counts.
+    /// Amounts of service of this cost and size.
     #[must_use]
     pub(super) fn new(cost: u64, bytes: u64, facts: &Facts) -> Self {
         let by_cost = (u128::from(cost) * u128::from(facts.request_bytes.0)) >> Cost::SHIFT;
@@ -47,28 +47,29 @@ impl Amount {
     }
 }
 
-/// When requests are due for the reservation.
+/// Due times of a reservation.
 ///
-/// DEVIATION \[mclock\] 3: a reservation in bytes, and both at once. The earlier tag says when the next request is due. A dispatch
-/// charges both; the later tag does not run ahead of the present by more than one step, so it is there when the requests
-/// change and it becomes the earlier one. Any mix of requests takes no more of the device than the larger of the two rates,
-/// which is what admission counts: each dispatch moves the earlier tag by at least the smaller of its two steps.
+/// DEVIATION \[mclock\] 3: a reservation in bytes, and both currencies together. The earlier tag says when the next
+/// request is due. A dispatch charges both. The later tag is at most one step ahead of the present, so it is up to date
+/// when the requests change and it becomes the earlier one. No mix of requests takes more of the device than the larger
+/// of the two rates, which is what admission control counts: each dispatch advances the earlier tag by at least the
+/// smaller of its two steps.
 ///
-/// Nothing is owed beyond the limit, whose steps are summed beside those of the reservation. Example: 200 IOPS are reserved,
-/// the limit is 1 MiB/s. For requests of 64 KiB its steps are 62.5 ms and those of the reservation 5 ms: it is owed no more than
-/// 16 a second. Where each request of 8 KiB, 7.8 ms, is followed by one of 512 B, 0.5 ms, the limit lets 240 a second pass
-/// and the reservation holds in full.
+/// Nothing is owed beyond the limit, whose steps are summed next to those of the reservation. Example: 200 IOPS are
+/// reserved, and the limit is 1 MiB/s. For requests of 64 KiB the limit's steps are 62.5 ms and those of the
+/// reservation 5 ms, so at most 16 requests per second are owed. If each request of 8 KiB (7.8 ms) is followed by one
+/// of 512 B (0.5 ms), the limit passes 240 requests per second, and the reservation holds in full.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Minimum {
-    /// What is not reserved is [`NEVER_DUE`].
+    /// [`NEVER_DUE`] for a currency without a reservation.
     requests: Meter,
     bytes: Meter,
-    /// By how much the limit's steps exceed those of the reservation, as far as the tags have not been moved by it; less than 0
-    /// if they are smaller.
+    /// Amount by which the limit's steps exceed those of the reservation and which the tags do not include yet;
+    /// negative if they are smaller.
     beyond_limit: i64,
 }
 
-/// The tag of what is not reserved: behind all others, wherever tags move.
+/// Tag of a currency without a reservation: after all others, wherever tags advance.
 const NEVER_DUE: Tag = Tag::MAX;
 
 impl Default for Minimum {
@@ -78,7 +79,7 @@ impl Default for Minimum {
     }
 }
 
-/// How much smaller than the reservation's steps the limit's may have been before larger ones count, in such steps.
+/// Maximum credit for steps of the limit that were smaller than the reservation's, in such steps.
 const LIMIT_SAVED_MAX: i64 = 16;
 
 impl Minimum {
@@ -108,12 +109,12 @@ impl Minimum {
     #[must_use]
     // rule: mclock.byte-reservation
     pub(super) fn due(&self) -> Option<Tag> {
-        // A tag may have come as far as that of what is not reserved.
+        // A tag may have reached the tag of a currency without a reservation.
         self.is_set().then(|| self.earlier())
     }
 
-    /// A request has been dispatched for the reservation. `limit_step` is how far apart its limit keeps such requests; 0
-    /// without a limit.
+    /// Charges a dispatch for the reservation. `limit_step` is the distance that the limit keeps between such requests;
+    /// 0 without a limit.
     fn charge(&mut self, now: Tag, amount: &Amount, limit_step: Tag) {
         self.forget_beyond_limit(now);
         let before = self.earlier();
@@ -127,7 +128,7 @@ impl Minimum {
         }
     }
 
-    /// Moves the tags by what the limit did not let pass, at most to `now`; what is left of it means nothing after that.
+    /// Advances the tags by what the limit did not let pass, at most to `now`; the rest has no meaning after that.
     fn forget_beyond_limit(&mut self, now: Tag) {
         if let Ok(beyond @ 1..) = u64::try_from(self.beyond_limit) {
             self.beyond_limit = 0;
@@ -135,13 +136,13 @@ impl Minimum {
         }
     }
 
-    /// Nothing before `now` is owed.
+    /// Forgives what was owed before `now`.
     fn raise_to(&mut self, now: Tag) {
         self.requests.raise_to(now);
         self.bytes.raise_to(now);
     }
 
-    /// Its limit has held it for `by` while it might have been served: that much is not owed.
+    /// Forgives the time `by` during which the limit throttled the member although it could have been served.
     fn move_on(&mut self, by: Tag, now: Tag) {
         self.requests.move_on(by, now);
         self.bytes.move_on(by, now);
@@ -150,9 +151,10 @@ impl Minimum {
 
 /// When the limit lets requests pass.
 ///
-/// DEVIATION \[mclock\] 3, "Tag Assignment": no limit tag. Its tags may lie far in the past when the device stalled, and
-/// a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at dispatch, in both phases, holds
-/// `limit * T + burst + one request` in every window. The tags are theoretical arrival times.
+/// DEVIATION \[mclock\] 3, "Tag Assignment": there is no limit tag. Published limit tags may be far in the past after a
+/// stall of the device, and a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at
+/// dispatch, in both phases, keeps `limit * T + burst + one request` in every window. The tags are theoretical arrival
+/// times.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limiter {
     requests: Bucket,
@@ -160,13 +162,15 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    /// A stated burst of n lets n requests through at once: n - 1 beside the one that may go anyway. The default is what the
-    /// device takes at once, in its largest pieces, beside that one: less would cost a VM rate whenever the device frees
-    /// several slots together.
+    /// Sets limit and burst. A stated burst of n passes n requests back to back: the one that may always pass, and n -
+    /// 1 more. The default is that one and as many of the largest pieces as the device's queue depth; a smaller burst
+    /// would cost a VM throughput whenever the device frees several slots together.
     ///
-    /// A client of several servers has a part of it at each, since they know nothing of each other until it reports. What the
-    /// limit allows in a quarter of a second is divided in the same way and the larger of both counts: where a limit is high, a
-    /// small part of the burst would cost share although the limit binds nowhere.
+    /// A client of several servers has a part of the burst at each, since the servers learn of each other only by its
+    /// reports. What the limit passes in a quarter of a second is divided in the same way, and the larger of both
+    /// counts: for a high limit, a small part of the burst would cost share although the limit does not bind. Example:
+    /// 4 servers, a burst of 33 and a limit of 1000 IOPS. 1000/4 = 250 are more than 32, so each server passes 1 +
+    /// min(32, 250/4) = 33 requests back to back.
     // rule: mclock.burst-default, mclock.remote-burst
     pub(super) fn set(&mut self, policy: &Policy, facts: &Facts, servers: u32, now: Tag) {
         let depth = u64::from(facts.depth.max(1));
@@ -191,13 +195,13 @@ impl Limiter {
         self.requests.is_set() || self.bytes.is_set()
     }
 
-    /// From when on the next request may pass; 0 without a limit.
+    /// When the next request may pass; 0 without a limit.
     // rule: mclock.gcra, mclock.byte-limit
     pub(super) fn eligible_at(&self) -> Tag {
         self.requests.eligible_at().max(self.bytes.eligible_at())
     }
 
-    /// How far apart the limit keeps requests of this amount; 0 without a limit.
+    /// Distance that the limit keeps between requests of this amount; 0 without a limit.
     #[inline]
     fn step(&self, amount: &Amount) -> Tag {
         if self.is_set() { self.requests.step(amount.cost).max(self.bytes.step(amount.bytes)) } else { 0 }
@@ -211,16 +215,16 @@ impl Limiter {
     }
 }
 
-/// By which right a request is dispatched.
+/// Phase in which a request is dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServicePhase {
-    /// Its reservation.
+    /// For its reservation.
     Reservation,
-    /// Its share of what is left over.
+    /// By its weight.
     Weight,
 }
 
-/// All tags of one level.
+/// All tags of one member.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tags {
     /// The reservation.
@@ -234,18 +238,17 @@ pub(super) struct Tags {
 /// The clocks of a level.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clocks {
-    /// The present.
     pub(super) now: Tag,
-    /// The present on the clock of the reservations.
+    /// Now, on the clock of the reservations.
     pub(super) due_now: Tag,
-    /// The share tag of the member that was last chosen by weight.
+    /// Share tag of the member that was last chosen by weight.
     pub(super) virtual_time: ShareTag,
-    /// From where the debt of the member is measured that is served now, if the cap on it may bind.
+    /// Base of the debt of the member that is being served, if the cap on it may bind.
     pub(super) debt_base: Option<ShareTag>,
 }
 
 impl Tags {
-    /// New tags under `policy`; reservation and limit start at the present, the share as that of a member that was idle.
+    /// New tags under `policy`: reservation and limit start now, the share as that of a member that was idle.
     #[must_use]
     pub(super) fn new(policy: &Policy, facts: &Facts, clocks: &Clocks) -> Self {
         let mut tags = Tags::default();
@@ -254,61 +257,64 @@ impl Tags {
         tags
     }
 
-    /// Another policy, also for what is queued.
+    /// Sets the policy, also for queued requests.
     pub(super) fn set_policy(&mut self, policy: &Policy, facts: &Facts, clocks: &Clocks, remote: Option<&Remote>) {
         self.minimum.rescale(&policy.reservation, clocks.due_now);
         self.limiter.set(policy, facts, remote.map_or(1, |remote| remote.servers), clocks.now);
         let before = self.share.raw_tag();
         self.share.rescale(Spacing::of_weight(policy.effective_weight()), clocks.virtual_time);
-        // A debt may be many requests of a large weight. As the same number at a small one it would keep the VM out for long.
+        // A debt may be many requests of a large weight. The same number at a small weight would exclude the VM for a
+        // long time.
         self.share.lower_to(before.max(clocks.virtual_time));
         self.idle_credit = self.share.step(u64::from(policy.idle_credit) << Cost::SHIFT);
     }
 
-    /// Whether it takes part in what is left over.
+    /// Whether it gets a share of the spare capacity.
     #[must_use]
     pub(super) const fn is_weighted(&self) -> bool {
         self.share.is_set()
     }
 
-    /// Its place in the order by which what is left over is divided.
+    /// Share tag: the smallest one is served first.
     #[must_use]
     pub(super) const fn share_tag(&self) -> ShareTag {
         self.share.raw_tag()
     }
 
-    /// Its place in that order after another request of `cost`.
+    /// Share tag after another request of `cost`.
     #[must_use]
     pub(super) const fn share_tag_after(&self, cost: u64) -> ShareTag {
         self.share.raw_tag().saturating_add(self.share.step(cost))
     }
 
-    /// It has requests after it had none: it is owed nothing for the time between, and its share begins at the floor.
+    /// Activates a member that has requests after it had none. It is owed nothing for the time between, and its share
+    /// starts at the floor.
     ///
-    /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: virtual time stands for real time in P, else weights
-    /// flatten as soon as one of them, as a number, exceeds its VM's IOPS; the reservation is floored here alone and not
-    /// at every arrival, else an over-committed device divides equally instead of in proportion.
+    /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: P tags use virtual time instead of real time, otherwise
+    /// weights lose effect as soon as one of them, as a number, exceeds its VM's IOPS. The reservation is raised here
+    /// only and not at every arrival, otherwise an over-committed device divides equally instead of in proportion.
     // rule: mclock.over-commitment, mclock.virtual-time
     pub(super) fn activate(&mut self, clocks: &Clocks, remote: Option<&Remote>) {
         self.minimum.raise_to(clocks.due_now);
         self.share.raise_to(self.share_floor(clocks, remote));
     }
 
-    /// Virtual time has started again since it was here: its share begins at the floor.
+    /// Resets the share to the floor after virtual time was reset.
     pub(super) fn restart_share(&mut self, clocks: &Clocks, remote: Option<&Remote>) {
         self.share.set(self.share_floor(clocks, remote));
     }
 
-    /// The furthest that a share may lie behind virtual time: by the idle credit, and by what was served at other servers since
-    /// it was last served here, because so much may have been served here to others meanwhile.
+    /// The furthest that a share may lie behind virtual time: the idle credit, plus the service at other servers since
+    /// it was last served here, since other VMs may have got as much here during that time. Example: with an idle
+    /// credit of 8 requests at weight 100 the floor is 8 x 25,200,000 = 201,600,000 units before virtual time.
     // rule: mclock.share-floor
     fn share_floor(&self, clocks: &Clocks, remote: Option<&Remote>) -> ShareTag {
         let elsewhere = remote.map_or(0, |remote| self.share.step(remote.since_served));
         clocks.virtual_time.saturating_sub(self.idle_credit).saturating_sub(elsewhere)
     }
 
-    /// Its limit lets it pass again after it has held it since `since`, when virtual time was `virtual_then`: it has saved up
-    /// nothing in this time. What it lay behind before is others' doing, and stays.
+    /// Ends throttling that began when virtual time was `virtual_then` and lasted for `held`. The member has saved
+    /// nothing during that time. Its lag from before was caused by others, and stays.
     // rule: mclock.released-floor
     pub(super) fn release(&mut self, held: Tag, virtual_then: ShareTag, released: &Clocks) {
         self.minimum.move_on(held, released.due_now);
@@ -316,16 +322,17 @@ impl Tags {
         self.share.move_on(released.virtual_time.saturating_sub(virtual_then), released.virtual_time);
     }
 
-    /// Its client reports service at other servers.
+    /// Counts service at other servers that the client reports.
     ///
-    /// \[mclock\] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers alone, the request's own
-    /// cost is added, so that a single server gives the same spacing as no dmClock at all. All of it lies in the past: it moves
-    /// the tags before the next request, and what it moves the limit to is not counted from the present.
+    /// \[mclock\] 3.2: R by rho/r, P by delta/w. DEVIATION: rho and delta count other servers only, and the request's
+    /// own cost is added, so a single server spaces requests as without dmClock. All of this service lies in the past:
+    /// it advances the tags before the next request, and the limit is not counted from the present.
     // rule: mclock.product-counts
     pub(super) fn add_remote(&mut self, clocks: &Clocks, remote: &Remote, reserved: &Amount, beyond: &Amount) {
         self.minimum.charge(clocks.due_now, reserved, self.limiter.step(reserved));
-        // What it got elsewhere beyond its reservation makes up for what it did not get here, and is no debt: otherwise a VM
-        // that has long had its minimum elsewhere would take here from one that can be served nowhere else.
+        // Service beyond its reservation at other servers makes up for missing service here, and is no debt. Otherwise
+        // a VM that has long had its minimum at other servers would take capacity here from a VM that only this server
+        // can serve.
         let due_now = clocks.due_now;
         let (requests, bytes) = (&mut self.minimum.requests, &mut self.minimum.bytes);
         requests.move_on(requests.step(beyond.cost), due_now);
@@ -336,14 +343,14 @@ impl Tags {
         self.share.charge(beyond.cost);
     }
 
-    /// A request has been dispatched.
+    /// Charges a dispatch.
     #[inline(always)]
     pub(super) fn charge(&mut self, phase: ServicePhase, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
         match phase {
             ServicePhase::Weight => self.share.charge(amount.cost),
             ServicePhase::Reservation => {
-                // [mclock] Alg. 1: R tags advance by reservation service alone; weight service leaves them, which is the
-                // published "decrease R of what is outstanding by 1/r" for start tags.
+                // [mclock] Alg. 1: R tags advance by reservation service only. Weight service leaves them, which equals
+                // the published "decrease R of what is outstanding by 1/r" for start tags.
                 self.minimum.charge(clocks.due_now, amount, self.limiter.step(amount));
                 self.charge_share_up_to_cap(amount.cost, amount.cost, clocks, remote);
             }
@@ -351,8 +358,8 @@ impl Tags {
         self.limiter.charge(clocks.now, amount);
     }
 
-    /// Whether the cap on a share's debt may bind for `cost` of service by `right` in requests of the cost `each`. It does not
-    /// where it is far away even if it is measured from `virtual_time` and for one server.
+    /// Whether the cap on the share debt may bind for `cost` of service in `phase`, in requests of cost `each`. It does
+    /// not if the tag is far below it, even if measured from `virtual_time` and for one server.
     #[inline]
     pub(super) fn is_capped(&self, phase: ServicePhase, (cost, each): (u64, u64), virtual_time: ShareTag) -> bool {
         if phase == ServicePhase::Weight {
@@ -363,9 +370,10 @@ impl Tags {
         tag > virtual_time.saturating_add(debt)
     }
 
-    /// Service that was not given by weight pushes the share at most so far beyond virtual time as `SHARE_DEBT_MAX` requests of
-    /// the cost `each`: otherwise a VM served by its reservation for a minute would be left out of the shares for as long. Each
-    /// server that it uses has its own part of this debt.
+    /// Charges the share for service that was not given by weight, at most up to `SHARE_DEBT_MAX` requests of cost
+    /// `each` after the base. Otherwise a VM that was served by its reservation for a minute would be excluded from
+    /// shares for as long. Each server that it uses has its own part of this debt. Example: at weight 100 a VM was
+    /// served 60,000 requests of cost 1 for its reservation. Its tag is at most 16 x 25,200,000 units after the base.
     // rule: mclock.debt-cap
     fn charge_share_up_to_cap(&mut self, cost: u64, each: u64, clocks: &Clocks, remote: Option<&Remote>) {
         let Some(base) = clocks.debt_base else { return self.share.charge(cost) };
@@ -375,7 +383,7 @@ impl Tags {
         self.share.move_on(step, base.saturating_add(debt));
     }
 
-    /// Virtual time is rebased by `by` before it could overflow.
+    /// Lowers the share tag by `by`, when virtual time is rebased before an overflow.
     pub(super) fn rebase(&mut self, by: ShareTag) {
         self.share.rebase(by);
     }

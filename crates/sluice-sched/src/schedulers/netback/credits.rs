@@ -1,10 +1,10 @@
-//! Rate credits: so many bytes per window, and what is not used by its end is lost.
+//! Rate credits: a number of bytes per window. Credits that are unused at its end are lost.
 //!
-//! A packet that fits into what remains goes, whenever that is. Only one that does not fit makes anybody look at the
-//! clock: if the window is over a new one begins, else the queue waits for its end. So a queue that was idle may send what
-//! was left of an old window and all of a new one back to back.
+//! A packet that fits into the remaining credits is sent at any time. Only a packet that does not fit makes the
+//! scheduler check the clock: if the window has ended, a new one begins, otherwise the queue waits for its end. So an
+//! idle queue may send the rest of an old window and all of a new one back to back.
 //!
-//! Example: 25 Mb/s in windows of 50 ms are 156,250 bytes. Of frames of 1514 bytes 103 fit, which leaves 308 bytes that
+//! Example: 25 Mb/s in windows of 50 ms are 156,250 bytes. 103 frames of 1514 bytes fit, and the remaining 308 bytes
 //! are lost: 24.95 Mb/s.
 
 use core::time::Duration;
@@ -13,7 +13,7 @@ use crate::elevator::Ticks;
 use crate::time::Instant;
 use crate::units::ByteRate;
 
-/// How long a window is, and the clock by which it is measured.
+/// Length of a window, and the clock by which it is measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     ticks: Ticks,
@@ -22,7 +22,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Windows of `interval`, on a clock that ticks.
+    /// Windows of `interval`, on a clock that advances in ticks.
     // rule: netback.ticks
     pub(crate) fn new(interval: Duration, tick: Duration) -> Self {
         let ticks = Ticks::new(tick);
@@ -30,7 +30,7 @@ impl Window {
         Window { ticks, nominal, nanos: ticks.fires(Instant::from_nanos(nominal)).as_nanos() }
     }
 
-    /// Bytes that a rate grants for one window: as long as it was stated, not as long as the clock makes it.
+    /// Bytes that a rate grants per window: for the stated length, not for the length in whole ticks.
     // rule: netback.credit
     fn credit(&self, rate: ByteRate) -> u64 {
         let bytes = u128::from(rate.bytes_per_second()) * u128::from(self.nominal) / 1_000_000_000;
@@ -38,7 +38,7 @@ impl Window {
     }
 }
 
-/// A timer for the end of a window; of several, if the packet that waits needs the credits of several.
+/// A timer for the end of a window, or of several if the waiting packet needs the credits of several.
 #[derive(Debug, Clone, Copy)]
 struct Timer {
     due: Instant,
@@ -51,7 +51,7 @@ pub(crate) struct Credits {
     /// Bytes per window; `None`: unlimited.
     credit: Option<u64>,
     remaining: u64,
-    /// When the running window began.
+    /// Start of the current window.
     start: Instant,
     timer: Option<Timer>,
 }
@@ -64,8 +64,8 @@ impl Credits {
         Credits { credit, remaining: credit.unwrap_or(0), start, timer: None }
     }
 
-    /// Another rate. What remains of the window is at most a window of the new rate; a rate where there was none begins with
-    /// a full one. The timer is off: whoever waited has to be polled again.
+    /// Sets the rate. The rest of the window is at most a window of the new rate; a new rate starts with a full window.
+    /// Cancels the timer: the caller polls the queue again.
     pub(crate) fn set(&mut self, now: Instant, rate: Option<ByteRate>, window: &Window) {
         self.timer = None;
         if self.credit.is_none() {
@@ -76,23 +76,23 @@ impl Credits {
         }
     }
 
-    /// Whether it waits for its timer.
+    /// Whether the queue waits for its timer.
     // rule: netback.armed
     pub(crate) fn is_armed(&self) -> bool {
         self.timer.is_some()
     }
 
-    /// When its timer is due.
+    /// When the timer is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.timer.map(|timer| timer.due)
     }
 
-    /// What it waited for is gone: it has to be polled again.
+    /// Cancels the timer, because the waiting packet is gone: the caller polls the queue again.
     pub(crate) fn disarm(&mut self) {
         self.timer = None;
     }
 
-    /// The packet at the head, of `length` bytes, would go now. Takes its credits, or arms the timer and says until when.
+    /// Takes the credits for the packet at the head, of `length` bytes, or starts the timer and returns when it is due.
     pub(crate) fn poll(&mut self, now: Instant, length: u64, window: &Window) -> Result<(), Instant> {
         let Some(credit) = self.credit else { return Ok(()) };
         // rule: netback.send, netback.weak-double-burst
@@ -109,9 +109,9 @@ impl Credits {
             }
         }
         // rule: netback.arm-timer, netback.oversized-quirk
-        // DEVIATION [netback] IV.B: after a refill that was not enough the original's timer is due in the past, so it refills
-        // once more at the next tick. Here a window passes between two refills, always; and where one refill is not enough
-        // the timer waits for as many as are, which is the same as waking at each.
+        // DEVIATION [netback] IV.B: after a refill that was too small the original's timer is due in the past, so it
+        // refills again at the next tick. Here a window always passes between two refills. If a packet needs several
+        // refills, the timer waits for all of them, which equals waking up at each.
         let windows = (length - self.remaining).div_ceil(credit).max(1);
         let nanos = window.nanos.saturating_mul(windows);
         let due = Instant::from_nanos(self.start.as_nanos().saturating_add(nanos));
@@ -119,7 +119,7 @@ impl Credits {
         Err(due)
     }
 
-    /// The timer is due; `head` is the length of the packet that waits.
+    /// Refills the credits when the timer is due; `head` is the length of the waiting packet.
     // rule: netback.timer
     pub(crate) fn fire(&mut self, head: u64) {
         let Some(timer) = self.timer.take() else { return };
@@ -128,8 +128,8 @@ impl Credits {
     }
 
     // rule: netback.refill
-    // DEVIATION [netback] IV.B: the original saves for packets of up to 128 KiB, which no NIC exceeds; a larger request
-    // would wait for ever.
+    // DEVIATION [netback] IV.B: the original saves credits for packets of up to 128 KiB, which no NIC exceeds; a larger
+    // request would wait for ever.
     fn refill(&mut self, windows: u64, head: u64) {
         let credit = self.credit.unwrap_or(0);
         let most = credit.max(head);

@@ -1,23 +1,24 @@
-//! netback: rate credits per virtual NIC, and one packet of each in turn.
+//! netback: rate credits per virtual NIC, and round robin by packet.
 //!
-//! Idea: what Xen's driver domain did to keep its guests apart. A virtual NIC may have a maximum rate; those that are not
-//! held back by it send one packet each, in turn. Nothing else is promised.
+//! Idea: how Xen's driver domain isolated its guests. A virtual NIC may have a maximum rate. NICs that this rate does
+//! not throttle send one packet each, in turn. There is no other guarantee.
 //!
-//! Rules: a queue with packets stands in a list. A poll takes the first; if its packet is covered by the credits of the
-//! queue's window it goes, and the queue moves to the tail. If not, the queue leaves the list until the window ends.
-//! Queues are dealt to groups when they come and stay there; the groups take turns, whatever is in them.
+//! Rules: queues with packets are in a list. A poll takes the first queue. If the credits of the queue's window cover
+//! its packet, the packet is sent and the queue moves to the tail. If not, the queue leaves the list until the window
+//! ends. Queues are assigned to groups when they are added and stay there; the groups are served in turn, however many
+//! packets they have.
 //!
 //! Parameters: see [`Params`].
 //!
-//! Example: 25 Mb/s, frames of 1514 bytes. A window of 50 ms has 156,250 bytes, so 103 frames go and the 104th waits for
-//! the window's end: 24.95 Mb/s. On a clock of 250 ticks per second the window takes 52 ms: 23.99 Mb/s.
+//! Example: 25 Mb/s, frames of 1514 bytes. A window of 50 ms has 156,250 bytes, so 103 frames are sent, and the 104th
+//! waits for the window's end: 24.95 Mb/s. On a clock of 250 ticks per second the window takes 52 ms: 23.99 Mb/s.
 //!
-//! Deviations: a packet that needs the credits of several windows waits for just those; larger ones than 128 KiB are saved
-//! for as well.
+//! Deviations: a packet that needs the credits of several windows waits for exactly those; credits are also saved for
+//! packets above 128 KiB.
 //!
 //! Source: \[netback\] IV.B and VII; the toolstack's documentation of `rate`.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: netback.bound-window, netback.bound-rate, netback.weak-below-rate, netback.weak-double-burst
 
 use core::time::Duration;
@@ -43,15 +44,15 @@ use credits::{Credits, Window};
 #[serde(default, deny_unknown_fields)]
 // rule: netback.credit
 pub struct Params {
-    /// The length of a window.
+    /// Length of a window.
     #[serde(with = "params::duration")]
     pub interval: Duration,
-    /// The clock's tick; 0 is exact time.
+    /// Tick of the clock; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
-    /// Packets dispatched and not completed, at most.
+    /// Maximum number of packets in flight.
     pub pending: u32,
-    /// How many lists the queues are dealt to.
+    /// Number of groups that queues are assigned to.
     pub groups: u32,
 }
 
@@ -61,7 +62,6 @@ impl Default for Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "netback",
     summary: "a maximum rate per virtual NIC, and one packet of each NIC in turn: Xen's back end",
@@ -122,14 +122,14 @@ fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, Param
     Ok(Box::new(Netback::new(&params)))
 }
 
-/// One virtual NIC.
+/// A virtual NIC.
 #[derive(Debug)]
 struct Vif {
     fifo: Fifo,
     credits: Credits,
     group: usize,
     listed: bool,
-    /// Its head has been held back by its rate.
+    /// Whether its rate has throttled its head.
     held: bool,
 }
 
@@ -140,7 +140,6 @@ struct Group {
     members: u32,
 }
 
-/// The scheduler.
 #[derive(Debug)]
 pub struct Netback {
     window: Window,
@@ -148,15 +147,15 @@ pub struct Netback {
     arena: Arena,
     vifs: Vec<Option<Vif>>,
     groups: Vec<Group>,
-    /// Which group is polled next.
+    /// The group that is polled next.
     turn: usize,
-    /// NICs that wait for the end of their window, by when that is.
+    /// NICs that wait for the end of their window, by that time.
     timers: Tournament,
     in_flight: u64,
 }
 
 impl Netback {
-    /// Without NICs yet.
+    /// Without NICs.
     #[must_use]
     pub fn new(params: &Params) -> Self {
         let mut groups = Vec::new();
@@ -177,7 +176,7 @@ impl Netback {
         self.vifs[owner.index()].as_mut().expect("the gate adds an owner before it uses it")
     }
 
-    /// Puts a NIC into its list, if it has packets and does not wait.
+    /// Inserts a NIC into its list, if it has packets and does not wait.
     // rule: netback.leaves-list
     fn list(&mut self, owner: OwnerId) {
         let vif = self.vifs[owner.index()].as_mut().expect("the gate adds an owner before it uses it");
@@ -200,7 +199,7 @@ impl Netback {
         }
     }
 
-    /// One packet of the first NIC of a group that may send.
+    /// The next packet of the first NIC of a group that may send.
     // rule: netback.round-robin, netback.leaves-list, netback.armed
     fn poll(&mut self, now: Instant, group: usize) -> Option<Request> {
         while let Some(owner) = self.groups[group].list.pop_front() {
@@ -298,7 +297,7 @@ impl Scheduler for Netback {
         let owner = scope.owner();
         let Some(vif) = self.vifs.get_mut(owner.index()).and_then(Option::as_mut) else { return };
         self.arena.remove_if(&mut vif.fifo, removed, |request| scope.contains(request));
-        // What it waited for may be gone.
+        // The packet that it waited for may be gone.
         vif.credits.disarm();
         vif.held = false;
         self.timers.remove(owner.0);

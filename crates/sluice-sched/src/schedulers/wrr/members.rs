@@ -1,4 +1,4 @@
-//! Who comes, changes and leaves.
+//! Addition, change and removal of NICs.
 
 use crate::policy::Policy;
 use crate::request::OwnerId;

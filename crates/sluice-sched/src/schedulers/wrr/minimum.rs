@@ -1,4 +1,7 @@
 //! A minimum rate, measured in windows: whether a NIC has sent less than it should have by now.
+//!
+//! Example: the minimum is 10 Mb/s. 20 ms after the start of its window a NIC is below it if it has sent less than
+//! 25,000 bytes.
 
 use core::time::Duration;
 
@@ -7,7 +10,7 @@ use crate::units::ByteRate;
 
 const SECOND: u128 = 1_000_000_000;
 
-/// What a NIC has sent in its window, against its minimum.
+/// Bytes that a NIC has sent in its window, compared with its minimum.
 #[derive(Debug)]
 pub(super) struct Minimum {
     /// Bytes per second.
@@ -23,7 +26,7 @@ impl Minimum {
         Minimum { rate: rate.map(ByteRate::bytes_per_second), window, start: now, sent: 0 }
     }
 
-    /// Another rate. Whether it is another one.
+    /// Sets the rate. Returns whether it differs.
     pub(super) fn set(&mut self, now: Instant, rate: Option<ByteRate>) -> bool {
         if self.rate.is_none() {
             (self.start, self.sent) = (now, 0);
@@ -32,13 +35,13 @@ impl Minimum {
         core::mem::replace(&mut self.rate, rate) != rate
     }
 
-    /// Bytes in one window, 2^32 - 1 at the most.
+    /// Bytes per window, at most 2^32 - 1.
     pub(super) fn allowance(&self) -> u32 {
         let bytes = u128::from(self.rate.unwrap_or(0)) * u128::from(self.window) / SECOND;
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// It has packets after it had none: a window that is over is followed by one that begins now.
+    /// Called when a NIC has packets after it had none. If its window has ended, a new one starts now.
     pub(super) fn begin(&mut self, now: Instant) {
         if now.nanos_since(self.start) >= self.window {
             (self.start, self.sent) = (now, 0);
@@ -58,14 +61,14 @@ impl Minimum {
         self.sent = self.sent.saturating_add(bytes);
     }
 
-    /// Less than the minimum times the time since the window began.
+    /// Whether it has sent less than the minimum times the time since the window started.
     pub(super) fn is_below(&mut self, now: Instant) -> bool {
         self.roll(now);
         let elapsed = u128::from(now.nanos_since(self.start));
         self.rate.is_some_and(|rate| u128::from(self.sent) * SECOND < u128::from(rate) * elapsed)
     }
 
-    /// From when it is below if it sends nothing until then; `now` if it is.
+    /// When it falls below the minimum if it sends nothing until then; `now` if it is below.
     pub(super) fn below_from(&mut self, now: Instant) -> Option<Instant> {
         let rate = u128::from(self.rate?);
         if self.is_below(now) {

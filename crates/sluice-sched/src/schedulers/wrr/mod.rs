@@ -1,31 +1,33 @@
 //! wrr: virtual NICs share a link by weight, with minimum and maximum rates, and nothing is taken that cannot be sent.
 //!
-//! Idea: NICs that have packets take turns, and each gets as much of the link as its weight says. What makes that work is
-//! that a packet is taken only when there is room for it downstream, so the queue in which packets wait is the one that
-//! this scheduler orders, and none is lost on the way to the wire.
+//! Idea: NICs with packets are served in turn, and each gets a part of the link in proportion to its weight. A packet
+//! is taken only when there is room for it downstream. So packets wait in the queue that this scheduler orders, and
+//! none is lost on the way to the wire.
 //!
-//! Rules: one file per idea. `tags` has turns of one frame, in the order of start-time tags (the default); `rounds` has them
-//! as the paper has, as long as the weight says; `turns` is what both have in common, `minimum` the minimum rates and
-//! `queue` the rest. A NIC sends while its rate credits last; without any it leaves until its window ends, as in netback.
-//! A NIC that has sent less in its window than its minimum rate times the time since the window's beginning goes before all
-//! others, in a class of its own, and what it sends there counts as service of its share too.
+//! Rules: one file per idea. `tags` has turns of one frame in the order of start-time tags (the default). `rounds` has
+//! turns in proportion to the weight, as in the paper. `turns` is the interface of both, `minimum` has the minimum
+//! rates, and `queue` the rest. A NIC sends while its rate credits last; without credits it leaves until its window
+//! ends, as in netback. A NIC that has sent less in its window than its minimum rate times the time since the start of
+//! the window is served before all others, in a separate class. What it sends there also counts as service of its
+//! share.
 //!
-//! Parameters: see [`Params`]. `frame` is looked at with `rounds = "published"` alone; all others hold in both forms.
+//! Parameters: see [`Params`]. `frame` is used with `rounds = "published"` only, all others in both forms.
 //!
-//! Example: weights 30 and 1, frames of one size, both backlogged: 30 frames of the first, one of the second, and so on;
-//! of a link of 96 Mb/s they get 92.9 and 3.1. The weights are swapped: from the next frames on it is the other way round.
-//! A third NIC of the same weight that sends a frame now and then waits for one frame of each.
+//! Example: weights 30 and 1, frames of one size, both backlogged: 30 frames of the first, one of the second, and so
+//! on; they get 92.9 and 3.1 Mb/s of a link of 96 Mb/s. If the weights are exchanged, the next frames follow the new
+//! weights. A third NIC of the same weight that sends a frame now and then waits for one frame of each.
 //!
-//! Deviations: \[netback\] has rounds in which the quantum is the weight in packets. With `rounds = "tags"` a turn is one
-//! frame, since in a round a NIC waits for the turns of all others. With `rounds = "published"` the quantum is the weight
-//! over the lightest weight in the round, so that weights of 3000 and 100 do not make bursts of 3000 packets; a fraction of
-//! a packet is kept for the next turn. In `packets`, a minimum and a maximum rate still count bytes.
+//! Deviations: \[netback\] has rounds in which the quantum is the weight in packets. With `rounds = "tags"` a turn is
+//! one frame, since in a round a NIC waits for the turns of all others. With `rounds = "published"` the quantum is the
+//! weight divided by the smallest weight in the round, so that weights of 3000 and 100 do not make bursts of 3000
+//! packets; a fraction of a packet is kept for the next turn. With unit `packets`, minimum and maximum rates still
+//! count bytes.
 //!
 //! Source: \[netback\] VII; the minimum rate is what it proposes there. Tags: \[sfq\] P. Goyal, H. Vin, H. Cheng: Start-time
 //! Fair Queuing, SIGCOMM 1996. Rounds in bytes: M. Shreedhar, G. Varghese: Efficient Fair Queueing Using Deficit Round
 //! Robin, SIGCOMM 1995.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: wrr.bound
 
 use core::time::Duration;
@@ -46,39 +48,39 @@ mod turns;
 
 pub use queue::Wrr;
 
-/// The largest frame that may be stated: a segment of TCP offload.
+/// Largest frame that may be stated: a segment of TCP offload.
 const FRAME_MAX: u32 = 65_550;
 
-/// How long a turn is.
+/// Length of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Turn {
     /// One frame, in the order of start-time tags.
     #[default]
     Tags,
-    /// As long as the weight says, in rounds, as the paper has it.
+    /// In proportion to the weight, in rounds, as in the paper.
     Published,
 }
 
-/// Whether weights are looked at.
+/// Whether weights are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prioritize {
     /// By weight.
     #[default]
     On,
-    /// All weights are equal.
+    /// All NICs have the same weight.
     Off,
 }
 
-/// What a weight is a share of.
+/// Unit in which weights divide the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// Bytes: deficit round robin.
     #[default]
     Bytes,
-    /// Packets, whatever their size, as the paper has it.
+    /// Packets of any size, as in the paper.
     Packets,
 }
 
@@ -87,23 +89,22 @@ pub enum Unit {
 #[serde(default, deny_unknown_fields)]
 // rule: wrr.parameters
 pub struct Params {
-    /// How long a turn is.
     pub rounds: Turn,
-    /// Whether weights are looked at.
+    /// Whether weights are used.
     pub prioritize: Prioritize,
-    /// What a weight is a share of.
+    /// Unit in which weights divide the link.
     pub unit: Unit,
-    /// How long after its last packet a NIC is active.
+    /// Time for which a NIC stays active after its last packet.
     #[serde(with = "params::duration")]
     pub delay: Duration,
-    /// Whether the turn of a NIC that is active and has no packets is held for it.
+    /// Whether the turn of an active NIC without packets is held for it.
     pub hold: bool,
-    /// Quantum of the lightest NIC where bytes are counted; published rounds alone.
+    /// Quantum of the NIC of smallest weight with unit `bytes`; published rounds only.
     pub frame: u32,
-    /// The length of a window of rate credits and minimum rates.
+    /// Length of a window of rate credits and minimum rates.
     #[serde(with = "params::duration")]
     pub interval: Duration,
-    /// The tick of the clock of rate credits; 0 is exact time.
+    /// Tick of the clock of rate credits; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
 }
@@ -123,7 +124,6 @@ impl Default for Params {
     }
 }
 
-/// What is known of it.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "wrr",
     summary: "shares of a link by weight, with minimum and maximum rates: weighted round robin",

@@ -1,4 +1,4 @@
-//! The queues of the NICs: which may send, which wait for credits, which are below their minimum.
+//! Queues of the NICs: which may send, which wait for credits, and which are below their minimum.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::tags::Tags;
 use super::turns::{ORDINARY, Sent, Turns, URGENT};
 use super::{DESCRIPTOR, Params, Prioritize, Turn};
 
-/// One virtual NIC.
+/// A virtual NIC.
 #[derive(Debug)]
 // rule: wrr.state
 pub(super) struct Vif {
@@ -27,19 +27,18 @@ pub(super) struct Vif {
     /// In hundredths.
     pub(super) weight: u64,
     pub(super) last_activity: Instant,
-    /// Its head has been held back by its rate.
+    /// Whether its rate has throttled its head.
     pub(super) held: bool,
 }
 
-/// What asking a class comes to.
+/// Result of asking a class.
 enum Step {
     Packet(Request),
-    /// The turn is held for a NIC until then.
+    /// The turn is held for a NIC until this instant.
     Hold(Instant),
     Nothing,
 }
 
-/// The scheduler.
 #[derive(Debug)]
 pub struct Wrr {
     pub(super) params: Params,
@@ -47,15 +46,15 @@ pub struct Wrr {
     pub(super) arena: Arena,
     pub(super) vifs: Vec<Option<Vif>>,
     pub(super) turns: Box<dyn Turns>,
-    /// NICs that wait for credits, by when they have some.
+    /// NICs that wait for credits, by the time when they get some.
     pub(super) timers: Tournament,
-    /// NICs that are not below their minimum, by when they will be.
+    /// NICs that are not below their minimum, by the time when they will be.
     pub(super) below: Tournament,
     in_flight: u64,
 }
 
 impl Wrr {
-    /// Without NICs yet.
+    /// Without NICs.
     #[must_use]
     pub fn new(params: &Params) -> Self {
         Wrr {
@@ -92,7 +91,7 @@ impl Wrr {
         self.arena.front(&self.vif(owner).fifo).map(|head| head.id)
     }
 
-    /// A NIC may send again, or has something to send: it has its turn with the others, and a time is set for its minimum.
+    /// Inserts a NIC that may send into the ordinary class, and sets the timer for its minimum.
     pub(super) fn ready(&mut self, now: Instant, owner: u32) {
         if let Some(head) = self.head(owner).filter(|_| !self.vif(owner).credits.is_armed()) {
             self.turns.join(ORDINARY, owner, head);
@@ -115,7 +114,7 @@ impl Wrr {
         }
     }
 
-    /// Everybody whose window has ended, and everybody who has fallen below a minimum.
+    /// Handles NICs whose window has ended, and NICs that have fallen below their minimum.
     fn timers(&mut self, now: Instant) {
         while let Some((due, _, owner)) = self.timers.peek()
             && due <= now.as_nanos()
@@ -137,7 +136,7 @@ impl Wrr {
         }
     }
 
-    /// Asks one NIC of a class after the other, until one sends.
+    /// Asks the NICs of a class one after the other until one sends.
     // rule: wrr.round, wrr.bound
     fn serve(&mut self, now: Instant, class: usize) -> Step {
         let mut passed = 0;
@@ -168,7 +167,8 @@ impl Wrr {
         Step::Nothing
     }
 
-    /// The first has no packets: it forfeits its turn, or its turn is held while it is active. Until when, if so.
+    /// Handles the first NIC of a class without packets: it forfeits its turn, or its turn is held while it is active.
+    /// Returns until when, if so.
     // rule: wrr.hold, wrr.active, wrr.inactive, wrr.empty-forfeits
     fn hold(&mut self, now: Instant, class: usize, owner: u32) -> Option<Instant> {
         let active_until = self.vif(owner).last_activity + self.params.delay;
@@ -179,7 +179,7 @@ impl Wrr {
         self.turns.may_hold(owner).then(|| active_until + Duration::from_nanos(1))
     }
 
-    /// The head goes, if its credits let it; else its NIC takes no more turns until they do.
+    /// Sends the head if its credits cover it; otherwise its NIC has no turns until they do.
     // rule: wrr.skipped, wrr.paper-constant
     fn send(&mut self, now: Instant, class: usize, head: &Request) -> Option<Request> {
         let (window, owner) = (self.window, head.owner.0);
@@ -231,7 +231,7 @@ impl Scheduler for Wrr {
     }
 
     // rule: wrr.back-pressure
-    // The gate asks only while the device has room, and its depth is no larger than what the device queues.
+    // The gate asks only while the device has room, and its depth is at most the device's queue.
     fn dispatch(&mut self, now: Instant) -> Decision {
         self.timers(now);
         if self.arena.is_empty() {
@@ -275,7 +275,7 @@ impl Scheduler for Wrr {
         let owner = scope.owner();
         let Some(vif) = self.vifs.get_mut(owner.index()).and_then(Option::as_mut) else { return };
         self.arena.remove_if(&mut vif.fifo, removed, |request| scope.contains(request));
-        // What it waited for may be gone.
+        // The packet that it waited for may be gone.
         vif.credits.disarm();
         vif.held = false;
         self.timers.remove(owner.0);

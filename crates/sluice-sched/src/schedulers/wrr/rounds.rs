@@ -1,14 +1,15 @@
-//! Turns as the paper has them: a round visits every NIC with packets, each for as long as its weight says.
+//! Turns as in the paper: a round visits every NIC with packets, each for a time in proportion to its weight.
 //!
-//! A turn is worth a quantum in proportion to the weight, the lightest NIC of those that were there when the round began
-//! having one packet (or one frame's bytes). So one background NIC of weight 0.01 makes the turns of NICs of weight 100
-//! ten thousand frames long, and whoever comes waits for them: that is why it is not the default.
+//! A turn is worth a quantum in proportion to the weight. The NIC of smallest weight, of those present when the round
+//! began, has one packet (or the bytes of one frame). Example: with weights 30 and 1 the turns are 30 frames and 1
+//! frame long. So one background NIC of weight 0.01 makes the turns of NICs of weight 100 ten thousand frames long, and
+//! other NICs wait for them. That is why it is not the default.
 //!
-//! A deficit is what is left of a quantum, or, below 0, what was sent in the urgent class and is taken from the next
-//! turns; that is one quantum at the most.
+//! A deficit is the rest of a quantum. Below 0 it is what was sent in the urgent class and is subtracted from the next
+//! turns, at most one quantum.
 //!
-//! Bounds: a packet costs constant time, however large it is; the rounds in which no packet fits are given together, in a
-//! walk over all NICs in the round. A NIC that leaves the gate costs such a walk too.
+//! Bounds: a packet of any size costs constant time. Rounds in which no packet fits are skipped together, in a walk
+//! over all NICs of the round. The removal of a NIC also costs such a walk.
 
 use std::collections::VecDeque;
 
@@ -18,14 +19,15 @@ use crate::tournament::Tournament;
 use super::turns::{ORDINARY, Sent, Turns, URGENT};
 use super::{Params, Unit};
 
-/// A quantum and a deficit are in 2^-40 of a packet or a byte: over the greatest weight, a packet is still thousands.
+/// Unit of quanta and deficits: 2^-40 of a packet or a byte. Divided by the largest weight, a packet is still
+/// thousands.
 const FRACTION_BITS: u32 = 40;
 
-/// A NIC's place in one of the two rounds.
+/// State of a NIC in one of the two rounds.
 #[derive(Debug, Clone, Copy, Default)]
 struct RoundState {
     listed: bool,
-    /// Number of the round in which it last had a turn, or joined.
+    /// Number of the round in which it last had a turn or was inserted.
     round: u64,
     deficit: i128,
 }
@@ -37,21 +39,20 @@ struct Nic {
     states: [RoundState; 2],
 }
 
-/// Those that may send, in the order in which they became so.
+/// NICs that may send, in the order in which they became able to.
 #[derive(Debug, Default)]
 struct Round {
     queue: VecDeque<u32>,
-    /// The turn of the first has begun.
+    /// Whether the turn of the first NIC has begun.
     open: bool,
-    /// How many have begun.
+    /// Number of rounds so far.
     number: u64,
-    /// What a turn is worth for each hundredth of a weight.
+    /// Quantum per hundredth of a weight.
     per_weight: u64,
-    /// All in the line, by weight.
+    /// All NICs in the queue, by weight.
     weights: Tournament,
 }
 
-/// Both classes.
 #[derive(Debug)]
 pub(super) struct Rounds {
     unit: Unit,
@@ -82,15 +83,16 @@ impl Rounds {
         }
     }
 
-    /// Sets what turns are worth from now on, by the lightest in the round.
-    // Rounded up, so that the lightest may send its packet, and once for all of them: each rounded by itself, shares would
-    // be off by as much in every round, without end.
+    /// Sets the quanta from now on, by the smallest weight in the round.
+    ///
+    /// Rounded up, so that the NIC of smallest weight may send its packet, and once for all: if each were rounded
+    /// separately, shares would be wrong by as much in every round.
     fn measure(&mut self, class: usize) {
         let lightest = self.rounds[class].weights.peek().map_or(1, |(weight, _, _)| weight.max(1));
         self.rounds[class].per_weight = self.one().div_ceil(lightest);
     }
 
-    /// What a turn is worth, by the weight that holds now: at least 1, below 2^70.
+    /// Quantum by the current weight: at least 1, below 2^70.
     // rule: wrr.weights-at-turn, wrr.round
     fn quantum(&self, class: usize, owner: u32) -> i128 {
         let weight = self.nics[owner as usize].weight;
@@ -101,9 +103,10 @@ impl Rounds {
         &mut self.nics[owner as usize].states[class]
     }
 
-    /// The turn of the first begins, if it has not; and a round, if all who were there have had their turns.
-    // All turns of a round are measured by one weight. Would each be measured by the lightest NIC that is there when it
-    // begins, a light one that comes and goes would give long turns to one and short ones to another.
+    /// Begins the turn of the first NIC, if it has not begun, and a round, if all NICs present have had their turns.
+    ///
+    /// All turns of a round are measured by one weight. If each were measured by the smallest weight present when it
+    /// begins, a NIC of small weight that comes and goes would give long turns to one NIC and short ones to another.
     // rule: wrr.round, wrr.bound
     fn open(&mut self, class: usize, owner: u32) {
         if std::mem::replace(&mut self.rounds[class].open, true) {
@@ -124,7 +127,7 @@ impl Rounds {
         self.rounds[class].queue.rotate_left(1);
     }
 
-    /// A whole round went by and everybody's packet was too large: the rounds until the first one fits are given at once.
+    /// Skips rounds after one in which every packet was too large: grants all quanta until the first packet fits.
     // rule: wrr.paper-constant
     fn skip_rounds(&mut self, class: usize, length: &dyn Fn(u32) -> Option<u32>) {
         let queue = std::mem::take(&mut self.rounds[class].queue);
@@ -133,7 +136,7 @@ impl Rounds {
             let quantum = self.quantum(class, *owner);
             Some((missing.max(0) + quantum - 1) / quantum)
         };
-        // The last of them comes by itself.
+        // The last round follows as usual.
         let rounds = (queue.iter().filter_map(missing).min().unwrap_or(0) - 1).max(0);
         for owner in &queue {
             let more = self.quantum(class, *owner).saturating_mul(rounds);
@@ -143,7 +146,7 @@ impl Rounds {
         self.rounds[class].queue = queue;
     }
 
-    /// What a NIC has saved is gone; what it owes stays.
+    /// Takes away what a NIC has saved; its debt stays.
     fn forfeit(&mut self, class: usize, owner: u32) {
         let state = self.state(class, owner);
         state.deficit = state.deficit.min(0);
@@ -163,7 +166,7 @@ impl Turns for Rounds {
         for class in [URGENT, ORDINARY] {
             if changed && self.is_in(class, owner) {
                 self.rounds[class].weights.set(owner, weight, RequestId(0));
-                // By a weight that was far less and is no more, a turn would be far too long.
+                // Measured by a former, much smaller weight, a turn would be far too long.
                 self.measure(class);
             }
         }
@@ -185,7 +188,7 @@ impl Turns for Rounds {
         self.nics[owner as usize] = Nic::default();
     }
 
-    /// At the end of the round: its first turn is in the next one.
+    /// Appends a NIC to the queue: its first turn is in the next round.
     fn join(&mut self, class: usize, owner: u32, _head: RequestId) {
         let round = self.rounds[class].number;
         let Nic { weight, states } = &mut self.nics[owner as usize];
@@ -258,7 +261,7 @@ impl Turns for Rounds {
         self.leave(class, owner);
     }
 
-    /// With its turn and its deficit.
+    /// Removes the first NIC with its turn and its deficit.
     // rule: wrr.empty-forfeits, wrr.inactive
     fn leave(&mut self, class: usize, owner: u32) {
         debug_assert_eq!(self.first(class), Some(owner), "who leaves is first");

@@ -1,19 +1,21 @@
-//! Turns by start-time tags: a frame at a time, of the NIC that is furthest behind its share.
+//! Turns by start-time tags: one frame of the NIC with the smallest tag.
 //!
-//! Idea: every NIC has a clock that its frames move on, the slower the larger its weight; the one whose clock shows least
-//! is next, as in start-time fair queueing (see `sfqd`). A turn is one frame whatever the weights are, so a NIC that comes
-//! waits for one frame of each NIC whose tag equals virtual time, and a background NIC makes nobody's turn longer.
+//! Idea: every NIC has a clock that its frames advance, more slowly the larger its weight. The NIC with the smallest
+//! clock is served next, as in start-time fair queueing (see `sfqd`). A turn is one frame for any weights, so a NIC
+//! that becomes active waits for one frame of each NIC whose tag equals virtual time, and a background NIC lengthens no
+//! turn.
 //!
-//! Rules: a NIC that comes with packets starts at virtual time, or where its last frame ended if that is later. The
-//! smallest tag goes, ties by arrival; virtual time becomes that tag, and the tag moves on by length over weight. When
-//! nothing is queued or at the device all clocks start again at 0. The urgent class has clocks and a virtual time for
-//! itself; what a NIC sends in it moves its ordinary tag on too, up to what its minimum rate grants in one window.
+//! Rules: a NIC that becomes active starts at virtual time, or where its last frame ended if that is later. The
+//! smallest tag is served, ties by arrival. Virtual time becomes that tag, and the tag advances by length/weight. When
+//! nothing is queued or in flight all clocks restart at 0. The urgent class has separate clocks and virtual time. What
+//! a NIC sends in it also advances its ordinary tag, up to what its minimum rate grants in one window.
 //!
-//! Example: weights 300 and 100, frames of one size. Tags of the first: 0, 1, 2, 3, 4, of the second: 0, 3, 6. They go as
-//! 1, 2, 1, 1, 1, 2, and so on. Beside a NIC of weight 0.01 nothing changes: its second frame has tag 30,000.
+//! Example: weights 300 and 100, frames of one size. Tags of the first: 0, 1, 2, 3, 4, of the second: 0, 3, 6. The
+//! order is 1, 2, 1, 1, 1, 2, and so on. A NIC of weight 0.01 next to them changes nothing: its second frame has tag
+//! 30,000.
 //!
-//! Bounds: each call costs O(log NICs). Of two NICs with packets, bytes over weight differ by at most the largest frame over
-//! weight of the one plus that of the other, in any interval.
+//! Bounds: each call costs O(log NICs). For two NICs with packets, bytes/weight differ in any interval by at most the
+//! largest frame/weight of the one plus that of the other.
 
 use crate::request::RequestId;
 use crate::tag::{ShareTag, Spacing};
@@ -22,29 +24,28 @@ use crate::tournament::Tournament;
 use super::turns::{ORDINARY, Sent, Turns, URGENT};
 use super::{Params, Unit};
 
-/// Where virtual time is rebased. The largest step, 2^32 bytes at weight 0.01, is 1.1 * 10^18, half of it.
+/// Virtual time at which it is rebased. The largest step, 2^32 bytes at weight 0.01, is 1.1 * 10^18, half of it.
 const VIRTUAL_MAX: ShareTag = 1 << 61;
-/// What a packet counts where its size does not.
+/// Length that counts for a packet with unit `packets`.
 const PACKET: u32 = 2048;
-/// Stands behind every packet with the same tag.
+/// Ordered after every packet with the same tag.
 const NO_PACKET: RequestId = RequestId(u64::MAX);
 
 /// One NIC.
 #[derive(Debug, Clone, Copy)]
 struct Nic {
     spacing: Spacing,
-    /// By class the start tag of its next frame.
+    /// Start tag of its next frame, by class.
     start: [ShareTag; 2],
-    /// What its tags are short by, in 2^-32.
+    /// Fraction that its tags are too small, in 2^-32.
     fraction: [u32; 2],
     listed: [bool; 2],
-    /// It is listed without a packet: its turn is held for it.
+    /// It is queued without a packet: its turn is held for it.
     empty: bool,
-    /// Of which run its tags are: a run ends when nothing is queued or at the device.
+    /// The run that its tags belong to. A run ends when nothing is queued or in flight.
     generation: u32,
 }
 
-/// Both classes.
 #[derive(Debug)]
 pub(super) struct Tags {
     unit: Unit,
@@ -65,7 +66,7 @@ impl Tags {
         self.nics[owner as usize].as_ref().expect("the gate adds an owner before it uses it")
     }
 
-    /// A NIC, with tags of this run.
+    /// A NIC, with its tags of this run.
     fn current(&mut self, owner: u32) -> &mut Nic {
         let generation = self.generation;
         let nic = self.nics[owner as usize].as_mut().expect("the gate adds an owner before it uses it");
@@ -75,7 +76,7 @@ impl Tags {
         nic
     }
 
-    /// What a frame of this length counts, at the least 1, so that every frame moves a clock.
+    /// Amount that a frame of this length counts: at least 1, so every frame advances a clock.
     fn amount(&self, length: u32) -> u64 {
         match self.unit {
             Unit::Bytes => u64::from(length.max(1)),
@@ -83,7 +84,7 @@ impl Tags {
         }
     }
 
-    /// Puts a NIC where its tags belong, in the classes that it is in.
+    /// Updates a NIC in the queues of its classes.
     fn requeue(&mut self, owner: u32, head: Option<RequestId>) {
         let Nic { start, listed, .. } = *self.nic(owner);
         for class in [URGENT, ORDINARY] {
@@ -117,7 +118,7 @@ impl Turns for Tags {
         let nic = self.current(owner);
         let old = std::mem::replace(&mut nic.spacing, new);
         for class in [URGENT, ORDINARY] {
-            // What it is ahead stays the same number of bytes.
+            // The distance ahead stays the same number of bytes.
             let ahead = old.convert(nic.start[class].saturating_sub(virtual_time[class]), new);
             nic.start[class] = virtual_time[class] + ahead.min(new.of(u64::from(u32::MAX)));
         }
@@ -176,7 +177,7 @@ impl Turns for Tags {
         // [sfq] eq. (5): F = S + length/weight, from which the next frame starts.
         nic.start[class] = tag.saturating_add(step);
         if class == URGENT {
-            // Without a bound a NIC whose minimum is above its share would owe more by the hour.
+            // Without a bound the debt of a NIC whose minimum is above its share would grow without end.
             let bound = shared.saturating_add(nic.spacing.of(amount.max(u64::from(packet.allowance))));
             let from = nic.start[ORDINARY].max(shared);
             nic.start[ORDINARY] = from.max(bound.min(from.saturating_add(step)));
@@ -213,7 +214,7 @@ impl Turns for Tags {
     }
 
     fn idle(&mut self) {
-        // A turn that is held has its place in this run.
+        // A turn that is held belongs to this run.
         if self.queues.iter().all(|queue| queue.peek().is_none()) {
             self.virtual_time = [0; 2];
             self.generation = self.generation.wrapping_add(1);

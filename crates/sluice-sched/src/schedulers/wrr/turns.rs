@@ -1,68 +1,69 @@
-//! Whose turn it is: what [`Tags`](super::tags::Tags) and [`Rounds`](super::rounds::Rounds) have in common.
+//! The order of turns: the interface of [`Tags`](super::tags::Tags) and [`Rounds`](super::rounds::Rounds).
 //!
-//! A NIC with packets that its rate credits let it send stands in the class of all, and while it is below its minimum rate
-//! in the class that goes first too. What it sends there counts in both: a minimum is a floor under the share, not something
-//! on top of it.
+//! A NIC with packets that its rate credits cover is in the ordinary class, and while it is below its minimum rate also
+//! in the urgent class, which is served first. What it sends there counts in both: a minimum is a lower bound on the
+//! share, not an addition to it.
 
 use crate::request::RequestId;
 
-/// Before all others, or with them.
+/// Class that is served before the ordinary one.
 pub(super) const URGENT: usize = 0;
 pub(super) const ORDINARY: usize = 1;
 
-/// A packet that has been sent, as the order of turns sees it.
+/// A packet that was sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) length: u32,
-    /// The packet behind it, if there is one.
+    /// The next packet of the NIC, if there is one.
     pub(super) next: Option<RequestId>,
-    /// Bytes of the NIC's minimum rate in a window.
+    /// Bytes of the NIC's minimum rate per window.
     pub(super) allowance: u32,
 }
 
 /// The order of turns in both classes.
 pub(super) trait Turns: core::fmt::Debug + Send {
-    /// A NIC comes, with a weight in hundredths.
+    /// Adds a NIC, with a weight in hundredths.
     fn add(&mut self, owner: u32, weight: u64);
 
-    /// Another weight, for what is queued too; `head`: the packet at the head, if there is one.
+    /// Sets the weight, also for queued packets; `head`: the packet at the head, if there is one.
     fn set_weight(&mut self, owner: u32, weight: u64, head: Option<RequestId>);
 
-    /// Another minimum rate: what was sent for the old one is forgotten.
+    /// Forgets what was sent for a former minimum rate.
     fn forgive(&mut self, owner: u32, head: Option<RequestId>);
 
     fn remove(&mut self, owner: u32);
 
-    /// A NIC enters a class, if it is not in it.
+    /// Inserts a NIC into a class, if it is not in it.
     fn join(&mut self, class: usize, owner: u32, head: RequestId);
 
     fn is_in(&self, class: usize, owner: u32) -> bool;
 
-    /// Who is first in a class.
+    /// The first NIC of a class.
     fn first(&self, class: usize) -> Option<u32>;
 
-    /// Whether the first of a class may send its packet. If not, its turn is over and another one is first. `passed`
-    /// counts those whose turn was over in one search; `length` says how long the packet of a NIC is.
+    /// Whether the first NIC of a class may send its packet. If not, its turn ends and another NIC is first. `passed`
+    /// counts the turns ended in one search; `length` returns the length of a NIC's packet.
     fn grants(&mut self, class: usize, owner: u32, passed: &mut usize, length: &dyn Fn(u32) -> Option<u32>) -> bool;
 
-    /// Whether the turn of the first of all, which has no packets, may be held for it. If not, another one is first.
+    /// Whether the turn of the first ordinary NIC, which has no packets, may be held for it. If not, another NIC is
+    /// first.
     fn may_hold(&mut self, owner: u32) -> bool;
 
-    /// The first of a class has sent.
+    /// Notes that the first NIC of a class has sent a packet.
     fn sent(&mut self, class: usize, owner: u32, packet: &Sent);
 
-    /// The packet at the head of a NIC is another one, or there is none.
+    /// Notes that the packet at the head of a NIC has changed, or that there is none.
     fn head_changed(&mut self, owner: u32, head: Option<RequestId>);
 
-    /// A NIC whose last packet has gone forfeits its turn. It was first in this class.
+    /// Ends the turn of a NIC that has sent its last packet. It was first in this class.
     fn emptied(&mut self, class: usize, owner: u32);
 
-    /// A NIC without rate credits forfeits what it has saved. It was first in this class.
+    /// Takes away what a NIC without rate credits has saved. It was first in this class.
     fn held_back(&mut self, class: usize, owner: u32);
 
-    /// The first of a class leaves it.
+    /// Removes the first NIC of a class.
     fn leave(&mut self, class: usize, owner: u32);
 
-    /// Nothing is queued and nothing at the device.
+    /// Notes that nothing is queued or in flight.
     fn idle(&mut self);
 }

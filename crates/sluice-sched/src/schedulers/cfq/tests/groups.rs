@@ -15,7 +15,7 @@ fn groups_share_time_by_weight() {
     let served = backlogged(&mut drive, &[0, 1, 2], 8, 100, 20_000);
     let weights = [1.0, 2.0, 5.0];
     let millis: Vec<f64> = served.iter().zip(weights).map(|(count, weight)| *count as f64 / 10.0 / weight).collect();
-    // One charge is at most a slice of 100 ms; what is not charged is a request of 0.1 ms in each turn, fewer than 600.
+    // One charge is at most a slice of 100 ms. A request of 0.1 ms in each turn, fewer than 600 turns, is not charged.
     for (i, j) in [(0, 1), (0, 2), (1, 2)] {
         let bound = 100.0 / weights[i] + 100.0 / weights[j] + 60.0;
         assert!((millis[i] - millis[j]).abs() <= bound, "{served:?}: {millis:?}");
@@ -29,7 +29,7 @@ fn without_idling_groups_share_requests() {
     let mut drive = Drive::on(&DESCRIPTOR, &[C, ("slice_idle", "0s")], &facts, 0);
     drive.owner(0, Policy::weighted(100));
     drive.owner(1, Policy::weighted(100));
-    // The second one's requests take nine times as long; what counts is how many there are.
+    // The second VM's requests take nine times as long; only their number counts.
     let mut asked = [0u64; 2];
     let mut served = [0u64; 2];
     while served[0] + served[1] < 4000 {
@@ -40,7 +40,7 @@ fn without_idling_groups_share_requests() {
                 asked[at] += 1;
             }
         }
-        // Eight at the device at most, so that it is seen to queue.
+        // Eight in flight at most, so that the device is seen to queue.
         while drive.flying.len() < 8 && matches!(drive.decide(), Decision::Dispatch(_)) {}
         let (owner, page) = drive.flying.values().map(|r| (r.owner.0, r.offset / 4096)).next().expect("some fly");
         drive.wait(if owner == 0 { 1000 } else { 9000 });
@@ -67,7 +67,7 @@ fn async_writes_belong_to_no_group() {
 /// rule: cfq.c-activate, cfq.c-wait-busy, cfq.c-group-idle, cfq.c-tree-idle
 #[test]
 fn a_group_that_keeps_the_disk_busy_one_by_one_keeps_its_place() {
-    // Depth 1 beside depth 8, equal weights: idling keeps the first from losing its turn at each completion.
+    // Depth 1 next to depth 8, equal weights: idling keeps the first from losing its turn at each completion.
     let share = |idle: &str| {
         let mut drive = weighted(&[100, 100], &[C, ("slice_idle", idle), ("group_idle", idle)]);
         let (mut next, mut served) = ([0u64, 1_000_000], [0u32; 2]);
@@ -103,7 +103,7 @@ fn a_group_that_keeps_the_disk_busy_one_by_one_keeps_its_place() {
         }
         f64::from(served[0]) / f64::from(served[0] + served[1])
     };
-    // The first one thinks a third of its time, so half of the time is 0.4 of the requests.
+    // The first VM thinks for a third of its time, so half of the time is 0.4 of the requests.
     assert!((0.35..0.45).contains(&share("8ms")), "{}", share("8ms"));
     assert!(share("0s") < 0.2, "without idling it loses its place each time: {}", share("0s"));
 }
@@ -181,7 +181,7 @@ fn a_group_is_not_preempted_by_one_that_is_close() {
         drive.read(1, 1002);
         assert_eq!(matches!(drive.decide(), Decision::Dispatch(_)), preempts, "{mode:?}");
     }
-    // Sync before async holds across groups.
+    // Sync before async also applies across groups.
     let mut drive = weighted(&[100, 100], &[C, ("quantum", "2"), ("low_latency", "false")]);
     (0..20).for_each(|page| {
         drive.write(0, page);
@@ -189,7 +189,7 @@ fn a_group_is_not_preempted_by_one_that_is_close() {
     assert_eq!(drive.serve(1000), (0, 0));
     drive.read(1, 500_000);
     assert_eq!(drive.serve(1000), (1, 500_000));
-    // Inside a group real time goes first.
+    // Inside a group real time is served first.
     let mut drive = weighted(&[100], &[C]);
     (0..20).for_each(|page| {
         drive.write(0, page);

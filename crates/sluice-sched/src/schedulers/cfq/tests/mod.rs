@@ -1,4 +1,4 @@
-//! CFQ rule by rule: what all variants share, and that of 2.6.32.
+//! Rules of CFQ: those of all variants, and those of 2.6.32.
 
 use super::*;
 use crate::elevator::drive::Drive;
@@ -21,8 +21,8 @@ fn of_class(priority_class: PriorityClass, priority_level: u8) -> Policy {
     Policy { priority_class, priority_level, ..Policy::default() }
 }
 
-/// Lets each owner keep `depth` reads in order queued for `millis`, each served in `micros`, one at a time; how many
-/// each was served.
+/// Keeps `depth` sequential reads of each owner queued for `millis`, and serves each in `micros`, one at a time.
+/// Returns how many of each owner were served.
 fn backlogged(drive: &mut Drive, owners: &[u32], depth: u64, micros: u64, millis: u64) -> Vec<u64> {
     let mut served = vec![0; owners.len()];
     let mut asked = vec![0; owners.len()];
@@ -65,7 +65,7 @@ fn backlogged_queues_get_slices_in_turn() {
     for mode in [A, B] {
         let mut drive = cfq(&[mode], 3);
         let served = backlogged(&mut drive, &[0, 1, 2], 4, 1000, 3000);
-        // A slice is 100 ms; an overrun is a request. In ten rounds each has had ten.
+        // A slice is 100 ms, and an overrun is one request. In ten rounds each owner has had ten slices.
         assert!(served.iter().all(|count| count.abs_diff(1000) <= 110), "{mode:?}: {served:?}");
     }
 }
@@ -73,7 +73,7 @@ fn backlogged_queues_get_slices_in_turn() {
 /// rule: cfq.slice-starts, cfq.a-slice-starts
 #[test]
 fn the_slice_begins_with_the_first_completion_or_dispatch() {
-    // The first request takes 60 ms, then each 1 ms, with another owner waiting.
+    // The first request takes 60 ms, the others 1 ms each, while another owner waits.
     let turn = |mode| {
         let mut drive = cfq(&[mode, ("quantum", "1")], 2);
         (0..200).for_each(|page| {
@@ -133,14 +133,14 @@ fn the_disk_waits_for_the_next_read_of_a_stream() {
 #[test]
 fn it_does_not_idle_where_that_brings_nothing() {
     for mode in [A, B, C] {
-        // Never, without slice_idle (and group_idle).
+        // Never without slice_idle (and group_idle).
         let mut drive = cfq(&[mode, ("slice_idle", "0s"), ("group_idle", "0s")], 2);
         drive.read(0, 100);
         drive.read(1, 900_000);
         assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1), "{mode:?}");
     }
     for mode in [B, C] {
-        // On a disk without seeks that queues, as it is believed to at first.
+        // On a device without seeks that queues, as it is assumed to at first.
         let facts = Facts { rotational: false, ..Facts::default() };
         let mut drive = Drive::on(&DESCRIPTOR, &[mode], &facts, 2);
         drive.read(0, 100);
@@ -164,7 +164,7 @@ fn who_thinks_too_long_or_seeks_is_waited_for_less() {
         drive.read(1, 900_000);
         assert_eq!(drive.go().0, 1, "{mode:?}: 12 ms are more than 8");
     }
-    // One that seeks: 2 ms.
+    // A stream that seeks: 2 ms.
     let mut drive = cfq(&[B], 2);
     for turn in 0..6 {
         drive.read(0, turn * 100_000);
@@ -311,7 +311,7 @@ fn one_that_is_close_preempts_who_is_waited_for() {
     drive.read(0, 1000);
     assert_eq!(drive.serve(1000), (0, 1000));
     drive.read(1, 1002);
-    // No hint that the first goes on elsewhere: within 8192 sectors, 1024 pages, is close.
+    // Nothing shows that the first continues elsewhere: up to 8192 sectors, 1024 pages, is close.
     assert_eq!(drive.serve(1000), (1, 1002));
     drive.wait(100_000);
     let mut drive = cfq(&[B], 2);
@@ -362,7 +362,7 @@ fn inside_a_queue_the_nearest_goes() {
     let mut drive = cfq(&[B, ("quantum", "1")], 1);
     drive.read(0, 10_000);
     let _ = drive.serve(100);
-    // Head at 10001: 50 back counts 100; 4097 back is too far.
+    // Head at 10001: 50 pages back count 100, and 4097 back are too far.
     for page in [10_090, 9951, 5900] {
         drive.read(0, page);
     }
@@ -379,8 +379,8 @@ fn inside_a_queue_the_nearest_goes() {
 /// rule: cfq.complete-expire
 #[test]
 fn an_overrun_is_paid_back() {
-    // The first owner's last request of a slice takes 80 ms longer; its next turn comes later by that, so that the others
-    // go twice.
+    // The first owner's last request of a slice takes 80 ms longer. Its next turn is later by that, so the others have
+    // two turns before it.
     let mut drive = cfq(&[B, ("quantum", "1")], 3);
     let mut next = [0u64; 3];
     let mut turns: Vec<u32> = Vec::new();
@@ -408,7 +408,7 @@ fn an_awaited_request_goes_at_once() {
     assert_eq!(drive.serve(1000), (0, 100));
     assert_eq!(drive.waits(), 8000);
     drive.wait(95_000);
-    // The slice is over by now, but it was waited for: it must be dispatched. (The timer has not been looked at.)
+    // The slice has ended by now, but its request was awaited and must be dispatched. (The timer has not been checked.)
     drive.insert(Request { length: 8192, ..crate::elevator::drive::at(Kind::Read, 101) });
     assert_eq!(drive.go().0, 1, "8 ms are over, another has its turn");
 }
@@ -417,7 +417,7 @@ fn an_awaited_request_goes_at_once() {
 #[test]
 fn queueing_is_believed_until_the_device_shows_otherwise() {
     let mut drive = cfq(&[B, ("low_latency", "false"), ("quantum", "1")], 2);
-    // One that seeks, on a device that is believed to queue: no idle window.
+    // A stream that seeks, on a device that is assumed to queue: no idle window.
     for turn in 0..6 {
         drive.read(0, turn * 100_000);
         let _ = drive.serve(1000);
@@ -425,7 +425,7 @@ fn queueing_is_believed_until_the_device_shows_otherwise() {
     drive.read(0, 9_000_000);
     drive.read(1, 1);
     assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1));
-    // Sixty completions with many queued and one at the device.
+    // Sixty completions with many queued and one in flight.
     (0..70).for_each(|turn| {
         drive.read(0, turn * 100_000);
     });

@@ -1,4 +1,4 @@
-//! What is different in the oldest variant.
+//! Differences of the variant of 2.6.18.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_pass_goes_over_the_levels_as_stairs() {
         });
         turns.push(drive.serve(1000).0);
     }
-    // 0 / 0 1 / 0 1 2 / and for each further pass up to level 7 again 0 1 2: that is 21 turns, then from the start.
+    // 0 / 0 1 / 0 1 2 / and for each further pass up to level 7 again 0 1 2: 21 turns, then from the start.
     let mut expected = vec![0, 0, 1];
     (0..6).for_each(|_| expected.extend([0, 1, 2]));
     assert_eq!(turns[..21], expected[..], "{turns:?}");
@@ -35,7 +35,7 @@ fn a_pass_goes_over_the_levels_as_stairs() {
 #[test]
 fn seekers_get_rounds_of_four_once_queueing_is_seen() {
     let mut drive = cfq(&[A], 2);
-    // More than four at the device.
+    // More than four in flight.
     for owner in 0..2 {
         (0..12).for_each(|turn| {
             drive.read(owner, u64::from(owner) * 100_000_000 + turn * 1_000_000);
@@ -99,7 +99,7 @@ fn only_idle_is_preempted_in_the_oldest_variant() {
     drive.read(1, 9_000_000);
     drive.read(2, 8_000_000);
     assert_eq!(drive.serve(1000).0, 0, "neither a read nor real time ends a running slice");
-    // An async request of whom it waits for ends the wait.
+    // An async request of the awaited owner ends the idling.
     let mut drive = cfq(&[A], 2);
     drive.read(0, 1);
     drive.read(1, 900_000);
