@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_examples_of_littles_law() {
+    fn littles_law_matches_the_examples_of_the_paper() {
         assert_eq!(reservation_for(8, Duration::from_millis(25)), Iops::per_second(320));
         assert_eq!(reservation_for(32, Duration::from_millis(65)).milli() / 1000, 492);
     }
@@ -453,7 +453,7 @@ mod tests {
 
     // rule: mclock.admission
     #[test]
-    fn all_requests_and_all_bytes_of_a_device_are_not_sold_to_two_vms() {
+    fn all_requests_and_all_bytes_of_a_device_were_sold_to_two_vms() {
         let (requests, bytes) = (reserving(Some(1000), None), reserving(None, Some(100)));
         let both = [requests, bytes];
         assert!(admits(&supply(Some(100), 0), &both[..1]).is_ok() && admits(&supply(Some(100), 0), &both[1..]).is_ok());
@@ -517,7 +517,7 @@ mod tests {
             ..Policy::default()
         };
         let AdmissionError::Over(short) = admits(&supply, &[milli(333_333), bytes(u64::MAX)]).unwrap_err() else {
-            panic!("more than there is")
+            panic!("more than the device has")
         };
         let free = short.free.bytes.unwrap().bytes_per_second();
         assert_eq!(admits(&supply, &[milli(333_333), bytes(free)]), Ok(()));
@@ -554,7 +554,7 @@ mod tests {
     fn the_requests_and_the_bytes_of_a_vm_are_not_sold_to_two_volumes() {
         let vm = reserving(Some(500), Some(50));
         let (requests, bytes) = (reserving(Some(500), None), reserving(None, Some(50)));
-        assert_eq!(volumes_fit_device(&supply(None, 200), &vm, [&requests, &bytes]), Ok(()), "bandwidth not known");
+        assert_eq!(volumes_fit_device(&supply(None, 200), &vm, [&requests, &bytes]), Ok(()), "bandwidth unknown");
         let refusal = volumes_fit_device(&supply(Some(100), 200), &vm, [&requests, &bytes]).unwrap_err().to_string();
         assert_eq!(
             refusal,
@@ -583,7 +583,11 @@ mod tests {
             );
             assert_eq!(fits(supply(bandwidth, 0), 500), Ok(()), "without a floor");
             let alone = [&reserving(Some(500), None)];
-            assert_eq!(volumes_fit_device(&supply(bandwidth, 200), &vm, alone), Ok(()), "nobody lives by its weight");
+            assert_eq!(
+                volumes_fit_device(&supply(bandwidth, 200), &vm, alone),
+                Ok(()),
+                "no volume without a reservation"
+            );
         }
         // Parts of the device: 49.5 % by bytes of the VM's 50 %.
         let both = reserving(Some(500), Some(50));

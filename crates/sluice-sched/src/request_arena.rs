@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_keep_their_order_and_give_back_their_memory() {
+    fn lists_keep_their_order_and_free_their_blocks() {
         let mut arena = Arena::new();
         let mut lists = vec![(Fifo::default(), VecDeque::new()); 7];
         let mut random = 1u64;

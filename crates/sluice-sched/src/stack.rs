@@ -272,7 +272,7 @@ impl Stack {
     fn leave_rings(&mut self, now: Instant, at_host: &mut Vec<Finished>, ended: &mut Vec<Ended>) {
         for completed in at_host.drain(..) {
             let RingSlot { vm, slot } = self.ring_slots.release(completed.token);
-            let guest = self.guests[vm.index()].as_mut().expect("a guest stays while it has requests in its ring");
+            let guest = self.guests[vm.index()].as_mut().expect("a guest is kept while it has requests in its ring");
             let in_guest = &mut self.completed.1;
             guest.gate.complete_all(now, slot, completed.outcome == Outcome::Done, in_guest);
             guest.stirred = true;

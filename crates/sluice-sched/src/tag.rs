@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spacings_are_exact_for_round_rates_and_rounded_up_else() {
+    fn spacings_are_exact_for_round_rates_and_otherwise_rounded_up() {
         let at = |iops| Spacing::per_cost(Some(Iops::per_second(iops)));
         let one = u64::from(Cost::ONE.raw());
         assert_eq!(at(100).of(one), 160_000_000);

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_is_first_whatever_changes() {
+    fn the_smallest_key_is_first_after_any_change() {
         let mut tournament = Tournament::default();
         let mut model = std::collections::BTreeMap::new();
         let mut random = 1u64;

@@ -266,7 +266,7 @@ mod tests {
 
     // rule: mclock.client-counts, mclock.first-request, mclock.paper-counts, mclock.product-counts, mclock.reply-phase
     #[test]
-    fn a_server_is_told_what_completed_since_it_was_asked_last() {
+    fn a_request_reports_completions_since_the_last_request_to_the_server() {
         for (form, first) in [(Form::Product, (0, 0)), (Form::Paper, (1, 1))] {
             let mut tracker = Tracker::new(form);
             assert_eq!([1, 2, 3].map(|server| told(&mut tracker, server)), [first; 3], "{form:?}");
@@ -278,7 +278,7 @@ mod tests {
             // itself.
             let own = form == Form::Paper;
             assert_eq!(told(&mut tracker, 1), (1, if own { 4 } else { 2 }), "{form:?}");
-            assert_eq!(told(&mut tracker, 1), (0, 0), "it has been told");
+            assert_eq!(told(&mut tracker, 1), (0, 0), "already reported");
             assert_eq!(told(&mut tracker, 2), if own { (1, 4) } else { (0, 2) }, "{form:?}");
             tracker.completed(1, &reply(Phase::Reservation, Cost::ONE, 8192));
             assert_eq!(told(&mut tracker, 3), (2, 5), "{form:?}: since its own last request");
@@ -287,7 +287,7 @@ mod tests {
 
     // rule: mclock.client-counts
     #[test]
-    fn costs_are_counted_and_no_part_of_them_is_lost() {
+    fn fractions_of_costs_are_reported_later() {
         let mut tracker = Tracker::new(Form::Product);
         told(&mut tracker, 1);
         let mut all = 0;
@@ -304,7 +304,7 @@ mod tests {
 
     // rule: mclock.client-counts
     #[test]
-    fn a_report_never_counts_more_for_reservations_than_in_all() {
+    fn rho_never_exceeds_delta() {
         let mut tracker = Tracker::new(Form::Product);
         told(&mut tracker, 1);
         // Parts of requests add up to a whole request in the reservation phase first.
@@ -317,12 +317,12 @@ mod tests {
         tracker.completed(2, &reply(Phase::Reservation, eighths(4), 0));
         assert_eq!(told(&mut tracker, 1), (0, 0), "one by reservation, but none in all yet");
         tracker.completed(2, &reply(Phase::Weight, eighths(3), 0));
-        assert_eq!(told(&mut tracker, 1), (1, 1), "and nothing is lost");
+        assert_eq!(told(&mut tracker, 1), (1, 1), "the rest is reported later");
     }
 
     // rule: mclock.client-counts
     #[test]
-    fn bytes_served_elsewhere_travel_as_bytes() {
+    fn remote_bytes_are_reported_as_bytes() {
         let mut tracker = Tracker::new(Form::Product);
         let first = tracker.ask(secs(1), 1);
         assert_eq!((first.delta_bytes, first.servers), (0, 1));
@@ -334,13 +334,13 @@ mod tests {
         let due = RemoteService { rho: 0, delta: 16, rho_bytes: 512, delta_bytes: 66_048, servers: 2 };
         assert_eq!(remote, due);
         tracker.refused(1, remote);
-        assert_eq!(tracker.ask(secs(1), 1), due, "a server that refused the request has not heard it");
+        assert_eq!(tracker.ask(secs(1), 1), due, "a rejected report is repeated");
         assert_eq!(tracker.ask(secs(1), 1).delta_bytes, 0);
     }
 
     // rule: mclock.client-counts, mclock.first-request
     #[test]
-    fn what_a_server_did_not_take_it_is_told_again() {
+    fn a_rejected_report_is_repeated() {
         for (form, first) in [(Form::Product, (0, 0)), (Form::Paper, (1, 1))] {
             let mut tracker = Tracker::new(form);
             let refused = |tracker: &mut Tracker| {
@@ -361,7 +361,7 @@ mod tests {
 
     // rule: mclock.forget, mclock.first-request
     #[test]
-    fn who_is_silent_for_long_is_forgotten() {
+    fn servers_and_clients_without_requests_are_forgotten() {
         let mut tracker = Tracker::new(Form::Paper);
         tracker.ask(secs(0), 1);
         tracker.ask(secs(599), 2);
@@ -370,7 +370,7 @@ mod tests {
         tracker.forget(secs(599));
         assert_eq!(tracker.servers(), 2);
         let first = RemoteService { rho: 1, delta: 1, servers: 2, ..RemoteService::default() };
-        assert_eq!(tracker.ask(secs(600), 1), first, "as if it had never been asked");
+        assert_eq!(tracker.ask(secs(600), 1), first, "like an unknown server");
         let next = RemoteService { delta: 2, delta_bytes: 16_384, servers: 2, ..RemoteService::default() };
         assert_eq!(tracker.ask(secs(601), 2), next);
         let mut clients = Clients::default();

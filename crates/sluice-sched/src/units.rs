@@ -447,11 +447,11 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_has_no_unit_or_a_wrong_one() {
+    fn a_missing_or_wrong_unit_is_rejected() {
         let refused = |text: &str| text.parse::<StatedIops>().unwrap_err().to_string();
         assert_eq!(refused("2000"), "'2000' has no unit; write for example \"2000 iops\"");
         assert!(refused("2000 iop").contains("is not a unit of a request rate"));
-        assert!(refused("0 iops").contains("from 0.001 iops"), "where a rate may be unlimited is not known here");
+        assert!(refused("0 iops").contains("from 0.001 iops"), "the parser does not know which rates may be unlimited");
         assert!(refused("iops").contains("does not start with a number"));
         assert!(refused("1.2345 iops").contains("does not start with a number"));
         assert!("5".parse::<Bytes>().is_err());

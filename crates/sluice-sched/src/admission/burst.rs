@@ -306,7 +306,7 @@ mod tests {
              reservation of 565 iops, if the device frees all its slots at the same instant: 1 every 1478us"
         );
         assert_eq!(got(&policy(565, 593, 2), 1, 677), None);
-        assert_eq!(got(&policy(565, 1017, 1), 1, 677), None, "the limit passes before the slot is free");
+        assert_eq!(got(&policy(565, 1017, 1), 1, 677), None, "a request passes before the slot is free");
         assert_eq!(got(&policy(338, 593, 1), 1, 677), None);
         assert_eq!(got(&Policy::default().reserving(565).limited(593), 1, 677), None, "the default is enough");
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_is_what_a_limiter_lets_through() {
+    fn the_computed_throughput_matches_a_limiter() {
         for one in [100u128, 97, 64] {
             for passing in (1..4 * one).step_by(7) {
                 for (burst, burst_step) in [(1, one), (2, one), (3, one), (2, one / 2), (4, one / 2), (2, one / 3)] {
@@ -363,7 +363,7 @@ mod tests {
 
     // rule: mclock.burst-reservation
     #[test]
-    fn a_burst_counts_for_fewer_large_requests() {
+    fn a_burst_counts_fewer_large_requests() {
         let capacity = iops(677);
         let large = |burst| check_burst_of_large(&policy(565, 593, burst), &facts(1), &capacity).err();
         let error = large(2).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_in_bytes_holds_a_reservation_in_requests_back_too() {
+    fn a_limit_in_bytes_can_throttle_a_reservation_in_requests() {
         let mut policy = Policy { burst: Some(1), ..Policy::default().reserving(500) };
         policy.limit.bytes = Some(ByteRate::per_second(Bytes::mib(100).0));
         assert_eq!(got(&policy, 32, 1000), Some((31_250, Some(16))));

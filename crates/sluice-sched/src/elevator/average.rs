@@ -65,7 +65,7 @@ mod tests {
 
     // rule: gate.averages, gate.sample-valid
     #[test]
-    fn three_samples_are_enough_and_old_ones_fade() {
+    fn an_average_is_valid_after_three_samples_and_forgets_old_ones() {
         let mut average = Average::default();
         assert!(average.is_empty());
         let mut samples = Vec::new();
@@ -85,7 +85,7 @@ mod tests {
 
     // rule: gate.seek-clip
     #[test]
-    fn a_far_jump_is_cut_before_it_counts() {
+    fn a_distant_outlier_is_capped() {
         let mut seek = SeekAverage::default();
         seek.add(1 << 45);
         assert_eq!(seek.mean(), 2 * 1024 * 1024 + 4, "4 times nothing and 1 GiB, in sectors, and half of 256 over 32");

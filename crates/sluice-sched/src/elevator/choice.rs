@@ -79,7 +79,7 @@ mod tests {
     // rule: anticipatory.back-max, anticipatory.back-penalty
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
     #[test]
-    fn the_nearer_one_wins_and_back_costs_double() {
+    fn the_nearer_request_wins_and_backward_distance_counts_double() {
         // The head is at page 100, the maximum backward seek is 50 pages.
         let table = [
             ([110, 120], 110),

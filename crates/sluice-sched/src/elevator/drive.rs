@@ -36,7 +36,7 @@ impl Drive {
     }
 
     pub(crate) fn on(descriptor: &Descriptor, stated: &[(&str, &str)], facts: &Facts, owners: u32) -> Drive {
-        let scheduler = descriptor.build(facts, &params(stated)).expect("the test's parameters are valid");
+        let scheduler = descriptor.build(facts, &params(stated)).expect("valid parameters");
         let mut drive = Drive { scheduler, now: Instant::from_millis(10_000), flying: BTreeMap::new(), asked: 0 };
         (0..owners).for_each(|owner| drive.owner(owner, Policy::default()));
         drive
@@ -49,7 +49,7 @@ impl Drive {
     }
 
     pub(crate) fn change(&mut self, change: Change) {
-        self.scheduler.configure(self.now, change).expect("the test's change is valid");
+        self.scheduler.configure(self.now, change).expect("valid change");
     }
 
     /// Inserts a request of 4 KiB at a page; returns its number.
@@ -93,7 +93,7 @@ impl Drive {
     pub(crate) fn go(&mut self) -> (u32, u64) {
         match self.decide() {
             Decision::Dispatch(request) => (request.owner.0, request.offset / 4096),
-            other => panic!("dispatches nothing but {other:?} at {:?}", self.now),
+            other => panic!("no dispatch but {other:?} at {:?}", self.now),
         }
     }
 
@@ -101,7 +101,7 @@ impl Drive {
     #[track_caller]
     pub(crate) fn done(&mut self, owner: u32, page: u64) {
         let at = |request: &&Request| request.owner.0 == owner && request.offset / 4096 == page;
-        let id = self.flying.values().find(at).expect("it is at the device").id.0;
+        let id = self.flying.values().find(at).expect("the request is in flight").id.0;
         let request = self.flying.remove(&id).expect("just seen");
         let completion = Completion { request, dispatched: self.now, ok: true };
         self.scheduler.complete(self.now, &completion);
@@ -126,7 +126,7 @@ impl Drive {
     pub(crate) fn waits(&mut self) -> u64 {
         match self.decide() {
             Decision::WaitUntil(until) => until.nanos_since(self.now) / 1000,
-            other => panic!("does not wait but {other:?} at {:?}", self.now),
+            other => panic!("no wait but {other:?} at {:?}", self.now),
         }
     }
 

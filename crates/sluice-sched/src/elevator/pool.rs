@@ -294,7 +294,7 @@ pub(crate) mod tests {
         let nodes: Vec<Node> = nodes.collect();
         assert_eq!(ids(pool.iter(&queue)), [0, 1, 2, 3]);
         assert_eq!(pool.lowest(&queue), Some(nodes[1]));
-        assert_eq!(pool.after(&queue, nodes[1]), Some(nodes[3]), "the older of two at one place comes first");
+        assert_eq!(pool.after(&queue, nodes[1]), Some(nodes[3]), "at the same offset the older one comes first");
         assert_eq!(pool.around(&queue, 9 * 4096), [Some(nodes[0]), Some(nodes[2])]);
         assert_eq!(pool.starting_at(&queue, 3 * 4096), Some(nodes[1]));
         assert_eq!(pool.starting_at(&queue, 4 * 4096), None);

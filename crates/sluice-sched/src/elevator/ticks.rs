@@ -55,7 +55,7 @@ mod tests {
 
     // rule: gate.tick
     #[test]
-    fn timers_are_late_and_elapsed_time_is_short() {
+    fn timers_fire_late_and_elapsed_time_is_rounded_down() {
         let at = Instant::from_nanos;
         let ticks = Ticks::new(Duration::from_millis(4));
         assert_eq!((ticks.shown(at(4_000_001)), ticks.fires(at(4_000_001))), (at(4_000_000), at(8_000_000)));

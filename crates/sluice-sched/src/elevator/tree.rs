@@ -271,7 +271,7 @@ impl<K: Key> Forest<K> {
         self.at_mut(root).put(0, old, tree.root);
         self.at_mut(root).put(1, new, right);
         (tree.root, tree.height) = (root, tree.height + 1);
-        assert!(tree.height < HEIGHT_MAX as u32, "blocks have four links on average at the least");
+        assert!(tree.height < HEIGHT_MAX as u32, "blocks have at least four links on average");
     }
 
     /// Removes an entry of this tree, whose key is in no other tree. Returns the entries before and after it.
@@ -423,7 +423,7 @@ mod tests {
         /// The children of a block, with the range of keys of each.
         fn inside(&self, at: u32, low: u128, high: u128) -> Vec<(u32, u128, u128)> {
             let block = self.at(at);
-            assert!(block.len() > 0, "an empty block hangs in the tree");
+            assert!(block.len() > 0, "empty block in the tree");
             let from = |index: usize| if index == 0 { low } else { block.keys[index] };
             let to = |index: usize| if index + 1 < block.len() { block.keys[index + 1] } else { high };
             (0..block.len()).map(|index| (block.links[index], from(index), to(index))).collect()
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn things_that_come_in_order_fill_their_blocks() {
+    fn sequential_insertions_fill_their_blocks() {
         let (mut forest, mut tree) = (Forest::default(), Tree::default());
         (0..65_536u32).for_each(|thing| {
             forest.insert(&mut tree, u128::from(thing), thing);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_were_thinned_out_are_joined() {
+    fn sparse_blocks_are_merged() {
         let (mut forest, mut tree) = (Forest::default(), Tree::default());
         (0..65_536u32).for_each(|thing| {
             forest.insert(&mut tree, u128::from(thing), thing);

@@ -35,7 +35,7 @@ impl Gate {
     pub fn complete_parts(&mut self, now: Instant, slot: Slot, ok: &[bool], finished: &mut Vec<Finished>) {
         let completion = self.leave_slot(now, slot, ok.iter().all(|ok| *ok));
         assert!(completion.request.flags.contains(Flags::MERGED), "only a merged submission has parts");
-        assert!(self.merging.count(&completion.request) as usize == ok.len(), "each part ends once");
+        assert!(self.merging.count(&completion.request) as usize == ok.len(), "one result for each part");
         self.finish_parts(now, &completion, |index| ok[index], finished);
     }
 

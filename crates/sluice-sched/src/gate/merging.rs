@@ -323,7 +323,7 @@ mod tests {
     use crate::request::RequestId;
 
     #[test]
-    fn a_guest_whose_places_fall_into_the_chain_of_another_took_its_merges_away() {
+    fn a_guest_that_filled_the_chain_of_another_prevented_its_merges() {
         let request = |id: u64, owner: u32, page: u64| {
             let flags = Flags::NONE;
             Request { id: RequestId(id), owner: OwnerId(owner), flags, ..at(Kind::Read, page) }

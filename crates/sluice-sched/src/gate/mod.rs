@@ -242,13 +242,13 @@ impl Gate {
 
     /// Restores the policies of an owner and these volumes in the scheduler, after it rejected that of another volume.
     fn restore_policies(&mut self, now: Instant, owner: OwnerId, changed: &[(VolumeId, Policy)]) {
-        let (policy, volumes) = self.members.policies(owner).expect("its new policies have been checked");
+        let (policy, volumes) = self.members.policies(owner).expect("the owner of checked policies is present");
         let mut changes = vec![Change::SetOwner { owner, policy }];
         for &(volume, policy) in volumes.iter().filter(|(known, _)| changed.iter().any(|(volume, _)| volume == known)) {
             changes.push(Change::SetVolume { owner, volume, policy });
         }
         for change in changes {
-            self.scheduler.configure(now, change).expect("a scheduler takes a policy that it had");
+            self.scheduler.configure(now, change).expect("a scheduler accepts a former policy");
         }
     }
 
@@ -409,7 +409,10 @@ impl Gate {
             match self.scheduler.dispatch(now) {
                 Decision::Dispatch(request) => self.submit(now, request, device),
                 Decision::WaitUntil(wake) => {
-                    assert!(wake > now && self.queued > 0, "a scheduler waits for the future, with requests");
+                    assert!(
+                        wake > now && self.queued > 0,
+                        "a scheduler waits for an instant in the future, with requests queued"
+                    );
                     return Some(wake);
                 }
                 // rule: gate.wait-completion
@@ -475,7 +478,7 @@ impl Gate {
     /// If the slot is not in flight, since every submission is completed exactly once, or if it holds several arrivals.
     pub fn complete(&mut self, now: Instant, slot: Slot, ok: bool) -> Option<Finished> {
         let completion = self.leave_slot(now, slot, ok);
-        assert!(!completion.request.flags.contains(Flags::MERGED), "several arrivals end by `complete_all`");
+        assert!(!completion.request.flags.contains(Flags::MERGED), "a merged submission ends with `complete_all`");
         self.finish(now, &completion)
     }
 

@@ -60,7 +60,7 @@ impl Gate {
         for request in &mut waiting {
             (request.phase, request.wait) = (Phase::None, Wait::None);
         }
-        assert!(waiting.len() as u64 == self.queued, "a scheduler gives back all that waits");
+        assert!(waiting.len() as u64 == self.queued, "a scheduler returns all queued requests");
         waiting
     }
 

@@ -49,7 +49,7 @@ fn a_large_request_is_split_and_completed_once() {
 /// Sums of costs started at the minimum cost of a request instead of 0, and cancelled requests counted as served.
 // rule: gate.split
 #[test]
-fn an_arrival_got_what_its_parts_got_and_no_more() {
+fn the_service_of_an_arrival_is_the_sum_of_its_parts() {
     for (policy, reserved) in [(Policy::default(), 0), (Policy::default().reserving(1), 1)] {
         let (mut gate, mut log, now) = (gate("mclock", 2), Log(Vec::new()), Instant::ZERO);
         let owner = gate.add_owner(now, policy).unwrap();
@@ -72,7 +72,7 @@ fn an_arrival_got_what_its_parts_got_and_no_more() {
 }
 
 #[test]
-fn an_owner_that_leaves_returns_what_waits_and_keeps_its_number_while_in_flight() {
+fn a_removed_owner_cancels_its_queue_and_keeps_its_number_while_in_flight() {
     for name in ["noop", "mclock"] {
         let (mut gate, mut log, now) = (gate(name, 1), Log(Vec::new()), Instant::ZERO);
         let owner = gate.add_owner(now, Policy::default()).unwrap();
@@ -140,7 +140,7 @@ fn pages(log: &Log) -> Vec<(u64, u32)> {
 
 // rule: gate.merge-back, gate.merge-front, gate.merge-expiry, noop.merges
 #[test]
-fn neighbours_become_one_request_and_end_each_for_itself() {
+fn merged_requests_are_one_submission_and_complete_separately() {
     let (mut gate, read) = merging(8);
     let now = Instant::ZERO;
     for (token, page) in [10, 11, 9, 20, 12].into_iter().enumerate() {
@@ -149,21 +149,25 @@ fn neighbours_become_one_request_and_end_each_for_itself() {
     let mut log = Log(Vec::new());
     let later = Instant::from_millis(5);
     let _ = gate.pump(later, &mut log);
-    assert_eq!(pages(&log), [(9, 4), (20, 1)], "in the place of the eldest");
+    assert_eq!(pages(&log), [(9, 4), (20, 1)], "at the position of the oldest");
     assert_eq!((gate.queued(), gate.in_flight()), (0, 2));
     let account = gate.account(OwnerId(0)).unwrap();
     assert_eq!((account.in_flight, account.waiting, account.dispatched_in(Phase::None)), (5, 0, 5));
     assert_eq!(account.queue_time.count(), 5);
     let over = complete(&mut gate, log.0[0].slot, true);
-    assert_eq!(over, [2, 0, 1, 4].map(|token| (token, Outcome::Done)), "in the order of their places");
+    assert_eq!(over, [2, 0, 1, 4].map(|token| (token, Outcome::Done)), "in order of their offsets");
     assert_eq!(complete(&mut gate, log.0[1].slot, true), [(3, Outcome::Done)]);
     let account = gate.account(OwnerId(0)).unwrap();
     assert_eq!((account.completed[0], account.bytes, account.in_flight), (5, 5 * 4096, 0));
-    assert_eq!(account.cost, 5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()), "each pays for itself");
+    assert_eq!(
+        account.cost,
+        5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()),
+        "each is charged separately"
+    );
 }
 
 #[test]
-fn a_write_that_must_be_durable_is_not_merged_with_one_that_need_not() {
+fn a_forced_write_is_not_merged_with_an_ordinary_one() {
     let (mut gate, read) = merging(8);
     let now = Instant::ZERO;
     let forced = Flags::SYNC.with(Flags::FORCED);
@@ -177,7 +181,7 @@ fn a_write_that_must_be_durable_is_not_merged_with_one_that_need_not() {
 
 // rule: gate.merge-switch
 #[test]
-fn without_the_switch_neighbours_stay_what_they_are() {
+fn adjacent_requests_are_not_merged_unless_enabled() {
     let mut gate = gate("noop", 8);
     let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
     let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
@@ -191,7 +195,7 @@ fn without_the_switch_neighbours_stay_what_they_are() {
 }
 
 #[test]
-fn parts_may_end_differently() {
+fn parts_of_a_submission_may_have_different_results() {
     let (mut gate, read) = merging(8);
     for page in 0..3 {
         gate.insert(Instant::ZERO, &read(page * 4096, page as u32)).unwrap();
@@ -207,7 +211,7 @@ fn parts_may_end_differently() {
 
 // rule: gate.merge-max, gate.merge-owner
 #[test]
-fn only_what_is_alike_is_joined_and_only_up_to_the_largest_transfer() {
+fn only_requests_of_one_kind_are_merged_up_to_the_largest_transfer() {
     let (mut gate, read) = merging(64);
     let now = Instant::ZERO;
     let other = gate.add_owner(now, Policy::default()).unwrap();
@@ -249,7 +253,7 @@ fn only_what_is_alike_is_joined_and_only_up_to_the_largest_transfer() {
 }
 
 #[test]
-fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
+fn pieces_of_a_split_request_are_merged_and_cancelled_correctly() {
     let (mut gate, read) = merging(1);
     let now = Instant::ZERO;
     let mut log = Log(Vec::new());
@@ -262,7 +266,7 @@ fn a_split_request_may_be_joined_and_what_is_cancelled_comes_back_whole() {
     assert_eq!(gate.queued(), 4);
     let _ = complete(&mut gate, log.0[0].slot, true);
     let _ = gate.pump(now, &mut log);
-    assert_eq!(complete(&mut gate, log.0[1].slot, true), [], "the rest of it waits");
+    assert_eq!(complete(&mut gate, log.0[1].slot, true), [], "the rest is queued");
     let mut finished = Vec::new();
     gate.cancel(now, Scope::Owner(OwnerId(0)), &mut finished);
     let over: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
@@ -300,7 +304,7 @@ fn a_refused_policy_of_a_volume_leaves_the_policies_of_its_owner_as_they_were() 
 
 // rule: gate.merge-max
 #[test]
-fn a_merged_request_is_never_longer_than_a_length_can_say() {
+fn a_merged_request_never_exceeds_the_largest_length() {
     let build = schedulers::find("noop").unwrap().build;
     let settings = GateSettings { depth: 1, transfer_max: Bytes(u64::MAX), merging: true, ..GateSettings::default() };
     let mut gate = Gate::new(build(&Facts::default(), &Default::default()).unwrap(), settings);
@@ -332,7 +336,7 @@ fn a_cancel_for_an_owner_that_is_not_present_changes_nothing() {
 
 /// Each request of random streams completes once, whichever requests are merged.
 #[test]
-fn merging_loses_nothing_and_doubles_nothing() {
+fn merging_completes_each_request_exactly_once() {
     for seed in 1..=20u64 {
         let (mut gate, read) = merging(2);
         let now = Instant::ZERO;

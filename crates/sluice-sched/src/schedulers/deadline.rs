@@ -246,7 +246,7 @@ impl Deadline {
     // rule: deadline.one-expired, deadline.expired-storm
     fn begin_batch(&mut self, now: Instant, direction: usize) -> Node {
         let queue = &self.queues[direction];
-        let oldest = self.pool.oldest(queue).expect("the direction has requests");
+        let oldest = self.pool.oldest(queue).expect("a chosen direction has requests");
         let expired = self.ticks.shown(now) > self.pool.expiry(oldest);
         match (self.mode, self.next[direction]) {
             (Mode::V2618, Some(next)) if !expired => next,
@@ -256,7 +256,7 @@ impl Deadline {
             }
             (Mode::V2618, None) if !expired => {
                 self.batching = 0;
-                self.pool.lowest(queue).expect("the direction has requests")
+                self.pool.lowest(queue).expect("a chosen direction has requests")
             }
             _ => {
                 self.batching = 0;
@@ -292,7 +292,7 @@ impl Scheduler for Deadline {
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
         let (_, before) = self.pool.insert(queue, request, expiry);
         if before.is_some_and(|before| before.offset() == request.offset) && request.kind != Kind::Flush {
-            let older = self.pool.starting_at(queue, request.offset).expect("at the least the one before");
+            let older = self.pool.starting_at(queue, request.offset).expect("at least the inserted request");
             self.step_over(direction, older);
             self.forced.push_back(self.pool.remove(&mut self.queues[direction], older).request);
         }

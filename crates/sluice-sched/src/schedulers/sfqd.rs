@@ -239,9 +239,9 @@ impl Scheduler for Sfqd {
         }
         // rule: sfqd.dispatch
         let owner = OwnerId(first);
-        let state = self.owners[owner.index()].as_mut().expect("who stands in line is known");
-        let request = self.arena.pop(&mut state.fifo).expect("who stands in line has a request");
-        debug_assert!(state.start >= self.virtual_time, "the smallest tag never lies behind the one before it");
+        let state = self.owners[owner.index()].as_mut().expect("a queued owner is known");
+        let request = self.arena.pop(&mut state.fifo).expect("a queued owner has a request");
+        debug_assert!(state.start >= self.virtual_time, "the smallest tag never decreases");
         self.virtual_time = state.start;
         // rule: sfqd.cost
         let cost = if self.params.charge == Charge::Request { Cost::ONE } else { request.cost };

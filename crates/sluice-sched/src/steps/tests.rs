@@ -123,7 +123,7 @@ fn variants() -> Vec<(&'static Descriptor, ParamTable)> {
 }
 
 #[test]
-fn the_work_of_a_request_grew_with_the_queue_and_with_places_that_a_guest_chose() {
+fn the_work_per_request_grew_with_the_queue_and_with_chosen_offsets() {
     let mut found = Vec::new();
     for (descriptor, params) in variants() {
         for pattern in [Pattern::OnePlace, Pattern::Apart, Pattern::Colliding] {
@@ -135,5 +135,9 @@ fn the_work_of_a_request_grew_with_the_queue_and_with_places_that_a_guest_chose(
             }
         }
     }
-    assert!(found.is_empty(), "steps of an arrival and a dispatch, beside 256 and 8192:\n{}", found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "steps of an arrival and a dispatch, with 256 and 8192 queued requests:\n{}",
+        found.join("\n")
+    );
 }

@@ -73,7 +73,7 @@ mod tests {
 
     /// rule: anticipatory.write-batch-adapts, anticipatory.write-batch-expire
     #[test]
-    fn the_count_of_a_write_batch_is_learnt() {
+    fn the_length_of_a_write_batch_adapts() {
         // Milliseconds that the batch took of 125, requests left, whether it idled, and the number that 12 becomes.
         let table = [
             (126, 0, false, 11),

@@ -99,7 +99,7 @@ mod tests {
 
     /// rule: anticipatory.think-sample, anticipatory.first-sample, anticipatory.seek-sample
     #[test]
-    fn the_first_request_says_nothing_and_the_second_one_something_of_all_new_owners() {
+    fn statistics_start_with_the_second_request_of_an_owner() {
         let (mut owner, mut predictor) = (Owner::default(), Predictor { exit: 80, ..Predictor::default() });
         let millis = Instant::from_millis;
         owner.observe(millis(100), &at(Kind::Read, 10), 20, &mut predictor);

@@ -20,7 +20,7 @@ fn known(drive: &mut Drive, owner: u32, page: u64, think: u64) -> u64 {
 /// rule: anticipatory.can-anticipate, anticipatory.wait-next, anticipatory.antic-start, anticipatory.timeout
 /// rule: anticipatory.timer, anticipatory.idle-bound, anticipatory.antic-expire, anticipatory.nothing-while-waiting
 #[test]
-fn after_a_read_it_waits_for_the_next_one() {
+fn the_disk_idles_for_the_next_read_after_a_read() {
     let mut drive = anticipatory(&[], 2);
     let page = known(&mut drive, 0, 100, 1000);
     drive.read(0, page);
@@ -29,17 +29,17 @@ fn after_a_read_it_waits_for_the_next_one() {
     assert_eq!(drive.waits(), 6000);
     drive.wait(1000);
     drive.read(0, page + 1);
-    assert_eq!(drive.serve(1000), (0, page + 1), "it came");
+    assert_eq!(drive.serve(1000), (0, page + 1), "the read arrived");
     assert_eq!(drive.waits(), 6000);
     drive.wait(5999);
     assert_eq!(drive.waits(), 1);
     drive.wait(1);
-    assert_eq!(drive.go(), (1, 50_000_000), "it did not come");
+    assert_eq!(drive.go(), (1, 50_000_000), "the read did not arrive");
 }
 
 /// rule: anticipatory.wait-request, anticipatory.one-in-device
 #[test]
-fn while_the_read_is_in_the_device_nothing_else_goes() {
+fn no_request_is_dispatched_while_an_awaited_read_is_in_flight() {
     let mut drive = anticipatory(&[], 2);
     let page = known(&mut drive, 0, 100, 1000);
     drive.read(0, page);
@@ -47,7 +47,7 @@ fn while_the_read_is_in_the_device_nothing_else_goes() {
     drive.read(1, 50_000_000);
     assert_eq!(drive.decide(), Decision::WaitCompletion);
     drive.wait(30_000);
-    assert_eq!(drive.decide(), Decision::WaitCompletion, "however long it takes");
+    assert_eq!(drive.decide(), Decision::WaitCompletion, "until the request completes");
     drive.done(0, page);
     assert_eq!(drive.waits(), 6000, "the time runs from its completion");
     // An owner with several queued requests has several in flight.
@@ -60,7 +60,7 @@ fn while_the_read_is_in_the_device_nothing_else_goes() {
 
 /// rule: anticipatory.same-owner, anticipatory.arrive-breaks, anticipatory.monopoly, anticipatory.random-readers
 #[test]
-fn a_request_of_the_same_owner_goes_at_any_distance() {
+fn a_request_of_the_awaited_owner_is_dispatched_at_any_distance() {
     let mut drive = anticipatory(&[], 2);
     drive.read(0, 10_000_000);
     assert_eq!(drive.serve(8000).0, 0);
@@ -94,12 +94,12 @@ fn a_write_of_the_awaited_owner_ends_the_wait_too() {
     assert_eq!(drive.serve(1000).0, 0);
     assert_eq!(drive.waits(), 6000);
     drive.write(0, 7);
-    assert_eq!(drive.go().0, 1, "no wait any more, and the sync batch goes on");
+    assert_eq!(drive.go().0, 1, "idling ends, and the sync batch continues");
 }
 
 /// rule: anticipatory.close-request, anticipatory.close-distance
 #[test]
-fn a_close_request_of_another_goes_at_once() {
+fn a_close_request_of_another_owner_ends_the_idling() {
     let mut drive = anticipatory(&[], 2);
     let page = known(&mut drive, 0, 1000, 1000);
     drive.read(0, page);
@@ -123,7 +123,7 @@ fn a_close_request_of_another_goes_at_once() {
 
 /// rule: anticipatory.think-time, anticipatory.think-max, anticipatory.owner-completed
 #[test]
-fn who_thinks_longer_is_not_waited_for() {
+fn the_disk_does_not_idle_for_an_owner_with_a_long_think_time() {
     for (think, waited_for) in [(1000, true), (5000, true), (9000, false), (1_000_000, false)] {
         let mut drive = anticipatory(&[("antic_expire", "7ms")], 2);
         let page = known(&mut drive, 0, 100, think);
@@ -137,7 +137,7 @@ fn who_thinks_longer_is_not_waited_for() {
 
 /// rule: anticipatory.owner-has-more
 #[test]
-fn who_has_more_queued_is_not_waited_for() {
+fn the_disk_does_not_idle_for_an_owner_with_queued_requests() {
     let mut drive = anticipatory(&[], 2);
     let page = known(&mut drive, 0, 1000, 1000);
     drive.read(0, page);
@@ -153,7 +153,7 @@ fn who_has_more_queued_is_not_waited_for() {
 
 /// rule: anticipatory.no-history, anticipatory.first-sample
 #[test]
-fn new_owners_are_judged_by_what_new_ones_did() {
+fn idling_for_new_owners_depends_on_earlier_new_owners() {
     // Owners that send two reads and never return: after a few of them the disk does not idle for the first read of a
     // new one.
     let mut drive = anticipatory(&[], 40);
@@ -174,12 +174,12 @@ fn new_owners_are_judged_by_what_new_ones_did() {
         drive.change(Change::RemoveOwner { owner: OwnerId(owner) });
         drive.wait(100_000);
     }
-    assert!(waited[0] && waited[1], "at first it hopes: {waited:?}");
+    assert!(waited[0] && waited[1], "it idles for the first ones: {waited:?}");
 }
 
 /// rule: anticipatory.owner-exited
 #[test]
-fn an_owner_that_left_is_waited_for_until_nobody_has_gone_on_in_its_place() {
+fn idling_for_removed_owners_stops_when_none_continues_in_their_place() {
     let mut drive = anticipatory(&[], 60);
     let mut waits = 0;
     for owner in 0..30 {
@@ -196,12 +196,12 @@ fn an_owner_that_left_is_waited_for_until_nobody_has_gone_on_in_its_place() {
         drive.done(30 + owner, 90_000_000);
         drive.wait(100_000);
     }
-    assert_eq!(waits, 6, "each of them in vain, then it has learnt");
+    assert_eq!(waits, 6, "each time in vain, then it stops");
 }
 
 /// rule: anticipatory.antic-expire
 #[test]
-fn without_anticipation_it_never_waits() {
+fn the_disk_never_idles_without_anticipation() {
     let mut drive = anticipatory(&[("antic_expire", "0s")], 2);
     let page = known(&mut drive, 0, 100, 1000);
     drive.read(0, page);
@@ -281,7 +281,7 @@ fn one_expired_request_is_promoted_in_each_interval() {
 /// rule: anticipatory.write-batch-idled, anticipatory.batch-extends, anticipatory.expiry-in-batch
 /// rule: anticipatory.write-expire
 #[test]
-fn alone_a_direction_goes_on() {
+fn a_batch_continues_while_the_other_direction_is_empty() {
     let mut drive = anticipatory(&[], 2);
     (0..100).for_each(|page| {
         drive.write(1, page);
@@ -300,7 +300,7 @@ fn alone_a_direction_goes_on() {
 
 /// rule: anticipatory.direction
 #[test]
-fn a_sync_write_is_of_the_reads_direction() {
+fn a_sync_write_counts_as_a_read() {
     let mut drive = anticipatory(&[("antic_expire", "0s")], 1);
     drive.write(0, 10);
     drive.sync_write(0, 500);

@@ -95,7 +95,7 @@ impl V2618 {
             }
             if self.trees.count(level) > 0 {
                 while let Some(id) = self.trees.first(level) {
-                    let key = self.trees.first_key(level).expect("it has a first");
+                    let key = self.trees.first_key(level).expect("a tree that is not empty has a first stream");
                     self.trees.leave(&mut self.core, id);
                     self.trees.enter_as(&mut self.core, CURRENT, id, 0, key);
                 }
@@ -301,7 +301,7 @@ impl Scheduler for V2618 {
             match self.select(now) {
                 Choice::Serve(id) => self.send(id, now),
                 _ if self.core.queued == 0 => return Decision::Idle,
-                Choice::Nothing => unreachable!("a stream with requests stands in a line"),
+                Choice::Nothing => unreachable!("a stream with requests is in a service tree"),
                 Choice::Wait => {
                     let until = self.core.idle_until.or_else(|| {
                         // Only streams of class idle wait, for the end of their grace time.
@@ -314,7 +314,7 @@ impl Scheduler for V2618 {
                 }
             }
         }
-        let request = self.sent.pop_front().expect("a turn sends at least one");
+        let request = self.sent.pop_front().expect("a batch has at least one request");
         self.core.head = request.end();
         self.core.listed = self.sent.len() as u32;
         Decision::Dispatch(request)

@@ -474,7 +474,7 @@ impl Scheduler for V2632 {
                 Some(until) if until > asked => Decision::WaitUntil(until),
                 _ => Decision::WaitCompletion,
             },
-            Choice::Nothing => unreachable!("a stream with requests stands in line"),
+            Choice::Nothing => unreachable!("a stream with requests is in a service tree"),
         }
     }
 

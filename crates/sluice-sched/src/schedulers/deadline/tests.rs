@@ -40,7 +40,7 @@ fn reads_pass_over_writes_twice() {
 
 /// rule: deadline.starved-reset
 #[test]
-fn reads_alone_pass_over_nobody() {
+fn reads_without_queued_writes_never_starve_them() {
     let mut drive = deadline(&[("fifo_batch", "1")]);
     for page in 0..9 {
         drive.read(0, page);
@@ -49,13 +49,13 @@ fn reads_alone_pass_over_nobody() {
     drive.write(0, 1000);
     assert_eq!(drive.pages(3), [5, 6, 1000], "counted from the first write on");
     drive.write(0, 1001);
-    assert_eq!(drive.pages(3), [7, 8, 1001], "and anew after it");
+    assert_eq!(drive.pages(3), [7, 8, 1001], "then the next batch");
 }
 
 /// rule: deadline.read-expire, deadline.write-expire, deadline.fifo-expire, deadline.one-expired, deadline.lateness
 /// rule: deadline.batch-order, deadline.successor
 #[test]
-fn what_has_expired_starts_a_batch_but_breaks_none() {
+fn an_expired_request_starts_a_batch_but_ends_none() {
     let mut drive = deadline(&[("fifo_batch", "4")]);
     for page in [900, 100, 101, 102, 103, 104, 105] {
         drive.read(0, page);
@@ -65,7 +65,7 @@ fn what_has_expired_starts_a_batch_but_breaks_none() {
     drive.read(0, 51);
     assert_eq!(drive.pages(2), [100, 101], "beyond the highest there is no successor, and no wrap");
     drive.wait(499_999);
-    assert_eq!(drive.pages(1), [102], "inside a batch nobody looks at age");
+    assert_eq!(drive.pages(1), [102], "inside a batch age does not count");
     drive.read(0, 104);
     drive.wait(2);
     // 104 twice: the older one is forced out at once.
@@ -77,7 +77,7 @@ fn what_has_expired_starts_a_batch_but_breaks_none() {
 
 /// rule: deadline.alias, deadline.arrive, deadline.state
 #[test]
-fn a_request_at_the_same_place_forces_the_older_one_out() {
+fn a_request_at_the_same_offset_forces_the_older_one_out() {
     let mut drive = deadline(&[]);
     for page in 0..4 {
         drive.read(0, page);
@@ -108,7 +108,7 @@ fn a_sync_write_is_a_write() {
 
 /// rule: deadline.early-contiguous, deadline.early-wrap, deadline.early-batch-reset
 #[test]
-fn the_early_form_ends_a_batch_at_a_gap() {
+fn in_2_6_18_a_batch_ends_at_a_gap() {
     let mut v2_6_18 = deadline(&[("mode", "early")]);
     let mut v2_6_32 = deadline(&[]);
     for drive in [&mut v2_6_18, &mut v2_6_32] {

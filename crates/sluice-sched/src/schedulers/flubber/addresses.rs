@@ -147,7 +147,7 @@ impl Addresses {
         for slot in (0..ROW_SLOTS).filter(|slot| marks >> (8 * slot) & 0xFF > 0) {
             let number = numbers[slot];
             let fits = self.put(number, hash(address(self.keys[number as usize])));
-            debug_assert!(fits, "of eight, neither row gets more");
+            debug_assert!(fits, "each of the two rows gets at most eight");
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_at_an_address_is_found_whatever_comes_and_goes() {
+    fn the_first_request_at_an_address_is_found_after_insertions_and_removals() {
         let crowded: Vec<u64> = colliding().take(300).collect();
         for addresses in [(0..300).map(|page| page * 4096).collect(), crowded] {
             compare_with_a_list(&addresses);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_at_random_find_room_in_their_rows() {
+    fn random_addresses_rarely_find_their_row_full() {
         let mut table = Addresses::default();
         let mut random = 1u64;
         for number in 0..50_000 {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_knows_the_hash_made_others_walk_over_its_requests() {
+    fn a_guest_that_knew_the_hash_slowed_down_all_look_ups() {
         let mut table = Addresses::default();
         let addresses: Vec<u64> = colliding().take(8192).collect();
         let mut most = 0;

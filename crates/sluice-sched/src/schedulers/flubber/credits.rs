@@ -194,10 +194,10 @@ impl Credits {
     pub(crate) fn next_in_turn(&mut self) -> Option<Request> {
         let owner = OwnerId(self.ready.pop_front()?);
         let credits = self.credits(owner);
-        debug_assert!(credits > 0, "who is ready has credits");
+        debug_assert!(credits > 0, "a ready VM has credits");
         self.spend(owner);
-        let account = self.accounts[owner.index()].as_mut().expect("who waits is known");
-        let request = self.arena.pop(&mut account.waiting).expect("who waits has a request");
+        let account = self.accounts[owner.index()].as_mut().expect("a waiting NIC is known");
+        let request = self.arena.pop(&mut account.waiting).expect("a waiting VM has a request");
         if !account.waiting.is_empty() {
             if credits > 1 { &mut self.ready } else { &mut self.blocked }.push_back(owner.0);
         }
@@ -271,11 +271,11 @@ mod tests {
 
     // rule: flubber.proportion, flubber.full-credits
     #[test]
-    fn full_credits_are_those_of_the_second_table() {
+    fn full_credits_match_table_ii_of_the_paper() {
         for (beta, seq, rnd) in [(1, 8, 1), (2, 16, 2), (8, 64, 8), (32, 256, 32), (128, 1024, 128)] {
             let mut credits = credits(beta, &[Some(1000), Some(120), None]);
             let full = [0, 1, 2].map(|owner| credits.full(OwnerId(owner)));
-            assert_eq!(full, [seq, rnd, rnd], "beta {beta}; who states nothing counts like the least");
+            assert_eq!(full, [seq, rnd, rnd], "beta {beta}; a VM that states nothing counts like the least");
         }
         let mut bytes = Credits::new(1, true, Bytes::kib(8));
         let mut policy = Policy::default().reserving(100);
@@ -284,12 +284,12 @@ mod tests {
         bytes.add(OwnerId(1), &policy);
         assert_eq!(bytes.full(OwnerId(1)), 3, "bytes count as requests of 8 KiB");
         bytes.remove(OwnerId(0));
-        assert_eq!(bytes.full(OwnerId(1)), 1, "the least has left");
+        assert_eq!(bytes.full(OwnerId(1)), 1, "the VM with the least was removed");
     }
 
     // rule: flubber.credits-conserved, flubber.exact-ratio, flubber.one-credit, flubber.refill, flubber.arrive
     #[test]
-    fn in_an_interval_a_vm_passes_its_credits_and_no_more() {
+    fn a_vm_passes_exactly_its_credits_per_interval() {
         let required = [Some(1000), Some(120), Some(400), None];
         let full = [32, 4, 12, 4];
         let mut credits = credits(4, &required);
@@ -319,7 +319,7 @@ mod tests {
 
     // rule: flubber.drain-round-robin
     #[test]
-    fn queues_drain_in_turn_who_waited_longest_first() {
+    fn queues_drain_in_turn_longest_waiting_first() {
         let mut credits = credits(2, &[Some(100), Some(200), Some(100)]);
         let mut id = 0;
         let mut arrive = |credits: &mut Credits, owner: u32, times: u32| {
@@ -335,22 +335,22 @@ mod tests {
             let all = std::iter::from_fn(|| credits.next_in_turn());
             all.map(|request| request.owner.0).collect::<Vec<u32>>()
         };
-        assert_eq!(order(&mut credits), [], "nobody has credits");
+        assert_eq!(order(&mut credits), [], "no VM has credits");
         credits.refill();
         assert_eq!(order(&mut credits), [2, 0, 1, 2, 0, 1, 1, 1]);
         credits.refill();
-        assert_eq!(order(&mut credits), [2, 0, 1], "one each is left");
+        assert_eq!(order(&mut credits), [2, 0, 1], "one credit each is left");
     }
 
     // rule: flubber.e1
     #[test]
-    fn used_up_means_by_all() {
+    fn credits_are_used_up_when_no_vm_has_any() {
         for when_used_up in [true, false] {
             let mut credits = Credits::new(1, when_used_up, Bytes::kib(8));
             (0..2).for_each(|owner| credits.add(OwnerId(owner), &Policy::default()));
             credits.refill();
             assert!(credits.arrive(request(0, 0)).is_some());
-            assert!(!credits.used_up(), "the other one has credits");
+            assert!(!credits.used_up(), "the other VM has credits");
             assert!(credits.arrive(request(1, 1)).is_some());
             assert_eq!(credits.used_up(), when_used_up);
         }

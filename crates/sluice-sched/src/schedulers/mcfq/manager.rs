@@ -276,7 +276,7 @@ mod tests {
 
     /// rule: mcfq.fixed-point, mcfq.ideal, mcfq.roles
     #[test]
-    fn where_all_is_ideal_nothing_moves() {
+    fn ideal_bandwidths_change_no_multiplier() {
         for mode in MODES {
             let mut plant = Plant::new(mode, 10, &[1000, 700, 400, 100], &[1.0; 4], 1.0);
             for multipliers in plant.seconds(100) {
@@ -287,18 +287,18 @@ mod tests {
 
     /// rule: mcfq.sign, mcfq.correction, mcfq.apply, mcfq.t1
     #[test]
-    fn who_gets_too_little_gets_longer_slices() {
+    fn a_vm_that_gets_too_little_gets_longer_slices() {
         for mode in MODES {
             let mut plant = Plant::new(mode, 5, &[1000, 400, 100], &[0.5, 2.0, 1.0], 1.0);
             let after = plant.seconds(5).pop().unwrap();
             assert!(after[0] > 1.2 && after[1] < 0.8, "{mode:?}: {after:?}");
-            assert_eq!(after[2], 1.0, "the reference's never changes");
+            assert_eq!(after[2], 1.0, "the reference is never corrected");
         }
     }
 
     /// rule: mcfq.converges, mcfq.t2, mcfq.t9
     #[test]
-    fn a_window_at_a_time_converges_in_two() {
+    fn corrections_per_window_converge_in_two_windows() {
         for window in [1, 3, 10, 20] {
             for gain in [0.5, 0.8, 1.0, 1.2, 1.5] {
                 let mut plant = Plant::new(Mode::Window, window, &[1000, 100], &[0.5, 1.0], gain);
@@ -316,7 +316,7 @@ mod tests {
 
     /// rule: mcfq.converges
     #[test]
-    fn a_window_at_a_time_settles_as_long_as_twice_the_slice_brings_less_than_four_times_the_bandwidth() {
+    fn corrections_per_window_converge_if_twice_the_slice_gives_less_than_four_times_the_bandwidth() {
         // An error is multiplied by 1 - gain in each window, so from gain 2 on it does not shrink.
         let error = |gain: f64| {
             let mut plant = Plant::new(Mode::Window, 3, &[1000, 100], &[0.8, 1.0], gain);
@@ -329,7 +329,7 @@ mod tests {
 
     /// rule: mcfq.limit-cycles, mcfq.t3, mcfq.t7, mcfq.observed, mcfq.window-samples
     #[test]
-    fn as_published_it_swings_between_its_bounds() {
+    fn the_published_form_oscillates_between_its_bounds() {
         for window in [3, 5, 10, 20] {
             let mut plant = Plant::new(Mode::Paper, window, &[1000, 100], &[0.8, 1.0], 1.0);
             let late: Vec<f64> = plant.seconds(2000)[1000..].iter().map(|m| m[0]).collect();
@@ -344,7 +344,7 @@ mod tests {
 
     /// rule: mcfq.base-half, mcfq.t2
     #[test]
-    fn from_the_base_slice_half_of_the_error_stays() {
+    fn corrections_from_the_base_slice_leave_half_of_the_error() {
         for window in [3, 10] {
             let mut plant = Plant::new(Mode::Base, window, &[1000, 100], &[0.5, 1.0], 1.0);
             plant.seconds(1000);
@@ -355,7 +355,7 @@ mod tests {
 
     /// rule: mcfq.scaling
     #[test]
-    fn the_scale_of_bandwidth_and_the_names_of_vms_do_not_matter() {
+    fn multipliers_do_not_depend_on_the_unit_of_bandwidth_or_the_order_of_vms() {
         for mode in MODES {
             let run = |scale: u64, natural: &[f64]| {
                 let mut plant = Plant::new(mode, 4, &[1000, 400, 400, 100], natural, 1.0);
@@ -374,7 +374,7 @@ mod tests {
 
     /// rule: mcfq.t5, mcfq.t6
     #[test]
-    fn who_was_idle_is_not_corrected_and_not_the_reference() {
+    fn an_idle_vm_is_neither_corrected_nor_the_reference() {
         let mut manager = Manager::new(&Params { window: 2, ..Params::default() });
         [100, 100, 400, 50].into_iter().enumerate().for_each(|(owner, weight)| manager.set(owner as u32, weight));
         let mut now = Instant::ZERO;
@@ -396,7 +396,7 @@ mod tests {
 
     /// rule: mcfq.t5
     #[test]
-    fn who_came_late_in_a_window_is_not_corrected_by_its_last_moments() {
+    fn a_vm_that_joined_late_in_a_window_is_not_corrected_at_its_end() {
         for (mode, corrected) in [(Mode::Window, false), (Mode::Paper, true), (Mode::Base, true)] {
             let mut plant = Plant::new(mode, 10, &[400, 100], &[1.0, 1.0], 1.0);
             plant.seconds(6);
@@ -416,7 +416,7 @@ mod tests {
 
     /// rule: mcfq.fixed-point, mcfq.t5
     #[test]
-    fn another_weight_is_not_taken_for_an_error_of_what_was_seen_before_it() {
+    fn a_new_weight_is_not_compared_with_older_observations() {
         for mode in MODES {
             let mut plant = Plant::new(mode, 10, &[100, 100], &[1.0, 1.0], 1.0);
             plant.seconds(18);

@@ -35,7 +35,7 @@ fn ratio(stated: &[(&str, &str)], descriptor: &Descriptor, slow: u64, seconds: u
 
 /// rule: mcfq.t4, mcfq.t8, mcfq.apply, mcfq.roles
 #[test]
-fn bandwidth_follows_the_weights_where_time_alone_does_not() {
+fn bandwidth_follows_the_weights_although_equal_time_does_not() {
     let plain = ratio(&[("mode", "group")], &cfq::DESCRIPTOR, 2, 30);
     assert!((1.7..2.3).contains(&plain), "CFQ shares time: {plain}");
     let corrected = ratio(&[("window", "5")], &DESCRIPTOR, 2, 60);
@@ -44,7 +44,7 @@ fn bandwidth_follows_the_weights_where_time_alone_does_not() {
 
 /// rule: mcfq.window, mcfq.t2
 #[test]
-fn its_parameters_are_its_own_and_those_of_cfq() {
+fn parameters_of_cfq_are_accepted() {
     let build = |stated: &[(&str, &str)]| {
         let table = crate::elevator::drive::params(stated);
         DESCRIPTOR.build(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())

@@ -82,22 +82,22 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_shrinks_under_a_backlog_stops_nobody() {
+    fn a_burst_that_shrank_under_a_backlog_delayed_requests() {
         let mut bucket = Bucket::default();
         bucket.set(rate(10), 20 << 16, SECOND);
         (0..21).for_each(|_| bucket.charge(SECOND, 1 << 16));
-        assert_eq!(bucket.eligible_at(), SECOND + SECOND / 10, "20 at once, beside the one that may go anyway");
+        assert_eq!(bucket.eligible_at(), SECOND + SECOND / 10, "20 back to back, and the one that may always pass");
         bucket.set(rate(10), 0, SECOND);
         assert_eq!(bucket.eligible_at(), SECOND + SECOND / 10);
         bucket.set(rate(100), 50 << 16, SECOND);
-        assert_eq!(bucket.eligible_at(), SECOND + SECOND / 100, "the rate acts at once, the burst fills again");
+        assert_eq!(bucket.eligible_at(), SECOND + SECOND / 100, "the rate takes effect, the burst fills again");
         bucket.set(Spacing::NONE, 0, SECOND);
         assert_eq!(bucket.eligible_at(), 0);
     }
 
     /// So did that of a client whose reports named one server and two servers alternately.
     #[test]
-    fn a_burst_that_shrinks_and_grows_gave_what_was_used_back() {
+    fn a_burst_that_shrank_and_grew_passed_used_requests_again() {
         let mut bucket = Bucket::default();
         bucket.set(rate(10), 20 << 16, SECOND);
         let passed = (0..100).take_while(|_| {
@@ -107,13 +107,13 @@ mod tests {
             bucket.charge(SECOND, 1 << 16);
             passes
         });
-        assert_eq!(passed.count(), 11, "what the smaller burst allows, and the one that may go anyway");
+        assert_eq!(passed.count(), 11, "the smaller burst, and the one that may always pass");
         bucket.set(rate(10), 20 << 16, 9 * SECOND);
         assert!(bucket.eligible_at() <= 9 * SECOND, "time fills it again");
     }
 
     #[test]
-    fn what_is_left_of_a_burst_stays() {
+    fn the_rest_of_a_burst_is_kept_when_the_limit_changes() {
         let mut bucket = Bucket::default();
         bucket.set(rate(10), 20 << 16, SECOND);
         (0..5).for_each(|_| bucket.charge(SECOND, 1 << 16));

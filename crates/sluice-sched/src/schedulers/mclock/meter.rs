@@ -127,7 +127,7 @@ mod tests {
     const SECOND: u64 = 16_000_000_000;
 
     #[test]
-    fn overdue_time_is_not_forgotten_when_the_rate_changes() {
+    fn overdue_time_is_kept_when_the_rate_changes() {
         for (from, to, owed) in [(100, 1000, SECOND / 20), (1000, 100, SECOND / 2), (100, 100, SECOND / 2)] {
             let mut meter = Meter::at(rate(from), SECOND / 2);
             meter.rescale(rate(to), SECOND);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_are_capped_only_by_what_they_add() {
+    fn a_capped_charge_never_lowers_the_tag() {
         let mut meter = Meter::at(rate(1), 10 * SECOND);
         meter.charge_ahead_of(8 * SECOND, 1 << 16);
         assert_eq!(meter.tag(), Some(10 * SECOND), "it is further ahead already");

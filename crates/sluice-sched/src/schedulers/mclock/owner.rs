@@ -154,7 +154,7 @@ impl Owner {
         };
         // A volume without weight is not in the order of shares. If it is alone, it is served when it is due.
         let chosen = by_share.or_else(|| inner.level.choose(now, members));
-        let (chosen, phase) = chosen.expect("a VM that may pass has a volume that may");
+        let (chosen, phase) = chosen.expect("an eligible VM has an eligible volume");
         (chosen as usize, phase)
     }
 

@@ -238,7 +238,7 @@ impl Paper {
             let limit = tags.share.and(tags.limit);
             [ahead(tags.reservation), ahead(limit)].into_iter().flatten()
         });
-        instant(wakes.min().expect("a head that may not go now has a tag in the future"))
+        instant(wakes.min().expect("a head that may not be dispatched now has a tag in the future"))
     }
 }
 

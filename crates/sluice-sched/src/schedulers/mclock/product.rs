@@ -109,7 +109,7 @@ impl Product {
     #[inline(always)]
     fn settle_with(&mut self, index: u32, now: Tag, settle: impl Fn(&mut Level, u32, &mut Member, Tag, Tag)) {
         let Product { owners, arena, level, undecided, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("only known owners are settled");
+        let owner = owners[index as usize].as_mut().expect("only present owners are settled");
         let eligible_at = owner.eligible_at(arena, now);
         owner.member.backlogged = owner.queued > 0;
         settle(level, index, &mut owner.member, now, eligible_at);
@@ -121,7 +121,7 @@ impl Product {
     /// The same for one of its volumes.
     fn settle_volume(&mut self, index: u32, volume: usize, now: Tag, after: Option<ServicePhase>) {
         let Product { owners, arena, undecided, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("only known owners are settled");
+        let owner = owners[index as usize].as_mut().expect("only present owners are settled");
         owner.settle_volume(volume, arena, now, after);
         let member = owner.volumes[volume].member.as_deref_mut();
         if member.is_some_and(Member::needs_decision_noted) {
@@ -203,12 +203,12 @@ impl Product {
         let Choice { owner: index, volume, phase, inner_right } = choice;
         let goes_on = self.batch.is_some();
         let Product { owners, arena, level, facts, clock, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("chosen from an order");
+        let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
         let amount = Amount::of(&request, facts);
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
-        let owner = owners[index as usize].as_mut().expect("as before");
+        let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
         owner.member.tags.charge(phase, &amount, &clocks, owner.remote.as_deref());
         owner.charge_volume(volume, inner_right, &amount, now, goes_on);
         let has_inner = owner.inner.is_some();
@@ -376,7 +376,7 @@ impl Scheduler for Product {
         let Some(choice) = self.continue_batch(tag).or_else(|| self.choose(tag)) else {
             let Product { level, owners, .. } = self;
             let wake = level.wake(|index| member(owners, index));
-            let wake = wake.expect("queued requests belong to a VM that is due later, or that limits hold");
+            let wake = wake.expect("queued requests belong to a VM that is due later or throttled");
             return Decision::WaitUntil(self.clock.instant(wake));
         };
         let mut request = self.take(tag, choice);

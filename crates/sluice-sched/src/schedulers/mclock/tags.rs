@@ -395,7 +395,7 @@ mod tests {
     use crate::units::Iops;
 
     #[test]
-    fn a_reservation_whose_tag_had_come_to_its_end_was_taken_for_none() {
+    fn a_reservation_with_a_saturated_tag_counted_as_none() {
         let mut minimum = Minimum::default();
         assert_eq!(minimum.due(), None);
         minimum.rescale(&Reservation { iops: Some(Iops::from_milli(1)), bytes: None }, 0);

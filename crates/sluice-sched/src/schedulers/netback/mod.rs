@@ -192,7 +192,7 @@ impl Netback {
             && due <= now.as_nanos()
         {
             self.timers.remove(owner);
-            let vif = self.vifs[owner as usize].as_mut().expect("who waits is known");
+            let vif = self.vifs[owner as usize].as_mut().expect("a waiting NIC is known");
             let head = self.arena.front(&vif.fifo).map_or(0, |head| u64::from(head.length));
             vif.credits.fire(head);
             self.list(OwnerId(owner));
@@ -203,7 +203,7 @@ impl Netback {
     // rule: netback.round-robin, netback.leaves-list, netback.armed
     fn poll(&mut self, now: Instant, group: usize) -> Option<Request> {
         while let Some(owner) = self.groups[group].list.pop_front() {
-            let vif = self.vifs[owner as usize].as_mut().expect("who is listed is known");
+            let vif = self.vifs[owner as usize].as_mut().expect("a listed NIC is known");
             vif.listed = false;
             let Some(head) = self.arena.front(&vif.fifo) else { continue };
             if let Err(due) = vif.credits.poll(now, u64::from(head.length), &self.window) {

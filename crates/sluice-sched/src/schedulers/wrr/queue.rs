@@ -155,7 +155,7 @@ impl Wrr {
             }
             let Wrr { arena, vifs, turns, .. } = self;
             let length = |owner: u32| {
-                let vif = vifs[owner as usize].as_ref().expect("who is in a class is known");
+                let vif = vifs[owner as usize].as_ref().expect("a NIC in a class is known");
                 arena.front(&vif.fifo).map(|head| head.length)
             };
             if turns.grants(class, owner, &mut passed, &length)
@@ -252,7 +252,7 @@ impl Scheduler for Wrr {
         let due = self.timers.peek().map(|(due, _, _)| Instant::from_nanos(due));
         let below = self.below.peek().map(|(from, _, _)| Instant::from_nanos(from));
         let wake = [wake, due, below].into_iter().flatten().min();
-        Decision::WaitUntil(wake.expect("who has packets and may not send waits for credits, or for another's turn"))
+        Decision::WaitUntil(wake.expect("a NIC that may not send waits for credits or a turn"))
     }
 
     fn complete(&mut self, _now: Instant, _completion: &Completion) {

@@ -264,7 +264,7 @@ impl Turns for Rounds {
     /// Removes the first NIC with its turn and its deficit.
     // rule: wrr.empty-forfeits, wrr.inactive
     fn leave(&mut self, class: usize, owner: u32) {
-        debug_assert_eq!(self.first(class), Some(owner), "who leaves is first");
+        debug_assert_eq!(self.first(class), Some(owner), "the NIC that leaves is first");
         self.rounds[class].queue.pop_front();
         self.rounds[class].open = false;
         self.rounds[class].weights.remove(owner);

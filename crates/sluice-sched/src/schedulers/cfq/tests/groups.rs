@@ -52,7 +52,7 @@ fn without_idling_groups_share_requests() {
 
 /// rule: cfq.c-async-root
 #[test]
-fn async_writes_belong_to_no_group() {
+fn async_writes_belong_to_the_root_group() {
     let mut drive = weighted(&[1, 1000], &[C]);
     for page in 0..60 {
         drive.write(0, 2 * page);
@@ -60,13 +60,13 @@ fn async_writes_belong_to_no_group() {
     }
     let owners: Vec<u32> = (0..40).map(|_| drive.serve(1000).0).collect();
     let first = owners.iter().filter(|owner| **owner == 0).count();
-    assert_eq!(first, 20, "a thousand times the weight is not felt");
+    assert_eq!(first, 20, "a weight a thousand times as large has no effect");
 }
 
 /// rule: cfq.group-idle
 /// rule: cfq.c-activate, cfq.c-wait-busy, cfq.c-group-idle, cfq.c-tree-idle
 #[test]
-fn a_group_that_keeps_the_disk_busy_one_by_one_keeps_its_place() {
+fn a_group_of_depth_one_keeps_its_position_by_idling() {
     // Depth 1 next to depth 8, equal weights: idling keeps the first from losing its turn at each completion.
     let share = |idle: &str| {
         let mut drive = weighted(&[100, 100], &[C, ("slice_idle", idle), ("group_idle", idle)]);
@@ -105,7 +105,7 @@ fn a_group_that_keeps_the_disk_busy_one_by_one_keeps_its_place() {
     };
     // The first VM thinks for a third of its time, so half of the time is 0.4 of the requests.
     assert!((0.35..0.45).contains(&share("8ms")), "{}", share("8ms"));
-    assert!(share("0s") < 0.2, "without idling it loses its place each time: {}", share("0s"));
+    assert!(share("0s") < 0.2, "without idling it loses its position each time: {}", share("0s"));
 }
 
 /// rule: cfq.c-ssd
@@ -137,19 +137,19 @@ fn on_an_ssd_groups_with_shallow_queues_are_hardly_isolated() {
                     pending[owner as usize] = Some(drive.now + Duration::from_micros(100));
                 }
                 Decision::WaitUntil(until) => drive.now = due.map_or(until, |at| at.min(until)),
-                Decision::Idle => drive.now = due.expect("somebody asks again"),
+                Decision::Idle => drive.now = due.expect("an owner sends a request"),
                 other => panic!("{other:?}"),
             }
         }
         f64::from(served[0]) / 2000.0
     };
     assert!(share(false) < 0.6, "ten times the weight: {}", share(false));
-    assert!(share(true) > 0.85, "on a disk it is: {}", share(true));
+    assert!(share(true) > 0.85, "on a disk they are isolated: {}", share(true));
 }
 
 /// rule: cfq.c-dispatch-limit
 #[test]
-fn a_group_sends_half_a_quantum_then_by_the_time_that_is_left() {
+fn a_group_sends_half_a_quantum_before_its_slice_begins() {
     let count = |drive: &mut Drive| {
         std::iter::from_fn(|| matches!(drive.decide(), Decision::Dispatch(_)).then_some(())).count()
     };
@@ -165,10 +165,10 @@ fn a_group_sends_half_a_quantum_then_by_the_time_that_is_left() {
     assert_eq!(count(&mut drive), 4, "before its slice has begun");
     drive.wait(1000);
     drive.done(0, 0);
-    assert_eq!(count(&mut drive), 5, "early in it up to eight");
+    assert_eq!(count(&mut drive), 5, "early in the slice up to eight");
     let mut drive = weighted(&[100, 100], &[C]);
     fill(&mut drive, 1);
-    assert_eq!(count(&mut drive), 40, "alone all it has");
+    assert_eq!(count(&mut drive), 40, "alone all requests");
 }
 
 /// rule: cfq.c-preempt

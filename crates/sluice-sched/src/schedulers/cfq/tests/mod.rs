@@ -42,7 +42,7 @@ fn backlogged(drive: &mut Drive, owners: &[u32], depth: u64, micros: u64, millis
                 served[owners.iter().position(|known| *known == owner).expect("one of them")] += 1;
             }
             Decision::WaitUntil(until) => drive.now = until,
-            other => panic!("{other:?} with everybody backlogged"),
+            other => panic!("{other:?} with every owner backlogged"),
         }
     }
     served
@@ -86,8 +86,8 @@ fn the_slice_begins_with_the_first_completion_or_dispatch() {
         }
         count
     };
-    assert_eq!(turn(B), 101, "the first one's seek is free");
-    assert_eq!(turn(A), 42, "the first one's seek is paid for");
+    assert_eq!(turn(B), 101, "the first seek is not charged");
+    assert_eq!(turn(A), 42, "the first seek is charged");
 }
 
 /// rule: cfq.async-shared, cfq.sync-queue, cfq.weak-async, cfq.never-across
@@ -99,7 +99,7 @@ fn async_writes_share_a_queue_and_sync_ones_do_not() {
         drive.write(1, page + 1);
     }
     let order: Vec<(u32, u64)> = (0..6).map(|_| drive.serve(1000)).collect();
-    assert_eq!(order, [(0, 1), (1, 2), (0, 3), (1, 4), (0, 5), (1, 6)], "in the order of places, whoever wrote");
+    assert_eq!(order, [(0, 1), (1, 2), (0, 3), (1, 4), (0, 5), (1, 6)], "in order of offsets, for both owners");
     let mut drive = cfq(&[B], 2);
     for page in [5, 3, 1] {
         drive.sync_write(0, page);
@@ -107,7 +107,7 @@ fn async_writes_share_a_queue_and_sync_ones_do_not() {
     }
     let owners: Vec<u32> = (0..3).map(|_| drive.serve(1000).0).collect();
     assert_eq!(owners, [0, 0, 0]);
-    assert_eq!(drive.waits(), 8000, "and the first might go on");
+    assert_eq!(drive.waits(), 8000, "the first might continue");
 }
 
 /// rule: cfq.idle-window-start, cfq.slice-idle, cfq.complete-idle, cfq.idle-arm, cfq.select-idle, cfq.idle-timer
@@ -122,16 +122,16 @@ fn the_disk_waits_for_the_next_read_of_a_stream() {
         assert_eq!(drive.waits(), 8000, "{mode:?}");
         drive.wait(5000);
         drive.read(0, 101);
-        assert_eq!(drive.serve(1000), (0, 101), "{mode:?}: it comes, and goes");
+        assert_eq!(drive.serve(1000), (0, 101), "{mode:?}: it arrives and is dispatched");
         assert_eq!(drive.waits(), 8000);
         drive.wait(8000);
-        assert_eq!(drive.go(), (1, 900_000), "{mode:?}: it does not come, another has its turn");
+        assert_eq!(drive.go(), (1, 900_000), "{mode:?}: it does not arrive, and the other is served");
     }
 }
 
 /// rule: cfq.idle-arm
 #[test]
-fn it_does_not_idle_where_that_brings_nothing() {
+fn the_disk_does_not_idle_without_a_benefit() {
     for mode in [A, B, C] {
         // Never without slice_idle (and group_idle).
         let mut drive = cfq(&[mode, ("slice_idle", "0s"), ("group_idle", "0s")], 2);
@@ -151,7 +151,7 @@ fn it_does_not_idle_where_that_brings_nothing() {
 
 /// rule: cfq.arrive-statistics, cfq.a-idle-window, cfq.idle-seeky
 #[test]
-fn who_thinks_too_long_or_seeks_is_waited_for_less() {
+fn idling_is_short_for_long_think_times_and_seeking_streams() {
     for mode in [A, B] {
         let mut drive = cfq(&[mode], 2);
         for turn in 0..6 {
@@ -185,12 +185,12 @@ fn an_async_turn_is_short_while_others_wait() {
         drive.write(0, page);
     });
     let alone = (0..20).map(|_| drive.serve(100).0).count();
-    assert_eq!(alone, 20, "alone it goes on beyond 16");
+    assert_eq!(alone, 20, "alone more than 16");
     drive.change(Change::SetOwner { owner: OwnerId(1), policy: of_class(PriorityClass::BestEffort, 3) });
     drive.write(1, 1_000_000);
     let mut order: Vec<u32> = (0..3).map(|_| drive.serve(100).0).collect();
     order.dedup();
-    assert_eq!(order, [0, 1, 0], "another level is another queue, and has its turn");
+    assert_eq!(order, [0, 1, 0], "another level is another queue with its own turn");
 }
 
 /// rule: cfq.dispatch-drain
@@ -204,7 +204,7 @@ fn sync_and_async_are_never_at_the_device_together() {
     drive.done(0, 10);
     assert_eq!(drive.go(), (1, 900_000));
     drive.write(0, 20);
-    assert_eq!(drive.decide(), Decision::WaitCompletion, "the read is waited for");
+    assert_eq!(drive.decide(), Decision::WaitCompletion, "the read is awaited");
 }
 
 /// rule: cfq.dispatch-limit, cfq.quantum
@@ -244,13 +244,13 @@ fn async_depth_grows_with_the_time_since_the_last_sync_completion() {
 
 /// rule: cfq.tree-order, cfq.tree-idle, cfq.idle-class, cfq.starvation
 #[test]
-fn classes_stand_one_behind_the_other() {
+fn classes_are_served_in_strict_order() {
     let mut drive = cfq(&[B], 0);
     drive.owner(0, of_class(PriorityClass::Idle, 0));
     drive.owner(1, Policy::default());
     drive.owner(2, of_class(PriorityClass::RealTime, 7));
     let served = backlogged(&mut drive, &[0, 1, 2], 4, 1000, 2000);
-    assert!(served[2] >= 1990 && served[0] == 0, "real time starves everybody: {served:?}");
+    assert!(served[2] >= 1990 && served[0] == 0, "real time starves all others: {served:?}");
     let mut drive = cfq(&[B], 0);
     drive.owner(0, Policy { class: Class::Background, ..Policy::default() });
     drive.owner(1, Policy::default());
@@ -291,14 +291,14 @@ fn a_read_preempts_writes_and_real_time_preempts_all() {
     });
     assert_eq!(drive.serve(1000), (0, 0));
     drive.read(3, 1);
-    assert_eq!(drive.serve(1000), (0, 1), "IDLE preempts nobody");
+    assert_eq!(drive.serve(1000), (0, 1), "class idle never preempts");
     drive.read(1, 500_000);
     assert_eq!(drive.serve(1000), (1, 500_000), "sync goes before async");
     drive.read(1, 500_001);
     drive.read(1, 500_002);
     assert_eq!(drive.serve(1000), (1, 500_001));
     drive.read(0, 700_000);
-    assert_eq!(drive.serve(1000), (1, 500_002), "another one of its class waits for the end of the slice");
+    assert_eq!(drive.serve(1000), (1, 500_002), "one of the same class waits for the end of the slice");
     drive.read(1, 500_003);
     drive.read(2, 900_000);
     assert_eq!(drive.serve(1000), (2, 900_000));
@@ -306,7 +306,7 @@ fn a_read_preempts_writes_and_real_time_preempts_all() {
 
 /// rule: cfq.preempt
 #[test]
-fn one_that_is_close_preempts_who_is_waited_for() {
+fn a_close_request_preempts_the_awaited_stream() {
     let mut drive = cfq(&[B], 2);
     drive.read(0, 1000);
     assert_eq!(drive.serve(1000), (0, 1000));
@@ -318,19 +318,19 @@ fn one_that_is_close_preempts_who_is_waited_for() {
     drive.read(0, 1000);
     assert_eq!(drive.serve(1000), (0, 1000));
     drive.read(1, 9000);
-    assert_eq!(drive.waits(), 8000, "far away is not close");
+    assert_eq!(drive.waits(), 8000, "a distant request is not close");
 }
 
 /// rule: cfq.select-cooperator
 #[test]
-fn a_close_cooperator_goes_on_where_another_stopped() {
+fn a_close_cooperator_continues_where_another_stream_stopped() {
     let mut drive = cfq(&[B], 3);
     drive.read(0, 1000);
     drive.read(1, 500_000);
     drive.read(2, 1001);
     assert_eq!(drive.serve(1000), (0, 1000));
-    assert_eq!(drive.serve(1000), (2, 1001), "not the one whose turn it would be");
-    assert_eq!(drive.waits(), 8000, "it has become the active one");
+    assert_eq!(drive.serve(1000), (2, 1001), "not the next one in the tree");
+    assert_eq!(drive.waits(), 8000, "it is the active one now");
     let mut drive = cfq(&[B], 0);
     drive.owner(0, Policy::default());
     drive.owner(1, of_class(PriorityClass::BestEffort, 5));
@@ -339,12 +339,12 @@ fn a_close_cooperator_goes_on_where_another_stopped() {
     drive.wait(1000);
     drive.change(Change::SetOwner { owner: OwnerId(0), policy: of_class(PriorityClass::BestEffort, 5) });
     drive.read(1, 900_000);
-    assert_eq!(drive.waits(), 7000, "nobody near");
+    assert_eq!(drive.waits(), 7000, "no stream is close");
 }
 
 /// rule: cfq.queue-expiry, cfq.fifo-expire
 #[test]
-fn expiry_is_looked_at_once_per_slice() {
+fn expiry_is_checked_once_per_slice() {
     let mut drive = cfq(&[B, ("quantum", "1")], 1);
     drive.read(0, 9_000_000);
     drive.read(0, 8_000_000);
@@ -358,7 +358,7 @@ fn expiry_is_looked_at_once_per_slice() {
 
 /// rule: cfq.queue-state, cfq.choose, cfq.back-seek-max, cfq.back-seek-penalty
 #[test]
-fn inside_a_queue_the_nearest_goes() {
+fn the_nearest_request_of_a_queue_is_dispatched() {
     let mut drive = cfq(&[B, ("quantum", "1")], 1);
     drive.read(0, 10_000);
     let _ = drive.serve(100);
@@ -378,7 +378,7 @@ fn inside_a_queue_the_nearest_goes() {
 
 /// rule: cfq.complete-expire
 #[test]
-fn an_overrun_is_paid_back() {
+fn an_overrun_delays_the_next_turn() {
     // The first owner's last request of a slice takes 80 ms longer. Its next turn is later by that, so the others have
     // two turns before it.
     let mut drive = cfq(&[B, ("quantum", "1")], 3);
@@ -401,7 +401,7 @@ fn an_overrun_is_paid_back() {
 
 /// rule: cfq.arrive-awaited
 #[test]
-fn an_awaited_request_goes_at_once() {
+fn an_awaited_request_is_dispatched_immediately() {
     let mut drive = cfq(&[B], 2);
     drive.read(0, 100);
     drive.read(1, 900_000);
@@ -410,12 +410,12 @@ fn an_awaited_request_goes_at_once() {
     drive.wait(95_000);
     // The slice has ended by now, but its request was awaited and must be dispatched. (The timer has not been checked.)
     drive.insert(Request { length: 8192, ..crate::elevator::drive::at(Kind::Read, 101) });
-    assert_eq!(drive.go().0, 1, "8 ms are over, another has its turn");
+    assert_eq!(drive.go().0, 1, "after 8 ms the other is served");
 }
 
 /// rule: cfq.hw-tag
 #[test]
-fn queueing_is_believed_until_the_device_shows_otherwise() {
+fn queueing_is_assumed_until_the_device_shows_otherwise() {
     let mut drive = cfq(&[B, ("low_latency", "false"), ("quantum", "1")], 2);
     // A stream that seeks, on a device that is assumed to queue: no idle window.
     for turn in 0..6 {
@@ -441,7 +441,7 @@ fn queueing_is_believed_until_the_device_shows_otherwise() {
     drive.read(0, 3_000_000);
     assert_eq!(drive.serve(1000).0, 0);
     drive.read(1, 500_000);
-    assert_eq!(drive.waits(), 2000, "it has one at a time: idling pays");
+    assert_eq!(drive.waits(), 2000, "with one request at a time idling is worth it");
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn parameters_have_ranges() {
 }
 
 #[test]
-fn an_owner_that_leaves_in_its_turn_leaves_nothing_behind() {
+fn an_owner_removed_during_its_turn_leaves_no_state() {
     for mode in [A, B, C] {
         let mut drive = cfq(&[mode], 2);
         drive.read(0, 1);

@@ -4,7 +4,7 @@ use super::*;
 
 /// rule: cfq.a-rt-starves, cfq.a-lists, cfq.a-placement
 #[test]
-fn real_time_starves_best_effort_in_the_oldest_variant() {
+fn real_time_starves_best_effort_in_2_6_18() {
     let mut drive = cfq(&[A], 0);
     drive.owner(0, of_class(PriorityClass::RealTime, 4));
     drive.owner(1, Policy::default());
@@ -14,7 +14,7 @@ fn real_time_starves_best_effort_in_the_oldest_variant() {
 
 /// rule: cfq.a-levels
 #[test]
-fn a_pass_goes_over_the_levels_as_stairs() {
+fn a_pass_serves_one_more_level_each_time() {
     let mut drive = cfq(&[A, ("slice_idle", "0s"), ("quantum", "1")], 0);
     (0..3).for_each(|level| drive.owner(level, of_class(PriorityClass::BestEffort, level as u8)));
     let mut turns = Vec::new();
@@ -33,7 +33,7 @@ fn a_pass_goes_over_the_levels_as_stairs() {
 
 /// rule: cfq.a-batch, cfq.a-no-window, cfq.weak-rounds
 #[test]
-fn seekers_get_rounds_of_four_once_queueing_is_seen() {
+fn seeking_streams_get_rounds_of_four_once_queueing_is_observed() {
     let mut drive = cfq(&[A], 2);
     // More than four in flight.
     for owner in 0..2 {
@@ -58,19 +58,19 @@ fn seekers_get_rounds_of_four_once_queueing_is_seen() {
 
 /// rule: cfq.a-batch
 #[test]
-fn a_turn_is_sorted_from_where_the_head_is() {
+fn a_batch_is_sorted_from_the_head() {
     let mut drive = cfq(&[A], 1);
     drive.read(0, 500);
     let _ = drive.serve(1000);
     for page in [700, 100, 600, 300] {
         drive.read(0, page);
     }
-    assert_eq!([(); 4].map(|()| drive.go().1), [600, 700, 100, 300], "ahead first, then from the start");
+    assert_eq!([(); 4].map(|()| drive.go().1), [600, 700, 100, 300], "requests ahead first, then from the start");
 }
 
 /// rule: cfq.idle-grace, cfq.idle-class
 #[test]
-fn idle_waits_for_its_grace_in_the_oldest_variant() {
+fn class_idle_waits_for_its_grace_time_in_2_6_18() {
     let mut drive = cfq(&[A, ("slice_idle", "0s")], 0);
     drive.owner(0, Policy::default());
     drive.owner(1, of_class(PriorityClass::Idle, 0));
@@ -82,12 +82,12 @@ fn idle_waits_for_its_grace_in_the_oldest_variant() {
     drive.wait(100_000);
     assert_eq!(drive.serve(1000), (1, 1000));
     drive.read(0, 2);
-    assert_eq!(drive.serve(1000), (0, 2), "one at a time, and others before it");
+    assert_eq!(drive.serve(1000), (0, 2), "one at a time, after all others");
 }
 
 /// rule: cfq.a-preempt, cfq.a-select, cfq.a-preempted-slice, cfq.a-overrun
 #[test]
-fn only_idle_is_preempted_in_the_oldest_variant() {
+fn only_class_idle_is_preempted_in_2_6_18() {
     let mut drive = cfq(&[A, ("quantum", "1")], 0);
     drive.owner(0, Policy::default());
     drive.owner(1, of_class(PriorityClass::RealTime, 0));
