@@ -1,6 +1,6 @@
-//! In steady state a request costs no allocation, whatever the scheduler: counted by an allocator.
+//! In steady state a request needs no allocation, with any scheduler; an allocator counts them.
 //!
-//! The only test of its binary, so that nobody else allocates meanwhile.
+//! This is the only test of its binary, so no other code allocates during it.
 
 mod common;
 
@@ -20,7 +20,7 @@ const VMS: u32 = 50;
 const QUEUED: u32 = 8;
 const DEPTH: u32 = 8;
 
-/// Holds what it was given until it is asked for the oldest.
+/// Keeps requests in flight and completes the oldest one on demand.
 struct Oldest {
     flight: VecDeque<Slot>,
     left: Vec<u32>,
@@ -33,7 +33,7 @@ impl Device for Oldest {
     }
 }
 
-/// A gate under full load, with VMs that replace every request that was dispatched.
+/// A gate under full load: VMs replace every request that was dispatched.
 struct Load {
     gate: Gate,
     device: Oldest,
@@ -88,12 +88,12 @@ impl Load {
     }
 }
 
-/// Of no VM the limit matters.
+/// No limit binds.
 fn unlimited(index: u32) -> Policy {
     Policy::weighted(1 + index).reserving(u64::from(100 + index)).limited(100_000)
 }
 
-/// All VMs want more than their limits, which are a quarter of what the device does, in requests and in bytes.
+/// All VMs want more than their limits, which are a quarter of the device's capacity in requests and in bytes.
 fn held(index: u32) -> Policy {
     let rate = |iops: u64| (Some(Iops::per_second(iops)), Some(ByteRate::per_second(iops * 8192)));
     let ((iops, bytes), (least, least_bytes)) = (rate(100), rate(20));
@@ -105,10 +105,10 @@ fn held(index: u32) -> Policy {
     }
 }
 
-/// Allocations in rounds of requests, once everything that grows has its size.
+/// Allocations per round of requests, after everything that grows has reached its size.
 fn allocations(load: &mut Load) -> Vec<usize> {
     load.serve(20_000);
-    // The test's own thread is not the only one, so the best round counts.
+    // The test's thread is not the only one, so the best round counts.
     let round = |_| {
         let region = Region::new(ALLOCATOR);
         load.serve(5_000);
@@ -132,7 +132,7 @@ fn a_request_in_steady_state_costs_no_allocation() {
             }
             if limited && subject.descriptor.enforces_with(policy::Field::Limit, &subject.params) {
                 let waited = |(owner, _): &(OwnerId, VolumeId)| {
-                    load.gate.account(*owner).expect("it is there").waited_for(Wait::OwnLimit)
+                    load.gate.account(*owner).expect("a present owner").waited_for(Wait::OwnLimit)
                 };
                 let waited = load.vms.iter().map(waited);
                 assert!(waited.clone().all(|waited| waited > 100), "{}: limits hold requests back", subject.label());

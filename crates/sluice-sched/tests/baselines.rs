@@ -7,7 +7,8 @@ use sluice_sched::policy::PriorityClass;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// Reads per second of the VM that reads in order (16 at a time) and of the one that reads anywhere (8), of policy `rnd`.
+/// Reads per second of the VM that reads sequentially (16 outstanding) and of the one that reads at random (8), with
+/// policy `rnd`.
 fn seq_and_rnd(rnd: Policy) -> Vec<f64> {
     let subject = Subject::of("cfq").text("mode", "2.6.18");
     let facts = Facts { depth: 1, rotational: true, ..Facts::default() };
@@ -28,7 +29,7 @@ fn best_effort_shares_the_time_and_real_time_starves_the_other() {
     let real_time = Policy { priority_class: PriorityClass::RealTime, ..best_effort };
     let (shared, first) = (seq_and_rnd(best_effort), seq_and_rnd(real_time));
     println!("best effort {shared:?}, real time {first:?}");
-    // 0.25 ms for a block in order, some 6 ms for one anywhere: half of the time each.
+    // 0.25 ms per sequential block and about 6 ms per random one: half of the time each.
     assert!((1_500.0..=2_300.0).contains(&shared[0]), "{shared:?}");
     assert!((90.0..=130.0).contains(&shared[1]), "{shared:?}");
     assert!(first[0] <= 0.01 * shared[0] && first[1] >= 1.6 * shared[1], "\"starved\": {first:?} after {shared:?}");

@@ -10,8 +10,8 @@ use sluice_sched::params::Value;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// Six VMs that ask 20 times each in turns, all at once, of a device that serves in order: whose requests
-/// went, in which order, by arrival.
+/// Six VMs submit 20 requests each, alternately and at the same instant, to a device that serves them in order. Returns
+/// the arrival numbers in order of dispatch.
 fn all_at_once(subject: &Subject, policy: impl Fn(u32) -> Policy, depth: u32) -> Vec<u64> {
     let facts = Facts { depth, ..Facts::default() };
     let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
@@ -35,13 +35,13 @@ fn latency(millis: u64) -> Policy {
     Policy { latency: Some(LatencyTarget { p99, reads_only: false }), ..Policy::default().reserving(100) }
 }
 
-/// Credits for all that these tests ask.
+/// With credits for all requests of these tests.
 fn edf() -> Subject {
     Subject::of("edf-credit").with("beta", Value::Integer(128))
 }
 
 #[test]
-fn mm11_depth_changes_no_order_when_all_have_come_before() {
+fn mm11_depth_changes_no_order_if_all_requests_are_queued_before() {
     type Policies = fn(u32) -> Policy;
     let sfqd = Subject::of("sfqd").with("depth", Value::Integer(0));
     let early = Subject::of("deadline").text("mode", "early");
@@ -58,23 +58,27 @@ fn mm11_depth_changes_no_order_when_all_have_come_before() {
 }
 
 #[test]
-fn mm16_equal_deadlines_of_equal_vms_are_served_in_the_order_of_arrival() {
+fn mm16_equal_deadlines_of_equal_vms_are_served_in_arrival_order() {
     let arrived: Vec<u64> = (0..120).collect();
     for depth in [1, 8] {
         assert_eq!(all_at_once(&edf(), |_| latency(60), depth), arrived, "at depth {depth}");
-        // No two requests of this run are neighbours, so nothing jumps the line.
+        // No two requests of this run are adjacent, so none is dispatched out of order.
         for mode in ["paper", "product"] {
             let flubber = Subject::of("flubber").text("mode", mode).with("beta", Value::Integer(128));
             assert_eq!(all_at_once(&flubber, |_| latency(60), depth), arrived, "{mode} at depth {depth}");
         }
     }
-    assert_ne!(all_at_once(&Subject::of("deadline"), |_| latency(60), 1), arrived, "who looks at places does not");
+    assert_ne!(
+        all_at_once(&Subject::of("deadline"), |_| latency(60), 1),
+        arrived,
+        "a scheduler that sorts by offset does not"
+    );
 }
 
-/// Q17: while a request of one waits, how many of another go before it.
+/// Q17: maximum number of requests of one VM that are dispatched while a request of another waits.
 #[test]
-fn q17_while_somebody_waits_nobody_else_goes_more_often_than_its_weight_says() {
-    // Weights, and what their requests cost in turn.
+fn q17_while_a_request_waits_other_vms_are_served_by_weight() {
+    // Weights, and the costs of their requests in turn.
     let vms: [(u64, &[u64]); 6] = [(1, &[1]), (2, &[4, 1]), (4, &[1]), (10, &[16, 1, 4]), (100, &[64]), (100, &[1])];
     let length = |cost: &u64| plan::LENGTHS[cost.ilog(4) as usize];
     for subject in [product(), Subject::of("sfqd").with("depth", Value::Integer(0))] {
@@ -97,7 +101,7 @@ fn q17_while_somebody_waits_nobody_else_goes_more_often_than_its_weight_says() {
                     world.log[pair[0]..pair[1]].iter().filter(|record| record.request.owner == owners[j]).count()
                 });
                 let most = between.max().expect("it was served") as u64;
-                // (w_j c_i / w_i + c_j) / least c_j
+                // (w_j c_i / w_i + c_j) / smallest c_j
                 let (own, theirs) = (costs.iter().max().expect("one"), other_costs.iter().max().expect("one"));
                 let least = other_costs.iter().min().expect("one");
                 let bound = (other_weight * own + theirs * weight) / (weight * least);
@@ -107,7 +111,7 @@ fn q17_while_somebody_waits_nobody_else_goes_more_often_than_its_weight_says() {
     }
 }
 
-/// A disk that takes eight requests and serves one after the other.
+/// A disk of queue depth eight that serves one request at a time.
 fn disk(subject: &Subject) -> World {
     let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
     let settings = GateSettings { depth: 8, ..GateSettings::default() };
@@ -116,9 +120,9 @@ fn disk(subject: &Subject) -> World {
 
 // rule: deadline.read-progress, anticipatory.alternation
 #[test]
-fn a_flood_of_writes_does_not_shut_out_a_single_reader() {
-    // A batch of 16 writes and eight that were at the disk before, 11.2 ms each; or an async batch of 125 ms that was
-    // sent at eight a time, and what drains behind it.
+fn a_flood_of_writes_does_not_starve_a_single_reader() {
+    // A batch of 16 writes and eight that were in flight before, 11.2 ms each; or an async batch of 125 ms that was
+    // sent eight at a time, and the requests that drain after it.
     for (name, most) in [("deadline", 270), ("anticipatory", 400)] {
         let mut world = disk(&Subject::of(name));
         let writer = world.vm(Policy::default());
@@ -129,13 +133,13 @@ fn a_flood_of_writes_does_not_shut_out_a_single_reader() {
         let waited = |record: &&Record| record.at.nanos_since(record.request.arrival) / MILLI;
         let reads = world.log.iter().filter(|record| record.request.owner == reader);
         let (count, longest) = (reads.clone().count(), reads.map(|record| waited(&record)).max().unwrap_or(u64::MAX));
-        println!("{name}: {count} reads beside the flood, one waited {longest} ms");
+        println!("{name}: {count} reads next to the flood, one waited {longest} ms");
         assert!(count >= 20 * 1000 / most as usize, "{name}: {count} reads in 20 s");
         assert!(longest <= most, "{name}: a read waited {longest} ms");
     }
 }
 
-/// Reads per second of one that reads in order and thinks, beside one that reads anywhere without a pause.
+/// Reads per second of a VM that reads sequentially and thinks, next to one that reads at random without a pause.
 fn thinker(subject: &Subject, think: u64) -> f64 {
     let mut world = disk(subject);
     let vm = world.vm(Policy::default());
@@ -148,8 +152,8 @@ fn thinker(subject: &Subject, think: u64) -> f64 {
 
 // rule: anticipatory.think-time, cfq.idle-arm
 #[test]
-fn trace_5_who_thinks_just_too_long_is_not_waited_for() {
-    // It waits 6 ms, CFQ 8 ms. Their averages, of rounded numbers, are up to 2.8 % too high.
+fn trace_5_the_disk_does_not_idle_for_a_slightly_too_long_think_time() {
+    // The elevator idles for 6 ms, CFQ for 8 ms. Their averages of rounded numbers are up to 2.8 % too high.
     for (subject, expire) in [(Subject::of("anticipatory"), 6), (Subject::of("cfq").text("mode", "2.6.32"), 8)] {
         let subject = subject.text("tick", "0s");
         let (expire, little) = (expire * MILLI, MILLI / 4);

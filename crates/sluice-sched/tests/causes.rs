@@ -1,4 +1,4 @@
-//! What requests waited for: every cause is told apart from the others, for a VM and for a volume inside it.
+//! Reasons for waiting: each is distinguished from the others, for a VM and for a volume inside it.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::*;
 use sluice_sched::params::Value;
 use sluice_sched::*;
 
-/// Requests of a VM by what they waited for: none, own limit, share, device, batch.
+/// Requests of a VM by reason: none, own limit, share, device, batch.
 fn causes(world: &World, vm: OwnerId) -> [u64; 5] {
     let account = world.gate.account(vm).expect("a known VM");
     [Wait::None, Wait::OwnLimit, Wait::Share, Wait::Device, Wait::Batch].map(|wait| account.waited_for(wait))
@@ -17,7 +17,7 @@ fn limited(iops: u64) -> Policy {
 }
 
 #[test]
-fn a_request_that_goes_at_once_waited_for_nothing() {
+fn a_request_dispatched_immediately_has_no_reason_for_waiting() {
     let mut world = World::simple(&product(), 4, 1000);
     let vm = world.busy(Policy::default(), Pattern::Open(10 * MILLI));
     world.run_until(secs(2));
@@ -32,11 +32,11 @@ fn requests_of_a_limited_vm_waited_for_its_limit() {
     world.run_until(secs(10));
     let [at_once, own, share, device, batch] = causes(&world, vm);
     assert!(own >= 498 && at_once + share + device <= 2 && batch == 0, "{:?}", causes(&world, vm));
-    assert_eq!(causes(&world, other)[1], 0, "the other has no limit");
+    assert_eq!(causes(&world, other)[1], 0, "the other VM has no limit");
 }
 
 #[test]
-fn requests_of_a_limited_volume_waited_for_the_volumes_limit_and_not_for_a_share() {
+fn requests_of_a_limited_volume_waited_for_the_limit_and_not_for_a_share() {
     let mut world = World::simple(&product(), 4, 1000);
     let vm = world.vm(Policy::default());
     let volume = world.volume(vm, limited(50));
@@ -44,7 +44,7 @@ fn requests_of_a_limited_volume_waited_for_the_volumes_limit_and_not_for_a_share
     world.run_until(secs(2));
     let alone = causes(&world, vm);
     assert!(alone[1] >= 98 && alone.iter().sum::<u64>() - alone[1] <= 2, "{alone:?}");
-    // Beside a busy volume of the same VM, and beside another VM.
+    // Next to a busy volume of the same VM, and next to another VM.
     world.stream(vm, Pattern::Closed(8));
     let other = world.busy(Policy::default(), Pattern::Closed(8));
     let before = causes(&world, vm)[1];
@@ -64,7 +64,7 @@ fn requests_alone_at_a_busy_device_waited_for_the_device() {
 }
 
 #[test]
-fn requests_that_younger_ones_overtook_waited_for_their_share() {
+fn requests_overtaken_by_younger_ones_waited_for_their_share() {
     let mut world = World::simple(&product(), 1, 1000);
     let light = world.busy(Policy::weighted(1), Pattern::Closed(8));
     let heavy = world.busy(Policy::weighted(99), Pattern::Closed(8));
@@ -76,7 +76,7 @@ fn requests_that_younger_ones_overtook_waited_for_their_share() {
 }
 
 #[test]
-fn requests_that_a_batch_of_others_passed_waited_for_the_batch() {
+fn requests_overtaken_by_a_batch_waited_for_the_batch() {
     let subject = product().with("batch", Value::Integer(8));
     let mut world = World::simple(&subject, 1, 1000);
     let batched = world.vm(Policy::default());
@@ -88,5 +88,9 @@ fn requests_that_a_batch_of_others_passed_waited_for_the_batch() {
     let alone = world.busy(Policy::default(), Pattern::Closed(1));
     let beside = world.busy(Policy::default(), Pattern::Closed(1));
     world.run_until(secs(4));
-    assert_eq!((causes(&world, alone)[4], causes(&world, beside)[4]), (0, 0), "without batches nobody waits for one");
+    assert_eq!(
+        (causes(&world, alone)[4], causes(&world, beside)[4]),
+        (0, 0),
+        "without batches no request waits for one"
+    );
 }

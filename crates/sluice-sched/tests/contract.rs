@@ -1,8 +1,9 @@
-//! What every scheduler owes its gate, whatever its policy: checked on random runs, over the whole list and every mode.
+//! The contract of every scheduler with its gate, for any policy: checked on random runs of the whole list in every
+//! mode.
 //!
-//! A [`Watched`] scheduler stands between gate and scheduler and checks each call: nothing is lost, doubled or changed,
-//! a VM's volume is served in order, a wait is explained, lies ahead, and ends. The gate's own assertions hold as
-//! well. That these checks can fail is shown with schedulers that break one rule each.
+//! A [`Watched`] wrapper between gate and scheduler checks each call: no request is lost, duplicated or changed, a
+//! volume is served in order, and a wait is explained, lies in the future, and ends. The gate's own assertions also
+//! apply. Schedulers that break one rule each show that these checks can fail.
 
 mod common;
 
@@ -27,11 +28,11 @@ fn every_scheduler_keeps_the_contract() {
     }
 }
 
-/// The same with background work, priorities and latency targets, and while they change.
+/// The same with background work, priorities and latency targets, which also change.
 // rule: sfqd.work-conserving
 /// rule: gate.four-answers, gate.wait-completion, gate.spurious-timer, gate.depth
 #[test]
-fn every_scheduler_keeps_the_contract_whatever_the_classes() {
+fn every_scheduler_keeps_the_contract_with_all_classes() {
     for subject in subjects() {
         for_plans(60, plan(true), |plan| {
             let plan = plan.flavoured();
@@ -40,10 +41,10 @@ fn every_scheduler_keeps_the_contract_whatever_the_classes() {
     }
 }
 
-/// Without idling S5 has no exception but limits (MM13): with a free device and requests one goes.
+/// Without idling, S5 has no exception but limits (MM13): a free device gets a queued request.
 /// rule: anticipatory.antic-expire, cfq.idle-arm, flubber.f9
 #[test]
-fn mm13_without_idling_whoever_asks_is_served() {
+fn mm13_without_idling_a_free_device_gets_a_queued_request() {
     let still = |subject: Subject| subject.text("tick", "0s").text("slice_idle", "0s").text("group_idle", "0s");
     let cfq = |mode: &str| still(Subject::of("cfq").text("mode", mode));
     let subjects = [
@@ -79,12 +80,12 @@ fn every_scheduler_is_in_the_list_once_and_builds() {
 
 // The checks can fail: schedulers that break one rule each.
 
-/// First in, first out, but for one thing.
+/// First in, first out, with one flaw.
 #[derive(Debug)]
 struct Broken {
     queue: Vec<Request>,
     flaw: Flaw,
-    /// How many were built before it: nothing that a decision may depend on.
+    /// Number of schedulers built before it, which no decision may depend on.
     built: u64,
     served: u64,
     in_flight: u64,
@@ -178,7 +179,7 @@ fn broken(flaw: Flaw) -> Box<dyn Scheduler> {
     Box::new(Broken { queue: Vec::new(), flaw, built, served: 0, in_flight: 0 })
 }
 
-/// What the contract says to a flaw: the message of the first plan that shows it.
+/// Verdict of the contract on a flaw: the message of the first plan that shows it.
 fn verdict(flaw: Flaw, waits: Waits) -> Option<String> {
     let all = || for_plans_as_found(24, plan(true), |plan| keep_contract(plan, || watch(broken(flaw), waits, plan)));
     let panic = catch_unwind(AssertUnwindSafe(all)).err()?;
@@ -193,7 +194,7 @@ fn a_broken_scheduler_is_noticed() {
         (Flaw::LosesTheTenth, Waits::Never, "S3: a volume is served in order"),
         (Flaw::ServesTwice, Waits::Never, "S1"),
         (Flaw::LastFirst, Waits::Never, "S3"),
-        (Flaw::ChangesTheRequest, Waits::Never, "S1: a request is dispatched as it came"),
+        (Flaw::ChangesTheRequest, Waits::Never, "S1: a request is dispatched unchanged"),
         (Flaw::IdleWithRequests, Waits::Never, "S5: idle with requests"),
         (Flaw::WaitsInThePast, Waits::Paper, "S5: a wait lies in the future"),
         (Flaw::WaitsForNoReason, Waits::Never, "enforces no limit"),
@@ -202,8 +203,8 @@ fn a_broken_scheduler_is_noticed() {
         (Flaw::WaitsForNoReason, Waits::Idling(8 * MILLI), "S5: idles 1s"),
         (Flaw::WakesForNothing, Waits::Somehow, "S6: woken"),
         (Flaw::WaitsForACompletion, Waits::Never, "S6: waits for a completion that cannot come"),
-        (Flaw::CancelsTooLittle, Waits::Never, "S1: exactly what waits"),
-        (Flaw::DiffersByInstance, Waits::Never, "S4: the same again"),
+        (Flaw::CancelsTooLittle, Waits::Never, "S1: exactly the queued requests"),
+        (Flaw::DiffersByInstance, Waits::Never, "S4: the run repeats"),
     ];
     for (flaw, waits, expected) in table {
         let verdict = verdict(flaw, waits).unwrap_or_else(|| panic!("{flaw:?} was not noticed"));
@@ -211,9 +212,9 @@ fn a_broken_scheduler_is_noticed() {
     }
 }
 
-// Nobody starves.
+// Starvation.
 
-/// How often each of eight VMs was served, of every weight; each keeps 16 requests outstanding.
+/// Requests served of each of eight VMs, of every weight, that keep 16 requests outstanding.
 fn served(scheduler: Box<dyn Scheduler>) -> Vec<f64> {
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
     let mut world = World::new(scheduler, settings, Stub::serial(MILLI));
@@ -224,23 +225,23 @@ fn served(scheduler: Box<dyn Scheduler>) -> Vec<f64> {
 }
 
 #[test]
-fn nobody_with_a_weight_starves() {
+fn no_vm_with_a_weight_starves() {
     let weights = [1.0, 2.0, 4.0, 10.0, 1000.0, 1.0, 10.0, 1000.0];
     let sum: f64 = weights.iter().sum();
     for subject in subjects() {
         let rates = served(subject.build(&Facts { depth: 4, ..Facts::default() }));
-        // The least share of the lightest, less two requests.
+        // The smallest share of the lightest VM, less two requests.
         let least = rates.iter().copied().fold(f64::MAX, f64::min);
         assert!(least >= 1000.0 / sum - 0.1, "{}: {rates:?}", subject.label());
         if subject.is("mclock", "product") {
             assert_close("shares", &rates, &weights.map(|weight| 1000.0 * weight / sum), 0.01);
         }
     }
-    // A control: but for the first four, which found the device empty.
+    // A control: except for the first four requests, which found the device idle.
     assert!(served(broken(Flaw::StarvesTheFirst))[0] <= 0.2);
 }
 
-/// Asks once more whenever nothing may go: the answer must be the same.
+/// Repeats the call whenever nothing is dispatched: the result must be the same.
 struct Again(Box<dyn Scheduler>);
 
 impl Scheduler for Again {
@@ -283,7 +284,7 @@ impl Scheduler for Again {
 
 // rule: gate.spurious-timer
 #[test]
-fn a_question_too_many_changes_nothing() {
+fn a_repeated_dispatch_call_changes_nothing() {
     for subject in subjects() {
         for_plans(16, plan(true), |plan| {
             let scheduler = || subject.build(&plan.facts());
@@ -294,10 +295,10 @@ fn a_question_too_many_changes_nothing() {
     }
 }
 
-// Background steps aside.
+// Background work yields.
 
 #[test]
-fn background_gets_what_nobody_else_wants_and_no_more() {
+fn background_gets_only_unused_capacity() {
     let mut enforcing = 0;
     for mut subject in subjects() {
         for (field, parameter, words) in subject.descriptor.depends {
@@ -316,9 +317,9 @@ fn background_gets_what_nobody_else_wants_and_no_more() {
         let foreground = world.busy(Policy::default(), on_off);
         world.run_until(secs(10));
         let others_turn = world.count(background, millis(100), secs(5));
-        assert!(others_turn <= 25, "{}: {others_turn} of 4900 in spite of the other", subject.label());
+        assert!(others_turn <= 25, "{}: {others_turn} of 4900 next to the other", subject.label());
         let own_turn = world.count(background, millis(5100), secs(10));
-        assert!(own_turn >= 4800, "{}: {own_turn} of 4900 while nobody else asks", subject.label());
+        assert!(own_turn >= 4800, "{}: {own_turn} of 4900 while the other is idle", subject.label());
         assert!(world.count(foreground, Instant::ZERO, secs(10)) >= 4900, "{}", subject.label());
     }
     assert!(enforcing >= 4, "{enforcing}");

@@ -1,4 +1,5 @@
-//! VMs whose requests go to several servers, as one server sees them: what clients report, and what it may cost others.
+//! VMs whose requests go to several servers, as one server sees them: what clients report, and what that may cost
+//! others.
 
 mod common;
 
@@ -13,7 +14,7 @@ fn reported(requests: u32, servers: u32) -> RemoteService {
     RemoteService { delta: requests, delta_bytes: u64::from(requests) * 8192, servers, ..SERVERS_2 }
 }
 
-/// The longest time between two dispatches of a VM from `from` on, in milliseconds.
+/// The longest time between two dispatches of a VM after `from`, in milliseconds.
 fn longest_gap_ms(world: &World, vm: OwnerId, from: Instant) -> u64 {
     let times: Vec<Instant> = world.times(vm).into_iter().filter(|at| *at >= from).collect();
     times.windows(2).map(|pair| pair[1].nanos_since(pair[0]) / MILLI).max().expect("it is served")
@@ -21,7 +22,7 @@ fn longest_gap_ms(world: &World, vm: OwnerId, from: Instant) -> u64 {
 
 // rule: mclock.share-floor
 #[test]
-fn a_client_once_told_of_service_elsewhere_kept_its_share_for_ever() {
+fn a_client_kept_its_share_after_a_report_of_remote_service_for_ever() {
     let mut world = World::simple(&product(), 4, 1000);
     let neighbour = world.busy(Policy::default(), Pattern::Closed(16));
     let vm = world.vm(Policy::default());
@@ -49,7 +50,7 @@ fn a_client_once_told_of_service_elsewhere_kept_its_share_for_ever() {
 // rule: mclock.share-floor
 #[test]
 fn a_share_that_was_reset_before_the_first_report_began_at_zero() {
-    // The gate is idle, then a VM whose client reports other servers comes first and another one much later.
+    // The gate is idle. A VM whose client reports other servers comes first, and another VM much later.
     let mut world = World::simple(&product(), 1, 1000);
     let first = world.vm(Policy::default());
     let late = world.vm(Policy::default());
@@ -70,7 +71,7 @@ fn a_share_that_was_reset_before_the_first_report_began_at_zero() {
 
 // rule: mclock.product-counts
 #[test]
-fn small_requests_elsewhere_counted_as_many_large_ones_here() {
+fn small_remote_requests_counted_as_large_local_ones() {
     let settings = GateSettings { transfer_max: Bytes::mib(1), ..GateSettings::default() };
     let facts = Facts::of(&settings, false, &admission::Capacity::default());
     let mut world = World::new(product().build(&facts), settings, Stub::serial(SECOND / 1000));
@@ -81,13 +82,13 @@ fn small_requests_elsewhere_counted_as_many_large_ones_here() {
     world.source(source);
     world.run_until(secs(12));
     let rate = world.rates(&[vm], secs(2), secs(12))[0];
-    // For each MiB here 64 KiB elsewhere.
+    // 64 KiB at other servers for each MiB here.
     assert!((rate - 100.0 * 16.0 / 17.0).abs() <= 0.5, "{rate} MiB/s of 100");
 }
 
 // rule: mclock.product-counts
 #[test]
-fn a_cancelled_head_took_with_it_what_its_successor_reported() {
+fn a_cancelled_head_discarded_the_report_of_its_successor() {
     let mut world = World::simple(&product(), 4, 1000);
     let policy = Policy { burst: Some(1), ..Policy::default().limited(10) };
     let vm = world.vm(policy);
@@ -105,12 +106,12 @@ fn a_cancelled_head_took_with_it_what_its_successor_reported() {
     world.cancel(Scope::Volume(vm, VolumeId(0)));
     world.pump();
     world.run_until(secs(3));
-    // One at once; then 0.1 s for it and 0.5 s for what was served elsewhere, and 0.1 s for the next.
+    // One immediately, then 0.1 s for it and 0.5 s for service at other servers, and 0.1 s for the next.
     assert_eq!(world.times(vm), [0, 600, 700].map(millis));
 }
 
 #[test]
-fn the_last_client_that_left_a_gate_left_virtual_time_running_for_ever() {
+fn virtual_time_was_never_reset_after_the_last_client_left() {
     let mut world = World::simple(&product(), 1, 1000);
     let vm = world.vm(Policy::default());
     let start = world.gate.inspect(world.now).virtual_time;
@@ -120,10 +121,10 @@ fn the_last_client_that_left_a_gate_left_virtual_time_running_for_ever() {
     (0..50).for_each(|_| assert!(world.ask(source)));
     world.pump();
     world.run_until(secs(1));
-    assert!(world.gate.inspect(world.now).virtual_time > start, "service elsewhere still counts after a short pause");
+    assert!(world.gate.inspect(world.now).virtual_time > start, "remote service still counts after a short pause");
     let other = world.busy(Policy::default(), Pattern::Manual);
     world.remove_owner(vm);
-    assert_eq!(world.gate.inspect(world.now).virtual_time, start, "nobody reports any more");
+    assert_eq!(world.gate.inspect(world.now).virtual_time, start, "no client reports any more");
     let source = world.stream(other, Pattern::Manual);
     world.ask(source);
     world.pump();
@@ -133,7 +134,7 @@ fn the_last_client_that_left_a_gate_left_virtual_time_running_for_ever() {
 
 // rule: mclock.remote-burst
 #[test]
-fn each_of_many_servers_let_the_whole_burst_through() {
+fn each_of_many_servers_passed_the_whole_burst() {
     for (servers, at_once) in [(1, 32), (2, 16), (8, 4), (32, 1)] {
         let mut world = World::simple(&product(), 64, 100_000);
         let vm = world.vm(Policy { burst: Some(32), ..Policy::default().limited(10) });
@@ -149,7 +150,7 @@ fn each_of_many_servers_let_the_whole_burst_through() {
 
 // rule: mclock.remote-burst, mclock.released-floor
 #[test]
-fn a_limit_that_binds_nowhere_cost_a_client_of_many_servers_its_share() {
+fn a_limit_that_did_not_bind_cost_a_client_of_many_servers_its_share() {
     let mut world = World::simple(&product(), 32, 2000);
     world.device = Stub::new(32, Order::Random, Service::Between(8 * MILLI, 24 * MILLI));
     let vms = [Policy::default().limited(80_000), Policy::default()].map(|policy| {
@@ -166,8 +167,8 @@ fn a_limit_that_binds_nowhere_cost_a_client_of_many_servers_its_share() {
 
 // rule: mclock.product-counts
 #[test]
-fn service_elsewhere_held_a_server_that_was_visited_rarely() {
-    // Every 10 s a request comes, and 100 a second were served elsewhere, which is all of the limit.
+fn remote_service_throttled_a_rarely_used_server() {
+    // A request arrives every 10 s. Other servers serve 100 per second, which is all of the limit.
     let mut world = World::simple(&product(), 4, 1000);
     let vm = world.vm(Policy { burst: Some(1), ..Policy::default().limited(100) });
     let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);

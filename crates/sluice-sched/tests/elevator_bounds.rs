@@ -1,4 +1,4 @@
-//! The bounds of the elevators on random runs: how long a direction waits, and how far apart shares of time come.
+//! Bounds of the elevators on random runs: how long a direction waits, and how far shares of time differ.
 
 mod common;
 
@@ -8,20 +8,20 @@ use sluice_sched::policy::PriorityClass;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
 use sluice_sched::*;
 
-// Deadline: how many of the other direction go before.
+// Deadline: how many requests of the other direction are dispatched before.
 
-/// Counts, for each direction (reads, writes), the dispatches of the other one since somebody of it has had to wait.
+/// Counts, for each direction (reads, writes), dispatches of the other one while a request of it waits.
 struct Counting {
     inner: Box<dyn Scheduler>,
     batch: u64,
     starved: u64,
     expire: [u64; 2],
-    /// By direction, in the order of arrival.
+    /// By direction, in arrival order.
     queues: [Vec<Request>; 2],
     passed: [u64; 2],
-    /// Whether the running batch of the other direction began before anybody waited.
+    /// Whether the current batch of the other direction began before any request waited.
     amid: [bool; 2],
-    /// The oldest of each direction, and how many have gone since it expired.
+    /// The oldest request of each direction, and the number of dispatches since it expired.
     late: [(Option<RequestId>, u64); 2],
 }
 
@@ -30,7 +30,7 @@ fn direction(request: &Request) -> usize {
 }
 
 impl Counting {
-    /// Q9 and the bound on lateness of section 3.6, after a dispatch of `direction`.
+    /// Q9 and the bound on lateness of section 3.6, after a dispatch in `direction`.
     fn check(&mut self, now: Instant, sent: usize) {
         let other = 1 - sent;
         self.passed[sent] = 0;
@@ -41,7 +41,7 @@ impl Counting {
             self.passed[other] += 1;
         }
         for (waiting, batches) in [1, self.starved].into_iter().enumerate() {
-            // A batch that was running when the first came goes to its end.
+            // A batch that was in progress when the first request arrived continues to its end.
             let running = if self.amid[waiting] { self.batch - 1 } else { 0 };
             let most = batches * self.batch + running;
             let passed = self.passed[waiting];
@@ -99,7 +99,7 @@ impl Scheduler for Counting {
 
 /// rule: deadline.write-progress, deadline.read-progress, deadline.lateness, deadline.fifo-batch
 #[test]
-fn q9_neither_direction_waits_for_more_than_its_batches() {
+fn q9_each_direction_waits_for_a_bounded_number_of_batches() {
     let mut rng = chance(99);
     for round in 0..120 {
         let (batch, starved) = (pick(&mut rng, &[1, 2, 4, 16]), pick(&mut rng, &[1, 2, 3]));
@@ -130,7 +130,7 @@ fn q9_neither_direction_waits_for_more_than_its_batches() {
                 2 => Pattern::Open(5 * MILLI),
                 _ => Pattern::Closed(1 + below(&mut rng, 50) as u32),
             };
-            // No two requests of one place: one of the two would be of no batch.
+            // No two requests at one offset: one of them would be in no batch.
             let source = Source::new(vm, VolumeId(0), pattern).kind(kind);
             let in_order = below(&mut rng, 2) == 0;
             world.source(if in_order {
@@ -144,9 +144,9 @@ fn q9_neither_direction_waits_for_more_than_its_batches() {
     }
 }
 
-// CFQ: how far apart shares of time come.
+// CFQ: how far shares of time differ.
 
-/// When which source had the device, one request after the other: source and nanoseconds, by dispatch.
+/// The source that had the device and for how many nanoseconds, by dispatch.
 fn times(world: &World) -> Vec<(usize, f64)> {
     let spent = |(at, place): &(Instant, usize)| {
         let record = &world.log[*place];
@@ -155,20 +155,20 @@ fn times(world: &World) -> Vec<(usize, f64)> {
     world.done.iter().map(spent).collect()
 }
 
-/// Turns: source, and milliseconds.
+/// Turns: source and milliseconds.
 fn turns(times: &[(usize, f64)]) -> Vec<(usize, f64)> {
     let sum = |turn: &[(usize, f64)]| (turn[0].0, turn.iter().map(|(_, millis)| millis).sum());
     times.chunk_by(|a, b| a.0 == b.0).map(sum).collect()
 }
 
-/// Q11: queues of one class and level, after every turn: a slice, and what both have overrun.
+/// Q11: queues of one class and level differ, after every turn, by a slice and the overruns of both.
 /// rule: cfq.round-robin, cfq.time-fair
 #[test]
-fn q11_queues_of_one_level_differ_by_a_slice_and_their_overruns_after_every_turn() {
+fn q11_queues_of_one_level_differ_by_at_most_a_slice_and_overruns() {
     let mut rng = chance(11);
     for round in 0..20 {
-        // The oldest sends four at a time, which all go though the slice ends; in the other the first of a turn is free, and
-        // one goes beyond the end. Overruns are too short to change whose turn it is.
+        // 2.6.18 sends four requests at a time, all of them even if the slice ends. In 2.6.32 the first request of a
+        // turn is free, and one may exceed the end. Overruns are too short to change the order of turns.
         let (mode, free, beyond) = [("2.6.32", 1, 1.0), ("2.6.18", 0, 4.0)][round % 2];
         let subject = Subject::of("cfq").text("mode", mode).text("tick", "0s");
         let mut world = World::simple(&subject, 1, 1000);
@@ -197,11 +197,11 @@ fn q11_queues_of_one_level_differ_by_a_slice_and_their_overruns_after_every_turn
     }
 }
 
-/// Q10: groups, after every turn, in time over weight: what is charged for one slice of each. A slice is 100 ms at the most;
-/// of each turn its first request and what goes beyond the slice's end are not charged.
+/// Q10: groups differ, after every turn, in time/weight by what is charged for one slice of each. A slice is at most
+/// 100 ms. The first request of each turn, and the part after the slice's end, are not charged.
 /// rule: cfq.group-bound, cfq.c-charge, cfq.c-groups
 #[test]
-fn q10_groups_differ_by_a_charge_of_each_after_every_turn() {
+fn q10_groups_differ_by_at_most_one_charge_of_each() {
     let mut rng = chance(10);
     for _ in 0..12 {
         let subject = Subject::of("cfq").text("mode", "group").text("tick", "0s");
@@ -234,10 +234,10 @@ fn q10_groups_differ_by_a_charge_of_each_after_every_turn() {
 
 // CFQ: classes.
 
-/// Looks at each dispatch whether somebody of a class that goes before waits.
+/// Checks at each dispatch whether a request of a higher class waits.
 struct Classes {
     inner: Box<dyn Scheduler>,
-    /// Whether real time goes before the others even while these have their turn.
+    /// Whether real time preempts a turn of another class.
     preempts: bool,
     classes: Vec<PriorityClass>,
     queued: Vec<Request>,
@@ -292,7 +292,7 @@ impl Scheduler for Classes {
     }
 }
 
-/// Random VMs of all classes, each dispatch looked at.
+/// Random VMs of all classes, with a check of each dispatch.
 fn by_class(mode: &str, preempts: bool) {
     let mut rng = chance(17);
     for _ in 0..40 {
@@ -322,11 +322,11 @@ fn by_class(mode: &str, preempts: bool) {
     }
 }
 
-/// The exceptions to Q17: without groups IDLE waits for everybody else, and everybody else for real time, which in the
-/// oldest variant lets a running slice end.
+/// The exceptions to Q17: without groups class idle waits for all others, and all others wait for real time, which in
+/// 2.6.18 does not end a running slice.
 /// rule: cfq.idle-class, cfq.a-rt-starves, cfq.tree-order, cfq.preempt
 #[test]
-fn q17_no_class_goes_before_one_above_it() {
+fn q17_no_class_is_served_before_a_higher_one() {
     by_class("2.6.32", true);
     by_class("2.6.18", false);
 }
@@ -334,11 +334,11 @@ fn q17_no_class_goes_before_one_above_it() {
 /// rule: cfq.a-preempt
 #[test]
 #[should_panic(expected = "while Some(RealTime) waits")]
-fn in_the_oldest_variant_real_time_ends_no_running_slice() {
+fn in_2_6_18_real_time_ends_no_running_slice() {
     by_class("2.6.18", true);
 }
 
-// What they are bad at, on a disk: 0.25 ms for what follows the last request, 3.2 to 11.2 ms for anything else.
+// Weaknesses, on a disk: 0.25 ms for the request that follows the last one, 3.2 to 11.2 ms for others.
 
 fn disk(subject: &Subject, depth: u32) -> World {
     let facts = Facts { depth, rotational: true, ..Facts::default() };
@@ -352,8 +352,8 @@ fn cfq(mode: &str) -> Subject {
 
 /// rule: anticipatory.random-readers, anticipatory.monopoly
 #[test]
-fn on_one_disk_too_the_anticipatory_elevator_is_the_worst_for_random_readers() {
-    // Each in 1 GiB of its own, so that the others' requests are farther away than its own next one.
+fn anticipation_is_the_worst_for_random_readers_on_one_disk() {
+    // Each in its own 1 GiB, so the others' requests are more distant than its own next one.
     let rate = |subject: &Subject| {
         let mut world = disk(subject, 8);
         let vms: Vec<OwnerId> = (0..16)
@@ -370,12 +370,12 @@ fn on_one_disk_too_the_anticipatory_elevator_is_the_worst_for_random_readers() {
     let all_cfq = ["group", "2.6.32", "2.6.18"].map(|mode| rate(&cfq(mode)));
     println!("anticipatory {anticipatory}, noop {noop}, deadline {deadline}, cfq {all_cfq:?} reads a second");
     assert!(anticipatory < 0.9 * noop && anticipatory < 0.9 * deadline, "{anticipatory}, {noop}, {deadline}");
-    assert!(all_cfq.iter().all(|cfq| anticipatory <= 1.1 * cfq), "{anticipatory} beside {all_cfq:?}, which idles too");
+    assert!(all_cfq.iter().all(|cfq| anticipatory <= 1.1 * cfq), "{anticipatory} next to {all_cfq:?}, which idles too");
 }
 
 /// rule: deadline.relative-starvation
 #[test]
-fn on_a_disk_a_flood_of_reads_leaves_writes_one_batch_in_three_however_old_they_are() {
+fn on_a_disk_a_flood_of_reads_leaves_writes_one_batch_in_three_at_any_age() {
     for expire in ["5s", "10ms"] {
         let mut world = disk(&Subject::of("deadline").text("write_expire", expire), 8);
         for kind in [Kind::Read, Kind::Write] {
@@ -387,13 +387,13 @@ fn on_a_disk_a_flood_of_reads_leaves_writes_one_batch_in_three_however_old_they_
         let part = writes / world.log.len() as f64;
         assert!((part - 1.0 / 3.0).abs() <= 0.01, "write_expire {expire}: {part} of {}", world.log.len());
         let aged = |r: &&Record| r.request.kind == Kind::Write && r.at.nanos_since(r.request.arrival) > 1000 * MILLI;
-        assert!(world.log.iter().filter(aged).count() > 100, "they wait for long beyond that");
+        assert!(world.log.iter().filter(aged).count() > 100, "they wait much longer than that");
     }
 }
 
 /// rule: cfq.time-fair, cfq.weak-seeky
 #[test]
-fn on_a_disk_equal_time_is_requests_in_the_inverse_proportion_of_what_they_take() {
+fn on_a_disk_equal_time_gives_requests_in_inverse_proportion_to_service_time() {
     for mode in ["group", "2.6.32", "2.6.18"] {
         let mut world = disk(&cfq(mode).text("tick", "0s"), 1);
         for number in 0..2u64 {

@@ -1,5 +1,5 @@
-//! What the elevators are good and bad at, as promised: on a disk that takes 0.25 ms for what follows the last request and
-//! 3.2 to 11.2 ms for anything else.
+//! Strengths and weaknesses of the elevators, on a disk that takes 0.25 ms for the request that follows the last one
+//! and 3.2 to 11.2 ms for others.
 
 mod common;
 
@@ -16,14 +16,14 @@ fn cfq(mode: &str) -> Subject {
     Subject::of("cfq").text("mode", mode)
 }
 
-/// A spinning disk that takes `depth` requests and serves one after the other.
+/// A spinning disk of queue depth `depth` that serves one request at a time.
 fn disk(subject: &Subject, depth: u32, merging: bool) -> World {
     let facts = Facts { depth, rotational: true, ..Facts::default() };
     let settings = GateSettings { depth, merging, ..GateSettings::default() };
     World::new(subject.build(&facts), settings, Stub::new(1, Order::Fifo, Service::Disk))
 }
 
-/// A reader of 8 KiB that thinks; in order, or anywhere in 1 GiB of its own.
+/// A reader of 8 KiB that thinks; sequential, or at random in its own 1 GiB.
 fn reader(world: &mut World, number: u64, think: u64, in_order: bool) -> OwnerId {
     let vm = world.vm(Policy::default());
     let source = Source::new(vm, VolumeId(0), Pattern::Think(think));
@@ -42,7 +42,7 @@ fn served(subject: &Subject, depth: u32, readers: &[bool], think: u64) -> Vec<f6
 
 /// rule: deadline.deceptive-idleness, noop.interleaving, anticipatory.sequential-readers
 #[test]
-fn two_readers_in_order_stream_only_where_somebody_waits_for_them() {
+fn two_sequential_readers_stream_only_if_the_disk_idles_for_them() {
     let rate = |subject: Subject| served(&subject, 8, &[true, true], 100_000).iter().sum::<f64>();
     let alone = served(&named("noop"), 8, &[true], 100_000)[0];
     assert!((2500.0..3000.0).contains(&alone), "one of them alone: {alone}");
@@ -56,8 +56,8 @@ fn two_readers_in_order_stream_only_where_somebody_waits_for_them() {
 
 /// rule: anticipatory.random-readers
 #[test]
-fn for_many_random_readers_the_anticipatory_elevator_is_the_worst() {
-    // A device that works on eight requests at once, 8 ms each, and sixteen readers that think for 2 ms.
+fn anticipation_is_the_worst_for_many_random_readers() {
+    // A device that serves eight requests concurrently, 8 ms each, and sixteen readers that think for 2 ms.
     let rate = |subject: Subject| {
         let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
         let settings = GateSettings { depth: 8, ..GateSettings::default() };
@@ -69,17 +69,17 @@ fn for_many_random_readers_the_anticipatory_elevator_is_the_worst() {
     let anticipatory = rate(named("anticipatory"));
     for subject in [named("noop"), named("deadline")] {
         let other = rate(subject.clone());
-        assert!(anticipatory < 0.2 * other, "{anticipatory} beside {other} of {}", subject.label());
+        assert!(anticipatory < 0.2 * other, "{anticipatory} next to {other} of {}", subject.label());
     }
     for subject in [cfq("group"), cfq("2.6.32"), cfq("2.6.18")] {
         let other = rate(subject.clone());
-        assert!(anticipatory <= 1.1 * other, "{anticipatory} beside {other} of {}, which idles too", subject.label());
+        assert!(anticipatory <= 1.1 * other, "{anticipatory} next to {other} of {}, which idles too", subject.label());
     }
 }
 
 /// rule: noop.no-isolation, deadline.no-fairness
 #[test]
-fn shares_follow_what_is_outstanding() {
+fn shares_follow_the_number_of_outstanding_requests() {
     for subject in [named("noop"), named("deadline")] {
         let mut world = World::simple(&subject, 4, 1000);
         let vms = [32, 8].map(|outstanding| world.busy(Policy::default(), Pattern::Closed(outstanding)));
@@ -91,15 +91,15 @@ fn shares_follow_what_is_outstanding() {
 
 /// rule: noop.fifo, noop.order, noop.work-conserving, noop.no-starvation, noop.complete-nothing
 #[test]
-fn noop_serves_in_the_order_of_arrival_and_never_waits() {
+fn noop_serves_in_arrival_order_and_never_waits() {
     let mut world = World::simple(&named("noop"), 4, 1000);
     for outstanding in [3, 17, 40] {
         world.busy(Policy::default(), Pattern::Closed(outstanding));
     }
     world.run_until(secs(5));
     let ids: Vec<RequestId> = world.log.iter().map(|record| record.request.id).collect();
-    assert!(ids.is_sorted() && ids.len() as u64 == ids.last().unwrap().0 + 1, "nobody is passed over");
-    assert!(ids.len() >= 5000, "the device is never without work: {}", ids.len());
+    assert!(ids.is_sorted() && ids.len() as u64 == ids.last().unwrap().0 + 1, "no request is overtaken");
+    assert!(ids.len() >= 5000, "the device is always busy: {}", ids.len());
     assert_eq!(world.wakes, 0);
 }
 
@@ -109,7 +109,7 @@ fn equal_time_is_not_equal_requests() {
     for mode in ["group", "2.6.32"] {
         let rates = served(&cfq(mode), 1, &[true, false], 0);
         assert!(rates[0] > 8.0 * rates[1], "{mode}: {rates:?}");
-        // In time: 0.25 ms each for the first, some 3.3 ms for the second.
+        // In time: 0.25 ms each for the first VM, about 3.3 ms for the second.
         let (first, second) = (rates[0] * 0.25, rates[1] * 3.3);
         assert!((0.5..2.0).contains(&(first / second)), "{mode}: {first} and {second} ms of each second");
     }
@@ -118,7 +118,7 @@ fn equal_time_is_not_equal_requests() {
 /// rule: cfq.weak-idling
 #[test]
 fn idling_wastes_an_array() {
-    // Sixteen disks behind one door, eight readers in order that think for 1 ms.
+    // An array of sixteen disks, and eight sequential readers that think for 1 ms.
     let rate = |subject: &Subject, rotational: bool| {
         let facts = Facts { depth: 16, rotational, ..Facts::default() };
         let settings = GateSettings { depth: 16, ..GateSettings::default() };
@@ -139,7 +139,7 @@ fn idling_wastes_an_array() {
 
 /// rule: cfq.weak-latency, cfq.tree-key
 #[test]
-fn a_newcomer_waits_for_a_slice_of_each_other() {
+fn a_new_owner_waits_for_a_slice_of_each_other_owner() {
     let first_after = |others: usize| {
         let mut world = disk(&cfq("2.6.32"), 1, false);
         for number in 0..others as u64 {
@@ -160,7 +160,7 @@ fn a_newcomer_waits_for_a_slice_of_each_other() {
 /// rule: deadline.write-progress, deadline.read-progress, deadline.batch-order, deadline.lateness
 /// rule: deadline.relative-starvation
 #[test]
-fn deadline_keeps_its_bounds_on_random_load() {
+fn deadline_keeps_its_bounds_with_random_load() {
     for (batch, starved) in [(16, 2), (4, 1), (1, 3)] {
         let subject = named("deadline").with("fifo_batch", params::Value::Integer(batch));
         let mut world = World::simple(&subject.with("writes_starved", params::Value::Integer(starved)), 2, 500);
@@ -172,7 +172,7 @@ fn deadline_keeps_its_bounds_on_random_load() {
         let sent: Vec<Request> = world.log.iter().skip(200).map(|record| record.request).collect();
         for run in sent.chunk_by(|a, b| a.kind == b.kind) {
             let most = if run[0].kind == Kind::Read { starved * batch } else { batch };
-            // One that was forced out by another at its place is of no batch.
+            // A request that another one at its offset forced out is in no batch.
             let mut places: Vec<u64> = run.iter().map(|request| request.offset).collect();
             places.sort_unstable();
             places.dedup();
@@ -184,9 +184,9 @@ fn deadline_keeps_its_bounds_on_random_load() {
 }
 
 /// rule: gate.merge-switch
-/// Merging changes neither what is asked nor what is given, only how often the device is asked (MM12).
+/// Merging changes neither requests nor results, only the number of submissions (MM12).
 #[test]
-fn mm12_merging_asks_the_device_less_often_for_the_same() {
+fn mm12_merging_changes_only_the_number_of_submissions() {
     for subject in subjects().into_iter().filter(|subject| subject.descriptor.merging) {
         let run = |merging: bool| {
             let mut world = disk(&subject, 4, merging);
@@ -211,9 +211,9 @@ fn mm12_merging_asks_the_device_less_often_for_the_same() {
     }
 }
 
-/// Without idling nobody waits (MM13).
+/// Without idling no request waits for a free device (MM13).
 #[test]
-fn mm13_without_idling_nobody_waits_with_a_free_device() {
+fn mm13_without_idling_no_request_waits_for_a_free_device() {
     let still = |subject: Subject| subject.text("slice_idle", "0s").text("group_idle", "0s");
     let subjects = [
         named("anticipatory").text("antic_expire", "0s"),
@@ -235,9 +235,9 @@ fn mm13_without_idling_nobody_waits_with_a_free_device() {
     }
 }
 
-/// Queues of one group are served as owners are without groups (MM14).
+/// Queues of one group are served like owners without groups (MM14).
 #[test]
-fn mm14_one_group_is_the_variant_without_groups() {
+fn mm14_one_group_is_served_as_without_groups() {
     let order = |mode: &str, owners: usize| {
         let quiet =
             cfq(mode).with("low_latency", params::Value::Bool(false)).with("quantum", params::Value::Integer(1));
@@ -264,7 +264,7 @@ fn mm14_one_group_is_the_variant_without_groups() {
 
 /// rule: cfq.round-robin
 #[test]
-fn q11_queues_of_one_level_differ_by_a_slice_at_most() {
+fn q11_queues_of_one_level_differ_by_at_most_a_slice() {
     for mode in ["2.6.32", "2.6.18"] {
         let mut world = World::simple(&cfq(mode).text("tick", "0s"), 1, 1000);
         let vms: Vec<OwnerId> = (0..4).map(|_| world.busy(Policy::default(), Pattern::Closed(8))).collect();
@@ -272,7 +272,7 @@ fn q11_queues_of_one_level_differ_by_a_slice_at_most() {
         for end in [3, 7, 12, 30] {
             let millis = world.counts(&vms, Instant::ZERO, secs(end));
             let (least, most) = (millis.iter().min().unwrap(), millis.iter().max().unwrap());
-            // A slice of 100 ms, and what is still at the device when it ends.
+            // A slice of 100 ms, and the requests that are in flight when it ends.
             assert!(most - least <= 100 + 4 + 4, "{mode}, {end} s: {millis:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! S8: nothing overflows and nothing drifts at the ends of what weights, rates, costs, sizes and time can be.
+//! S8: nothing overflows and nothing drifts at the ends of the ranges of weights, rates, costs, sizes and time.
 
 mod common;
 
@@ -7,12 +7,12 @@ use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// Whether it remembers how VMs think and seek, so that no silence brings it back to where it was.
+/// Whether the scheduler learns think times and seeks, so that no pause restores its initial state.
 fn learns(subject: &Subject) -> bool {
     matches!(subject.descriptor.name, "anticipatory" | "cfq" | "mcfq")
 }
 
-/// Two VMs of extreme weights and rates beside an ordinary one, with requests of extreme costs.
+/// Two VMs of extreme weights and rates next to an ordinary one, with requests of extreme costs.
 fn extremes(subject: &Subject, start: Instant) -> World {
     let cost = CostModel {
         reference: Some(Bytes(0)),
@@ -44,7 +44,7 @@ fn extremes(subject: &Subject, start: Instant) -> World {
         for kind in Kind::ALL {
             let on_off = Pattern::OnOff { outstanding: 3, on: 300 * MILLI, off: 700 * MILLI };
             let source = Source::new(vm, VolumeId(0), on_off).kind(kind);
-            world.source(source.lengths(&[0, 1, 512, 65_536, u32::MAX]).elsewhere(1, 70_000));
+            world.source(source.lengths(&[0, 1, 512, 65_536, u32::MAX]).remote(1, 70_000));
         }
     }
     world
@@ -98,7 +98,7 @@ fn a_million_idle_seconds_change_nothing() {
         if learns(&subject) {
             continue;
         }
-        // As published, Flubber's disk waits where it was last, however long ago; in the first round it was nowhere.
+        // In paper mode, Flubber idles at the last address after any pause; in the first round there is none.
         let first = usize::from(subject.is("flubber", "paper"));
         assert!(rounds[first] == rounds[1] && rounds[1] == rounds[2], "{}", subject.label());
     }

@@ -1,7 +1,8 @@
-//! What goes wrong with mClock in practice, one test for each failure, named after its number in our list.
+//! Failures of mClock in practice, one test for each, named after its number in our list.
 //!
-//! The product mode must not show it. Where the published formula is the cause, the paper mode must: that is
-//! asserted too, so that the reproduction stays honest. Where only somebody's implementation was the cause, the paper
+//! Product mode must not show the failure. If the published formula causes it, paper mode must show it; the tests
+//! assert that too, so that the reproduction stays correct. If only an implementation caused it, paper mode must also
+//! pass.
 //! mode has to pass as well.
 
 mod common;
@@ -25,7 +26,8 @@ fn credit(policy: Policy, idle_credit: u32) -> Policy {
 
 // 1. A client held by its limit banks weight credit.
 
-/// A W1, B W1 L50 at 200/s for `held` seconds, then 50/s. Shares of the first second after, and of the next 2 * `held`.
+/// A has weight 1, B weight 1 and limit 50, at 200/s for `held` seconds, then 50/s. Shares of the first second after,
+/// and of the next 2 * `held`.
 fn limited_beside_unlimited(subject: &Subject, held: u64) -> [Vec<u64>; 3] {
     let mut world = World::simple(subject, 4, 200);
     let a = world.busy(Policy::weighted(1), Pattern::Closed(16));
@@ -55,7 +57,7 @@ fn failure_01_a_limited_client_banks_weight_credit() {
 
 #[test]
 fn failure_01_a_raised_limit_pays_out_credit() {
-    // The same account, drawn by a change instead of by time.
+    // The same credit, used after a change instead of after a time.
     let mut world = World::simple(&product(), 4, 100);
     let a = world.busy(Policy::weighted(1), Pattern::Closed(16));
     let slow = Limit { iops: Some(Iops::from_milli(10)), bytes: None };
@@ -114,16 +116,17 @@ fn failure_02_short_idleness_steals() {
     for silent in [10, 100, 290] {
         let counts = after_silence(&product(), silent);
         assert!(counts[0].abs_diff(counts[1]) <= 8, "{counts:?} after {silent} s of silence");
-        // That library realigns tags only after 300 s. As published, the offset of an arriving VM prevents the theft.
+        // That library realigns tags only after 300 s. In the published form the offset of a VM that becomes active
+        // prevents the theft.
         let counts = after_silence(&paper(), silent);
         assert!(counts[0] + 8 >= counts[1], "published: {counts:?} after {silent} s of silence");
     }
-    // But the tags that B got ahead of real time by its own earlier service are held against it until they have come.
+    // But tags that B's earlier service moved ahead of real time count against it until real time reaches them.
     let counts = after_silence(&paper(), 10);
     assert!(counts[0] >= counts[1] + 100, "published: {counts:?}");
 }
 
-/// A and B of one weight at 100/s; B works for 5 s, is silent, and comes back: the 4 s after.
+/// A and B of one weight at 100/s; B has requests for 5 s, pauses, and continues: the 4 s after.
 fn after_silence(subject: &Subject, silent: u64) -> Vec<u64> {
     let mut world = World::simple(subject, 8, 100);
     let on_off = Pattern::OnOff { outstanding: 16, on: 5 * SECOND, off: silent * SECOND };
@@ -183,7 +186,7 @@ fn failure_05_a_limit_bursts_after_a_stall() {
     for allowed in [1, 4, 50] {
         let most = after_a_stall(&product(), burst(limited, allowed));
         assert!(most <= 40.0 + f64::from(allowed) + 1.0, "{most} in one second with burst {allowed}");
-        assert!(most >= 40.0, "{most}: and the limit is reached");
+        assert!(most >= 40.0, "{most}: the limit is reached");
     }
     let most = after_a_stall(&paper(), limited);
     assert!(most >= 200.0, "published: {most} in the second after the stall");
@@ -218,7 +221,7 @@ fn over_a_jump(subject: &Subject, requests_before: u32) -> (f64, f64, u64) {
     let limited = world.busy(burst(Policy::weighted(1).limited(10), 2), Pattern::Closed(requests_before));
     let open = world.busy(Policy::weighted(1).reserving(100), Pattern::Closed(8));
     world.run_until(secs(2));
-    // The host sleeps: its monotonic clock goes on, nothing is served, no timer fires in between.
+    // The host is suspended: its monotonic clock continues, nothing is served, and no timer fires in between.
     world.device.stalled_until = secs(3602);
     world.run_until(millis(2050));
     world.wake = None;
@@ -233,8 +236,8 @@ fn failure_07_the_clock_jumps() {
     let (second, ten, others) = over_a_jump(&product(), 64);
     assert!(second <= 10.0 + 2.0 + 1.0, "{second} in a second, limit 10, burst 2");
     assert!((99.0..=103.0).contains(&ten), "{ten} in ten seconds at limit 10, the library had 132");
-    assert!(others >= 9_800, "{others}: everybody else is served as before");
-    // A jump back cannot be expressed: the core takes monotonic time. The published limit tags catch up on the hour.
+    assert!(others >= 9_800, "{others}: the others are served as before");
+    // A jump back cannot be expressed: the core takes monotonic time. The published limit tags make up for the hour.
     let (second, _, _) = over_a_jump(&paper(), 64);
     assert!(second > 13.0, "published: {second}");
 }
@@ -276,7 +279,7 @@ fn failure_09_the_wake_up_spins_or_sticks() {
             let vm = world.busy(burst(policy, 1), Pattern::Closed(4));
             let mut last = world.now;
             for step in 0..200 {
-                let next = world.next_instant().expect("somebody waits, so something will happen");
+                let next = world.next_instant().expect("a queued request implies another event");
                 assert!(next >= last && next.nanos_since(last) <= 2 * SECOND, "{what}, step {step}: {next:?}");
                 last = next;
                 world.run_until(next);
@@ -293,7 +296,7 @@ fn failure_09_the_wake_up_spins_or_sticks() {
 
 #[test]
 fn failure_10_settings_change_under_a_backlog() {
-    // The cause was tagging at arrival; both modes tag the head of the queue.
+    // The cause was tagging at arrival. Both modes tag the head of the queue.
     for subject in BOTH.map(|subject| subject()) {
         let label = subject.label();
         let limited = |limit| burst(Policy::weighted(1).limited(limit), 1);
@@ -311,15 +314,15 @@ fn failure_10_settings_change_under_a_backlog() {
         world.set(vm, limited(1000));
         world.run_until(millis(6500));
         let raised = world.count(vm, millis(5500), millis(6500));
-        // Failure 5 in small: the published limit tags of the 64 lie in the past.
+        // A small case of failure 5: the published limit tags of the 64 requests lie in the past.
         let most = if subject.mode() == Some("paper") { 1066 } else { 1002 };
         assert!((990..=most).contains(&raised), "{label}: {raised} in the second after 1 -> 1000");
     }
 }
 
-// 11. Who pays for a large request.
+// 11. Which request pays for a large one.
 
-/// When requests of cost 1, 100, 1 leave at limit 100.
+/// When requests of cost 1, 100 and 1 are dispatched at limit 100.
 fn small_large_small(subject: &Subject) -> Vec<u64> {
     let kib8 = Bytes::kib(8);
     // (K + S) / (K + S_ref) with K = 8 KiB, S_ref = 0: a flush costs 1, 792 KiB cost 100.
@@ -342,10 +345,10 @@ fn small_large_small(subject: &Subject) -> Vec<u64> {
 #[test]
 fn failure_11_a_request_pays_before_it_leaves() {
     assert_eq!(small_large_small(&product()), [0, 10, 1010], "milliseconds");
-    assert_eq!(small_large_small(&paper()), [0, 1000, 1010], "published: each pays for itself first");
+    assert_eq!(small_large_small(&paper()), [0, 1000, 1010], "published: each is charged before its dispatch");
 }
 
-// 14. More is reserved than there is.
+// 14. More is reserved than the device has.
 
 fn over_committed(subject: &Subject, floor: bool) -> Vec<f64> {
     let mut world = World::simple(subject, 8, 150);
@@ -373,7 +376,7 @@ fn failure_14_over_commit_without_admission_control() {
     let proportional = 150.0 / 225.0;
     let due = [100.0, 100.0, 20.0, 5.0].map(|iops| iops * proportional);
     assert_close("a floor for the fourth", &over_committed(&without_floor, true), &due, 0.02);
-    // The formula's doing: arrival floors serve the small reservation whole, and nobody without one.
+    // Caused by the formula: floors at arrival serve the small reservation in full, and VMs without one not at all.
     assert_close("published", &over_committed(&paper(), false), &[65.0, 65.0, 20.0, 0.0], 0.02);
 }
 
@@ -420,7 +423,7 @@ fn failure_19_cancelling_the_head_forgets_history() {
         world.run_until(secs(20));
         let most = window_max(world.of(vm), SECOND - 1, cost);
         assert!(most <= 1.0, "{}: {most} in less than a second", subject.label());
-        assert!(world.count(vm, Instant::ZERO, secs(20)) >= 18, "and it is served on");
+        assert!(world.count(vm, Instant::ZERO, secs(20)) >= 18, "and its service continues");
     }
 }
 
@@ -438,7 +441,7 @@ fn failure_20_contradictions_are_accepted() {
         assert!(text.contains(reason), "{text}");
         let text = world.gate.set_owner(Instant::ZERO, known, policy).unwrap_err().to_string();
         assert!(text.contains(reason), "{text}");
-        assert_eq!(world.gate.policy(known), Some(&Policy::default()), "a refused change changes nothing");
+        assert_eq!(world.gate.policy(known), Some(&Policy::default()), "a rejected change has no effect");
     };
     refuse(never, "would never be served");
     refuse(above, "Reservation 100 iops is above limit 10 iops");
@@ -465,7 +468,7 @@ fn of_hundredths(hundredths: u64) -> Policy {
 
 #[test]
 fn failure_21_virtual_time_overflows() {
-    // Not the formula's: paper mode has real-time tags of 128 bits.
+    // Not caused by the formula: paper mode has real-time tags of 128 bits.
     for subject in BOTH.map(|subject| subject()) {
         let label = subject.label();
         let mut world = expensive(&subject);
@@ -530,12 +533,12 @@ fn failure_21_extreme_rates_for_days() {
 
 #[test]
 fn failure_21_a_client_counts_without_bound() {
-    // What a dmClock client sends is input: tags may saturate, nothing may panic, and nobody else may suffer.
+    // Reports of a dmClock client are input: tags may saturate, but no other VM may suffer, and nothing may panic.
     for subject in BOTH.map(|subject| subject()) {
         let mut world = World::simple(&subject, 4, 1000);
         let liar = world.vm(of_hundredths(1).limited(1).reserving(1));
         let other = world.busy(Policy::weighted(100), Pattern::Closed(4));
-        world.source(Source::new(liar, VolumeId(0), Pattern::Closed(4)).elsewhere(u32::MAX, u32::MAX));
+        world.source(Source::new(liar, VolumeId(0), Pattern::Closed(4)).remote(u32::MAX, u32::MAX));
         world.run_until(secs(10));
         let milli = Some(Iops::from_milli(1));
         let (limit, reservation) = (Limit { iops: milli, bytes: None }, Reservation { iops: milli, bytes: None });
@@ -548,8 +551,8 @@ fn failure_21_a_client_counts_without_bound() {
 }
 
 #[test]
-fn the_gate_of_these_tests_is_the_one_that_serves() {
-    // A control: with noop the two VMs of failure 1 are not told apart, so the driver itself divides nothing.
+fn the_driver_of_these_tests_divides_nothing() {
+    // A control: noop treats the two VMs of failure 1 alike, so the driver itself divides nothing.
     let [_, _, after] = limited_beside_unlimited(&Subject::of("noop"), 5);
     assert!(after[0].abs_diff(after[1]) <= 2, "{after:?}");
 }

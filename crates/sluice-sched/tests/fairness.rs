@@ -1,4 +1,5 @@
-//! How fair SFQ(D) is, in numbers: the bounds of start-time fair queueing on random runs, and what it does not give.
+//! Fairness of SFQ(D) in numbers: the bounds of start-time fair queueing on random runs, and what it does not
+//! guarantee.
 //!
 //! A run has every flow backlogged from the first dispatch to the last. Services are exact integers: with weights that
 //! divide 1000, cost * 1000 / weight.
@@ -19,14 +20,14 @@ fn sfqd(depth: u32) -> Subject {
     Subject::of("sfqd").with("depth", Value::Integer(i64::from(depth)))
 }
 
-/// A flow with the weight and the lengths that its requests have in turn.
+/// A flow with its weight and the lengths of its requests in turn.
 struct Flow {
     weight: u32,
     lengths: Vec<u32>,
 }
 
 impl Flow {
-    /// Service in thousandths of requests over the weight.
+    /// Service in thousandths of requests divided by the weight.
     fn over_weight(&self, requests: i64) -> i64 {
         requests * 1000 / i64::from(self.weight)
     }
@@ -40,7 +41,7 @@ fn requests(length: u32) -> i64 {
     i64::from(plan::cost_model().cost(Kind::Read, length).raw() >> 16)
 }
 
-/// Which flow was served, with how many requests, one after the other.
+/// Flow and requests served, one entry per dispatch.
 type Served = Vec<(usize, i64)>;
 
 /// A random run of random flows: what was dispatched, and what completed.
@@ -67,7 +68,7 @@ fn random_run(seed: u64, subject: impl Fn(u32) -> Subject) -> (Vec<Flow>, u32, S
             world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&flow.lengths))
         })
         .collect();
-    // All arrive before the first decision, and nobody's queue runs empty in what is looked at.
+    // All arrive before the first decision, and no queue becomes empty in the part that is analysed.
     for _ in 0..600 {
         sources.iter().for_each(|source| assert!(world.ask(*source)));
     }
@@ -83,7 +84,7 @@ fn random_run(seed: u64, subject: impl Fn(u32) -> Subject) -> (Vec<Flow>, u32, S
     (flows, depth, dispatched, completed)
 }
 
-/// How far a number goes up and down, beginning at 0: the largest change in any interval.
+/// Range of a number that starts at 0: the largest change in any interval.
 fn range(steps: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut least, mut most) = (0.0, 0.0f64, 0.0f64);
     for step in steps {
@@ -93,7 +94,7 @@ fn range(steps: impl Iterator<Item = f64>) -> f64 {
     most - least
 }
 
-/// The largest difference of two flows' services over their weights in any interval, over its bound with factor 1.
+/// The largest difference of two flows' services/weights in any interval, divided by its bound.
 fn worst(flows: &[Flow], served: &[(usize, i64)]) -> f64 {
     let mut worst = 0.0f64;
     for i in 0..flows.len() {
@@ -113,7 +114,7 @@ fn worst(flows: &[Flow], served: &[(usize, i64)]) -> f64 {
 
 // rule: sfqd.bound-dispatched, sfqd.bound-completed, sfqd.depth
 #[test]
-fn services_over_weights_differ_by_one_request_of_each_at_most() {
+fn service_by_weight_differs_by_at_most_one_request_of_each() {
     let (mut of_dispatched, mut of_completed) = (0.0f64, 0.0f64);
     for seed in 0..450 {
         let (flows, depth, dispatched, completed) = random_run(seed, sfqd);
@@ -144,10 +145,10 @@ fn a_flow_gets_its_share_of_all_that_is_dispatched_in_any_interval() {
     }
 }
 
-/// Q7: tags of shares in mClock are start tags of SFQ, as long as time in them is virtual.
+/// Q7: share tags of mClock are start tags of SFQ, as long as their time is virtual.
 // rule: mclock.bound-share, mclock.virtual-time
 #[test]
-fn q7_services_by_weight_differ_by_one_request_of_each_at_most() {
+fn q7_service_by_weight_differs_by_at_most_one_request_of_each() {
     let most = (0..450).map(|seed| {
         let (flows, _, dispatched, _) = random_run(seed, |_| product());
         worst(&flows, &dispatched)
@@ -157,11 +158,11 @@ fn q7_services_by_weight_differ_by_one_request_of_each_at_most() {
     assert!((0.99..=1.0).contains(&most), "dispatched work: {most} of the bound, which is tight");
 }
 
-/// A VM of the lowest weight has a batch. Virtual time went on by all of it, and who woke then waited for as long as the
-/// others took for as much: 7 s here.
+/// A VM of the smallest weight has a batch. Virtual time advanced by all of it, and a VM that woke then waited until
+/// the others had got as much: 7 s here.
 // rule: mclock.virtual-time, mclock.batch
 #[test]
-fn who_woke_after_a_batch_of_a_light_vm_waited_behind_all_others() {
+fn a_vm_that_woke_after_a_batch_of_a_light_vm_was_served_last() {
     let light_and_heavy = [1, 1000, 1000].map(Policy::weighted);
     for of_volumes in [false, true] {
         let mut world = World::simple(&product().with("batch", Value::Integer(8)), 1, 1000);
@@ -192,7 +193,7 @@ fn who_woke_after_a_batch_of_a_light_vm_waited_behind_all_others() {
 
 // rule: sfqd.cost
 #[test]
-fn a_large_request_counts_as_many_unless_all_count_one() {
+fn a_large_request_counts_its_cost_unless_each_counts_one() {
     for (charge, due) in [("size", [800.0, 200.0]), ("request", [500.0, 500.0])] {
         let settings = GateSettings { depth: 1, cost: plan::cost_model(), ..GateSettings::default() };
         let scheduler = sfqd(1).text("charge", charge).build(&Facts::default());
@@ -210,7 +211,7 @@ fn a_large_request_counts_as_many_unless_all_count_one() {
 
 // rule: sfqd.idle-flow
 #[test]
-fn toggling_idle_at_every_completion_erases_no_debt() {
+fn becoming_idle_at_every_completion_erases_no_debt() {
     // Adversary: its queue is empty whenever its request completes, so each of its requests makes it active again.
     let mut world = World::simple(&sfqd(1), 1, 1000);
     let honest = world.busy(Policy::weighted(300), Pattern::Closed(32));
@@ -221,26 +222,26 @@ fn toggling_idle_at_every_completion_erases_no_debt() {
 
 // rule: sfqd.reset
 #[test]
-fn what_was_served_before_all_were_idle_is_forgotten() {
+fn earlier_service_is_forgotten_when_all_are_idle() {
     let mut world = World::simple(&sfqd(1), 1, 1000);
     let vms = [100, 100].map(|weight| world.vm(Policy::weighted(weight)));
     let sources = vms.map(|vm| world.stream(vm, Pattern::Manual));
     (0..500).for_each(|_| assert!(world.ask(sources[0])));
     world.pump();
     world.run_until(secs(1));
-    assert_eq!(world.gate.inspect(world.now).virtual_time, Some(0), "all is idle");
+    assert_eq!(world.gate.inspect(world.now).virtual_time, Some(0), "the gate is idle");
     for _ in 0..10 {
         sources.iter().for_each(|source| assert!(world.ask(*source)));
     }
     world.pump();
     world.run_until(secs(2));
-    assert_eq!(world.counts(&vms, millis(1000), millis(1010)), [5, 5], "neither owes anything");
+    assert_eq!(world.counts(&vms, millis(1000), millis(1010)), [5, 5], "neither has a debt");
 }
 
 // rule: sfqd.integers
 #[test]
-fn tags_go_on_for_ever() {
-    // The smallest weight with the largest requests moves virtual time by 2^54 a request.
+fn tags_never_overflow() {
+    // The smallest weight with the largest requests advances virtual time by 2^54 per request.
     let settings = GateSettings {
         depth: 4,
         cost: CostModel { flush: Cost::from_raw(u32::MAX), ..CostModel::default() },
@@ -256,7 +257,7 @@ fn tags_go_on_for_ever() {
     assert_close("1:3", &world.rates(&vms, Instant::ZERO, secs(20)), &[250.0, 750.0], 0.001);
 }
 
-// What it does not give.
+// No guarantee.
 
 // rule: sfqd.dilutes
 #[test]
@@ -277,8 +278,8 @@ fn a_rate_falls_as_flows_join() {
 
 // rule: sfqd.queues-behind
 #[test]
-fn a_flow_of_low_demand_waits_behind_the_outstanding_requests_of_others() {
-    // [mclock] 5.2: D = 32, of which the busy VM fills what the others leave.
+fn a_flow_of_low_demand_waits_for_outstanding_requests_of_others() {
+    // [mclock] 5.2: D = 32, and the busy VM fills what the others leave.
     let wait = |depth: u32| {
         let mut world = World::simple(&sfqd(depth), depth, 1000);
         world.busy(Policy::weighted(100), Pattern::Closed(64));
@@ -289,6 +290,6 @@ fn a_flow_of_low_demand_waits_behind_the_outstanding_requests_of_others() {
         (median(&account.service_time), median(&account.queue_time))
     };
     let (shallow, deep) = (wait(1), wait(32));
-    assert!(shallow.0 <= 1.1 && shallow.1 <= 1.1, "alone in the device after one other at most: {shallow:?} ms");
-    assert!(deep.0 >= 31.0, "31 requests of another are in front of it: {deep:?} ms");
+    assert!(shallow.0 <= 1.1 && shallow.1 <= 1.1, "at most one other request comes first: {shallow:?} ms");
+    assert!(deep.0 >= 31.0, "31 requests of another VM come first: {deep:?} ms");
 }

@@ -1,4 +1,4 @@
-//! Flubber and its baseline, rule by rule: tables of what happens when and what goes then, and what follows from it.
+//! Flubber and its baseline, rule by rule: tables of events and dispatches, and the consequences.
 //!
 //! Two VMs as in the paper: "seq" requires 1000 IOPS within 80 ms, "rnd" 120 IOPS within 60 ms; the longest seek is 9 ms,
 //! so that their requests are due 71 and 51 ms after they have passed the credits. The largest request takes 0.45056 ms.
@@ -66,7 +66,7 @@ impl Desk {
         Desk { scheduler, next: 0, at_disk: None }
     }
 
-    /// Reads of one block arrive, each beginning at a block; their numbers count from 0 on this desk.
+    /// Reads of one block arrive, each at a block; their numbers count from 0.
     fn ask(&mut self, now: Instant, owner: OwnerId, blocks: &[u64]) {
         for block in blocks {
             self.insert(now, owner, Kind::Read, *block, Flags::NONE);
@@ -94,7 +94,7 @@ impl Desk {
         self.scheduler.insert(now, request);
     }
 
-    /// The disk is ready: which request goes, or until when it waits.
+    /// The disk is ready: the dispatched request, or until when it idles.
     fn ready(&mut self, now: Instant) -> Result<u64, Instant> {
         if let Some(request) = self.at_disk.take() {
             let completion = Completion { request, dispatched: now, ok: true };
@@ -103,7 +103,7 @@ impl Desk {
         self.look(now)
     }
 
-    /// The same while what is at the disk stays there.
+    /// The same while the request at the disk stays there.
     fn look(&mut self, now: Instant) -> Result<u64, Instant> {
         match self.scheduler.dispatch(now) {
             Decision::Dispatch(request) => {
@@ -115,7 +115,7 @@ impl Desk {
         }
     }
 
-    /// All that is queued, in the order in which it goes if nothing else comes.
+    /// All queued requests, in order of dispatch if none arrives.
     fn all(&mut self, mut now: Instant) -> Vec<u64> {
         let mut order = Vec::new();
         while self.scheduler.inspect(now).queued > 0 {
@@ -132,7 +132,7 @@ impl Desk {
 
 // rule: flubber.deadline, flubber.head-expired, edf-credit.pure-edf
 #[test]
-fn the_earliest_deadline_goes_first() {
+fn the_earliest_deadline_is_served_first() {
     for subject in [published(), ours(), baseline()] {
         let mut desk = Desk::new(&subject);
         desk.ask(millis(0), SEQ, &[10]);
@@ -145,7 +145,7 @@ fn the_earliest_deadline_goes_first() {
 
 // rule: flubber.deadline-clamp
 #[test]
-fn a_target_below_the_longest_seek_is_due_at_once() {
+fn a_target_below_the_longest_seek_is_due_immediately() {
     for subject in [published(), baseline()] {
         let mut desk = Desk::new(&subject);
         let policy = within(5, 120);
@@ -160,7 +160,7 @@ fn a_target_below_the_longest_seek_is_due_at_once() {
 
 // rule: flubber.equal-deadlines
 #[test]
-fn equal_deadlines_go_in_order_of_arrival_or_as_printed() {
+fn equal_deadlines_are_served_in_arrival_order_or_as_printed() {
     for (word, expected) in [("fifo", [0, 1, 2, 3]), ("lifo", [3, 2, 1, 0])] {
         for subject in [published(), ours(), baseline()] {
             let mut desk = Desk::new(&subject.text("equal_deadlines", word));
@@ -182,7 +182,7 @@ fn a_deadline_counts_from_the_credits_or_from_the_arrival() {
         let mut desk = Desk::new(&beta(baseline().text("start", word), 1));
         desk.ask(millis(0), SEQ, &[10]);
         desk.ask(millis(0), RND, &[500, 600]);
-        // The policy of a VM changes (as one comes or goes), and all credits are full again.
+        // The policy of a VM changes (as when one is added or removed), and all credits are full again.
         let policy = within(80, 1000);
         desk.scheduler.configure(millis(30), Change::SetOwner { owner: SEQ, policy }).expect("a valid policy");
         assert_eq!(desk.all(millis(30)), expected, "{word}: due at 71, 51, and 81 or 51 ms");
@@ -193,61 +193,61 @@ fn a_deadline_counts_from_the_credits_or_from_the_arrival() {
 
 // rule: flubber.head-same-vm, flubber.f5, flubber.f6, flubber.end-address, flubber.f4, flubber.contiguous
 #[test]
-fn the_disk_goes_on_with_the_vm_or_at_the_address_where_it_is() {
+fn the_disk_continues_with_the_same_vm_or_at_the_same_address() {
     let mut desk = Desk::new(&published());
     desk.ask(millis(0), RND, &[500]);
-    assert_eq!(desk.ready(millis(0)), Ok(0), "the disk was nowhere yet");
+    assert_eq!(desk.ready(millis(0)), Ok(0), "the first request has no predecessor");
     desk.ask(millis(1), RND, &[900]);
     desk.ask(millis(1), SEQ, &[901, 902, 50]);
     assert_eq!(desk.ready(millis(2)), Ok(1), "the head is of the same VM");
     assert_eq!(desk.ready(millis(3)), Ok(2), "block 901 begins where block 900 ends");
     assert_eq!(desk.ready(millis(4)), Ok(3), "and 902 where 901 ends");
-    // Its VM did not go as the head, so the head of that VM has to wait for its time.
+    // Its VM was not served as the head, so the head of that VM waits until it is due.
     assert_eq!(desk.ready(millis(5)), Err(micros(72_000 - 451) + Duration::from_nanos(440)));
-    // Left to right: the deadline, one largest request before it.
+    // The time is the deadline minus one largest request.
     assert_eq!(desk.ready(micros(71_549)), Err(micros(71_549) + Duration::from_nanos(440)));
     assert_eq!(desk.ready(micros(71_550)), Ok(4));
 }
 
 // rule: flubber.wait, flubber.wait-contiguous, flubber.f1, flubber.f2, flubber.f3, flubber.f8
 #[test]
-fn a_wait_ends_with_a_contiguous_arrival_an_earlier_head_or_the_time() {
+fn idling_ends_with_a_contiguous_arrival_an_earlier_head_or_the_time() {
     let until = |millis_due: u64| Instant::from_nanos(millis_due * MILLI - 450_560);
     let waiting = || {
         let mut desk = Desk::new(&published());
         desk.ask(millis(0), SEQ, &[10]);
         assert_eq!(desk.ready(millis(0)), Ok(0));
         desk.ask(millis(2), RND, &[500]);
-        assert_eq!(desk.ready(millis(3)), Err(until(53)), "nothing is close, and the head is not due");
+        assert_eq!(desk.ready(millis(3)), Err(until(53)), "no request is contiguous, and the head is not due");
         desk
     };
     let mut desk = waiting();
     desk.ask(millis(10), SEQ, &[77]);
-    assert_eq!(desk.ready(millis(10)), Err(until(53)), "of the VM where the disk is, but not the head, and not close");
+    assert_eq!(desk.ready(millis(10)), Err(until(53)), "same VM as the last one, but neither the head nor contiguous");
     desk.ask(millis(20), SEQ, &[11]);
-    assert_eq!(desk.ready(millis(20)), Ok(3), "this one begins where the last one ended");
-    assert_eq!(desk.ready(until(53)), Ok(1), "a wait's end");
+    assert_eq!(desk.ready(millis(20)), Ok(3), "it begins where the last one ended");
+    assert_eq!(desk.ready(until(53)), Ok(1), "the end of the idling");
 
     let mut desk = waiting();
     desk.ask(millis(10), RND, &[11]);
-    assert_eq!(desk.ready(millis(10)), Ok(2), "another VM's contiguous request is as good");
+    assert_eq!(desk.ready(millis(10)), Ok(2), "a contiguous request of another VM is also served");
 
     let mut desk = waiting();
     let policy = within(29, 1000);
     desk.scheduler.configure(millis(4), Change::SetOwner { owner: SEQ, policy }).expect("a valid policy");
     desk.ask(millis(5), SEQ, &[300]);
-    assert_eq!(desk.ready(millis(5)), Ok(2), "due at 25 ms it is the head, and the disk is with its VM");
+    assert_eq!(desk.ready(millis(5)), Ok(2), "it is the head, due at 25 ms, and the last request is of its VM");
 }
 
 // rule: flubber.f10
 #[test]
-fn with_something_in_flight_it_waits_for_no_longer_than_the_head_may() {
+fn with_a_request_in_flight_it_waits_until_the_head_is_due() {
     for subject in [published(), ours()] {
         let mut desk = Desk::new(&subject);
         desk.ask(millis(0), SEQ, &[10]);
         assert_eq!(desk.ready(millis(0)), Ok(0));
         desk.ask(millis(2), RND, &[500]);
-        // Another place is free, and the disk is busy: no idling that a maximum would bound.
+        // Another slot is free and the disk is busy, so the maximum idling time does not apply.
         assert_eq!(desk.look(millis(3)), Err(Instant::from_nanos(53 * MILLI - 450_560)), "{}", subject.label());
         assert_eq!(desk.look(millis(53)), Ok(1));
     }
@@ -255,14 +255,14 @@ fn with_something_in_flight_it_waits_for_no_longer_than_the_head_may() {
 
 // rule: flubber.f9
 #[test]
-fn ours_waits_six_milliseconds_from_when_the_disk_became_idle() {
+fn product_mode_idles_for_at_most_six_milliseconds() {
     let mut desk = Desk::new(&ours());
     desk.ask(millis(0), SEQ, &[10]);
     assert_eq!(desk.ready(millis(0)), Ok(0));
     desk.ask(millis(1), RND, &[500]);
     assert_eq!(desk.ready(millis(4)), Err(millis(10)));
     assert_eq!(desk.ready(millis(10)), Ok(1));
-    // A request that comes long after the last has gone finds nobody worth waiting for.
+    // A request that arrives long after the last one was completed causes no idling.
     assert_eq!(desk.scheduler.inspect(millis(11)).queued, 0);
     let done = desk.at_disk.take().expect("one is at the disk");
     desk.scheduler.complete(millis(11), &Completion { request: done, dispatched: millis(10), ok: true });
@@ -270,8 +270,8 @@ fn ours_waits_six_milliseconds_from_when_the_disk_became_idle() {
     assert_eq!(desk.ready(millis(500)), Ok(2));
 }
 
-/// The part of a disk of 1 ms a request that idles while two VMs with one request outstanding each ask for more: one
-/// reads in sequence, the other at random.
+/// The part of the time that a disk of 1 ms per request idles while two VMs keep one request outstanding each: one
+/// reads sequentially, the other at random.
 fn idle_part(subject: &Subject) -> f64 {
     let mut world = World::simple(subject, 1, 1000);
     let seq = world.vm(within(80, 1000));
@@ -284,7 +284,7 @@ fn idle_part(subject: &Subject) -> f64 {
 
 // rule: flubber.f9, flubber.small-beta
 #[test]
-fn as_published_a_disk_with_few_requests_idles_most_of_the_time() {
+fn in_paper_mode_a_disk_with_few_requests_mostly_idles() {
     let (published, ours, never) =
         (idle_part(&published()), idle_part(&ours()), idle_part(&ours().text("max_wait", "0s")));
     println!("idle: published {published:.2}, ours {ours:.2}, with max_wait 0 {never:.2}");
@@ -297,15 +297,15 @@ fn as_published_a_disk_with_few_requests_idles_most_of_the_time() {
 
 // rule: flubber.background-when-empty, flubber.f11, flubber.background-bypasses, flubber.f7
 #[test]
-fn background_goes_when_no_vm_asks() {
+fn background_is_served_when_no_vm_has_requests() {
     for (subject, expected) in [(published(), Ok(2)), (ours(), Err(millis(8)))] {
         let mut desk = Desk::new(&subject);
         desk.ask(millis(0), BACKUP, &[40, 41, 42]);
         desk.insert(millis(0), RND, Kind::Read, 800, Flags::BACKGROUND);
-        assert_eq!(desk.ready(millis(0)), Ok(0), "in the order of arrival");
+        assert_eq!(desk.ready(millis(0)), Ok(0), "in arrival order");
         assert_eq!(desk.ready(millis(1)), Ok(1));
         desk.ask(millis(1), RND, &[500]);
-        // As published the contiguous request may be a background one.
+        // In paper mode the contiguous request may be a background one.
         assert_eq!(desk.ready(millis(2)), expected, "{}", subject.label());
         assert_eq!(desk.ready(millis(60)), Ok(4), "the VM is due");
         let rest: &[u64] = if expected.is_ok() { &[3] } else { &[2, 3] };
@@ -320,7 +320,7 @@ fn background_starves_unless_it_has_a_target() {
         let mut world = World::simple(&subject, 1, 1000);
         world.busy(within(80, 1000), Pattern::Closed(64));
         let backup = world.busy(background(), Pattern::Closed(4));
-        // The first may go before the VM's first request is there.
+        // The first one may be dispatched before the VM's first request arrives.
         world.run_until(secs(10));
         world.count(backup, millis(10), secs(10))
     };
@@ -332,7 +332,7 @@ fn background_starves_unless_it_has_a_target() {
 
 // rule: edf-credit.background-deadline
 #[test]
-fn in_the_baseline_background_has_the_largest_target_or_goes_last() {
+fn in_the_baseline_background_has_the_largest_target_or_is_served_last() {
     for (word, expected) in [("deadline", [0, 1, 2]), ("idle", [0, 2, 1])] {
         let mut desk = Desk::new(&baseline().text("background", word));
         desk.ask(millis(0), RND, &[500]);
@@ -343,7 +343,7 @@ fn in_the_baseline_background_has_the_largest_target_or_goes_last() {
 }
 
 #[test]
-fn a_vm_that_becomes_background_work_lets_go_of_its_place() {
+fn a_vm_that_becomes_background_work_is_queued_with_it() {
     for subject in [published(), ours(), baseline().text("background", "idle")] {
         let label = subject.label();
         let mut desk = Desk::new(&beta(subject, 1));
@@ -351,7 +351,7 @@ fn a_vm_that_becomes_background_work_lets_go_of_its_place() {
         desk.ask(millis(0), RND, &[500, 600, 700]);
         let policy = Policy { class: Class::Background, ..within(60, 120) };
         desk.scheduler.configure(millis(1), Change::SetOwner { owner: RND, policy }).expect("a valid policy");
-        // What had passed the credits keeps its deadline, what waited for some is background now.
+        // Requests that have passed the credits keep their deadline, the others are background now.
         let order = desk.all(millis(300));
         assert_eq!(order, [1, 0, 2, 3], "{label}");
     }
@@ -361,7 +361,7 @@ fn a_vm_that_becomes_background_work_lets_go_of_its_place() {
 
 // rule: flubber.exact-ratio, edf-credit.credits
 #[test]
-fn vms_are_served_in_proportion_to_what_they_require() {
+fn vms_are_served_in_proportion_to_their_requirements() {
     for subject in [published(), ours(), baseline()] {
         for factor in [1, 8, 32] {
             let mut world = World::simple(&beta(subject.clone(), factor), 1, 5000);
@@ -378,7 +378,7 @@ fn vms_are_served_in_proportion_to_what_they_require() {
 
 // rule: flubber.e2, flubber.e2-literal
 #[test]
-fn a_vm_that_is_idle_with_credits_left_stops_nobody() {
+fn an_idle_vm_with_credits_does_not_block_others() {
     for subject in [published(), ours(), baseline()] {
         let mut world = World::simple(&subject, 1, 1000);
         let seq = world.busy(within(80, 1000), Pattern::Closed(16));
@@ -390,7 +390,7 @@ fn a_vm_that_is_idle_with_credits_left_stops_nobody() {
 }
 
 #[test]
-fn a_grace_holds_back_the_replenishment() {
+fn a_grace_time_delays_the_replenishment() {
     let mut desk = Desk::new(&beta(baseline().text("grace", "5ms"), 1));
     desk.ask(millis(10), RND, &[500, 600]);
     assert_eq!(desk.ready(millis(10)), Ok(0));
@@ -398,8 +398,8 @@ fn a_grace_holds_back_the_replenishment() {
     assert_eq!(desk.ready(millis(15)), Ok(1));
 }
 
-/// The longest time in ms that a request of "rnd", one every 5 ms, waits beside a "seq" with 4,000 requests outstanding;
-/// and how often the disk changes from one VM to the other, per 1000 requests.
+/// The longest time in ms that a request of "rnd", one every 5 ms, waits next to "seq" with 4,000 requests outstanding;
+/// and how often the disk changes between the VMs per 1000 requests.
 fn beside_a_flood(subject: &Subject, factor: i64) -> (f64, usize) {
     let mut world = World::simple(&beta(subject.clone(), factor), 1, 2000);
     let (seq, rnd) = (world.vm(within(80, 1000)), world.vm(within(60, 120)));
@@ -414,7 +414,7 @@ fn beside_a_flood(subject: &Subject, factor: i64) -> (f64, usize) {
 
 // rule: flubber.large-beta, flubber.small-beta
 #[test]
-fn a_large_interval_factor_lets_one_vm_burst_and_a_small_one_makes_the_disk_switch() {
+fn a_large_interval_factor_gives_bursts_and_a_small_one_more_seeks() {
     let [small, middle, large] = [1, 32, 128].map(|factor| beside_a_flood(&published(), factor));
     println!("longest wait [ms] and changes per 1000: beta 1 {small:?}, 32 {middle:?}, 128 {large:?}");
     assert!(large.0 > middle.0 && middle.0 > small.0, "isolation: {small:?} {middle:?} {large:?}");
@@ -423,7 +423,7 @@ fn a_large_interval_factor_lets_one_vm_burst_and_a_small_one_makes_the_disk_swit
 
 // rule: flubber.e1
 #[test]
-fn who_comes_to_a_flood_waits_for_a_set_of_credits_and_not_for_all_of_it() {
+fn a_vm_next_to_a_flood_waits_for_one_set_of_credits() {
     let newcomer = |subject: &Subject| {
         let mut world = World::simple(subject, 1, 2000);
         world.busy(within(80, 1000), Pattern::Closed(4000));
@@ -432,16 +432,16 @@ fn who_comes_to_a_flood_waits_for_a_set_of_credits_and_not_for_all_of_it() {
         let waits = world.of(rnd).map(|record| record.at.nanos_since(record.request.arrival) / MILLI);
         waits.max().expect("it is served")
     };
-    // As published a VM that is alone uses its credits up, gets them back, and so on through all that it has.
+    // In paper mode a VM that is alone uses its credits up and gets them back, until all its requests have passed.
     let (published, ours) = (newcomer(&published()), newcomer(&ours()));
     println!("longest wait of the newcomer: {published} ms as published, {ours} ms");
     assert!(published >= 1900, "4000 requests at 2000/s: {published} ms");
     assert!(ours <= 60 + 32, "{ours} ms");
 }
 
-// What is promised of deadlines.
+// Guarantees of deadlines.
 
-/// Random VMs with targets of their own, far more credits than requests: a request passes when it arrives.
+/// Random VMs with their own targets, and far more credits than requests: a request passes when it arrives.
 fn with_targets(subject: &Subject, seed: u64) -> (World, Vec<Duration>) {
     let mut rng = chance(seed);
     let mut world = World::simple(&beta(subject.clone(), 65_536), 1, 1000);
@@ -461,7 +461,7 @@ fn with_targets(subject: &Subject, seed: u64) -> (World, Vec<Duration>) {
 
 // rule: flubber.deadline-feasible, flubber.no-starvation
 #[test]
-fn who_is_due_is_overtaken_by_nobody() {
+fn a_due_request_is_never_overtaken() {
     for subject in [published(), ours(), baseline()] {
         for seed in 0..20 {
             let (world, slacks) = with_targets(&subject, seed);
@@ -469,13 +469,14 @@ fn who_is_due_is_overtaken_by_nobody() {
             let deadline = |record: &Record| record.request.arrival + slacks[record.request.owner.index()];
             for (index, late) in world.log.iter().enumerate() {
                 let due = deadline(late);
-                // From then on a request that arrives is due later, whoever sends it.
+                // From then on an arriving request of any VM is due later.
                 let closed = Instant::from_nanos(due.as_nanos().saturating_sub(least.as_nanos() as u64));
                 for earlier in &world.log[..index] {
                     if earlier.at < late.request.arrival || deadline(earlier) <= due {
                         continue;
                     }
-                    // What went before it though due later was contiguous, and went before it was due.
+                    // Requests served before it although they are due later were contiguous, and were dispatched before
+                    // it was due.
                     assert!(earlier.at < due, "{}: {earlier:?} went before {late:?}", subject.label());
                     let contiguous = subject.descriptor.name == "flubber" || earlier.request.arrival <= closed;
                     assert!(contiguous, "the baseline knows no addresses: {earlier:?} before {late:?}");
@@ -487,7 +488,7 @@ fn who_is_due_is_overtaken_by_nobody() {
 
 // rule: edf-credit.pure-edf
 #[test]
-fn equal_vms_with_equal_targets_are_served_in_order_of_arrival() {
+fn equal_vms_with_equal_targets_are_served_in_arrival_order() {
     let mut world = World::simple(&beta(baseline(), 1000), 4, 1000);
     let vms = [(); 5].map(|()| world.vm(within(60, 100)));
     let sources = vms.map(|vm| world.stream(vm, Pattern::Manual));
@@ -518,7 +519,7 @@ fn scaling_every_requirement_changes_nothing() {
 
 // rule: flubber.f13
 #[test]
-fn neighbours_of_one_vm_are_merged_and_keep_their_place() {
+fn adjacent_requests_of_one_vm_are_merged_and_keep_their_position() {
     for subject in [published(), ours(), baseline()] {
         assert!(subject.descriptor.merging);
         let settings = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
@@ -533,8 +534,8 @@ fn neighbours_of_one_vm_are_merged_and_keep_their_place() {
         world.run_until(secs(1));
         let served = |vm: OwnerId| world.of(vm).map(|record| record.request.length).collect::<Vec<u32>>();
         assert_eq!((served(vms[0]), served(vms[1])), (vec![32_768], vec![32_768]), "{}", subject.label());
-        assert_eq!(world.log[0].request.owner, vms[1], "the earlier deadline, of all that it carries");
-        assert_eq!(world.finished.len(), 16, "each ends for itself");
+        assert_eq!(world.log[0].request.owner, vms[1], "the earliest deadline of its parts");
+        assert_eq!(world.finished.len(), 16, "each completes separately");
     }
 }
 
@@ -560,7 +561,7 @@ fn parameters_out_of_range_are_refused() {
 
 // rule: flubber.f9
 #[test]
-fn on_a_disk_without_a_head_nobody_waits_for_it() {
+fn a_device_without_seeks_never_idles() {
     for (rotational, expected) in [(true, Err(millis(10))), (false, Ok(1))] {
         let mut desk = Desk::new(&Subject::of("flubber"));
         let mut scheduler = Subject::of("flubber").build(&Facts { depth: 1, rotational, ..Facts::default() });

@@ -1,4 +1,4 @@
-//! What Flubber's credits and deadlines promise, exactly: admissions per interval, and when the earliest deadline goes.
+//! Guarantees of Flubber's credits and deadlines: admissions per interval, and when the earliest deadline is served.
 
 mod common;
 
@@ -22,11 +22,11 @@ fn beta(subject: &Subject, beta: i64) -> Subject {
     subject.clone().with("beta", Value::Integer(beta))
 }
 
-/// Q12: in each interval in which all are backlogged each passes exactly its credits. All have one target and no two
-/// requests are neighbours, so they leave in the order in which they passed.
+/// Q12: in each interval in which all VMs are backlogged each passes exactly its credits. All have one target and no
+/// two requests are adjacent, so they are dispatched in the order in which they passed.
 // rule: flubber.credits-conserved, flubber.exact-ratio, edf-credit.credits
 #[test]
-fn q12_in_an_interval_each_passes_exactly_its_credits() {
+fn q12_each_vm_passes_exactly_its_credits_per_interval() {
     let vms = [(Some(1000), 8), (Some(120), 1), (Some(500), 4), (None, 1)];
     for subject in all() {
         for factor in [1, 4, 32] {
@@ -38,7 +38,7 @@ fn q12_in_an_interval_each_passes_exactly_its_credits() {
             });
             let full = vms.map(|(_, proportion)| proportion * factor as usize);
             let intervals = 200 / factor as usize;
-            // One interval more than is looked at, so that nobody has run out by its end; whoever, in some order.
+            // One interval more than is analysed, so that no VM has run out by its end; the order of VMs is random.
             let mut left: Vec<usize> = (0..4).flat_map(|vm| vec![vm; full[vm] * (intervals + 1)]).collect();
             let mut rng = chance(factor as u64);
             while !left.is_empty() {
@@ -57,7 +57,8 @@ fn q12_in_an_interval_each_passes_exactly_its_credits() {
     }
 }
 
-/// Random VMs with targets of their own, more credits than requests, and a disk that takes one: when what was due.
+/// Random VMs with their own targets, more credits than requests, and a disk that takes one request. Returns the run
+/// and the slacks.
 fn with_targets(subject: &Subject, seed: u64) -> (World, Vec<Duration>) {
     let mut rng = chance(seed);
     let mut world = World::simple(&beta(subject, 65_536), 1, 1000);
@@ -75,10 +76,10 @@ fn with_targets(subject: &Subject, seed: u64) -> (World, Vec<Duration>) {
     (world, slacks)
 }
 
-/// Q13, second half: the head goes by its deadline, or by the end of the service in progress where that is later.
+/// Q13, second half: the head is dispatched by its deadline, or by the end of the service in progress if that is later.
 // rule: flubber.deadline-feasible, flubber.head-expired
 #[test]
-fn q13_the_earliest_deadline_goes_by_its_time_or_by_the_end_of_the_service_in_progress() {
+fn q13_the_earliest_deadline_is_met_unless_a_service_is_in_progress() {
     for subject in all() {
         for seed in 0..30 {
             let (world, slacks) = with_targets(&subject, seed);

@@ -1,7 +1,7 @@
 //! mClock against a fluid model: random plans of many VMs on one device and on several nodes.
 //!
-//! The model knows what is promised and nothing of how the scheduler works. `SLUICE_FLUID_PLANS=20000` runs that many plans
-//! and prints how far it is; `SLUICE_FLUID_SEED` is the seed of the first, `SLUICE_FLUID_LENGTH` makes phases longer.
+//! The model knows the guarantees and not the implementation. `SLUICE_FLUID_PLANS=20000` runs that many plans and
+//! prints the progress; `SLUICE_FLUID_SEED` is the seed of the first, and `SLUICE_FLUID_LENGTH` makes phases longer.
 
 mod fluid {
     #![allow(unreachable_pub, reason = "a module of one test")]

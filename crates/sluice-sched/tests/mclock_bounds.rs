@@ -15,7 +15,7 @@ fn one_of(mode: fn() -> Subject, batch: i64) -> Subject {
     mode().with("batch", Value::Integer(batch))
 }
 
-/// A device of `capacity` requests per second: one after the other, or `servers` at once whose ends come together.
+/// A device of `capacity` requests per second: one at a time, or `servers` concurrently with simultaneous completions.
 fn steady(subject: &Subject, depth: u32, capacity: u64, servers: u64) -> World {
     let mut world = World::simple(subject, depth, capacity);
     if servers > 1 {
@@ -24,11 +24,11 @@ fn steady(subject: &Subject, depth: u32, capacity: u64, servers: u64) -> World {
     world
 }
 
-/// Q4: a request with tag R leaves by R + (N b + 1 + s0) / C. Reservations of random sizes up to all of the capacity; the
-/// device gives its places one by one (s0 = 0) or so many at once (s0).
+/// Q4: a request with tag R is dispatched by R + (N b + 1 + s0) / C. Reservations have random sizes up to all of the
+/// capacity; the device frees its slots one by one (s0 = 0) or s0 at a time.
 // rule: mclock.bound-reservation, mclock.batch
 #[test]
-fn q4_a_reserved_request_leaves_soon_after_its_tag() {
+fn q4_a_reserved_request_is_dispatched_soon_after_its_tag() {
     const CAPACITY: u64 = 1000;
     let mut rng = chance(44);
     let mut worst = 0.0f64;
@@ -43,11 +43,11 @@ fn q4_a_reserved_request_leaves_soon_after_its_tag() {
         let mut world = steady(&subject, servers as u32, CAPACITY, servers);
         let parts: Vec<u64> = (0..count).map(|_| 1 + below(&mut rng, 20)).collect();
         let sum: u64 = parts.iter().sum();
-        // What admission accepts: in product mode 2 % are left to those who reserve nothing, one request after the other.
+        // As admission control accepts: product mode leaves 2 % to VMs without a reservation, one request at a time.
         let is_product = round % 2 == 0;
         let percent = pick(&mut rng, &[50, 95, if is_product { 98 } else { 100 }]);
         let (floor, between) = if is_product { (0.98, 1) } else { (1.0, 0) };
-        // Who reserves nothing takes all the rest.
+        // VMs without a reservation take the rest.
         for weight in [1, 1000] {
             world.busy(Policy::weighted(weight), Pattern::Closed(64));
         }
@@ -64,7 +64,7 @@ fn q4_a_reserved_request_leaves_soon_after_its_tag() {
         let s0 = if servers > 1 { servers } else { 0 };
         let bound = (count * batch + 1 + s0 + between) as f64 / (CAPACITY as f64 * floor);
         for (vm, rate) in reserved {
-            // The k-th has the tag k/r, for as long as there are requests.
+            // The k-th request has the tag k/r as long as the VM has requests.
             for (index, at) in world.times(vm).iter().enumerate() {
                 let tag = index as f64 * 1000.0 / rate.milli() as f64;
                 let late = at.as_nanos() as f64 / SECOND as f64 - tag;
@@ -81,7 +81,7 @@ fn q4_a_reserved_request_leaves_soon_after_its_tag() {
     assert!(worst >= 0.5, "the bound means something: {worst}");
 }
 
-/// Q5: as published, l (t - t0) + 2 from the start of a backlog on, whatever the device does.
+/// Q5: the published limit passes at most l (t - t0) + 2 from the start of a backlog on, with any device.
 // rule: mclock.bound-limit-paper
 #[test]
 fn q5_the_published_limit_holds_from_the_start_of_the_backlog() {
@@ -114,7 +114,7 @@ fn q5_the_published_limit_holds_from_the_start_of_the_backlog() {
     }
 }
 
-/// Q8: within 5 % of its own allocation, each VM, over 10 s.
+/// Q8: each VM gets its allocation within 5 %, over 10 s.
 // rule: mclock.water-filling
 #[test]
 fn q8_each_vm_gets_its_allocation() {
@@ -134,14 +134,14 @@ fn q8_each_vm_gets_its_allocation() {
             let mut policy = Policy::weighted(weight);
             policy.reservation.iops = (reservation > 0).then(|| Iops::per_second(reservation));
             policy.limit.iops = (limit < u64::MAX).then(|| Iops::per_second(limit));
-            // By default as large as the depth: with 1 a limited VM falls short while reservations are due together.
+            // The default is as large as the depth: with 1 a limited VM gets less while reservations are due together.
             policy.burst = (depth == 1).then_some(4);
             table.push((f64::from(weight), reservation as f64, limit as f64));
             vms.push(world.busy(policy, Pattern::Closed(64)));
         }
         world.run_until(secs(12));
         for (vm, due) in vms.iter().zip(water_fill(capacity as f64, &table)) {
-            // Two requests may lie on either side of the ends of the 10 s.
+            // Two requests may be on either side of the ends of the 10 s.
             let (got, due) = (world.count(*vm, secs(2), secs(12)) as f64, 10.0 * due);
             assert!((got - due).abs() <= 0.05 * due + 2.0, "{got} of {due} at {capacity}/s, depth {depth}, {table:?}");
         }

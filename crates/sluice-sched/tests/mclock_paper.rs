@@ -1,4 +1,4 @@
-//! mClock as published, rule by rule: which tags a request gets, and which request goes when.
+//! mClock as published, rule by rule: the tags of a request, and which request is dispatched when.
 
 mod common;
 
@@ -55,7 +55,7 @@ impl Desk {
         }
     }
 
-    /// Which request goes and by which right, or until when it waits.
+    /// The dispatched request and its phase, or until when the scheduler waits.
     fn look(&mut self, now: Instant) -> Result<(u64, Phase), Instant> {
         match self.scheduler.dispatch(now) {
             Decision::Dispatch(request) => Ok((request.id.0, request.phase)),
@@ -78,7 +78,7 @@ fn of(weight: u32) -> Policy {
     Policy { idle_credit: 0, ..Policy::weighted(weight) }
 }
 
-/// 1/16 ns, as share tags of this mode count.
+/// In 1/16 ns, the unit of share tags of this mode.
 fn tag(at: Instant) -> Option<u64> {
     Some(at.as_nanos() * 16)
 }
@@ -99,7 +99,7 @@ fn tags_follow_the_previous_ones_or_the_arrival() {
     assert_eq!(tags.reservation_due_ns, Some(10_100 * MILLI));
     assert_eq!(tags.limit_passes_ns, Some(10_050 * MILLI));
     assert_eq!(tags.share_tag, tag(secs(10)).map(|now| now - 2 * 160_000_000), "(t - sigma/w) + 1/w");
-    // A request that comes long afterwards gets its arrival for R and L, less the credit for P.
+    // A request that arrives long afterwards gets its arrival for R and L, and that less the credit for P.
     assert_eq!(desk.look(millis(10_100)), Ok((1, Phase::Reservation)));
     desk.ask(secs(60), A, 1);
     let tags = desk.tags(secs(60), A);
@@ -113,7 +113,7 @@ fn tags_follow_the_previous_ones_or_the_arrival() {
 
 // rule: mclock.paper-counts, mclock.first-request
 #[test]
-fn service_elsewhere_multiplies_the_distance() {
+fn remote_service_multiplies_the_distance() {
     let policy = Policy { idle_credit: 0, ..Policy::weighted(100).reserving(10).limited(20) };
     let mut desk = Desk::new(&paper(), policy, of(1));
     desk.ask(secs(1), A, 1);
@@ -128,36 +128,36 @@ fn service_elsewhere_multiplies_the_distance() {
 
 // rule: mclock.constraint-phase, mclock.weight-phase, mclock.limit-in-weight-phase
 #[test]
-fn the_most_overdue_goes_else_the_furthest_behind_that_its_limit_lets_pass() {
+fn the_most_overdue_is_served_or_else_the_smallest_share_tag() {
     let mut desk = Desk::new(&paper(), of(300).reserving(10), of(100).reserving(4));
     desk.ask(secs(1), B, 3);
     desk.ask(millis(1001), A, 3);
     // Both are due; B's R is the smaller one. The others are due at 1101 and 1250 ms.
     assert_eq!(desk.look(millis(1001)), Ok((0, Phase::Reservation)));
     assert_eq!(desk.look(millis(1001)), Ok((3, Phase::Reservation)));
-    // Nobody is due: by weight. A's P is 1/300 s after its first, B's 1/100 s.
+    // No reservation is due, so by weight. A's P is 1/300 s after its first, B's 1/100 s.
     assert_eq!(desk.look(millis(1002)), Ok((4, Phase::Weight)));
     assert_eq!(desk.look(millis(1002)), Ok((5, Phase::Weight)));
     assert_eq!(desk.look(millis(1002)), Ok((1, Phase::Weight)));
 
-    // The limit is looked at in the weight phase alone: B is the furthest behind, and held.
+    // The limit counts in the weight phase only: B has the smallest share tag and is throttled.
     let mut desk = Desk::new(&paper(), of(1), of(1000).limited(10));
     desk.ask(secs(1), B, 2);
     assert_eq!(desk.look(secs(1)), Ok((0, Phase::Weight)));
     desk.ask(secs(1), A, 2);
     assert_eq!(desk.look(millis(1001)), Ok((2, Phase::Weight)));
-    assert_eq!(desk.look(millis(1100)), Ok((1, Phase::Weight)), "its limit lets it pass again");
+    assert_eq!(desk.look(millis(1100)), Ok((1, Phase::Weight)), "its limit passes it again");
 }
 
 // rule: mclock.wait, mclock.no-exceeding
 #[test]
-fn it_waits_for_the_first_tag_that_lies_ahead() {
+fn it_waits_for_the_first_tag_in_the_future() {
     let mut desk = Desk::new(&paper(), of(100).limited(10), Policy { weight: None, ..of(1) }.reserving(4));
     desk.ask(secs(1), A, 2);
     desk.ask(secs(1), B, 2);
     assert_eq!(desk.look(secs(1)), Ok((2, Phase::Reservation)));
     assert_eq!(desk.look(secs(1)), Ok((0, Phase::Weight)));
-    // Nothing is at the device any more, and still a limit is a limit.
+    // Nothing is in flight any more, and a limit still applies.
     desk.complete(secs(1), A);
     desk.complete(secs(1), B);
     assert_eq!(desk.look(secs(1)), Err(millis(1100)), "A's limit comes before B's reservation");
@@ -168,17 +168,17 @@ fn it_waits_for_the_first_tag_that_lies_ahead() {
 
 // rule: mclock.weight-service-reservation, mclock.share-advances-always
 #[test]
-fn what_a_vm_gets_by_weight_is_not_taken_off_its_reservation() {
+fn weight_service_is_not_charged_to_the_reservation() {
     let mut desk = Desk::new(&paper(), of(100).reserving(10), of(100));
     desk.ask(secs(1), A, 4);
     assert_eq!(desk.look(secs(1)), Ok((0, Phase::Reservation)));
     assert_eq!(desk.tags(secs(1), A).reservation_due_ns, Some(1100 * MILLI));
     let share = desk.tags(secs(1), A).share_tag;
-    assert_eq!(share, tag(millis(1010)), "reservation service moves P too");
+    assert_eq!(share, tag(millis(1010)), "reservation service also advances P");
     assert_eq!(desk.look(secs(1)), Ok((1, Phase::Weight)));
-    assert_eq!(desk.tags(secs(1), A).reservation_due_ns, Some(1100 * MILLI), "the next one is due as early");
+    assert_eq!(desk.tags(secs(1), A).reservation_due_ns, Some(1100 * MILLI), "the next one is due as before");
     assert_eq!(desk.tags(secs(1), A).share_tag, tag(millis(1020)));
-    // For those that come later as well: the correction is kept when the queue runs empty.
+    // Also for later requests: the correction is kept when the queue becomes empty.
     assert_eq!(desk.look(secs(1)), Ok((2, Phase::Weight)));
     assert_eq!(desk.look(secs(1)), Ok((3, Phase::Weight)));
     desk.ask(millis(1001), A, 1);
@@ -187,8 +187,8 @@ fn what_a_vm_gets_by_weight_is_not_taken_off_its_reservation() {
 
 // rule: mclock.activation, mclock.activation-in-flight, mclock.complete
 #[test]
-fn who_becomes_active_starts_where_the_furthest_behind_is() {
-    // A has been served far ahead of real time: P is 20 requests of 1/10 s past the start.
+fn a_vm_that_becomes_active_starts_at_the_smallest_tag() {
+    // A has been served far ahead of real time: P is 20 requests of 1/10 s after the start.
     let start = |in_flight_alone: bool| {
         let mut desk = Desk::new(&paper(), of(10), of(10));
         desk.ask(secs(1), A, if in_flight_alone { 21 } else { 22 });
@@ -198,9 +198,9 @@ fn who_becomes_active_starts_where_the_furthest_behind_is() {
         desk.ask(millis(1500), B, 1);
         desk.tags(millis(1500), B).share_tag
     };
-    assert_eq!(start(false), tag(secs(1) + Duration::from_millis(2100)), "where A's next request stands");
-    assert_eq!(start(true), tag(secs(3)), "where A's last request stood, which is still in flight");
-    // Nobody else is active: real time.
+    assert_eq!(start(false), tag(secs(1) + Duration::from_millis(2100)), "the tag of A's next request");
+    assert_eq!(start(true), tag(secs(3)), "the tag of A's last request, which is still in flight");
+    // No other VM is active: real time.
     let mut desk = Desk::new(&paper(), of(10), of(10));
     desk.ask(secs(1), A, 1);
     assert_eq!(desk.look(secs(1)), Ok((0, Phase::Weight)));
@@ -211,7 +211,7 @@ fn who_becomes_active_starts_where_the_furthest_behind_is() {
 
 // rule: mclock.activation
 #[test]
-fn without_tag_adjustment_who_ran_ahead_of_real_time_starves() {
+fn without_tag_adjustment_a_vm_ahead_of_real_time_starves() {
     let after_b_came = |adjusts: bool| {
         let subject = paper().with("tag_adjustment", Value::Bool(adjusts));
         let mut desk = Desk::new(&subject, of(10), of(10));
@@ -221,16 +221,17 @@ fn without_tag_adjustment_who_ran_ahead_of_real_time_starves() {
         }
         desk.ask(secs(1), B, 20);
         // A's requests are the first forty, B's come after.
-        let turns: Vec<bool> = (0..10).map(|_| desk.look(secs(1)).expect("somebody may go").0 < 40).collect();
+        let turns: Vec<bool> =
+            (0..10).map(|_| desk.look(secs(1)).expect("a request may be dispatched").0 < 40).collect();
         turns.iter().filter(|is_a| **is_a).count()
     };
     assert_eq!(after_b_came(true), 5, "turns are equal");
-    assert_eq!(after_b_came(false), 0, "A waits until B has had as much");
+    assert_eq!(after_b_came(false), 0, "A waits until B has got as much");
 }
 
 // rule: mclock.batch, mclock.batch-limit
 #[test]
-fn neighbours_go_together_as_long_as_the_limit_lets_them() {
+fn a_batch_ends_at_the_limit() {
     let batch = |requests: i64| paper().with("batch", Value::Integer(requests));
     let near = |desk: &mut Desk, offset: u64| {
         let request = Request { offset, length: 4096, ..desk.request(secs(1), A) };
@@ -239,15 +240,15 @@ fn neighbours_go_together_as_long_as_the_limit_lets_them() {
     let mut desk = Desk::new(&batch(3), of(1), of(1000));
     (0..4).for_each(|index| near(&mut desk, index * (4 << 20)));
     desk.ask(secs(1), B, 2);
-    // A's tag is the first to have come; of its neighbours within 4 MiB three go together.
-    let order: Vec<u64> = (0..4).map(|_| desk.look(secs(1)).expect("somebody may go").0).collect();
+    // A's tag is the first to be reached; of its requests within 4 MiB three are dispatched together.
+    let order: Vec<u64> = (0..4).map(|_| desk.look(secs(1)).expect("a request may be dispatched").0).collect();
     assert_eq!(order, [0, 1, 2, 4]);
 
     let mut desk = Desk::new(&batch(8), of(1).limited(10), of(1000));
     (0..4).for_each(|_| near(&mut desk, 0));
     desk.ask(secs(1), B, 1);
     assert_eq!(desk.look(secs(1)), Ok((0, Phase::Weight)));
-    assert_eq!(desk.look(secs(1)), Ok((4, Phase::Weight)), "the limit holds the second of the batch");
+    assert_eq!(desk.look(secs(1)), Ok((4, Phase::Weight)), "the limit throttles the second of the batch");
 
     let mut desk = Desk::new(&batch(8), of(1), of(1000));
     near(&mut desk, 0);
@@ -265,12 +266,12 @@ fn a_batch_ends_when_nothing_is_queued_though_something_is_in_flight() {
     assert_eq!(desk.scheduler.dispatch(secs(1)), Decision::Idle);
     desk.ask(secs(2), B, 1);
     desk.ask(secs(2), A, 1);
-    assert_eq!(desk.look(secs(2)), Ok((1, Phase::Reservation)), "what is due goes before an old batch");
+    assert_eq!(desk.look(secs(2)), Ok((1, Phase::Reservation)), "a due request comes before an old batch");
 }
 
 // rule: mclock.reply-phase
 #[test]
-fn an_end_says_by_which_right_it_went() {
+fn a_completion_reports_the_phase() {
     for subject in [paper(), product()] {
         let mut world = World::simple(&subject, 1, 1000);
         let reserved = world.busy(Policy { weight: None, ..of(1) }.reserving(100), Pattern::Closed(4));
@@ -283,12 +284,12 @@ fn an_end_says_by_which_right_it_went() {
         }
         let costs: f64 =
             [reserved, weighted].map(|vm| world.gate.account(vm).expect("a known VM").service()).iter().sum();
-        assert!((costs - world.finished.len() as f64).abs() < 1e-6, "and what it cost is in the account: {costs}");
+        assert!((costs - world.finished.len() as f64).abs() < 1e-6, "the costs are in the statistics: {costs}");
     }
 }
 
 #[test]
-fn a_request_that_its_limit_held_says_so() {
+fn a_request_throttled_by_its_limit_reports_that() {
     let mut world = World::simple(&paper(), 4, 1000);
     let held = world.busy(Policy::weighted(100).limited(10), Pattern::Closed(2));
     world.busy(Policy::weighted(100), Pattern::Closed(8));

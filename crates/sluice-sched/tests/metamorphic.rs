@@ -1,6 +1,6 @@
-//! What must not matter, and what must matter one way only: runs compared with changed runs.
+//! What must have no effect, and what must have an effect in one direction only: runs compared with changed runs.
 //!
-//! Where a property does not hold for a scheduler by design, that is asserted, so that nobody relies on it.
+//! If a property does not hold for a scheduler by design, a test asserts that, so that no code relies on it.
 
 mod common;
 
@@ -12,26 +12,26 @@ use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// A fixed trace: what arrives when, whatever completes.
+/// A fixed trace: arrivals do not depend on completions.
 #[derive(Debug, Clone)]
 struct Trace {
     policies: Vec<Policy>,
-    /// Nanoseconds from the start, VM, length, what for.
+    /// Nanoseconds from the start, VM, length, kind and flags.
     arrivals: Vec<(u64, usize, u32, Asks)>,
     depth: u32,
     service: u64,
     catchup: u64,
     start: Instant,
-    elsewhere: Option<(u32, u32)>,
+    remote: Option<(u32, u32)>,
     /// Whether the device has a head that seeks.
     rotational: bool,
-    /// What every time among the scheduler's parameters is multiplied by.
+    /// Factor of all times among the scheduler's parameters.
     slower: u64,
 }
 
 const READS: Asks = (Kind::Read, Flags::NONE);
 
-/// What was dispatched: nanoseconds from the start, VM, arrival number, by which right.
+/// Dispatches: nanoseconds from the start, VM, arrival number, phase.
 type Dispatches = Vec<(u64, u32, u64, Phase)>;
 
 fn play(subject: &Subject, trace: &Trace) -> Dispatches {
@@ -50,8 +50,8 @@ fn play(subject: &Subject, trace: &Trace) -> Dispatches {
     for (at, vm, length, (kind, flags)) in &trace.arrivals {
         let source = Source::new(vms[*vm], VolumeId(0), Pattern::Manual).lengths(&[*length]);
         let mut source = source.kind(*kind).flags(*flags);
-        if let Some((rho, delta)) = trace.elsewhere {
-            source = source.elsewhere(rho, delta);
+        if let Some((rho, delta)) = trace.remote {
+            source = source.remote(rho, delta);
         }
         sources.push((*at, world.source(source)));
     }
@@ -59,12 +59,12 @@ fn play(subject: &Subject, trace: &Trace) -> Dispatches {
         world.ask_at(world.after(at), source);
     }
     world.run_for(1000 * SECOND);
-    assert_eq!(world.log.len(), trace.arrivals.len(), "all of a trace is served");
+    assert_eq!(world.log.len(), trace.arrivals.len(), "the whole trace is served");
     let record = |r: &Record| (r.at.nanos_since(trace.start), r.request.owner.0, r.request.id.0, r.request.phase);
     world.log.iter().map(record).collect()
 }
 
-/// The scheduler with `k` times its times.
+/// The scheduler with all times multiplied by `k`.
 fn slower(mut subject: Subject, k: u64) -> Subject {
     for parameter in subject.descriptor.parameters.iter().filter(|p| k > 1 && p.kind == "time with unit") {
         let time = units::parse_duration(parameter.default.trim_matches('"')).expect("a default");
@@ -73,7 +73,7 @@ fn slower(mut subject: Subject, k: u64) -> Subject {
     subject
 }
 
-/// Arrivals on a grid of 1 ms, partly at one instant, and policies with exact tags.
+/// Arrivals on a grid of 1 ms, some at the same instant, and policies with exact tags.
 fn random_trace(rng: &mut Pcg32) -> Trace {
     let vms = 2 + below(rng, 6) as usize;
     let policies = (0..vms).map(|_| random_policy(rng)).collect();
@@ -92,7 +92,7 @@ fn random_trace(rng: &mut Pcg32) -> Trace {
         service: 4 * MILLI,
         catchup: 100,
         start: Instant::ZERO,
-        elsewhere: None,
+        remote: None,
         rotational: below(rng, 2) == 0,
         slower: 1,
     }
@@ -114,7 +114,7 @@ fn random_policy(rng: &mut Pcg32) -> Policy {
     policy
 }
 
-/// Targets and waits of Flubber and its baseline, `scale` times as long as usual.
+/// Targets and idling of Flubber and its baseline, `scale` times as long as usual.
 fn deadlines(subject: &Subject, scale: u64) -> Subject {
     let millis = |usual: u64| format!("{}ms", usual * scale);
     let subject = subject.clone().text("latency", &millis(80)).text("seek_max", &millis(9));
@@ -130,7 +130,7 @@ fn sfqd() -> Subject {
     Subject::of("sfqd")
 }
 
-/// Asserts that two runs are the same; names the first dispatch that is not.
+/// Asserts that two runs are the same; names the first dispatch that differs.
 fn assert_same(got: &Dispatches, expected: &Dispatches, what: &str) {
     let differs = (0..expected.len().max(got.len())).find(|index| got.get(*index) != expected.get(*index));
     if let Some(index) = differs {
@@ -138,7 +138,7 @@ fn assert_same(got: &Dispatches, expected: &Dispatches, what: &str) {
     }
 }
 
-/// Every subject on 20 traces: the run and the changed run.
+/// Runs `check` with every subject on 20 traces.
 fn compare(seed: u64, subjects: &[Subject], check: impl Fn(&Subject, &Trace, &Dispatches)) {
     let mut rng = chance(seed);
     for _ in 0..20 {
@@ -151,7 +151,7 @@ fn compare(seed: u64, subjects: &[Subject], check: impl Fn(&Subject, &Trace, &Di
 
 // rule: gate.tie-arrival, gate.owner
 #[test]
-fn mm1_numbers_of_vms_do_not_matter() {
+fn mm1_numbers_of_vms_have_no_effect() {
     compare(1, &subjects(), |subject, trace, before| {
         let count = trace.policies.len();
         for turn in 1..count {
@@ -167,7 +167,7 @@ fn mm1_numbers_of_vms_do_not_matter() {
 }
 
 #[test]
-fn mm2_when_it_all_begins_does_not_matter() {
+fn mm2_the_start_time_has_no_effect() {
     compare(2, &subjects(), |subject, trace, before| {
         for start in [1, 12_345_678_901_234_567, u64::MAX - 2000 * SECOND] {
             let shifted = Trace { start: Instant::from_nanos(start), ..trace.clone() };
@@ -177,7 +177,7 @@ fn mm2_when_it_all_begins_does_not_matter() {
 }
 
 #[test]
-fn mm2_with_a_clock_that_ticks_it_does_not_matter_in_ticks() {
+fn mm2_the_start_time_in_whole_ticks_has_no_effect() {
     let ticking = subjects().into_iter().filter(|subject| subject.params.contains_key("tick"));
     let ticking: Vec<Subject> = ticking.map(|subject| subject.text("tick", "4ms")).collect();
     assert!(ticking.len() >= 7, "{}", ticking.len());
@@ -190,7 +190,7 @@ fn mm2_with_a_clock_that_ticks_it_does_not_matter_in_ticks() {
 }
 
 #[test]
-fn mm3_the_scale_of_time_does_not_matter() {
+fn mm3_the_scale_of_time_has_no_effect() {
     let slower = |rate: Option<Iops>, k: u64| rate.map(|rate| Iops::from_milli(rate.milli() / k));
     let slower_bytes = |rate: Option<ByteRate>, k: u64| rate.map(|r| ByteRate::per_second(r.bytes_per_second() / k));
     compare(3, &subjects(), |subject, trace, before| {
@@ -207,7 +207,7 @@ fn mm3_the_scale_of_time_does_not_matter() {
                 policy.limit.iops = slower(policy.limit.iops, k);
                 policy.limit.bytes = slower_bytes(policy.limit.bytes, k);
                 if subject.is("mclock", "paper") {
-                    // The published share tag takes a weight for a rate.
+                    // The published share tag treats a weight as a rate.
                     policy.weight = policy.weight.map(|weight| Weight::from_hundredths(weight.hundredths() / k));
                 }
             }
@@ -227,13 +227,13 @@ fn weights_times(trace: &Trace, k: u64) -> Trace {
 
 // rule: mclock.scale-matters
 #[test]
-fn mm4_the_scale_of_weights_does_not_matter() {
+fn mm4_the_scale_of_weights_has_no_effect() {
     let groups = Subject::of("cfq").text("mode", "group").text("tick", "0s");
     let wrr = ["bytes", "packets"].map(|unit| Subject::of("wrr").text("unit", unit));
     let [bytes, packets] = wrr;
     compare(4, &[product(), sfqd(), Subject::of("noop"), groups, bytes, packets], |subject, trace, before| {
         let mut trace = trace.clone();
-        // Async writes belong to the root group, whose weight is nobody's to scale.
+        // Async writes belong to the root group, whose weight no policy sets.
         trace.arrivals.iter_mut().filter(|arrival| arrival.3.0 == Kind::Write).for_each(|a| a.3.1 = Flags::SYNC);
         let again = (subject.descriptor.name == "cfq").then(|| play(subject, &trace));
         let before = again.as_ref().unwrap_or(before);
@@ -246,7 +246,7 @@ fn mm4_the_scale_of_weights_does_not_matter() {
         let trace = random_trace(&mut rng);
         play(&paper(), &trace) != play(&paper(), &weights_times(&trace, 1000))
     });
-    assert!(changed.count() >= 10, "as published the scale of weights matters");
+    assert!(changed.count() >= 10, "in paper mode the scale of weights has an effect");
 }
 
 /// Requests per second of VMs that are always backlogged, at 1000/s and depth 4.
@@ -260,7 +260,7 @@ fn rates(subject: &Subject, policies: &[Policy]) -> Vec<f64> {
 #[test]
 fn mm5_more_weight_is_not_less_service() {
     let weights = [[1, 2, 3], [10, 10, 10], [1, 1, 7]];
-    // Groups by time, in slices: at either end of the 10 s one of 100 ms may be under way.
+    // Groups by time in slices: at either end of the 10 s one of 100 ms may be in progress.
     let groups = Subject::of("cfq").text("mode", "group");
     for (subject, slack) in [(product(), 1.0), (paper(), 1.0), (sfqd(), 1.0), (Subject::of("wrr"), 1.0), (groups, 20.0)]
     {
@@ -279,14 +279,14 @@ fn mm5_more_weight_is_not_less_service() {
 }
 
 #[test]
-fn mm6_a_higher_reservation_or_a_lower_limit_moves_service_one_way() {
+fn mm6_a_higher_reservation_or_a_lower_limit_shifts_service_in_one_direction() {
     for subject in [product(), paper()] {
         let base = [Policy::weighted(10), Policy::weighted(30).reserving(200), Policy::weighted(60)];
         let mut last = rates(&subject, &base);
         for reservation in [50, 150, 300, 500] {
             let after = rates(&subject, &[base[0].reserving(reservation), base[1], base[2]]);
             assert!(after[0] >= last[0] - 1.0 && after[0] >= reservation as f64 - 1.0, "{last:?} {after:?}");
-            assert!(after[1] >= 199.0, "{}: others keep theirs: {after:?}", subject.label());
+            assert!(after[1] >= 199.0, "{}: the others keep their reservation: {after:?}", subject.label());
             last = after;
         }
         let mut last = rates(&subject, &base);
@@ -300,13 +300,13 @@ fn mm6_a_higher_reservation_or_a_lower_limit_moves_service_one_way() {
 }
 
 #[test]
-fn mm7_an_idle_vm_does_not_matter() {
+fn mm7_an_idle_vm_has_no_effect() {
     let with_one_more = |trace: &Trace| {
         let mut more = trace.clone();
         more.policies.push(Policy::weighted(1_000_000).reserving(1000).limited(2000));
         more
     };
-    // As published, credits are replenished when those of all VMs are used up, and an idle VM uses none up.
+    // In the published form credits are replenished when those of all VMs are used up, and an idle VM uses none.
     let (with_credits, others): (Vec<_>, Vec<_>) =
         subjects().into_iter().partition(|s| s.descriptor.name == "edf-credit" || s.is("flubber", "paper"));
     compare(7, &others, |subject, trace, before| {
@@ -322,13 +322,13 @@ fn mm7_an_idle_vm_does_not_matter() {
 }
 
 #[test]
-fn mm8_splitting_a_vm_does_not_matter() {
+fn mm8_splitting_a_vm_has_no_effect() {
     for subject in [product(), paper(), sfqd(), Subject::of("wrr")] {
         let whole = rates(&subject, &[Policy::weighted(10), Policy::weighted(20)]);
         let split = rates(&subject, &[5, 5, 20].map(Policy::weighted));
         assert_close(&subject.label(), &[split[0] + split[1], split[2]], &whole, 0.01);
     }
-    // noop counts requests, netback and CFQ without groups queues.
+    // noop counts requests, netback and CFQ without groups count queues.
     for subject in [Subject::of("noop"), Subject::of("netback"), Subject::of("cfq").text("mode", "2.6.32")] {
         let whole = rates(&subject, &[Policy::default(); 2]);
         let split = rates(&subject, &[Policy::default(); 3]);
@@ -338,19 +338,19 @@ fn mm8_splitting_a_vm_does_not_matter() {
 }
 
 #[test]
-fn mm9_weights_alone_are_served_in_the_order_of_their_tags() {
+fn mm9_vms_with_weights_only_are_served_in_tag_order() {
     let mut rng = chance(9);
     for _ in 0..20 {
         let weights: Vec<u32> = (0..5).map(|_| pick(&mut rng, &[1, 2, 4, 10, 1000])).collect();
         let policies = weights.iter().map(|weight| Policy { idle_credit: 0, ..Policy::weighted(*weight) }).collect();
-        // One of each VM first: as published, one that comes later starts where the others are by then.
+        // One request of each VM first: in the published form a VM that comes later starts at the tags of the others.
         let mut arrivals = Vec::new();
         for index in 0..200 {
             let vm = if index < 5 { index } else { below(&mut rng, 5) as usize };
             arrivals.push((0, vm, pick(&mut rng, &plan::LENGTHS[..3]), READS));
         }
         let trace = Trace { policies, arrivals, depth: 1, ..random_trace(&mut rng) };
-        // The first of them finds the device free; the order is that of the others.
+        // The first request finds the device idle; the order is that of the others.
         let in_order = |own_cost: bool| {
             let mut tags = [0; 5];
             let mut line = Vec::new();
@@ -358,7 +358,7 @@ fn mm9_weights_alone_are_served_in_the_order_of_their_tags() {
                 let cost = u64::from(plan::cost_model().cost(Kind::Read, *length).raw() >> 16);
                 let step = 1000 / u64::from(weights[*vm]) * cost;
                 let first = tags[*vm] == 0;
-                // The published tag of a VM's first request is the current time, of each further one its own cost more.
+                // The published tag of a VM's first request is the current time; each later one adds its own cost.
                 let tag = if own_cost && !first { tags[*vm] + step } else { tags[*vm].max(u64::from(own_cost)) };
                 line.push((tag, id as u64));
                 tags[*vm] = if own_cost { tag } else { tag + step };
@@ -374,9 +374,9 @@ fn mm9_weights_alone_are_served_in_the_order_of_their_tags() {
 }
 
 #[test]
-fn mm10_a_longer_silence_of_all_does_not_matter() {
-    // Published tags are real time: what a VM of low weight was served ahead of it is held against it for a while, so
-    // weights are high here, and in both modes reservations and limits have had the time to come up to date.
+fn mm10_a_longer_pause_of_all_has_no_effect() {
+    // Published tags are real time: service of a VM of small weight ahead of it counts against the VM for a while. So
+    // weights are large here, and in both modes reservations and limits have had time to become current.
     for subject in subjects() {
         let mut rng = chance(10);
         for _ in 0..20 {
@@ -400,22 +400,22 @@ fn mm10_a_longer_silence_of_all_does_not_matter() {
 // rule: mclock.first-request, mclock.product-counts
 #[test]
 fn mm15_one_server_of_dmclock_is_mclock() {
-    // A single server has counted nothing elsewhere: 0 where the own cost is added, 1 where it is multiplied.
+    // A single server reports no other service: 0 if the own cost is added, 1 if it is multiplied.
     for (subject, counted) in [(product(), 0), (paper(), 1)] {
         compare(15, &[subject], |subject, trace, before| {
-            let tracked = Trace { elsewhere: Some((counted, counted)), ..trace.clone() };
+            let tracked = Trace { remote: Some((counted, counted)), ..trace.clone() };
             assert_same(&play(subject, &tracked), before, &subject.label());
         });
     }
 }
 
 #[test]
-fn k_servers_of_dmclock_together_give_one_limit_and_the_reservation_once() {
-    // Two servers, requests in turn: each server sees one request elsewhere between its own.
-    let run = |policy: Policy, elsewhere: u32| {
+fn several_dmclock_servers_give_one_limit_and_one_reservation() {
+    // Two servers with alternate requests: each server sees one remote request between its own.
+    let run = |policy: Policy, remote: u32| {
         let mut world = World::simple(&product(), 8, 1000);
         let vm = world.vm(policy);
-        let source = Source::new(vm, VolumeId(0), Pattern::Closed(16)).elsewhere(elsewhere, elsewhere);
+        let source = Source::new(vm, VolumeId(0), Pattern::Closed(16)).remote(remote, remote);
         world.source(source);
         // The first requests already report others, whose service lies in the past.
         world.run_until(secs(13));

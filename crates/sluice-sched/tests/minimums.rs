@@ -1,4 +1,4 @@
-//! Reservations in requests and in bytes: each is a minimum of its own, and neither is more.
+//! Reservations in requests and in bytes: each is a separate minimum, and neither gives more.
 
 mod common;
 
@@ -10,7 +10,7 @@ use sluice_sched::params::Value;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// A device that serves 1,000 normalised requests, or 100 MB, a second, one after the other, each in the time of its cost.
+/// A device that serves 1,000 normalised requests, or 100 MB, per second, one at a time, each in the time of its cost.
 const CAPACITY: u64 = 1000;
 const BANDWIDTH: u64 = 100_000_000;
 
@@ -45,7 +45,7 @@ fn a_byte_reservation_was_absolute_priority_for_requests_without_payload() {
 
 // rule: mclock.byte-reservation, mclock.volume-constraint
 #[test]
-fn a_byte_reservation_of_a_volume_was_absolute_priority_too() {
+fn a_byte_reservation_of_a_volume_was_absolute_priority_for_requests_without_payload() {
     for kind in [Kind::Discard, Kind::Flush, Kind::WriteZeroes] {
         let mut world = world(CostModel::default());
         let mut policy = Policy::weighted(100).reserving(500);
@@ -62,14 +62,14 @@ fn a_byte_reservation_of_a_volume_was_absolute_priority_too() {
     }
 }
 
-/// Requests a second that a policy reserves at this size, by the larger of its two minimums.
+/// Requests per second that a policy reserves at this size, by the larger of its two minimums.
 fn due(iops: u64, bytes: u64, size: u32) -> f64 {
     let cost = CostModel::default().cost(Kind::Read, size).as_f64();
     let counted = f64::from(size).max(cost * BANDWIDTH as f64 / CAPACITY as f64);
     (iops as f64 / cost).max(bytes as f64 / counted)
 }
 
-/// A VM that lives by its two reservations alone, beside one that takes all the rest, asks for one size after the other.
+/// A VM with two reservations and no weight, next to one that takes the rest, submits one size after the other.
 fn served(iops: u64, bytes: u64, sizes: &[u32], seconds: u64) -> Vec<f64> {
     let mut world = world(CostModel::default());
     let mut policy = Policy { weight: None, ..Policy::default() };
@@ -90,7 +90,7 @@ fn served(iops: u64, bytes: u64, sizes: &[u32], seconds: u64) -> Vec<f64> {
 }
 
 #[test]
-fn sixty_seconds_of_small_requests_bought_nine_of_large_ones() {
+fn sixty_seconds_of_small_requests_gave_credit_for_nine_of_large_ones() {
     let bytes = 3 * (1 << 20) + (1 << 20) / 10;
     let rates = served(500, bytes, &[512; 60], 1);
     assert!(rates[1..].iter().all(|rate| (rate - due(500, bytes, 512)).abs() <= 2.0), "{rates:?}");
@@ -98,16 +98,16 @@ fn sixty_seconds_of_small_requests_bought_nine_of_large_ones() {
     sizes.extend([65_536; 9]);
     let rates = &served(500, bytes, &sizes, 1)[60..];
     let due = due(500, bytes, 65_536);
-    // Nothing is banked: the first second has a few small requests that waited.
+    // Nothing is saved: in the first second a few small requests are still queued.
     assert!(rates.iter().all(|rate| (rate - due).abs() <= 6.0), "due {due}, got {rates:?}");
 }
 
 #[test]
 fn large_requests_after_small_ones_got_a_tenth_of_their_reservation() {
-    // The byte tag was driven far ahead by small requests, each of which counts 100 kB.
+    // Small requests, each of which counts 100 kB, moved the byte tag far ahead.
     let rates = served(500, 3 << 20, &[512, 512, 65_536, 65_536], 10);
     assert!(rates[3] >= 0.99 * due(500, 3 << 20, 65_536), "{rates:?}");
-    // And the other way round: where the byte reservation is the larger one.
+    // And the reverse: the byte reservation is the larger one.
     let rates = served(10, 50_000_000, &[262_144, 262_144, 4096, 262_144], 5);
     for (rate, size) in rates.iter().zip([262_144, 262_144, 4096, 262_144]) {
         let due = due(10, 50_000_000, size);
@@ -118,10 +118,10 @@ fn large_requests_after_small_ones_got_a_tenth_of_their_reservation() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each is a minimum of its own, whatever was asked for before, and what is served for them takes no more of the device
-    /// than admission counted.
+    /// Each is a separate minimum, for any earlier requests, and service for them takes no more of the device than
+    /// admission control counted.
     #[test]
-    fn two_reservations_give_the_larger_and_bank_nothing(
+    fn two_reservations_give_the_larger_one_and_save_nothing(
         iops in 5u64..600,
         megabytes in 1u64..60,
         sizes in prop::collection::vec(prop::sample::select(vec![512u32, 4096, 8192, 32_768, 65_536, 262_144]), 1..6),
@@ -131,7 +131,7 @@ proptest! {
         let rates = served(iops, bytes, &sizes, 4);
         for (index, (rate, size)) in rates.iter().zip(&sizes).enumerate() {
             let due = due(iops, bytes, *size);
-            // At a change four requests of the last size wait.
+            // At a change four requests of the last size are queued.
             prop_assert!((rate - due).abs() <= 0.005 * due + 2.0, "{rate} of {due} at step {index} of {sizes:?}: {rates:?}");
         }
     }
@@ -139,7 +139,7 @@ proptest! {
 
 #[test]
 fn mixed_requests_take_no_more_of_the_device_than_was_admitted() {
-    // Sizes alternate so that now the one and now the other reservation is the earlier.
+    // Sizes alternate so that each reservation is the earlier one in turn.
     for (iops, rate) in [(300u64, 30_000_000u64), (100, 50_000_000), (600, 6_000_000)] {
         let mut world = world(CostModel::default());
         let mut policy = Policy { weight: None, ..Policy::default() };
@@ -162,7 +162,7 @@ fn mixed_requests_take_no_more_of_the_device_than_was_admitted() {
 #[test]
 fn a_vm_without_a_reservation_got_nothing_while_reservations_took_all_of_the_device() {
     for floor in [2.0, 10.0] {
-        // As large as admission accepts.
+        // As large as admission control accepts.
         let reserved = (1000.0 * (1.0 - floor / 100.0)) as u64;
         let mut world = World::simple(&product().text("weight_floor", &format!("{floor}%")), 4, 1000);
         let vms = [Policy::weighted(100).reserving(reserved), Policy::weighted(100)];
@@ -171,7 +171,7 @@ fn a_vm_without_a_reservation_got_nothing_while_reservations_took_all_of_the_dev
         let rates = world.rates(&vms, secs(2), secs(20));
         let kept = 10.0 * floor;
         assert!(rates[0] >= reserved as f64 - 1.0 && (rates[1] - kept).abs() <= 1.0, "{rates:?} at {floor} %");
-        // The device is slower than was admitted.
+        // The device is slower than its stated capacity.
         world.device.set_iops(500);
         world.run_until(secs(40));
         let slow = world.rates(&vms, secs(25), secs(40))[1];
@@ -202,7 +202,7 @@ fn the_floor_gave_a_whole_batch_for_each_request_that_it_owed() {
     }
 }
 
-/// What the volumes of a VM that reserves 500 of 1000, all that its neighbour leaves, get a second.
+/// Requests per second of the volumes of a VM that reserves 500 of 1000, all that its neighbour leaves.
 fn inside(floor: u64, batch: i64, volumes: &[Policy]) -> Vec<f64> {
     let subject = product().with("batch", Value::Integer(batch)).text("weight_floor", &format!("{floor}%"));
     let mut world = World::simple(&subject, 1, 1000);
@@ -230,7 +230,7 @@ fn a_volume_without_a_reservation_got_nothing_while_its_neighbour_reserved_all_o
         let due = [500.0 - kept, kept / 4.0, kept * 3.0 / 4.0];
         let close = rates.iter().zip(due).all(|(rate, due)| (rate - due).abs() <= 1.0);
         assert!(close, "{rates:?} of {due:?}, a floor of {floor} %, batches of {batch}");
-        // Where the reservation leaves the floor free, both get all of theirs.
+        // If the reservation leaves the floor free, both get all of theirs.
         let volumes = [w(10).reserving(500 - 5 * floor), w(10)];
         let rates = inside(floor, batch, &volumes);
         assert!(rates[0] >= 499.0 - kept && rates[1] >= kept - 1.0, "{rates:?} of {kept}, batches of {batch}");
@@ -252,7 +252,7 @@ fn after_a_stall_vms_without_a_reservation_got_nothing_for_seconds() {
         let gaps = times.windows(2).filter(|pair| pair[0] >= secs(6)).map(|pair| pair[1].nanos_since(pair[0]));
         let longest = gaps.max().expect("it is served") / MILLI;
         assert!(longest <= 60, "{percent} %: nothing for {longest} ms");
-        // The reservation is caught up with 98 % of the device.
+        // The reservation catches up with 98 % of the device.
         let behind =
             |at: u64| 1000.0 * (percent as f64 / 100.0) * at as f64 - world.count(vms[0], secs(0), secs(at)) as f64;
         let caught_up = (6..40).find(|at| behind(*at) <= 5.0);
@@ -263,7 +263,7 @@ fn after_a_stall_vms_without_a_reservation_got_nothing_for_seconds() {
 
 // rule: mclock.charge-after
 #[test]
-fn a_reservation_forgot_what_was_overdue_when_it_changed() {
+fn a_changed_reservation_forgot_overdue_service() {
     let mut world = World::simple(&product(), 1, 1000);
     let reserved = |iops| Policy { weight: None, ..Policy::default() }.reserving(iops);
     let vm = world.busy(reserved(400), Pattern::Closed(64));
@@ -273,7 +273,7 @@ fn a_reservation_forgot_what_was_overdue_when_it_changed() {
     world.run_until(millis(2500));
     world.set(vm, reserved(500));
     world.run_until(secs(6));
-    // 800 before, 200 that the stall cost, 500 a second for 3.5 s.
+    // 800 before, 200 that the stall cost, and 500 per second for 3.5 s.
     let got = world.count(vm, secs(0), secs(6)) as f64;
     assert!((got - 2750.0).abs() <= 5.0, "{got}");
 }

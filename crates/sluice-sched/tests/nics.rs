@@ -13,7 +13,7 @@ use sluice_sched::*;
 const FRAME: u32 = 1514;
 const SMALL: u32 = 60;
 
-/// A link that takes `depth` frames and sends each in `nanos`.
+/// A link of queue depth `depth` that sends each frame in `nanos`.
 fn link(subject: &Subject, depth: u32, nanos: u64) -> World {
     let facts = Facts { depth, ..Facts::default() };
     let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
@@ -28,12 +28,12 @@ fn wrr(unit: &str) -> Subject {
     Subject::of("wrr").text("unit", unit)
 }
 
-/// Turns as long as the weights say, as the paper has them.
+/// Turns in proportion to the weights, as in the paper.
 fn published(unit: &str) -> Subject {
     wrr(unit).text("rounds", "published")
 }
 
-/// Both forms, counting in both units.
+/// Both forms with both units.
 fn forms() -> Vec<Subject> {
     ["bytes", "packets"].into_iter().flat_map(|unit| [wrr(unit), published(unit)]).collect()
 }
@@ -57,7 +57,7 @@ fn flood(world: &mut World, policy: Policy, lengths: &[u32]) -> OwnerId {
     vm
 }
 
-/// Frames of one length, one at a time when the test says so.
+/// A VM that sends frames of one length, one at a time, when the test says so.
 fn sender(world: &mut World, policy: Policy, length: u32) -> (OwnerId, usize) {
     let vm = world.vm(policy);
     let source = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&[length]));
@@ -82,13 +82,13 @@ fn order(world: &World) -> Vec<u32> {
 
 // rule: netback.credit, netback.send, netback.arm-timer, netback.armed, netback.timer, netback.refill
 #[test]
-fn a_window_lets_through_what_fits() {
+fn a_window_passes_the_packets_that_fit() {
     let mut world = link(&netback("0s"), 64, 1);
     let (vm, source) = sender(&mut world, at_most(25), FRAME);
     (0..300).for_each(|_| assert!(world.ask(source)));
     world.pump();
     world.run_until(millis(120));
-    // 156,250 bytes per window are 103 frames and 308 bytes, which are lost.
+    // 156,250 bytes per window are 103 frames, and 308 bytes are lost.
     let times = world.times(vm);
     let in_window = |window: u64| times.iter().filter(|at| at.as_nanos() / (50 * MILLI) == window).count();
     assert_eq!((in_window(0), in_window(1), in_window(2)), (103, 103, 94));
@@ -99,7 +99,7 @@ fn a_window_lets_through_what_fits() {
 
 // rule: netback.refill-on-poll, netback.weak-double-burst
 #[test]
-fn what_was_left_and_a_new_window_go_back_to_back() {
+fn the_rest_of_a_window_and_a_new_one_are_sent_back_to_back() {
     let mut world = link(&netback("0s"), 512, 1);
     let (vm, source) = sender(&mut world, at_most(25), FRAME);
     world.run_until(millis(777));
@@ -109,7 +109,7 @@ fn what_was_left_and_a_new_window_go_back_to_back() {
     assert_eq!(world.times(vm).len(), 206);
     world.run_until(millis(826));
     assert_eq!(world.times(vm).len(), 206);
-    // The new window began with the poll that found the old one over.
+    // The new window began with the poll that found the old one ended.
     world.run_until(millis(827));
     assert_eq!(world.times(vm).len(), 300);
 }
@@ -118,7 +118,7 @@ fn what_was_left_and_a_new_window_go_back_to_back() {
 #[test]
 fn credits_are_saved_for_one_packet_that_needs_several_windows() {
     let mut world = link(&netback("0s"), 64, 1);
-    // 6,250 bytes per window; the first packet needs three of them, and 1,250 bytes are over.
+    // 6,250 bytes per window; the first packet needs three windows and leaves 1,250 bytes.
     let vm = world.vm(at_most(1));
     let large = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&[17_500]));
     assert!(world.ask(large) && world.ask(large));
@@ -130,8 +130,9 @@ fn credits_are_saved_for_one_packet_that_needs_several_windows() {
         [millis(100), millis(250)],
         "two windows for what is missing, then three for all of it"
     );
-    assert_eq!(world.wakes - wakes, 2, "and nobody woke in between");
-    // Nothing was saved for small ones: one full window, and what a poll after its end begins.
+    assert_eq!(world.wakes - wakes, 2, "and no wake-up in between");
+    // Nothing was saved for small packets: they get one full window, and the window that starts with a poll after its
+    // end.
     let small = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&[1250]));
     world.run_until(secs(10));
     (0..40).for_each(|_| assert!(world.ask(small)));
@@ -142,7 +143,7 @@ fn credits_are_saved_for_one_packet_that_needs_several_windows() {
 
 // rule: netback.ticks, netback.weak-below-rate, netback.bound-rate
 #[test]
-fn a_rate_is_approached_from_below_and_the_more_so_on_a_slow_clock() {
+fn the_rate_is_below_the_stated_one_and_lower_on_a_slow_clock() {
     for (tick, window) in [("0s", 50.0), ("1ms", 50.0), ("4ms", 52.0)] {
         for rate in [25, 30, 35, 40] {
             let mut world = link(&netback(tick), 64, 1);
@@ -154,7 +155,7 @@ fn a_rate_is_approached_from_below_and_the_more_so_on_a_slow_clock() {
             let due = frames * f64::from(FRAME) * 8.0 / 1e6 / (window / 1e3);
             assert!((got - due).abs() < 0.02 * due, "{rate} Mb/s, tick {tick}: {got}, computed {due}");
             assert!(got < rate as f64, "Q14: {got} of {rate}");
-            // In whole windows at the least all that a frame may leave over, each time.
+            // In whole windows, at least everything but the rest that is smaller than a frame.
             let at = |number: u64| Instant::from_nanos(number * window as u64 * MILLI);
             let (bytes, least) = (sent(&world, vm, at(20), at(400)), 380.0 * (credit - f64::from(FRAME) + 1.0));
             assert!(bytes >= least, "Q14: {bytes} in 380 windows, at least {least}");
@@ -164,7 +165,7 @@ fn a_rate_is_approached_from_below_and_the_more_so_on_a_slow_clock() {
 
 // rule: netback.bound-window
 #[test]
-fn q14_no_time_has_more_bytes_than_its_windows() {
+fn q14_no_interval_has_more_bytes_than_its_windows() {
     let mut rng = chance(14);
     for _ in 0..60 {
         let tick = pick(&mut rng, &["0s", "1ms", "4ms"]);
@@ -192,7 +193,7 @@ fn q14_no_time_has_more_bytes_than_its_windows() {
 
 // rule: netback.refill
 #[test]
-fn a_rate_that_comes_changes_or_goes_lends_nothing() {
+fn a_rate_that_is_set_changed_or_removed_gives_no_credit() {
     let mut world = link(&netback("0s"), 64, 1);
     let vm = world.vm(Policy::default());
     world.source(Source::new(vm, VolumeId(0), Pattern::Open(20_000)).lengths(&[FRAME]));
@@ -205,7 +206,7 @@ fn a_rate_that_comes_changes_or_goes_lends_nothing() {
         world.run_for(5 * MILLI);
     }
     let got = megabits(&world, &[vm], secs(3), secs(5))[0];
-    assert!(got > 22.0 && got < 25.0, "{got} Mb/s with a rate that is stated again and again");
+    assert!(got > 22.0 && got < 25.0, "{got} Mb/s with a rate that is set repeatedly");
     world.set(vm, Policy::default());
     world.run_for(20 * MILLI);
     assert_eq!(world.gate.inspect(world.now).owners[&vm.0].limit_passes_ns, None);
@@ -215,13 +216,13 @@ fn a_rate_that_comes_changes_or_goes_lends_nothing() {
 
 // rule: netback.round-robin, netback.leaves-list
 #[test]
-fn packets_of_each_go_in_turn_whatever_their_size() {
+fn packets_are_sent_in_turn_for_any_size() {
     let mut world = link(&netback("0s"), 1, 120_000);
     let vms: Vec<OwnerId> = [FRAME, SMALL, 9014].iter().map(|l| flood(&mut world, Policy::default(), &[*l])).collect();
     world.run_until(secs(1));
     let counts = world.counts(&vms, millis(10), secs(1));
     assert!(counts.iter().all(|count| count.abs_diff(counts[0]) <= 1), "{counts:?}");
-    // Who comes with packets stands at the end.
+    // A NIC that gets packets is appended.
     let mut world = link(&netback("0s"), 1, MILLI);
     let senders: Vec<_> = (0..3).map(|_| sender(&mut world, Policy::default(), FRAME)).collect();
     for turn in [2, 0, 0, 2, 1, 0] {
@@ -253,7 +254,7 @@ fn no_more_packets_are_pending_than_stated() {
 
 fn add(scheduler: &mut dyn Scheduler, owner: u32, policy: Policy) {
     let change = scheduler::Change::AddOwner { owner: OwnerId(owner), policy };
-    scheduler.configure(Instant::ZERO, change).expect("it takes every policy");
+    scheduler.configure(Instant::ZERO, change).expect("the scheduler accepts every policy");
 }
 
 fn packet(id: u64, owner: u32) -> Request {
@@ -277,14 +278,14 @@ fn packet(id: u64, owner: u32) -> Request {
 
 // rule: netback.groups
 #[test]
-fn groups_take_turns_whatever_is_in_them() {
+fn groups_are_served_in_turn_for_any_number_of_nics() {
     let subject = netback("0s").with("groups", Value::Integer(2));
     let mut world = link(&subject, 1, 100_000);
     let vms: Vec<OwnerId> = (0..3).map(|_| flood(&mut world, Policy::default(), &[FRAME])).collect();
     world.run_until(secs(1));
-    // The first and the third are in one group, and share what the second has for itself.
+    // The first and the third NIC are in one group, and share as much as the second has alone.
     assert_close("shares", &world.rates(&vms, Instant::ZERO, secs(1)), &[2500.0, 5000.0, 2500.0], 0.01);
-    // They stay where they were put.
+    // NICs stay in their group.
     world.remove_owner(vms[1]);
     world.run_until(secs(2));
     let rates = world.rates(&vms, secs(1), secs(2));
@@ -302,12 +303,12 @@ fn pair(subject: &Subject, weights: [u32; 2], lengths: [&[u32]; 2]) -> (World, [
 
 // rule: wrr.round, wrr.state
 #[test]
-fn a_turn_is_as_long_as_the_weight_says() {
+fn a_turn_is_proportional_to_the_weight() {
     for (unit, lengths) in [("packets", [FRAME, FRAME]), ("bytes", [FRAME, FRAME])] {
         let (mut world, _) = pair(&published(unit), [3, 1], [&lengths[..1], &lengths[1..]]);
         world.run_until(secs(1));
         let order = order(&world);
-        // The first found the link empty; then both are there.
+        // The first request found the link idle; from then on both are present.
         let second = order.iter().position(|owner| *owner == 1).unwrap();
         assert_eq!(order[second..second + 8], [1, 0, 0, 0, 1, 0, 0, 0], "{unit}");
     }
@@ -322,12 +323,12 @@ fn packets_or_bytes_are_shared_by_weight() {
 }
 
 fn shares_of(form: &Subject) {
-    // Weights that are no multiples of each other: a fraction is kept.
+    // Weights that are not multiples of each other: a fraction is kept.
     let (mut world, vms) = pair(form, [5, 2], [&[FRAME], &[FRAME]]);
     world.run_until(secs(5));
     let rates = world.rates(&vms, secs(1), secs(5));
     assert!((rates[0] / rates[1] - 2.5).abs() < 0.01, "{rates:?}");
-    // By packets small ones count as many; by bytes they do not.
+    // With unit packets, small packets count as much as large ones; with unit bytes they do not.
     let (mut world, vms) = pair(&form.clone().text("unit", "packets"), [1, 1], [&[FRAME], &[SMALL]]);
     world.run_until(secs(1));
     let counts = world.counts(&vms, millis(100), secs(1));
@@ -345,7 +346,7 @@ fn shares_of(form: &Subject) {
     );
 }
 
-/// The largest difference of two services over weights, over all intervals and pairs, as a part of the pair's bound.
+/// The largest difference of services/weights, over all intervals and pairs, divided by the pair's bound.
 fn worst(world: &World, weights: &[f64], unit: impl Fn(&Record) -> f64, bound: impl Fn(f64, f64) -> f64) -> f64 {
     let mut worst = 0.0f64;
     for (a, b) in (0..weights.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
@@ -369,7 +370,7 @@ fn worst(world: &World, weights: &[f64], unit: impl Fn(&Record) -> f64, bound: i
 
 // rule: wrr.bound
 #[test]
-fn q15_services_over_weights_stay_together() {
+fn q15_service_by_weight_stays_within_its_bound() {
     let mut rng = chance(15);
     for round in 0..80 {
         let (packets, tags) = (round % 2 == 0, round >= 40);
@@ -378,7 +379,7 @@ fn q15_services_over_weights_stay_together() {
         weights[0] = 1;
         let unit = if packets { "packets" } else { "bytes" };
         let mut world = link(&if tags { wrr(unit) } else { published(unit) }, 4, 120_000);
-        // All are there before the first packet goes.
+        // All packets arrive before the first is sent.
         world.device.stalled_until = millis(1);
         let vms: Vec<(OwnerId, usize)> = weights
             .iter()
@@ -393,7 +394,7 @@ fn q15_services_over_weights_stay_together() {
             (0..4000).for_each(|_| assert!(world.ask(*source)));
         }
         world.pump();
-        // As long as nobody runs out.
+        // As long as no queue is empty.
         world.run_until(millis(400));
         assert!(vms.iter().all(|(vm, _)| world.gate.account(*vm).unwrap().waiting > 0));
         let real: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
@@ -411,7 +412,7 @@ fn q15_services_over_weights_stay_together() {
 
 // rule: wrr.empty-forfeits, wrr.inactive
 #[test]
-fn who_has_no_packets_forfeits_its_turn_and_its_deficit() {
+fn a_nic_without_packets_forfeits_its_turn_and_its_deficit() {
     let mut world = link(&published("packets"), 1, MILLI);
     let (_, heavy) = sender(&mut world, Policy::weighted(10), FRAME);
     let (_, light) = sender(&mut world, Policy::weighted(1), FRAME);
@@ -419,7 +420,7 @@ fn who_has_no_packets_forfeits_its_turn_and_its_deficit() {
     (0..6).for_each(|_| assert!(world.ask(light)));
     world.pump();
     world.run_until(millis(4));
-    // Three of its ten, then others go on; seven more are not owed to it.
+    // Three of its ten, then the others continue; the other seven are not compensated.
     (0..20).for_each(|_| assert!(world.ask(heavy)));
     world.run_until(millis(40));
     assert_eq!(order(&world)[..18], [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
@@ -427,7 +428,7 @@ fn who_has_no_packets_forfeits_its_turn_and_its_deficit() {
 
 // rule: wrr.skipped
 #[test]
-fn who_has_no_credits_is_skipped_and_owed_nothing() {
+fn a_nic_without_credits_is_skipped_and_not_compensated_later() {
     for form in [wrr("bytes"), published("bytes")] {
         let mut world = link(&form, 4, 120_000);
         let held = flood(&mut world, Policy { weight: Some(Weight::new(1000)), ..at_most(10) }, &[FRAME]);
@@ -443,7 +444,7 @@ fn who_has_no_credits_is_skipped_and_owed_nothing() {
 
 // rule: wrr.weights-at-turn, wrr.parameters
 #[test]
-fn trace_7_weights_that_change_places_every_second_hold_from_the_next_turns_on() {
+fn trace_7_exchanged_weights_take_effect_with_the_next_turns() {
     for form in forms() {
         let (mut world, vms) = pair(&form, [30, 1], [&[FRAME], &[FRAME]]);
         for second in 0..20u64 {
@@ -463,7 +464,7 @@ fn trace_7_weights_that_change_places_every_second_hold_from_the_next_turns_on()
 
 // rule: wrr.parameters
 #[test]
-fn weights_can_be_switched_off() {
+fn weights_can_be_disabled() {
     for form in forms() {
         let mut world = link(&form.text("prioritize", "off"), 4, 120_000);
         let vms = [30, 1].map(|weight| flood(&mut world, Policy::weighted(weight), &[FRAME]));
@@ -478,9 +479,9 @@ fn weights_can_be_switched_off() {
 
 // rule: wrr.hold, wrr.active, wrr.inactive
 #[test]
-fn a_turn_is_held_for_who_is_active_only_by_the_switch() {
+fn a_turn_is_held_for_an_active_nic_only_if_enabled() {
     for form in forms() {
-        // One frame every 5 ms, less than its half; the other one is always backlogged.
+        // One frame every 5 ms, less than its half; the other NIC is always backlogged.
         let run = |hold: bool, every: u64| {
             let mut world = link(&form.clone().with("hold", Value::Bool(hold)), 1, 120_000);
             let rare = world.vm(Policy::weighted(100));
@@ -491,10 +492,10 @@ fn a_turn_is_held_for_who_is_active_only_by_the_switch() {
         };
         let capacity = 1e9 / 120_000.0;
         assert_close("forfeited", &run(false, 5 * MILLI), &[200.0, capacity - 200.0], 0.01);
-        // Its share is lost to all: the other one sends a packet for each of its.
+        // Its share is lost to all: the other NIC sends one packet for each of its packets.
         let held = run(true, 5 * MILLI);
         assert!((held[1] - held[0]).abs() <= 2.0 && (held[0] - 200.0).abs() <= 1.0, "{held:?}");
-        // After 10 ms of silence it is inactive, and what it had is free until it comes back.
+        // After a pause of 10 ms it is inactive, and its share is free until it has packets again.
         let rarer = run(true, 100 * MILLI);
         assert!(rarer[0] == 10.0 && rarer[1] > 0.88 * capacity && rarer[1] < 0.92 * capacity, "{rarer:?}");
     }
@@ -502,27 +503,27 @@ fn a_turn_is_held_for_who_is_active_only_by_the_switch() {
 
 // rule: wrr.min-rate
 #[test]
-fn who_is_below_its_minimum_goes_first() {
+fn a_nic_below_its_minimum_is_served_first() {
     for form in [wrr("bytes"), published("bytes")] {
-        // Of 100 three equal weights would get 33 each.
+        // Three equal weights would get 33 of 100 each.
         let mut world = link(&form, 4, 121_120);
         let vms =
             [at_least(60), Policy::default(), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
         world.run_until(secs(5));
         assert_close("one minimum", &megabits(&world, &vms, secs(1), secs(5)), &[60.0, 20.0, 20.0], 0.01);
-        // Who has more by weight keeps it.
+        // A NIC with a larger share by weight keeps it.
         let mut world = link(&form, 4, 121_120);
         let heavy = Policy { weight: Some(Weight::new(300)), ..at_least(20) };
         let vms = [heavy, Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
         world.run_until(secs(5));
         assert_close("by weight", &megabits(&world, &vms, secs(1), secs(5)), &[75.0, 25.0], 0.01);
-        // More than there is: by weight among those.
+        // More than the link has: by weight among those below their minimum.
         let mut world = link(&form, 4, 121_120);
         let twice = Policy { weight: Some(Weight::new(200)), ..at_least(80) };
         let vms = [twice, at_least(80), Policy::weighted(1000)].map(|policy| flood(&mut world, policy, &[FRAME]));
         world.run_until(secs(5));
         assert_close("too much", &megabits(&world, &vms, secs(1), secs(5)), &[66.7, 33.3, 0.0], 0.015);
-        // And it stays a maximum where one is stated.
+        // A stated maximum still applies.
         let mut world = link(&form, 4, 121_120);
         let both = Policy { limit: at_most(35).limit, ..at_least(30) };
         let vms = [both, Policy::weighted(10_000)].map(|policy| flood(&mut world, policy, &[FRAME]));
@@ -534,7 +535,7 @@ fn who_is_below_its_minimum_goes_first() {
 
 // rule: wrr.back-pressure
 #[test]
-fn nothing_is_taken_while_the_link_has_no_room() {
+fn no_packet_is_taken_while_the_link_is_full() {
     let mut world = link(&wrr("bytes"), 8, 120_000);
     let vms = [30, 1].map(|weight| flood(&mut world, Policy::weighted(weight), &[FRAME]));
     world.run_until(secs(1));
@@ -543,13 +544,13 @@ fn nothing_is_taken_while_the_link_has_no_room() {
     let done = world.finished.len() as u64;
     assert!(taken - done <= 8, "{taken} taken, {done} done");
     let waiting: u64 = vms.iter().map(|vm| u64::from(world.gate.account(*vm).unwrap().waiting)).sum();
-    assert_eq!(waiting + taken - done, 512, "the others wait before the gate");
+    assert_eq!(waiting + taken - done, 512, "the others wait in front of the gate");
 }
 
 // rule: wrr.paper-constant
 #[test]
-fn a_packet_larger_than_many_turns_costs_no_more_steps() {
-    // 64 MiB by turns of 64 bytes are a million rounds.
+fn a_packet_larger_than_many_turns_needs_no_more_steps() {
+    // 64 MiB in turns of 64 bytes are a million rounds.
     let subject = published("bytes").with("frame", Value::Integer(64));
     let mut scheduler = subject.build(&Facts::default());
     for owner in 0..8 {
@@ -570,9 +571,9 @@ fn a_packet_larger_than_many_turns_costs_no_more_steps() {
     }
 }
 
-// What went wrong.
+// Defects found.
 
-/// The longest that a packet of the first VM waited for the link, in nanoseconds, between two instants.
+/// The longest time in nanoseconds that a packet of a VM waited for the link, between two instants.
 fn longest_wait(world: &World, vm: OwnerId, from: Instant) -> u64 {
     let waits = world.of(vm).filter(|record| record.at >= from);
     waits.map(|record| record.at.nanos_since(record.request.arrival)).max().expect("it was served")
@@ -584,8 +585,8 @@ fn background() -> Policy {
 
 // rule: wrr.bound, wrr.tags
 #[test]
-fn one_background_nic_made_everybodys_turn_ten_thousand_frames() {
-    // Frames go at 1 Gb/s; one VM sends one every millisecond and a little.
+fn one_background_nic_made_all_turns_ten_thousand_frames_long() {
+    // Frames are sent at 1 Gb/s; one VM sends one every millisecond and a little.
     let run = |form: &Subject, beside: &[Policy]| {
         let mut world = link(form, 1, 12_112);
         let sparse = world.vm(Policy::default());
@@ -598,8 +599,8 @@ fn one_background_nic_made_everybodys_turn_ten_thousand_frames() {
         let (alone, _) = run(&wrr(unit), &[Policy::default()]);
         let (wait, rates) = run(&wrr(unit), &[Policy::default(), background()]);
         let (long, _) = run(&published(unit), &[Policy::default(), background()]);
-        println!("{unit}: {alone} ns, beside a background NIC {wait} ns, in published rounds {long} ns");
-        // What is on the wire, and a frame of each of the two.
+        println!("{unit}: {alone} ns, next to a background NIC {wait} ns, in published rounds {long} ns");
+        // The frame on the wire, and a frame of each of the two.
         assert!(wait <= 3 * 12_112 && alone <= 2 * 12_112, "{unit}: {alone}, {wait} ns");
         assert!(long > 100 * MILLI, "as published it waits for a turn of 10,000 frames: {long} ns");
         // In three seconds the background NIC has the weight of 25 frames.
@@ -609,9 +610,9 @@ fn one_background_nic_made_everybodys_turn_ten_thousand_frames() {
 
 // rule: wrr.min-rate, wrr.min-counts
 #[test]
-fn a_minimum_above_the_share_gave_the_minimum_and_a_turn_on_top() {
+fn a_minimum_above_the_share_gave_the_minimum_plus_a_turn() {
     for form in forms() {
-        // Of 100 Mb/s a weight of 100 beside one of 300 is 25, and 40 are promised.
+        // A weight of 100 next to one of 300 gets 25 of 100 Mb/s, and the minimum is 40.
         for (beside, limit) in [(vec![], 0.01), (vec![background()], 0.01)] {
             let mut world = link(&form, 4, 121_120);
             let heavy = Policy::weighted(300);
@@ -625,7 +626,7 @@ fn a_minimum_above_the_share_gave_the_minimum_and_a_turn_on_top() {
             println!("{:?}: {got:?} Mb/s", form.params);
             assert!((got[0] / 40.0 - 1.0).abs() <= limit, "{:?}: {got:?} Mb/s", form.params);
         }
-        // Frames of other sizes, and a rate that is not a frame in a window.
+        // Frames of other sizes, and a rate that is not a whole number of frames per window.
         let mut world = link(&form, 4, 121_120);
         let vms = [at_least(70), Policy::default(), Policy::default()];
         let lengths: [&[u32]; 3] = [&[SMALL, FRAME, 512], &[FRAME], &[SMALL, FRAME]];
@@ -639,7 +640,7 @@ fn a_minimum_above_the_share_gave_the_minimum_and_a_turn_on_top() {
 
 // rule: wrr.min-rate
 #[test]
-fn who_had_a_minimum_above_its_share_owes_nothing_for_long() {
+fn a_nic_with_a_minimum_above_its_share_owes_little_later() {
     for form in forms() {
         let mut world = link(&form, 4, 121_120);
         let vms = [at_least(80), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
@@ -653,7 +654,7 @@ fn who_had_a_minimum_above_its_share_owes_nothing_for_long() {
 
 // rule: wrr.weights-at-turn
 #[test]
-fn a_changed_weight_acts_on_a_packet_that_waits() {
+fn a_changed_weight_applies_to_a_queued_packet() {
     let mut world = link(&wrr("bytes"), 1, 12_112);
     let vms = [background(), Policy::default()].map(|policy| flood(&mut world, policy, &[FRAME]));
     world.run_until(secs(1));

@@ -1,8 +1,8 @@
-//! mClock's product mode a second time, slow and obvious, against the fast one, decision by decision.
+//! A second, slow and obvious implementation of mClock's product mode, compared with the fast one decision by decision.
 //!
-//! Written from the specification's rules: plain lists, scans over everything, tags as exact integers (a division that
-//! leaves a remainder is a defect of the test). It shares no code with the fast one but the types of the interface.
-//! Both sit behind one gate and get the same calls; every answer must be the same.
+//! It follows the rules of the specification: plain lists, scans over everything, and tags as exact integers (a
+//! division with a remainder is a defect of the test). It shares only the types of the interface with the fast one.
+//! Both are behind one gate and get the same calls, and every result must be the same.
 
 mod common;
 mod oracle {
@@ -24,7 +24,7 @@ struct Vm {
     v: Tag,
     floor: Floor,
     client: Option<Client>,
-    /// Virtual time has started again since it was here.
+    /// Whether virtual time was reset since the VM was active.
     stale: bool,
 }
 
@@ -33,7 +33,7 @@ impl Vm {
         self.client.map_or(1, |client| client.servers)
     }
 
-    /// A policy for the VM; its bursts and those of its volumes are divided anew.
+    /// Sets the policy of the VM; its bursts and those of its volumes are divided again.
     fn set(&mut self, policy: Policy, facts: &Facts, now: Tag, v: Tag) {
         let servers = self.servers();
         self.level.set(policy, servers, facts, now, v);
@@ -61,12 +61,13 @@ struct Batch {
 #[derive(Debug, Clone, Copy, Default)]
 struct Floor {
     owed: Tag,
-    /// What the last batch, or single request, of the weight phase took of that.
+    /// Part of it that the last batch, or single request, of the weight phase used.
     weight_batch: Tag,
 }
 
 impl Floor {
-    /// A request was served; `waits`: somebody without a reservation waited; `is_chosen`: not in a batch with the one before.
+    /// Counts a request; `waits`: a member without a reservation waited; `is_chosen`: not in a batch with the previous
+    /// one.
     fn note(&mut self, raw: Tag, reserved: bool, waits: bool, is_chosen: bool) {
         if !reserved {
             let served = raw * 9_800;
@@ -78,7 +79,6 @@ impl Floor {
     }
 }
 
-/// The oracle.
 #[derive(Debug)]
 struct Oracle {
     facts: Facts,
@@ -123,7 +123,8 @@ impl Oracle {
         self.queue.iter().find(mine).copied()
     }
 
-    /// Notes which limits hold VMs and volumes now, and releases the others: all VMs, or the one that something happens to.
+    /// Notes which limits throttle VMs and volumes now, and releases the others: all VMs, or the one that an event
+    /// concerns.
     fn settle(&mut self, now: Tag, one: Option<OwnerId>) {
         let (queue, outer_v) = (self.queue.clone(), self.v);
         for (owner, vm) in self.vms.iter_mut().filter(|(owner, _)| one.is_none_or(|one| one == *owner)) {
@@ -134,21 +135,21 @@ impl Oracle {
                     level.hold = None;
                     continue;
                 }
-                let passes = level.passes();
-                level.settle(now, Some(passes).filter(|passes| *passes > now), vm.v);
-                let may_go = level.may_go();
-                earliest = Some(earliest.map_or(may_go, |earliest| earliest.min(may_go)));
+                let limit_eligible_at = level.limit_eligible_at();
+                level.settle(now, Some(limit_eligible_at).filter(|limit_eligible_at| *limit_eligible_at > now), vm.v);
+                let eligible_at = level.eligible_at();
+                earliest = Some(earliest.map_or(eligible_at, |earliest| earliest.min(eligible_at)));
             }
             let Some(earliest) = earliest else {
                 vm.level.hold = None;
                 continue;
             };
-            let passes = earliest.max(vm.level.passes());
-            vm.level.settle(now, Some(passes).filter(|passes| *passes > now), outer_v);
+            let limit_eligible_at = earliest.max(vm.level.limit_eligible_at());
+            vm.level.settle(now, Some(limit_eligible_at).filter(|limit_eligible_at| *limit_eligible_at > now), outer_v);
         }
     }
 
-    /// A decision is made: from here on limits, and not the device, hold those that they hold.
+    /// Notes a decision: from now on limits, and not the device, delay what they throttle.
     fn note_decision(&mut self, now: Tag) {
         let note = |level: &mut Level, v: Tag| {
             if let Some(hold) = &mut level.hold {
@@ -161,37 +162,37 @@ impl Oracle {
         }
     }
 
-    /// The VMs with requests that no limit holds, with the arrival number of their oldest request.
-    fn in_line(&self) -> Vec<(OwnerId, &Vm, RequestId)> {
+    /// VMs with requests that no limit throttles, with the arrival number of their oldest request.
+    fn eligible(&self) -> Vec<(OwnerId, &Vm, RequestId)> {
         let heads = self.vms.iter().filter_map(|(owner, vm)| Some((*owner, vm, self.head(*owner, None)?.id)));
         heads.filter(|(_, vm, _)| vm.level.hold.is_none()).collect()
     }
 
     fn choose(&mut self, now: Tag) -> Option<Choice> {
         let due = |(owner, vm, head): &(OwnerId, &Vm, RequestId)| Some((vm.level.due()?, *head, *owner));
-        let most_overdue = self.in_line().iter().filter_map(due).min();
+        let most_overdue = self.eligible().iter().filter_map(due).min();
         if let Some((due, _, _)) = most_overdue {
-            // 8.4: the cap on the catch-up shifts all R tags by one common offset.
+            // 8.4: the cap on the catch-up moves all R tags by one common offset.
             let excess = (now - due - self.catchup).max(0);
             for (_, vm) in &mut self.vms {
                 vm.level.due += excess;
                 vm.level.due_bytes += excess;
             }
         }
-        if let Some((due, _, owner)) = self.in_line().iter().filter_map(due).min()
+        if let Some((due, _, owner)) = self.eligible().iter().filter_map(due).min()
             && due <= now
             && !(self.floor.owed > 0 && self.unreserved_waits())
         {
             return Some(self.choose_volume(owner, true, now));
         }
         let weighted = |(_, vm, _): &&(OwnerId, &Vm, RequestId)| vm.level.policy.weight.is_some();
-        let line = self.in_line();
+        let line = self.eligible();
         let (_, _, owner) = line.iter().filter(weighted).map(|(o, vm, head)| (vm.level.share, *head, *o)).min()?;
         Some(self.choose_volume(owner, false, now))
     }
 
     fn unreserved_waits(&self) -> bool {
-        self.in_line().iter().any(|(_, vm, _)| !vm.level.policy.is_reserved() && vm.level.policy.weight.is_some())
+        self.eligible().iter().any(|(_, vm, _)| !vm.level.policy.is_reserved() && vm.level.policy.weight.is_some())
     }
 
     fn unreserved_volume_waits(&self, owner: OwnerId) -> bool {
@@ -201,8 +202,8 @@ impl Oracle {
         vm.volumes.iter().any(|(id, level)| lives_by_weight(level) && waits(*id, level))
     }
 
-    /// 8.8: in the constraint phase the most overdue volume, unless the floor is owed; else the one with the smallest virtual-time
-    /// tag.
+    /// 8.8: in the constraint phase the most overdue volume, unless the floor is owed; otherwise the one with the
+    /// smallest share tag.
     fn choose_volume(&mut self, owner: OwnerId, reserved: bool, now: Tag) -> Choice {
         if reserved {
             self.bound_catch_up_inside(owner, now);
@@ -211,15 +212,15 @@ impl Oracle {
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("chosen").1;
         let is_floors_turn = vm.floor.owed > 0 && floor_waits;
         let heads = vm.volumes.iter().filter_map(|(id, level)| Some((*id, level, self.head(owner, Some(*id))?.id)));
-        let eligible: Vec<_> = heads.filter(|(_, level, _)| level.may_go() <= now).collect();
-        let due = eligible.iter().filter_map(|(id, level, head)| Some((level.due()?, *head, *id)));
+        let ready: Vec<_> = heads.filter(|(_, level, _)| level.eligible_at() <= now).collect();
+        let due = ready.iter().filter_map(|(id, level, head)| Some((level.due()?, *head, *id)));
         let overdue = due.filter(|(due, _, _)| *due <= now).min();
-        let weighted = eligible.iter().filter(|(_, level, _)| level.policy.weight.is_some());
+        let weighted = ready.iter().filter(|(_, level, _)| level.policy.weight.is_some());
         let by_share = weighted.map(|(id, level, head)| (level.share, *head, *id)).min();
         let overdue = overdue.map(|(_, _, volume)| (volume, true));
         let by_share = by_share.map(|(_, _, volume)| (volume, false));
         let chosen = if reserved && !is_floors_turn { overdue.or(by_share) } else { by_share.or(overdue) };
-        let (volume, inner_reserved) = chosen.expect("a VM in line has a volume that may go");
+        let (volume, inner_reserved) = chosen.expect("an eligible VM has an eligible volume");
         Choice { owner, volume, reserved, inner_reserved }
     }
 
@@ -243,16 +244,16 @@ impl Oracle {
         let head = self.head(owner, Some(volume))?;
         let vm = self.vm(owner);
         let level = &vm.volumes.iter().find(|(id, _)| *id == volume)?.1;
-        let passes = vm.level.passes() <= now && level.may_go() <= now;
-        if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.distance {
+        let limit_eligible_at = vm.level.limit_eligible_at() <= now && level.eligible_at() <= now;
+        if batch.left == 0 || !limit_eligible_at || head.offset.abs_diff(batch.end) > self.distance {
             return None;
         }
         self.batch = Some(batch);
         Some(batch.choice)
     }
 
-    /// From where a debt is counted, among the VMs and among the volumes of one: the turn after the next of the first in line, if
-    /// that is beyond virtual time and somebody else is there. Requests are of the cost `raw`.
+    /// Base of a debt, among the VMs and among the volumes of one: the share tag of the first member after another
+    /// request, if that is later than virtual time and there is another member. Requests are of cost `raw`.
     fn lines(&self, owner: OwnerId, volume: VolumeId, raw: Tag) -> (Tag, Tag) {
         let line = |v: Tag, mut shares: Vec<(Tag, RequestId, bool, Weight)>| {
             shares.sort();
@@ -260,7 +261,7 @@ impl Oracle {
             first.map_or(v, |(share, _, _, weight)| (share + share_of(*weight, raw)).max(v))
         };
         let weighted = |level: &Level| level.hold.is_none() && level.policy.weight.is_some();
-        let vms = self.in_line().into_iter().filter(|(_, vm, _)| weighted(&vm.level));
+        let vms = self.eligible().into_iter().filter(|(_, vm, _)| weighted(&vm.level));
         let entry = |level: &Level, head, itself| Some((level.share, head, itself, level.policy.weight?));
         let vms: Vec<_> = vms.filter_map(|(other, vm, head)| entry(&vm.level, head, other == owner)).collect();
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
@@ -274,7 +275,7 @@ impl Oracle {
         let Choice { owner, volume, reserved, inner_reserved } = choice;
         let request = self.head(owner, Some(volume)).expect("chosen");
         let amount = Amount::of(&request, &self.facts);
-        // What follows in a batch was not chosen, and does not move virtual time.
+        // The following requests of a batch are not chosen, and do not advance virtual time.
         let is_chosen = self.batch.is_none();
         let (floor_waits, inner_floor_waits) = (self.unreserved_waits(), self.unreserved_volume_waits(owner));
         self.floor.note(amount.raw, reserved, floor_waits, is_chosen);
@@ -308,12 +309,12 @@ impl Oracle {
     fn wake(&self, now: Tag) -> Instant {
         let backlogged = self.vms.iter().filter(|(owner, _)| self.head(*owner, None).is_some());
         let next = backlogged.filter_map(|(_, vm)| vm.level.wake().or(vm.level.due()));
-        let next = next.min().expect("somebody waits");
+        let next = next.min().expect("a request waits");
         assert!(next > now);
         Instant::from_nanos(u64::try_from((next + 15) / 16).unwrap())
     }
 
-    /// Virtual time has started again since the VM was here: its share begins at the floor.
+    /// Virtual time was reset since the VM was active: its share starts at the floor.
     fn refresh(&mut self, owner: OwnerId) {
         let v = self.v;
         let vm = self.vm(owner);
@@ -322,7 +323,7 @@ impl Oracle {
         }
     }
 
-    /// 8.4: virtual time is reset when the whole gate is idle, but where clients tell of other servers.
+    /// 8.4: virtual time is reset when the whole gate is idle, unless clients report other servers.
     fn reset_if_idle(&mut self) {
         let reporting = self.vms.iter().any(|(_, vm)| vm.client.is_some());
         if !reporting && self.queue.is_empty() && self.in_flight == 0 {
@@ -478,18 +479,18 @@ impl Scheduler for Oracle {
     }
 }
 
-/// Both at once.
+/// The fast scheduler and the oracle.
 struct Pair {
     fast: Box<dyn Scheduler>,
     oracle: Oracle,
     decisions: u64,
-    /// Wake-ups in a row that were earlier than need be.
+    /// Consecutive wake-ups that were earlier than necessary.
     early: u32,
 }
 
 impl Pair {
-    /// Whether the fast one only wakes too early: the common shift of the reservations may have moved a due request on
-    /// after its VM was told when to wake. It may not do so again and again.
+    /// Whether the fast one only wakes too early: the common offset of the reservations may have delayed a due request
+    /// after the wake-up time of its VM was returned. This may not happen repeatedly.
     fn wakes_early(&mut self, fast: Decision, due: Decision) -> bool {
         let early = matches!((fast, due), (Decision::WaitUntil(fast), Decision::WaitUntil(due)) if fast < due);
         self.early = if early { self.early + 1 } else { 0 };
@@ -561,7 +562,7 @@ fn pair(plan: &Plan, catchup_millis: u64) -> Box<dyn Scheduler> {
 // rule: mclock.charge-after, mclock.byte-reservation, mclock.product-counts, mclock.eligible
 // rule: mclock.volume-constraint, mclock.volume-weight
 #[test]
-fn the_fast_scheduler_decides_as_the_rules_say() {
+fn the_fast_scheduler_matches_the_oracle() {
     for_plans(96, plan(false), |plan| {
         let world = plan.run(pair(plan, 100), Instant::ZERO, |_| ());
         assert!(!world.log.is_empty());
@@ -569,14 +570,14 @@ fn the_fast_scheduler_decides_as_the_rules_say() {
 }
 
 #[test]
-fn and_while_vms_come_and_go() {
+fn the_fast_scheduler_matches_the_oracle_while_vms_come_and_go() {
     for_plans(64, plan(true), |plan| drop(plan.run(pair(plan, 1000), millis(7), |_| ())));
 }
 
 #[test]
 #[should_panic(expected = "the fast one, then the oracle")]
 fn a_scheduler_that_differs_is_noticed() {
-    // A control: with another bound on the catch-up the two must part somewhere.
+    // A control: with another bound on the catch-up the two must differ.
     for_plans_as_found(96, plan(false), |plan| {
         let subject =
             product().text("reservation_catchup_max", "1ms").with("batch", Value::Integer(i64::from(plan.batch)));

@@ -1,6 +1,6 @@
-//! The deadline elevator a second time, slow and obvious, against the fast one, decision by decision.
+//! A second, slow and obvious implementation of the deadline elevator, compared with the fast one decision by decision.
 //!
-//! All requests stand in one list in the order of their arrival; places, successors and ages are found by scans.
+//! All requests are in one list in arrival order; offsets, successors and ages are found by scans.
 
 mod common;
 
@@ -28,7 +28,7 @@ struct Oracle {
     numbers: Numbers,
     queue: Vec<Request>,
     forced: VecDeque<Request>,
-    /// The successor of the last one.
+    /// Successor of the last request.
     next: Option<Request>,
     batching: u64,
     starved: u64,
@@ -70,7 +70,7 @@ impl Oracle {
         Some(candidate).filter(|_| self.batching < self.numbers.fifo_batch)
     }
 
-    /// Steps 2 and 3: whether writes have their turn.
+    /// Steps 2 and 3: whether writes are served.
     fn direction(&mut self) -> Option<bool> {
         let (reads, writes) = (self.of(false).count() > 0, self.of(true).count() > 0);
         if !reads && !writes {
@@ -182,7 +182,7 @@ const USUAL: Numbers =
 // rule: deadline.fifo-expire, deadline.successor, deadline.early-contiguous, deadline.early-wrap
 // rule: deadline.early-batch-reset, deadline.direction, deadline.state
 #[test]
-fn the_fast_one_decides_as_the_rules_say() {
+fn the_fast_scheduler_matches_the_oracle() {
     let soon = Numbers { read_expire: 20 * MILLI, write_expire: 70 * MILLI, ..USUAL };
     for early in [false, true] {
         for (writes_starved, fifo_batch) in [(2, 16), (1, 3), (0, 4), (3, 1)] {

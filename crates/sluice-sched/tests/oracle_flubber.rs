@@ -1,7 +1,8 @@
-//! Flubber and its baseline a second time, slow and obvious, against the fast ones, decision by decision.
+//! A second, slow and obvious implementation of Flubber and its baseline, compared with the fast ones decision by
+//! decision.
 //!
-//! Written from the rules: every VM's credits are a number, a replenishment sets all of them, what has passed stands in
-//! one list, and a decision scans it.
+//! It follows the rules: every VM's credits are a number, a replenishment sets all of them, requests that have passed
+//! are in one list, and a decision scans it.
 
 mod common;
 
@@ -54,7 +55,7 @@ impl Vm {
     }
 }
 
-/// What has passed the credits.
+/// A request that has passed the credits.
 #[derive(Debug, Clone, Copy)]
 struct Passed {
     request: Request,
@@ -63,7 +64,7 @@ struct Passed {
     background: bool,
 }
 
-/// A flush is nowhere on the disk, and a discard moves no head.
+/// A flush has no position on the disk, and a discard does not move the head.
 fn moves_head(request: &Request) -> bool {
     matches!(request.kind, Kind::Read | Kind::Write)
 }
@@ -133,13 +134,13 @@ impl Oracle {
         }
     }
 
-    /// E1: used up by all; not in the product.
+    /// E1: used up by all; not in product mode.
     fn e1(&self) -> bool {
         let mut vms = self.vms.iter().filter(|vm| !vm.is_background()).peekable();
         self.kind != Which::Product && vms.peek().is_some() && vms.all(|vm| vm.credits == 0)
     }
 
-    /// E2': nobody has both credits and a waiting request, and nothing stands in the deadline queue.
+    /// E2': no VM has both credits and a waiting request, and the deadline queue is empty.
     fn e2(&mut self) -> bool {
         if self.kind == Which::Printed {
             return self.waiting.is_empty() && self.passed.is_empty();
@@ -158,10 +159,10 @@ impl Oracle {
         let largest = || self.vms.iter().map(Vm::latency).max().unwrap_or(Duration::from_millis(80));
         let own = || self.vms.iter().find(|vm| vm.owner == passed.request.owner).map(Vm::latency);
         let latency = if passed.background { Some(largest()) } else { own() };
-        passed.start + latency.expect("it is there").saturating_sub(SEEK)
+        passed.start + latency.expect("a present owner").saturating_sub(SEEK)
     }
 
-    /// 9.3, and 9.5 for the baseline: what goes, and whether as the head of a VM.
+    /// 9.3, and 9.5 for the baseline: the request to dispatch, and whether it is the head of a VM.
     fn choose(&self, now: Instant) -> Result<(Passed, bool), Option<Instant>> {
         let by_deadline = |passed: &&Passed| (self.deadline(passed), passed.order);
         let vms = || self.passed.iter().filter(|passed| !passed.background);
@@ -293,7 +294,7 @@ fn subject(kind: Which, beta: u64) -> Subject {
 // rule: flubber.proportion, flubber.full-credits, flubber.arrive, flubber.refill, flubber.drain-round-robin, flubber.e1
 // rule: flubber.e2, flubber.e3, flubber.queues, flubber.f6, flubber.f8, flubber.f10, edf-credit.credits
 #[test]
-fn the_fast_ones_decide_as_the_rules_say() {
+fn the_fast_schedulers_match_the_oracle() {
     for kind in [Which::Paper, Which::Product, Which::Baseline] {
         for beta in [1, 4, 32] {
             for_plans(48, plan(true), |plan| {
@@ -319,7 +320,7 @@ fn another_interval_factor_is_noticed() {
 // rule: flubber.e2-literal
 #[test]
 #[should_panic(expected = "a scheduler is idle only if nothing is queued")]
-fn as_printed_a_vm_that_is_idle_with_credits_left_stops_the_others() {
+fn as_printed_an_idle_vm_with_credits_blocks_the_others() {
     let oracle = Box::new(Oracle::new(Which::Printed, 4));
     let mut world = World::new(oracle, GateSettings { depth: 1, ..GateSettings::default() }, Stub::serial(MILLI));
     let (busy, _idle) = (world.vm(Policy::default()), world.vm(Policy::default()));

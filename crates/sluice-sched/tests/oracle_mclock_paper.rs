@@ -1,9 +1,9 @@
-//! Published mClock a second time, to the letter, against ours, decision by decision.
+//! A literal implementation of published mClock, compared with ours decision by decision.
 //!
-//! As the listing has it (\[mclock\] Algorithm 1): every request gets its three tags when it arrives; a dispatch by weight takes
-//! back what it cost from the reservation tags of all that its VM has waiting. All requests stand in one list, and a decision scans
-//! it. Ours tags the head alone, when it becomes the head. That both are the same is what is shown here, where the listing says
-//! what happens: parameters stay, and every request costs one.
+//! It follows the listing (\[mclock\] Algorithm 1): every request gets its three tags when it arrives, and a dispatch
+//! by weight subtracts its cost from the reservation tags of all queued requests of its VM. All requests are in one
+//! list, and a decision scans it. Ours tags only the head. The tests show that both are the same in the cases that the
+//! listing covers: parameters do not change, and every request costs one.
 
 mod common;
 
@@ -22,12 +22,12 @@ fn ticks(at: Instant) -> Ticks {
     Ticks::from(at.as_nanos()) * 16
 }
 
-/// The time of one request at a rate in thousandths per second; none if there is no rate.
+/// Time of one request at a rate in thousandths per second; `None` without a rate.
 fn of_rate(rate: Option<Iops>) -> Option<Ticks> {
     rate.map(|rate| SECOND * 1000 / Ticks::from(rate.milli()))
 }
 
-/// The same of bytes.
+/// The same for bytes.
 fn of_bytes(rate: Option<ByteRate>, length: u32) -> Option<Ticks> {
     rate.map(|rate| SECOND * Ticks::from(length) / Ticks::from(rate.bytes_per_second()))
 }
@@ -36,13 +36,13 @@ fn of_bytes(rate: Option<ByteRate>, length: u32) -> Option<Ticks> {
 struct Vm {
     owner: OwnerId,
     policy: Policy,
-    /// Tags of its last request, after what was taken back.
+    /// Tags of its last request, after corrections.
     reservation: Option<Ticks>,
     limit: Option<Ticks>,
     share: Option<Ticks>,
     offset: Ticks,
     in_flight: u32,
-    /// Share tag of what was dispatched last.
+    /// Share tag of the last dispatch.
     dispatched: Option<Ticks>,
     heard: Option<Instant>,
 }
@@ -57,16 +57,16 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Oracle {
-    /// Who becomes active stands with who is furthest behind.
+    /// Whether a VM that becomes active starts at the smallest tag.
     adjusts: bool,
-    /// What was served by weight is no part of the reservation.
+    /// Whether weight service is corrected in the reservation tags.
     takes_back: bool,
     vms: Vec<Vm>,
     queue: Vec<Waiting>,
     in_flight: u64,
 }
 
-/// To the letter.
+/// The literal form.
 const LETTER: Oracle = Oracle { adjusts: true, takes_back: true, vms: Vec::new(), queue: Vec::new(), in_flight: 0 };
 
 impl Oracle {
@@ -82,7 +82,7 @@ impl Oracle {
         self.vms.iter().filter_map(|vm| Some((vm, self.head(vm.owner)?)))
     }
 
-    /// Where a VM stands among the others: by its head, or by what it has at the device.
+    /// A VM's share tag: that of its head, or of its request in flight.
     fn stands(&self, vm: &Vm) -> Option<Ticks> {
         let share = match self.head(vm.owner) {
             Some(head) => head.share,
@@ -206,7 +206,7 @@ impl Scheduler for Oracle {
     }
 }
 
-/// A plan of which the listing says what happens.
+/// A plan that the listing covers.
 fn published(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     plan.changes.retain(|(_, change)| {
@@ -224,8 +224,8 @@ fn published(plan: &Plan) -> Plan {
         if stream.asks.0 == Kind::Flush {
             stream.asks.0 = Kind::Write;
         }
-        // One that tells of fewer constraint services than this request lets tags fall behind arrivals.
-        stream.elsewhere = stream.elsewhere.filter(|(rho, delta)| *(rho.min(delta)) > 0);
+        // A report of less reservation service than this request lets tags fall behind arrivals.
+        stream.remote = stream.remote.filter(|(rho, delta)| *(rho.min(delta)) > 0);
     }
     plan
 }
@@ -239,18 +239,18 @@ fn hold(plan: &Plan, oracle: Oracle) {
 
 // rule: mclock.delayed-tagging, mclock.weight-service-reservation, mclock.paper-counts
 #[test]
-fn ours_decides_as_the_listing_does() {
+fn paper_mode_matches_the_listing() {
     for_plans(256, plan(true), |plan| hold(plan, LETTER));
 }
 
 #[test]
 #[should_panic(expected = "the fast one, then the oracle")]
-fn that_nobody_adjusts_tags_is_noticed() {
+fn missing_tag_adjustment_is_noticed() {
     for_plans_as_found(64, plan(true), |plan| hold(plan, Oracle { adjusts: false, ..LETTER }));
 }
 
 #[test]
 #[should_panic(expected = "the fast one, then the oracle")]
-fn that_nothing_is_taken_back_is_noticed() {
+fn missing_reservation_correction_is_noticed() {
     for_plans_as_found(64, plan(true), |plan| hold(plan, Oracle { takes_back: false, ..LETTER }));
 }

@@ -1,6 +1,6 @@
-//! SFQ(D) a second time, slow and obvious, against the fast one, decision by decision.
+//! A second, slow and obvious implementation of SFQ(D), compared with the fast one decision by decision.
 //!
-//! Every request gets its start and finish tag when it arrives, all of them stand in one list, and a decision scans it.
+//! Every request gets its start and finish tag when it arrives, all requests are in one list, and a decision scans it.
 
 mod common;
 
@@ -11,7 +11,7 @@ use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
 use sluice_sched::*;
 
-/// Virtual time, of which a request takes 252 * 10^9 at weight 0.01.
+/// Virtual time: 252 * 10^9 per request at weight 0.01.
 type Tag = i128;
 
 fn over_weight(raw: u32, hundredths: Tag) -> Tag {
@@ -36,8 +36,8 @@ impl Oracle {
         self.flows.iter_mut().find(|flow| flow.0 == owner).expect("a known flow")
     }
 
-    /// The tags of what waits follow from the first one's.
-    fn tag_anew(&mut self, owner: OwnerId, first: Option<Tag>) {
+    /// Tags the queued requests again, from the first one's tag.
+    fn retag(&mut self, owner: OwnerId, first: Option<Tag>) {
         let Some(mut tag) = first else { return };
         let weight = self.flow(owner).1;
         for (start, request) in self.queue.iter_mut().filter(|(_, request)| request.owner == owner) {
@@ -105,7 +105,7 @@ impl Scheduler for Oracle {
                 let converted = |tag: Tag| v + (tag - v).max(0) * old / new;
                 let (finish, first) = (converted(flow.2), first.map(converted));
                 flow.2 = finish;
-                self.tag_anew(owner, first);
+                self.retag(owner, first);
             }
             Change::RemoveOwner { owner } => self.flows.retain(|flow| flow.0 != owner),
             _ => {}
@@ -118,7 +118,7 @@ impl Scheduler for Oracle {
         removed.extend(self.queue.iter().map(|(_, request)| request).filter(|request| scope.contains(request)));
         self.queue.retain(|(_, request)| !scope.contains(request));
         if self.flows.iter().any(|flow| flow.0 == scope.owner()) {
-            self.tag_anew(scope.owner(), first);
+            self.retag(scope.owner(), first);
         }
         self.reset_if_idle();
     }
@@ -135,7 +135,7 @@ fn both(plan: &Plan, of_fast: i64, of_oracle: u64) -> Box<dyn Scheduler> {
 
 // rule: sfqd.tags, sfqd.dispatch, sfqd.depth, sfqd.complete, sfqd.reset, sfqd.idle-flow
 #[test]
-fn the_fast_one_decides_as_the_rules_say() {
+fn the_fast_scheduler_matches_the_oracle() {
     for depth in [1, 3, 32] {
         for_plans(64, plan(true), |plan| {
             let world = plan.run(both(plan, depth, depth as u64), Instant::ZERO, |_| ());
@@ -157,14 +157,14 @@ fn a_head_that_waited_kept_the_tag_of_its_old_weight_for_seconds() {
     let mut world = World::simple(&sfqd, 1, 1000);
     let lightest = Policy { weight: Some(Weight::MIN), ..Policy::default() };
     let vms = [lightest, Policy::default()].map(|policy| world.busy(policy, Pattern::Closed(16)));
-    // The head of the first is 10,000 requests of the second ahead, 12 s and more at 1000 requests per second.
+    // The head of the first VM is 10,000 requests of the second ahead, more than 12 s at 1000 requests per second.
     world.run_until(secs(1));
     assert_eq!(world.count(vms[0], millis(10), secs(1)), 0);
     world.set(vms[0], Policy::default());
     world.run_until(millis(1100));
     let counts = world.counts(&vms, secs(1), millis(1100));
     assert!(counts[0].abs_diff(counts[1]) <= 2, "{counts:?} in the 100 ms after the change");
-    // And the other way round: what was due at the old weight is not served first.
+    // And the reverse: a request due at the old weight is not served first.
     world.set(vms[0], lightest);
     world.run_until(secs(2));
     assert!(world.count(vms[0], millis(1100), secs(2)) <= 1);

@@ -1,4 +1,4 @@
-//! Parameters have ranges, values outside are refused, and at the ends nothing overflows and all is served.
+//! Parameters have ranges, values outside are rejected, and at the ends nothing overflows and all requests are served.
 
 mod common;
 
@@ -12,7 +12,7 @@ use sluice_sched::scheduler::{Descriptor, Facts};
 use sluice_sched::units::show_duration;
 use sluice_sched::*;
 
-/// The ends of a parameter, or each of its words.
+/// The ends of a parameter's range, or each of its words.
 fn corners_of(parameter: &Parameter) -> Vec<Value> {
     match parameter.range {
         Range::Any => Vec::new(),
@@ -47,7 +47,7 @@ fn builds(descriptor: &Descriptor, table: &ParamTable) -> Result<(), String> {
 }
 
 #[test]
-fn parameters_without_bounds_were_taken_whatever_they_said() {
+fn parameters_without_bounds_were_accepted_with_any_value() {
     let mut refused = 0;
     for descriptor in schedulers::ALL {
         for parameter in descriptor.parameters {
@@ -69,11 +69,11 @@ fn parameters_without_bounds_were_taken_whatever_they_said() {
 }
 
 #[test]
-fn a_default_lies_in_its_range() {
+fn defaults_are_in_their_range() {
     for descriptor in schedulers::ALL {
         for parameter in descriptor.parameters {
             let value = match (parameter.range, parameter.default) {
-                // What it follows from is said in words.
+                // A default that depends on other parameters is stated in words.
                 (_, default) if default == "none" || default.contains(' ') => continue,
                 (Range::Number(..), default) => Value::Integer(default.parse().expect("a number")),
                 (Range::Flag, default) => Value::Bool(default == "true"),
@@ -85,7 +85,7 @@ fn a_default_lies_in_its_range() {
     }
 }
 
-/// Checks of a plan at a corner, if its parameters go together.
+/// Checks a plan with these parameters, if they are accepted together.
 fn keeps_contract(descriptor: &'static Descriptor, corner: &ParamTable, plan: &Plan) {
     let subject = Subject { descriptor, params: corner.clone() };
     if builds(descriptor, corner).is_err_and(|error| error.contains("is a parameter of mode")) {
@@ -94,7 +94,7 @@ fn keeps_contract(descriptor: &'static Descriptor, corner: &ParamTable, plan: &P
     keep_contract(plan, || watch_in_any_order(subject.build(&plan.facts()), Waits::Somehow, plan));
 }
 
-/// Each two parameters at all of their ends.
+/// Each pair of parameters at all of their ends.
 #[test]
 fn each_two_parameters_at_their_ends_keep_the_contract() {
     let mut plans = Vec::new();
@@ -117,7 +117,7 @@ fn each_two_parameters_at_their_ends_keep_the_contract() {
     assert!(run > 1000, "{run}");
 }
 
-/// All parameters at some end each.
+/// All parameters at one end each.
 #[test]
 fn random_corners_keep_the_contract() {
     let rng = std::cell::RefCell::new(chance(5));
@@ -147,7 +147,7 @@ fn cfqs_slices_overflowed_with_parameters_that_were_accepted() {
             });
             world.run_until(secs(300));
             let counts = world.counts(&vms, Instant::ZERO, secs(300));
-            // With slices of a microsecond against minutes async requests wait for longer than this; nothing is lost.
+            // With slices of a microsecond next to minutes, async requests wait for longer than this; none is lost.
             let sane = sync == "1us" || counts.iter().all(|count| *count > 100);
             assert!(sane && counts[0] + counts[1] > 250_000, "{name} {target} {sync} {asynchronous}: {counts:?}");
         }

@@ -1,4 +1,4 @@
-//! What mClock promises, in numbers: reservations in time, limits in every window, shares at every scale.
+//! Guarantees of mClock in numbers: reservations in time, limits in every window, shares at every scale.
 //!
 //! Product mode unless a test says otherwise. The bounds are those of our specification of mClock; a run measures
 //! between the last activation and the end of the backlog.
@@ -27,8 +27,8 @@ fn closed(world: &mut World, policies: &[Policy]) -> Vec<OwnerId> {
 
 // Reservations.
 
-/// How many slots after its tag the latest request of a reserved VM left, on a device of 1000 slots per second: 95 % of
-/// them are reserved by `reserved` VMs, and two VMs without a reservation ask for all the rest.
+/// The number of slots between the tag and the dispatch of a reserved VM's latest request, on a device of 1000 slots
+/// per second. `reserved` VMs reserve 95 % of them, and two VMs without a reservation use the rest.
 fn worst_lag(subject: &Subject, reserved: u64, batch: i64) -> f64 {
     let capacity = 1000;
     let subject = subject.clone().with("batch", Value::Integer(batch));
@@ -44,7 +44,7 @@ fn worst_lag(subject: &Subject, reserved: u64, batch: i64) -> f64 {
     }
     let from = world.now;
     world.run_until(secs(30));
-    // The k-th request has the tag k/r after the first, for as long as the VM has requests.
+    // The k-th request has the tag k/r after the first, as long as the VM has requests.
     let spacing = SECOND as f64 * 1000.0 / rate.milli() as f64;
     let lag = |(index, at): (usize, &Instant)| at.nanos_since(from) as f64 - index as f64 * spacing;
     let lags = vms.iter().map(|vm| world.times(*vm).iter().enumerate().map(lag).fold(0.0, f64::max));
@@ -53,7 +53,7 @@ fn worst_lag(subject: &Subject, reserved: u64, batch: i64) -> f64 {
 
 // rule: mclock.bound-reservation, mclock.batch
 #[test]
-fn a_reserved_request_leaves_soon_after_its_tag() {
+fn a_reserved_request_is_dispatched_soon_after_its_tag() {
     for subject in [product(), paper()] {
         for (batch, reserved) in [1, 8].into_iter().flat_map(|batch| [2, 5, 10, 20].map(|vms| (batch, vms))) {
             let lag = worst_lag(&subject, reserved, batch);
@@ -69,7 +69,7 @@ fn a_reserved_request_leaves_soon_after_its_tag() {
 // rule: mclock.over-commitment, mclock.paper-over-commitment
 #[test]
 fn over_commitment_is_split_in_proportion_to_the_reservations() {
-    // Without a floor for the third; another test has that.
+    // Without a floor for the third VM, which another test covers.
     let split = |subject: &Subject| {
         let mut world = World::simple(subject, 8, 400);
         let policies = [Policy::weighted(1).reserving(600), Policy::weighted(3).reserving(200), Policy::weighted(100)];
@@ -83,7 +83,7 @@ fn over_commitment_is_split_in_proportion_to_the_reservations() {
 
 // rule: mclock.catch-up-cap
 #[test]
-fn what_a_stall_cost_a_reservation_is_caught_up_to_a_bound() {
+fn a_reservation_catches_up_after_a_stall_to_a_bound() {
     for (catchup, expected) in [("1s", 900.0), ("100ms", 90.0)] {
         let mut world = World::simple(&product().text("reservation_catchup_max", catchup), 1, 1000);
         let reserved = Policy { weight: None, ..Policy::default() }.reserving(900);
@@ -99,21 +99,21 @@ fn what_a_stall_cost_a_reservation_is_caught_up_to_a_bound() {
 
 // rule: mclock.weight-service-reservation
 #[test]
-fn what_is_left_over_is_not_charged_to_the_reservation() {
+fn spare_capacity_is_not_charged_to_the_reservation() {
     for subject in [product(), paper()] {
         let mut world = World::simple(&subject, 4, 1000);
         let reserved = world.busy(Policy::weighted(1).reserving(100), Pattern::Closed(32));
         world.run_until(secs(10));
-        assert!(world.count(reserved, Instant::ZERO, secs(10)) >= 9_990, "alone it gets everything");
+        assert!(world.count(reserved, Instant::ZERO, secs(10)) >= 9_990, "alone it gets the whole device");
         world.busy(Policy::weighted(1000), Pattern::Closed(32));
         world.run_until(secs(12));
         let got = world.rates(&[reserved], secs(10), secs(12))[0];
-        assert!(got >= 99.0, "{}: {got} of 100 as soon as another comes", subject.label());
+        assert!(got >= 99.0, "{}: {got} of 100 when another VM becomes active", subject.label());
     }
 }
 
 #[test]
-fn a_locality_batch_ends_when_nothing_waits() {
+fn a_locality_batch_ends_with_its_queue() {
     for subject in [product(), paper()] {
         let mut world = World::simple(&subject.with("batch", Value::Integer(8)), 1, 1000);
         let near = world.vm(Policy::weighted(1000));
@@ -126,7 +126,7 @@ fn a_locality_batch_ends_when_nothing_waits() {
         world.ask(near);
         world.ask(reserved);
         world.pump();
-        assert_eq!(world.log.last().unwrap().source, reserved as u32, "what is due goes before an old batch");
+        assert_eq!(world.log.last().unwrap().source, reserved as u32, "a due request comes before an old batch");
     }
 }
 
@@ -150,7 +150,7 @@ fn the_published_limit_holds_from_the_start_of_the_backlog() {
     }
 }
 
-/// A limited VM with requests of several sizes beside two others, on a device that stalls and changes its speed.
+/// A limited VM with requests of several sizes next to two others, on a device that stalls and changes its speed.
 fn rough_ride(policy: Policy, depth: u32) -> (World, OwnerId) {
     let facts = Facts { depth, ..Facts::default() };
     let settings = GateSettings { depth, ..GateSettings::default() };
@@ -204,7 +204,7 @@ fn a_limit_holds_in_every_window() {
 
 // rule: mclock.burst-default
 #[test]
-fn a_limit_is_reached_when_it_is_asked_for() {
+fn a_limit_is_reached_under_full_load() {
     for depth in [1, 4, 32] {
         for (limit, capacity) in [(400, 1600), (100, 1000), (950, 1000), (7, 10_000)] {
             for together in [false, true] {
@@ -212,7 +212,7 @@ fn a_limit_is_reached_when_it_is_asked_for() {
                 if together {
                     world.device = Stub::parallel(depth as usize, u64::from(depth) * SECOND / capacity);
                 }
-                // The other takes what is left, so that the device is always busy.
+                // The other VM takes the rest, so that the device is always busy.
                 let vms = closed(&mut world, &[Policy::weighted(1000).limited(limit), Policy::weighted(1)]);
                 world.run_until(secs(11));
                 let got = world.rates(&vms, secs(1), secs(11))[0];
@@ -237,7 +237,7 @@ fn steady_bytes() -> (World, OwnerId) {
 
 // rule: mclock.gcra
 #[test]
-fn a_burst_lets_through_what_it_says() {
+fn a_burst_passes_exactly_its_number_of_requests() {
     for (allowed, expected) in [(1, 1), (50, 50)] {
         let mut world = World::simple(&product(), 64, 1_000_000);
         let vm = world.busy(burst(Policy::default().limited(100), allowed), Pattern::Closed(200));
@@ -252,8 +252,8 @@ fn a_burst_lets_through_what_it_says() {
 
 // rule: mclock.bound-share, mclock.virtual-time
 #[test]
-fn services_stay_within_one_request_of_their_shares() {
-    // |W_i/w_i - W_j/w_j| <= c_i/w_i + c_j/w_j at every instant, with costs and weights of every size.
+fn service_stays_within_one_request_of_the_share() {
+    // W_i/w_i - W_j/w_j| <= c_i/w_i + c_j/w_j at every instant, with costs and weights of every size.
     let kib = |requests: u32| requests * 8192 - 4096;
     let cost_model = CostModel { reference: Some(Bytes(4096)), knee: Bytes(4096), ..CostModel::default() };
     let vms = [(1.0, 1), (2.0, 4), (4.0, 16), (10.0, 1), (1000.0, 64), (1000.0, 4)];
@@ -288,7 +288,7 @@ fn services_stay_within_one_request_of_their_shares() {
 
 // rule: mclock.virtual-time
 #[test]
-fn shares_hold_at_every_rate_and_every_scale() {
+fn shares_hold_at_every_rate_and_scale() {
     for capacity in [100, 1000, 10_000, 50_000] {
         for scale in [1, 10, 100, 1000, 10_000] {
             let mut world = World::simple(&product(), 8, capacity);
@@ -304,7 +304,7 @@ fn shares_hold_at_every_rate_and_every_scale() {
 }
 
 #[test]
-fn a_short_silence_gains_the_idle_credit_at_most() {
+fn a_short_pause_gains_at_most_the_idle_credit() {
     for credit in [0, 1, 64, 256] {
         let mut world = World::simple(&product(), 1, 1000);
         let on_off = Pattern::OnOff { outstanding: 400, on: 2 * SECOND, off: 30 * SECOND };
@@ -314,12 +314,12 @@ fn a_short_silence_gains_the_idle_credit_at_most() {
         let (of_a, of_b) = (world.count(a, secs(32), secs(34)), world.count(b, secs(32), secs(34)));
         let gained = of_b.saturating_sub(of_a);
         assert!(gained <= u64::from(credit) + 2, "{gained} gained with a credit of {credit}");
-        assert!(gained + 3 >= u64::from(credit), "{gained}: and the credit is given");
+        assert!(gained + 3 >= u64::from(credit), "{gained}: the credit is granted");
     }
 }
 
 #[test]
-fn toggling_idle_at_every_completion_erases_no_debt() {
+fn becoming_idle_at_every_completion_erases_no_debt() {
     // Adversary: its queue is empty at every completion, so each of its requests is an activation.
     for credit in [0, 1] {
         let mut world = World::simple(&product(), 1, 1000);
@@ -366,7 +366,7 @@ fn the_allocation_of_the_papers_figure_3() {
 }
 
 #[test]
-fn the_water_fill_of_these_tests_is_the_papers() {
+fn the_water_fill_of_these_tests_matches_the_paper() {
     let table = [
         (400.0, [200.0, 200.0, 0.0]),
         (875.0, [250.0, 250.0, 375.0]),
@@ -404,8 +404,8 @@ fn random_policies_are_allocated_as_by_water_filling() {
         world.run_until(secs(11));
         let got = world.rates(&vms, secs(1), secs(11));
         let due = water_fill(capacity as f64, &table);
-        // At depth 1 the default burst is one request; reservations that are due together make a limited VM wait for
-        // longer than that, and what it loses then goes to the others.
+        // At depth 1 the default burst is one request. Reservations that are due together delay a limited VM for longer
+        // than that, and the other VMs get what it loses.
         let tolerance = if depth == 1 { 0.05 } else { 0.02 };
         assert_close(&format!("depth {depth}, T = {capacity}, {table:?}"), &got, &due, tolerance);
     }
@@ -413,7 +413,7 @@ fn random_policies_are_allocated_as_by_water_filling() {
 
 // rule: mclock.debt-cap
 #[test]
-fn a_long_time_of_reservation_service_costs_no_share_later() {
+fn long_reservation_service_costs_no_share_later() {
     let mut world = World::simple(&product(), 8, 1000);
     let vms = closed(&mut world, &figure_3());
     world.run_until(secs(60));
@@ -463,7 +463,7 @@ fn a_device_stall_with_a_limit_gives_no_burst() {
 }
 
 #[test]
-fn more_reserved_than_there_is_starves_nobody_with_a_reservation() {
+fn over_commit_starves_no_vm_with_a_reservation() {
     let mut world = World::simple(&product().text("weight_floor", "0%"), 8, 500);
     let policies = [100, 200, 300, 400, 1].map(|iops| Policy::weighted(1000).reserving(iops));
     let vms = closed(&mut world, &policies);
@@ -489,7 +489,7 @@ struct Inner {
     volumes: Vec<VolumeId>,
 }
 
-/// One VM under `policy` with volumes, beside a VM of weight 100, for 20 s.
+/// One VM with `policy` and volumes, next to a VM of weight 100, for 20 s.
 fn inner(capacity: u64, policy: Policy, volumes: &[Policy]) -> Inner {
     let mut world = World::simple(&product(), 8, capacity);
     world.busy(Policy::weighted(100), Pattern::Closed(32));
@@ -515,7 +515,7 @@ impl Inner {
 
 // rule: mclock.two-levels, mclock.volume-weight, mclock.charged-once
 #[test]
-fn volumes_split_what_their_vm_gets() {
+fn volumes_divide_the_service_of_their_vm() {
     let w = Policy::weighted;
     let equal = inner(1000, w(100), &[w(100), w(100)]);
     assert_close("equal", &equal.rates(), &[250.0, 250.0], 0.01);
@@ -531,14 +531,14 @@ fn volumes_split_what_their_vm_gets() {
 
 // rule: mclock.volume-constraint
 #[test]
-fn a_volumes_reservation_holds_inside_its_vm() {
+fn a_reservation_of_a_volume_holds_inside_its_vm() {
     let w = Policy::weighted;
-    // The VM has 200 of 1000 by its reservation alone; its first volume 150 of these, its weight would give it 2.
+    // The VM has 200 of 1000 by its reservation only, and its first volume 150 of these; by its weight it would have 2.
     let reserved = inner(1000, w(1).reserving(200), &[w(1).reserving(150), w(100)]);
     let rates = reserved.rates();
     assert!(rates[0] >= 149.0, "{rates:?}");
-    assert!((rates.iter().sum::<f64>() - 200.0).abs() <= 10.0, "and the VM gets no more for it: {rates:?}");
-    // Served by its reservation alone, however much is left.
+    assert!((rates.iter().sum::<f64>() - 200.0).abs() <= 10.0, "and the VM gets no more: {rates:?}");
+    // Served by its reservation only, however much capacity is spare.
     let alone = Policy { weight: None, ..Policy::default() }.reserving(60);
     let weightless = inner(1000, w(300).reserving(100), &[alone, w(100)]);
     assert_close("a volume without weight", &weightless.rates(), &[60.0, 690.0], 0.01);

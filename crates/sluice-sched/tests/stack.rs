@@ -1,4 +1,4 @@
-//! Guests above a host: any scheduler at either level loses nothing, and the ring between them is bounded.
+//! Guests above a host: with any scheduler at either level no request is lost, and the ring between them is bounded.
 
 mod common;
 
@@ -37,11 +37,11 @@ struct StackWorld {
     threads: Vec<Thread>,
     stopped: bool,
     wake: Option<Instant>,
-    /// When which slot of the device finishes.
+    /// Completion times of the device's slots.
     ends: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
     planned: u64,
     random: rand_pcg::Pcg32,
-    /// Most requests that any ring ever held.
+    /// Maximum number of requests in any ring.
     ring_max: u64,
 }
 
@@ -121,7 +121,7 @@ impl StackWorld {
         loop {
             let event = self.ends.peek().map(|Reverse((at, _, _))| *at);
             let Some(next) = event.into_iter().chain(self.wake).min().filter(|next| *next <= end) else { break };
-            assert!(next >= self.now, "time goes on");
+            assert!(next >= self.now, "time never decreases");
             self.now = next;
             if event == Some(next)
                 && let Some(Reverse((_, _, slot))) = self.ends.pop()
@@ -135,13 +135,13 @@ impl StackWorld {
         self.now = self.now.max(end);
     }
 
-    /// Threads whose requests have ended ask again.
+    /// Threads submit again after their requests have completed.
     fn answer(&mut self) {
         let known: u64 = self.threads.iter().map(|thread| thread.finished).sum();
         for index in known as usize..self.ended.len() {
             let Ended { vm, finished } = self.ended[index];
             let thread = &mut self.threads[finished.token as usize];
-            assert_eq!(thread.vm, vm, "it ends at the guest where it came from");
+            assert_eq!(thread.vm, vm, "it completes in its own guest");
             thread.finished += 1;
             if !self.stopped && finished.outcome == Outcome::Done && thread.asked - thread.finished < 64 {
                 self.ask(finished.token as usize);
@@ -155,21 +155,28 @@ impl StackWorld {
         self.pump();
     }
 
-    /// Nobody asks any more: all comes out.
+    /// Stops all threads and completes all requests.
     fn drain(&mut self) {
         self.stopped = true;
         self.run_until(self.now + Duration::from_secs(1000));
-        assert_eq!((self.stack.host().queued(), self.stack.host().in_flight()), (0, 0), "all comes out of the host");
+        assert_eq!(
+            (self.stack.host().queued(), self.stack.host().in_flight()),
+            (0, 0),
+            "the host completes all requests"
+        );
         for thread in &self.threads {
-            assert_eq!(thread.asked, thread.finished, "each ends once: {thread:?}");
+            assert_eq!(thread.asked, thread.finished, "each request completes once: {thread:?}");
             let guest = self.stack.guest(thread.vm);
-            assert!(guest.is_none_or(|guest| guest.queued() + guest.in_flight() == 0), "all comes out of the guests");
+            assert!(
+                guest.is_none_or(|guest| guest.queued() + guest.in_flight() == 0),
+                "the guests complete all requests"
+            );
         }
-        assert_eq!(self.wake, None, "nobody waits for nothing");
+        assert_eq!(self.wake, None, "no timer without queued requests");
     }
 }
 
-/// Random guests of one kind above a host of another; a VM comes and one goes on the way.
+/// Random guests of one scheduler above a host of another; a VM is added and one removed during the run.
 fn random_run(guest: &Subject, host: &Subject, seed: u64) -> StackWorld {
     let mut rng = chance(seed);
     let depth = pick(&mut rng, &[1, 4, 32]);
@@ -201,7 +208,7 @@ fn random_run(guest: &Subject, host: &Subject, seed: u64) -> StackWorld {
 
 // rule: two-tier.model
 #[test]
-fn any_two_schedulers_lose_nothing_and_double_nothing() {
+fn any_two_schedulers_complete_each_request_once() {
     for (first, guest) in subjects().iter().enumerate() {
         for (second, host) in subjects().iter().enumerate() {
             let what = format!("{} above {}", guest.label(), host.label());
@@ -211,20 +218,20 @@ fn any_two_schedulers_lose_nothing_and_double_nothing() {
             assert!(world.ring_max <= 32, "{what}: {} in a ring", world.ring_max);
             let largest = world.log.iter().map(|record| record.request.length).max();
             assert!(largest <= Some(44 * 1024), "{what}: {largest:?} B through the ring");
-            assert!(world.log == random_run(guest, host, seed).log, "{what}: the same again");
+            assert!(world.log == random_run(guest, host, seed).log, "{what}: the run repeats");
         }
     }
 }
 
 // rule: two-tier.model
 #[test]
-fn a_ring_holds_as_much_as_it_says() {
+fn a_ring_holds_exactly_its_slots() {
     for (ring, in_ring, largest) in [(Ring::XEN, 32, 44 * 1024), (Ring::VIRTIO, 256, 200_000)] {
         let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
         let vm = world.vm(Policy::default(), &Subject::of("noop"), ring);
         world.thread(vm, 600, Places::Random, Kind::Read, &[200_000]);
         assert_eq!(world.stack.guest(vm).map(Gate::in_flight), Some(in_ring), "{ring:?}");
-        // One is at the device, the others of the ring wait at the host.
+        // One request is in flight, and the others of the ring are queued at the host.
         assert_eq!(world.stack.host().queued(), in_ring - 1);
         world.run_until(millis(300));
         let seen = world.log.iter().map(|record| record.request.length).max();
@@ -249,8 +256,8 @@ fn the_host_sees_one_owner_for_each_vm() {
 }
 
 #[test]
-fn a_guest_orders_its_threads_until_they_are_in_the_ring() {
-    // Weights inside a guest: its own scheduler's business, and only as long as its ring is smaller than its backlog.
+fn a_guest_orders_requests_that_are_not_in_the_ring() {
+    // Weights in a guest matter to its own scheduler only, and only if its ring is smaller than its backlog.
     let shares = |slots: u32| {
         let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
         let guest = Subject::of("sfqd").with("depth", Value::Integer(0));
@@ -265,13 +272,13 @@ fn a_guest_orders_its_threads_until_they_are_in_the_ring() {
         world.threads[light + 1].finished as f64 / world.threads[light].finished as f64
     };
     assert!((shares(4) - 9.0).abs() <= 0.5, "{}", shares(4));
-    assert!((shares(256) - 1.0).abs() <= 0.1, "all fits into the ring: {}", shares(256));
+    assert!((shares(256) - 1.0).abs() <= 0.1, "all requests fit into the ring: {}", shares(256));
 }
 
 // rule: two-tier.host-matters-little
 #[test]
-fn with_one_vm_the_host_decides_little() {
-    // Eight threads with one random read outstanding each, as published; what the host makes of one owner.
+fn with_one_vm_the_host_scheduler_has_little_effect() {
+    // Eight threads with one random read outstanding each, as published; the host sees one owner.
     let rate = |host: &Subject| {
         let mut world = StackWorld::new(host, 8, Stub::serial(4 * MILLI));
         let vm = world.vm(Policy::default(), &Subject::of("noop"), Ring::XEN);
@@ -289,7 +296,7 @@ fn with_one_vm_the_host_decides_little() {
 // rule: two-tier.guest-matters
 #[test]
 fn a_guest_that_idles_for_its_threads_keeps_the_ring_nearly_empty() {
-    // Eight threads with one read outstanding each; a device that serves eight at once.
+    // Eight threads with one read outstanding each, on a device that serves eight concurrently.
     let served = |guest: &Subject| {
         let mut world = StackWorld::new(&Subject::of("noop"), 8, Stub::parallel(8, 4 * MILLI));
         let facts = Facts { depth: 32, rotational: true, ..Facts::default() };
@@ -303,25 +310,25 @@ fn a_guest_that_idles_for_its_threads_keeps_the_ring_nearly_empty() {
     };
     let (noop, cfq) = (served(&Subject::of("noop")), served(&Subject::of("cfq").text("mode", "2.6.32")));
     println!("served in 10 s: noop {noop}, cfq {cfq}");
-    assert!(noop >= 19_900, "all eight at once: {noop}");
-    assert!(cfq * 3 <= noop, "one after the other, and a wait after each: {cfq} of {noop}");
+    assert!(noop >= 19_900, "all eight concurrently: {noop}");
+    assert!(cfq * 3 <= noop, "one at a time, with idling after each: {cfq} of {noop}");
 }
 
 #[test]
-fn a_vm_that_leaves_takes_what_waits_with_it_and_its_flight_completes() {
+fn a_removed_vm_cancels_its_queue_and_completes_its_flight() {
     let mut world = StackWorld::new(&Subject::of("noop"), 2, Stub::parallel(2, MILLI));
     let vm = world.vm(Policy::default(), &Subject::of("noop"), Ring::XEN);
     world.thread(vm, 40, Places::Random, Kind::Read, &[4096]);
     world.remove(vm);
     let cancelled = world.ended.iter().filter(|ended| ended.finished.outcome == Outcome::Cancelled).count();
-    assert_eq!((world.ended.len(), cancelled), (38, 38), "8 wait in the guest, 30 at the host, 2 are at the device");
-    assert!(world.stack.guest(vm).is_none(), "it is gone");
+    assert_eq!((world.ended.len(), cancelled), (38, 38), "8 wait in the guest, 30 at the host, 2 are in flight");
+    assert!(world.stack.guest(vm).is_none(), "the VM is removed");
     world.drain();
     assert_eq!(world.ended.len(), 40);
 }
 
 #[test]
-fn a_ring_that_the_host_cannot_hold_is_refused() {
+fn a_ring_larger_than_the_host_queue_is_rejected() {
     let settings = GateSettings { queue_max: 100, transfer_max: Bytes::kib(16), ..GateSettings::default() };
     let facts = Facts::default();
     let mut stack = Stack::new(Gate::new(Subject::of("noop").build(&facts), settings));
@@ -331,7 +338,7 @@ fn a_ring_that_the_host_cannot_hold_is_refused() {
     assert!(stack.add_vm(Instant::ZERO, Policy::default(), guest(Ring::XEN)).is_ok(), "96 of 100");
 }
 
-/// Bytes per second that one VM reads, 8 at a time, from a device that takes 1 ms for each request.
+/// Bytes per second that one VM reads, 8 at a time, from a device that takes 1 ms per request.
 fn bytes_through(ring: Ring, places: Places, length: u32) -> f64 {
     let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
     let scheduler = Subject::of("noop").build(&Facts::default());
@@ -344,15 +351,15 @@ fn bytes_through(ring: Ring, places: Places, length: u32) -> f64 {
 
 // rule: two-tier.request-cost
 #[test]
-fn large_requests_suffer_from_the_rings_request_size_and_small_ones_do_not() {
+fn the_ring_slows_down_large_requests_only() {
     let [classic, large] = [Ring::XEN, Ring::VIRTIO].map(|ring| bytes_through(ring, Places::Contiguous, 200_000));
-    // 200,000 bytes go in five pieces: four of 44 KiB and one of 19,776 bytes.
+    // 200,000 bytes are split into five pieces: four of 44 KiB and one of 19,776 bytes.
     assert!((large / classic - 5.0).abs() <= 0.05, "{large} and {classic} B/s in order");
     let [classic, large] = [Ring::XEN, Ring::VIRTIO].map(|ring| bytes_through(ring, Places::Random, 4096));
     assert!((large / classic - 1.0).abs() <= 0.01, "{large} and {classic} B/s anywhere");
 }
 
-/// Reads per second of two VMs with two threads each, one read outstanding each, that read in order.
+/// Reads per second of two VMs with two threads each, one sequential read outstanding each.
 fn four_readers(guest: &Subject, host: &Subject, depth: u32, device: Stub) -> f64 {
     let facts = Facts { depth, rotational: true, ..Facts::default() };
     let settings = GateSettings { depth, ..GateSettings::default() };
@@ -379,24 +386,30 @@ fn at_each_level(elevator: &Subject, depth: u32, device: impl Fn() -> Stub) -> [
 
 // rule: anticipatory.nested
 #[test]
-fn anticipation_in_guests_does_not_see_who_else_is_served() {
-    // For a guest the next block comes after the host has served the other VM: it waits for nothing but a far seek.
+fn anticipation_in_guests_ignores_other_vms() {
+    // For a guest the next block comes after the host has served the other VM: the guest only idles before a long seek.
     let disk = || Stub::new(1, Order::Fifo, Service::Disk);
     let [none, inside, outside, both] = at_each_level(&Subject::of("anticipatory"), 1, disk);
     println!("nowhere {none}, in the guests {inside}, at the host {outside}, both {both}");
-    assert!(inside <= none, "it only costs: {inside} and {none}");
-    assert!(outside >= 10.0 * inside, "the host sees them all: {outside} and {inside}");
-    assert!(both <= outside, "the guests' adds nothing: {both} and {outside}");
+    assert!(inside <= none, "it only loses time: {inside} and {none}");
+    assert!(outside >= 10.0 * inside, "the host sees all readers: {outside} and {inside}");
+    assert!(both <= outside, "anticipation in guests adds nothing: {both} and {outside}");
 }
 
 // rule: cfq.weak-nested
 #[test]
-fn idling_in_guests_comes_on_top_of_the_hosts() {
-    // Eight at once, 4 ms each. A guest that idles has one of its two threads' reads in its ring at a time, a host that
-    // idles one VM's reads at the device.
+fn idling_in_guests_adds_to_that_of_the_host() {
+    // Eight concurrently, 4 ms each. A guest that idles has the read of one of its two threads in its ring at a time,
+    // and a host that idles one VM's reads in flight.
     let array = || Stub::parallel(8, 4 * MILLI);
     let [none, inside, outside, both] = at_each_level(&Subject::of("cfq").text("mode", "2.6.32"), 8, array);
     println!("nowhere {none}, in the guests {inside}, at the host {outside}, both {both}");
-    assert!(inside <= 0.55 * none && outside <= 0.55 * none, "each halves: {inside} and {outside} of {none}");
-    assert!(both <= 0.55 * inside && both <= 0.55 * outside, "both do it twice: {both}, of {inside} and {outside}");
+    assert!(
+        inside <= 0.55 * none && outside <= 0.55 * none,
+        "each level halves the rate: {inside} and {outside} of {none}"
+    );
+    assert!(
+        both <= 0.55 * inside && both <= 0.55 * outside,
+        "both levels halve it twice: {both}, of {inside} and {outside}"
+    );
 }

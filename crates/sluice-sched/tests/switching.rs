@@ -1,5 +1,5 @@
-//! Another scheduler takes over while requests wait and fly: nothing is lost, nothing is done twice, order stays where it
-//! is promised, whoever was there is there.
+//! Replacing the scheduler while requests are queued and in flight: no request is lost or executed twice, order is kept
+//! where it is guaranteed, and all owners stay.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn keeps_order(subject: &Subject) -> bool {
     matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd" | "netback" | "wrr")
 }
 
-/// A plan in which the scheduler changes from one to the other and back, several times, with and without merging.
+/// A plan in which the scheduler changes between the two several times, with and without merging.
 fn run(plan: &Plan, pair: [&Subject; 2]) -> World {
     let facts = plan.facts();
     let (mut world, _) = plan.world(pair[0].build(&facts), Instant::ZERO);
@@ -22,8 +22,11 @@ fn run(plan: &Plan, pair: [&Subject; 2]) -> World {
         let (now, next) = (world.now, pair[turn % 2]);
         let before = (world.gate.queued(), world.gate.in_flight());
         let facts = Facts { depth: world.gate.settings().depth, ..facts };
-        world.gate.replace_scheduler(now, next.build(&facts), turn % 3 == 1).expect("it takes every policy");
-        assert_eq!((world.gate.queued(), world.gate.in_flight()), before, "what waits, waits; what flies, flies");
+        world
+            .gate
+            .replace_scheduler(now, next.build(&facts), turn % 3 == 1)
+            .expect("the scheduler accepts every policy");
+        assert_eq!((world.gate.queued(), world.gate.in_flight()), before, "queued and in-flight requests stay");
         let _ = world.gate.inspect(now);
         world.pump();
     }
@@ -37,9 +40,9 @@ fn check(plan: &Plan, pair: [&Subject; 2]) {
         world.run_until(next);
     }
     let label = format!("{} and {}", pair[0].label(), pair[1].label());
-    assert_eq!((world.gate.queued(), world.gate.in_flight()), (0, 0), "{label}: all comes out");
+    assert_eq!((world.gate.queued(), world.gate.in_flight()), (0, 0), "{label}: all requests complete");
     for source in &world.sources {
-        assert_eq!(source.finished, source.accepted, "{label}: each arrival is over once");
+        assert_eq!(source.finished, source.accepted, "{label}: each arrival completes once");
     }
     assert!(world.finished.iter().all(|finished| finished.outcome == Outcome::Done), "{label}");
     let accounts = world.sources.iter().filter_map(|source| world.gate.account(source.owner));
@@ -54,7 +57,7 @@ fn check(plan: &Plan, pair: [&Subject; 2]) {
 }
 
 #[test]
-fn every_scheduler_takes_over_from_every_other() {
+fn every_scheduler_can_replace_every_other() {
     let subjects = subjects();
     for first in &subjects {
         for second in &subjects {
@@ -73,7 +76,7 @@ fn many_plans_between_a_few() {
     }
 }
 
-/// Knows of everybody, and takes no policy with a reservation.
+/// Accepts all owners, but no policy with a reservation.
 struct Choosy(Box<dyn Scheduler>);
 
 impl Scheduler for Choosy {
@@ -122,14 +125,14 @@ fn a_refusal_changes_nothing() {
     assert_eq!(world.gate.inspect(world.now), before);
     assert!(!world.gate.settings().merging);
     world.run_until(secs(2));
-    assert!(world.counts(&vms, secs(1), secs(2)).iter().all(|count| *count > 20), "both are served on");
+    assert!(world.counts(&vms, secs(1), secs(2)).iter().all(|count| *count > 20), "both are still served");
     world.set(vms[1], plain);
     assert_eq!(world.gate.replace_scheduler(world.now, choosy(()), false), Ok(()));
 }
 
-/// What is promised is kept by whoever has taken over, and who takes over knows what was promised.
+/// The new scheduler keeps the guarantees of the policies.
 #[test]
-fn promises_follow_the_scheduler() {
+fn guarantees_follow_the_scheduler() {
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
     let noop = Subject::of("noop");
     let facts = Facts { depth: 4, ..Facts::default() };

@@ -1,4 +1,4 @@
-//! dmClock from end to end: VMs whose clients count, over several servers that know nothing of each other.
+//! dmClock from end to end: VMs whose clients count, over several servers that do not communicate.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use sluice_sched::scheduler::Facts;
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::*;
 
-/// Time goes on in such steps.
+/// Time advances in such steps.
 const STEP: Duration = Duration::from_micros(100);
-/// A server completes a request every so many steps: 1000 a second.
+/// A server completes a request every this many steps: 1000 per second.
 const SERVICE: u64 = 10;
 const STEPS_PER_SECOND: u64 = 10_000;
 
@@ -37,20 +37,20 @@ struct Server {
 }
 
 struct Client {
-    /// `None`: it tells no server anything.
+    /// `None`: it reports nothing.
     tracker: Option<Tracker>,
     completed: u64,
-    /// Of ten requests so many go to the first server.
+    /// Number of requests of ten that go to the first server.
     first_of_ten: u64,
 }
 
-/// Servers of mClock in product mode, and VMs that keep 16 requests outstanding, spread over all of them.
+/// Servers with mClock in product mode, and VMs that keep 16 requests outstanding, spread over all of them.
 struct Cloud {
     servers: Vec<Server>,
     clients: Vec<Client>,
     random: Pcg32,
     now: Instant,
-    /// What was dispatched: server, VM, phase, when.
+    /// Dispatches: server, VM, phase, time.
     log: Vec<(usize, u32, Phase, Instant)>,
 }
 
@@ -139,21 +139,21 @@ impl Cloud {
     }
 }
 
-/// A VM that keeps every server busy, beside those that are looked at.
+/// A VM that keeps every server busy, next to those that are measured.
 fn other() -> (Policy, u64) {
     (Policy::default(), 5)
 }
 
 // rule: mclock.client-counts, mclock.product-counts
 #[test]
-fn a_limit_holds_over_all_servers_together() {
+fn a_limit_holds_over_all_servers() {
     for (servers, first_of_ten) in [(2, 5), (2, 8), (4, 3)] {
         let vms = [(Policy::default().limited(120), first_of_ten), other()];
         let mut cloud = Cloud::new(servers, &vms, true);
         let rate = cloud.run(20)[0];
         assert!((rate - 120.0).abs() <= 6.0, "{servers} servers, {first_of_ten} of ten at the first: {rate} of 120");
         let uncounted = Cloud::new(servers, &vms, false).run(20)[0];
-        assert!(uncounted > 130.0, "nobody counts: {uncounted} of 120");
+        assert!(uncounted > 130.0, "without counts: {uncounted} of 120");
     }
 }
 
@@ -169,7 +169,7 @@ fn a_reservation_is_given_once_over_all_servers() {
 
 // rule: mclock.client-counts, mclock.first-request
 #[test]
-fn with_one_server_all_is_decided_as_without_a_client_that_counts() {
+fn with_one_server_a_counting_client_changes_nothing() {
     let vms = [
         (Policy::weighted(300).reserving(100), 10),
         (Policy::weighted(100).limited(150), 10),
@@ -182,8 +182,9 @@ fn with_one_server_all_is_decided_as_without_a_client_that_counts() {
 
 // rule: mclock.debt-cap
 #[test]
-fn a_vm_of_one_server_takes_nothing_that_is_left_over_from_a_vm_of_several_that_is_further_behind() {
-    // By weight the first VM is due 100 of the first server's 1000, by its reservation 400; the other one always waits there.
+fn a_vm_of_one_server_takes_no_spare_capacity_before_a_vm_of_several() {
+    // By weight the first VM is due 100 of the first server's 1000, by its reservation 400; the other one always waits
+    // there.
     let vms = [(Policy::weighted(100).reserving(400), 10), (Policy::weighted(900).reserving(1000), 5)];
     let mut cloud = Cloud::new(2, &vms, true);
     cloud.run(2);

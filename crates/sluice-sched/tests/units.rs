@@ -1,4 +1,4 @@
-//! A rate that a policy states is kept in the unit in which it is stated, or refused.
+//! The rate in a policy is enforced in its unit, or rejected.
 
 mod common;
 
@@ -17,7 +17,7 @@ enum Unit {
 
 const UNITS: [Unit; 2] = [Unit::Requests, Unit::Bytes];
 
-/// So many requests per second as a rate of this unit.
+/// `iops` requests per second as a rate of this unit.
 fn rate(unit: Unit, iops: u64) -> (Option<Iops>, Option<ByteRate>) {
     match unit {
         Unit::Requests => (Some(Iops::per_second(iops)), None),
@@ -35,11 +35,11 @@ fn reserving(unit: Unit, rate_iops: u64) -> Policy {
     Policy { reservation: Reservation { iops, bytes }, ..Policy::weighted(1) }
 }
 
-/// Requests per second of two VMs that always ask, on a device of 1000; or why a policy is refused.
+/// Requests per second of two VMs that always have requests, on a device of 1000; or why a policy is rejected.
 fn rates(subject: &Subject, policies: [Policy; 2]) -> Result<[f64; 2], ChangeError> {
     let facts = Facts { depth: 4, ..Facts::default() };
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
-    // As it is, not as the other tests have it.
+    // As it is, not as the other tests wrap it.
     let scheduler = subject.descriptor.build(&facts, &subject.params).expect("valid parameters");
     let mut world = World::new(scheduler, settings, Stub::serial(MILLI));
     let mut vms = Vec::new();
@@ -79,14 +79,14 @@ fn a_limit_in_requests_was_ignored_by_schedulers_that_count_bytes() {
 
 // rule: gate.units
 #[test]
-fn a_reservation_is_kept_in_the_unit_in_which_it_is_stated_or_refused() {
+fn a_reservation_is_enforced_in_its_unit_or_rejected() {
     let (mut kept, mut refused) = (0, Vec::new());
     for subject in subjects() {
         if !subject.descriptor.enforces_with(Field::Reservation, &subject.params) {
             continue;
         }
         for unit in UNITS {
-            // Flubber counts proportions, so the other one states something too.
+            // Flubber uses proportions, so the other VM also states something.
             let run = |iops| {
                 rates(&subject, [reserving(unit, iops), Policy { weight: Some(Weight::new(9)), ..reserving(unit, 50) }])
             };
@@ -122,7 +122,7 @@ fn a_refused_unit_changes_nothing() {
         world.run_until(secs(11));
         let rate = world.rates(&[vm], secs(1), secs(11))[0];
         assert!((90.0..=101.0).contains(&rate), "{name}: {rate}");
-        // A gate with such a policy cannot change to it.
+        // A gate with such a policy cannot change to this scheduler.
         let mut other = World::simple(&product(), 4, 1000);
         let vm = other.busy(limited(Unit::Requests, 100), Pattern::Closed(32));
         let scheduler = subject.descriptor.build(&facts, &subject.params).expect("valid parameters");

@@ -1,4 +1,4 @@
-//! wrr: shares by weight over any interval, whoever else comes and goes.
+//! wrr: shares by weight over any interval, while other NICs come and go.
 
 mod common;
 
@@ -13,7 +13,7 @@ use sluice_sched::*;
 const FRAME: u32 = 1514;
 const SMALL: u32 = 60;
 
-/// A link that takes 4 frames and sends each in `nanos`.
+/// A link of depth 4 that sends each frame in `nanos`.
 fn link(rounds: &str, unit: &str, nanos: u64) -> World {
     let facts = Facts { depth: 4, ..Facts::default() };
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
@@ -40,7 +40,7 @@ fn sender(world: &mut World, policy: Policy, pattern: Pattern, lengths: &[u32]) 
     vm
 }
 
-/// How far the services of two over their weights drift apart in any interval, once both are there.
+/// How far the services/weights of two NICs differ in any interval, once both are present.
 fn drift(world: &World, vms: &[(OwnerId, u32); 2], unit: impl Fn(&Record) -> f64) -> f64 {
     let (mut lag, mut low, mut high) = (0.0f64, 0.0f64, 0.0f64);
     for record in world.log.iter().filter(|record| record.at > Instant::ZERO) {
@@ -54,9 +54,9 @@ fn drift(world: &World, vms: &[(OwnerId, u32); 2], unit: impl Fn(&Record) -> f64
 
 // rule: wrr.bound, wrr.round
 #[test]
-fn a_light_nic_that_comes_and_goes_leaves_the_others_their_shares() {
-    // Frames of 121 us at long intervals, which nobody counts on, before all others or not. As published a weight of 1 makes
-    // the turns of the others a hundred times as long as one of 100 does, and shares are the same.
+fn a_light_nic_that_comes_and_goes_does_not_change_other_shares() {
+    // Frames of 121 us at long, unpredictable intervals, before all others or not. In the published form a weight of 1
+    // makes the turns of the others a hundred times as long as one of 100 does, and shares are the same.
     for rounds in ["tags", "published"] {
         for (weight, minimum) in [(1, Some(10)), (1, None), (100, Some(10)), (100, None)] {
             for (unit, every) in
@@ -76,7 +76,7 @@ fn a_light_nic_that_comes_and_goes_leaves_the_others_their_shares() {
     }
 }
 
-/// Somebody who is not always there, with any weight; of minimum rates not more than a tenth of the link each.
+/// A NIC of any weight that is not always present, with a minimum rate of at most a tenth of the link.
 fn passer_by(rng: &mut Pcg32, world: &mut World) -> u32 {
     let heaviest = pick(rng, &[1, 10, 1000]);
     let weight = 1 + below(rng, heaviest) as u32;
@@ -91,7 +91,7 @@ fn passer_by(rng: &mut Pcg32, world: &mut World) -> u32 {
         },
     };
     let lengths: Vec<u32> = (0..3).map(|_| pick(rng, &[SMALL, 512, FRAME])).collect();
-    // A minimum above a maximum is refused.
+    // A minimum above a maximum is rejected.
     let minimum = minimum.filter(|minimum| maximum.is_none_or(|maximum| *minimum <= maximum));
     sender(world, of_weight(weight, minimum, maximum), pattern, &lengths);
     weight
@@ -99,7 +99,7 @@ fn passer_by(rng: &mut Pcg32, world: &mut World) -> u32 {
 
 // rule: wrr.bound
 #[test]
-fn q15_holds_for_two_that_are_always_there_whoever_comes_and_goes() {
+fn q15_holds_for_two_nics_while_others_come_and_go() {
     let mut rng = chance(151);
     for run in 0..120 {
         let (packets, tags) = (run % 2 == 0, run >= 60);
@@ -114,14 +114,14 @@ fn q15_holds_for_two_that_are_always_there_whoever_comes_and_goes() {
         let others: Vec<u32> = (0..1 + below(&mut rng, 4)).map(|_| passer_by(&mut rng, &mut world)).collect();
         world.run_until(millis(600));
         assert!(busy.iter().all(|(vm, _)| world.of(*vm).count() > 100), "both are served");
-        // Weights over that of the lightest: its turn is one packet, or one frame.
-        // With tags a turn is a frame whatever the others weigh: the bound is that of the two alone.
+        // Weights divided by the smallest: its turn is one packet, or one frame.
+        // With tags a turn is a frame for all weights: the bound is that of the two NICs only.
         let one = if tags { 0.0 } else { 1.0 };
         let lightest = others.iter().chain(busy.iter().map(|(_, weight)| weight)).min().expect("there are some");
         let over = |weight: u32| f64::from(weight) / f64::from(*lightest);
         let parts = 1.0 / over(busy[0].1) + 1.0 / over(busy[1].1);
         let (unit, bound) = match packets {
-            // A fraction of a packet is kept where weights are no multiples of the lightest.
+            // A fraction of a packet is kept if weights are not multiples of the smallest.
             true => (1.0, one + parts),
             false => (f64::from(FRAME), f64::from(FRAME) * (one + parts)),
         };
@@ -129,7 +129,7 @@ fn q15_holds_for_two_that_are_always_there_whoever_comes_and_goes() {
         let got = drift(&world, &busy, service) * f64::from(*lightest);
         assert!(
             got <= bound * (1.0 + 1e-6),
-            "Q15: {got} of {bound}, {busy:?} beside {others:?}, packets {packets}, {rounds}"
+            "Q15: {got} of {bound}, {busy:?} next to {others:?}, packets {packets}, {rounds}"
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Questions to a log of dispatches.
+//! Queries on a log of dispatches.
 
 use sluice_sched::{Cost, Instant, OwnerId, Phase};
 
 use super::{Record, SECOND, World};
 
 impl World {
-    /// Requests of `owner` dispatched from `from` up to, not at, `to`.
+    /// Requests of `owner` dispatched from `from` until before `to`.
     pub fn count(&self, owner: OwnerId, from: Instant, to: Instant) -> u64 {
         self.of(owner).filter(|record| record.at >= from && record.at < to).count() as u64
     }
@@ -50,7 +50,7 @@ pub fn window_max<'a>(records: impl Iterator<Item = &'a Record>, window: u64, am
     most
 }
 
-/// Normalised requests of a record.
+/// Cost of a record in normalised requests.
 pub fn cost(record: &Record) -> f64 {
     f64::from(record.request.cost.raw()) / f64::from(Cost::ONE.raw())
 }
@@ -60,7 +60,7 @@ pub fn bytes(record: &Record) -> f64 {
     f64::from(record.request.length)
 }
 
-/// Asserts that each number is within `tolerance` (a fraction of the sum) of what is due.
+/// Asserts that each number is within `tolerance` (a fraction of the sum) of its expected value.
 pub fn assert_close(what: &str, got: &[f64], due: &[f64], tolerance: f64) {
     let sum: f64 = due.iter().sum();
     let close = got.iter().zip(due).all(|(got, due)| (got - due).abs() <= tolerance * sum);

@@ -1,4 +1,4 @@
-//! A device made of numbers: it holds what it was given and serves it in some order, at some speed.
+//! A modelled device: it holds requests and serves them in some order, at some speed.
 
 use rand_pcg::Pcg32;
 use sluice_sched::gate::{Device, Slot, Submission};
@@ -6,7 +6,7 @@ use sluice_sched::{Instant, OwnerId};
 
 use super::{Record, below, chance};
 
-/// Which of the held requests is served next.
+/// Which of its requests is served next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Fifo,
@@ -14,32 +14,32 @@ pub enum Order {
     Random,
 }
 
-/// How long one request takes, in nanoseconds.
+/// Service time of one request, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     Fixed(u64),
     Between(u64, u64),
-    /// A disk: 0.25 ms for what follows the last request, else 3.2 to 11.2 ms by the distance, up to 64 GiB.
+    /// A disk: 0.25 ms for the request that follows the last one, otherwise 3.2 to 11.2 ms by the distance, up to 64
+    /// GiB.
     Disk,
 }
 
-/// The device.
 #[derive(Debug)]
 pub struct Stub {
-    /// How many it serves at once.
+    /// Number of requests that it serves concurrently.
     pub servers: usize,
     pub order: Order,
     pub service: Service,
-    /// This owner's requests take so many times longer.
+    /// Factor of the service time of this owner's requests.
     pub slow: Option<(OwnerId, u64)>,
-    /// Nothing begins and nothing ends before.
+    /// Nothing starts and nothing completes before.
     pub stalled_until: Instant,
-    /// Most requests that it ever held at once.
+    /// Maximum number of requests that it has held.
     pub held_max: usize,
     waiting: Vec<(Slot, OwnerId, (u64, u64))>,
     head: u64,
     serving: Vec<Slot>,
-    /// By slot the place of its request in the log.
+    /// Index of a slot's request in the log.
     logged: Vec<usize>,
     rng: Pcg32,
 }
@@ -61,17 +61,17 @@ impl Stub {
         }
     }
 
-    /// One after the other, each `service` nanoseconds: completions evenly spaced.
+    /// One at a time, each `service` nanoseconds: completions are evenly spaced.
     pub fn serial(service: u64) -> Self {
         Stub::new(1, Order::Fifo, Service::Fixed(service))
     }
 
-    /// All at once, each `service` nanoseconds: completions come together.
+    /// `servers` concurrently, each `service` nanoseconds: completions come together.
     pub fn parallel(servers: usize, service: u64) -> Self {
         Stub::new(servers, Order::Fifo, Service::Fixed(service))
     }
 
-    /// Another speed for what begins from now on.
+    /// Sets the speed for requests that start from now on.
     pub fn set_iops(&mut self, iops: u64) {
         self.service = Service::Fixed(super::SECOND * self.servers as u64 / iops);
     }
@@ -84,7 +84,7 @@ impl Stub {
         self.held_max = self.held_max.max(self.waiting.len() + self.serving.len());
     }
 
-    /// Begins to serve what it can; when each of those ends.
+    /// Starts what it can serve; returns when each of those completes.
     pub fn start(&mut self, now: Instant) -> Vec<(Instant, Slot)> {
         let mut ends = Vec::new();
         while self.serving.len() < self.servers && !self.waiting.is_empty() {
@@ -109,14 +109,14 @@ impl Stub {
         ends
     }
 
-    /// What was at this slot is served: its place in the log.
+    /// Completes the request of this slot; returns its index in the log.
     pub fn finish(&mut self, slot: Slot) -> usize {
         self.serving.retain(|serving| *serving != slot);
         self.logged[slot.0 as usize]
     }
 }
 
-/// The device with a pen.
+/// The device with the log.
 pub struct Taken<'a> {
     pub stub: &'a mut Stub,
     pub log: &'a mut Vec<Record>,

@@ -1,7 +1,7 @@
-//! A device, VMs and time, all made of numbers: drives a [`Gate`] and writes down what it dispatches.
+//! A modelled device, VMs and time: drives a [`Gate`] and logs its dispatches.
 //!
 //! Events happen in the order of their instants, equal instants in the order in which they were planned, and the gate
-//! is pumped after each. Nothing here reads a clock, and chance comes from a seeded generator alone.
+//! is pumped after each. There is no clock, and random numbers come from a seeded generator.
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part of the driver")]
 
 pub mod analysis;
@@ -52,27 +52,27 @@ pub fn pick<T: Copy>(rng: &mut Pcg32, choices: &[T]) -> T {
     choices[below(rng, choices.len() as u64) as usize]
 }
 
-/// When a VM asks.
+/// When a VM submits requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// Keeps so many requests outstanding.
+    /// Keeps this number of requests outstanding.
     Closed(u32),
-    /// One every so many nanoseconds, whatever completes.
+    /// One every this many nanoseconds, independent of completions.
     Open(u64),
     /// Keeps `outstanding` requests for `on` nanoseconds, none for `off` nanoseconds, and so on.
     OnOff { outstanding: u32, on: u64, off: u64 },
-    /// One at a time, the next one so many nanoseconds after the last has completed.
+    /// One at a time, the next one this many nanoseconds after the last has completed.
     Think(u64),
     /// Only when the test says so.
     Manual,
 }
 
-/// Where on the device it asks.
+/// Offsets of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Places {
     /// Always the same sectors.
     Equal,
-    /// One behind the other.
+    /// Sequential.
     Contiguous,
     /// Anywhere in 64 GiB.
     Random,
@@ -87,7 +87,7 @@ pub struct Source {
     pub places: Places,
     pub kind: Kind,
     pub flags: Flags,
-    /// Lengths, one after the other and round again.
+    /// Lengths, used cyclically.
     pub lengths: Vec<u32>,
     pub remote: Option<RemoteService>,
     pub on: bool,
@@ -95,7 +95,7 @@ pub struct Source {
     pub accepted: u64,
     pub finished: u64,
     next_offset: u64,
-    /// Where random requests lie: from this byte on, so many pages.
+    /// Region of random requests: first byte and number of pages.
     region: (u64, u64),
 }
 
@@ -120,11 +120,11 @@ pub struct World {
     pub device: Stub,
     pub now: Instant,
     pub log: Vec<Record>,
-    /// How often a timer had to fire because nothing else happened.
+    /// Number of times that a timer had to fire because no other event occurred.
     pub wakes: u64,
     pub sources: Vec<Source>,
     pub finished: Vec<Finished>,
-    /// What left the device when: its place in `log`.
+    /// Completions: time, and index in `log`.
     pub done: Vec<(Instant, usize)>,
     pub wake: Option<Instant>,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
@@ -150,15 +150,15 @@ impl World {
         }
     }
 
-    /// A device of `iops` requests per second that serves one after the other and takes `depth` at once; every
-    /// request costs 1.
+    /// A device of `iops` requests per second that serves one at a time, with queue depth `depth`; every request costs
+    /// 1.
     pub fn simple(subject: &Subject, depth: u32, iops: u64) -> Self {
         let facts = Facts { depth, ..Facts::default() };
         let settings = GateSettings { depth, cost: sluice_sched::CostModel::per_request(), ..GateSettings::default() };
         World::new(subject.build(&facts), settings, Stub::serial(SECOND / iops))
     }
 
-    /// An owner with one volume and no traffic yet.
+    /// An owner with one volume and no traffic.
     pub fn vm(&mut self, policy: Policy) -> OwnerId {
         let owner = self.gate.add_owner(self.now, policy).expect("the test's policy is valid");
         self.volume(owner, Policy::default());
@@ -169,7 +169,7 @@ impl World {
         self.gate.add_volume(self.now, owner, policy).expect("the test's policy is valid")
     }
 
-    /// A stream of 8 KiB reads to the first volume of `owner`; begins at once.
+    /// A stream of 8 KiB reads to the first volume of `owner` that starts immediately.
     pub fn stream(&mut self, owner: OwnerId, pattern: Pattern) -> usize {
         let source = Source::new(owner, VolumeId(0), pattern);
         self.source(source)
@@ -219,12 +219,12 @@ impl World {
         self.events.push(Reverse((at, self.planned, event)));
     }
 
-    /// One request of a stream at `at`, beside what its pattern asks for.
+    /// Adds one request of a stream at `at` to those of its pattern.
     pub fn ask_at(&mut self, at: Instant, source: usize) {
         self.plan(at, Event::Arrive(source as u32));
     }
 
-    /// One request of a stream now. Whether the gate took it; not pumped.
+    /// Submits one request of a stream now, without a pump. Returns whether the gate accepted it.
     pub fn ask(&mut self, index: usize) -> bool {
         let source = &mut self.sources[index];
         let length = source.lengths[source.issued as usize % source.lengths.len()];
@@ -250,12 +250,12 @@ impl World {
         taken
     }
 
-    /// From here on the places of random streams repeat from the start.
+    /// Repeats the offsets of random streams from the start.
     pub fn ask_for_the_same_places(&mut self) {
         self.rng = chance(7);
     }
 
-    /// No stream asks any more; what waits is still served.
+    /// Stops all streams; queued requests are still served.
     pub fn stop(&mut self) {
         for source in &mut self.sources {
             source.on = false;
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// Fills the device and plans what follows.
+    /// Fills the device and plans the next events.
     pub fn pump(&mut self) {
         let mut taken = device::Taken { stub: &mut self.device, log: &mut self.log };
         self.wake = self.gate.pump(self.now, &mut taken);
@@ -272,10 +272,10 @@ impl World {
         }
     }
 
-    /// Lets everything happen up to and at `end`.
+    /// Processes all events until `end`, inclusive.
     pub fn run_until(&mut self, end: Instant) {
         while let Some(next) = self.next_instant().filter(|next| *next <= end) {
-            assert!(next >= self.now, "time goes on");
+            assert!(next >= self.now, "time never decreases");
             self.now = next;
             self.step();
         }
@@ -286,7 +286,7 @@ impl World {
         self.run_until(self.after(nanos));
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     pub fn next_instant(&self) -> Option<Instant> {
         let event = self.events.peek().map(|Reverse((at, _, _))| *at);
         event.into_iter().chain(self.wake).min()
@@ -366,7 +366,7 @@ impl World {
         self.silence(from, |source| source.owner == owner);
     }
 
-    /// A volume leaves, unless it has left before.
+    /// Removes a volume, unless it was removed before.
     pub fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
         let from = self.finished.len();
         if self.gate.remove_volume(self.now, owner, volume, &mut self.finished).is_ok() {
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// Another policy, at once.
+    /// Sets a policy immediately.
     pub fn set(&mut self, owner: OwnerId, policy: Policy) {
         self.gate.set_owner(self.now, owner, policy).expect("the test's policy is valid");
         self.pump();
@@ -430,13 +430,13 @@ impl Source {
         self
     }
 
-    /// Requests in order, from this byte on.
+    /// Sequential requests from this byte on.
     pub fn in_order_from(mut self, start: u64) -> Self {
         (self.places, self.next_offset) = (Places::Contiguous, start);
         self
     }
 
-    /// Random requests in so many pages from this byte on.
+    /// Random requests in this number of pages from this byte on.
     pub fn within(mut self, start: u64, pages: u64) -> Self {
         (self.places, self.region) = (Places::Random, (start, pages));
         self
@@ -452,7 +452,7 @@ impl Source {
         self
     }
 
-    pub fn elsewhere(mut self, rho: u32, delta: u32) -> Self {
+    pub fn remote(mut self, rho: u32, delta: u32) -> Self {
         let bytes = |requests: u32| u64::from(requests) * 8192;
         let (rho_bytes, delta_bytes) = (bytes(rho), bytes(delta));
         self.remote = Some(RemoteService {

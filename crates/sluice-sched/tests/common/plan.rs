@@ -1,7 +1,7 @@
-//! Random runs: VMs, volumes, traffic, a device and what happens to them, as plain data that shrinks.
+//! Random runs: VMs, volumes, traffic, a device and events, as plain data that can be shrunk.
 //!
-//! Everything lies on a grid of 1 ms. Costs are 1, 4, 16 or 64 exactly, and every rate is a product of powers of 2 and 5,
-//! so that tags are exact and an oracle can be held against them decision by decision.
+//! Everything is on a grid of 1 ms. Costs are exactly 1, 4, 16 or 64, and every rate is a product of powers of 2 and 5.
+//! So tags are exact, and an oracle can be compared decision by decision.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn cost_model() -> CostModel {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub depth: u32,
-    /// Whether the scheduler is told of a device with a head that seeks.
+    /// Whether the scheduler sees a device with a head that seeks.
     pub rotational: bool,
     pub batch: u32,
     pub device: DevicePlan,
@@ -61,16 +61,16 @@ pub struct StreamPlan {
     pub places: Places,
     pub asks: Asks,
     pub lengths: Vec<u32>,
-    pub elsewhere: Option<(u32, u32)>,
+    pub remote: Option<(u32, u32)>,
 }
 
-/// What a stream asks for.
+/// Kind and flags of a stream's requests.
 pub type Asks = (Kind, Flags);
 
 #[derive(Debug, Clone, Copy)]
 pub enum Traffic {
     Steady(Pattern),
-    /// So many at one instant, that is all.
+    /// This number of requests at one instant, and no more.
     Burst(u32),
 }
 
@@ -87,12 +87,12 @@ pub enum ChangePlan {
     Stall,
 }
 
-/// Runs `check` on `cases` plans, always the same ones, and shrinks what fails.
+/// Runs `check` on `cases` fixed plans, and shrinks one that fails.
 pub fn for_plans<S: Strategy<Value = Plan>>(cases: u32, plans: S, check: impl Fn(&Plan)) {
     run_plans(cases, 400, plans, check);
 }
 
-/// The same for a control that has to fail: as it was found, since nobody will read it.
+/// The same for a control that must fail: without shrinking, since the plan is not shown.
 pub fn for_plans_as_found<S: Strategy<Value = Plan>>(cases: u32, plans: S, check: impl Fn(&Plan)) {
     run_plans(cases, 0, plans, check);
 }
@@ -128,7 +128,7 @@ fn stated_burst() -> impl Strategy<Value = Option<u32>> {
     option::weighted(0.5, select(&[1u32, 2, 5, 20][..]))
 }
 
-/// A policy that contradicts itself is repaired, not thrown away.
+/// Repairs a policy that contradicts itself.
 fn repaired(mut policy: Policy) -> Policy {
     let reservation = &mut policy.reservation;
     if policy.weight.is_none() && reservation.iops.is_none() && reservation.bytes.is_none() {
@@ -150,7 +150,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// A policy inside a VM under `outer`: a quarter of its reservation, or none.
+/// A policy inside a VM with policy `outer`: a quarter of its reservation, or none.
 fn inner_policy(outer: Policy, stated: Policy, reserves: bool) -> Policy {
     let quarter = outer.reservation.iops.map(|iops| Iops::from_milli(iops.milli() / 4)).filter(|_| reserves);
     let bytes =
@@ -184,7 +184,7 @@ fn traffic() -> impl Strategy<Value = Traffic> {
     ]
 }
 
-/// Reads, and a good many writes, of which somebody waits for every other one.
+/// Reads, and many writes, of which every other one is sync.
 fn asks() -> impl Strategy<Value = Asks> {
     prop_oneof![
         5 => Just((Kind::Read, Flags::NONE)),
@@ -199,9 +199,9 @@ fn stream(volumes: usize) -> impl Strategy<Value = StreamPlan> {
     let counted = option::weighted(0.2, (0u32..4, 0u32..6));
     let what = (places, asks());
     (0..volumes, traffic(), what, vec(select(LENGTHS.to_vec()), 1..4), counted).prop_map(
-        |(volume, traffic, (places, asks), lengths, elsewhere)| {
+        |(volume, traffic, (places, asks), lengths, remote)| {
             let lengths = if asks.0 == Kind::Flush { vec![0] } else { lengths };
-            StreamPlan { volume, traffic, places, asks, lengths, elsewhere }
+            StreamPlan { volume, traffic, places, asks, lengths, remote }
         },
     )
 }
@@ -215,7 +215,7 @@ pub fn vm() -> impl Strategy<Value = VmPlan> {
     })
 }
 
-/// What may happen to a run; `leaving` says whether owners and volumes come and go.
+/// Changes during a run; `leaving` says whether owners and volumes are added and removed.
 fn change(leaving: bool) -> impl Strategy<Value = ChangePlan> {
     let depth = select(&[1u32, 2, 4, 8, 32][..]);
     let own = prop_oneof![
@@ -248,7 +248,7 @@ pub fn plan(leaving: bool) -> impl Strategy<Value = Plan> {
     )
 }
 
-/// Targets of 10 to 200 ms, now and then background work, and priorities, from what a policy says of other things.
+/// Latency targets of 10 to 200 ms, occasional background work, and priorities, derived from other fields of a policy.
 fn flavour(policy: &mut Policy) {
     let hundredths = policy.weight.map_or(0, |weight| weight.hundredths());
     let millis = match hundredths {
@@ -276,7 +276,7 @@ impl Plan {
         plan
     }
 
-    /// All policies of VMs that it speaks of.
+    /// All policies of VMs in the plan.
     fn policies(&mut self) -> impl Iterator<Item = &mut Policy> {
         let changed = self.changes.iter_mut().filter_map(|(_, change)| match change {
             ChangePlan::SetOwner(_, policy) => Some(policy),
@@ -286,7 +286,7 @@ impl Plan {
         self.vms.iter_mut().map(|vm| &mut vm.policy).chain(changed)
     }
 
-    /// Whether any VM is, or becomes, background work or of the class that goes when nobody else asks.
+    /// Whether any VM is, or becomes, background work or of class idle.
     pub fn has_idle(&self) -> bool {
         let idle =
             |policy: &mut Policy| policy.class == Class::Background || policy.priority_class == PriorityClass::Idle;
@@ -326,7 +326,7 @@ impl Plan {
         (world, vms)
     }
 
-    /// The whole plan; `each` sees the world after every change.
+    /// Runs the whole plan; `each` sees the world after every change.
     pub fn run(&self, scheduler: Box<dyn Scheduler>, start: Instant, mut each: impl FnMut(&World)) -> World {
         let (mut world, mut vms) = self.world(scheduler, start);
         for (at, change) in &self.changes {
@@ -351,8 +351,8 @@ fn add(world: &mut World, vm: &VmPlan) -> OwnerId {
         let (kind, flags) = stream.asks;
         let mut source = Source::new(owner, volumes[stream.volume], pattern).places(stream.places).kind(kind);
         (source.lengths, source.flags) = (stream.lengths.clone(), flags);
-        if let Some((rho, delta)) = stream.elsewhere {
-            source = source.elsewhere(rho.min(delta), delta);
+        if let Some((rho, delta)) = stream.remote {
+            source = source.remote(rho.min(delta), delta);
         }
         let index = world.source(source);
         for _ in 0..burst {
@@ -363,7 +363,7 @@ fn add(world: &mut World, vm: &VmPlan) -> OwnerId {
     owner
 }
 
-/// What cannot be done (a VM that has left, volumes that reserve too much) is refused by the gate and skipped.
+/// The gate rejects what is impossible (a removed VM, volumes that reserve too much), and it is skipped.
 fn apply(world: &mut World, vms: &mut Vec<OwnerId>, change: &ChangePlan) {
     let count = vms.len().max(1);
     let vm = |index: &usize| vms.get(index % count).copied();

@@ -1,4 +1,4 @@
-//! What is tested: every scheduler of the list, in each of its modes.
+//! Test subjects: every scheduler of the list, in each of its modes.
 
 use sluice_sched::gate::RemoteService;
 use sluice_sched::params::{ParamTable, Range, Value};
@@ -51,8 +51,8 @@ impl Subject {
     }
 }
 
-/// A scheduler that counts bytes, in a test whose policies state rates of requests for all schedulers: it has them without
-/// those, which it refuses.
+/// Wraps a scheduler that counts bytes, for a test whose policies state rates of requests: removes those rates, which
+/// the scheduler would reject.
 struct WithoutRequests(Box<dyn Scheduler>);
 
 impl WithoutRequests {
@@ -105,7 +105,7 @@ impl Scheduler for WithoutRequests {
     }
 }
 
-/// mClock as we promise it.
+/// mClock in product mode.
 pub fn product() -> Subject {
     Subject::of("mclock").text("mode", "product")
 }
@@ -115,13 +115,13 @@ pub fn paper() -> Subject {
     Subject::of("mclock").text("mode", "paper")
 }
 
-/// Every scheduler; one that has a parameter `mode` or `rounds` once for each of its words.
+/// Every scheduler; one with a parameter `mode` or `rounds` once for each of its values.
 pub fn subjects() -> Vec<Subject> {
     let mut subjects = Vec::new();
     for descriptor in schedulers::ALL {
         let mut plain = Subject { descriptor, params: ParamTable::new() };
         if descriptor.parameters.iter().any(|parameter| parameter.name == "tick") {
-            // Exact time; that of an old kernel has tests of its own.
+            // Exact time; the clock of an old kernel has separate tests.
             plain = plain.text("tick", "0s");
         }
         let forms = descriptor.parameters.iter().find_map(|parameter| match (parameter.name, parameter.range) {

@@ -1,9 +1,9 @@
-//! A scheduler and its oracle behind one gate: both get the same calls, and every answer must be the same.
+//! A scheduler and its oracle behind one gate: both get the same calls, and every result must be the same.
 
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
 use sluice_sched::*;
 
-/// Both at once. What a request waited for is for people, and not compared.
+/// Both together. The reason for waiting is not compared.
 pub struct Twin {
     pub fast: Box<dyn Scheduler>,
     pub oracle: Box<dyn Scheduler>,
@@ -57,7 +57,7 @@ impl Scheduler for Twin {
             ids.sort();
             ids
         };
-        assert_eq!(ids(removed), ids(&expected), "what leaves unserved");
+        assert_eq!(ids(removed), ids(&expected), "cancelled requests");
     }
 
     fn inspect(&self, now: Instant) -> State {

@@ -1,4 +1,4 @@
-//! A scheduler under watch: each of its answers is checked against what a scheduler owes its gate.
+//! A wrapper that checks each result of a scheduler against the contract with its gate.
 
 use std::time::Duration;
 
@@ -20,19 +20,20 @@ struct Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     Never,
-    /// By its limits and reservations, those of volumes too; for as long as they need for what went at once.
+    /// By its limits and reservations, including those of volumes; as long as these need for the requests dispatched in
+    /// a row.
     Product,
     /// By its limit and reservation tags.
     Paper,
-    /// For a contiguous request, until the head is due: so many nanoseconds after it passed, at most.
+    /// For a contiguous request, until the head is due: at most this many nanoseconds after it passed.
     UntilDue(u64),
     /// The same, and at most 6 ms while the device is idle.
     UntilDueOrTired(u64),
-    /// For somebody's next request, so many nanoseconds at most.
+    /// For an owner's next request, at most this many nanoseconds.
     Idling(u64),
-    /// For the end of a window, or of the last of so many windows that pay for one request, if somebody has a byte limit.
+    /// For the end of a window, or of the last of several windows that pay for one request, if any VM has a byte limit.
     Windows,
-    /// By rules of its own, which have tests of their own.
+    /// By its own rules, which have separate tests.
     Somehow,
 }
 
@@ -40,13 +41,13 @@ pub fn waits(subject: &Subject, plan: &Plan) -> Waits {
     match (subject.descriptor.name, subject.mode()) {
         ("noop" | "sfqd" | "deadline" | "edf-credit", _) => Waits::Never,
         ("flubber", Some("product")) if !plan.rotational => Waits::Never,
-        // The longest target of a plan, or of who states none, less a seek of 9 ms.
+        // The longest target of a plan, or the default, less a seek of 9 ms.
         ("flubber", Some("product")) => Waits::UntilDueOrTired((plan.latency_max().max(80) - 9) * MILLI),
         ("flubber", Some("paper")) => Waits::UntilDue((plan.latency_max().max(80) - 9) * MILLI),
         ("mclock", Some("product")) => Waits::Product,
         ("mclock", Some("paper")) => Waits::Paper,
         ("anticipatory", _) => Waits::Idling(6 * MILLI),
-        // IDLE waits for its grace.
+        // Class idle waits for its grace time.
         ("cfq", Some("2.6.18")) if plan.has_idle() => Waits::Idling(100 * MILLI),
         ("cfq" | "mcfq", _) => Waits::Idling(8 * MILLI),
         ("netback" | "wrr", _) => Waits::Windows,
@@ -54,41 +55,41 @@ pub fn waits(subject: &Subject, plan: &Plan) -> Waits {
     }
 }
 
-/// S3: which requests leave in the order of their arrival. Who looks at addresses promises nothing.
+/// S3: which requests are dispatched in arrival order. A scheduler that uses addresses guarantees none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Any,
     /// Those of a volume.
     Volume,
-    /// Those of a volume, background work and the rest apart.
+    /// Those of a volume, background work and the rest separately.
     Part,
 }
 
 fn order(subject: &Subject, plan: &Plan) -> Order {
     match subject.descriptor.name {
         "noop" | "mclock" | "sfqd" | "netback" | "wrr" => Order::Volume,
-        // A VM that becomes background work, or no longer is, has requests in two lines.
+        // A VM that becomes background work, or ceases to be, has requests in two queues.
         "edf-credit" if !plan.has_idle() => Order::Part,
         _ => Order::Any,
     }
 }
 
-/// A scheduler under watch.
+/// The wrapper.
 struct Watched {
     inner: Box<dyn Scheduler>,
     waits: Waits,
     order: Order,
     depth: u32,
-    /// Requests that may go together because they lie close together.
+    /// Maximum length of a locality batch.
     batch: f64,
     members: Vec<Member>,
-    /// All that wait, in the order of their arrival.
+    /// Queued requests, in arrival order.
     queued: Vec<Request>,
     flying: Vec<Request>,
-    /// What may go at once, at each rate that was stated.
+    /// Requests that may be dispatched in a row, for each stated rate.
     at_iops: Vec<(f64, f64)>,
     at_bytes: Vec<(f64, f64)>,
-    /// Requests that clients reported of other servers.
+    /// Requests at other servers that clients reported.
     reported: f64,
     waiting_for: Option<Instant>,
     repeats: u32,
@@ -116,7 +117,7 @@ impl Watched {
     }
 
     fn event(&mut self, now: Instant) {
-        assert!(now >= self.now, "the driver's time goes on");
+        assert!(now >= self.now, "the driver's time never decreases");
         self.now = now;
         self.waiting_for = None;
     }
@@ -125,12 +126,12 @@ impl Watched {
         self.members.iter_mut().find(|member| member.owner == owner).expect("a known owner")
     }
 
-    /// S1 and S3: it was queued, it is unchanged, nothing of its volume is older.
+    /// S1 and S3: the request was queued, is unchanged, and no older one of its volume is queued.
     fn check_dispatch(&mut self, request: Request) {
         let place = self.queued.iter().position(|queued| queued.id == request.id);
-        let queued = self.queued[place.expect("S1: dispatched what was not queued")];
+        let queued = self.queued[place.expect("S1: dispatched a request that was not queued")];
         let as_it_came = Request { phase: queued.phase, wait: queued.wait, ..request };
-        assert_eq!(as_it_came, queued, "S1: a request is dispatched as it came");
+        assert_eq!(as_it_came, queued, "S1: a request is dispatched unchanged");
         let part = |r: &Request| self.order == Order::Part && r.flags.contains(Flags::BACKGROUND);
         let of = |r: &&Request| r.owner == request.owner && r.volume == request.volume && part(r) == part(&request);
         let in_turn = self.queued.iter().find(of).is_some_and(|oldest| oldest.id == request.id);
@@ -152,8 +153,11 @@ impl Watched {
         for member in &self.members {
             let by_tags = matches!(self.waits, Waits::Product | Waits::Paper);
             if self.queued.iter().any(|request| request.owner == member.owner) && by_tags {
-                let may_go = self.explain(member, &state.owners[&member.owner.0], now);
-                assert!(until <= may_go, "S6: {member:?} may go at {may_go:?}, nobody wakes before {until:?}");
+                let eligible_at = self.explain(member, &state.owners[&member.owner.0], now);
+                assert!(
+                    until <= eligible_at,
+                    "S6: {member:?} is eligible at {eligible_at:?}, but the wake-up is at {until:?}"
+                );
             }
         }
         if let Waits::UntilDue(most) | Waits::UntilDueOrTired(most) = self.waits {
@@ -164,7 +168,7 @@ impl Watched {
         if self.waits == Waits::Windows {
             let limited = self.members.iter().filter(|member| member.policy.limit.bytes.is_some());
             let waiting = |member: &&Member| self.queued.iter().any(|request| request.owner == member.owner);
-            assert!(limited.filter(waiting).count() > 0, "S5: waits although nobody with requests has a limit");
+            assert!(limited.filter(waiting).count() > 0, "S5: waits although no VM with requests has a limit");
             // The largest request at the lowest rate.
             let windows = 520_192_u64.div_ceil((1 << 19) / 20);
             assert!(until.nanos_since(now) <= windows * 50 * MILLI, "S5: waits {:?}", until.since(now));
@@ -178,35 +182,35 @@ impl Watched {
         }
     }
 
-    /// When a VM with requests may go, which must be explained by a limit or by living on a reservation alone.
+    /// When a VM with requests may be dispatched, which a limit or a reservation without weight must explain.
     fn explain(&self, member: &Member, shown: &OwnerState, now: Instant) -> Instant {
         let waiting = |id: VolumeId| self.queued.iter().any(|r| r.owner == member.owner && r.volume == id);
         let mut volumes = member.volumes.iter().filter(|(id, _)| waiting(*id)).map(|(_, policy)| policy);
         let holds = |policy: &Policy| policy.limit != Limit::default() || policy.weight.is_none();
         let inside = self.waits == Waits::Product && volumes.all(holds);
-        assert!(holds(&member.policy) || inside, "S5: nothing explains why {member:?} waits");
+        assert!(holds(&member.policy) || inside, "S5: no rule explains why {member:?} waits");
         if inside {
             return Instant::MAX;
         }
-        let passes = shown.limit_passes_ns.unwrap_or(0);
+        let limit_eligible_at = shown.limit_passes_ns.unwrap_or(0);
         let due = shown.reservation_due_ns.unwrap_or(u64::MAX);
-        let may_go = match (member.policy.weight, self.waits) {
-            (Some(_), Waits::Product) => passes,
-            (Some(_), _) => passes.min(due),
-            // The published constraint phase looks at no limit.
-            (None, Waits::Product) => due.max(passes),
+        let eligible_at = match (member.policy.weight, self.waits) {
+            (Some(_), Waits::Product) => limit_eligible_at,
+            (Some(_), _) => limit_eligible_at.min(due),
+            // The published constraint phase ignores limits.
+            (None, Waits::Product) => due.max(limit_eligible_at),
             (None, _) => due,
         };
-        assert!(may_go > now.as_nanos(), "S5: {member:?} may go and waits: {shown:?} at {now:?}");
-        Instant::from_nanos(may_go)
+        assert!(eligible_at > now.as_nanos(), "S5: {member:?} is eligible and waits: {shown:?} at {now:?}");
+        Instant::from_nanos(eligible_at)
     }
 
-    /// How long a request may keep its successors waiting: what went at once, its own service, and what clients reported of
-    /// other servers, at the slowest rate.
+    /// Notes how long a request may delay its successors: for the requests dispatched in a row, its own service, and
+    /// reported service at other servers, at the lowest rate.
     fn note_rates(&mut self, policy: &Policy) {
         let iops = [policy.limit.iops, policy.reservation.iops].into_iter().flatten();
         let rates = [policy.limit.bytes, policy.reservation.bytes].into_iter().flatten();
-        let bursts = |beside: f64| policy.burst.map_or(32.0 * beside, |burst| f64::from(burst) * beside.min(4096.0));
+        let bursts = |extra: f64| policy.burst.map_or(32.0 * extra, |burst| f64::from(burst) * extra.min(4096.0));
         let (requests, bytes) = (self.batch * 64.0 + bursts(64.0), self.batch * 520_192.0 + bursts(1_048_576.0));
         for rate in iops {
             self.at_iops.push((requests, rate.as_f64()));
@@ -269,7 +273,7 @@ impl Scheduler for Watched {
     }
 
     fn dispatch(&mut self, now: Instant) -> Decision {
-        assert!(now >= self.now, "the driver's time goes on");
+        assert!(now >= self.now, "the driver's time never decreases");
         self.now = now;
         let decision = self.inner.dispatch(now);
         match decision {
@@ -305,16 +309,16 @@ impl Scheduler for Watched {
         let mut ids: Vec<RequestId> = removed[before..].iter().map(|request| request.id).collect();
         ids.sort();
         let due: Vec<RequestId> = self.queued.iter().filter(|r| scope.contains(r)).map(|r| r.id).collect();
-        assert_eq!(ids, due, "S1: exactly what waits is cancelled");
+        assert_eq!(ids, due, "S1: exactly the queued requests are cancelled");
         self.queued.retain(|request| !scope.contains(request));
     }
 
     fn inspect(&self, now: Instant) -> State {
         let state = self.inner.inspect(now);
-        assert_eq!(state.queued, self.queued.len() as u64, "S1: what waits");
-        assert_eq!(state.in_flight, self.flying.len() as u64, "S1: what flies");
+        assert_eq!(state.queued, self.queued.len() as u64, "S1: queued requests");
+        assert_eq!(state.in_flight, self.flying.len() as u64, "S1: requests in flight");
         let shown: u64 = state.owners.values().map(|owner| owner.queued).sum();
-        assert_eq!(shown, state.queued, "S1: what waits, by owner");
+        assert_eq!(shown, state.queued, "S1: queued requests by owner");
         state
     }
 }
@@ -324,12 +328,12 @@ pub fn watched(subject: &Subject, plan: &Plan) -> Box<dyn Scheduler> {
     Box::new(Watched::new(scheduler, waits(subject, plan), order(subject, plan), plan))
 }
 
-/// One that ought to serve every volume in order.
+/// Checks a scheduler that must serve every volume in order.
 pub fn watch(scheduler: Box<dyn Scheduler>, waits: Waits, plan: &Plan) -> Box<dyn Scheduler> {
     Box::new(Watched::new(scheduler, waits, Order::Volume, plan))
 }
 
-/// One that may serve in any order.
+/// Checks a scheduler that may serve in any order.
 pub fn watch_in_any_order(scheduler: Box<dyn Scheduler>, waits: Waits, plan: &Plan) -> Box<dyn Scheduler> {
     Box::new(Watched::new(scheduler, waits, Order::Any, plan))
 }
@@ -354,20 +358,20 @@ pub fn check_accounts(world: &World) {
         flying += u64::from(account.in_flight);
     }
     assert_eq!(waiting, world.gate.queued());
-    assert!(flying <= world.gate.in_flight(), "an owner that has left may have requests in flight");
+    assert!(flying <= world.gate.in_flight(), "a removed owner may have requests in flight");
     let _ = world.gate.inspect(world.now);
 }
 
-/// Everything stops asking; everything that waits must come out, and nothing stays behind.
+/// Stops all streams; every queued request must complete, and nothing may remain.
 pub fn drain(world: &mut World) {
     world.stop();
     let accepted: u64 = world.sources.iter().map(|source| source.accepted).sum();
     while let Some(next) = world.next_instant() {
         world.run_until(next);
     }
-    assert_eq!((world.gate.queued(), world.gate.in_flight()), (0, 0), "S6: all comes out in the end");
-    assert_eq!(world.wake, None, "S7: nobody waits for nothing");
-    assert_eq!(world.finished.len() as u64, accepted, "S1: each arrival is over once");
+    assert_eq!((world.gate.queued(), world.gate.in_flight()), (0, 0), "S6: all requests complete in the end");
+    assert_eq!(world.wake, None, "S7: no timer without queued requests");
+    assert_eq!(world.finished.len() as u64, accepted, "S1: each arrival completes once");
     for source in &world.sources {
         assert_eq!(source.finished, source.accepted, "S1: of each stream");
     }
@@ -375,12 +379,12 @@ pub fn drain(world: &mut World) {
     assert_eq!(world.log.len() + cancelled, world.finished.len(), "S1: dispatched or cancelled");
 }
 
-/// Every check of a plan on one scheduler.
+/// All checks of a plan on one scheduler.
 pub fn keep_contract(plan: &Plan, scheduler: impl Fn() -> Box<dyn Scheduler>) {
     let run = || plan.run(scheduler(), Instant::ZERO, check_accounts);
     let mut world = run();
     check_accounts(&world);
-    assert_eq!(world.log, run().log, "S4: the same again");
+    assert_eq!(world.log, run().log, "S4: the run repeats");
     assert!(world.device.held_max <= 32, "S2");
     drain(&mut world);
     check_accounts(&world);

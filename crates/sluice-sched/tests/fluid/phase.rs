@@ -84,8 +84,8 @@ impl<'a> PhaseCheck<'a> {
     pub fn new(plan: &'a Plan, number: usize, run: &'a PhaseRun, before: &Before) -> Self {
         let there = |vm: &usize| run.vms[*vm].is_some();
         let members: Vec<usize> = (0..plan.vms.len()).filter(there).collect();
-        let uses: Vec<Use> = members.iter().map(|vm| plan.phases[number].vms[*vm].expect("it is there")).collect();
-        let runs: Vec<&VmRun> = members.iter().map(|vm| run.vms[*vm].as_ref().expect("it is there")).collect();
+        let uses: Vec<Use> = members.iter().map(|vm| plan.phases[number].vms[*vm].expect("a present owner")).collect();
+        let runs: Vec<&VmRun> = members.iter().map(|vm| run.vms[*vm].as_ref().expect("a present owner")).collect();
         let shapes: Vec<Shape> = members.iter().zip(&runs).map(|(vm, run)| Shape::of(plan, *vm, run)).collect();
         let mixes = members.iter().map(|vm| plan.vms[*vm].as_slice());
         let policies = uses.iter().zip(&shapes).zip(mixes);

@@ -286,7 +286,10 @@ impl World {
         let mut finished = Vec::new();
         for index in 0..self.nodes.len() {
             let now = self.instant();
-            self.nodes[index].gate.remove_owner(now, self.vms[vm].owners[index].0, &mut finished).expect("it is there");
+            self.nodes[index]
+                .gate
+                .remove_owner(now, self.vms[vm].owners[index].0, &mut finished)
+                .expect("a present owner");
             self.touch(index);
         }
         self.vms[vm].there = false;
@@ -394,7 +397,7 @@ impl World {
             let event = self.events.peek().map(|Reverse((at, _, _))| *at);
             let wake = self.nodes.iter().filter_map(|node| node.wake).min();
             let Some(next) = event.into_iter().chain(wake).min().filter(|next| *next <= end) else { break };
-            assert!(next >= self.now, "time goes on");
+            assert!(next >= self.now, "time never decreases");
             self.now = next;
             if event == Some(next) {
                 let Reverse((_, _, event)) = self.events.pop().expect("just seen");

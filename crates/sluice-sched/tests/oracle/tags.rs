@@ -1,9 +1,9 @@
-//! The oracle's tags: what a VM or a volume is due, as exact integers.
+//! The oracle's tags of a VM or a volume, as exact integers.
 
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// 1/16 ns on the caller's clock; and virtual time, of which a request takes 252 * 10^9 at weight 0.01.
+/// 1/16 ns on the caller's clock; virtual time is 252 * 10^9 per request at weight 0.01.
 pub type Tag = i128;
 
 pub const LONG_AGO: Tag = i128::MIN / 4;
@@ -32,8 +32,8 @@ pub fn credit(policy: &Policy) -> Tag {
     policy.weight.map_or(0, |weight| share_of(weight, Tag::from(policy.idle_credit) * ONE))
 }
 
-/// What service counts: its cost, its bytes against a limit, and its bytes for a reservation, which are at least those that
-/// the device moves in the time that it takes.
+/// Amounts of service: its cost, its bytes against a limit, and its bytes for a reservation, which are at least those
+/// that the device transfers in the time of the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     pub raw: Tag,
@@ -58,24 +58,24 @@ impl Amount {
     }
 }
 
-/// What is known of a client of several servers.
+/// Reports of a client of several servers.
 #[derive(Debug, Clone, Copy)]
 pub struct Client {
     pub servers: Tag,
-    /// Reported since the VM was served here last, in raw cost units.
+    /// Reported since the VM was last served here, in raw cost units.
     pub reported: Tag,
-    /// The cost of its last request here.
+    /// Cost of its last request here.
     pub piece: Tag,
 }
 
-/// A limit holds a VM or a volume: until when, and the first decision since, with virtual time then.
+/// A limit throttles a VM or a volume: until when, and the first decision since, with virtual time at that decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
     pub until: Tag,
     pub decision: Option<(Tag, Tag)>,
 }
 
-/// The tags of a VM or of a volume: each says when the *next* request is due, may pass, or stands in line.
+/// Tags of a VM or of a volume: each says when the *next* request is due, may pass, or its position in the order.
 #[derive(Debug, Clone)]
 pub struct Level {
     pub policy: Policy,
@@ -87,7 +87,7 @@ pub struct Level {
     pub hold: Option<Hold>,
     /// Of its limits: in raw cost units and in bytes.
     pub bursts: (Tag, Tag),
-    /// The sum of the limit's steps less that of the reservation's.
+    /// Sum of the limit's steps less that of the reservation's.
     pub excess: Tag,
 }
 
@@ -97,15 +97,15 @@ impl Level {
         Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts, excess: 0 }
     }
 
-    /// Each reservation is a minimum of its own: the earlier tag counts.
+    /// Each reservation is a separate minimum: the earlier tag counts.
     pub fn due(&self) -> Option<Tag> {
         let reservation = self.policy.reservation;
         let requests = reservation.iops.map(|_| self.due);
         requests.into_iter().chain(reservation.bytes.map(|_| self.due_bytes)).min()
     }
 
-    /// 8.4: may dispatch iff TAT - burst/l <= now, in requests and in bytes.
-    pub fn passes(&self) -> Tag {
+    /// 8.4: may be dispatched iff TAT - burst/l <= now, in requests and in bytes.
+    pub fn limit_eligible_at(&self) -> Tag {
         let limit = self.policy.limit;
         let (requests, bytes) = self.bursts;
         let requests = limit.iops.map(|rate| self.tat - requests_at(rate, requests));
@@ -113,7 +113,7 @@ impl Level {
         requests.max(bytes).unwrap_or(LONG_AGO)
     }
 
-    /// Another limit, burst or number of servers: what is left of the burst stays, as the same service.
+    /// Sets the limit, the burst or the number of servers: the rest of the burst stays, as the same service.
     pub fn set_limit(&mut self, policy: Policy, servers: Tag, facts: &Facts, now: Tag) {
         let (old, old_bursts) = (self.policy.limit, self.bursts);
         let (new, bursts) = (policy.limit, bursts(&policy, facts, servers));
@@ -140,25 +140,25 @@ impl Level {
         }
     }
 
-    /// One without weight lives by its reservation alone.
-    pub fn may_go(&self) -> Tag {
+    /// A member without weight is served by its reservation only.
+    pub fn eligible_at(&self) -> Tag {
         match self.due() {
-            Some(due) if self.policy.weight.is_none() => due.max(self.passes()),
-            _ => self.passes(),
+            Some(due) if self.policy.weight.is_none() => due.max(self.limit_eligible_at()),
+            _ => self.limit_eligible_at(),
         }
     }
 
-    /// When somebody has to look again at one that is held.
+    /// When to check a throttled member again.
     pub fn wake(&self) -> Option<Tag> {
         let hold = self.hold?;
         let due = self.due().filter(|_| self.policy.weight.is_none());
         Some(due.map_or(hold.until, |due| due.max(hold.until)))
     }
 
-    /// 8.6: rho and delta count other servers alone, and lie in the past.
+    /// 8.6: rho and delta count other servers only, and lie in the past.
     pub fn add_remote(&mut self, now: Tag, v: Tag, client: &Client, reserved: Amount, beyond: Amount) {
         self.owe(now, reserved);
-        // What it got elsewhere beyond its reservation makes up for what is overdue here, up to now.
+        // Service beyond its reservation at other servers makes up for what is overdue here, up to now.
         if let Some(rate) = self.policy.reservation.iops {
             self.due = self.due.max((self.due + requests_at(rate, beyond.raw)).min(now));
         }
@@ -178,7 +178,8 @@ impl Level {
         }
     }
 
-    /// Service for the reservation. Where both currencies are reserved the later tag goes at most one step beyond now.
+    /// Charges service for the reservation. If both currencies are reserved, the later tag is at most one step beyond
+    /// now.
     pub fn owe(&mut self, now: Tag, amount: Amount) {
         self.forget_excess(now);
         let Some(due) = self.due() else { return };
@@ -191,7 +192,7 @@ impl Level {
             let step = bytes_at(rate, amount.reserved_bytes);
             self.due_bytes = self.due_bytes.max((self.due_bytes + step).min(present + step));
         }
-        // Nothing is owed beyond the limit; what smaller steps of it leave counts for the larger ones between them.
+        // Nothing is owed beyond the limit; what smaller steps of it leave counts for larger steps between them.
         let (limit, step) = (self.policy.limit, self.due().expect("as before") - due);
         let by_requests = limit.iops.map(|rate| requests_at(rate, amount.raw));
         let by_bytes = limit.bytes.map(|rate| bytes_at(rate, amount.bytes));
@@ -200,7 +201,7 @@ impl Level {
         }
     }
 
-    /// What its limit did not let pass is not owed, up to now.
+    /// Service that its limit did not let pass is not owed, up to now.
     pub fn forget_excess(&mut self, now: Tag) {
         if let Some(due) = self.due().filter(|_| self.excess > 0) {
             let by = self.excess.min(now - due).max(0);
@@ -210,20 +211,20 @@ impl Level {
         }
     }
 
-    /// The one floor of shares: what lies further behind virtual time is forgotten.
+    /// The floor of shares: a lag beyond it is forgotten.
     pub fn floor(&self, v: Tag, client: Option<Client>) -> Tag {
         let reported = client.map_or(0, |client| client.reported);
         v - credit(&self.policy) - self.policy.weight.map_or(0, |weight| share_of(weight, reported))
     }
 
-    /// 8.4: R is floored when an owner becomes backlogged, P by the one floor.
+    /// 8.4: R is raised when an owner becomes backlogged, P to the floor.
     pub fn activate(&mut self, now: Tag, v: Tag, client: Option<Client>) {
         self.due = self.due.max(now);
         self.due_bytes = self.due_bytes.max(now);
         self.share = self.share.max(self.floor(v, client));
     }
 
-    /// 8.4: time that its limit held it banks nothing, from the first decision on; what it lay behind before stays.
+    /// 8.4: time throttled by its limit saves nothing, from the first decision on; its lag before that stays.
     pub fn settle(&mut self, now: Tag, held_until: Option<Tag>, v: Tag) {
         match (held_until, self.hold) {
             (Some(until), was) => self.hold = Some(Hold { until, decision: was.and_then(|hold| hold.decision) }),
@@ -242,8 +243,8 @@ impl Level {
         }
     }
 
-    /// 8.2 and 8.4: R by reservation service alone; P by both, by reservation service to at most v + 16 c/w at each server;
-    /// the limiter by both.
+    /// 8.2 and 8.4: R advances by reservation service only; P by both, by reservation service to at most v + 16 c/w at
+    /// each server; the limiter by both.
     pub fn charge(&mut self, now: Tag, amount: Amount, reserved: bool, v: Tag, client: Option<Client>) {
         if reserved {
             self.owe(now, amount);
@@ -261,8 +262,8 @@ impl Level {
         }
     }
 
-    /// A change holds for what is queued too: what was charged ahead stays charged as the same service; what is overdue stays
-    /// so, as the same service or the same time.
+    /// A change also applies to queued requests: what was charged ahead stays charged as the same service, and what is
+    /// overdue stays so, as the same service or the same time.
     pub fn set(&mut self, policy: Policy, servers: Tag, facts: &Facts, now: Tag, v: Tag) {
         let milli = |rate: Option<Iops>| rate.map(|rate| Tag::from(rate.milli()));
         let bytes = |rate: Option<ByteRate>| rate.map(|rate| Tag::from(rate.bytes_per_second()));
@@ -278,13 +279,13 @@ impl Level {
     }
 }
 
-/// A stated burst of n lets n through at once, n - 1 beside the one that may go anyway; the default is the device's depth
-/// in its largest pieces beside that one. Each of several servers has its part.
+/// A stated burst of n passes n requests back to back: the one that may always pass and n - 1 more. The default is that
+/// one and the device's depth of the largest pieces. Each of several servers has its part.
 pub fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
     let (requests, bytes) = match policy.burst {
         Some(burst) => {
-            let beside = Tag::from(burst - 1);
-            (beside * ONE, beside * Tag::from(facts.cost.reference_size().0))
+            let extra = Tag::from(burst - 1);
+            (extra * ONE, extra * Tag::from(facts.cost.reference_size().0))
         }
         None => {
             let depth = Tag::from(facts.depth);
@@ -298,7 +299,7 @@ pub fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
     (part(requests, rate), part(bytes, byte_rate))
 }
 
-/// The theoretical arrival time under another limit. Limits are (rate, burst as a distance).
+/// The theoretical arrival time with another limit. Limits are (rate, burst as a distance).
 pub fn refill(tat: Tag, now: Tag, old: Option<(Tag, Tag)>, (rate, ahead): (Tag, Tag)) -> Tag {
     let Some((old_rate, old_ahead)) = old else { return now };
     if tat <= now {
