@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use sluice_sched::Kind;
 use sluice_sim::scenario::trace::FORMATS;
 use sluice_sim::traces::write::{Target, write};
-use sluice_sim::traces::{Beyond, Format, Row, Select, measured, read};
+use sluice_sim::traces::{PastEnd, Format, Row, Select, measured, read};
 
 /// Rows of reads and writes, in as many bytes of text as there are rows.
 fn again(target: Target, format: Format, rows: &[Row]) {
@@ -40,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(measured(data).filter(Result::is_ok).count(), rows.len());
     }
     let volume = 1 << 20;
-    let selected = Select::new(read(format, data), None, volume, Beyond::Wrap);
+    let selected = Select::new(read(format, data), None, volume, PastEnd::Wrap);
     selected.for_each(|row| assert!(row.offset + u64::from(row.length) <= volume));
     // Streams are files there, and each has lines of its own.
     rows.retain(|row| matches!(row.kind, Kind::Read | Kind::Write) && row.stream < 100);

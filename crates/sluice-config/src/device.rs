@@ -10,14 +10,14 @@ use crate::fields::WINDOW_REQUESTS_MAX;
 use crate::model::{Backend, Delay, DelayTime, Device, Window};
 use crate::quantity::{at_reference, cost_of};
 use crate::reader::{Reader, one_of};
-use crate::source::Place;
+use crate::source::Span;
 use crate::tree::{Node, Value};
 
 /// A device, and what the checks across the file need to know.
 pub struct DeviceDraft {
     pub device: Device,
     /// Of its path.
-    pub path_at: Place,
+    pub path_at: Span,
     /// Something in it is wrong, so that what follows from it says nothing.
     pub broken: bool,
 }
@@ -163,7 +163,7 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
         _ => {
             let message = format!("{}: delay.time needs either mean, or min and max", reader.whose);
             let hint = "write { mean = \"4ms\" } or { min = \"3ms\", max = \"11ms\" }".to_owned();
-            reader.report.error(reader.place, message, hint);
+            reader.report.error(reader.span, message, hint);
             None
         }
     }
@@ -203,7 +203,7 @@ pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>
             Some(chosen) => {
                 let message = format!("{}: the parameters of {} are ignored", reader.whose, scheduler.name);
                 reader.report.warn(
-                    node.place,
+                    node.span,
                     message,
                     format!("the device's scheduler is {}; remove this table, or change the scheduler", chosen.name),
                 );
@@ -220,7 +220,7 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
     let title = format!("{}: {}", reader.whose, scheduler.name);
     let Value::Table(table) = &node.value else {
         let hint = format!("write a table, [device.NAME.{}]", scheduler.name);
-        reader.report.error(node.place, format!("{title} must be a table, not {}", node.value.words()), hint);
+        reader.report.error(node.span, format!("{title} must be a table, not {}", node.value.words()), hint);
         return ParamTable::new();
     };
     let before = reader.report.errors();
@@ -239,19 +239,19 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
         let hint = format!("expected {}; write for example {name} = {}", known.accepts(), known.default);
         let Some(value) = param_of(&node.value) else {
             let message = format!("{title}.{name} cannot be {}", node.value.words());
-            reader.report.error(node.place, message, hint);
+            reader.report.error(node.span, message, hint);
             continue;
         };
         let alone = ParamTable::from([(name.clone(), value.clone())]);
         if let Err(error) = scheduler.build(facts, &alone) {
-            reader.report.error(node.place, format!("{title}.{name}: {error}"), hint);
+            reader.report.error(node.span, format!("{title}.{name}: {error}"), hint);
         }
         params.insert(name.clone(), value);
     }
     if reader.report.errors() == before
         && let Err(error) = scheduler.build(facts, &params)
     {
-        reader.report.error(node.place, format!("{title}: {error}"), "change one of its parameters".to_owned());
+        reader.report.error(node.span, format!("{title}: {error}"), "change one of its parameters".to_owned());
     }
     params
 }

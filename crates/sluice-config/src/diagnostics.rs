@@ -19,7 +19,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::nearest::nearest;
-use crate::source::{Place, Position, Sources};
+use crate::source::{Position, Sources, Span};
 
 /// Findings that are kept; what is beyond is counted.
 pub const DIAGNOSTICS_MAX: usize = 1000;
@@ -132,7 +132,7 @@ pub struct Report {
 }
 
 /// What tells two findings apart, and in which order they are shown.
-type Finding = (Place, String);
+type Finding = (Span, String);
 
 #[derive(Debug)]
 struct Verdict {
@@ -141,19 +141,19 @@ struct Verdict {
 }
 
 impl Report {
-    pub fn error(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
+    pub fn error(&self, span: Span, message: impl Into<String>, hint: impl Into<Option<String>>) {
         self.errors.set(self.errors.get() + 1);
-        self.add(Severity::Error, place, message.into(), hint.into());
+        self.add(Severity::Error, span, message.into(), hint.into());
     }
 
-    pub fn warn(&self, place: Place, message: impl Into<String>, hint: impl Into<Option<String>>) {
+    pub fn warn(&self, span: Span, message: impl Into<String>, hint: impl Into<Option<String>>) {
         self.warnings.set(self.warnings.get() + 1);
-        self.add(Severity::Warning, place, message.into(), hint.into());
+        self.add(Severity::Warning, span, message.into(), hint.into());
     }
 
-    fn add(&self, severity: Severity, place: Place, message: String, hint: Option<String>) {
+    fn add(&self, severity: Severity, span: Span, message: String, hint: Option<String>) {
         let verdict = Verdict { severity, hint: hint.map(|hint| printable(&hint)) };
-        self.found.borrow_mut().entry((place, printable(&message))).or_insert(verdict);
+        self.found.borrow_mut().entry((span, printable(&message))).or_insert(verdict);
     }
 
     /// The known name that `name` probably means; none once there are more errors than are shown, since each costs
@@ -189,21 +189,21 @@ impl Report {
         let (errors, warnings): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|(_, verdict)| verdict.severity == Severity::Error);
         let mut kept: Vec<(Finding, Verdict)> = errors.into_iter().chain(warnings).take(DIAGNOSTICS_MAX).collect();
-        let rest = kept.first().filter(|_| more > 0).map(|((place, _), verdict)| {
+        let rest = kept.first().filter(|_| more > 0).map(|((span, _), verdict)| {
             let message = format!("{more} more findings are not shown");
             let hint = Some("correct the findings above first".to_owned());
-            diagnostic(sources, place.of_file(), message, Verdict { severity: verdict.severity, hint })
+            diagnostic(sources, span.of_file(), message, Verdict { severity: verdict.severity, hint })
         });
         kept.sort_by(|a, b| a.0.cmp(&b.0));
-        let kept = kept.into_iter().map(|((place, message), verdict)| diagnostic(sources, place, message, verdict));
+        let kept = kept.into_iter().map(|((span, message), verdict)| diagnostic(sources, span, message, verdict));
         Diagnostics(kept.chain(rest).collect())
     }
 }
 
-fn diagnostic(sources: &Sources, place: Place, message: String, verdict: Verdict) -> Diagnostic {
+fn diagnostic(sources: &Sources, span: Span, message: String, verdict: Verdict) -> Diagnostic {
     let Verdict { severity, hint } = verdict;
-    let file = printable(sources.name(place));
-    let Position { line, column, length, excerpt, caret } = sources.position(place).unwrap_or_default();
+    let file = printable(sources.name(span));
+    let Position { line, column, length, excerpt, caret } = sources.position(span).unwrap_or_default();
     Diagnostic { severity, file, line, column, length, message, hint, excerpt, caret }
 }
 

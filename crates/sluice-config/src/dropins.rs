@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use crate::diagnostics::Report;
-use crate::source::{Place, Sources};
+use crate::source::{Sources, Span};
 use crate::tree::Table;
 
 /// Larger files are refused.
@@ -23,12 +23,12 @@ pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> T
         Ok(files) if files.len() > DROPINS_MAX => {
             let file = sources.add(&folder.display().to_string(), String::new());
             let message = format!("Folder has {} drop-ins, which is too many", files.len());
-            report.error(Place::file(file), message, format!("at most {DROPINS_MAX} are accepted"));
+            report.error(Span::file(file), message, format!("at most {DROPINS_MAX} are accepted"));
         }
         Ok(files) => files.iter().for_each(|path| tree.merge(read_file(path, sources, report))),
         Err(error) => {
             let file = sources.add(&folder.display().to_string(), String::new());
-            report.error(Place::file(file), format!("Cannot list drop-ins: {error}"), None);
+            report.error(Span::file(file), format!("Cannot list drop-ins: {error}"), None);
             report.set_incomplete();
         }
     }
@@ -45,9 +45,9 @@ pub fn read_text(name: &str, text: String, sources: &mut Sources, report: &Repor
     match DeTable::parse(sources.text(file)) {
         Ok(table) => Table::from_toml(file, sources.text(file), table.get_ref()),
         Err(error) => {
-            let place = error.span().map_or(Place::file(file), |span| Place::new(file, span));
+            let span = error.span().map_or(Span::file(file), |span| Span::new(file, span));
             let hint = "correct this first; the rest of the file was not read";
-            report.error(place, format!("Not TOML: {}", error.message()), hint.to_owned());
+            report.error(span, format!("Not TOML: {}", error.message()), hint.to_owned());
             report.set_incomplete();
             Table::default()
         }
@@ -61,7 +61,7 @@ pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
         Ok(bytes) => bytes,
         Err(error) => {
             let file = sources.add(&name, String::new());
-            report.error(Place::file(file), format!("Cannot read file: {error}"), None);
+            report.error(Span::file(file), format!("Cannot read file: {error}"), None);
             report.set_incomplete();
             return Table::default();
         }
@@ -72,7 +72,7 @@ pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
             let valid = error.utf8_error().valid_up_to();
             let file = sources.add(&name, String::from_utf8_lossy(error.as_bytes()).into_owned());
             let hint = "save the file as UTF-8".to_owned();
-            report.error(Place::new(file, valid..valid + 1), "File is not UTF-8", hint);
+            report.error(Span::new(file, valid..valid + 1), "File is not UTF-8", hint);
             report.set_incomplete();
             Table::default()
         }
@@ -89,7 +89,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 fn refuse_size(name: &str, sources: &mut Sources, report: &Report) -> Table {
     let file = sources.add(name, String::new());
     let hint = format!("at most {} MiB are accepted; split it into drop-ins", FILE_BYTES_MAX >> 20);
-    report.error(Place::file(file), "File is too large", hint);
+    report.error(Span::file(file), "File is too large", hint);
     report.set_incomplete();
     Table::default()
 }

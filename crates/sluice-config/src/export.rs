@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::model::{Endpoint, NbdSettings, Protocol, VolumeExport};
 use crate::reader::Reader;
-use crate::source::Place;
+use crate::source::Span;
 
 /// What the address of a Unix socket has room for.
 const SOCKET_PATH_MAX: usize = 107;
@@ -18,8 +18,8 @@ const EXPORT_NAME_MAX: usize = 255;
 #[derive(Debug)]
 pub(crate) struct ExportDraft {
     pub(crate) export: VolumeExport,
-    pub(crate) endpoint_at: Place,
-    pub(crate) name_at: Place,
+    pub(crate) endpoint_at: Span,
+    pub(crate) name_at: Span,
     /// Something in it is wrong.
     pub broken: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct ExportDraft {
 #[derive(Default)]
 pub(crate) struct NbdDraft {
     pub(crate) settings: NbdSettings,
-    pub(crate) endpoints_at: Vec<Place>,
+    pub(crate) endpoints_at: Vec<Span>,
 }
 
 impl ExportDraft {
@@ -42,7 +42,7 @@ impl ExportDraft {
                 volume.missing("export", "");
             }
             let export = VolumeExport { protocol: Protocol::Nbd, endpoint: nowhere(), name: title.to_owned() };
-            return ExportDraft { export, endpoint_at: volume.place, name_at: volume.place, broken: true };
+            return ExportDraft { export, endpoint_at: volume.span, name_at: volume.span, broken: true };
         };
         let protocol = read_protocol(&reader);
         check_accounts(&reader);

@@ -14,7 +14,7 @@ use crate::fields;
 use crate::model::{DaemonSettings, Endpoint, Host};
 use crate::policy::Part;
 use crate::reader::Reader;
-use crate::source::{Place, Sources};
+use crate::source::{Sources, Span};
 use crate::tree::Table;
 use crate::vm::{Known, VmDraft};
 
@@ -132,7 +132,7 @@ fn read_vms(root: &Reader<'_>, checked: &Checked, known: &Known<'_>) -> Vec<Arc<
     vms
 }
 
-fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Place)>) {
+fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Span)>) {
     let default = DaemonSettings::default();
     let Some(reader) = root.table("daemon") else { return (default, None) };
     let control = socket_path(&reader, "control");

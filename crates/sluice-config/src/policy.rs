@@ -9,7 +9,7 @@ use sluice_sched::{ByteRate, Limit, Policy, Reservation, Weight};
 
 use crate::quantity::{Rate, parse_rate, parse_weight};
 use crate::reader::{Reader, Stated, number_of};
-use crate::source::Place;
+use crate::source::Span;
 use crate::tree::Value;
 
 /// What one table states of a policy, or several laid over each other.
@@ -32,7 +32,7 @@ pub struct Part {
 /// Rates of requests and of bytes, one or both.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rates {
-    pub(crate) iops: Option<(StatedIops, Place)>,
+    pub(crate) iops: Option<(StatedIops, Span)>,
     pub(crate) bytes: Option<ByteRate>,
 }
 
@@ -107,13 +107,13 @@ impl Part {
 
     /// Whether any field is stated.
     pub fn states_anything(&self) -> bool {
-        self.allow_unenforced.is_some() || Field::ALL.into_iter().any(|field| self.place_of(field).is_some())
+        self.allow_unenforced.is_some() || Field::ALL.into_iter().any(|field| self.span_of(field).is_some())
     }
 
     /// Where a field is stated, and whose table that is.
-    pub(crate) fn place_of(&self, field: Field) -> Option<(Place, Arc<str>)> {
-        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Place, Arc<str>)> {
-            stated.as_ref().map(|stated| (stated.place, Arc::clone(&stated.whose)))
+    pub(crate) fn span_of(&self, field: Field) -> Option<(Span, Arc<str>)> {
+        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Span, Arc<str>)> {
+            stated.as_ref().map(|stated| (stated.span, Arc::clone(&stated.whose)))
         }
         match field {
             Field::Reservation => at(&self.reservation),
@@ -129,12 +129,12 @@ impl Part {
     }
 
     /// Every rate of requests in it, with its key.
-    pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Stated<Rates>, StatedIops, Place)> {
+    pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Stated<Rates>, StatedIops, Span)> {
         let both = [("reservation", &self.reservation), ("limit", &self.limit)];
         both.into_iter().filter_map(|(key, stated)| {
             let stated = stated.as_ref()?;
-            let (iops, place) = stated.value.iops?;
-            Some((key, stated, iops, place))
+            let (iops, span) = stated.value.iops?;
+            Some((key, stated, iops, span))
         })
     }
 }
@@ -196,7 +196,7 @@ fn read_reservation_table(reader: &Reader<'_>) -> Option<Rates> {
     }
     let (outstanding, latency) = (reader.small("outstanding"), reader.time("latency"));
     let iops = StatedIops { iops: reservation_for(outstanding?, latency?), size: None };
-    Some(Rates { iops: Some((iops, reader.place)), bytes })
+    Some(Rates { iops: Some((iops, reader.span)), bytes })
 }
 
 fn read_limit(reader: &Reader<'_>) -> Option<Rates> {

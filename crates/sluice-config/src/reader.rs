@@ -14,7 +14,7 @@ use sluice_sched::{ByteRate, Bytes};
 use crate::diagnostics::Report;
 use crate::fields::{Key, Kind, Section};
 use crate::quantity::Misread;
-use crate::source::Place;
+use crate::source::Span;
 use crate::tree::{Node, Table, Value};
 
 /// Of a device, policy, VM or volume.
@@ -26,7 +26,7 @@ const PATH_LENGTH_MAX: usize = 4095;
 #[derive(Debug, Clone)]
 pub struct Stated<T> {
     pub value: T,
-    pub place: Place,
+    pub span: Span,
     /// Whose table it stands in, for example `Policy gold`.
     pub whose: Arc<str>,
 }
@@ -37,7 +37,7 @@ pub struct Reader<'a> {
     pub report: &'a Report,
     pub whose: Arc<str>,
     /// Of its header.
-    pub place: Place,
+    pub span: Span,
     table: &'a Arc<Table>,
     section: &'static Section,
     /// Of its keys in messages, for example `export.`.
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
     /// The table of a whole file.
     pub fn root(report: &'a Report, whose: &str, section: &'static Section, table: &'a Arc<Table>) -> Self {
         let reader =
-            Reader { report, whose: whose.into(), place: Place::default(), table, section, prefix: String::new() };
+            Reader { report, whose: whose.into(), span: Span::default(), table, section, prefix: String::new() };
         reader.refuse_unknown();
         reader
     }
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
             return None;
         };
         let prefix = format!("{}{key}.", self.prefix);
-        let reader = Reader { table, section, prefix, place: node.place, ..self.clone() };
+        let reader = Reader { table, section, prefix, span: node.span, ..self.clone() };
         reader.refuse_unknown();
         Some(reader)
     }
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         };
         if tables.entries.len() > max {
             let message = format!("{}: {} tables of '{key}' are too many", self.whose, tables.entries.len());
-            self.report.error(node.place, message, format!("at most {max} are accepted"));
+            self.report.error(node.span, message, format!("at most {max} are accepted"));
             return Vec::new();
         }
         let tables = tables.entries.iter().filter(|(name, node)| !is_known(name, node)).filter_map(|(name, node)| {
@@ -95,11 +95,11 @@ impl<'a> Reader<'a> {
             let Value::Table(table) = &node.value else {
                 let message = format!("{whose} must be a table, not {}", node.value.words());
                 let header = section.title.rsplit_once("NAME").map_or("", |(before, _)| before);
-                self.report.error(node.place, message, format!("write [{header}{name}] above its keys"));
+                self.report.error(node.span, message, format!("write [{header}{name}] above its keys"));
                 return None;
             };
-            let (place, prefix) = (node.place, String::new());
-            let reader = Reader { whose, place, table, section, prefix, ..self.clone() };
+            let (span, prefix) = (node.span, String::new());
+            let reader = Reader { whose, span, table, section, prefix, ..self.clone() };
             reader.refuse_unknown();
             Some((name.as_str(), reader))
         });
@@ -115,17 +115,17 @@ impl<'a> Reader<'a> {
         };
         if items.len() > max {
             let message = format!("{}: {} tables of '{key}' are too many", self.whose, items.len());
-            self.report.error(node.place, message, format!("at most {max} are accepted"));
+            self.report.error(node.span, message, format!("at most {max} are accepted"));
             return Vec::new();
         }
         let tables = items.iter().enumerate().filter_map(|(number, node)| {
             let whose: Arc<str> = whose(number + 1).into();
             let Value::Table(table) = &node.value else {
                 let message = format!("{whose} must be a table, not {}", node.value.words());
-                self.report.error(node.place, message, format!("write [[{key}]] above its keys"));
+                self.report.error(node.span, message, format!("write [[{key}]] above its keys"));
                 return None;
             };
-            let reader = Reader { whose, place: node.place, table, section, prefix: String::new(), ..self.clone() };
+            let reader = Reader { whose, span: node.span, table, section, prefix: String::new(), ..self.clone() };
             reader.refuse_unknown();
             Some(reader)
         });
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
             return None;
         };
         Some((
-            Reader { table, section, prefix: format!("{}{key}.", self.prefix), place: node.place, ..self.clone() },
+            Reader { table, section, prefix: format!("{}{key}.", self.prefix), span: node.span, ..self.clone() },
             table,
         ))
     }
@@ -163,19 +163,19 @@ impl<'a> Reader<'a> {
     }
 
     /// Where the value under `key` stands; where it is missing, the table.
-    pub fn at(&self, key: &str) -> Place {
-        self.node(key).map_or(self.place, |node| node.place)
+    pub fn at(&self, key: &str) -> Span {
+        self.node(key).map_or(self.span, |node| node.span)
     }
 
     pub fn stated<T>(&self, key: &str, value: T) -> Stated<T> {
-        Stated { value, place: self.at(key), whose: Arc::clone(&self.whose) }
+        Stated { value, span: self.at(key), whose: Arc::clone(&self.whose) }
     }
 
     /// Reports that `key` must be there.
     pub fn missing(&self, key: &str, when: &str) {
         if !self.report.is_incomplete() {
             let message = format!("{}: {}{key} is missing{when}", self.whose, self.prefix);
-            self.report.error(self.place, message, format!("add {key} = {}", self.key(key).example));
+            self.report.error(self.span, message, format!("add {key} = {}", self.key(key).example));
         }
     }
 
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
             }
             other => format!("{name} must be {}, not {}", words(&known.kind), other.words()),
         };
-        self.report.error(node.place, message, hint);
+        self.report.error(node.span, message, hint);
     }
 
     pub fn text(&self, key: &str) -> Option<&'a str> {
@@ -352,11 +352,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub fn check_name(&self, name: &str, place: Place, whose: &str) {
+    pub fn check_name(&self, name: &str, span: Span, whose: &str) {
         let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(fits) {
             let hint = format!("use letters, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them");
-            self.report.error(place, format!("{whose}: the name is not valid"), hint);
+            self.report.error(span, format!("{whose}: the name is not valid"), hint);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A stretch of one of the files; the file is a number, so that a place is cheap to keep with every value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Place {
+pub struct Span {
     file: u32,
     start: u32,
     end: u32,
@@ -37,13 +37,13 @@ struct Source {
 /// What is shown of a line that is longer.
 const EXCERPT_CHARS_MAX: usize = 160;
 
-impl Place {
+impl Span {
     /// The first character of the first file, for what is missing in it.
-    pub const FIRST: Place = Place { file: 0, start: 0, end: 1 };
+    pub const FIRST: Span = Span { file: 0, start: 0, end: 1 };
 
     /// The whole of a file, for what has no line of its own.
     pub fn file(file: u32) -> Self {
-        Place { file, start: 0, end: 0 }
+        Span { file, start: 0, end: 0 }
     }
 
     /// Whether it lies in a file with this number or a later one.
@@ -53,12 +53,12 @@ impl Place {
 
     /// The whole of the file that this lies in.
     pub fn of_file(self) -> Self {
-        Place::file(self.file)
+        Span::file(self.file)
     }
 
     pub fn new(file: u32, span: Range<usize>) -> Self {
         let clip = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        Place { file, start: clip(span.start), end: clip(span.end) }
+        Span { file, start: clip(span.start), end: clip(span.end) }
     }
 }
 
@@ -76,8 +76,8 @@ impl Sources {
         u32::try_from(self.0.len()).expect("the number of files is bounded")
     }
 
-    pub fn name(&self, place: Place) -> &str {
-        &self.0[place.file as usize].name
+    pub fn name(&self, span: Span) -> &str {
+        &self.0[span.file as usize].name
     }
 
     pub fn text(&self, file: u32) -> &str {
@@ -85,18 +85,17 @@ impl Sources {
     }
 
     /// Where `place` lies for people; `None` for a file as a whole.
-    pub fn position(&self, place: Place) -> Option<Position> {
-        let source = &self.0[place.file as usize];
-        if place == Place::file(place.file) {
+    pub fn position(&self, span: Span) -> Option<Position> {
+        let source = &self.0[span.file as usize];
+        if span == Span::file(span.file) {
             return None;
         }
-        let start = floor(&source.text, place.start as usize);
+        let start = floor(&source.text, span.start as usize);
         let line = source.line_starts.partition_point(|first| *first <= start) - 1;
         let first = source.line_starts[line];
         let text = source.text[first..].lines().next().unwrap_or("");
         let column = source.text[first..start].chars().count();
-        let length =
-            source.text[start..floor(&source.text, place.end as usize).max(start)].lines().next().unwrap_or("");
+        let length = source.text[start..floor(&source.text, span.end as usize).max(start)].lines().next().unwrap_or("");
         let (excerpt, caret) = cut(text, column);
         let room = excerpt.chars().count().saturating_sub(caret).max(1);
         let length = length.chars().count().clamp(1, room);
@@ -132,21 +131,21 @@ mod tests {
         let mut sources = Sources::default();
         let file = sources.add("a", "x = 1\nµµ = \"é\"\n".to_owned());
         let at = |span| {
-            let position = sources.position(Place::new(file, span)).unwrap();
+            let position = sources.position(Span::new(file, span)).unwrap();
             (position.line, position.column, position.length)
         };
         assert_eq!(at(0..1), (1, 1, 1));
         assert_eq!(at(13..17), (2, 6, 3));
         assert_eq!(at(18..18), (3, 1, 1));
         assert_eq!(at(400..900), (3, 1, 1));
-        assert_eq!(sources.position(Place::file(file)), None);
+        assert_eq!(sources.position(Span::file(file)), None);
     }
 
     #[test]
     fn a_long_line_is_cut_around_the_caret() {
         let mut sources = Sources::default();
         let file = sources.add("a", "y".repeat(1000));
-        let position = sources.position(Place::new(file, 500..900)).unwrap();
+        let position = sources.position(Span::new(file, 500..900)).unwrap();
         assert_eq!((position.column, position.caret, position.length), (501, 60, 100));
         assert_eq!(position.excerpt.len(), EXCERPT_CHARS_MAX);
     }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::source::Place;
+use crate::source::Span;
 
 /// A value, where it stands, and where its key stands.
 #[derive(Debug, Clone)]
 pub struct Node {
-    pub key: Place,
+    pub key: Span,
     /// The value; of a table with a header, its name in the header.
-    pub place: Place,
+    pub span: Span,
     pub value: Value,
 }
 
@@ -93,7 +93,7 @@ impl Table {
         let Some((last, above)) = path.split_last() else { return false };
         let mut table = self;
         for key in above {
-            let new = || Node { key: node.key, place: node.place, value: Value::Table(Arc::default()) };
+            let new = || Node { key: node.key, span: node.span, value: Value::Table(Arc::default()) };
             let Value::Table(inner) = &mut table.entries.entry((*key).to_owned()).or_insert_with(new).value else {
                 return false;
             };
@@ -126,20 +126,20 @@ impl Table {
 
 fn node(file: u32, text: &str, key: std::ops::Range<usize>, value: &Spanned<DeValue<'_>>) -> Node {
     let span = value.span();
-    let key = Place::new(file, key);
+    let key = Span::new(file, key);
     let inline = text.get(span.start..).is_some_and(|rest| rest.starts_with('{'));
-    let (place, value) = match value.get_ref() {
+    let (span, value) = match value.get_ref() {
         DeValue::Table(table) => {
-            let place = if inline { Place::new(file, span) } else { key };
-            (place, Value::Table(Arc::new(Table { inline, ..Table::from_toml(file, text, table) })))
+            let span = if inline { Span::new(file, span) } else { key };
+            (span, Value::Table(Arc::new(Table { inline, ..Table::from_toml(file, text, table) })))
         }
         DeValue::Array(items) => {
             let items = items.iter().map(|item| node(file, text, item.span(), item)).collect();
-            (Place::new(file, span), Value::List(items))
+            (Span::new(file, span), Value::List(items))
         }
-        scalar => (Place::new(file, span), from_scalar(scalar)),
+        scalar => (Span::new(file, span), from_scalar(scalar)),
     };
-    Node { key, place, value }
+    Node { key, span, value }
 }
 
 fn from_scalar(value: &DeValue<'_>) -> Value {

@@ -11,7 +11,7 @@ use crate::fields::OFFSET_MAX;
 use crate::model::{Backend, Vm, Volume};
 use crate::policy::Part;
 use crate::reader::Reader;
-use crate::source::Place;
+use crate::source::Span;
 use crate::tree::{Node, Table, Value};
 
 /// Volumes of one VM.
@@ -21,7 +21,7 @@ pub(crate) const VOLUMES_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct VmDraft {
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) span: Span,
     pub(crate) part: Part,
     /// Whether `part` has something of its own, beside a named policy.
     pub(crate) has_own: bool,
@@ -44,8 +44,8 @@ pub(crate) struct VolumeDraft {
     pub(crate) part: Part,
     pub(crate) has_own: bool,
     pub(crate) export: ExportDraft,
-    pub(crate) source_at: Place,
-    pub(crate) cache_at: Place,
+    pub(crate) source_at: Span,
+    pub(crate) cache_at: Span,
     /// Something in it is wrong.
     pub broken: bool,
 }
@@ -67,8 +67,8 @@ impl VmDraft {
         let by_name = volumes.iter().map(|draft| (draft.volume.name.clone(), draft.volume.clone())).collect();
         let vm = Vm { name: name.to_owned(), policy: part.policy(), allow_slow, volumes: by_name };
         let is_silent = before == (reader.report.errors(), reader.report.warnings());
-        let (table, place, vm) = (Arc::clone(reader.whole()), reader.place, Arc::new(vm));
-        VmDraft { name: name.to_owned(), place, part, has_own, allow_slow, volumes, vm, table, is_silent }
+        let (table, span, vm) = (Arc::clone(reader.whole()), reader.span, Arc::new(vm));
+        VmDraft { name: name.to_owned(), span, part, has_own, allow_slow, volumes, vm, table, is_silent }
     }
 
     /// Whether reading this node would come to the same and say nothing, with the same devices and policies.
@@ -157,7 +157,7 @@ fn check_source(reader: &Reader<'_>, backend: Option<Backend>) {
         (Some(Backend::Null), Some(node)) => {
             let message = format!("{}: source is ignored because its device stores nothing", reader.whose);
             let hint = "data that the VM writes is lost; for real use remove backend = \"null\" from the device";
-            reader.report.warn(node.place, message, hint.to_owned());
+            reader.report.warn(node.span, message, hint.to_owned());
         }
         _ => {}
     }

@@ -11,18 +11,18 @@ const WIDTH: f64 = 0.3;
 
 /// One point of the band.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Setting {
+pub struct BandPoint {
     /// The nominal point is number 0.
     point: u32,
 }
 
-impl Setting {
+impl BandPoint {
     /// The device as its file says.
-    pub const NOMINAL: Setting = Setting { point: 0 };
+    pub const NOMINAL: BandPoint = BandPoint { point: 0 };
 
     /// The points of the band, the nominal one first.
-    pub fn band() -> impl Iterator<Item = Setting> {
-        (0..=POINTS).map(|point| Setting { point })
+    pub fn band() -> impl Iterator<Item = BandPoint> {
+        (0..=POINTS).map(|point| BandPoint { point })
     }
 
     /// Its number; 0 is the nominal one.
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_band_goes_to_both_sides_and_uses_ten_seeds() {
-        let factors: Vec<f64> = Setting::band().map(|setting| setting.factor("seek")).collect();
+        let factors: Vec<f64> = BandPoint::band().map(|point| point.factor("seek")).collect();
         assert_eq!(factors.len(), 21);
         assert_eq!(factors[0], 1.0);
         assert!(factors.iter().all(|factor| (0.7..=1.3).contains(factor)), "{factors:?}");
@@ -80,12 +80,12 @@ mod tests {
             factors.iter().any(|factor| *factor < 0.73) && factors.iter().any(|factor| *factor > 1.27),
             "{factors:?}"
         );
-        let mut seeds: Vec<u64> = Setting::band().map(Setting::seed).collect();
+        let mut seeds: Vec<u64> = BandPoint::band().map(BandPoint::seed).collect();
         seeds.sort_unstable();
         seeds.dedup();
         assert_eq!(seeds.len(), 10);
         // Each parameter for itself.
-        let other: Vec<f64> = Setting::band().map(|setting| setting.factor("rate")).collect();
+        let other: Vec<f64> = BandPoint::band().map(|point| point.factor("rate")).collect();
         assert_ne!(factors, other);
     }
 }

@@ -13,7 +13,7 @@ use sluice_sim::devices::read_ahead::ReadAhead;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::ssd::{Geometry, Ssd, SsdSpec};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::LabError;
 
 /// The files, by name.
@@ -130,9 +130,9 @@ pub struct SsdFile {
 }
 
 impl SsdFile {
-    fn spec(&self, setting: &Setting) -> SsdSpec {
+    fn spec(&self, point: &BandPoint) -> SsdSpec {
         let [channels, dies, planes, blocks, pages] = self.geometry;
-        let micros = |name: &str, us: f64| Duration::from_secs_f64(us * 1e-6 * setting.factor(name));
+        let micros = |name: &str, us: f64| Duration::from_secs_f64(us * 1e-6 * point.factor(name));
         let [read, program, erase] = self.times_us;
         SsdSpec {
             geometry: Geometry {
@@ -142,13 +142,13 @@ impl SsdFile {
                 blocks,
                 pages,
                 page_bytes: self.page_bytes,
-                spare: self.spare * setting.factor("spare"),
+                spare: self.spare * point.factor("spare"),
                 reserve: self.reserve,
             },
             read: micros("page read", read),
             program: micros("page program", program),
             erase: micros("block erase", erase),
-            channel: self.channel * setting.factor("channel"),
+            channel: self.channel * point.factor("channel"),
             bus: self.bus,
             overhead: micros("overhead", self.overhead_us),
             buffer: self.buffer_bytes,
@@ -159,23 +159,23 @@ impl SsdFile {
     ///
     /// # Errors
     /// If collecting garbage would be an artefact of its geometry.
-    pub fn clean(&self, setting: &Setting) -> Result<Ssd, LabError> {
-        Ssd::new(self.spec(setting)).map_err(|error| LabError::Refused(error.to_string()))
+    pub fn clean(&self, point: &BandPoint) -> Result<Ssd, LabError> {
+        Ssd::new(self.spec(point)).map_err(|error| LabError::Refused(error.to_string()))
     }
 
     /// A drive that has been used.
     ///
     /// # Errors
     /// As [`SsdFile::clean`].
-    pub fn aged(&self, setting: &Setting) -> Result<Ssd, LabError> {
-        let mut drive = self.clean(setting)?;
-        drive.age(self.aged_times, &mut setting.stream("age"));
+    pub fn aged(&self, point: &BandPoint) -> Result<Ssd, LabError> {
+        let mut drive = self.clean(point)?;
+        drive.age(self.aged_times, &mut point.stream("age"));
         Ok(drive)
     }
 
     /// Bytes that the host sees.
     fn bytes(&self) -> u64 {
-        let geometry = self.spec(&Setting::NOMINAL).geometry;
+        let geometry = self.spec(&BandPoint::NOMINAL).geometry;
         geometry.host_pages() * u64::from(geometry.page_bytes)
     }
 }
@@ -227,15 +227,15 @@ pub struct DriveFile {
 }
 
 impl DriveFile {
-    fn spec(&self, setting: &Setting) -> HddSpec {
-        let [track, average, full] = self.seek_ms.map(|ms| ms * 1e-3 * setting.factor("seek"));
-        let [outer, inner] = self.rates.map(|rate| rate * setting.factor("rate"));
+    fn spec(&self, point: &BandPoint) -> HddSpec {
+        let [track, average, full] = self.seek_ms.map(|ms| ms * 1e-3 * point.factor("seek"));
+        let [outer, inner] = self.rates.map(|rate| rate * point.factor("rate"));
         HddSpec {
             capacity: self.capacity_bytes,
-            rpm: (f64::from(self.rpm) * setting.factor("rpm")).round() as u32,
+            rpm: (f64::from(self.rpm) * point.factor("rpm")).round() as u32,
             seek: SeekCurve::formula(track, average, full),
             rates: (outer, inner),
-            overhead: Duration::from_secs_f64(self.overhead_us * 1e-6 * setting.factor("overhead")),
+            overhead: Duration::from_secs_f64(self.overhead_us * 1e-6 * point.factor("overhead")),
             bus: self.bus,
             queue: self.queue,
             segments: self.segments,
@@ -272,8 +272,8 @@ pub struct LinkFile {
 impl LinkFile {
     /// The same at a point of the band. The link's rate is known and stays.
     #[must_use]
-    pub fn at(&self, setting: &Setting) -> LinkFile {
-        let scaled = |value: f64, name: &str| value * setting.factor(name);
+    pub fn at(&self, point: &BandPoint) -> LinkFile {
+        let scaled = |value: f64, name: &str| value * point.factor(name);
         LinkFile {
             bits_per_second: self.bits_per_second,
             queue: scaled(f64::from(self.queue), "queue").round() as u32,
@@ -307,26 +307,26 @@ impl DeviceFile {
 
     /// The model at a point of the band.
     #[must_use]
-    pub fn model(&self, setting: &Setting) -> Box<dyn Model> {
+    pub fn model(&self, point: &BandPoint) -> Box<dyn Model> {
         match &self.model {
-            ModelFile::Link(link) => Box::new(Link::new(link.at(setting).params())),
+            ModelFile::Link(link) => Box::new(Link::new(link.at(point).params())),
             ModelFile::Servers { count, iops } => {
-                let mean = f64::from(*count) / (iops * setting.factor("iops"));
+                let mean = f64::from(*count) / (iops * point.factor("iops"));
                 let time = ServiceTime::Exponential(Duration::from_secs_f64(mean));
-                Box::new(Servers::new(*count, time, setting.stream("service")))
+                Box::new(Servers::new(*count, time, point.stream("service")))
             }
-            ModelFile::Drives { layout: LayoutFile::Single, drive, .. } => Box::new(Hdd::new(drive.spec(setting))),
+            ModelFile::Drives { layout: LayoutFile::Single, drive, .. } => Box::new(Hdd::new(drive.spec(point))),
             ModelFile::Drives { layout, count, unit_bytes, cache_bytes, read_ahead_bytes, drive } => {
                 let layout = if *layout == LayoutFile::Raid5 { Layout::Raid5 } else { Layout::Raid0 };
-                let array = Array::new(layout, *count, *unit_bytes, &drive.spec(setting));
-                let overhead = Duration::from_secs_f64(drive.overhead_us * 1e-6 * setting.factor("overhead"));
+                let array = Array::new(layout, *count, *unit_bytes, &drive.spec(point));
+                let overhead = Duration::from_secs_f64(drive.overhead_us * 1e-6 * point.factor("overhead"));
                 let array = Box::new(array.with_cache(*cache_bytes, overhead));
                 match *read_ahead_bytes {
                     0 => array,
                     ahead => Box::new(ReadAhead::new(array, ahead, *unit_bytes, self.bytes(), overhead)),
                 }
             }
-            ModelFile::Ssd(drive) => Box::new(drive.clean(setting).expect("a test makes one of every file")),
+            ModelFile::Ssd(drive) => Box::new(drive.clean(point).expect("a test makes one of every file")),
         }
     }
 
@@ -334,9 +334,9 @@ impl DeviceFile {
     ///
     /// # Errors
     /// If it has none.
-    pub fn drive(&self, setting: &Setting) -> Result<Box<dyn Model>, LabError> {
+    pub fn drive(&self, point: &BandPoint) -> Result<Box<dyn Model>, LabError> {
         match &self.model {
-            ModelFile::Drives { drive, .. } => Ok(Box::new(Hdd::new(drive.spec(setting)))),
+            ModelFile::Drives { drive, .. } => Ok(Box::new(Hdd::new(drive.spec(point)))),
             _ => Err(LabError::Device(self.title.clone(), "it has no drives".into())),
         }
     }
@@ -345,9 +345,9 @@ impl DeviceFile {
     ///
     /// # Errors
     /// If it is no link.
-    pub fn link(&self, setting: &Setting) -> Result<LinkFile, LabError> {
+    pub fn link(&self, point: &BandPoint) -> Result<LinkFile, LabError> {
         match &self.model {
-            ModelFile::Link(link) => Ok(link.at(setting)),
+            ModelFile::Link(link) => Ok(link.at(point)),
             _ => Err(LabError::Device(self.title.clone(), "it is no link".into())),
         }
     }
@@ -398,16 +398,16 @@ mod tests {
             assert!(!file.facts.is_empty() && !file.choices.is_empty(), "{name}");
             let link = matches!(file.model, ModelFile::Link(_));
             assert!(link || file.bytes() > 1 << 30, "{name}");
-            assert!(file.model(&Setting::NOMINAL).next().is_none(), "{name} is idle at first");
+            assert!(file.model(&BandPoint::NOMINAL).next().is_none(), "{name} is idle at first");
         }
         assert!(DeviceFile::load("none").is_err());
     }
 
     #[test]
     fn a_links_rate_is_known_and_the_rest_is_varied() {
-        assert!(DeviceFile::load("two-tier-sas").unwrap().link(&Setting::NOMINAL).is_err());
+        assert!(DeviceFile::load("two-tier-sas").unwrap().link(&BandPoint::NOMINAL).is_err());
         let file = DeviceFile::load("netback-link").unwrap();
-        let links: Vec<_> = Setting::band().map(|setting| file.link(&setting).unwrap()).collect();
+        let links: Vec<_> = BandPoint::band().map(|point| file.link(&point).unwrap()).collect();
         assert!(links.iter().all(|link| link.bits_per_second == 100_000_000));
         assert_eq!((links[0].queue, links[0].tick_us), (1000, 4000));
         let queues: std::collections::BTreeSet<_> = links.iter().map(|link| link.queue).collect();
@@ -417,8 +417,8 @@ mod tests {
     #[test]
     fn every_point_of_the_band_has_a_flash_drive_that_does_not_fake_collection() {
         let ModelFile::Ssd(drive) = DeviceFile::load("mcfq-ssd").unwrap().model else { panic!("it is an SSD") };
-        for setting in Setting::band() {
-            assert!(drive.clean(&setting).is_ok(), "point {}", setting.number());
+        for point in BandPoint::band() {
+            assert!(drive.clean(&point).is_ok(), "point {}", point.number());
         }
     }
 }

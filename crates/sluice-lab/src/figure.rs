@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sluice_report::{Chart, Table};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 
 /// The five papers, and what is no paper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ pub struct Figure {
     /// Its rows.
     pub rows: &'static [RowSpec],
     /// Runs it at one point of the band.
-    pub run: fn(&Setting) -> Result<Finding, LabError>,
+    pub run: fn(&BandPoint) -> Result<Finding, LabError>,
 }
 
 /// What came out at one point.
@@ -145,7 +145,7 @@ impl Finding {
 pub enum LabError {
     /// A simulation broke a law: its numbers are worth nothing.
     #[error("A self-check of {0} failed: {1}")]
-    Broken(String, sluice_sim::checks::Broken),
+    Broken(String, sluice_sim::checks::Violation),
     /// A device file is wrong.
     #[error("Device file {0}: {1}")]
     Device(String, String),

@@ -17,12 +17,12 @@
 pub mod advise;
 pub mod band;
 pub mod device;
+pub mod experiment;
 pub mod figure;
 pub mod figures;
 pub mod parallel;
 pub mod report;
 pub mod run;
-pub mod scene;
 pub mod setup;
 
 pub use figure::{Class, Figure, Finding, LabError, Paper, RowSpec};

@@ -50,14 +50,14 @@ mod tests {
     fn results_have_the_order_of_the_jobs_and_the_first_error_is_told() {
         let jobs: Vec<usize> = (0..100).collect();
         for threads in [0, 1, 3, 1000] {
-            let told = AtomicUsize::new(0);
+            let started = AtomicUsize::new(0);
             let progress = |_: usize, of: usize| {
                 assert_eq!(of, 100);
-                told.fetch_add(1, Ordering::Relaxed);
+                started.fetch_add(1, Ordering::Relaxed);
             };
             let squares = each(&jobs, threads, &progress, |job| Ok(job * job)).unwrap();
             assert!(squares.iter().enumerate().all(|(job, square)| *square == job * job) && squares.len() == 100);
-            assert_eq!(told.into_inner(), 100);
+            assert_eq!(started.into_inner(), 100);
         }
         let begun = AtomicUsize::new(0);
         let error = each(&jobs, 1, &|_, _| {}, |job| {

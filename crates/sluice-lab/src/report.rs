@@ -151,7 +151,7 @@ fn provenance(reproduced: &Reproduced<'_>) -> String {
         "" => "a device of a stated rate".to_owned(),
         name => format!("device file {name}.toml"),
     };
-    let seed = crate::band::Setting::NOMINAL.seed();
+    let seed = crate::band::BandPoint::NOMINAL.seed();
     format!("Ran on {device}, seed {seed} at the nominal point, Sluicegate {}.", env!("CARGO_PKG_VERSION"))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sluice_report::Table;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::parallel::{self, Progress};
 
@@ -81,38 +81,38 @@ pub struct Reproduced<'a> {
 /// # Errors
 /// A point that has no result, the first of them in the order of the plan; after it nothing more is begun.
 pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced<'a>>, LabError> {
-    let jobs: Vec<(usize, Setting)> = (0..plan.figures.len())
-        .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |setting| (figure, setting)))
+    let jobs: Vec<(usize, BandPoint)> = (0..plan.figures.len())
+        .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |point| (figure, point)))
         .collect();
     let found =
-        parallel::each(&jobs, plan.threads, progress, |(figure, setting)| point(plan, plan.figures[*figure], setting))?;
+        parallel::each(&jobs, plan.threads, progress, |(figure, point)| run_at(plan, plan.figures[*figure], point))?;
     // The points of a figure stand side by side.
     let mut found = found.into_iter();
     let mut all = Vec::new();
     for figure in &plan.figures {
         let mut findings: Vec<_> = found.by_ref().take(points(figure, plan.quick).count()).collect();
         let rows = figure.rows.iter().map(|row| judge(figure, row, &findings)).collect();
-        let elsewhere = elsewhere(figure, &findings);
+        let off_nominal = off_nominal(figure, &findings);
         let mut finding = findings.swap_remove(0);
-        finding.tables.extend(elsewhere);
+        finding.tables.extend(off_nominal);
         all.push(Reproduced { figure, rows, finding });
     }
     Ok(all)
 }
 
 /// The points at which a figure is run: only shapes have a band.
-fn points(figure: &Figure, quick: bool) -> impl Iterator<Item = Setting> {
+fn points(figure: &Figure, quick: bool) -> impl Iterator<Item = BandPoint> {
     let band = !quick && figure.rows.iter().any(|row| row.class == Class::Shape);
-    Setting::band().take(if band { usize::MAX } else { 1 })
+    BandPoint::band().take(if band { usize::MAX } else { 1 })
 }
 
-fn point(plan: &Plan<'_>, figure: &Figure, setting: &Setting) -> Result<Finding, LabError> {
-    let Some((folder, program)) = &plan.kept else { return (figure.run)(setting) };
-    let file = folder.join(format!("{}-{:02}.json", figure.id, setting.number()));
+fn run_at(plan: &Plan<'_>, figure: &Figure, point: &BandPoint) -> Result<Finding, LabError> {
+    let Some((folder, program)) = &plan.kept else { return (figure.run)(point) };
+    let file = folder.join(format!("{}-{:02}.json", figure.id, point.number()));
     if let Some(kept) = kept(&file, program, figure) {
         return Ok(kept);
     }
-    let finding = (figure.run)(setting)?;
+    let finding = (figure.run)(point)?;
     let text = serde_json::to_string(&(program, &finding)).expect("findings are plain data");
     crate::report::write(&file, &text)?;
     Ok(finding)
@@ -127,19 +127,19 @@ fn kept(file: &Path, program: &str, figure: &Figure) -> Option<Finding> {
 }
 
 /// The points of the band at which a row does not hold that holds at others, and what came out there: what notes say of them.
-fn elsewhere(figure: &Figure, findings: &[Finding]) -> Option<Table> {
+fn off_nominal(figure: &Figure, findings: &[Finding]) -> Option<Table> {
     let columns = ["row", "point", "seed", "measured"];
     let mut table = Table::new("Points of the band where rows do not hold that hold elsewhere; 0 is nominal", &columns);
     let mut any = false;
     for row in figure.rows {
         let judged = findings.iter().filter_map(|finding| finding.rows.iter().find(|judged| judged.id == row.id));
-        let points: Vec<_> = Setting::band().zip(judged).collect();
+        let points: Vec<_> = BandPoint::band().zip(judged).collect();
         if points.iter().all(|(_, judged)| judged.holds != Some(true)) {
             continue;
         }
-        for (setting, judged) in points.iter().filter(|(_, judged)| judged.holds == Some(false)) {
+        for (point, judged) in points.iter().filter(|(_, judged)| judged.holds == Some(false)) {
             any = true;
-            let [number, seed] = [setting.number().to_string(), setting.seed().to_string()];
+            let [number, seed] = [point.number().to_string(), point.seed().to_string()];
             table.row([row.id, &number, &seed, &judged.measured]);
         }
     }
@@ -173,7 +173,7 @@ fn judge(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
         note: row.note,
         must: row.must,
         device: figure.device,
-        seed: Setting::NOMINAL.seed(),
+        seed: BandPoint::NOMINAL.seed(),
     }
 }
 
@@ -190,11 +190,11 @@ mod tests {
     const ROWS: [RowSpec; 3] = [row("T1a", Class::Exact), row("T1b", Class::Shape), row("T1c", Class::Hardware)];
 
     /// Holds at as many points as its name says; finds numbers that have no short text.
-    fn odd(setting: &Setting) -> Result<Finding, LabError> {
+    fn odd(point: &BandPoint) -> Result<Finding, LabError> {
         let points = |point: u32| (0..100).map(move |at| (f64::from(at), 1.0 / (f64::from(at + 3 * point) + 0.7)));
         let mut finding = Finding::default();
-        finding.judge("T1a", true, "").judge("T1b", setting.number() < 19, "0.05").show("T1c", "");
-        let line = Line::new("line", points(setting.number()).collect());
+        finding.judge("T1a", true, "").judge("T1b", point.number() < 19, "0.05").show("T1c", "");
+        let line = Line::new("line", points(point.number()).collect());
         finding.charts.push(Chart::lines("odd", "x", "y", vec![line]));
         Ok(finding)
     }
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn a_shape_holds_in_nine_of_ten_points_and_what_is_exact_in_all() {
         let verdicts = |exact: u32, shape: u32| {
-            let findings: Vec<Finding> = Setting::band()
-                .map(|setting| {
+            let findings: Vec<Finding> = BandPoint::band()
+                .map(|point| {
                     let mut finding = Finding::default();
-                    let number = setting.number();
+                    let number = point.number();
                     finding.judge("T1a", number < exact, "").judge("T1b", number < shape, "").show("T1c", "");
                     finding
                 })

@@ -12,7 +12,7 @@ use sluice_sim::checks::check;
 use sluice_sim::engine::Simulation;
 use sluice_sim::workloads::{Address, Closed, Mix, Workload};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::LabError;
 
 /// A scheduler by name, with its parameters, and what stands around it.
@@ -137,8 +137,8 @@ pub fn policy(reservation: u64, limit: u64, weight: u32) -> Policy {
 
 /// `outstanding` requests at any time, from the start on.
 #[must_use]
-pub fn closed(outstanding: u32, mix: Mix, setting: &Setting, name: &str) -> Box<dyn Workload> {
-    Box::new(Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, setting.stream(name)))
+pub fn closed(outstanding: u32, mix: Mix, point: &BandPoint, name: &str) -> Box<dyn Workload> {
+    Box::new(Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, point.stream(name)))
 }
 
 /// Random reads of one size in the first `range` bytes.

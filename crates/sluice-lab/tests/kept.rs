@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sluice_lab::band::Setting;
+use sluice_lab::band::BandPoint;
 use sluice_lab::run::run;
 use sluice_lab::{Class, Figure, Finding, LabError, Paper, Plan, RowSpec};
 
@@ -21,7 +21,7 @@ static FIGURE: Figure = Figure {
     run: counted,
 };
 
-fn counted(_: &Setting) -> Result<Finding, LabError> {
+fn counted(_: &BandPoint) -> Result<Finding, LabError> {
     RUNS.fetch_add(1, Ordering::Relaxed);
     let mut finding = Finding::default();
     finding.judge("T1a", true, "1");

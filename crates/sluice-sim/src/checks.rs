@@ -9,7 +9,7 @@ const LITTLE: f64 = 0.01;
 
 /// A law that a run has broken.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Broken {
+pub enum Violation {
     /// Requests were lost or doubled.
     #[error(
         "VM {vm}: {arrived} requests arrived, but {completed} completed, {cancelled} were cancelled, {dropped} were \
@@ -93,7 +93,7 @@ pub enum Broken {
     },
 }
 
-impl Broken {
+impl Violation {
     /// The names of all checks, of which each broken law has one.
     pub const NAMES: [&'static str; 5] = ["conservation", "little", "device-busy", "timeline", "flash-writes"];
 
@@ -101,13 +101,14 @@ impl Broken {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Broken::Conservation { .. } | Broken::Overrun { .. } | Broken::Lost { .. } | Broken::Stuck { .. } => {
-                Self::NAMES[0]
-            }
-            Broken::Little { .. } => Self::NAMES[1],
-            Broken::Busy { .. } => Self::NAMES[2],
-            Broken::Change { .. } => Self::NAMES[3],
-            Broken::Cleaning(_) => Self::NAMES[4],
+            Violation::Conservation { .. }
+            | Violation::Overrun { .. }
+            | Violation::Lost { .. }
+            | Violation::Stuck { .. } => Self::NAMES[0],
+            Violation::Little { .. } => Self::NAMES[1],
+            Violation::Busy { .. } => Self::NAMES[2],
+            Violation::Change { .. } => Self::NAMES[3],
+            Violation::Cleaning(_) => Self::NAMES[4],
         }
     }
 
@@ -115,61 +116,62 @@ impl Broken {
     #[must_use]
     pub fn vm(&self) -> Option<usize> {
         match self {
-            Broken::Conservation { vm, .. } | Broken::Little { vm, .. } => Some(*vm),
-            Broken::Overrun { vm, .. } => Some(*vm),
-            Broken::Lost { .. } | Broken::Stuck { .. } => None,
-            Broken::Busy { .. } | Broken::Cleaning(_) | Broken::Change { .. } => None,
+            Violation::Conservation { vm, .. } | Violation::Little { vm, .. } => Some(*vm),
+            Violation::Overrun { vm, .. } => Some(*vm),
+            Violation::Lost { .. } | Violation::Stuck { .. } => None,
+            Violation::Busy { .. } | Violation::Cleaning(_) | Violation::Change { .. } => None,
         }
     }
 }
 
 /// Everything that is broken in a finished run.
 #[must_use]
-pub fn check(simulation: &Simulation) -> Vec<Broken> {
+pub fn check(simulation: &Simulation) -> Vec<Violation> {
     let end = simulation.now();
     let mut broken = Vec::new();
     let mut in_engine = vec![0u64; simulation.vms()];
     simulation.outstanding().for_each(|(vm, _)| in_engine[vm] += 1);
     let outstanding = in_engine.iter().sum();
-    broken.extend(simulation.overrun().map(|vm| Broken::Overrun { vm, at: end.as_nanos(), outstanding }));
+    broken.extend(simulation.overrun().map(|vm| Violation::Overrun { vm, at: end.as_nanos(), outstanding }));
     for (vm, outstanding) in in_engine.into_iter().enumerate() {
         let record = simulation.record(vm);
         let (arrived, completed) = (record.arrived, record.completed);
         let (cancelled, dropped) = (record.cancelled, record.dropped);
         if arrived != completed + cancelled + dropped + outstanding || outstanding != record.outstanding() {
-            broken.push(Broken::Conservation { vm, arrived, completed, cancelled, dropped, outstanding });
+            broken.push(Violation::Conservation { vm, arrived, completed, cancelled, dropped, outstanding });
         }
         broken.extend(little(simulation, vm, end));
     }
     broken.extend((0..simulation.nodes()).filter_map(|node| lost(simulation, node)));
     broken.extend((0..simulation.nodes()).filter_map(|node| busy(simulation, node, end)));
-    let cleaning = (0..simulation.nodes()).filter_map(|node| simulation.device_of(node).adds_up().err());
-    broken.extend(cleaning.map(Broken::Cleaning));
+    let cleaning = (0..simulation.nodes()).filter_map(|node| simulation.device_of(node).check_invariants().err());
+    broken.extend(cleaning.map(Violation::Cleaning));
     let overused = simulation.cpus_overused();
-    broken.extend(overused.map(|(busy, servers)| Broken::Busy { busy, time: end.as_nanos(), servers }));
-    broken.extend(simulation.refused().iter().map(|(at, why)| Broken::Change { at: at.as_nanos(), why: why.clone() }));
+    broken.extend(overused.map(|(busy, servers)| Violation::Busy { busy, time: end.as_nanos(), servers }));
+    broken
+        .extend(simulation.refused().iter().map(|(at, why)| Violation::Change { at: at.as_nanos(), why: why.clone() }));
     broken
 }
 
 /// What a device loses stays outstanding for its VM, so that nothing is missing there.
-fn lost(simulation: &Simulation, node: usize) -> Option<Broken> {
+fn lost(simulation: &Simulation, node: usize) -> Option<Violation> {
     let ((waited_for, there), device) = (simulation.in_flight(node), simulation.device_of(node));
     if waited_for != there {
-        return Some(Broken::Lost { node, waited_for, there });
+        return Some(Violation::Lost { node, waited_for, there });
     }
-    let is_stuck = device.holds() > 0 && device.next().is_none() && !device.is_stalled();
-    is_stuck.then_some(Broken::Stuck { node, there })
+    let is_stuck = device.jobs_held() > 0 && device.next().is_none() && !device.is_stalled();
+    is_stuck.then_some(Violation::Stuck { node, there })
 }
 
-fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Broken> {
+fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Violation> {
     let (device, time) = (simulation.device_of(node), end.as_nanos());
     // Work is booked when it begins, or earlier.
     let done = device.busy_nanos().saturating_sub(device.ahead_nanos(end));
     let most = u128::from(time) * u128::from(device.servers()) + u128::from(simulation.longest_nanos());
-    (u128::from(done) > most).then_some(Broken::Busy { busy: done, time, servers: device.servers() })
+    (u128::from(done) > most).then_some(Violation::Busy { busy: done, time, servers: device.servers() })
 }
 
-fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Broken> {
+fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Violation> {
     let (record, warm) = (simulation.record(vm), simulation.warm());
     let time = end.nanos_since(warm) as f64;
     if time == 0.0 {
@@ -179,5 +181,5 @@ fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Broken> {
     let unfinished: u128 = of_vm.map(|(_, arrived)| u128::from(end.nanos_since(arrived.max(warm)))).sum();
     let outstanding = record.area() as f64 / time;
     let product = (record.latency_inside() + unfinished) as f64 / time;
-    ((outstanding - product).abs() > LITTLE * outstanding).then_some(Broken::Little { vm, outstanding, product })
+    ((outstanding - product).abs() > LITTLE * outstanding).then_some(Violation::Little { vm, outstanding, product })
 }

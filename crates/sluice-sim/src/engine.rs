@@ -47,7 +47,7 @@ enum Event {
 
 /// A request that is over, for a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Over {
+pub struct Completed {
     /// Whose.
     pub vm: usize,
     /// Of which of its threads.
@@ -71,7 +71,7 @@ pub struct Over {
 }
 
 /// Who is told of every request that is over.
-pub type Observer = Box<dyn FnMut(&Over)>;
+pub type Observer = Box<dyn FnMut(&Completed)>;
 
 /// Devices behind gates, and VMs before them.
 pub struct Simulation {
@@ -355,7 +355,7 @@ impl Simulation {
                 self.warm_up();
             }
             self.now = self.now.max(at);
-            self.turn();
+            self.process_instant();
         }
         if self.overrun.is_none() {
             self.now = self.now.max(end);
@@ -381,7 +381,7 @@ impl Simulation {
     }
 
     /// Everything that happens now.
-    fn turn(&mut self) {
+    fn process_instant(&mut self) {
         for node in 0..self.nodes.len() {
             let mut finished = std::mem::take(&mut self.finished);
             self.nodes[node].complete(self.now, &mut finished);
@@ -428,17 +428,17 @@ impl Simulation {
             arrived: self.now,
         });
         if !self.cpus.as_mut().is_some_and(|cpus| cpus.ask(self.now, index, token)) {
-            self.place(token);
+            self.submit(token);
         }
         self.plan(index, thread);
     }
 
     /// Gives a request to a node, or keeps it until one takes it.
-    fn place(&mut self, token: u32) {
+    fn submit(&mut self, token: u32) {
         let vm = self.open.get(token).vm as usize;
         // Those that were held before go first.
-        if !self.vms[vm].held.is_empty() || !self.offer(token) {
-            self.vms[vm].held.push_back(token);
+        if !self.vms[vm].backpressured.is_empty() || !self.offer(token) {
+            self.vms[vm].backpressured.push_back(token);
         }
     }
 
@@ -473,11 +473,11 @@ impl Simulation {
     }
 
     /// Offers what a VM had to hold, in order, as far as it is taken.
-    fn offer_held(&mut self, vm: usize) {
-        while let Some(token) = self.vms[vm].held.front().copied()
+    fn offer_backpressured(&mut self, vm: usize) {
+        while let Some(token) = self.vms[vm].backpressured.front().copied()
             && self.offer(token)
         {
-            self.vms[vm].held.pop_front();
+            self.vms[vm].backpressured.pop_front();
         }
     }
 
@@ -492,7 +492,7 @@ impl Simulation {
             } else {
                 // Its node is gone.
                 self.vms[index].record.retried += 1;
-                self.place(over.token);
+                self.submit(over.token);
             };
         }
         self.open.remove(over.token);
@@ -507,10 +507,21 @@ impl Simulation {
         if let Some(observer) = &mut self.observer {
             let Open { kind, offset, length, arrived, .. } = open;
             let (dispatched, phase, completed) = (over.dispatched, over.phase, self.now);
-            observer(&Over { vm: index, thread, node, kind, offset, length, arrived, dispatched, phase, completed });
+            observer(&Completed {
+                vm: index,
+                thread,
+                node,
+                kind,
+                offset,
+                length,
+                arrived,
+                dispatched,
+                phase,
+                completed,
+            });
         }
-        if !self.vms[index].held.is_empty() {
-            self.offer_held(index);
+        if !self.vms[index].backpressured.is_empty() {
+            self.offer_backpressured(index);
         }
         self.plan(index, thread);
         self.note_end(index);
@@ -531,8 +542,8 @@ impl Simulation {
         let vm = &mut self.vms[index];
         vm.record.lose(self.now, open.arrived);
         vm.runners[thread].thread.workload.dropped(self.now);
-        if !vm.held.is_empty() {
-            self.offer_held(index);
+        if !vm.backpressured.is_empty() {
+            self.offer_backpressured(index);
         }
         self.plan(index, thread);
         self.note_end(index);

@@ -73,9 +73,9 @@ fn a_device_that_is_six_numbers_gives_them_back() {
 
 fn of_model(name: &str, params: &[(&str, &str)], seconds: u64) -> Coefficients {
     let params: ParamTable = params.iter().map(|(name, value)| ((*name).to_owned(), written(value))).collect();
-    let (known, setting) = (models::find(name).unwrap(), models::Setting::default());
+    let (known, context) = (models::find(name).unwrap(), models::BuildContext::default());
     let span = known.derive(&params).unwrap().span;
-    calibrate(|| known.build(&params, &setting).unwrap(), span, seconds)
+    calibrate(|| known.build(&params, &context).unwrap(), span, seconds)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sluice_sched::gate::Slot;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::Iops;
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
-use sluice_sim::checks::{Broken, check};
+use sluice_sim::checks::{Violation, check};
 use sluice_sim::devices::array::{Array, Layout};
 use sluice_sim::devices::bucket::TokenBucket;
 use sluice_sim::devices::hdd::HddSpec;
@@ -28,7 +28,7 @@ fn simulation(model: Box<dyn Model>, outstanding: u32) -> Simulation {
     simulation
 }
 
-fn broken(mut simulation: Simulation) -> Vec<Broken> {
+fn broken(mut simulation: Simulation) -> Vec<Violation> {
     simulation.run_until(Instant::from_millis(2000));
     check(&simulation)
 }
@@ -71,8 +71,8 @@ impl Model for Faulty {
         if self.over == 100 && self.fault == Fault::Loses { self.take(now) } else { Some(slot) }
     }
 
-    fn holds(&self) -> usize {
-        self.device.holds()
+    fn jobs_held(&self) -> usize {
+        self.device.jobs_held()
     }
 
     fn busy_nanos(&self) -> u64 {
@@ -87,10 +87,10 @@ impl Model for Faulty {
 #[test]
 fn what_a_device_loses_or_never_ends_is_seen() {
     let with = |fault| broken(simulation(Box::new(Faulty { device: servers(), fault, over: 0 }), 8));
-    assert_eq!(with(Fault::Loses), [Broken::Lost { node: 0, waited_for: 8, there: 7 }]);
-    assert_eq!(with(Fault::NeverEnds), [Broken::Stuck { node: 0, there: 8 }]);
+    assert_eq!(with(Fault::Loses), [Violation::Lost { node: 0, waited_for: 8, there: 7 }]);
+    assert_eq!(with(Fault::NeverEnds), [Violation::Stuck { node: 0, there: 8 }]);
     let boasts = with(Fault::Boasts);
-    assert!(matches!(boasts[..], [Broken::Busy { time: 2_000_000_000, servers: 2, .. }]), "{boasts:?}");
+    assert!(matches!(boasts[..], [Violation::Busy { time: 2_000_000_000, servers: 2, .. }]), "{boasts:?}");
 }
 
 #[test]
@@ -115,5 +115,5 @@ fn who_asks_for_more_than_there_is_room_for_ends_the_run() {
     assert_eq!(simulation.overrun(), Some(vm));
     assert!((105..120).contains(&(simulation.now().as_nanos() / 1_000_000)), "{:?}", simulation.now());
     let broken = check(&simulation);
-    assert!(matches!(broken[..], [Broken::Overrun { vm: 1, outstanding: 1000, .. }]), "{broken:?}");
+    assert!(matches!(broken[..], [Violation::Overrun { vm: 1, outstanding: 1000, .. }]), "{broken:?}");
 }

@@ -12,7 +12,7 @@ use sluice_sched::{ByteRate, CostModel, Gate, Instant, Limit, Policy, Reservatio
 use sluice_sim::checks::check;
 use sluice_sim::cpu::credit1::Params;
 use sluice_sim::cpu::{Class, Host};
-use sluice_sim::devices::link::{Link, LinkParams, OverWhen};
+use sluice_sim::devices::link::{CompletesWhen, Link, LinkParams};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 use sluice_sim::random::stream;
@@ -40,7 +40,7 @@ fn gate(name: &str, params: &[(&str, Value)], depth: u32) -> Gate {
 
 /// The back end of Xen: what it has copied and handed to the bridge is over for it, and dropped where the queue is full.
 fn netback() -> (Gate, LinkParams) {
-    let link = LinkParams { over_when: OverWhen::Queued, ..LinkParams::FAST_ETHERNET };
+    let link = LinkParams { completes_when: CompletesWhen::Queued, ..LinkParams::FAST_ETHERNET };
     (gate("netback", &[("tick", Value::Text("4ms".to_owned()))], 256), link)
 }
 
@@ -271,7 +271,7 @@ impl Bench {
         let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 1 << 30) };
         let load = Closed::new(32, Duration::ZERO, mix, secs(0), stream(1, "load"));
         simulation.add_thread(reader, Thread::new(Box::new(load))).expect("a VM of the disk");
-        simulation.hold_back(reader);
+        simulation.start_paused(reader);
         Bench { simulation, ..self }
     }
 }

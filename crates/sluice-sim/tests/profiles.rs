@@ -10,7 +10,7 @@ use sluice_sim::devices::hdd::{Hdd, HddSpec};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
 use sluice_sim::workloads::Workload;
-use sluice_sim::workloads::recipes::{self, Setting};
+use sluice_sim::workloads::profiles::{self, BuildContext};
 
 const VOLUME: u64 = 32 << 30;
 
@@ -23,17 +23,17 @@ fn simulation() -> Simulation {
     Simulation::new(gate, Box::new(disk), Duration::from_secs(1), Duration::from_secs(1))
 }
 
-fn recipe(name: &str, overrides: &[(&str, i64)]) -> Box<dyn Workload> {
-    let setting = Setting { volume: VOLUME, start: Instant::ZERO, random: stream(1, name) };
+fn profile(name: &str, overrides: &[(&str, i64)]) -> Box<dyn Workload> {
+    let context = BuildContext { volume: VOLUME, start: Instant::ZERO, random: stream(1, name) };
     let table = overrides.iter().map(|(name, value)| ((*name).to_owned(), Value::Integer(*value))).collect();
-    recipes::build(name, setting, &table).unwrap()
+    profiles::build(name, context, &table).unwrap()
 }
 
 #[test]
 fn every_recipe_runs_before_a_disk() {
-    for known in recipes::all().filter(|known| known.medium() == Medium::Disk) {
+    for known in profiles::all().filter(|known| known.medium() == Medium::Disk) {
         let mut simulation = simulation();
-        simulation.add_vm(Policy::default(), 0, recipe(known.name, &[])).unwrap();
+        simulation.add_vm(Policy::default(), 0, profile(known.name, &[])).unwrap();
         simulation.run_until(Instant::from_millis(10_000));
         assert_eq!(check(&simulation), [], "{}", known.name);
         let record = simulation.record(0);
@@ -47,7 +47,7 @@ fn what_has_an_end_leaves_nothing_on_its_way() {
     let table = [("sysbench-seqrd", 500), ("sysbench-seqwr", 500)];
     for (name, data) in table {
         let mut simulation = simulation();
-        simulation.add_vm(Policy::default(), 0, recipe(name, &limited)).unwrap();
+        simulation.add_vm(Policy::default(), 0, profile(name, &limited)).unwrap();
         simulation.run_until(Instant::from_millis(100_000));
         let record = simulation.record(0);
         assert!((data..data + 10).contains(&record.completed) && record.outstanding() == 0, "{name}");

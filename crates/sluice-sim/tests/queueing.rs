@@ -13,7 +13,7 @@ use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
 use sluice_sim::traces::Row;
-use sluice_sim::workloads::{Address, Closed, Mix, Open, Pace, Pattern, Replay, Workload};
+use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Replay, ReplayTiming, Workload};
 
 fn simulation(scheduler: &str, depth: u32, model: Box<dyn Model>, warm_s: u64) -> Simulation {
     let descriptor = schedulers::find(scheduler).unwrap();
@@ -189,9 +189,9 @@ fn a_trace_is_asked_at_its_times_or_as_fast_as_it_goes() {
         assert_eq!(record.completed, 10_000);
         (record.series().iter().filter(|window| window.completed > 0).count(), record.mean())
     };
-    assert_eq!(run_with(Pace::Open(1.0)), (20, Duration::from_millis(1)));
-    assert_eq!(run_with(Pace::Open(2.0)), (40, Duration::from_millis(1)));
-    let (seconds, mean) = run_with(Pace::Closed(4));
+    assert_eq!(run_with(ReplayTiming::Open(1.0)), (20, Duration::from_millis(1)));
+    assert_eq!(run_with(ReplayTiming::Open(2.0)), (40, Duration::from_millis(1)));
+    let (seconds, mean) = run_with(ReplayTiming::Closed(4));
     assert_eq!((seconds, mean.as_millis()), (11, 3), "four outstanding, one of them at work");
 }
 
@@ -202,7 +202,7 @@ fn zeroes_on_a_drive_took_no_time_and_passed_the_gate_as_one_cheap_request() {
     let zeroed = |model: Box<dyn Model>| {
         let row = Row { at: 0, stream: 0, kind: Kind::WriteZeroes, offset: 0, length: LENGTH };
         let mut simulation = simulation("noop", 8, model, 0);
-        let replay = Replay::new([row].into_iter(), Pace::Open(1.0), Instant::ZERO);
+        let replay = Replay::new([row].into_iter(), ReplayTiming::Open(1.0), Instant::ZERO);
         simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
         run(&mut simulation, 60);
         let account = simulation.account(0);

@@ -10,8 +10,8 @@ use sluice_sim::checks::check;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
-use sluice_sim::traces::{Beyond, Format, Rows, Select, read};
-use sluice_sim::workloads::{Pace, Replay};
+use sluice_sim::traces::{Format, PastEnd, Rows, Select, read};
+use sluice_sim::workloads::{Replay, ReplayTiming};
 
 fn simulation() -> Simulation {
     let descriptor = schedulers::find("mclock").unwrap();
@@ -33,9 +33,9 @@ fn drive(name: &str) -> Rows<'static> {
 fn two_traces_are_two_vms_at_half_and_double_pace() {
     let mut simulation = simulation();
     for (name, scale) in [("atlas10k.trace", 0.5), ("barracuda.trace", 2.0)] {
-        let rows = Select::new(drive(name), None, 9 << 30, Beyond::Refuse);
+        let rows = Select::new(drive(name), None, 9 << 30, PastEnd::Refuse);
         let failure = rows.failure();
-        let replay = Replay::new(rows, Pace::Open(scale), Instant::ZERO);
+        let replay = Replay::new(rows, ReplayTiming::Open(scale), Instant::ZERO);
         simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
         assert!(failure.take().is_none());
     }
@@ -55,8 +55,8 @@ fn streams_of_one_trace_keep_their_times() {
     let text = "0,0,4096,r,10.0\n0,8,4096,r,11.0\n1,0,4096,w,13.0\n0,16,4096,r,14.0\n";
     let mut simulation = simulation();
     for number in [0, 1] {
-        let rows = Select::new(read(Format::Spc, text.as_bytes()), Some(number), 1 << 20, Beyond::Refuse);
-        let replay = Replay::since(rows, Pace::Open(1.0), Instant::ZERO, 10_000_000_000);
+        let rows = Select::new(read(Format::Spc, text.as_bytes()), Some(number), 1 << 20, PastEnd::Refuse);
+        let replay = Replay::since(rows, ReplayTiming::Open(1.0), Instant::ZERO, 10_000_000_000);
         simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
     }
     simulation.run_until(Instant::from_millis(10_000));
@@ -84,7 +84,7 @@ impl Read for Endless {
 #[test]
 fn a_trace_may_be_longer_than_memory() {
     let rows = read(Format::Spc, BufReader::new(Endless(0, Vec::new())));
-    let replay = Replay::new(Select::new(rows, None, 1 << 30, Beyond::Refuse), Pace::Closed(4), Instant::ZERO);
+    let replay = Replay::new(Select::new(rows, None, 1 << 30, PastEnd::Refuse), ReplayTiming::Closed(4), Instant::ZERO);
     let mut simulation = simulation();
     simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
     simulation.run_until(Instant::from_millis(1000));

@@ -58,7 +58,7 @@ fn the_timeline_is_read_as_it_says() {
     let scenario = &file.base.scenario;
     let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["first", "second", "third"]);
-    assert_eq!(scenario.vms.iter().map(|vm| vm.held_back).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(scenario.vms.iter().map(|vm| vm.starts_paused).collect::<Vec<_>>(), [false, true, true]);
     let Event::Vm(1, VmEvent::Policy(policy)) = &scenario.timeline[2].event else {
         panic!("{:?}", scenario.timeline[2])
     };
@@ -89,7 +89,7 @@ fn placements_are_read_as_they_say() {
 fn policies_hold_across_nodes_or_at_each() {
     let telling = |nodes: &str| {
         let text = GOOD.replace("reservation = \"300 iops\"\n", "").replace("nodes = 2", nodes);
-        read(&text).base.scenario.devices[0].telling
+        read(&text).base.scenario.devices[0].reporting
     };
     assert_eq!(telling("nodes = 2"), Some(Form::Product));
     assert_eq!(telling("nodes = 2\nmclock.mode = \"paper\""), Some(Form::Paper));

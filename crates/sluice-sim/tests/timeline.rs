@@ -9,8 +9,8 @@ use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
-use sluice_sim::devices::pace::Pace;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
+use sluice_sim::devices::speed::Speed;
 use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 use sluice_sim::random::stream;
 use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Workload};
@@ -59,7 +59,7 @@ fn vms_come_rest_leave_and_change_their_weight() {
     let mut simulation = Simulation::new(gate("mclock", 1), device(), Duration::ZERO, SECOND);
     let first = simulation.add_vm(weighted(100), 0, closed(8, "a")).unwrap();
     let second = simulation.add_vm(weighted(100), 0, closed(8, "b")).unwrap();
-    simulation.hold_back(second);
+    simulation.start_paused(second);
     simulation.plan_change(at(1), Change::Start(second));
     simulation.plan_change(at(2), Change::Policy(second, weighted(300)));
     simulation.plan_change(at(3), Change::Idle(first));
@@ -91,9 +91,9 @@ fn an_open_loop_that_rested_does_not_catch_up() {
 fn a_device_slows_down_stalls_and_recovers() {
     let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
     let vm = simulation.add_vm(weighted(1), 0, closed(4, "a")).unwrap();
-    simulation.plan_change(at(1), Change::Pace(0, Pace::Slower(4.0)));
-    simulation.plan_change(at(2), Change::Pace(0, Pace::Stalled));
-    simulation.plan_change(at(3), Change::Pace(0, Pace::NORMAL));
+    simulation.plan_change(at(1), Change::Speed(0, Speed::Slower(4.0)));
+    simulation.plan_change(at(2), Change::Speed(0, Speed::Stalled));
+    simulation.plan_change(at(3), Change::Speed(0, Speed::NORMAL));
     simulation.run_until(at(4));
     assert_eq!(check(&simulation), []);
     assert!(close(&series(&simulation, vm), &[1000, 250, 0, 1000], 1), "{:?}", series(&simulation, vm));
@@ -182,7 +182,7 @@ fn the_end_of_a_bounded_workload_is_known() {
         length: 8192,
     });
     let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
-    let replay = sluice_sim::workloads::Replay::new(rows, sluice_sim::workloads::Pace::Closed(2), at(0));
+    let replay = sluice_sim::workloads::Replay::new(rows, sluice_sim::workloads::ReplayTiming::Closed(2), at(0));
     let vm = simulation.add_vm(weighted(1), 0, Box::new(replay)).unwrap();
     simulation.run_until(at(1));
     assert_eq!(check(&simulation), []);
@@ -200,5 +200,5 @@ fn a_refused_change_breaks_the_run() {
     simulation.plan_change(at(1), Change::Policy(vm, impossible));
     simulation.run_until(at(2));
     let broken = check(&simulation);
-    assert!(matches!(broken[..], [sluice_sim::checks::Broken::Change { .. }]), "{broken:?}");
+    assert!(matches!(broken[..], [sluice_sim::checks::Violation::Change { .. }]), "{broken:?}");
 }

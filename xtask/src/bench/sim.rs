@@ -151,7 +151,7 @@ fn flash_memory(report: &mut Report) -> Result<(), String> {
     let region = Region::new(ALLOCATOR);
     let drive = models::find("ssd-sata-400-consumer").ok_or("No such device")?;
     let span = drive.derive(&overrides).map_err(|error| error.to_string())?.span;
-    let device = drive.build(&overrides, &models::Setting::default()).map_err(|error| error.to_string())?;
+    let device = drive.build(&overrides, &models::BuildContext::default()).map_err(|error| error.to_string())?;
     let bytes = grown(&region);
     drop(device);
     let pages = span as f64 / 8192.0 * 1.07;

@@ -11,7 +11,7 @@ use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::model::Device;
 use crate::policy::Part;
-use crate::source::Place;
+use crate::source::Span;
 use crate::vm::VmDraft;
 
 /// Checks the reservations of all VMs with a volume on the device.
@@ -32,7 +32,7 @@ pub struct Room {
 pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
     let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
     // The VM whose reservation is stated last is the one that does not fit: a change comes after the files.
-    sound.sort_by_key(|(_, part)| part.place_of(Field::Reservation).map(|(place, _)| place));
+    sound.sort_by_key(|(_, part)| part.span_of(Field::Reservation).map(|(span, _)| span));
     let vms: Vec<(&str, Policy)> = sound.into_iter().map(|(name, part)| (*name, part.policy())).collect();
     let named = vms.iter().map(|(vm, policy)| (*vm, policy));
     let Err(error) = admission::admit(&room.supply, named) else { return true };
@@ -42,11 +42,11 @@ pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)
         AdmissionError::Over(short) => over(device, room, short, shared(&short.claim.vm, parts, room)),
     };
     let part = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| part);
-    let place = part.and_then(|part| part.place_of(Field::Reservation)).map_or(Place::default(), |(place, _)| place);
+    let span = part.and_then(|part| part.span_of(Field::Reservation)).map_or(Span::default(), |(span, _)| span);
     if device.admission {
-        report.error(place, message, hint);
+        report.error(span, message, hint);
     } else {
-        report.warn(place, message, "admission is \"off\" on this device: reservations may not be met".to_owned());
+        report.warn(span, message, "admission is \"off\" on this device: reservations may not be met".to_owned());
     }
     false
 }
@@ -115,10 +115,10 @@ fn over<'a>(
 /// How many VMs have the reservation of `vm` from the same line of the file, if it is not the only one, and what each of
 /// them could have.
 fn shared(vm: &str, parts: &[(&str, &Part)], room: &Room) -> Option<(usize, Reservation)> {
-    let place = |part: &Part| part.place_of(Field::Reservation).map(|(place, _)| place);
+    let span = |part: &Part| part.span_of(Field::Reservation).map(|(span, _)| span);
     let own = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| *part)?;
     let sound = parts.iter().map(|(_, part)| *part).filter(|part| !part.broken);
-    let (same, others): (Vec<&Part>, Vec<&Part>) = sound.partition(|part| place(part) == place(own));
+    let (same, others): (Vec<&Part>, Vec<&Part>) = sound.partition(|part| span(part) == span(own));
     let others: Vec<Policy> = others.into_iter().map(Part::policy).collect();
     let each = room.supply.free_each(&others, same.len(), &own.policy().reservation);
     (same.len() > 1).then_some((same.len(), each))

@@ -16,7 +16,7 @@ pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Rep
         true => device.scheduler.enforces_inside_with(Field::Burst, &device.params),
         false => device.scheduler.enforces_with(Field::Burst, &device.params),
     };
-    let Some((place, whose)) = part.place_of(Field::Burst).filter(|_| enforced && !part.broken) else { return };
+    let Some((span, whose)) = part.span_of(Field::Burst).filter(|_| enforced && !part.broken) else { return };
     let (policy, facts, name) = (part.policy(), device.facts(false), &device.name);
     let large = admission::check_burst_of_large(&policy, &facts, &device.capacity).err();
     let message = |found: &BurstTooSmall| {
@@ -26,16 +26,16 @@ pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Rep
     };
     if let Err(found) = admission::check_burst(&policy, &facts, &device.capacity) {
         if device.admission {
-            report.error(place, message(&found), hint(&found, large.as_deref()));
+            report.error(span, message(&found), hint(&found, large.as_deref()));
         } else {
             report.warn(
-                place,
+                span,
                 message(&found),
                 "admission is \"off\" on this device: reservations may not be met".to_owned(),
             );
         }
     } else if let Some(found) = large {
-        report.warn(place, message(&found), hint(&found, None));
+        report.warn(span, message(&found), hint(&found, None));
     }
 }
 

@@ -2,8 +2,8 @@
 
 pub mod admission;
 pub mod bursts;
-mod patience;
 pub mod promises;
+mod queue_wait;
 pub(crate) mod roots;
 mod sharing;
 
@@ -15,7 +15,7 @@ use crate::diagnostics::Report;
 use crate::export::NbdDraft;
 use crate::model::Endpoint;
 use crate::policy::Part;
-use crate::source::Place;
+use crate::source::Span;
 use crate::vm::VmDraft;
 
 /// A whole host, each table read.
@@ -25,12 +25,12 @@ pub(crate) struct Draft {
     pub(crate) vms: Vec<Arc<VmDraft>>,
     pub(crate) nbd: NbdDraft,
     /// The daemon's own socket.
-    pub(crate) control: Option<(Endpoint, Place)>,
+    pub(crate) control: Option<(Endpoint, Span)>,
 }
 
 /// All of them.
 pub(crate) fn run(draft: &Draft, report: &Report) {
     promises::check(draft, report);
-    patience::check(draft, report);
+    queue_wait::check(draft, report);
     sharing::check(draft, report);
 }

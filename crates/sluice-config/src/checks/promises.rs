@@ -12,12 +12,12 @@ use crate::device::{DeviceDraft, other_size_hint};
 use crate::diagnostics::Report;
 use crate::model::Device;
 use crate::policy::Part;
-use crate::source::Place;
+use crate::source::Span;
 use crate::vm::{VmDraft, VolumeDraft};
 
 pub(super) fn check(draft: &Draft, report: &Report) {
     for (name, part) in &draft.policies {
-        check_itself(&format!("Policy {name}"), part, Place::default(), report);
+        check_itself(&format!("Policy {name}"), part, Span::default(), report);
     }
     for vm in &draft.vms {
         check_vm(vm, draft, report);
@@ -29,11 +29,11 @@ pub(super) fn check(draft: &Draft, report: &Report) {
 
 fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
     if vm.has_own {
-        check_itself(&format!("VM {}", vm.name), &vm.part, vm.place, report);
+        check_itself(&format!("VM {}", vm.name), &vm.part, vm.span, report);
     }
     for volume in &vm.volumes {
         if volume.has_own {
-            check_itself(&format!("Volume {}", volume.title), &volume.part, vm.place, report);
+            check_itself(&format!("Volume {}", volume.title), &volume.part, vm.span, report);
         }
         let device = draft.devices.get(&volume.volume.device).filter(|device| !device.broken);
         for (part, inside) in [(&vm.part, false), (&volume.part, true)] {
@@ -59,7 +59,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
 }
 
 /// A policy that contradicts itself.
-pub fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
+pub fn check_itself(whose: &str, part: &Part, span: Span, report: &Report) {
     let Some(error) = part.policy().check().err().filter(|_| !part.broken) else { return };
     let field = match error {
         PolicyError::NeverServed => Field::Weight,
@@ -68,9 +68,9 @@ pub fn check_itself(whose: &str, part: &Part, place: Place, report: &Report) {
         PolicyError::Burst(_) => Field::Burst,
         PolicyError::PriorityLevel(_) => Field::PriorityLevel,
     };
-    let place = part.place_of(field).map_or(place, |(place, _)| place);
+    let span = part.span_of(field).map_or(span, |(span, _)| span);
     let (what, hint) = split_advice(&error.to_string());
-    report.error(place, format!("{whose}: {what}"), hint);
+    report.error(span, format!("{whose}: {what}"), hint);
 }
 
 /// What the core says, and behind the semicolon what to change.
@@ -87,12 +87,12 @@ fn split_advice(text: &str) -> (String, Option<String>) {
 /// Rates that are normalised to another size than the device's.
 pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
-    for (key, of, stated, place) in part.stated_iops() {
+    for (key, of, stated, span) in part.stated_iops() {
         if let Some(size) = stated.size.filter(|size| *size != device.reference) {
             let (whose, name, reference) = (&of.whose, &device.name, device.reference);
             let message =
                 format!("{whose}: {key}: the size {size} is not the reference size of device {name}, {reference}");
-            report.error(place, message, other_size_hint(stated, size, reference, &device.cost));
+            report.error(span, message, other_size_hint(stated, size, reference, &device.cost));
         }
     }
 }
@@ -103,12 +103,12 @@ pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     if scheduler.medium.counts_requests() {
         return;
     }
-    for (key, of, _, place) in part.stated_iops() {
+    for (key, of, _, span) in part.stated_iops() {
         let (whose, name, scheduler) = (&of.whose, &device.device.name, scheduler.name);
         let message = format!(
             "{whose}: {key}: {scheduler}, the scheduler of device {name}, counts bytes, but this is a rate of requests"
         );
-        report.error(place, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
+        report.error(span, message, format!("write {key} = {{ bytes = \"5MB/s\" }}"));
     }
 }
 
@@ -121,7 +121,7 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
         if inside { scheduler.enforces_inside_with(field, params) } else { scheduler.enforces_with(field, params) }
     };
     for field in policy.stated().filter(|field| !given(*field)) {
-        let Some((place, whose)) = part.place_of(field) else { continue };
+        let Some((span, whose)) = part.span_of(field) else { continue };
         let (field_name, scheduler) = (field.name(), device.scheduler.name);
         let alone = inside && device.scheduler.enforces_with(field, &device.params);
         let of_volume = if alone { " of a volume inside a VM" } else { "" };
@@ -135,40 +135,36 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
         });
         let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field, inside)).collect();
         if part.allows_unenforced() {
-            report.warn(place, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
+            report.warn(span, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
         } else if able.is_empty() {
             let done = if field == Field::Latency { "only measured" } else { "accepted without effect" };
-            report.error(
-                place,
-                message,
-                format!("no scheduler enforces it; with allow_unenforced = true it is {done}"),
-            );
+            report.error(span, message, format!("no scheduler enforces it; with allow_unenforced = true it is {done}"));
         } else {
             let hint =
                 format!("enforced by {}; or set allow_unenforced = true to accept it without effect", able.join(", "));
-            report.error(place, message, hint);
+            report.error(span, message, hint);
         }
     }
-    if let Some((place, whose)) = part.place_of(Field::Latency)
+    if let Some((span, whose)) = part.span_of(Field::Latency)
         && given(Field::Latency)
         && policy.latency.is_some_and(|target| target.reads_only)
     {
-        check_reads_only(part, (place, &whose), device, report);
+        check_reads_only(part, (span, &whose), device, report);
     }
 }
 
 /// Who keeps latencies keeps them by a deadline for each request, reads and writes alike, in one line for each VM.
-fn check_reads_only(part: &Part, (place, whose): (Place, &str), device: &Device, report: &Report) {
+fn check_reads_only(part: &Part, (span, whose): (Span, &str), device: &Device, report: &Report) {
     let message = format!(
         "{whose}: latency.reads_only is not enforced by {}, the scheduler of device {}: writes have the same deadline, \
          and reads wait for them",
         device.scheduler.name, device.name
     );
     if part.allows_unenforced() {
-        report.warn(place, message, None);
+        report.warn(span, message, None);
     } else {
         let hint = "no scheduler enforces it; remove reads_only, or set allow_unenforced = true to accept it";
-        report.error(place, message, hint.to_owned());
+        report.error(span, message, hint.to_owned());
     }
 }
 
@@ -201,10 +197,10 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
         let first = volumes[..count].iter().map(|volume| &volume.volume.policy);
         if let Err(error) = admission::volumes_fit_device(&supply, &vm.policy(), first) {
             let last = volumes[count - 1];
-            let place = last.part.place_of(Field::Reservation).map_or(vm.place, |(place, _)| place);
+            let span = last.part.span_of(Field::Reservation).map_or(vm.span, |(span, _)| span);
             let (what, hint) = split_advice(&error.to_string());
             let message = format!("VM {} on device {name} (rates at {reference}): {what}", vm.name);
-            report.error(place, message, hint);
+            report.error(span, message, hint);
             return;
         }
     }
@@ -214,11 +210,11 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
 fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
     let name = &vm.name;
     if vm.volumes.is_empty() && !report.is_incomplete() {
-        report.warn(vm.place, format!("VM {name} has no volume"), "its policy has no effect yet".to_owned());
+        report.warn(vm.span, format!("VM {name} has no volume"), "its policy has no effect yet".to_owned());
     }
     if devices.len() > 1 && vm.policy().stated().next().is_some() {
         // rule: mclock.two-devices
         let message = format!("VM {name} has volumes on {} devices: {}", devices.len(), devices.join(", "));
-        report.warn(vm.place, message, "its policy applies to each of them separately".to_owned());
+        report.warn(vm.span, message, "its policy applies to each of them separately".to_owned());
     }
 }

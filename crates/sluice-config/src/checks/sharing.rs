@@ -9,7 +9,7 @@ use std::path::Path;
 use super::Draft;
 use crate::diagnostics::Report;
 use crate::model::{Backend, Endpoint};
-use crate::source::Place;
+use crate::source::Span;
 use crate::vm::VolumeDraft;
 
 pub(super) fn check(draft: &Draft, report: &Report) {
@@ -40,15 +40,15 @@ fn check_disks(draft: &Draft, report: &Report) {
 
 fn check_endpoints(draft: &Draft, report: &Report) {
     let host = draft.nbd.settings.endpoints.iter().zip(&draft.nbd.endpoints_at);
-    let host = host.map(|(endpoint, place)| ("[nbd]".to_owned(), endpoint, *place));
-    let control = draft.control.iter().map(|(endpoint, place)| ("[daemon] control".to_owned(), endpoint, *place));
+    let host = host.map(|(endpoint, span)| ("[nbd]".to_owned(), endpoint, *span));
+    let control = draft.control.iter().map(|(endpoint, span)| ("[daemon] control".to_owned(), endpoint, *span));
     let own = volumes(draft).filter(|volume| !volume.export.broken);
     let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
     let mut sockets: HashMap<&Path, String> = HashMap::new();
     let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
     let mut own: Vec<_> = own.collect();
-    own.sort_by_key(|(_, _, place)| *place);
-    for (whose, endpoint, place) in control.chain(host).chain(own) {
+    own.sort_by_key(|(_, _, span)| *span);
+    for (whose, endpoint, span) in control.chain(host).chain(own) {
         let (what, first) = match endpoint {
             Endpoint::Unix { path, .. } => {
                 (path.display().to_string(), sockets.insert(path, whose.clone()).map(|first| (first, path.clone())))
@@ -66,7 +66,7 @@ fn check_endpoints(draft: &Draft, report: &Report) {
         if let Some((first, _)) = first {
             let message = format!("{whose}: {what} is already used by {first}");
             report.error(
-                place,
+                span,
                 message,
                 "use a different one for each; only [nbd] serves several volumes, by export name".to_owned(),
             );
@@ -139,8 +139,8 @@ fn end(draft: &VolumeDraft) -> u64 {
 
 fn refuse_range(path: &Path, one: &VolumeDraft, other: &VolumeDraft, report: &Report) {
     let (first, second) = if one.source_at < other.source_at { (one, other) } else { (other, one) };
-    let place: Place = second.source_at;
+    let span: Span = second.source_at;
     let message = format!("Volume {}: its bytes of {} overlap those of {}", second.title, path.display(), first.title);
     let hint = "give each its own source or range (offset, size), or make both read_only";
-    report.error(place, message, hint.to_owned());
+    report.error(span, message, hint.to_owned());
 }

@@ -16,14 +16,14 @@ use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, offending_p
 use sluice_sched::stack::{Ring, Stack};
 use sluice_sched::{Bytes, Descriptor, Instant, Policy};
 use sluice_sim::devices::Model;
-use sluice_sim::devices::toll::Toll;
+use sluice_sim::devices::overhead::RequestOverhead;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::stream;
 use sluice_sim::scenario::models::{self, Known};
 use sluice_sim::traces::{self, Format};
-use sluice_sim::traces::{Beyond, Failure, Select};
-use sluice_sim::workloads::recipes::{self, Recipe};
-use sluice_sim::workloads::{Pace, Replay, Workload};
+use sluice_sim::traces::{Failure, PastEnd, Select};
+use sluice_sim::workloads::profiles::{self, WorkloadProfile};
+use sluice_sim::workloads::{Replay, ReplayTiming, Workload};
 
 use crate::figure::LabError;
 use crate::parallel::{self, Progress};
@@ -40,7 +40,7 @@ const WARM: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub enum Load {
     /// A workload by name.
-    Named(&'static Recipe, ParamTable),
+    Named(&'static WorkloadProfile, ParamTable),
     /// A recorded load; its requests go to the threads as these become free. Each run has its own part of it.
     Trace {
         /// Where it is.
@@ -129,8 +129,8 @@ fn check(question: &Question) -> Result<(), LabError> {
     let Load::Named(recipe, params) = &question.load else { return Ok(()) };
     let volume = device.derive(&question.device.1).map_or(0, |derived| derived.span / u64::from(question.vms));
     named(&format!("Workload {}", recipe.name), recipe.parameters, params, &|params| {
-        let setting = recipes::Setting { volume, start: Instant::ZERO, random: stream(question.seed, "0/0") };
-        recipe.build(&one_thread(recipe, params), setting).map(drop)
+        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream(question.seed, "0/0") };
+        recipe.build(&one_thread(recipe, params), point).map(drop)
     })
 }
 
@@ -185,11 +185,11 @@ fn measure(
     let device = format!("Device model {}", known.name());
     let wrong = |error| LabError::Refused(format!("{device}: {error}"));
     let span = known.derive(params).map_err(wrong)?.span / u64::from(question.vms);
-    let setting = models::Setting { seed, name: "device".to_owned() };
-    let model: Box<dyn Model> = known.build(params, &setting).map_err(wrong)?;
+    let point = models::BuildContext { seed, name: "device".to_owned() };
+    let model: Box<dyn Model> = known.build(params, &point).map_err(wrong)?;
     let model = match question.request_cost {
         Duration::ZERO => model,
-        each => Box::new(Toll::new(model, each)),
+        each => Box::new(RequestOverhead::new(model, each)),
     };
     let front = Stack::new(on_host(host, question).gate()?);
     let mut simulation = Simulation::new(front, model, WARM, Duration::from_secs(1));
@@ -224,15 +224,15 @@ fn load(
         Load::Named(known, params) => (0..question.threads)
             .map(|thread| {
                 let random = stream(seed, &format!("{vm}/{thread}"));
-                let setting = recipes::Setting { volume, start: Instant::ZERO, random };
-                let built = known.build(&one_thread(known, params), setting);
+                let point = profiles::BuildContext { volume, start: Instant::ZERO, random };
+                let built = known.build(&one_thread(known, params), point);
                 built.map_err(|error| LabError::Refused(format!("Workload {}: {error}", known.name)))
             })
             .collect(),
         Load::Trace { file, format, rows } => {
             let opened =
                 traces::open(file).map_err(|error| LabError::Refused(format!("{}: {error}", file.display())))?;
-            let rows_of_trace = Select::new(traces::read(*format, opened), None, volume, Beyond::Wrap);
+            let rows_of_trace = Select::new(traces::read(*format, opened), None, volume, PastEnd::Wrap);
             failures.push(rows_of_trace.failure());
             let part = (rows / u64::from(question.runs)).max(1) as usize;
             // Threads take turns at one reader.
@@ -240,7 +240,7 @@ fn load(
             let thread = |_| {
                 let shared = Rc::clone(&shared);
                 let own = std::iter::from_fn(move || shared.borrow_mut().next());
-                Box::new(Replay::new(own, Pace::Closed(1), Instant::ZERO)) as Box<dyn Workload>
+                Box::new(Replay::new(own, ReplayTiming::Closed(1), Instant::ZERO)) as Box<dyn Workload>
             };
             Ok((0..question.threads).map(thread).collect())
         }
@@ -249,7 +249,7 @@ fn load(
 
 /// Of a recipe with threads of its own one is taken for each thread of the guest, unless something else is stated: schedulers
 /// in a guest know threads.
-fn one_thread(known: &Recipe, stated: &ParamTable) -> ParamTable {
+fn one_thread(known: &WorkloadProfile, stated: &ParamTable) -> ParamTable {
     let mut params = stated.clone();
     for name in ["threads", "outstanding"] {
         if known.parameters.iter().any(|parameter| parameter.name == name) {

@@ -7,15 +7,15 @@ use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::policy::{Class as Kind, LatencyTarget};
 use sluice_sched::{Bytes, CostModel, Instant, Policy};
 use sluice_sim::devices::Model;
-use sluice_sim::devices::link::{Link, LinkParams, OverWhen};
+use sluice_sim::devices::link::{CompletesWhen, Link, LinkParams};
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::scenario::models;
 use sluice_sim::workloads::{Address, DatagramParams, Datagrams, Mix, Open, Pattern, Workload};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
+use crate::experiment::{self, Experiment};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{self, Scene};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, refused, run};
 
 /// Seconds before it is measured, and until it ends.
@@ -65,21 +65,26 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// A VM's policy and what it does with a disk of that length.
-type Actor<'a> = (Policy, &'a dyn Fn(u64) -> Box<dyn Workload>);
+type ExperimentVm<'a> = (Policy, &'a dyn Fn(u64) -> Box<dyn Workload>);
 
-fn play(host: &Host, model: Box<dyn Model>, span: u64, actors: &[Actor<'_>]) -> Result<Simulation, LabError> {
-    play_until(SECONDS.1, host, model, span, actors)
+fn run_simulation(
+    host: &Host,
+    model: Box<dyn Model>,
+    span: u64,
+    vms: &[ExperimentVm<'_>],
+) -> Result<Simulation, LabError> {
+    run_until_second(SECONDS.1, host, model, span, vms)
 }
 
-fn play_until(
+fn run_until_second(
     seconds: usize,
     host: &Host,
     model: Box<dyn Model>,
     span: u64,
-    actors: &[Actor<'_>],
+    vms: &[ExperimentVm<'_>],
 ) -> Result<Simulation, LabError> {
     let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
-    for (number, (policy, make)) in actors.iter().enumerate() {
+    for (number, (policy, make)) in vms.iter().enumerate() {
         let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).map_err(refused)?;
         let thread = Thread::new(make(span)).at(number as u64 * span).synchronous();
         simulation.add_thread(vm, thread).map_err(refused)?;
@@ -102,45 +107,45 @@ fn megabytes(simulation: &Simulation, vm: usize, (from, to): (usize, usize)) -> 
     windows.map(|window| window.bytes).sum::<u64>() as f64 / 1e6 / (to - from) as f64
 }
 
-fn array(setting: &Setting) -> Result<Box<dyn Model>, LabError> {
-    Ok(DeviceFile::load("mclock-array")?.model(setting))
+fn array(point: &BandPoint) -> Result<Box<dyn Model>, LabError> {
+    Ok(DeviceFile::load("mclock-array")?.model(point))
 }
 
-fn disk(setting: &Setting) -> Result<Box<dyn Model>, LabError> {
-    Ok(DeviceFile::load("two-tier-sas")?.model(setting))
+fn disk(point: &BandPoint) -> Result<Box<dyn Model>, LabError> {
+    Ok(DeviceFile::load("two-tier-sas")?.model(point))
 }
 
-fn in_order(outstanding: u32, length: u32, name: &str, span: u64, setting: &Setting) -> Box<dyn Workload> {
-    closed(outstanding, Mix { reads: 1.0, length, address: Address::sequential(0, span) }, setting, name)
+fn in_order(outstanding: u32, length: u32, name: &str, span: u64, point: &BandPoint) -> Box<dyn Workload> {
+    closed(outstanding, Mix { reads: 1.0, length, address: Address::sequential(0, span) }, point, name)
 }
 
 /// Milliseconds of a bursty VM.
-fn idle_credit(credit: u32, setting: &Setting) -> Result<f64, LabError> {
+fn idle_credit(credit: u32, point: &BandPoint) -> Result<f64, LabError> {
     let bursty = |span| -> Box<dyn Workload> {
         let pattern = Pattern::Bursts(128, Duration::from_millis(400));
         let mix = Mix { reads: 1.0, length: 4096, address: Address::mixed(0, span, 0.8) };
-        Box::new(Open::new(pattern, mix, Instant::ZERO, setting.stream("bursty")))
+        Box::new(Open::new(pattern, mix, Instant::ZERO, point.stream("bursty")))
     };
-    let steady = |span| closed(32, random_reads(16 << 10, span), setting, "steady");
+    let steady = |span| closed(32, random_reads(16 << 10, span), point, "steady");
     let policy = Policy { idle_credit: credit, ..policy(0, 0, 100) };
     let host = Host::new("mclock", 32);
-    Ok(latency(&play(&host, array(setting)?, SPAN, &[(policy, &bursty), (policy, &steady)])?, 0))
+    Ok(latency(&run_simulation(&host, array(point)?, SPAN, &[(policy, &bursty), (policy, &steady)])?, 0))
 }
 
 /// Small requests for each large one, of two equal VMs.
-fn normalisation(cost: CostModel, setting: &Setting) -> Result<f64, LabError> {
+fn normalisation(cost: CostModel, point: &BandPoint) -> Result<f64, LabError> {
     let [small, large] = [4 << 10, 256 << 10]
-        .map(|length| move |span| closed(32, random_reads(length, span), setting, &format!("{length}")));
+        .map(|length| move |span| closed(32, random_reads(length, span), point, &format!("{length}")));
     let host = Host::new("mclock", 32).cost(cost);
-    let all = play(&host, array(setting)?, SPAN, &[(policy(0, 0, 100), &small), (policy(0, 0, 100), &large)])?;
+    let all = run_simulation(&host, array(point)?, SPAN, &[(policy(0, 0, 100), &small), (policy(0, 0, 100), &large)])?;
     Ok(rate(&all, 0) / rate(&all, 1))
 }
 
 /// Requests per second of two VMs that read in order.
-fn batching(most: i64, setting: &Setting) -> Result<f64, LabError> {
-    let [one, two] = ["one", "two"].map(|name| move |span| in_order(16, 16 << 10, name, span, setting));
+fn batching(most: i64, point: &BandPoint) -> Result<f64, LabError> {
+    let [one, two] = ["one", "two"].map(|name| move |span| in_order(16, 16 << 10, name, span, point));
     let host = Host::new("mclock", 1).rotational().number("batch", most);
-    let all = play(&host, disk(setting)?, SPAN, &[(policy(0, 0, 100), &one), (policy(0, 0, 100), &two)])?;
+    let all = run_simulation(&host, disk(point)?, SPAN, &[(policy(0, 0, 100), &one), (policy(0, 0, 100), &two)])?;
     Ok(rate(&all, 0) + rate(&all, 1))
 }
 
@@ -151,42 +156,42 @@ fn promised(iops: u64, millis: u64, class: Kind) -> Policy {
 }
 
 /// Requests per second of a VM that reads in order, beside one that reads anywhere.
-fn batch_and_delay(on: bool, setting: &Setting) -> Result<f64, LabError> {
-    let ordered = |span| in_order(16, 16 << 10, "in order", span, setting);
-    let anywhere = |span| closed(8, random_reads(16 << 10, span), setting, "anywhere");
+fn batch_and_delay(on: bool, point: &BandPoint) -> Result<f64, LabError> {
+    let ordered = |span| in_order(16, 16 << 10, "in order", span, point);
+    let anywhere = |span| closed(8, random_reads(16 << 10, span), point, "anywhere");
     let host = Host::new("flubber", 1).rotational();
     let host = if on { host } else { host.number("beta", 1).text("max_wait", "0ms") };
-    let actors: [Actor<'_>; 2] =
+    let vms: [ExperimentVm<'_>; 2] =
         [(promised(1000, 80, Kind::Foreground), &ordered), (promised(120, 60, Kind::Foreground), &anywhere)];
-    Ok(rate(&play(&host, disk(setting)?, SPAN, &actors)?, 0))
+    Ok(rate(&run_simulation(&host, disk(point)?, SPAN, &vms)?, 0))
 }
 
 /// Milliseconds of a VM beside a backup.
-fn background(class: Kind, setting: &Setting) -> Result<f64, LabError> {
-    let anywhere = |span| closed(8, random_reads(16 << 10, span), setting, "anywhere");
-    let backup = |span| in_order(4, 44 << 10, "backup", span, setting);
+fn background(class: Kind, point: &BandPoint) -> Result<f64, LabError> {
+    let anywhere = |span| closed(8, random_reads(16 << 10, span), point, "anywhere");
+    let backup = |span| in_order(4, 44 << 10, "backup", span, point);
     let host = Host::new("flubber", 1).rotational();
-    let actors: [Actor<'_>; 2] =
+    let vms: [ExperimentVm<'_>; 2] =
         [(promised(100, 80, Kind::Foreground), &anywhere), (promised(100, 80, class), &backup)];
-    Ok(latency(&play(&host, disk(setting)?, SPAN, &actors)?, 0))
+    Ok(latency(&run_simulation(&host, disk(point)?, SPAN, &vms)?, 0))
 }
 
 /// The furthest that a VM's part of the bandwidth is from its part of the weights, in percent of the latter.
-fn time_slices(scheduler: &'static str, depth: u32, setting: &Setting) -> Result<f64, LabError> {
+fn time_slices(scheduler: &'static str, depth: u32, point: &BandPoint) -> Result<f64, LabError> {
     let weights = [10, 7, 4, 1];
     let kind = models::find("ssd").expect("there is such a model");
     let params: ParamTable = [("state".to_owned(), Value::Text("aged".to_owned()))].into();
-    let of_run = models::Setting { seed: setting.seed(), name: "device".to_owned() };
+    let of_run = models::BuildContext { seed: point.seed(), name: "device".to_owned() };
     let span = kind.derive(&params).map_err(refused)?.span / 4;
     let model = kind.build(&params, &of_run).map_err(refused)?;
     let mixed = |span| {
         let mix = Mix { reads: 0.5, length: 16 << 10, address: Address::random(0, span) };
-        closed(64, mix, setting, "mixed")
+        closed(64, mix, point, "mixed")
     };
-    let actors: Vec<Actor<'_>> =
+    let vms: Vec<ExperimentVm<'_>> =
         weights.iter().map(|weight| (policy(0, 0, weight * 100), &mixed as &dyn Fn(u64) -> _)).collect();
     let host = Host::new(scheduler, depth).merging(Bytes::kib(256));
-    let all = play_until(SLICES.1, &host, model, span, &actors)?;
+    let all = run_until_second(SLICES.1, &host, model, span, &vms)?;
     let got: Vec<f64> = (0..4).map(|vm| megabytes(&all, vm, SLICES)).collect();
     let (sum, due) = (got.iter().sum::<f64>(), f64::from(weights.iter().sum::<u32>()));
     let off = got.iter().zip(weights).map(|(got, weight)| 100.0 * (got / sum / (f64::from(weight) / due) - 1.0).abs());
@@ -194,19 +199,19 @@ fn time_slices(scheduler: &'static str, depth: u32, setting: &Setting) -> Result
 }
 
 /// Requests per second of a VM after an equal one has come.
-fn tag_adjustment(on: bool, setting: &Setting) -> Result<f64, LabError> {
-    let makes = ["first", "second"].map(|name| move |span| closed(32, random_reads(16 << 10, span), setting, name));
+fn tag_adjustment(on: bool, point: &BandPoint) -> Result<f64, LabError> {
+    let makes = ["first", "second"].map(|name| move |span| closed(32, random_reads(16 << 10, span), point, name));
     let starts = [0, 15].into_iter().zip(&makes);
-    let actors = starts.map(|(start, make)| scene::Actor { policy: policy(0, 0, 100), start, make });
-    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: SPAN, seconds: SECONDS.1 as u64 };
+    let vms = starts.map(|(start, make)| experiment::ExperimentVm { policy: policy(0, 0, 100), start, make });
+    let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span: SPAN, seconds: SECONDS.1 as u64 };
     let host = Host::new("mclock", 32).text("mode", "paper").flag("tag_adjustment", on);
-    Ok(mean_rate(&scene.play(host.gate()?, array(setting)?, host.scheduler)?, 0, 15, SECONDS.1))
+    Ok(mean_rate(&experiment.run_simulation(host.gate()?, array(point)?, host.scheduler)?, 0, 15, SECONDS.1))
 }
 
 /// Megabits per second of a light NIC beside a heavy one that is never idle for long and has little to send.
-fn inactivity_delay(delay: &str, setting: &Setting) -> Result<f64, LabError> {
-    let link = DeviceFile::load("netback-link")?.link(setting)?;
-    let model = Box::new(Link::new(LinkParams { over_when: OverWhen::Sent, ..link.params() }));
+fn inactivity_delay(delay: &str, point: &BandPoint) -> Result<f64, LabError> {
+    let link = DeviceFile::load("netback-link")?.link(point)?;
+    let model = Box::new(Link::new(LinkParams { completes_when: CompletesWhen::Sent, ..link.params() }));
     let rounds = Host::new("wrr", 16).text("rounds", "published").text("unit", "packets");
     let host = rounds.flag("hold", true).text("delay", delay);
     let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
@@ -214,66 +219,60 @@ fn inactivity_delay(delay: &str, setting: &Setting) -> Result<f64, LabError> {
         let bits_per_second = link.bits_per_second / part;
         let params = DatagramParams { payload: 1472, bits_per_second, jitter: link.jitter, buffer: link.buffer };
         let vm = simulation.add_vm_at(Placement::Pinned(0), Policy::weighted(weight)).map_err(refused)?;
-        let flow = Datagrams::new(params, Instant::ZERO, setting.stream(name));
+        let flow = Datagrams::new(params, Instant::ZERO, point.stream(name));
         simulation.add_thread(vm, Thread::new(Box::new(flow))).map_err(refused)?;
     }
     run(&mut simulation, SECONDS.1 as u64, host.scheduler)?;
     Ok(8.0 * megabytes(&simulation, 1, SECONDS))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let equal = CostModel::per_request();
     let rows = [
-        ("A1", "idle credit 64", "latency of the bursty VM [ms]", idle_credit(1, setting)?, idle_credit(64, setting)?),
+        ("A1", "idle credit 64", "latency of the bursty VM [ms]", idle_credit(1, point)?, idle_credit(64, point)?),
         (
             "A2",
             "size normalisation",
             "requests of 4 KiB for each of 256 KiB",
-            normalisation(equal, setting)?,
-            normalisation(CostModel::paper(), setting)?,
+            normalisation(equal, point)?,
+            normalisation(CostModel::paper(), point)?,
         ),
-        ("A3", "batches of 8", "requests of both [IOPS]", batching(1, setting)?, batching(8, setting)?),
+        ("A3", "batches of 8", "requests of both [IOPS]", batching(1, point)?, batching(8, point)?),
         (
             "A4",
             "batch and delay",
             "requests in order [IOPS]",
-            batch_and_delay(false, setting)?,
-            batch_and_delay(true, setting)?,
+            batch_and_delay(false, point)?,
+            batch_and_delay(true, point)?,
         ),
         (
             "A5",
             "background queue",
             "latency beside a backup [ms]",
-            background(Kind::Foreground, setting)?,
-            background(Kind::Background, setting)?,
+            background(Kind::Foreground, point)?,
+            background(Kind::Background, point)?,
         ),
         (
             "A6",
             "MoTS, 8 at the SSD",
             "furthest from the weights [%]",
-            time_slices("cfq", 8, setting)?,
-            time_slices("mcfq", 8, setting)?,
+            time_slices("cfq", 8, point)?,
+            time_slices("mcfq", 8, point)?,
         ),
         (
             "A7",
             "MoTS, 32 at the SSD",
             "furthest from the weights [%]",
-            time_slices("cfq", 32, setting)?,
-            time_slices("mcfq", 32, setting)?,
+            time_slices("cfq", 32, point)?,
+            time_slices("mcfq", 32, point)?,
         ),
-        (
-            "A8",
-            "tag adjustment",
-            "the first VM [IOPS]",
-            tag_adjustment(false, setting)?,
-            tag_adjustment(true, setting)?,
-        ),
+        ("A8", "tag adjustment", "the first VM [IOPS]", tag_adjustment(false, point)?, tag_adjustment(true, point)?),
         (
             "A9",
             "inactivity delay",
             "the light NIC [Mb/s]",
-            inactivity_delay("0ms", setting)?,
-            inactivity_delay("10ms", setting)?,
+            inactivity_delay("0ms", point)?,
+            inactivity_delay("10ms", point)?,
         ),
     ];
     let mut finding = Finding::default();

@@ -21,7 +21,7 @@ pub const ALL: &[&Figure] = &[
     &mclock::oltp::FIGURE,
     &mclock::distributed::FIGURE,
     &mclock::distributed::SKEWED,
-    &mclock::distributed::TOLD,
+    &mclock::distributed::REMOTE,
     &mclock::batching::FIGURE,
     &mclock::dilution::FIGURE,
     &flubber::objectives::FIGURE,

@@ -28,8 +28,8 @@ struct Item<T> {
 
 /// What a virtual CPU has to do.
 #[derive(Debug)]
-struct Work<T> {
-    lines: [VecDeque<Item<T>>; 2],
+struct Backlog<T> {
+    queues: [VecDeque<Item<T>>; 2],
     /// The item that is being worked on, and its class.
     current: Option<(Item<T>, usize)>,
     /// The class whose turn it is.
@@ -39,13 +39,13 @@ struct Work<T> {
     used: u64,
 }
 
-impl<T> Work<T> {
+impl<T> Backlog<T> {
     /// The next item, of the class whose turn it is if that has one.
     // rule: credit1.driver-domain
     fn begin(&mut self) {
-        let class = [self.turn, 1 - self.turn].into_iter().find(|class| !self.lines[*class].is_empty());
+        let class = [self.turn, 1 - self.turn].into_iter().find(|class| !self.queues[*class].is_empty());
         if let (None, Some(class)) = (&self.current, class) {
-            let item = self.lines[class].pop_front().expect("it is not empty");
+            let item = self.queues[class].pop_front().expect("it is not empty");
             self.current = Some((item, class));
             self.turn = 1 - class;
         }
@@ -71,7 +71,7 @@ pub struct Done<T> {
 #[derive(Debug)]
 pub struct Host<T> {
     scheduler: Credit1,
-    work: Vec<Work<T>>,
+    work: Vec<Backlog<T>>,
     now: Instant,
     tick: Instant,
     account: Instant,
@@ -93,8 +93,8 @@ impl<T: Copy> Host<T> {
 
     /// A virtual CPU that may run on the CPUs of which the bit is set, with nothing to do.
     pub fn add_vcpu(&mut self, domain: DomainId, allowed: u64) -> VcpuId {
-        let lines = [VecDeque::new(), VecDeque::new()];
-        self.work.push(Work { lines, current: None, turn: 0, busy: false, used: 0 });
+        let queues = [VecDeque::new(), VecDeque::new()];
+        self.work.push(Backlog { queues, current: None, turn: 0, busy: false, used: 0 });
         self.scheduler.add_vcpu(domain, allowed)
     }
 
@@ -111,7 +111,7 @@ impl<T: Copy> Host<T> {
     /// Work of so many nanoseconds for a virtual CPU.
     pub fn submit(&mut self, now: Instant, vcpu: VcpuId, class: Class, nanos: u64, tag: T) {
         self.run_to(now);
-        self.work[vcpu.0].lines[class as usize].push_back(Item { left: nanos, tag });
+        self.work[vcpu.0].queues[class as usize].push_back(Item { left: nanos, tag });
         self.work[vcpu.0].begin();
         self.scheduler.wake(now, vcpu);
     }

@@ -72,7 +72,7 @@ struct Cache {
 }
 
 impl Cache {
-    fn over(&mut self, now: Instant, slot: Slot) {
+    fn completed(&mut self, now: Instant, slot: Slot) {
         let at = Instant::from_nanos(now.as_nanos() + self.latency.as_nanos() as u64);
         self.taken.push(Reverse((at, self.sequence, slot)));
         self.sequence += 1;
@@ -89,7 +89,7 @@ pub struct Array {
     free_wholes: Vec<u32>,
     parts: Vec<Option<Part>>,
     free_parts: Vec<u32>,
-    over: Vec<Slot>,
+    completed: Vec<Slot>,
     cache: Cache,
 }
 
@@ -122,7 +122,7 @@ impl Array {
             free_wholes: Vec::new(),
             parts: Vec::new(),
             free_parts: Vec::new(),
-            over: Vec::new(),
+            completed: Vec::new(),
             cache: Cache::default(),
         }
     }
@@ -208,7 +208,7 @@ impl Array {
         let Whole { slot, cached, .. } = *whole;
         self.wholes[index as usize] = None;
         self.free_wholes.push(index);
-        self.over.extend(slot);
+        self.completed.extend(slot);
         self.cache.used -= u64::from(cached);
         while let Some(job) = self.cache.waiting.front().copied()
             && self.cache.used + u64::from(job.length) <= self.cache.most
@@ -221,7 +221,7 @@ impl Array {
     /// The controller has a write, and sends it on.
     fn take_in(&mut self, now: Instant, job: Job) {
         self.cache.used += u64::from(job.length);
-        self.cache.over(now, job.slot);
+        self.cache.completed(now, job.slot);
         self.spread(now, job, None, job.length);
     }
 
@@ -256,7 +256,7 @@ impl Model for Array {
                     self.take_in(now, job);
                 }
             }
-            Kind::Flush if cached => self.cache.over(now, job.slot),
+            Kind::Flush if cached => self.cache.completed(now, job.slot),
             _ => self.spread(now, job, Some(job.slot), 0),
         }
     }
@@ -266,7 +266,7 @@ impl Model for Array {
     }
 
     fn next(&self) -> Option<Instant> {
-        if !self.over.is_empty() {
+        if !self.completed.is_empty() {
             return Some(Instant::ZERO);
         }
         let taken = self.cache.taken.peek().map(|Reverse((at, _, _))| *at);
@@ -275,7 +275,7 @@ impl Model for Array {
 
     fn take(&mut self, now: Instant) -> Option<Slot> {
         loop {
-            if let Some(slot) = self.over.pop() {
+            if let Some(slot) = self.completed.pop() {
                 return Some(slot);
             }
             if let Some(Reverse((at, _, slot))) = self.cache.taken.peek().copied()
@@ -292,10 +292,10 @@ impl Model for Array {
         }
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         let cache = self.cache.waiting.len() + self.cache.taken.len();
         let spread = self.wholes.iter().flatten().filter(|whole| whole.slot.is_some()).count();
-        spread + cache + self.over.len()
+        spread + cache + self.completed.len()
     }
 
     fn busy_nanos(&self) -> u64 {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     /// When each of these is over, all asked at once, in the order of their slots.
-    fn over(mut array: Array, jobs: &[(Kind, u64, u32)]) -> Vec<u64> {
+    fn completed(mut array: Array, jobs: &[(Kind, u64, u32)]) -> Vec<u64> {
         for (slot, (kind, offset, length)) in jobs.iter().enumerate() {
             let job = Job { slot: Slot(slot as u32), kind: *kind, offset: *offset, length: *length };
             array.submit(Instant::ZERO, job);
@@ -350,13 +350,13 @@ mod tests {
         let write = |place: u64| (Kind::Write, place << 30, 65_536);
         let jobs: Vec<_> = (0..10).map(write).collect();
         let latency = Duration::from_micros(100);
-        let cached = over(array().with_cache(4 * 65_536, latency), &jobs);
+        let cached = completed(array().with_cache(4 * 65_536, latency), &jobs);
         assert!(cached[..4].iter().all(|end| *end == 100_000), "{cached:?}");
         assert!(cached[4..].iter().all(|end| *end > 2 * MS), "{cached:?}");
-        let without = over(array(), &jobs);
+        let without = completed(array(), &jobs);
         assert!(without.iter().all(|end| *end > 2 * MS) && without[9] > cached[9], "{without:?}");
         // What is larger than the cache goes past it, and a flush finds all safe.
-        let large = over(array().with_cache(65_536, latency), &[(Kind::Write, 0, 131_072), (Kind::Flush, 0, 0)]);
+        let large = completed(array().with_cache(65_536, latency), &[(Kind::Write, 0, 131_072), (Kind::Flush, 0, 0)]);
         assert!(large[0] > 2 * MS && large[1] == 100_000, "{large:?}");
     }
 

@@ -52,7 +52,7 @@ impl Model for TokenBucket {
         })
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         self.waiting.len()
     }
 

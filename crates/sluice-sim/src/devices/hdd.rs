@@ -106,12 +106,12 @@ impl HddSpec {
     }
 
     /// Where byte `offset` lies, as a part of the arm's stroke from the outside.
-    fn place(&self, offset: u64) -> f64 {
-        Zones::new(self).place(offset)
+    fn position(&self, offset: u64) -> f64 {
+        Zones::new(self).position(offset)
     }
 
-    fn rate(&self, place: f64) -> f64 {
-        self.rates.0 - (self.rates.0 - self.rates.1) * place
+    fn rate(&self, position: f64) -> f64 {
+        self.rates.0 - (self.rates.0 - self.rates.1) * position
     }
 
     fn turn(&self) -> f64 {
@@ -143,7 +143,7 @@ impl Zones {
 
     /// As a part of the arm's stroke.
     #[inline]
-    fn place(&self, offset: u64) -> f64 {
+    fn position(&self, offset: u64) -> f64 {
         let part = (offset as f64 * self.part).min(1.0);
         if self.scale == 0.0 {
             return part;
@@ -157,7 +157,7 @@ impl Zones {
 struct Command {
     job: Job,
     /// Where the arm must be.
-    place: f64,
+    position: f64,
     /// Which part of the turn must be under it.
     angle: f64,
     rate: f64,
@@ -189,7 +189,7 @@ impl Motion {
 
     /// Seconds from `from` until the first byte is under the head.
     fn reach(&self, from: f64, turned: f64, command: &Command) -> f64 {
-        let seek = self.curve.time((command.place - from).abs());
+        let seek = self.curve.time((command.position - from).abs());
         seek + self.wait(turned, seek, command.angle)
     }
 }
@@ -213,7 +213,7 @@ pub struct Hdd {
     /// Held and sorted.
     queue: Queue,
     /// Not yet taken into the queue.
-    line: VecDeque<Command>,
+    pending: VecDeque<Command>,
     serving: Option<(Instant, Command)>,
     cache: Cache,
     writes: Writes,
@@ -226,7 +226,7 @@ impl Hdd {
     /// A drive at rest, with the arm outside.
     #[must_use]
     pub fn new(spec: HddSpec) -> Self {
-        let seek = spec.seek.fitted(|part| spec.place((part * spec.capacity as f64) as u64));
+        let seek = spec.seek.fitted(|part| spec.position((part * spec.capacity as f64) as u64));
         let cache = Cache::new(spec.segments, spec.segment_bytes);
         let (turn, overhead) = (spec.turn(), spec.overhead.as_secs_f64());
         let motion = Motion { curve: Curve::new(&seek), turn, per_second: 1.0 / turn, overhead };
@@ -239,7 +239,7 @@ impl Hdd {
             head: 0.0,
             byte: 0,
             queue: Queue::default(),
-            line: VecDeque::new(),
+            pending: VecDeque::new(),
             serving: None,
             cache,
             writes,
@@ -249,17 +249,17 @@ impl Hdd {
     }
 
     fn command(&self, now: Instant, job: Job) -> Command {
-        let place = self.zones.place(job.offset);
-        let rate = self.spec.rate(place);
+        let position = self.zones.position(job.offset);
+        let rate = self.spec.rate(position);
         let tracks = job.offset as f64 / (rate * self.motion.turn);
         let track = (tracks as u64) as f64;
         let angle = fraction(tracks - track + SKEW * track);
-        Command { job, place, angle, rate, aged: AGE * (now.as_nanos() as f64 * 1e-9) }
+        Command { job, position, angle, rate, aged: AGE * (now.as_nanos() as f64 * 1e-9) }
     }
 
     fn start_next(&mut self, at: Instant) {
         while self.queue.len() < self.spec.queue.max(1) as usize {
-            let Some(command) = self.line.pop_front() else { break };
+            let Some(command) = self.pending.pop_front() else { break };
             self.queue.push(command, &self.cache);
         }
         if self.queue.is_empty() {
@@ -285,7 +285,7 @@ impl Hdd {
             Kind::Read => self.read(now, command),
             Kind::Write => {
                 if self.cache.forget(job.offset, u64::from(job.length)) {
-                    self.queue.look_again(&self.cache);
+                    self.queue.refresh(&self.cache);
                 }
                 if !self.writes.takes(job.length) {
                     return self.write(now, command);
@@ -313,7 +313,7 @@ impl Hdd {
                 // The medium goes on under the head while the command is taken in.
                 let takes = (missing as f64 / rate).max(overhead + transfer);
                 self.cache.extend(job.offset, length, now + takes);
-                self.leave_behind(&job);
+                self.stay_at_end(&job);
                 return takes;
             }
             Found::Nothing => {}
@@ -334,14 +334,14 @@ impl Hdd {
     /// The arm goes there, and all of it passes under the head.
     fn position_and_pass(&mut self, now: f64, command: &Command) -> f64 {
         let reach = self.motion.reach(self.head, self.motion.turned(now), command);
-        self.leave_behind(&command.job);
+        self.stay_at_end(&command.job);
         self.motion.overhead + reach + f64::from(command.job.length) / command.rate
     }
 
     /// The arm stays where a job ended.
-    fn leave_behind(&mut self, job: &Job) {
+    fn stay_at_end(&mut self, job: &Job) {
         self.byte = job.offset + u64::from(job.length);
-        self.head = self.zones.place(self.byte);
+        self.head = self.zones.position(self.byte);
     }
 
     /// Puts writes on the platter, the nearest first, until it is enough; how many seconds that takes.
@@ -373,7 +373,7 @@ impl Hdd {
 impl Model for Hdd {
     fn submit(&mut self, now: Instant, job: Job) {
         let command = self.command(now, job);
-        self.line.push_back(command);
+        self.pending.push_back(command);
     }
 
     fn settle(&mut self, now: Instant) {
@@ -392,8 +392,8 @@ impl Model for Hdd {
         Some(command.job.slot)
     }
 
-    fn holds(&self) -> usize {
-        self.line.len() + self.queue.len() + usize::from(self.serving.is_some())
+    fn jobs_held(&self) -> usize {
+        self.pending.len() + self.queue.len() + usize::from(self.serving.is_some())
     }
 
     fn busy_nanos(&self) -> u64 {

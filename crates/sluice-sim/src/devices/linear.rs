@@ -201,7 +201,7 @@ impl Model for Linear {
         Some(slot)
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         self.line.len() + usize::from(self.serving.is_some())
     }
 

@@ -25,7 +25,7 @@ const FRAME_MIN: u32 = 60;
 
 /// When a frame is over for whoever has handed it to the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverWhen {
+pub enum CompletesWhen {
     /// Its last bit is on the wire.
     Sent,
     /// It has a place in the queue.
@@ -42,13 +42,13 @@ pub struct LinkParams {
     /// Frames that wait or are being sent, at most.
     pub queue: u32,
     /// When a frame is over.
-    pub over_when: OverWhen,
+    pub completes_when: CompletesWhen,
 }
 
 impl LinkParams {
     /// 100 Mb/s Ethernet, with the queue of 1000 frames that Linux gives an interface.
     pub const FAST_ETHERNET: LinkParams =
-        LinkParams { bits_per_second: 100_000_000, overhead: 24, queue: 1000, over_when: OverWhen::Sent };
+        LinkParams { bits_per_second: 100_000_000, overhead: 24, queue: 1000, completes_when: CompletesWhen::Sent };
 
     /// What a frame of `length` bytes takes on the wire.
     #[must_use]
@@ -124,7 +124,7 @@ impl Model for Link {
         let takes = self.params.time(job.length);
         self.busy += takes.as_nanos() as u64;
         let begins = self.queue.back().map_or(now, |(sent, _)| now.max(*sent));
-        let waits = self.params.over_when == OverWhen::Sent;
+        let waits = self.params.completes_when == CompletesWhen::Sent;
         self.queue.push_back((begins + takes, waits.then_some(job.slot)));
         if !waits {
             self.queued.push_back(job.slot);
@@ -161,7 +161,7 @@ impl Model for Link {
         self.drops
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         let waited_for = self.queue.iter().filter(|(_, slot)| slot.is_some()).count();
         waited_for + self.queued.len() + self.dropped.len()
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_frame_may_be_over_when_it_has_a_place() {
-        let params = LinkParams { queue: 2, over_when: OverWhen::Queued, ..LinkParams::FAST_ETHERNET };
+        let params = LinkParams { queue: 2, completes_when: CompletesWhen::Queued, ..LinkParams::FAST_ETHERNET };
         let (mut link, start) = (Link::new(params), Instant::from_millis(5));
         (0..3).for_each(|slot| link.submit(start, frame(slot, 1514)));
         assert_eq!((taken(&mut link, start), link.take_dropped()), (vec![0, 1], Some(Slot(2))));

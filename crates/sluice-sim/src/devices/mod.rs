@@ -12,12 +12,12 @@ pub mod derived;
 pub mod hdd;
 pub mod linear;
 pub mod link;
-pub mod pace;
+pub mod overhead;
+pub mod presets;
 pub mod read_ahead;
 pub mod servers;
-pub mod sets;
+pub mod speed;
 pub mod ssd;
-pub mod toll;
 
 /// One request at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub trait Model {
     }
 
     /// Jobs that it has: they came, and were neither taken nor given up.
-    fn holds(&self) -> usize;
+    fn jobs_held(&self) -> usize;
 
     /// It stands still: it has jobs, and nothing will be over.
     fn is_stalled(&self) -> bool {
@@ -86,12 +86,12 @@ pub trait Model {
     ///
     /// # Errors
     /// What does not.
-    fn adds_up(&self) -> Result<(), String> {
+    fn check_invariants(&self) -> Result<(), String> {
         Ok(())
     }
 
     /// Its wrapper, if its pace can be changed.
-    fn paced(&mut self) -> Option<&mut pace::Paced> {
+    fn variable_speed(&mut self) -> Option<&mut speed::VariableSpeed> {
         None
     }
 }

@@ -17,37 +17,37 @@ use super::{Job, Model};
 
 /// A device behind a processor that handles each request.
 // rule: two-tier.request-cost
-pub struct Toll {
+pub struct RequestOverhead {
     device: Box<dyn Model>,
     each: Duration,
     /// What is being handled or waits for that, with the time at which it reaches the device.
-    line: VecDeque<(Instant, Job)>,
+    queue: VecDeque<(Instant, Job)>,
     /// When the processor has handled all of them.
     free: Instant,
 }
 
-impl Toll {
+impl RequestOverhead {
     /// Each request takes `each` of the processor.
     #[must_use]
     pub fn new(device: Box<dyn Model>, each: Duration) -> Self {
-        Toll { device, each, line: VecDeque::new(), free: Instant::ZERO }
+        RequestOverhead { device, each, queue: VecDeque::new(), free: Instant::ZERO }
     }
 
     /// What has been handled by now reaches the device.
     fn pass(&mut self, now: Instant) {
-        while let Some((at, job)) = self.line.front().copied()
+        while let Some((at, job)) = self.queue.front().copied()
             && at <= now
         {
-            self.line.pop_front();
+            self.queue.pop_front();
             self.device.submit(at, job);
         }
     }
 }
 
-impl Model for Toll {
+impl Model for RequestOverhead {
     fn submit(&mut self, now: Instant, job: Job) {
         self.free = self.free.max(now) + self.each;
-        self.line.push_back((self.free, job));
+        self.queue.push_back((self.free, job));
     }
 
     fn settle(&mut self, now: Instant) {
@@ -56,7 +56,7 @@ impl Model for Toll {
     }
 
     fn next(&self) -> Option<Instant> {
-        let handled = self.line.front().map(|(at, _)| *at);
+        let handled = self.queue.front().map(|(at, _)| *at);
         self.device.next().into_iter().chain(handled).min()
     }
 
@@ -65,8 +65,8 @@ impl Model for Toll {
         self.device.take(now)
     }
 
-    fn holds(&self) -> usize {
-        self.line.len() + self.device.holds()
+    fn jobs_held(&self) -> usize {
+        self.queue.len() + self.device.jobs_held()
     }
 
     fn busy_nanos(&self) -> u64 {
@@ -89,8 +89,8 @@ impl Model for Toll {
         self.device.servers()
     }
 
-    fn adds_up(&self) -> Result<(), String> {
-        self.device.adds_up()
+    fn check_invariants(&self) -> Result<(), String> {
+        self.device.check_invariants()
     }
 }
 
@@ -114,7 +114,8 @@ mod tests {
     fn one_request_after_the_other_is_handled_and_then_served() {
         let millis = |ms| Instant::from_millis(ms);
         let time = ServiceTime::Fixed(Duration::from_millis(10));
-        let mut device = Toll::new(Box::new(Servers::new(4, time, stream(0, "toll"))), Duration::from_millis(2));
+        let mut device =
+            RequestOverhead::new(Box::new(Servers::new(4, time, stream(0, "toll"))), Duration::from_millis(2));
         for slot in 0..3 {
             device.submit(Instant::ZERO, Job { slot: Slot(slot), kind: Kind::Read, offset: 0, length: 4096 });
         }
@@ -135,7 +136,7 @@ mod tests {
         let noop = || schedulers::noop::DESCRIPTOR.build(&Facts::default(), &ParamTable::new()).unwrap();
         let latency = |length| {
             let disk = Servers::new(64, ServiceTime::Fixed(Duration::from_millis(1)), stream(0, "disk"));
-            let toll = Box::new(Toll::new(Box::new(disk), Duration::from_micros(100)));
+            let toll = Box::new(RequestOverhead::new(Box::new(disk), Duration::from_micros(100)));
             let host = Stack::new(Gate::new(noop(), GateSettings::default()));
             let mut simulation = Simulation::new(host, toll, Duration::ZERO, Duration::from_secs(1));
             let guest = Guest { scheduler: noop(), ring: Ring::XEN, merging: true, queue_max: 64 };

@@ -7,7 +7,7 @@ use sluice_sched::params::{ParamTable, Parameter};
 use crate::named::written;
 
 /// What is known of a set.
-pub struct DeviceSet {
+pub struct DevicePreset {
     /// What a scenario calls it.
     pub name: &'static str,
     /// What it is, in a line.
@@ -20,7 +20,7 @@ pub struct DeviceSet {
     pub numbers: &'static [(&'static str, &'static str)],
 }
 
-impl DeviceSet {
+impl DevicePreset {
     /// Its numbers, with these in their places.
     pub(crate) fn with(&self, stated: &ParamTable) -> ParamTable {
         let own = self.numbers.iter().map(|(name, value)| ((*name).to_owned(), written(value)));
@@ -35,57 +35,57 @@ impl DeviceSet {
 }
 
 /// Every set.
-pub const DEVICES: &[DeviceSet] = &[
-    DeviceSet {
+pub const DEVICES: &[DevicePreset] = &[
+    DevicePreset {
         name: "sata-7200-1tb",
         summary: "SATA disk of 1 TB, about 2010: 78 random reads of 4 KiB per second, one at a time",
         source: "rates and average seek as in data sheets and reviews of its class; ends of the seek curve [A]",
         kind: "hdd",
         numbers: &[("drive", "\"sata-7200-1tb\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "fc-15k-146",
         summary: "Fibre Channel disk of 146 GB: 178 random reads of 4 KiB per second, one at a time",
         source: "[mclock] 3 says 200 to 250 IOPS of such disks; numbers typical of the class [A]",
         kind: "hdd",
         numbers: &[("drive", "\"fc-15k-146\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "sas-15k-450",
         summary: "SAS disk of 450 GB: 181 random reads of 4 KiB per second, one at a time",
         source: "numbers typical of the class [A]",
         kind: "hdd",
         numbers: &[("drive", "\"sas-15k-450\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "raid0-10x-fc-15k-146",
         summary: "RAID-0 of ten disks of 146 GB: 1,470 to 2,060 random reads of 16 KiB per second, 32 at a time",
         source: "[mclock] 5.1: ten disks, about 1,600 IOPS",
         kind: "raid0",
         numbers: &[("disks", "10"), ("drive", "\"fc-15k-146\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "raid5-10x-fc-15k-146",
         summary: "RAID-5 of ten disks of 146 GB",
         source: "[mclock] 5.1: RAID-5 of ten disks",
         kind: "raid5",
         numbers: &[("disks", "10"), ("drive", "\"fc-15k-146\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "raid5-6x-fc-15k-146",
         summary: "RAID-5 of six disks of 146 GB: a node in dmClock's experiments",
         source: "[mclock] 5.2: RAID-5 of six disks, about 1,500 IOPS",
         kind: "raid5",
         numbers: &[("disks", "6"), ("drive", "\"fc-15k-146\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "raid0-4x-sata-7200-1tb",
         summary: "RAID-0 of four SATA disks of 1 TB",
         source: "as its disks",
         kind: "raid0",
         numbers: &[("disks", "4"), ("drive", "\"sata-7200-1tb\"")],
     },
-    DeviceSet {
+    DevicePreset {
         name: "ssd-sata-400-consumer",
         summary: "SATA SSD of 400 GB with 7 % spare area, two bits per cell, aged",
         source: "times, channels and pages are MQSim's defaults; spare area as in reviews of consumer drives; overhead, \
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::devices::{Job, Model};
     use crate::random::stream;
-    use crate::scenario::models::{Setting, find};
+    use crate::scenario::models::{BuildContext, find};
 
     fn table(overrides: &[(&str, &str)]) -> ParamTable {
         overrides.iter().map(|(name, value)| ((*name).to_owned(), written(value))).collect()
@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn make(name: &str, overrides: &[(&str, &str)]) -> Box<dyn Model> {
-        find(name).unwrap().build(&table(overrides), &Setting::default()).unwrap()
+        find(name).unwrap().build(&table(overrides), &BuildContext::default()).unwrap()
     }
 
     /// Random reads of 4 KiB per second, so many outstanding.

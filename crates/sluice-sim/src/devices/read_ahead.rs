@@ -53,7 +53,7 @@ pub struct ReadAhead {
     /// For how many units a read still waits.
     waiting: BTreeMap<Slot, u32>,
     /// Are over at their times, in this order.
-    over: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
+    completed: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
     sequence: u64,
 }
 
@@ -75,7 +75,7 @@ impl ReadAhead {
             own: Vec::new(),
             free: Vec::new(),
             waiting: BTreeMap::new(),
-            over: BinaryHeap::new(),
+            completed: BinaryHeap::new(),
             sequence: 0,
         }
     }
@@ -139,7 +139,7 @@ impl ReadAhead {
     }
 
     fn finish(&mut self, now: Instant, slot: Slot) {
-        self.over.push(Reverse((now + self.latency, self.sequence, slot)));
+        self.completed.push(Reverse((now + self.latency, self.sequence, slot)));
         self.sequence += 1;
     }
 
@@ -179,16 +179,16 @@ impl Model for ReadAhead {
     }
 
     fn next(&self) -> Option<Instant> {
-        let over = self.over.peek().map(|Reverse((at, _, _))| *at);
-        self.device.next().into_iter().chain(over).min()
+        let completed = self.completed.peek().map(|Reverse((at, _, _))| *at);
+        self.device.next().into_iter().chain(completed).min()
     }
 
     fn take(&mut self, now: Instant) -> Option<Slot> {
         loop {
-            if let Some(Reverse((at, _, slot))) = self.over.peek().copied()
+            if let Some(Reverse((at, _, slot))) = self.completed.peek().copied()
                 && at <= now
             {
-                self.over.pop();
+                self.completed.pop();
                 return Some(slot);
             }
             let slot = self.device.take(now)?;
@@ -207,9 +207,9 @@ impl Model for ReadAhead {
         self.device.dropped()
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         let own = self.own.len() - self.free.len();
-        self.waiting.len() + self.over.len() + self.device.holds() - own
+        self.waiting.len() + self.completed.len() + self.device.jobs_held() - own
     }
 
     fn is_stalled(&self) -> bool {
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn many_at_once_are_all_over_and_nothing_is_read_behind_the_end() {
-        let (mut device, mut over) = (device(), [0; 16]);
+        let (mut device, mut completed) = (device(), [0; 16]);
         let start = (1 << 30) - 16 * (32 << 10);
         for slot in 0..16 {
             let offset = start + u64::from(slot) * (32 << 10);
@@ -315,11 +315,11 @@ mod tests {
         device.settle(Instant::ZERO);
         while let Some(at) = device.next() {
             if let Some(slot) = device.take(at) {
-                over[slot.0 as usize] += 1;
+                completed[slot.0 as usize] += 1;
             }
             device.settle(at);
         }
-        assert_eq!(over, [1; 16]);
+        assert_eq!(completed, [1; 16]);
         assert!(device.waiting.is_empty() && device.cache.is_empty(), "{:?}", device.cache);
         // Two reads of half a unit, then seven whole units.
         assert_eq!(device.busy_nanos(), 9_000_000);

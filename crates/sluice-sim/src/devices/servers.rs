@@ -26,7 +26,7 @@ pub struct Servers {
     time: ServiceTime,
     count: u32,
     random: Stream,
-    line: VecDeque<Slot>,
+    queue: VecDeque<Slot>,
     /// At work, the one that is over first at the end.
     serving: VecDeque<(Instant, Slot)>,
     busy: u64,
@@ -36,8 +36,8 @@ impl Servers {
     /// `count` servers.
     #[must_use]
     pub fn new(count: u32, time: ServiceTime, random: Stream) -> Self {
-        let (line, serving) = (VecDeque::new(), VecDeque::with_capacity(count as usize));
-        Servers { time, count: count.max(1), random, line, serving, busy: 0 }
+        let (queue, serving) = (VecDeque::new(), VecDeque::with_capacity(count as usize));
+        Servers { time, count: count.max(1), random, queue, serving, busy: 0 }
     }
 
     fn start(&mut self, now: Instant, slot: Slot) {
@@ -61,7 +61,7 @@ impl Model for Servers {
         if self.serving.len() < self.count as usize {
             self.start(now, job.slot);
         } else {
-            self.line.push_back(job.slot);
+            self.queue.push_back(job.slot);
         }
     }
 
@@ -75,14 +75,14 @@ impl Model for Servers {
             return None;
         }
         self.serving.pop_front();
-        if let Some(next) = self.line.pop_front() {
+        if let Some(next) = self.queue.pop_front() {
             self.start(now, next);
         }
         Some(slot)
     }
 
-    fn holds(&self) -> usize {
-        self.line.len() + self.serving.len()
+    fn jobs_held(&self) -> usize {
+        self.queue.len() + self.serving.len()
     }
 
     fn busy_nanos(&self) -> u64 {

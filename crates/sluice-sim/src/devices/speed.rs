@@ -11,22 +11,22 @@ use super::{Job, Model};
 
 /// How a device does.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Pace {
+pub enum Speed {
     /// Everything takes so many times as long as modelled: 1 or more.
     Slower(f64),
     /// Nothing gets ahead.
     Stalled,
 }
 
-impl Pace {
+impl Speed {
     /// As modelled.
-    pub const NORMAL: Pace = Pace::Slower(1.0);
+    pub const NORMAL: Speed = Speed::Slower(1.0);
 }
 
 /// A model with a time of its own.
-pub struct Paced {
+pub struct VariableSpeed {
     inner: Box<dyn Model>,
-    pace: Pace,
+    speed: Speed,
     /// Since when it has this pace, outside and inside.
     since: (Instant, Instant),
     /// The gate's slots of the jobs inside, which have numbers of their own: what was lost is over there later, and its slot
@@ -35,19 +35,25 @@ pub struct Paced {
     free: Vec<u32>,
 }
 
-impl Paced {
+impl VariableSpeed {
     /// At normal pace.
     #[must_use]
     pub fn new(inner: Box<dyn Model>) -> Self {
-        Paced { inner, pace: Pace::NORMAL, since: (Instant::ZERO, Instant::ZERO), jobs: Vec::new(), free: Vec::new() }
+        VariableSpeed {
+            inner,
+            speed: Speed::NORMAL,
+            since: (Instant::ZERO, Instant::ZERO),
+            jobs: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     /// From `now` on. Paces below 1 count as 1: a model is what the device can do.
-    pub fn set(&mut self, now: Instant, pace: Pace) {
+    pub fn set(&mut self, now: Instant, speed: Speed) {
         self.since = (now, self.inside(now));
-        self.pace = match pace {
-            Pace::Slower(times) => Pace::Slower(times.max(1.0)),
-            Pace::Stalled => Pace::Stalled,
+        self.speed = match speed {
+            Speed::Slower(times) => Speed::Slower(times.max(1.0)),
+            Speed::Stalled => Speed::Stalled,
         };
     }
 
@@ -58,21 +64,21 @@ impl Paced {
 
     fn inside(&self, now: Instant) -> Instant {
         let passed = now.nanos_since(self.since.0);
-        match self.pace {
-            Pace::Slower(1.0) => Instant::from_nanos(self.since.1.as_nanos() + passed),
-            Pace::Slower(times) => Instant::from_nanos(self.since.1.as_nanos() + (passed as f64 / times) as u64),
-            Pace::Stalled => self.since.1,
+        match self.speed {
+            Speed::Slower(1.0) => Instant::from_nanos(self.since.1.as_nanos() + passed),
+            Speed::Slower(times) => Instant::from_nanos(self.since.1.as_nanos() + (passed as f64 / times) as u64),
+            Speed::Stalled => self.since.1,
         }
     }
 
     /// The first time outside at which it is `at` inside; never, if it stands still before.
     fn outside(&self, at: Instant) -> Option<Instant> {
         let ahead = at.nanos_since(self.since.1);
-        let mut time = match self.pace {
+        let mut time = match self.speed {
             _ if ahead == 0 => self.since.0.as_nanos(),
-            Pace::Slower(1.0) => self.since.0.as_nanos() + ahead,
-            Pace::Slower(times) => self.since.0.as_nanos() + (ahead as f64 * times).ceil() as u64,
-            Pace::Stalled => return None,
+            Speed::Slower(1.0) => self.since.0.as_nanos() + ahead,
+            Speed::Slower(times) => self.since.0.as_nanos() + (ahead as f64 * times).ceil() as u64,
+            Speed::Stalled => return None,
         };
         // Where the two roundings meet.
         while self.inside(Instant::from_nanos(time)) < at {
@@ -82,7 +88,7 @@ impl Paced {
     }
 }
 
-impl Model for Paced {
+impl Model for VariableSpeed {
     fn submit(&mut self, now: Instant, job: Job) {
         let number = self.free.pop().unwrap_or_else(|| {
             self.jobs.push(None);
@@ -124,12 +130,12 @@ impl Model for Paced {
         self.inner.dropped()
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         self.jobs.iter().flatten().count()
     }
 
     fn is_stalled(&self) -> bool {
-        self.pace == Pace::Stalled || self.inner.is_stalled()
+        self.speed == Speed::Stalled || self.inner.is_stalled()
     }
 
     fn busy_nanos(&self) -> u64 {
@@ -148,11 +154,11 @@ impl Model for Paced {
         self.inner.servers()
     }
 
-    fn adds_up(&self) -> Result<(), String> {
-        self.inner.adds_up()
+    fn check_invariants(&self) -> Result<(), String> {
+        self.inner.check_invariants()
     }
 
-    fn paced(&mut self) -> Option<&mut Paced> {
+    fn variable_speed(&mut self) -> Option<&mut VariableSpeed> {
         Some(self)
     }
 }

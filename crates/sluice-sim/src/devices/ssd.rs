@@ -224,7 +224,7 @@ impl Model for Ssd {
         })
     }
 
-    fn holds(&self) -> usize {
+    fn jobs_held(&self) -> usize {
         self.over.len()
     }
 
@@ -240,8 +240,8 @@ impl Model for Ssd {
         self.spec.geometry.planes_in_all()
     }
 
-    fn adds_up(&self) -> Result<(), String> {
-        self.flash.adds_up()
+    fn check_invariants(&self) -> Result<(), String> {
+        self.flash.check_invariants()
     }
 }
 

@@ -143,7 +143,7 @@ impl Simulation {
                 Kind::Ask(token) if self.vms[self.open.get(token).vm as usize].state == State::Stopped => {
                     self.cancelled(token);
                 }
-                Kind::Ask(token) => self.place(token),
+                Kind::Ask(token) => self.submit(token),
                 Kind::Job(node, job) if self.nodes[node as usize].alive => {
                     self.nodes[node as usize].start(self.now, job);
                 }
@@ -156,7 +156,7 @@ impl Simulation {
     /// A node has failed while the driver domain worked for it.
     fn lost(&mut self, node: usize, job: Job) {
         let mut finished = std::mem::take(&mut self.finished);
-        self.nodes[node].give_up(self.now, job, &mut finished);
+        self.nodes[node].abort_job(self.now, job, &mut finished);
         finished.drain(..).for_each(|over| self.finish(node, &over));
         self.finished = finished;
     }

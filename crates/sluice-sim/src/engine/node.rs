@@ -113,11 +113,11 @@ impl Node {
         while self.port.model.next().is_some_and(|at| at <= now) {
             self.unsettled = true;
             if let Some(slot) = self.port.model.take_dropped() {
-                self.over(now, slot, false, finished);
+                self.complete_slot(now, slot, false, finished);
                 continue;
             }
             let Some(slot) = self.port.model.take(now) else { break };
-            self.over(now, slot, true, finished);
+            self.complete_slot(now, slot, true, finished);
         }
     }
 
@@ -139,18 +139,18 @@ impl Node {
     }
 
     /// A job that was worked on in vain.
-    pub(super) fn give_up(&mut self, now: Instant, job: Job, finished: &mut Vec<Finished>) {
+    pub(super) fn abort_job(&mut self, now: Instant, job: Job, finished: &mut Vec<Finished>) {
         self.port.worked_on -= 1;
-        self.over(now, job.slot, false, finished);
+        self.complete_slot(now, job.slot, false, finished);
     }
 
     /// Jobs that the device has, and those that somebody works on before.
     pub(super) fn jobs(&self) -> u64 {
-        self.port.model.holds() as u64 + self.port.worked_on
+        self.port.model.jobs_held() as u64 + self.port.worked_on
     }
 
     /// A slot is free again.
-    pub(super) fn over(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
+    pub(super) fn complete_slot(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
         self.stirred = true;
         match &mut self.front {
             Front::Gate(gate) => gate.complete_all(now, slot, ok, finished),

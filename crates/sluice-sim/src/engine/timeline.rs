@@ -5,8 +5,8 @@ use sluice_sched::{Instant, Policy};
 
 use super::vm::State;
 use super::{Event, Simulation};
-use crate::devices::pace::{Pace, Paced};
 use crate::devices::servers::{Servers, ServiceTime};
+use crate::devices::speed::{Speed, VariableSpeed};
 use crate::random::stream;
 
 /// A change.
@@ -21,7 +21,7 @@ pub enum Change {
     /// Another policy for a VM, at every node.
     Policy(usize, Policy),
     /// The device of a node slows down, stalls or recovers.
-    Pace(usize, Pace),
+    Speed(usize, Speed),
     /// A node is gone: what it had goes to others, or waits until one is there.
     Fail(usize),
     /// It is back, with nothing waiting.
@@ -35,20 +35,20 @@ impl Simulation {
     /// If it is about a node whose device has already begun to work and cannot change its pace: plan such changes before the
     /// run, as a scenario does.
     pub fn plan_change(&mut self, at: Instant, change: Change) {
-        if let Change::Pace(node, _) | Change::Fail(node) = change
-            && self.nodes[node].model_mut().paced().is_none()
+        if let Change::Speed(node, _) | Change::Fail(node) = change
+            && self.nodes[node].model_mut().variable_speed().is_none()
         {
             assert_eq!(self.nodes[node].host().in_flight(), 0, "changes of a device are planned before it works");
             let idle = Servers::new(1, ServiceTime::Fixed(std::time::Duration::ZERO), stream(0, "none"));
             let model = std::mem::replace(self.nodes[node].model_mut(), Box::new(idle));
-            *self.nodes[node].model_mut() = Box::new(Paced::new(model));
+            *self.nodes[node].model_mut() = Box::new(VariableSpeed::new(model));
         }
         self.changes.push(change);
         self.enter(at, Event::Change(self.changes.len() as u32 - 1));
     }
 
     /// A VM is not there yet: it asks for nothing before it starts.
-    pub fn hold_back(&mut self, vm: usize) {
+    pub fn start_paused(&mut self, vm: usize) {
         self.vms[vm].state = State::Idle;
     }
 
@@ -62,21 +62,25 @@ impl Simulation {
                     self.refused.push((self.now, error));
                 }
             }
-            Change::Pace(node, pace) => {
+            Change::Speed(node, speed) => {
                 let now = self.now;
-                self.nodes[node].model_mut().paced().expect("it was wrapped when this was planned").set(now, pace);
+                self.nodes[node]
+                    .model_mut()
+                    .variable_speed()
+                    .expect("it was wrapped when this was planned")
+                    .set(now, speed);
             }
             Change::Fail(node) => self.fail(node),
             Change::Return(node) => {
                 self.nodes[node].alive = true;
-                (0..self.vms.len()).for_each(|vm| self.offer_held(vm));
+                (0..self.vms.len()).for_each(|vm| self.offer_backpressured(vm));
             }
         }
     }
 
     fn stop(&mut self, vm: usize) {
         self.vms[vm].state = State::Stopped;
-        for token in std::mem::take(&mut self.vms[vm].held) {
+        for token in std::mem::take(&mut self.vms[vm].backpressured) {
             self.cancelled(token);
         }
         let owners = self.vms[vm].owners.clone();
@@ -102,9 +106,9 @@ impl Simulation {
 
     fn fail(&mut self, node: usize) {
         self.nodes[node].alive = false;
-        let lost = self.nodes[node].model_mut().paced().expect("it was wrapped when this was planned").lose();
+        let lost = self.nodes[node].model_mut().variable_speed().expect("it was wrapped when this was planned").lose();
         let mut finished = std::mem::take(&mut self.finished);
-        lost.into_iter().for_each(|slot| self.nodes[node].over(self.now, slot, false, &mut finished));
+        lost.into_iter().for_each(|slot| self.nodes[node].complete_slot(self.now, slot, false, &mut finished));
         for vm in 0..self.vms.len() {
             let threads: Vec<_> = self.vms[vm].runners.iter().map(|runner| runner.owner).collect();
             if let Some(Some((owner, _))) = self.vms[vm].owners.get(node) {

@@ -79,7 +79,7 @@ pub(super) struct Vm {
     pub(super) tracker: Option<Tracker>,
     pub(super) runners: Vec<Runner>,
     /// Requests that no node takes now; they stand where a guest's driver would hold them.
-    pub(super) held: VecDeque<u32>,
+    pub(super) backpressured: VecDeque<u32>,
     pub(super) state: State,
     /// Dispatched by the phase of its right, up to the end of the warm-up.
     pub(super) dispatched_before: [u64; 3],
@@ -95,7 +95,7 @@ impl Vm {
             placement,
             tracker: None,
             runners: Vec::new(),
-            held: VecDeque::new(),
+            backpressured: VecDeque::new(),
             state: State::Active,
             dispatched_before: [0; 3],
             ended: None,

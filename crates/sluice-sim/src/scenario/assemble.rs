@@ -12,7 +12,7 @@ use crate::engine::{self, Change, Front, Simulation, Thread};
 use crate::random::stream;
 use crate::traces::Failure;
 use crate::workloads::Workload;
-use crate::workloads::recipes;
+use crate::workloads::profiles;
 
 /// Requests that one thread of a guest may have waiting.
 const GUEST_QUEUE_MAX: u32 = 65_536;
@@ -64,7 +64,7 @@ pub(super) fn part(
     for (index, vcpu) in vcpus.into_iter().enumerate() {
         let vm = &scenario.vms[part.vms[index]];
         add_vm(vm, vcpu, seed, &mut part)?;
-        if let Some(form) = scenario.devices[vm.device].telling {
+        if let Some(form) = scenario.devices[vm.device].reporting {
             part.simulation.track(index, form);
         }
     }
@@ -93,8 +93,8 @@ fn front(device: &Device, guests: bool) -> Result<Front, RunError> {
 }
 
 fn model(device: &Device, node: u32, seed: u64, states: Option<&States>) -> Result<Box<dyn Model>, RunError> {
-    let setting = models::Setting { seed, name: format!("device {} node {node}", device.name) };
-    device.model.build_from(&device.model_params, &setting, states).map_err(|error| RunError::of(&device.name, error))
+    let context = models::BuildContext { seed, name: format!("device {} node {node}", device.name) };
+    device.model.build_from(&device.model_params, &context, states).map_err(|error| RunError::of(&device.name, error))
 }
 
 fn plan(scenario: &Scenario, part: &mut Part) {
@@ -117,7 +117,7 @@ fn plan(scenario: &Scenario, part: &mut Part) {
                 for node in node.map_or(0..scenario.devices[*device].nodes, |node| node..node + 1) {
                     let node = first + node as usize;
                     let change = match event {
-                        DeviceEvent::Pace(pace) => Change::Pace(node, *pace),
+                        DeviceEvent::Speed(speed) => Change::Speed(node, *speed),
                         DeviceEvent::Fail => Change::Fail(node),
                         DeviceEvent::Return => Change::Return(node),
                     };
@@ -145,8 +145,8 @@ fn add_vm(vm: &Vm, vcpu: Option<VcpuId>, seed: u64, part: &mut Part) -> Result<(
         }
         _ => part.simulation.add_vm_at(placement, vm.policy).map_err(|error| refused(&error))?,
     };
-    if vm.held_back {
-        part.simulation.hold_back(number);
+    if vm.starts_paused {
+        part.simulation.start_paused(number);
     }
     if let (Some(vcpu), Some(work)) = (vcpu, vm.work) {
         part.simulation.guest_on(number, vcpu, work.each);
@@ -171,8 +171,8 @@ fn workload(
     match &vm.source {
         Source::Workload(known, params) => {
             let random = stream(seed, &format!("vm {} thread {thread}", vm.name));
-            let setting = recipes::Setting { volume, start: Instant::ZERO, random };
-            known.build(params, setting).map_err(|error| RunError::of(&vm.name, error))
+            let context = profiles::BuildContext { volume, start: Instant::ZERO, random };
+            known.build(params, context).map_err(|error| RunError::of(&vm.name, error))
         }
         Source::Trace(trace) => {
             let replay = trace.replay(volume);

@@ -49,7 +49,7 @@ pub struct Vcpu {
 
 /// What a VM does on a virtual CPU.
 #[derive(Debug, Clone, Copy)]
-pub struct Work {
+pub struct CpuCost {
     /// On which one.
     pub on: Vcpu,
     /// Before each of its requests.

@@ -22,8 +22,8 @@ use sluice_sched::stack::Ring;
 use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
 
-use crate::devices::pace::Pace;
-use crate::workloads::recipes::Recipe;
+use crate::devices::speed::Speed;
+use crate::workloads::profiles::WorkloadProfile;
 
 mod assemble;
 pub mod cpus;
@@ -79,7 +79,7 @@ pub struct Device {
     pub nodes: u32,
     /// Policies hold across the nodes, because VMs tell each node in this form what they got at the others; nothing: they
     /// hold at each node.
-    pub telling: Option<Form>,
+    pub reporting: Option<Form>,
     /// Who decides.
     pub scheduler: &'static Descriptor,
     /// The scheduler's parameters; it accepts them.
@@ -116,9 +116,9 @@ pub struct Vm {
     /// Its writes wait for the disk.
     pub direct: bool,
     /// What its requests cost it, where there are CPUs; nothing: they cost it no time.
-    pub work: Option<cpus::Work>,
+    pub work: Option<cpus::CpuCost>,
     /// It is not there before the timeline starts it.
-    pub held_back: bool,
+    pub starts_paused: bool,
 }
 
 /// Which node a request of a VM goes to.
@@ -136,7 +136,7 @@ pub enum Placement {
 #[derive(Debug, Clone)]
 pub enum Source {
     /// What a program does.
-    Workload(&'static Recipe, ParamTable),
+    Workload(&'static WorkloadProfile, ParamTable),
     /// What was recorded.
     Trace(trace::Trace),
 }
@@ -189,7 +189,7 @@ pub enum VmEvent {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DeviceEvent {
     /// It becomes slower, stalls, or is itself again.
-    Pace(Pace),
+    Speed(Speed),
     /// It is lost with what it had.
     Fail,
     /// It is back.

@@ -8,7 +8,7 @@ use sluice_sched::{Phase, Policy};
 use super::assemble::Part;
 use super::promises::{self, Promise, Run, Verdict};
 use super::{Event, Scenario, VmEvent};
-use crate::checks::{self, Broken};
+use crate::checks::{self, Violation};
 use crate::cpu::VcpuId;
 use crate::record::{Record, Window};
 
@@ -232,7 +232,7 @@ fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
         latencies: record.latencies().collect(),
         percentiles: PERCENTILES.iter().map(|percent| (*percent, record.percentile(*percent))).collect(),
     };
-    outcome.promises = promises::judge(&Run { scenario, number, served: simulation.served(at), outcome: &outcome });
+    outcome.promises = promises::check(&Run { scenario, number, served: simulation.served(at), outcome: &outcome });
     outcome
 }
 
@@ -273,7 +273,7 @@ fn cpus(parts: &[Part]) -> Vec<CpuOutcome> {
 }
 
 fn check(scenario: &Scenario, parts: &[Part]) -> Vec<Check> {
-    let mut all = Broken::NAMES.map(|name| Check { name, broken: Vec::new() });
+    let mut all = Violation::NAMES.map(|name| Check { name, broken: Vec::new() });
     for part in parts {
         let names: Vec<&str> = part.devices.iter().map(|(device, _)| scenario.devices[*device].name.as_str()).collect();
         let devices = if names.len() == 1 { "Device" } else { "Devices" };

@@ -71,7 +71,7 @@ pub(super) struct Run<'a> {
 }
 
 /// Everything that a VM was promised.
-pub(super) fn judge(run: &Run<'_>) -> Vec<Promise> {
+pub(super) fn check(run: &Run<'_>) -> Vec<Promise> {
     let vm = &run.scenario.vms[run.number];
     let device = &run.scenario.devices[vm.device];
     let measured = run.scenario.settings.duration - run.scenario.settings.warm_up;

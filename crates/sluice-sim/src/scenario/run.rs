@@ -9,7 +9,7 @@ use sluice_sched::Instant;
 
 use super::outcome::{Outcome, collect};
 use super::{Scenario, States, assemble};
-use crate::engine::{OUTSTANDING_MAX, Over};
+use crate::engine::{Completed, OUTSTANDING_MAX};
 use crate::traces::{Failure, TraceError};
 
 /// How often a run says how far it is.
@@ -43,7 +43,7 @@ pub enum RunError {
     },
     /// Who watched wants no more.
     #[error("The run was aborted")]
-    GivenUp,
+    Aborted,
 }
 
 impl RunError {
@@ -53,7 +53,7 @@ impl RunError {
 }
 
 /// Who is told of requests that are over.
-pub type Requests = Rc<RefCell<dyn FnMut(&Over)>>;
+pub type Requests = Rc<RefCell<dyn FnMut(&Completed)>>;
 
 /// Who is told of what happens.
 #[derive(Default)]
@@ -77,7 +77,7 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outco
         let mut part = assemble::part(scenario, devices, seed, watch.states)?;
         if let Some(requests) = watch.requests.clone() {
             let vms = part.vms.clone();
-            let tell = move |over: &Over| (requests.borrow_mut())(&Over { vm: vms[over.vm], ..*over });
+            let tell = move |over: &Completed| (requests.borrow_mut())(&Completed { vm: vms[over.vm], ..*over });
             part.simulation.observe(Box::new(tell));
         }
         for step in 1..=STEPS {
@@ -89,7 +89,7 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outco
             }
             let done = (number as f64 + f64::from(step) / f64::from(STEPS)) / together.len() as f64;
             if watch.progress.as_mut().is_some_and(|progress| !progress(done)) {
-                return Err(RunError::GivenUp);
+                return Err(RunError::Aborted);
             }
         }
         if let Some(error) = part.failures.iter().find_map(Failure::take) {

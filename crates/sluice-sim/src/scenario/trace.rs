@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sluice_sched::Kind;
 
-use crate::traces::{self, Beyond, Failure, Format, Row, Select, TimeUnit, TraceError};
-use crate::workloads::{Pace, Replay};
+use crate::traces::{self, Failure, Format, PastEnd, Row, Select, TimeUnit, TraceError};
+use crate::workloads::{Replay, ReplayTiming};
 
 /// Formats by name.
 pub const FORMATS: &[(&str, Format)] = &[
@@ -35,7 +35,7 @@ pub struct Trace {
     /// What it is.
     pub format: Format,
     /// When its requests are asked.
-    pub pace: Pace,
+    pub timing: ReplayTiming,
     /// Which of its streams; nothing: all.
     pub stream: Option<u32>,
     /// What lies beyond the volume is asked modulo its length.
@@ -104,9 +104,9 @@ impl Scan {
 impl Trace {
     /// The workload of a thread with a volume of so many bytes. What goes wrong while it is read is left in its failure.
     pub(super) fn replay(&self, volume: u64) -> io::Result<(Replay<Select<'static>>, Failure)> {
-        let beyond = if self.wrap { Beyond::Wrap } else { Beyond::Refuse };
-        let rows = Select::new(traces::read(self.format, traces::open(&self.file)?), self.stream, volume, beyond);
+        let past_end = if self.wrap { PastEnd::Wrap } else { PastEnd::Refuse };
+        let rows = Select::new(traces::read(self.format, traces::open(&self.file)?), self.stream, volume, past_end);
         let failure = rows.failure();
-        Ok((Replay::new(rows, self.pace, sluice_sched::Instant::ZERO), failure))
+        Ok((Replay::new(rows, self.timing, sluice_sched::Instant::ZERO), failure))
     }
 }

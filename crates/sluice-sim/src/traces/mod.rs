@@ -29,7 +29,7 @@ mod vscsi;
 pub mod write;
 
 pub use disksim::{Measured, measured};
-pub use select::{Beyond, Failure, Select};
+pub use select::{Failure, PastEnd, Select};
 
 /// One request of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub enum TraceError {
         "A request of the trace ends at byte {end}, but the volume has only {volume} bytes; use a larger volume, or \
          wrap offsets past its end"
     )]
-    Beyond {
+    PastEnd {
         /// Where the request ends.
         end: u64,
         /// Length of the volume.

@@ -10,7 +10,7 @@ use super::{Row, Rows, TraceError};
 
 /// What happens with a request that lies beyond the end of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beyond {
+pub enum PastEnd {
     /// The trace ends there with an error.
     Refuse,
     /// It lies as far beyond the start as it would beyond the end.
@@ -34,15 +34,15 @@ pub struct Select<'a> {
     rows: Rows<'a>,
     stream: Option<u32>,
     volume: u64,
-    beyond: Beyond,
+    past_end: PastEnd,
     failure: Failure,
 }
 
 impl<'a> Select<'a> {
     /// Of `rows` those of `stream`, or all without one, for a volume of so many bytes.
     #[must_use]
-    pub fn new(rows: Rows<'a>, stream: Option<u32>, volume: u64, beyond: Beyond) -> Self {
-        Select { rows, stream, volume, beyond, failure: Failure::default() }
+    pub fn new(rows: Rows<'a>, stream: Option<u32>, volume: u64, past_end: PastEnd) -> Self {
+        Select { rows, stream, volume, past_end, failure: Failure::default() }
     }
 
     /// Where the error will be.
@@ -57,10 +57,10 @@ impl<'a> Select<'a> {
             return Ok(row);
         }
         let room = self.volume.checked_sub(u64::from(row.length)).map(|room| room / 512 * 512);
-        match (self.beyond, room) {
-            (Beyond::Refuse, _) => Err(TraceError::Beyond { end, volume: self.volume }),
-            (Beyond::Wrap, None) => Err(TraceError::TooLong { length: row.length, volume: self.volume }),
-            (Beyond::Wrap, Some(room)) => Ok(Row { offset: row.offset.checked_rem(room).unwrap_or(0), ..row }),
+        match (self.past_end, room) {
+            (PastEnd::Refuse, _) => Err(TraceError::PastEnd { end, volume: self.volume }),
+            (PastEnd::Wrap, None) => Err(TraceError::TooLong { length: row.length, volume: self.volume }),
+            (PastEnd::Wrap, Some(room)) => Ok(Row { offset: row.offset.checked_rem(room).unwrap_or(0), ..row }),
         }
     }
 }

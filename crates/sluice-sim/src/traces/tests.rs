@@ -257,20 +257,20 @@ fn oracle_general_is_read_with_the_callers_unit() {
 fn a_trace_of_several_devices_is_taken_apart() {
     let text = "0,0,4096,r,0\n1,10,4096,w,1\n0,200,4096,r,2\n1,0,0,w,3\n";
     let select = |stream, volume, beyond| Select::new(read(Format::Spc, text.as_bytes()), stream, volume, beyond);
-    let all: Vec<Row> = select(None, 1 << 20, Beyond::Refuse).collect();
+    let all: Vec<Row> = select(None, 1 << 20, PastEnd::Refuse).collect();
     assert_eq!(all.len(), 3, "what has no length is left out");
-    let second: Vec<Row> = select(Some(1), 1 << 20, Beyond::Refuse).collect();
+    let second: Vec<Row> = select(Some(1), 1 << 20, PastEnd::Refuse).collect();
     assert_eq!(second, [row(1_000_000_000, 1, Kind::Write, 5120, 4096)]);
-    let mut small = select(Some(0), 65_536, Beyond::Refuse);
+    let mut small = select(Some(0), 65_536, PastEnd::Refuse);
     assert_eq!((small.next().map(|row| row.offset), small.next()), (Some(0), None));
     let error = small.failure().take().unwrap().to_string();
     assert!(error.starts_with("A request of the trace ends at byte 106496, but the volume has only 65536"), "{error}");
     assert!(small.failure().take().is_none() && small.next().is_none());
-    let wrapped: Vec<u64> = select(Some(0), 65_536, Beyond::Wrap).map(|row| row.offset).collect();
+    let wrapped: Vec<u64> = select(Some(0), 65_536, PastEnd::Wrap).map(|row| row.offset).collect();
     assert_eq!(wrapped, [0, 102_400 - 61_440]);
-    let wrapped: Vec<u64> = select(Some(0), 4096, Beyond::Wrap).map(|row| row.offset).collect();
+    let wrapped: Vec<u64> = select(Some(0), 4096, PastEnd::Wrap).map(|row| row.offset).collect();
     assert_eq!(wrapped, [0, 0], "there is one place");
-    let mut small = select(Some(0), 2048, Beyond::Wrap);
+    let mut small = select(Some(0), 2048, PastEnd::Wrap);
     assert!(small.next().is_none());
     let error = small.failure().take().unwrap().to_string();
     assert_eq!(error, "A request of the trace has 4096 bytes, but the volume has only 2048; use a larger volume");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use super::{Ask, Mix, Workload, after};
+use super::{Mix, Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
 /// Threads that ask, wait, think, and ask again.
@@ -31,7 +31,7 @@ impl Workload for Closed {
         self.due.front().copied()
     }
 
-    fn ask(&mut self, _now: Instant) -> Ask {
+    fn ask(&mut self, _now: Instant) -> WorkloadRequest {
         self.due.pop_front();
         self.mix.ask(&mut self.random)
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sluice_sched::{Instant, Kind};
 
-use super::{Ask, Workload, after};
+use super::{Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
 /// Bytes of an IP header, of a UDP header, and of an Ethernet header.
@@ -98,7 +98,7 @@ impl Workload for Datagrams {
         }
     }
 
-    fn ask(&mut self, now: Instant) -> Ask {
+    fn ask(&mut self, now: Instant) -> WorkloadRequest {
         if self.begun == 0 {
             // What it waited for room is gone.
             let distance = self.distance - self.jitter + self.random.below(2 * self.jitter + 1);
@@ -108,7 +108,7 @@ impl Workload for Datagrams {
         let length = self.frames[self.begun];
         self.begun = (self.begun + 1) % self.frames.len();
         self.out += 1;
-        Ask { kind: Kind::Write, offset: 0, length }
+        WorkloadRequest { kind: Kind::Write, offset: 0, length }
     }
 
     fn completed(&mut self, now: Instant) {

@@ -2,7 +2,7 @@
 
 use sluice_sched::Instant;
 
-use super::{Ask, Workload};
+use super::{Workload, WorkloadRequest};
 
 /// So many requests of another workload, and no more.
 pub struct Limited {
@@ -23,7 +23,7 @@ impl Workload for Limited {
         if self.left == 0 { None } else { self.inner.next() }
     }
 
-    fn ask(&mut self, now: Instant) -> Ask {
+    fn ask(&mut self, now: Instant) -> WorkloadRequest {
         self.left -= 1;
         self.inner.ask(now)
     }

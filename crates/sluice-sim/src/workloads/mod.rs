@@ -11,7 +11,7 @@ mod closed;
 pub mod datagrams;
 mod limited;
 mod open;
-pub mod recipes;
+pub mod profiles;
 mod replay;
 pub mod tcp;
 mod threads;
@@ -21,13 +21,13 @@ pub use closed::Closed;
 pub use datagrams::{DatagramParams, Datagrams};
 pub use limited::Limited;
 pub use open::{Open, Pattern};
-pub use replay::{Pace, Replay};
+pub use replay::{Replay, ReplayTiming};
 pub use tcp::{Tcp, TcpParams};
 pub use threads::{Program, Step, Threads};
 
 /// One request of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct WorkloadRequest {
     /// What is to be done.
     pub kind: Kind,
     /// In bytes from the start of the VM's volume.
@@ -42,7 +42,7 @@ pub trait Workload {
     fn next(&self) -> Option<Instant>;
 
     /// What it asks at the time that [`Workload::next`] gave.
-    fn ask(&mut self, now: Instant) -> Ask;
+    fn ask(&mut self, now: Instant) -> WorkloadRequest;
 
     /// One of its requests is over.
     fn completed(&mut self, now: Instant);
@@ -68,9 +68,9 @@ pub struct Mix {
 }
 
 impl Mix {
-    fn ask(&mut self, random: &mut Stream) -> Ask {
+    fn ask(&mut self, random: &mut Stream) -> WorkloadRequest {
         let kind = if self.reads >= 1.0 || random.chance(self.reads) { Kind::Read } else { Kind::Write };
-        Ask { kind, offset: self.address.next(self.length, random), length: self.length }
+        WorkloadRequest { kind, offset: self.address.next(self.length, random), length: self.length }
     }
 }
 

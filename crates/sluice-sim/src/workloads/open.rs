@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use super::{Ask, Mix, Workload, after};
+use super::{Mix, Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
 /// When they come.
@@ -47,7 +47,7 @@ impl Workload for Open {
         Some(self.due)
     }
 
-    fn ask(&mut self, _now: Instant) -> Ask {
+    fn ask(&mut self, _now: Instant) -> WorkloadRequest {
         self.left -= 1;
         if self.left == 0 {
             let (distance, size) = match self.pattern {

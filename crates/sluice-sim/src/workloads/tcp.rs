@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sluice_sched::{Instant, Kind};
 
-use super::{Ask, Workload, after};
+use super::{Workload, WorkloadRequest, after};
 
 /// Bytes of a frame with a full segment.
 const FRAME: u32 = 1514;
@@ -101,11 +101,11 @@ impl Workload for Tcp {
         self.has_room().then_some(self.since)
     }
 
-    fn ask(&mut self, now: Instant) -> Ask {
+    fn ask(&mut self, now: Instant) -> WorkloadRequest {
         self.since = self.since.max(now);
         self.out += 1;
         self.catch_up(now);
-        Ask { kind: Kind::Write, offset: 0, length: FRAME }
+        WorkloadRequest { kind: Kind::Write, offset: 0, length: FRAME }
     }
 
     fn completed(&mut self, now: Instant) {

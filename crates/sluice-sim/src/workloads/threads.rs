@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use super::{Ask, Workload, after};
+use super::{Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
 /// What a thread does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Asks, and waits until it is over.
-    Ask(Ask),
+    Ask(WorkloadRequest),
     /// Does something else for so long.
     Think(Duration),
     /// Waits until a request of another thread is over, and looks again at what there is to do.
@@ -36,7 +36,7 @@ pub struct Threads<P> {
     random: Stream,
     steps: Vec<VecDeque<Step>>,
     /// What a thread asks when it is its time.
-    asks: Vec<Option<Ask>>,
+    asks: Vec<Option<WorkloadRequest>>,
     /// When threads ask, by time and then in the order in which they were ready.
     due: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     sequence: u64,
@@ -91,7 +91,7 @@ impl<P: Program> Workload for Threads<P> {
         self.due.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    fn ask(&mut self, _now: Instant) -> Ask {
+    fn ask(&mut self, _now: Instant) -> WorkloadRequest {
         let Reverse((_, _, thread)) = self.due.pop().expect("it said that a thread is due");
         self.waiting.push_back(thread);
         self.asks[thread as usize].take().expect("a thread that is due knows what it asks")

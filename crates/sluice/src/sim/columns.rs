@@ -9,7 +9,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
-use sluice_sim::engine::Over;
+use sluice_sim::engine::Completed;
 
 use super::logs::{operation, phase};
 
@@ -33,7 +33,7 @@ const GROUP: usize = 1 << 16;
 pub(super) struct Columns {
     file: SerializedFileWriter<File>,
     names: Vec<ByteArray>,
-    rows: Vec<Over>,
+    rows: Vec<Completed>,
 }
 
 impl Columns {
@@ -45,8 +45,8 @@ impl Columns {
         Ok(Columns { file, names: names.map(ByteArray::from).collect(), rows: Vec::new() })
     }
 
-    pub(super) fn over(&mut self, over: &Over) -> Result<(), ParquetError> {
-        self.rows.push(*over);
+    pub(super) fn completed_request(&mut self, completed_request: &Completed) -> Result<(), ParquetError> {
+        self.rows.push(*completed_request);
         if self.rows.len() == GROUP { self.write() } else { Ok(()) }
     }
 
@@ -59,16 +59,16 @@ impl Columns {
     fn write(&mut self) -> Result<(), ParquetError> {
         let rows = std::mem::take(&mut self.rows);
         let mut group = self.file.next_row_group()?;
-        texts(&mut group, rows.iter().map(|over| self.names[over.vm].clone()))?;
-        numbers(&mut group, rows.iter().map(|over| over.thread as u32))?;
-        numbers(&mut group, rows.iter().map(|over| over.node as u32))?;
-        texts(&mut group, rows.iter().map(|over| operation(over.kind).into()))?;
-        large_numbers(&mut group, rows.iter().map(|over| over.offset))?;
-        numbers(&mut group, rows.iter().map(|over| over.length))?;
-        large_numbers(&mut group, rows.iter().map(|over| over.arrived.as_nanos()))?;
-        large_numbers(&mut group, rows.iter().map(|over| over.completed.as_nanos()))?;
-        large_numbers(&mut group, rows.iter().map(|over| over.dispatched.as_nanos()))?;
-        texts(&mut group, rows.iter().map(|over| phase(over.phase).into()))?;
+        texts(&mut group, rows.iter().map(|completed_request| self.names[completed_request.vm].clone()))?;
+        numbers(&mut group, rows.iter().map(|completed_request| completed_request.thread as u32))?;
+        numbers(&mut group, rows.iter().map(|completed_request| completed_request.node as u32))?;
+        texts(&mut group, rows.iter().map(|completed_request| operation(completed_request.kind).into()))?;
+        large_numbers(&mut group, rows.iter().map(|completed_request| completed_request.offset))?;
+        numbers(&mut group, rows.iter().map(|completed_request| completed_request.length))?;
+        large_numbers(&mut group, rows.iter().map(|completed_request| completed_request.arrived.as_nanos()))?;
+        large_numbers(&mut group, rows.iter().map(|completed_request| completed_request.completed.as_nanos()))?;
+        large_numbers(&mut group, rows.iter().map(|completed_request| completed_request.dispatched.as_nanos()))?;
+        texts(&mut group, rows.iter().map(|completed_request| phase(completed_request.phase).into()))?;
         group.close().map(drop)
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use clap::ValueEnum;
 use sluice_sched::{Kind, Phase};
-use sluice_sim::engine::Over;
+use sluice_sim::engine::Completed;
 use sluice_sim::scenario::Requests;
 use sluice_sim::scenario::file::Loaded;
 
@@ -112,7 +112,9 @@ impl Writing {
     /// Whom a run tells of its requests.
     pub(crate) fn watcher(&self) -> Requests {
         let writer = Rc::clone(&self.writer);
-        Rc::new(RefCell::new(move |over: &Over| writer.borrow_mut().over(over)))
+        Rc::new(RefCell::new(move |completed_request: &Completed| {
+            writer.borrow_mut().completed_request(completed_request)
+        }))
     }
 
     /// Everything has been told.
@@ -140,12 +142,16 @@ impl Writing {
 }
 
 impl Writer {
-    fn over(&mut self, over: &Over) {
+    fn completed_request(&mut self, completed_request: &Completed) {
         let (written, failed) = match self {
-            Writer::Requests { file, names, failed } => (row(file, &names[over.vm], over), failed),
+            Writer::Requests { file, names, failed } => {
+                (row(file, &names[completed_request.vm], completed_request), failed)
+            }
             #[cfg(feature = "parquet")]
-            Writer::Parquet { file, failed } => (file.over(over).map_err(io::Error::from), failed),
-            Writer::Fio { vms, failed } => (vms[over.vm].over(over), failed),
+            Writer::Parquet { file, failed } => {
+                (file.completed_request(completed_request).map_err(io::Error::from), failed)
+            }
+            Writer::Fio { vms, failed } => (vms[completed_request.vm].completed_request(completed_request), failed),
         };
         if let Err(error) = written {
             failed.get_or_insert(error);
@@ -173,32 +179,32 @@ pub(super) fn phase(phase: Phase) -> &'static str {
     }
 }
 
-fn row(file: &mut impl Write, vm: &str, over: &Over) -> io::Result<()> {
-    let Over { thread, node, offset, length, arrived, completed, dispatched, .. } = over;
-    let (operation, phase) = (operation(over.kind), phase(over.phase));
+fn row(file: &mut impl Write, vm: &str, completed_request: &Completed) -> io::Result<()> {
+    let Completed { thread, node, offset, length, arrived, completed, dispatched, .. } = completed_request;
+    let (operation, phase) = (operation(completed_request.kind), phase(completed_request.phase));
     let [arrived, completed, dispatched] = [arrived, completed, dispatched].map(|at| at.as_nanos());
     writeln!(file, "{vm},{thread},{node},{operation},{offset},{length},{arrived},{completed},{dispatched},{phase}")
 }
 
 impl FioLogs {
-    fn over(&mut self, over: &Over) -> io::Result<()> {
-        let direction = match over.kind {
+    fn completed_request(&mut self, completed_request: &Completed) -> io::Result<()> {
+        let direction = match completed_request.kind {
             Kind::Read => 0,
             Kind::Write | Kind::WriteZeroes => 1,
             Kind::Discard => 2,
             // Its logs have no flushes.
             Kind::Flush => return Ok(()),
         };
-        let (at, issued) = (over.completed.as_nanos(), over.arrived.as_nanos());
+        let (at, issued) = (completed_request.completed.as_nanos(), completed_request.arrived.as_nanos());
         let last = self.end.saturating_sub(1) / self.window;
         while (at / self.window).min(last) > self.filling {
             self.close_window()?;
             self.filling += 1;
         }
         let (requests, bytes) = &mut self.counts[direction];
-        (*requests, *bytes) = (*requests + 1, *bytes + u64::from(over.length));
+        (*requests, *bytes) = (*requests + 1, *bytes + u64::from(completed_request.length));
         let latency = at - issued;
-        let (millis, length, offset) = (at / 1_000_000, over.length, over.offset);
+        let (millis, length, offset) = (at / 1_000_000, completed_request.length, completed_request.offset);
         writeln!(self.latency, "{millis}, {latency}, {direction}, {length}, {offset}, 0, {issued}")
     }
 

@@ -56,7 +56,7 @@ fn parameters(loaded: &Loaded) -> Value {
                     "parameters": with_defaults(device.scheduler.parameters, &device.params),
                 },
                 "nodes": device.nodes,
-                "policies_hold": if device.telling.is_some() { "across-nodes" } else { "at-each-node" },
+                "policies_hold": if device.reporting.is_some() { "across-nodes" } else { "at-each-node" },
                 "depth": device.gate.depth,
                 "merging": device.gate.merging,
                 "queue": device.gate.queue_max,

@@ -19,7 +19,7 @@ use sluice_sim::scenario::models;
 use sluice_sim::scenario::trace::{FORMATS, Scan};
 use sluice_sim::statistics::Mean;
 use sluice_sim::traces::TraceError;
-use sluice_sim::workloads::recipes;
+use sluice_sim::workloads::profiles;
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -157,7 +157,7 @@ impl Advise {
         let Some(file) = &self.trace else {
             let stated = self.workload.as_deref().expect("clap requires one of the two");
             let (name, params) = with_params(stated)?;
-            let of_disks = || recipes::all().filter(|known| known.medium() == Medium::Disk);
+            let of_disks = || profiles::all().filter(|known| known.medium() == Medium::Disk);
             let known = of_disks().find(|known| known.name == name);
             let known = known.ok_or_else(|| unknown("workload", name, of_disks().map(|known| known.name)))?;
             return Ok(Load::Named(known, params));

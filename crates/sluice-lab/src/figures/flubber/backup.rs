@@ -2,7 +2,7 @@
 
 use sluice_report::{Chart, Line, Table};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::guests::{self, Assumed, Backup, Contender, Outcome, compete};
@@ -74,9 +74,9 @@ fn contenders() -> [Contender; 5] {
     [guests::cfq(true), guests::edf(32), guests::flubber_paper(32), guests::flubber_product(32), guests::cfq(false)]
 }
 
-fn run_all(target: Backup, assumed: &Assumed, setting: &Setting) -> Result<[Outcome; 5], LabError> {
+fn run_all(target: Backup, assumed: &Assumed, point: &BandPoint) -> Result<[Outcome; 5], LabError> {
     let all: Result<Vec<Outcome>, LabError> =
-        contenders().iter().map(|contender| compete(contender, Some(target), assumed, setting)).collect();
+        contenders().iter().map(|contender| compete(contender, Some(target), assumed, point)).collect();
     Ok(all?.try_into().expect("one for each"))
 }
 
@@ -128,7 +128,7 @@ fn table(outcomes: &[Outcome; 5]) -> Table {
     table
 }
 
-fn sweep(setting: &Setting) -> Result<Table, LabError> {
+fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let names = contenders().map(|contender| contender.name);
     let columns: Vec<&str> = std::iter::once("assumed").chain(names).collect();
     let mut table = Table::new("Seq/Rnd/backup response times [s] under other assumptions", &columns);
@@ -146,21 +146,21 @@ fn sweep(setting: &Setting) -> Result<Table, LabError> {
         ("31 commands and a cache of writes", Backup::Same, Assumed { depth: 31, write_cache: 16 << 20, ..one }),
     ];
     for (name, target, assumed) in runs {
-        let outcomes = run_all(target, &assumed, setting)?;
+        let outcomes = run_all(target, &assumed, point)?;
         table.row(std::iter::once(name.to_owned()).chain(outcomes.iter().map(slashed)));
     }
     Ok(table)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let outcomes = run_all(Backup::Same, &Assumed::NOMINAL, setting)?;
+    let outcomes = run_all(Backup::Same, &Assumed::NOMINAL, point)?;
     judge(&mut finding, ["F3a", "F3b", "F3c"], &outcomes, MODES[0]);
     judge(&mut finding, ["F3e", "F3f", "F3g"], &outcomes, MODES[1]);
     finding.show("F3d", format!("{} s", outcomes[..3].iter().map(slashed).collect::<Vec<_>>().join("; ")));
     finding.tables.push(table(&outcomes));
-    if setting.is_nominal() {
-        finding.tables.push(sweep(setting)?);
+    if point.is_nominal() {
+        finding.tables.push(sweep(point)?);
     }
     let named: Vec<_> = contenders().iter().map(|contender| contender.name).zip(&outcomes).take(4).collect();
     finding.charts = charts(&named);

@@ -2,7 +2,7 @@
 
 use sluice_report::{Chart, Line, Table};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::within;
 
@@ -87,9 +87,9 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn at_all(make: Make, assumed: &Assumed, setting: &Setting) -> Result<[Outcome; BETAS.len()], LabError> {
+fn at_all(make: Make, assumed: &Assumed, point: &BandPoint) -> Result<[Outcome; BETAS.len()], LabError> {
     let all: Result<Vec<Outcome>, LabError> =
-        BETAS.into_iter().map(|beta| compete(&make(beta), None, assumed, setting)).collect();
+        BETAS.into_iter().map(|beta| compete(&make(beta), None, assumed, point)).collect();
     Ok(all?.try_into().expect("one for each"))
 }
 
@@ -155,7 +155,7 @@ fn from_arrival(beta: i64) -> Contender {
 }
 
 /// What other readings and assumptions give.
-fn readings(setting: &Setting) -> Result<Table, LabError> {
+fn readings(point: &BandPoint) -> Result<Table, LabError> {
     let mut columns = vec!["reading".to_owned()];
     columns.extend(BETAS.map(|beta| format!("beta {beta}")));
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
@@ -181,23 +181,23 @@ fn readings(setting: &Setting) -> Result<Table, LabError> {
         ("product, the host merges", guests::flubber_product, Assumed { merging: true, ..one }),
     ];
     for (name, make, assumed) in runs {
-        let outcomes = at_all(make, &assumed, setting)?;
+        let outcomes = at_all(make, &assumed, point)?;
         let cells = outcomes.iter().map(|outcome| format!("{:.0}/{:.0}", outcome.vms[0].iops, outcome.vms[1].iops));
         table.row(std::iter::once(name.to_owned()).chain(cells));
     }
     Ok(table)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let paper = at_all(guests::flubber_paper, &Assumed::NOMINAL, setting)?;
-    let product = at_all(guests::flubber_product, &Assumed::NOMINAL, setting)?;
+    let paper = at_all(guests::flubber_paper, &Assumed::NOMINAL, point)?;
+    let product = at_all(guests::flubber_product, &Assumed::NOMINAL, point)?;
     judge(&mut finding, ["F1a", "F1b", "F1d"], &paper);
     judge(&mut finding, ["F1e", "F1f", "F1g"], &product);
     finding.show("F1c", format!("{}; {}", met(&paper), met(&product)));
     finding.tables.extend([table("Mode paper", &paper), table("Mode product", &product)]);
-    if setting.is_nominal() {
-        finding.tables.push(readings(setting)?);
+    if point.is_nominal() {
+        finding.tables.push(readings(point)?);
     }
     let categories = BETAS.map(|beta| beta.to_string());
     let categories = categories.each_ref().map(String::as_str);

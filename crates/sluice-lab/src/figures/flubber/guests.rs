@@ -10,9 +10,9 @@ use sluice_sched::{Bytes, Instant, Kind, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::Stream;
-use sluice_sim::workloads::{Ask, Program, Step, Threads, Workload, recipes};
+use sluice_sim::workloads::{Program, Step, Threads, Workload, WorkloadRequest, profiles};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, ModelFile};
 use crate::figure::LabError;
 use crate::setup::{Host, at, refused};
@@ -164,9 +164,9 @@ fn policy(vm: usize, real_time: bool) -> Policy {
     Policy { latency: Some(target), priority_class, ..Policy::default() }.reserving(iops)
 }
 
-fn workload(vm: usize, assumed: &Assumed, setting: &Setting) -> Result<Box<dyn Workload>, LabError> {
+fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn Workload>, LabError> {
     let start = Instant::ZERO;
-    let recipe = recipes::Setting { volume: assumed.apart.max(4 << 30), start, random: setting.stream(VMS[vm]) };
+    let recipe = profiles::BuildContext { volume: assumed.apart.max(4 << 30), start, random: point.stream(VMS[vm]) };
     let mut table = ParamTable::new();
     table.insert("apart".into(), Value::Text(format!("{}B", assumed.files)));
     table.insert("think".into(), Value::Text(format!("{}us", assumed.think)));
@@ -177,7 +177,7 @@ fn workload(vm: usize, assumed: &Assumed, setting: &Setting) -> Result<Box<dyn W
     } else {
         table.insert("cached".into(), Value::Float(assumed.cached));
     }
-    recipes::build(["sysbench-seqrd", "sysbench-rndrd"][vm], recipe, &table).map_err(refused)
+    profiles::build(["sysbench-seqrd", "sysbench-rndrd"][vm], recipe, &table).map_err(refused)
 }
 
 /// Both VMs, and perhaps a backup, until all is done.
@@ -185,7 +185,7 @@ pub(super) fn compete(
     contender: &Contender,
     backup: Option<Backup>,
     assumed: &Assumed,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<Outcome, LabError> {
     let host = contender.host.clone().depth(assumed.depth).transfer(TRANSFER_MAX);
     let host = if assumed.merging { host.merging(TRANSFER_MAX) } else { host };
@@ -193,16 +193,16 @@ pub(super) fn compete(
     if let ModelFile::Drives { drive, .. } = &mut device.model {
         (drive.queue, drive.write_cache_bytes) = (assumed.depth, assumed.write_cache);
     }
-    let model = device.model(setting);
+    let model = device.model(point);
     let mut simulation = Simulation::new(Stack::new(host.gate()?), model, Duration::ZERO, Duration::from_secs(1));
     for vm in 0..2 {
         let policy = policy(vm, vm == 1 && contender.real_time);
         let vm = simulation.add_guest(0, policy, guest(Ring::XEN)?).map_err(refused)?;
-        let thread = Thread::new(workload(vm, assumed, setting)?).at(vm as u64 * assumed.apart);
+        let thread = Thread::new(workload(vm, assumed, point)?).at(vm as u64 * assumed.apart);
         simulation.add_thread(vm, thread).map_err(refused)?;
     }
     if let Some(target) = backup {
-        add_backup(&mut simulation, contender, target, assumed, setting)?;
+        add_backup(&mut simulation, contender, target, assumed, point)?;
     }
     let idle = run(&mut simulation);
     if let Some(broken) = check(&simulation).into_iter().next() {
@@ -282,11 +282,19 @@ impl Program for Copy {
         let mut read = 0;
         while read < burst {
             let length = Copy::READ.min(burst - read);
-            steps.push_back(Step::Ask(Ask { kind: Kind::Read, offset: self.cursor + u64::from(read), length }));
+            steps.push_back(Step::Ask(WorkloadRequest {
+                kind: Kind::Read,
+                offset: self.cursor + u64::from(read),
+                length,
+            }));
             read += length;
         }
         if let (Some(target), true) = (self.target, burst > 0) {
-            steps.push_back(Step::Ask(Ask { kind: Kind::Write, offset: target + self.cursor, length: burst }));
+            steps.push_back(Step::Ask(WorkloadRequest {
+                kind: Kind::Write,
+                offset: target + self.cursor,
+                length: burst,
+            }));
         }
         self.cursor += u64::from(burst);
     }
@@ -297,7 +305,7 @@ fn add_backup(
     contender: &Contender,
     target: Backup,
     assumed: &Assumed,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<(), LabError> {
     let mut policy = Policy::default();
     // CFQ knows no background queue; the paper's text excludes its idle class.
@@ -309,7 +317,7 @@ fn add_backup(
     let vm = simulation.add_guest(0, policy, guest(ring)?).map_err(refused)?;
     let target = (target == Backup::Same).then_some(assumed.apart);
     let program = Copy { left: Copy::IMAGE, cursor: 0, target };
-    let threads = Threads::new(1, program, Instant::ZERO, setting.stream("backup"));
+    let threads = Threads::new(1, program, Instant::ZERO, point.stream("backup"));
     let thread = Thread::new(Box::new(threads)).at(2 * assumed.apart);
     simulation.add_thread(vm, thread).map_err(refused)?;
     Ok(())
@@ -322,7 +330,7 @@ mod tests {
     #[test]
     fn a_copy_reads_all_and_writes_all_behind_it_in_bursts() {
         let mut copy = Copy { left: Copy::IMAGE, cursor: 0, target: Some(Assumed::NOMINAL.apart) };
-        let (mut steps, mut random) = (VecDeque::new(), Setting::NOMINAL.stream("copy"));
+        let (mut steps, mut random) = (VecDeque::new(), BandPoint::NOMINAL.stream("copy"));
         let (mut read, mut written) = (0, 0);
         loop {
             copy.refill(0, &mut random, &mut steps);

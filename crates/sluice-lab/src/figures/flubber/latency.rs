@@ -2,7 +2,7 @@
 
 use sluice_report::Table;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::guests::{self, Assumed, Backup, Outcome, compete, contenders};
@@ -50,18 +50,18 @@ fn cells(outcome: &Outcome) -> [String; 6] {
     [a, b, c, d, e, f]
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let columns = ["scheduler", "backup", "Seq delay", "largest", "in time", "Rnd delay", "largest", "in time"];
     let mut table = Table::new("Mean delay of a second in ms, and seconds within 80 and 60 ms", &columns);
-    let backups: &[Option<Backup>] = if setting.is_nominal() { &[None, Some(Backup::Same)] } else { &[None] };
+    let backups: &[Option<Backup>] = if point.is_nominal() { &[None, Some(Backup::Same)] } else { &[None] };
     for backup in backups {
         for (number, contender) in contenders().iter().enumerate() {
             let judged = MODES.iter().position(|mode| *mode == number).filter(|_| backup.is_none());
-            if !setting.is_nominal() && judged.is_none() {
+            if !point.is_nominal() && judged.is_none() {
                 continue;
             }
-            let outcome = compete(contender, *backup, &Assumed::NOMINAL, setting)?;
+            let outcome = compete(contender, *backup, &Assumed::NOMINAL, point)?;
             if let Some(judged) = judged {
                 let part = outcome.vms.each_ref().map(|vm| vm.in_time);
                 let holds = part.iter().all(|part| *part >= IN_TIME);

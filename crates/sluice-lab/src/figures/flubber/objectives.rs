@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluice_report::Table;
 use sluice_sim::engine::Simulation;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::constant;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, policy, random_reads, refused, run};
@@ -38,18 +38,18 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// Served of each VM.
-fn served(mode: &str, beta: i64, credits: [u32; 2], setting: &Setting) -> Result<[u64; 2], LabError> {
+fn served(mode: &str, beta: i64, credits: [u32; 2], point: &BandPoint) -> Result<[u64; 2], LabError> {
     let host = Host::new("flubber", 1).text("mode", mode).number("beta", beta);
     let mut simulation = Simulation::new(host.gate()?, constant(DEVICE.0), Duration::ZERO, Duration::from_secs(1));
     for vm in 0..2 {
-        let workload = closed(2 * credits[vm], random_reads(16 << 10, 1 << 30), setting, VMS[vm]);
+        let workload = closed(2 * credits[vm], random_reads(16 << 10, 1 << 30), point, VMS[vm]);
         simulation.add_vm(policy(SLO[vm].0, 0, 1), (vm as u64) << 40, workload).map_err(refused)?;
     }
     run(&mut simulation, DEVICE.1, &format!("credits at beta {beta}"))?;
     Ok([0, 1].map(|vm| simulation.record(vm).completed))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let columns = ["beta", "credits in Table II", "served Seq:Rnd, mode paper", "mode product"];
     let mut table = Table::new("Credits, and the ratio of what is served", &columns);
@@ -57,7 +57,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     for (beta, credits) in CREDITS {
         let mut cells = vec![beta.to_string(), format!("{}/{}", credits[0], credits[1])];
         for mode in ["paper", "product"] {
-            let [seq, rnd] = served(mode, beta, credits, setting)?;
+            let [seq, rnd] = served(mode, beta, credits, point)?;
             let ratio = seq as f64 / rnd.max(1) as f64;
             let due = f64::from(credits[0]) / f64::from(credits[1]);
             furthest = furthest.max((ratio / due - 1.0).abs());

@@ -2,7 +2,7 @@
 
 use sluice_report::{Chart, Line, Table};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::guests::{self, Assumed, Outcome, compete, contenders};
@@ -69,9 +69,9 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn run_all(assumed: &Assumed, setting: &Setting) -> Result<[Outcome; 5], LabError> {
+fn run_all(assumed: &Assumed, point: &BandPoint) -> Result<[Outcome; 5], LabError> {
     let all: Result<Vec<Outcome>, LabError> =
-        contenders().iter().map(|contender| compete(contender, None, assumed, setting)).collect();
+        contenders().iter().map(|contender| compete(contender, None, assumed, point)).collect();
     Ok(all?.try_into().expect("one for each"))
 }
 
@@ -129,7 +129,7 @@ fn table(outcomes: &[Outcome; 5]) -> Table {
     table
 }
 
-fn sweep(setting: &Setting) -> Result<Table, LabError> {
+fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let names = contenders().map(|contender| contender.name);
     let columns: Vec<&str> = std::iter::once("assumed").chain(names).collect();
     let mut table = Table::new("Seq/Rnd response times [s] under other assumptions", &columns);
@@ -153,7 +153,7 @@ fn sweep(setting: &Setting) -> Result<Table, LabError> {
         ("31 commands at the drive, sorted", Assumed { depth: 31, ..one }),
     ];
     for (name, assumed) in runs {
-        let outcomes = run_all(&assumed, setting)?;
+        let outcomes = run_all(&assumed, point)?;
         table.row(std::iter::once(name.to_owned()).chain(outcomes.iter().map(pair)));
     }
     Ok(table)
@@ -171,15 +171,15 @@ pub(super) fn charts(outcomes: &[(&'static str, &Outcome)]) -> Vec<Chart> {
     charts
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let outcomes = run_all(&Assumed::NOMINAL, setting)?;
+    let outcomes = run_all(&Assumed::NOMINAL, point)?;
     judge(&mut finding, ["F2a", "F2b", "F2c"], &outcomes, MODES[0]);
     judge(&mut finding, ["F2e", "F2f", "F2g"], &outcomes, MODES[1]);
     finding.show("F2d", format!("{} s", outcomes[..4].iter().map(pair).collect::<Vec<_>>().join("; ")));
     finding.tables.push(table(&outcomes));
-    if setting.is_nominal() {
-        finding.tables.push(sweep(setting)?);
+    if point.is_nominal() {
+        finding.tables.push(sweep(point)?);
     }
     let named: Vec<_> = contenders().iter().map(|contender| contender.name).zip(&outcomes).collect();
     finding.charts = charts(&named);

@@ -2,7 +2,7 @@
 
 use sluice_report::{Chart, Line, Table};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, WRITES, share, share_in, writes};
@@ -51,19 +51,19 @@ fn cells(name: String, shares: &Shares) -> [String; 5] {
     [name, shares.text(), error, noise, rate]
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let drives = Drives::new(setting)?;
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let drives = Drives::new(point)?;
     let volume = drives.volume();
     let test = |(outstanding, length)| {
-        let clean = share(&sharing::cfq(), &drives.clean, volume, CLEAN, writes(outstanding, length, volume, setting))?;
-        let aged = share(&sharing::cfq(), &drives.aged, volume, LONG, writes(outstanding, length, volume, setting))?;
+        let clean = share(&sharing::cfq(), &drives.clean, volume, CLEAN, writes(outstanding, length, volume, point))?;
+        let aged = share(&sharing::cfq(), &drives.aged, volume, LONG, writes(outstanding, length, volume, point))?;
         Ok::<_, LabError>([clean, aged])
     };
     let columns = ["drive", "VM1:VM2:VM3:VM4", "error of the ratio", "error of the parts, by second", "MB/s"];
     let mut table = Table::new("Bandwidth under CFQ in multiples of VM4's; 10:7:4:1 is due", &columns);
     let [clean, aged] = test(WRITES)?;
     table.row(cells("clean".into(), &clean)).row(cells("aged".into(), &aged));
-    if setting.is_nominal() {
+    if point.is_nominal() {
         for (outstanding, kib) in [(4, 16), (4, 64), (4, 256), (16, 16), (16, 256), (32, 64)] {
             let [clean, aged] = test((outstanding, kib << 10))?;
             let name = |drive| format!("{drive}, {outstanding} writes of {kib} KiB");
@@ -77,7 +77,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
             ("aged, turns of 130 ms", [0, 1, 2, 3], cfq().text("slice_sync", "130ms")),
         ];
         for (name, order, host) in turns {
-            let make = writes(WRITES.0, WRITES.1, volume, setting);
+            let make = writes(WRITES.0, WRITES.1, volume, point);
             table.row(cells(name.into(), &share_in(order, &host, &drives.aged, volume, LONG, make)?));
         }
     }

@@ -6,7 +6,7 @@ use sluice_sim::devices::ssd::Ssd;
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::workloads::{Address, Mix, Workload};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, ModelFile};
 use crate::figure::LabError;
 use crate::setup::{Host, closed, policy, refused, run};
@@ -43,14 +43,14 @@ pub(super) struct Drives {
 }
 
 impl Drives {
-    pub(super) fn new(setting: &Setting) -> Result<Drives, LabError> {
+    pub(super) fn new(point: &BandPoint) -> Result<Drives, LabError> {
         let file = DeviceFile::load(DEVICE)?;
         let ModelFile::Ssd(drive) = &file.model else {
             return Err(LabError::Device(DEVICE.into(), "it must be an SSD".into()));
         };
         // A point of the band may have less room than the nominal one.
         let bytes = file.bytes() / 100 * 95;
-        Ok(Drives { clean: drive.clean(setting)?, aged: drive.aged(setting)?, bytes })
+        Ok(Drives { clean: drive.clean(point)?, aged: drive.aged(point)?, bytes })
     }
 
     /// Bytes of one VM's volume.
@@ -111,11 +111,11 @@ pub(super) fn writes(
     outstanding: u32,
     length: u32,
     volume: u64,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> impl FnMut(usize) -> Result<Box<dyn Workload>, LabError> {
     let mix = Mix { reads: 0.0, length, address: Address::random(0, volume) };
-    let setting = *setting;
-    move |vm| Ok(closed(outstanding, mix.clone(), &setting, VMS[vm]))
+    let point = *point;
+    move |vm| Ok(closed(outstanding, mix.clone(), &point, VMS[vm]))
 }
 
 /// Every VM with a workload that `make` gives it, from second `from` to `to`.

@@ -2,7 +2,7 @@
 
 use sluice_report::{Chart, Line, Table};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, WRITES, share, writes};
@@ -63,10 +63,10 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let drives = Drives::new(setting)?;
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let drives = Drives::new(point)?;
     let volume = drives.volume();
-    let run = |host| share(&host, &drives.aged, volume, LONG, writes(WRITES.0, WRITES.1, volume, setting));
+    let run = |host| share(&host, &drives.aged, volume, LONG, writes(WRITES.0, WRITES.1, volume, point));
     let columns = [
         "scheduler",
         "window [s]",
@@ -86,7 +86,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let plain = run(sharing::cfq())?;
     row("CFQ", "", "", &plain);
     let mut finding = Finding::default();
-    let modes = if setting.is_nominal() { &["paper", "window", "base"][..] } else { &MODES };
+    let modes = if point.is_nominal() { &["paper", "window", "base"][..] } else { &MODES };
     for mode in modes {
         let mut all = Vec::new();
         for (window, paper) in WINDOWS {

@@ -3,9 +3,9 @@
 use sluice_report::{Chart, Line, Table};
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
-use sluice_sim::workloads::recipes;
+use sluice_sim::workloads::profiles;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, refused};
 
@@ -57,16 +57,16 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn test(host: &Host, recipe: &str, drives: &Drives, setting: &Setting) -> Result<Shares, LabError> {
+fn test(host: &Host, recipe: &str, drives: &Drives, point: &BandPoint) -> Result<Shares, LabError> {
     let volume = drives.volume();
     share(host, &drives.aged, volume, LONG, |vm| {
-        let setting = recipes::Setting { volume, start: Instant::ZERO, random: setting.stream(VMS[vm]) };
-        recipes::build(recipe, setting, &ParamTable::new()).map_err(refused)
+        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: point.stream(VMS[vm]) };
+        profiles::build(recipe, point, &ParamTable::new()).map_err(refused)
     })
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let drives = Drives::new(setting)?;
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let drives = Drives::new(point)?;
     let columns = ["workload", "CFQ", "error", "MB/s", "MCFQ, paper", "error", "MB/s", "MCFQ, window", "error", "MB/s"];
     let mut table =
         Table::new("Bandwidth in multiples of VM4's (10:7:4:1 is due), and the error of the ratio", &columns);
@@ -76,7 +76,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         let hosts = [sharing::cfq(), sharing::mcfq(MODES[0], 10), sharing::mcfq(MODES[1], 10)];
         let mut cells = vec![name.to_owned()];
         for (host, errors) in hosts.iter().zip(&mut errors) {
-            let shares = test(host, recipe, &drives, setting)?;
+            let shares = test(host, recipe, &drives, point)?;
             cells.extend([shares.text(), format!("{:.2}", shares.error()), format!("{:.1}", shares.rate())]);
             errors.push(shares.error());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Simulation;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::constant;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_rate, policy, random_reads, refused, run, slashed};
@@ -59,10 +59,10 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn divide(host: &Host, capacity: f64, setting: &Setting) -> Result<[f64; 3], LabError> {
+fn divide(host: &Host, capacity: f64, point: &BandPoint) -> Result<[f64; 3], LabError> {
     let mut simulation = Simulation::new(host.gate()?, constant(capacity), Duration::ZERO, Duration::from_secs(1));
     for (vm, (name, reservation, limit, weight)) in VMS.into_iter().enumerate() {
-        let workload = closed(32, random_reads(8192, 1 << 30), setting, name);
+        let workload = closed(32, random_reads(8192, 1 << 30), point, name);
         simulation.add_vm(policy(reservation, limit, weight), (vm as u64) << 30, workload).map_err(refused)?;
     }
     run(&mut simulation, SECONDS.1 as u64, &format!("{} at T = {capacity}", host.scheduler))?;
@@ -74,7 +74,7 @@ fn off(got: &[f64; 3], due: &[f64; 3], capacity: f64) -> f64 {
     got.iter().zip(due).map(|(got, due)| (got - due).abs() / capacity).fold(0.0, f64::max)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let hosts = [
         ("product", Host::new("mclock", 1).text("weight_floor", "0%")),
         ("paper", Host::new("mclock", 1).text("mode", "paper")),
@@ -88,7 +88,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     for (capacity, due) in DIVISION {
         let mut cells = vec![format!("{capacity:.0}"), slashed(&due)];
         for (index, (_, host)) in hosts.iter().enumerate() {
-            let got = divide(host, capacity, setting)?;
+            let got = divide(host, capacity, point)?;
             let distance = off(&got, &due, capacity);
             // The published formulas promise nothing where reservations cannot be met.
             if (index == 0 || capacity >= 500.0) && distance > worst[index].0 {

@@ -5,10 +5,10 @@ use sluice_sched::Instant;
 use sluice_sim::devices::Model;
 use sluice_sim::workloads::{Address, Mix};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, constant};
+use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene};
 use crate::setup::{Host, closed, mean_rate, policy, run, slashed};
 
 /// Reservation and weight of each VM: the first two live of their reservations.
@@ -50,16 +50,19 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// Requests per second of all, and for how many of others a VM behind its reservation ever waited.
-fn play(batch: i64, model: Box<dyn Model>, span: u64, setting: &Setting) -> Result<(f64, u64), LabError> {
+fn run_simulation(batch: i64, model: Box<dyn Model>, span: u64, point: &BandPoint) -> Result<(f64, u64), LabError> {
     let makes = VM_NAMES.map(|name| {
-        move |span| closed(16, Mix { reads: 1.0, length: 8192, address: Address::sequential(0, span) }, setting, name)
+        move |span| closed(16, Mix { reads: 1.0, length: 8192, address: Address::sequential(0, span) }, point, name)
     });
-    let actors = makes.iter().zip(VMS);
-    let actors =
-        actors.map(|(make, (reservation, weight))| Actor { policy: policy(reservation, 0, weight), start: 0, make });
-    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span, seconds: SECONDS };
+    let vms = makes.iter().zip(VMS);
+    let vms = vms.map(|(make, (reservation, weight))| ExperimentVm {
+        policy: policy(reservation, 0, weight),
+        start: 0,
+        make,
+    });
+    let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span, seconds: SECONDS };
     let host = Host::new("mclock", 4).number("batch", batch).rotational();
-    let mut simulation = scene.set_up(host.gate()?, model)?;
+    let mut simulation = experiment.build(host.gate()?, model)?;
     let mut delays = [Delay::default(); VMS.len()];
     for step in 1..=SECONDS * STEPS {
         simulation.run_until(Instant::from_millis(step * 1000 / STEPS));
@@ -93,7 +96,7 @@ impl Delay {
     }
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let span = device.place(0).1;
     let mut table =
@@ -101,8 +104,8 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let mut results = Vec::new();
     for (name, disk) in [("one disk", true), ("all places alike", false)] {
         for batch in [1, BATCH] {
-            let model = if disk { device.drive(setting)? } else { constant(FLAT) };
-            let (rate, wait) = play(batch, model, span, setting)?;
+            let model = if disk { device.drive(point)? } else { constant(FLAT) };
+            let (rate, wait) = run_simulation(batch, model, span, point)?;
             table.row([name.to_owned(), batch.to_string(), slashed(&[rate]), wait.to_string()]);
             results.push((rate, wait));
         }

@@ -3,12 +3,12 @@
 use sluice_report::Table;
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
-use sluice_sim::workloads::{Workload, recipes};
+use sluice_sim::workloads::{Workload, profiles};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
+use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene, stream_of};
 use crate::setup::{Host, closed, mean_rate, policy, random_reads, refused};
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -30,27 +30,26 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn play(host: &Host, reservation: u64, setting: &Setting) -> Result<[f64; 2], LabError> {
+fn run_simulation(host: &Host, reservation: u64, point: &BandPoint) -> Result<[f64; 2], LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let (_, span) = device.place(0);
     let store = |volume| {
-        let setting = recipes::Setting { volume, start: Instant::ZERO, random: stream_of(setting, "store") };
-        recipes::build("dvdstore-like", setting, &ParamTable::new())
+        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, "store") };
+        profiles::build("dvdstore-like", point, &ParamTable::new())
     };
     store(span).map_err(refused)?;
     let database = |span| -> Box<dyn Workload> { store(span).expect("it could be made before, of the same size") };
-    let others =
-        ["VM2", "VM3", "VM4", "VM5"].map(|vm| move |span| closed(8, random_reads(16 << 10, span), setting, vm));
-    let mut actors = vec![Actor { policy: policy(reservation, 0, 100), start: 0, make: &database }];
-    actors.extend(others.iter().map(|make| Actor { policy: policy(0, 0, 100), start: 60, make }));
-    let scene = Scene { actors, changes: Vec::new(), span, seconds: 120 };
-    let run = scene.play(host.gate()?, device.model(setting), host.scheduler)?;
+    let others = ["VM2", "VM3", "VM4", "VM5"].map(|vm| move |span| closed(8, random_reads(16 << 10, span), point, vm));
+    let mut vms = vec![ExperimentVm { policy: policy(reservation, 0, 100), start: 0, make: &database }];
+    vms.extend(others.iter().map(|make| ExperimentVm { policy: policy(0, 0, 100), start: 60, make }));
+    let experiment = Experiment { vms, changes: Vec::new(), span, seconds: 120 };
+    let run = experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)?;
     Ok([mean_rate(&run, 0, 10, 60), mean_rate(&run, 0, 70, 120)])
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let shares = play(&Host::new("sfqd", 32), 0, setting)?;
-    let reserved = play(&Host::new("mclock", 32), shares[0] as u64, setting)?;
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let shares = run_simulation(&Host::new("sfqd", 32), 0, point)?;
+    let reserved = run_simulation(&Host::new("mclock", 32), shares[0] as u64, point)?;
     let mut table = Table::new("Requests per second of the database", &["scheduler", "alone", "with four others"]);
     for (name, [alone, with]) in [("SFQ(D)", shares), ("mClock, reservation of what it had alone", reserved)] {
         table.row([name.to_owned(), format!("{alone:.0}"), format!("{with:.0}")]);

@@ -8,7 +8,7 @@ use sluice_sched::Policy;
 use sluice_sched::tracker::Form;
 use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed, within};
@@ -42,26 +42,26 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    fn play(&self, setting: &Setting) -> Result<Simulation, LabError> {
+    fn run_simulation(&self, point: &BandPoint) -> Result<Simulation, LabError> {
         let window = Duration::from_secs(1);
-        let mut simulation = Simulation::new(self.host.gate()?, self.device.model(setting), Duration::ZERO, window);
+        let mut simulation = Simulation::new(self.host.gate()?, self.device.model(point), Duration::ZERO, window);
         for _ in 1..self.nodes {
-            simulation.add_node(self.host.gate()?, self.device.model(setting));
+            simulation.add_node(self.host.gate()?, self.device.model(point));
         }
         for (number, client) in self.clients.iter().enumerate() {
             let name = format!("c{}", number + 1);
             let placement = match client.pinned {
                 Some(node) => Placement::Pinned(node),
-                None => Placement::Uniform(setting.stream(&format!("placement/{name}"))),
+                None => Placement::Uniform(point.stream(&format!("placement/{name}"))),
             };
             let vm = simulation.add_vm_at(placement, client.policy).map_err(refused)?;
-            let workload = closed(self.outstanding, random_reads(8192, 1 << 30), setting, &name);
+            let workload = closed(self.outstanding, random_reads(8192, 1 << 30), point, &name);
             simulation.add_thread(vm, Thread::new(workload)).map_err(refused)?;
             if let Some(form) = self.form {
                 simulation.track(vm, form);
             }
             if client.start > 0 {
-                simulation.hold_back(vm);
+                simulation.start_paused(vm);
                 simulation.plan_change(at(client.start), Change::Start(vm));
             }
         }
@@ -100,7 +100,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             paper: "800; about 1750 and 2700 IOPS",
             note: "c1 gets more than its 800 where nobody else has a request waiting at a node for a moment: requests go to the nodes at random. \
                    c3 misses 2:3 in mode \"product\" for the same reason: a client that has nothing waiting at a node for a moment forgets \
-                   there what it lies behind, but for what it got elsewhere meanwhile; otherwise a client could save up share at a node \
+                   there what it lies behind, but for what it got off_nominal meanwhile; otherwise a client could save up share at a node \
                    that it seldom uses. With 1024 outstanding, not 64, c1 gets 800, and c2 and c3 what is left, 2:3 (table \"by what \
                    each client keeps outstanding\").",
         },
@@ -126,22 +126,22 @@ fn shares(
     form: Option<Form>,
     host: Host,
     outstanding: u32,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<[f64; 3], LabError> {
     let device = DeviceFile::load("mclock-node")?;
     let simulation =
-        Cluster { nodes: 3, device: &device, clients, form, host, outstanding, seconds: 60 }.play(setting)?;
+        Cluster { nodes: 3, device: &device, clients, form, host, outstanding, seconds: 60 }.run_simulation(point)?;
     Ok(std::array::from_fn(|vm| mean_rate(&simulation, vm, 10, 60)))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let (plain, reserved) = (three([0; 3]), three([800, 1000, 100]));
     let mut table = Table::new("c1/c2/c3 [IOPS]", &["scheduler", "(a) no reservations", "(b) 800, 1000, 100"]);
     let (mut proportional, mut kept, mut first) = (true, true, None);
     for (name, form, host) in modes() {
         let (a, b) = (
-            shares(&plain, form, host.clone(), OUTSTANDING, setting)?,
-            shares(&reserved, form, host, OUTSTANDING, setting)?,
+            shares(&plain, form, host.clone(), OUTSTANDING, point)?,
+            shares(&reserved, form, host, OUTSTANDING, point)?,
         );
         table.row([format!("dmClock, {name}"), slashed(&a), slashed(&b)]);
         let unit = a.iter().sum::<f64>() / 11.0;
@@ -153,15 +153,15 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         ("mClock at each node, nothing told", Host::new("mclock", THREADS), &reserved),
         ("SFQ(D) at each node", Host::new("sfqd", THREADS), &three([0; 3])),
     ] {
-        let a = shares(&plain, None, host.clone(), OUTSTANDING, setting)?;
-        table.row([name.to_owned(), slashed(&a), slashed(&shares(clients, None, host, OUTSTANDING, setting)?)]);
+        let a = shares(&plain, None, host.clone(), OUTSTANDING, point)?;
+        table.row([name.to_owned(), slashed(&a), slashed(&shares(clients, None, host, OUTSTANDING, point)?)]);
     }
     let mut waiting =
         Table::new("(b) by what each client keeps outstanding: c1/c2/c3 [IOPS]", &["outstanding", "product", "paper"]);
     for outstanding in [64, 256, 1024] {
         let mut cells = vec![outstanding.to_string()];
         for (_, form, host) in modes() {
-            cells.push(slashed(&shares(&reserved, form, host, outstanding, setting)?));
+            cells.push(slashed(&shares(&reserved, form, host, outstanding, point)?));
         }
         waiting.row(cells);
     }
@@ -211,7 +211,7 @@ pub(in crate::figures) const SKEWED: Figure = Figure {
     run: measure_skewed,
 };
 
-fn measure_skewed(setting: &Setting) -> Result<Finding, LabError> {
+fn measure_skewed(point: &BandPoint) -> Result<Finding, LabError> {
     let clients = |reservations: [u64; 2]| {
         [
             Client { policy: policy(reservations[0], 0, 100), pinned: Some(0), start: 0 },
@@ -227,7 +227,7 @@ fn measure_skewed(setting: &Setting) -> Result<Finding, LabError> {
     for (name, form, host, clients) in hosts.chain([sfq]) {
         let simulation =
             Cluster { nodes: 2, device: &device, clients, form, host, outstanding: OUTSTANDING, seconds: 110 }
-                .play(setting)?;
+                .run_simulation(point)?;
         let alone = mean_rate(&simulation, 0, 10, 40);
         let both = [0, 1].map(|vm| mean_rate(&simulation, vm, 50, 110));
         table.row([name, slashed(&[alone]), slashed(&both)]);
@@ -243,8 +243,8 @@ fn measure_skewed(setting: &Setting) -> Result<Finding, LabError> {
     let left = 2.0 * (all[0].0 - all[0].1[0]);
     finding.judge("M10b", piled, format!("{:.0} IOPS; twice what is left: {left:.0}", all[0].1[1]));
     finding.tables.push(table);
-    if setting.is_nominal() {
-        finding.tables.push(capacities(&device, &reserved, setting)?);
+    if point.is_nominal() {
+        finding.tables.push(capacities(&device, &reserved, point)?);
     }
     let simulation = first.expect("there are two modes");
     let lines = ["c1", "c2"].iter().enumerate().map(|(vm, name)| Line::new(*name, rates(&simulation, vm))).collect();
@@ -253,7 +253,7 @@ fn measure_skewed(setting: &Setting) -> Result<Finding, LabError> {
 }
 
 /// The same by what a node gives.
-fn capacities(device: &DeviceFile, clients: &[Client], setting: &Setting) -> Result<Table, LabError> {
+fn capacities(device: &DeviceFile, clients: &[Client], point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["a node gives [IOPS]", "dmClock, product", "dmClock, paper"];
     let mut table = Table::new("c1/c2 by what a node gives [IOPS]", &columns);
     for iops in [1050, 1200, 1300, 1400, 1500, 1750, 1950] {
@@ -265,7 +265,7 @@ fn capacities(device: &DeviceFile, clients: &[Client], setting: &Setting) -> Res
         for (_, form, host) in modes() {
             let simulation =
                 Cluster { nodes: 2, device: &device, clients, form, host, outstanding: OUTSTANDING, seconds: 110 }
-                    .play(setting)?;
+                    .run_simulation(point)?;
             cells.push(slashed(&[0, 1].map(|vm| mean_rate(&simulation, vm, 50, 110))));
         }
         table.row(cells);
@@ -273,7 +273,7 @@ fn capacities(device: &DeviceFile, clients: &[Client], setting: &Setting) -> Res
     Ok(table)
 }
 
-pub(in crate::figures) const TOLD: Figure = Figure {
+pub(in crate::figures) const REMOTE: Figure = Figure {
     id: "mclock-told",
     paper: Paper::Mclock,
     label: "Section 3.2",
@@ -291,10 +291,10 @@ pub(in crate::figures) const TOLD: Figure = Figure {
                each, and that varies. In mode \"paper\" it counts when the request reaches the head of its queue; with a constant \
                number of outstanding requests the error is constant then, and for a client whose backlog grows it grows too.",
     }],
-    run: measure_told,
+    run: measure_remote,
 };
 
-fn measure_told(setting: &Setting) -> Result<Finding, LabError> {
+fn measure_remote(point: &BandPoint) -> Result<Finding, LabError> {
     const RESERVATION: u64 = 900;
     let mut table =
         Table::new("Furthest from 900 IOPS in any span [requests]", &["nodes", "product", "paper", "allowed"]);
@@ -302,7 +302,7 @@ fn measure_told(setting: &Setting) -> Result<Finding, LabError> {
     for nodes in [1, 2, 3, 5] {
         let mut cells = vec![nodes.to_string()];
         for (_, form, host) in modes() {
-            let off = furthest(nodes, form.expect("clients tell"), &host, RESERVATION, setting)?;
+            let off = furthest(nodes, form.expect("clients tell"), &host, RESERVATION, point)?;
             // What one node alone is off is its device's doing: there is nothing to tell.
             holds &= nodes == 1 || off <= (nodes - 1) as f64;
             cells.push(format!("{off:.0}"));
@@ -318,15 +318,15 @@ fn measure_told(setting: &Setting) -> Result<Finding, LabError> {
 }
 
 /// How far what was dispatched ever is from `reservation` a second, over any span of whole seconds.
-fn furthest(nodes: usize, form: Form, host: &Host, reservation: u64, setting: &Setting) -> Result<f64, LabError> {
+fn furthest(nodes: usize, form: Form, host: &Host, reservation: u64, point: &BandPoint) -> Result<f64, LabError> {
     let device = DeviceFile::load("mclock-node")?;
-    let mut simulation = Simulation::new(host.gate()?, device.model(setting), Duration::ZERO, Duration::from_secs(1));
+    let mut simulation = Simulation::new(host.gate()?, device.model(point), Duration::ZERO, Duration::from_secs(1));
     for _ in 1..nodes {
-        simulation.add_node(host.gate()?, device.model(setting));
+        simulation.add_node(host.gate()?, device.model(point));
     }
     let policy = Policy { weight: None, ..policy(reservation, 0, 1) };
     let vm = simulation.add_vm_at(Placement::RoundRobin(0), policy).map_err(refused)?;
-    let workload = closed(OUTSTANDING, random_reads(8192, 1 << 30), setting, "c1");
+    let workload = closed(OUTSTANDING, random_reads(8192, 1 << 30), point, "c1");
     simulation.add_thread(vm, Thread::new(workload)).map_err(refused)?;
     simulation.track(vm, form);
     let mut ahead: Vec<f64> = Vec::new();

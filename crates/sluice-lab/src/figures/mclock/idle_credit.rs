@@ -7,10 +7,10 @@ use sluice_sched::{Instant, Policy};
 use sluice_sim::engine::Simulation;
 use sluice_sim::workloads::{Address, Mix, Open, Pattern, Workload};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
+use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene, stream_of};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, within};
 
 /// The weight of both: what VMware gives a disk by default. The paper says "equal".
@@ -48,29 +48,29 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// Each VM's IOPS and mean latency in milliseconds.
-fn play(host: &Host, weight: u32, credit: u32, setting: &Setting) -> Result<[(f64, f64); 2], LabError> {
+fn run_simulation(host: &Host, weight: u32, credit: u32, point: &BandPoint) -> Result<[(f64, f64); 2], LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let bursty = |span| -> Box<dyn Workload> {
         let pattern = Pattern::Bursts(128, Duration::from_millis(400));
         let mix = Mix { reads: 1.0, length: 4096, address: Address::mixed(0, span, 0.8) };
-        Box::new(Open::new(pattern, mix, Instant::ZERO, stream_of(setting, "VM1")))
+        Box::new(Open::new(pattern, mix, Instant::ZERO, stream_of(point, "VM1")))
     };
     let steady = |span| {
         let mix = Mix { reads: 1.0, length: 16 << 10, address: Address::mixed(0, span, 0.2) };
-        closed(32, mix, setting, "VM2")
+        closed(32, mix, point, "VM2")
     };
     let policy = Policy { idle_credit: credit, ..policy(0, 0, weight) };
-    let scene = Scene {
-        actors: vec![Actor { policy, start: 0, make: &bursty }, Actor { policy, start: 0, make: &steady }],
+    let experiment = Experiment {
+        vms: vec![ExperimentVm { policy, start: 0, make: &bursty }, ExperimentVm { policy, start: 0, make: &steady }],
         changes: Vec::new(),
         span: device.place(0).1,
         seconds: 130,
     };
-    let run: Simulation = scene.play(host.gate()?, device.model(setting), host.scheduler)?;
+    let run: Simulation = experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)?;
     Ok([0, 1].map(|vm| (mean_rate(&run, vm, 10, 130), mean_latency_ms(&run, vm, 10, 130))))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let modes = [("paper", Host::new("mclock", 32).text("mode", "paper")), ("product", Host::new("mclock", 32))];
     let columns = ["scheduler", "idle credit", "VM1 [IOPS]", "VM1 [ms]", "VM2 [IOPS]", "VM2 [ms]"];
     let mut table = Table::new("Bursty VM1, steady VM2", &columns);
@@ -81,7 +81,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     };
     let (mut sooner, mut same, mut changes) = (true, true, Vec::new());
     for (name, host) in &modes {
-        let (small, large) = (play(host, SHARES, 1, setting)?, play(host, SHARES, 64, setting)?);
+        let (small, large) = (run_simulation(host, SHARES, 1, point)?, run_simulation(host, SHARES, 64, point)?);
         line(&format!("mClock, {name}"), "1", small);
         line(&format!("mClock, {name}"), "64", large);
         sooner &= large[0].1 <= 0.9 * small[0].1 && large[1].1 <= small[1].1;
@@ -96,10 +96,10 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     finding.judge("M7a", sooner, format!("latency: {} (paper; product)", words(1)));
     finding.judge("M7b", same, format!("IOPS: {} (paper; product)", words(0)));
     for credit in [1, 64] {
-        let got = play(&modes[0].1, 100, credit, setting)?;
+        let got = run_simulation(&modes[0].1, 100, credit, point)?;
         line("mClock, paper, weights 100", &credit.to_string(), got);
     }
-    line("SFQ(D)", "none", play(&Host::new("sfqd", 32), SHARES, 1, setting)?);
+    line("SFQ(D)", "none", run_simulation(&Host::new("sfqd", 32), SHARES, 1, point)?);
     finding.tables.push(table);
     Ok(finding)
 }

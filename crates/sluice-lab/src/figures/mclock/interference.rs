@@ -7,10 +7,10 @@ use sluice_sched::Instant;
 use sluice_sim::engine::{Change, Simulation};
 use sluice_sim::workloads::{Address, Mix, Open, Pattern, Workload};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, ModelFile};
+use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene, stream_of};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, rates, slashed, within};
 
 /// In this order.
@@ -64,38 +64,43 @@ fn mixed(length: u32, range: u64) -> Mix {
     Mix { reads: 0.75, length, address: Address::random(0, range) }
 }
 
-fn play(device: &DeviceFile, host: &Host, dm_limits: [u64; 2], setting: &Setting) -> Result<Simulation, LabError> {
+fn run_simulation(
+    device: &DeviceFile,
+    host: &Host,
+    dm_limits: [u64; 2],
+    point: &BandPoint,
+) -> Result<Simulation, LabError> {
     let rd = |span| -> Box<dyn Workload> {
         let pattern = Pattern::Bursts(32, Duration::from_millis(250));
-        Box::new(Open::new(pattern, mixed(4096, span), Instant::ZERO, stream_of(setting, "RD")))
+        Box::new(Open::new(pattern, mixed(4096, span), Instant::ZERO, stream_of(point, "RD")))
     };
-    let oltp = |span| closed(16, mixed(8192, span), setting, "OLTP");
+    let oltp = |span| closed(16, mixed(8192, span), point, "OLTP");
     let dm = |span| {
         let mix = Mix { reads: 1.0, length: 32 << 10, address: Address::sequential(0, span) };
-        closed(32, mix, setting, "DM")
+        closed(32, mix, point, "DM")
     };
-    let scene = Scene {
-        actors: vec![
-            Actor { policy: policy(0, 0, 200), start: 0, make: &rd },
-            Actor { policy: policy(0, 0, 200), start: 0, make: &oltp },
-            Actor { policy: policy(0, dm_limits[0], 100), start: 0, make: &dm },
+    let experiment = Experiment {
+        vms: vec![
+            ExperimentVm { policy: policy(0, 0, 200), start: 0, make: &rd },
+            ExperimentVm { policy: policy(0, 0, 200), start: 0, make: &oltp },
+            ExperimentVm { policy: policy(0, dm_limits[0], 100), start: 0, make: &dm },
         ],
         changes: vec![(LIMITED, Change::Policy(2, policy(0, dm_limits[1], 100)))],
         span: device.place(0).1,
         seconds: PARTS[1].1 as u64,
     };
-    scene.play(host.gate()?, device.model(setting), host.scheduler)
+    experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)
 }
 
 /// mClock on arrays that read ahead more and less.
-fn sweep(mut device: DeviceFile, setting: &Setting) -> Result<Table, LabError> {
+fn sweep(mut device: DeviceFile, point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["read ahead [MiB]", "60 to 140 s [IOPS]", "[ms]", "160 to 240 s [IOPS]", "[ms]"];
     let mut table = Table::new("RD/OLTP/DM by what the array reads ahead", &columns);
     for mebibytes in [0, 1, 2, 4, 8, 16] {
         if let ModelFile::Drives { read_ahead_bytes, .. } = &mut device.model {
             *read_ahead_bytes = mebibytes << 20;
         }
-        let run = play(&device, &Host::new("mclock", 32), [0, 300], setting)?;
+        let run = run_simulation(&device, &Host::new("mclock", 32), [0, 300], point)?;
         let cells = PARTS.map(|(from, to)| {
             let rate = slashed(&[0, 1, 2].map(|vm| mean_rate(&run, vm, from, to)));
             [rate, slashed(&[0, 1, 2].map(|vm| mean_latency_ms(&run, vm, from, to)))]
@@ -105,7 +110,7 @@ fn sweep(mut device: DeviceFile, setting: &Setting) -> Result<Table, LabError> {
     Ok(table)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let hosts = [
         ("mClock, product", Host::new("mclock", 32), [0, 300]),
         ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), [0, 300]),
@@ -117,7 +122,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let device = DeviceFile::load(FIGURE.device)?;
     for (index, (name, host, limits)) in hosts.iter().enumerate() {
-        let simulation = play(&device, host, *limits, setting)?;
+        let simulation = run_simulation(&device, host, *limits, point)?;
         let rate = PARTS.map(|(from, to)| [0, 1, 2].map(|vm| mean_rate(&simulation, vm, from, to)));
         let latency = PARTS.map(|(from, to)| [0, 1, 2].map(|vm| mean_latency_ms(&simulation, vm, from, to)));
         let cells = [0, 1].map(|part| [slashed(&rate[part]), slashed(&latency[part])]);
@@ -137,8 +142,8 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         finding.charts.push(Chart::lines("Throughput, DM limited from 140 s on", "time [s]", "IOPS", lines));
     }
     finding.tables.push(table);
-    if setting.is_nominal() {
-        finding.tables.push(sweep(device, setting)?);
+    if point.is_nominal() {
+        finding.tables.push(sweep(device, point)?);
     }
     Ok(finding)
 }

@@ -6,9 +6,9 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
+use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, slashed, within};
 
 /// Weights of the four.
@@ -36,13 +36,13 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn play(host: &Host, reservation: u64, setting: &Setting) -> Result<Simulation, LabError> {
+fn run_simulation(host: &Host, reservation: u64, point: &BandPoint) -> Result<Simulation, LabError> {
     let time = ServiceTime::Exponential(Duration::from_secs_f64(1.0 / CAPACITY));
-    let makes = WEIGHTS.map(|(name, _)| move |span| closed(32, random_reads(8192, span), setting, name));
-    let actors = WEIGHTS.iter().zip(&makes);
-    let actors = actors.map(|((_, weight), make)| Actor { policy: policy(reservation, 0, *weight), start: 0, make });
-    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: 1 << 30, seconds: 70 };
-    scene.play(host.gate()?, Box::new(Servers::new(1, time, setting.stream("service"))), host.scheduler)
+    let makes = WEIGHTS.map(|(name, _)| move |span| closed(32, random_reads(8192, span), point, name));
+    let vms = WEIGHTS.iter().zip(&makes);
+    let vms = vms.map(|((_, weight), make)| ExperimentVm { policy: policy(reservation, 0, *weight), start: 0, make });
+    let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span: 1 << 30, seconds: 70 };
+    experiment.run_simulation(host.gate()?, Box::new(Servers::new(1, time, point.stream("service"))), host.scheduler)
 }
 
 /// Throughput and latency of the four once the start is over.
@@ -51,20 +51,20 @@ fn got(run: &Simulation) -> ([f64; 4], [f64; 4]) {
     (vms.map(|vm| mean_rate(run, vm, 10, 70)), vms.map(|vm| mean_latency_ms(run, vm, 10, 70)))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let modes = [("product", Host::new("mclock", 32)), ("paper", Host::new("mclock", 32).text("mode", "paper"))];
     let columns = ["scheduler", "reservation [IOPS]", "throughput [IOPS]", "latency [ms]"];
     let mut table = Table::new("VM1/VM2/VM3/VM4", &columns);
     let (mut all, mut columns) = (Vec::new(), Vec::new());
     for (name, host) in &modes {
         for reservation in [1, 512] {
-            let (rate, latency) = got(&play(host, reservation, setting)?);
+            let (rate, latency) = got(&run_simulation(host, reservation, point)?);
             table.row([format!("mClock, {name}"), reservation.to_string(), slashed(&rate), slashed(&latency)]);
             columns.push(Line::bars(format!("{name}, r = {reservation}"), &rate));
             all.push((rate, latency));
         }
     }
-    let (rate, latency) = got(&play(&Host::new("sfqd", 32), 0, setting)?);
+    let (rate, latency) = got(&run_simulation(&Host::new("sfqd", 32), 0, point)?);
     table.row(["SFQ(D)".to_owned(), "none".to_owned(), slashed(&rate), slashed(&latency)]);
     let holds = all.chunks(2).all(|pair| {
         let ((before, _), (after, latency)) = (pair[0], pair[1]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::{Change, Simulation};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed};
@@ -59,16 +59,16 @@ struct Run {
     series: Vec<Line>,
 }
 
-fn simulate(host: &Host, limits: bool, setting: &Setting) -> Result<Run, LabError> {
+fn simulate(host: &Host, limits: bool, point: &BandPoint) -> Result<Run, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
-    let mut simulation = Simulation::new(host.gate()?, device.model(setting), Duration::ZERO, Duration::from_secs(1));
+    let mut simulation = Simulation::new(host.gate()?, device.model(point), Duration::ZERO, Duration::from_secs(1));
     for (number, (name, limit, weight)) in VMS.into_iter().enumerate() {
         let (base, span) = device.place(number as u64);
-        let workload = closed(32, random_reads(16 << 10, span), setting, name);
+        let workload = closed(32, random_reads(16 << 10, span), point, name);
         let policy = policy(0, if limits { limit } else { 0 }, weight);
         let vm = simulation.add_vm(policy, base, workload).map_err(refused)?;
         if vm > 0 {
-            simulation.hold_back(vm);
+            simulation.start_paused(vm);
             simulation.plan_change(at(60 * vm as u64), Change::Start(vm));
         }
     }
@@ -78,7 +78,7 @@ fn simulate(host: &Host, limits: bool, setting: &Setting) -> Result<Run, LabErro
     Ok(Run { parts, series })
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let hosts = [
         ("mClock, product", Host::new("mclock", 32), true),
         ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), true),
@@ -87,7 +87,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let mut table = Table::new("VM1/VM2/VM3 [IOPS]", &["scheduler", "0 to 60 s", "60 to 120 s", "120 to 180 s"]);
     let mut runs = Vec::new();
     for (name, host, limits) in &hosts {
-        let run = simulate(host, *limits, setting)?;
+        let run = simulate(host, *limits, point)?;
         table.row(std::iter::once((*name).to_owned()).chain(run.parts.iter().map(|part| slashed(part))));
         runs.push(run);
     }

@@ -4,10 +4,10 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Simulation;
 use sluice_sim::workloads::{Address, Mix};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
+use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene};
 use crate::setup::{Host, closed, mean_rate, policy, rates, slashed, within};
 
 /// A VM: its name, bytes of a request, part of reads, part of random places, reservation, limit, weight.
@@ -56,25 +56,24 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn play(host: &Host, promised: bool, setting: &Setting) -> Result<Simulation, LabError> {
+fn run_simulation(host: &Host, promised: bool, point: &BandPoint) -> Result<Simulation, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let makes = VMS.map(|Vm(name, length, reads, random, ..)| {
-        move |span| closed(32, Mix { reads, length, address: Address::mixed(0, span, random) }, setting, name)
+        move |span| closed(32, Mix { reads, length, address: Address::mixed(0, span, random) }, point, name)
     });
-    let actors =
-        VMS.iter().zip(&makes).enumerate().map(|(number, (Vm(_, _, _, _, reservation, limit, weight), make))| {
-            let policy = if promised { policy(*reservation, *limit, *weight) } else { policy(0, 0, *weight) };
-            Actor { policy, start: 60 * number as u64, make }
-        });
-    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: device.place(0).1, seconds: 240 };
-    scene.play(host.gate()?, device.model(setting), host.scheduler)
+    let vms = VMS.iter().zip(&makes).enumerate().map(|(number, (Vm(_, _, _, _, reservation, limit, weight), make))| {
+        let policy = if promised { policy(*reservation, *limit, *weight) } else { policy(0, 0, *weight) };
+        ExperimentVm { policy, start: 60 * number as u64, make }
+    });
+    let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span: device.place(0).1, seconds: 240 };
+    experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let runs = [
-        ("mClock, product", play(&Host::new("mclock", 32), true, setting)?),
-        ("mClock, paper", play(&Host::new("mclock", 32).text("mode", "paper"), true, setting)?),
-        ("SFQ(D)", play(&Host::new("sfqd", 32), false, setting)?),
+        ("mClock, product", run_simulation(&Host::new("mclock", 32), true, point)?),
+        ("mClock, paper", run_simulation(&Host::new("mclock", 32).text("mode", "paper"), true, point)?),
+        ("SFQ(D)", run_simulation(&Host::new("sfqd", 32), false, point)?),
     ];
     let mut finding = Finding::default();
     let columns = ["scheduler", "VM1/VM2, 70 to 120 s", "VM1/VM2/VM3/VM4, 190 to 240 s"];

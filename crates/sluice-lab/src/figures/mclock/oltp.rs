@@ -4,12 +4,12 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sched::Instant;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sim::engine::Simulation;
-use sluice_sim::workloads::{Workload, recipes};
+use sluice_sim::workloads::{Workload, profiles};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
+use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene, stream_of};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, rates, refused, slashed};
 
 /// Reservations and weights.
@@ -64,44 +64,44 @@ struct Assumed(i64, bool);
 const NOMINAL: Assumed = Assumed(50, false);
 
 /// A run with what both OLTP VMs reserve, or without.
-fn play(
+fn run_simulation(
     host: &Host,
     reserved: bool,
     Assumed(readers, flush): Assumed,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<Simulation, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let (_, span) = device.place(0);
     // Made once to have its error, then for the scene.
     let oltp = |vm: &str, volume| {
-        let setting = recipes::Setting { volume, start: Instant::ZERO, random: stream_of(setting, vm) };
+        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, vm) };
         let table = [("readers", Value::Integer(readers)), ("flush", Value::Bool(flush))];
         let table: ParamTable = table.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        recipes::build("filebench-oltp", setting, &table)
+        profiles::build("filebench-oltp", point, &table)
     };
     oltp("OLTP1", span).map_err(refused)?;
     let databases = ["OLTP1", "OLTP2"].map(|vm| {
         move |span| -> Box<dyn Workload> { oltp(vm, span).expect("it could be made before, of the same size") }
     });
-    let iometer = |span| closed(32, random_reads(16 << 10, span), setting, "Iometer");
+    let iometer = |span| closed(32, random_reads(16 << 10, span), point, "Iometer");
     let makes: [&dyn Fn(u64) -> Box<dyn Workload>; 3] = [&databases[0], &databases[1], &iometer];
-    let actors = VMS.iter().zip(makes).enumerate().map(|(number, ((_, reservation, weight), make))| Actor {
+    let vms = VMS.iter().zip(makes).enumerate().map(|(number, ((_, reservation, weight), make))| ExperimentVm {
         policy: policy(if reserved { *reservation } else { 0 }, 0, *weight),
         start: if number == 2 { START } else { 0 },
         make,
     });
-    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span, seconds: PARTS[1].1 as u64 };
-    scene.play(host.gate()?, device.model(setting), host.scheduler)
+    let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span, seconds: PARTS[1].1 as u64 };
+    experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)
 }
 
 /// The same with other recipes.
-fn sweep(setting: &Setting) -> Result<Table, LabError> {
+fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["readers", "flush after a write", "mClock, product [IOPS]", "mClock, paper [IOPS]", "SFQ(D) [IOPS]"];
     let mut table = Table::new("OLTP1/OLTP2/Iometer with Iometer, other recipes", &columns);
     for assumed in [Assumed(50, true), Assumed(100, false), Assumed(200, false), Assumed(200, true)] {
         let mut cells = vec![assumed.0.to_string(), if assumed.1 { "yes" } else { "no" }.to_owned()];
         for (_, host, reserved) in hosts() {
-            let run = play(&host, reserved, assumed, setting)?;
+            let run = run_simulation(&host, reserved, assumed, point)?;
             cells.push(slashed(&[0, 1, 2].map(|vm| mean_rate(&run, vm, PARTS[1].0, PARTS[1].1))));
         }
         table.row(cells);
@@ -117,8 +117,10 @@ fn hosts() -> [(&'static str, Host, bool); 3] {
     ]
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let run = |(name, host, reserved): (&'static str, Host, bool)| Ok((name, play(&host, reserved, NOMINAL, setting)?));
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let run = |(name, host, reserved): (&'static str, Host, bool)| {
+        Ok((name, run_simulation(&host, reserved, NOMINAL, point)?))
+    };
     let runs: Vec<_> = hosts().into_iter().map(run).collect::<Result<_, LabError>>()?;
     let columns = ["scheduler", "before [IOPS]", "[ms]", "with Iometer [IOPS]", "[ms]"];
     let mut table = Table::new("OLTP1/OLTP2/Iometer", &columns);
@@ -139,8 +141,8 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let (before, after) = (latency(&runs[2].1, 1)[1], latency(&runs[0].1, 1)[1]);
     finding.show("M8c", format!("{before:.0} ms without, {after:.0} ms with"));
     finding.tables.push(table);
-    if setting.is_nominal() {
-        finding.tables.push(sweep(setting)?);
+    if point.is_nominal() {
+        finding.tables.push(sweep(point)?);
     }
     for (name, simulation) in [&runs[0], &runs[2]] {
         let lines = VMS.iter().enumerate().map(|(vm, (name, ..))| Line::new(*name, rates(simulation, vm))).collect();

@@ -3,10 +3,10 @@
 use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Simulation;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
+use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::scene::{Actor, Scene};
 use crate::setup::{Host, closed, least_rate, mean_rate, policy, random_reads, rates, run, slashed, within};
 
 /// Reservations and weights; one more VM each minute.
@@ -63,18 +63,18 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// A run, and what VM1 and VM2 were dispatched at the least in any second from 5 s after their start.
-fn play(host: &Host, reserved: bool, setting: &Setting) -> Result<(Simulation, [u64; 2]), LabError> {
+fn run_simulation(host: &Host, reserved: bool, point: &BandPoint) -> Result<(Simulation, [u64; 2]), LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
-    let makes = VMS.map(|(name, ..)| move |span| closed(32, random_reads(16 << 10, span), setting, name));
-    let actors = VMS.iter().zip(&makes).enumerate().map(|(number, ((_, reservation, weight), make))| Actor {
+    let makes = VMS.map(|(name, ..)| move |span| closed(32, random_reads(16 << 10, span), point, name));
+    let vms = VMS.iter().zip(&makes).enumerate().map(|(number, ((_, reservation, weight), make))| ExperimentVm {
         policy: policy(if reserved { *reservation } else { 0 }, 0, *weight),
         start: 60 * number as u64,
         make,
     });
-    let scene = Scene { actors: actors.collect(), changes: Vec::new(), span: device.place(0).1, seconds: 300 };
-    let mut simulation = scene.set_up(host.gate()?, device.model(setting))?;
+    let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span: device.place(0).1, seconds: 300 };
+    let mut simulation = experiment.build(host.gate()?, device.model(point))?;
     let (mut least, mut before) = ([u64::MAX; 2], [0; 2]);
-    for second in 1..=scene.seconds {
+    for second in 1..=experiment.seconds {
         run(&mut simulation, second, host.scheduler)?;
         for vm in 0..2 {
             let so_far = simulation.account(vm).dispatched.iter().sum();
@@ -92,10 +92,10 @@ fn last(simulation: &Simulation) -> [f64; 5] {
     std::array::from_fn(|vm| mean_rate(simulation, vm, 250, 300))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let (sfq, _) = play(&Host::new("sfqd", 32), false, setting)?;
-    let (product, least_product) = play(&Host::new("mclock", 32), true, setting)?;
-    let (paper, least_paper) = play(&Host::new("mclock", 32).text("mode", "paper"), true, setting)?;
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let (sfq, _) = run_simulation(&Host::new("sfqd", 32), false, point)?;
+    let (product, least_product) = run_simulation(&Host::new("mclock", 32), true, point)?;
+    let (paper, least_paper) = run_simulation(&Host::new("mclock", 32).text("mode", "paper"), true, point)?;
     let mut finding = Finding::default();
     let least = [least_product, least_paper];
     let kept = least.iter().all(|[one, two]| *one >= 294 && *two >= 245);

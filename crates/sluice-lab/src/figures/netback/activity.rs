@@ -4,7 +4,7 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sched::{Instant, Policy};
 
 use super::{Backend, Bench, DEVICE, Guests, at_most, link};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::slashed;
 
@@ -48,9 +48,9 @@ fn divide(
     backend: Backend,
     flows: usize,
     policy: Policy,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<([f64; 2], Vec<Line>), LabError> {
-    let mut bench = Bench::new(backend, link(setting)?, Guests::Apart, &[policy; 2], setting)?;
+    let mut bench = Bench::new(backend, link(point)?, Guests::Apart, &[policy; 2], point)?;
     bench.flow(0, Instant::ZERO, "VM1")?;
     for flow in 0..flows {
         bench.flow(1, Instant::ZERO, &format!("VM2, flow {flow}"))?;
@@ -60,15 +60,15 @@ fn divide(
     Ok(([0, 1].map(|vm| bench.mean(vm, 1, SECONDS)), lines))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let mut times = Vec::new();
     let mut cells = vec![Backend::Netback.name().to_owned()];
     for flows in 1..=3 {
-        let (got, lines) = divide(Backend::Netback, flows, Policy::default(), setting)?;
+        let (got, lines) = divide(Backend::Netback, flows, Policy::default(), point)?;
         times.push(got[1] / got[0]);
         cells.push(slashed(&got));
-        if flows > 1 && setting.is_nominal() {
+        if flows > 1 && point.is_nominal() {
             let title = format!("VM2 {flows}x more active");
             finding.charts.push(Chart::lines(&title, "time [s]", "Mb/s of data", lines));
         }
@@ -81,10 +81,10 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     table.row(cells);
     let limited = [(Backend::Netback, at_most(40), "netback, 40 Mb/s each")];
     let fair = Backend::ALL[1..].iter().map(|backend| (*backend, Policy::default(), backend.name()));
-    for (backend, policy, name) in limited.into_iter().chain(fair).filter(|_| setting.is_nominal()) {
+    for (backend, policy, name) in limited.into_iter().chain(fair).filter(|_| point.is_nominal()) {
         let mut cells = vec![name.to_owned()];
         for flows in 1..=3 {
-            cells.push(slashed(&divide(backend, flows, policy, setting)?.0));
+            cells.push(slashed(&divide(backend, flows, policy, point)?.0));
         }
         table.row(cells);
     }

@@ -4,7 +4,7 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Change;
 
 use super::{Backend, Bench, DEVICE, at, link, timed};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::LinkFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
@@ -43,8 +43,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// What the sender gets before, between and after, and over time.
-fn simulate(backend: Backend, link: LinkFile, setting: &Setting) -> Result<([f64; 3], Vec<f64>), LabError> {
-    let mut bench = Bench::with_disk(backend, link, setting)?;
+fn simulate(backend: Backend, link: LinkFile, point: &BandPoint) -> Result<([f64; 3], Vec<f64>), LabError> {
+    let mut bench = Bench::with_disk(backend, link, point)?;
     bench.flow(0, at(0), "VM1")?;
     bench.simulation.plan_change(at(TIMES[0]), Change::Start(1));
     bench.simulation.plan_change(at(TIMES[1]), Change::Idle(1));
@@ -55,15 +55,15 @@ fn simulate(backend: Backend, link: LinkFile, setting: &Setting) -> Result<([f64
     Ok((means.map(|(from, to)| bench.mean(0, from, to)), bench.rates(0, 0, last)))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let device = link(setting)?;
-    let ([before, between, after], series) = simulate(Backend::Netback, device, setting)?;
+    let device = link(point)?;
+    let ([before, between, after], series) = simulate(Backend::Netback, device, point)?;
     let holds = between < FALLS * before && (after - before).abs() <= 0.02 * before;
     finding.judge("N5a", holds, format!("falls to {:.0} % and comes back", 100.0 * between / before));
     finding.show("N5b", format!("{before:.1}, {between:.1}, {after:.1} Mb/s of data"));
     finding.charts.push(Chart::lines("VM1", "time [s]", "Mb/s of data", vec![Line::new("VM1", timed(&series))]));
-    if !setting.is_nominal() {
+    if !point.is_nominal() {
         return Ok(finding);
     }
     let columns = ["run", "before t0", "between", "after t1", "falls to [%]"];
@@ -79,7 +79,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         ("10 times, WRR in bytes", Backend::Bytes, device),
     ];
     for (name, backend, link) in runs {
-        let (got, _) = simulate(backend, link, setting)?;
+        let (got, _) = simulate(backend, link, point)?;
         let numbers = got.map(|got| format!("{got:.1}"));
         table.row(std::iter::once(name.to_owned()).chain(numbers).chain([format!("{:.0}", 100.0 * got[1] / got[0])]));
     }

@@ -4,7 +4,7 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sched::Policy;
 
 use super::{Backend, Bench, DEVICE, Guests, at, at_least, link, range};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::within;
 
@@ -61,8 +61,8 @@ struct Got {
     lines: Vec<Line>,
 }
 
-fn simulate(backend: Backend, policies: [Policy; 3], setting: &Setting) -> Result<Got, LabError> {
-    let mut bench = Bench::new(backend, link(setting)?, Guests::Apart, &policies, setting)?;
+fn simulate(backend: Backend, policies: [Policy; 3], point: &BandPoint) -> Result<Got, LabError> {
+    let mut bench = Bench::new(backend, link(point)?, Guests::Apart, &policies, point)?;
     for vm in 0..3 {
         bench.flow(vm, at(0), &format!("VM{}", vm + 1))?;
     }
@@ -77,11 +77,11 @@ fn simulate(backend: Backend, policies: [Policy; 3], setting: &Setting) -> Resul
     })
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let (minimum, none) = (at_least(MINIMUM), Policy::default());
-    let one = simulate(Backend::Bytes, [minimum, none, none], setting)?;
-    let light = simulate(Backend::Bytes, [weighted(minimum, 1), weighted(none, 10), weighted(none, 10)], setting)?;
-    let two = simulate(Backend::Bytes, [minimum, minimum, none], setting)?;
+    let one = simulate(Backend::Bytes, [minimum, none, none], point)?;
+    let light = simulate(Backend::Bytes, [weighted(minimum, 1), weighted(none, 10), weighted(none, 10)], point)?;
+    let two = simulate(Backend::Bytes, [minimum, minimum, none], point)?;
     let mut finding = Finding::default();
     let least = one.least.min(light.least);
     finding.judge("N7a", least >= 0.98 * MINIMUM as f64, format!("{least:.1} Mb/s or more"));
@@ -97,10 +97,10 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         ("WRR in bytes, VM1 has a minimum", one),
         ("the same, weights 1:10:10", light),
         ("WRR in bytes, VM1 and VM2 have a minimum", two),
-        ("WRR in packets, VM1 has a minimum", simulate(Backend::Packets, [minimum, none, none], setting)?),
-        ("WRR in bytes, no minimum", simulate(Backend::Bytes, [none; 3], setting)?),
-        ("round robin that waits for room, no minimum", simulate(Backend::RoundRobin, [none; 3], setting)?),
-        ("netback, no minimum", simulate(Backend::Netback, [none; 3], setting)?),
+        ("WRR in packets, VM1 has a minimum", simulate(Backend::Packets, [minimum, none, none], point)?),
+        ("WRR in bytes, no minimum", simulate(Backend::Bytes, [none; 3], point)?),
+        ("round robin that waits for room, no minimum", simulate(Backend::RoundRobin, [none; 3], point)?),
+        ("netback, no minimum", simulate(Backend::Netback, [none; 3], point)?),
     ];
     for (name, got) in &rows {
         table.row([(*name).to_owned(), text(got), format!("{:.1}", got.least)]);

@@ -8,13 +8,13 @@ use std::time::Duration;
 use sluice_sched::{ByteRate, Instant, Limit, Policy, Reservation};
 use sluice_sim::cpu::credit1::Params;
 use sluice_sim::cpu::{Class, Host as Processors, VcpuId};
-use sluice_sim::devices::link::{Link, LinkParams, OverWhen};
+use sluice_sim::devices::link::{CompletesWhen, Link, LinkParams};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::workloads::datagrams::frames_of;
 use sluice_sim::workloads::{DatagramParams, Datagrams};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, LinkFile};
 use crate::figure::LabError;
 use crate::setup::{self, Host, at, closed, random_reads, refused};
@@ -70,8 +70,8 @@ impl Backend {
 
     fn params(self, link: &LinkFile) -> LinkParams {
         // Netback hands a copy to the bridge, and that is the end of it; the others learn when the wire has it.
-        let over_when = if self == Backend::Netback { OverWhen::Queued } else { OverWhen::Sent };
-        LinkParams { over_when, ..link.params() }
+        let completes_when = if self == Backend::Netback { CompletesWhen::Queued } else { CompletesWhen::Sent };
+        LinkParams { completes_when, ..link.params() }
     }
 }
 
@@ -90,14 +90,14 @@ enum Guests {
 struct Bench {
     simulation: Simulation,
     link: LinkFile,
-    setting: Setting,
+    point: BandPoint,
     /// What a datagram carries.
     payload: u32,
 }
 
 /// The device at a point of the band.
-fn link(setting: &Setting) -> Result<LinkFile, LabError> {
-    DeviceFile::load(DEVICE)?.link(setting)
+fn link(point: &BandPoint) -> Result<LinkFile, LabError> {
+    DeviceFile::load(DEVICE)?.link(point)
 }
 
 /// Four CPUs; the driver domain is on the first, guests on those named.
@@ -123,7 +123,7 @@ impl Bench {
         link: LinkFile,
         guests: Guests,
         policies: &[Policy],
-        setting: &Setting,
+        point: &BandPoint,
     ) -> Result<Self, LabError> {
         let model = Box::new(Link::new(backend.params(&link)));
         let mut simulation =
@@ -140,16 +140,16 @@ impl Bench {
             let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).map_err(refused)?;
             simulation.guest_on(vm, vcpu, micros(link.guest_us));
         }
-        Ok(Bench { simulation, link, setting: *setting, payload: PAYLOAD })
+        Ok(Bench { simulation, link, point: *point, payload: PAYLOAD })
     }
 
     /// A guest that sends, and one that reads from a disk behind the same driver domain, each on a CPU of its own; the latter
     /// is held back.
-    fn with_disk(backend: Backend, link: LinkFile, setting: &Setting) -> Result<Self, LabError> {
+    fn with_disk(backend: Backend, link: LinkFile, point: &BandPoint) -> Result<Self, LabError> {
         let model = Box::new(Link::new(backend.params(&link)));
         let mut simulation =
             Simulation::new(backend.host(&link).gate()?, model, Duration::ZERO, Duration::from_secs(1));
-        let disk = Servers::new(1, ServiceTime::Fixed(micros(link.disk_us)), setting.stream("disk"));
+        let disk = Servers::new(1, ServiceTime::Fixed(micros(link.disk_us)), point.stream("disk"));
         let disk = simulation.add_node(Host::new("noop", 32).gate()?, Box::new(disk));
         let (host, driver, vcpus) = processors(&[1, 2]);
         simulation.set_cpus(host);
@@ -159,10 +159,10 @@ impl Bench {
             let vm = simulation.add_vm_at(Placement::Pinned(node), Policy::default()).map_err(refused)?;
             simulation.guest_on(vm, vcpu, micros(link.guest_us));
         }
-        let load = closed(32, random_reads(4096, 1 << 30), setting, "fio");
+        let load = closed(32, random_reads(4096, 1 << 30), point, "fio");
         simulation.add_thread(1, Thread::new(load)).map_err(refused)?;
-        simulation.hold_back(1);
-        Ok(Bench { simulation, link, setting: *setting, payload: PAYLOAD })
+        simulation.start_paused(1);
+        Ok(Bench { simulation, link, point: *point, payload: PAYLOAD })
     }
 
     /// With datagrams that carry so much.
@@ -180,7 +180,7 @@ impl Bench {
     fn flow_at(&mut self, vm: usize, bits_per_second: u64, start: Instant, name: &str) -> Result<(), LabError> {
         let LinkFile { buffer, jitter, .. } = self.link;
         let params = DatagramParams { payload: self.payload, bits_per_second, jitter, buffer };
-        let flow = Datagrams::new(params, start, self.setting.stream(name));
+        let flow = Datagrams::new(params, start, self.point.stream(name));
         self.simulation.add_thread(vm, Thread::new(Box::new(flow))).map_err(refused)?;
         Ok(())
     }

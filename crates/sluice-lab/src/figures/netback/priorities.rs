@@ -5,7 +5,7 @@ use sluice_sched::Policy;
 use sluice_sim::engine::Change;
 
 use super::{Backend, Bench, DEVICE, Guests, at, link};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::within;
 
@@ -49,9 +49,9 @@ fn steps() -> Vec<[u32; 2]> {
     (1..=MOST).rev().map(|weight| [weight, 1]).chain((2..=MOST).map(|weight| [1, weight])).collect()
 }
 
-fn bench(backend: Backend, setting: &Setting) -> Result<Bench, LabError> {
+fn bench(backend: Backend, point: &BandPoint) -> Result<Bench, LabError> {
     let policies = [MOST, 1].map(Policy::weighted);
-    let mut bench = Bench::new(backend, link(setting)?, Guests::Together, &policies, setting)?;
+    let mut bench = Bench::new(backend, link(point)?, Guests::Together, &policies, point)?;
     for vm in 0..2 {
         bench.flow(vm, at(0), &format!("VM{}", vm + 1))?;
     }
@@ -59,8 +59,8 @@ fn bench(backend: Backend, setting: &Setting) -> Result<Bench, LabError> {
 }
 
 /// A run with changing weights.
-fn changing(backend: Backend, setting: &Setting) -> Result<Bench, LabError> {
-    let mut bench = bench(backend, setting)?;
+fn changing(backend: Backend, point: &BandPoint) -> Result<Bench, LabError> {
+    let mut bench = bench(backend, point)?;
     let steps = steps();
     for (second, weights) in steps.iter().enumerate().skip(1) {
         for (vm, weight) in weights.iter().enumerate() {
@@ -88,7 +88,7 @@ fn furthest(bench: &Bench) -> f64 {
     off(0).max(off(1))
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let columns = ["back end", "30:1", "15:1", "1:1", "1:15", "1:30", "furthest off [% of what is due]", "frames lost"];
     let mut table = Table::new(
@@ -98,7 +98,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     let (steps, mut worst, mut begun) = (steps(), 0.0f64, true);
     let first = steps[0].map(|weight| f64::from(weight) / f64::from(steps[0][0] + steps[0][1]));
     for backend in [Backend::Packets, Backend::Bytes, Backend::RoundRobin, Backend::Netback] {
-        let run = changing(backend, setting)?;
+        let run = changing(backend, point)?;
         let off = furthest(&run);
         let mut cells = vec![backend.name().to_owned()];
         for weights in [[30, 1], [15, 1], [1, 1], [1, 15], [1, 30]] {
@@ -119,12 +119,12 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     }
     finding.judge("N6a", begun && worst <= TOLERANCE, format!("furthest off: {:.2} % of what is due", 100.0 * worst));
     finding.tables.push(table);
-    inactivity(&mut finding, setting)?;
+    inactivity(&mut finding, point)?;
     Ok(finding)
 }
 
-fn inactivity(finding: &mut Finding, setting: &Setting) -> Result<(), LabError> {
-    let mut run = bench(Backend::Packets, setting)?;
+fn inactivity(finding: &mut Finding, point: &BandPoint) -> Result<(), LabError> {
+    let mut run = bench(Backend::Packets, point)?;
     run.simulation.plan_change(at(3), Change::Idle(0));
     run.simulation.plan_change(at(6), Change::Start(0));
     run.run(9, "inactivity")?;

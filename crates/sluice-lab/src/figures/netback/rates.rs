@@ -7,7 +7,7 @@ use sluice_sched::Policy;
 use sluice_sim::statistics::Mean;
 
 use super::{Backend, Bench, DEVICE, Guests, PAYLOAD, at, at_most, link, timed};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 /// Maximum rates in Mb/s.
@@ -71,16 +71,16 @@ impl Repeated {
         payload: u32,
         count: usize,
         name: &str,
-        setting: &Setting,
+        point: &BandPoint,
     ) -> Result<Self, LabError> {
         let mut seconds: [Vec<Vec<f64>>; 2] = Default::default();
         seconds.iter_mut().for_each(|vm| vm.resize(ENDS, Vec::new()));
         for repetition in 0..count {
-            let mut bench = Bench::new(backend, link(setting)?, Guests::Together, &policies, setting)?.payload(payload);
+            let mut bench = Bench::new(backend, link(point)?, Guests::Together, &policies, point)?.payload(payload);
             for (vm, start) in [0, BEGINS].into_iter().enumerate() {
                 let name = format!("{name}, repetition {repetition}, VM{}", vm + 1);
                 // Nobody starts a program in step with the windows of somebody else's clock.
-                let later = setting.stream(&format!("{name}, start")).below(1_000_000_000);
+                let later = point.stream(&format!("{name}, start")).below(1_000_000_000);
                 bench.flow(vm, at(start) + Duration::from_nanos(later), &name)?;
             }
             bench.run(ENDS as u64, name)?;
@@ -132,14 +132,14 @@ impl Repeated {
     }
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let columns = ["rate [Mb/s]", "VM1 alone", "VM1", "VM2", "of the rate", "0.95 interval +-", "VM1 changes by"];
     let mut table = Table::new("netback, ten repetitions [Mb/s of data]", &columns);
     let (mut parts, mut halves, mut changes) = (Vec::new(), Vec::new(), Vec::new());
     for rate in RATES {
         let name = format!("rate {rate}");
-        let got = Repeated::run(Backend::Netback, [at_most(rate); 2], PAYLOAD, REPETITIONS, &name, setting)?;
+        let got = Repeated::run(Backend::Netback, [at_most(rate); 2], PAYLOAD, REPETITIONS, &name, point)?;
         let means = [0, 1].map(|vm| got.both(vm));
         let of_rate = means.map(|mean| mean / rate as f64);
         let (half, change) = ((got.half(0) + got.half(1)) / 2.0, got.change());
@@ -152,7 +152,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
             format!("{half:.3}"),
             format!("{:+.2} %", 100.0 * change),
         ]);
-        if setting.is_nominal() {
+        if point.is_nominal() {
             finding.charts.push(got.chart(&format!("rate = {rate} Mb/s")));
         }
         parts.extend(of_rate);
@@ -165,14 +165,14 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     finding.judge("N1b", halves[3] >= halves[0], format!("+- {} Mb/s", measured.join("/")));
     finding.show("N1c", changes.join(", "));
     finding.tables.push(table);
-    if setting.is_nominal() {
-        finding.tables.push(beside(setting)?);
+    if point.is_nominal() {
+        finding.tables.push(beside(point)?);
     }
     Ok(finding)
 }
 
 /// The same with other back ends and other datagrams.
-fn beside(setting: &Setting) -> Result<Table, LabError> {
+fn beside(point: &BandPoint) -> Result<Table, LabError> {
     let none = Policy::default();
     let runs = [
         ("netback, datagrams of 1500 bytes in two fragments", Backend::Netback, at_most(35), 1500),
@@ -184,7 +184,7 @@ fn beside(setting: &Setting) -> Result<Table, LabError> {
     let columns = ["run", "VM1 alone", "VM1", "VM2", "0.95 interval +-"];
     let mut table = Table::new("Beside it: three repetitions [Mb/s of data]", &columns);
     for (name, backend, policy, payload) in runs {
-        let got = Repeated::run(backend, [policy; 2], payload, 3, name, setting)?;
+        let got = Repeated::run(backend, [policy; 2], payload, 3, name, point)?;
         let numbers = [got.mean(0, 1, BEGINS as usize), got.both(0), got.both(1), (got.half(0) + got.half(1)) / 2.0];
         table.row(std::iter::once(name.to_owned()).chain(numbers.map(|number| format!("{number:.2}"))));
     }

@@ -4,7 +4,7 @@ use sluice_report::Table;
 
 use super::rates::Repeated;
 use super::{Backend, DEVICE, PAYLOAD, at_most};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 /// Maximum rates in Mb/s.
@@ -38,15 +38,15 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let columns = ["back end", "VM1", "VM2", "of the rates", "0.95 intervals +-", "VM1 changes by"];
     let mut table = Table::new("30 and 40 Mb/s [Mb/s of data]", &columns);
     let policies = RATES.map(at_most);
     // The first of them is the paper's.
-    let backends = if setting.is_nominal() { &[Backend::Netback, Backend::Bytes][..] } else { &[Backend::Netback] };
+    let backends = if point.is_nominal() { &[Backend::Netback, Backend::Bytes][..] } else { &[Backend::Netback] };
     for backend in backends {
-        let got = Repeated::run(*backend, policies, PAYLOAD, REPETITIONS, "rates 30 and 40", setting)?;
+        let got = Repeated::run(*backend, policies, PAYLOAD, REPETITIONS, "rates 30 and 40", point)?;
         let parts = [0, 1].map(|vm| got.both(vm) / RATES[vm] as f64);
         let halves = [0, 1].map(|vm| got.half(vm) / RATES[vm] as f64);
         let change = format!("{:+.2} %", 100.0 * got.change());

@@ -4,7 +4,7 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sched::Policy;
 
 use super::{Backend, Bench, DEVICE, Guests, at, link, range};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 /// Seconds that are simulated, of which the first is not looked at.
@@ -124,11 +124,11 @@ impl Got {
     }
 }
 
-fn simulate(case: &Case, setting: &Setting) -> Result<Got, LabError> {
-    let mut link = link(setting)?;
+fn simulate(case: &Case, point: &BandPoint) -> Result<Got, LabError> {
+    let mut link = link(point)?;
     link.guest_us *= case.work;
     link.jitter = if case.varies { link.jitter } else { 0.0 };
-    let mut bench = Bench::new(case.backend, link, case.guests, &[Policy::default(); 2], setting)?;
+    let mut bench = Bench::new(case.backend, link, case.guests, &[Policy::default(); 2], point)?;
     for vm in 0..2 {
         let rate = link.bits_per_second + vm as u64 * case.ppm * (link.bits_per_second / 1_000_000);
         bench.flow_at(vm, rate, at(0), &format!("unlimited, VM{}", vm + 1))?;
@@ -154,9 +154,9 @@ fn cells(case: &Case, got: &Got) -> [String; 6] {
     ]
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let got = simulate(&CASE, setting)?;
+    let got = simulate(&CASE, point)?;
     let (least, most) = range(&got.parts());
     let falls = least.min(1.0 - most);
     let measured = format!(
@@ -168,7 +168,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     finding.judge("N3a", got.longest() >= LONG && falls <= 0.1, measured);
     let (least, most) = range(&got.rates[0][1..]);
     finding.show("N3b", format!("{least:.1} to {most:.1} Mb/s"));
-    if !setting.is_nominal() {
+    if !point.is_nominal() {
         return Ok(finding);
     }
     let columns = ["run", "VM1", "VM2", "VM1 in any second", "seconds in a row dominated", "frames lost"];
@@ -181,7 +181,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     };
     finding.charts.push(chart(&CASE, &got));
     for case in &CAUSES {
-        let got = simulate(case, setting)?;
+        let got = simulate(case, point)?;
         table.row(cells(case, &got));
         if case.backend == Backend::Netback && (!case.varies || case.name == FULL.name) {
             finding.charts.push(chart(case, &got));

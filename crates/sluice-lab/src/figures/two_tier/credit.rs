@@ -5,7 +5,7 @@ use sluice_sched::Instant;
 use sluice_sim::cpu::credit1::{Params, VcpuId, WEIGHT_DEFAULT};
 use sluice_sim::cpu::{Class as Work, Host};
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{at, within};
 
@@ -117,7 +117,7 @@ fn latest(count: usize, compute_too: bool) -> f64 {
     done.iter().map(|item| item.at.as_nanos() - item.tag).max().unwrap_or(0) as f64 / MS as f64
 }
 
-fn measure(_: &Setting) -> Result<Finding, LabError> {
+fn measure(_: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let mut table = Table::new("CPU of domains that always compute [% of one CPU]", &["CPUs", "weight/cap", "got"]);
     let mut share = |cpus: usize, domains: &[(u32, u32)]| {

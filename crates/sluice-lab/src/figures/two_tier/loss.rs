@@ -5,11 +5,11 @@ use std::time::Duration;
 use sluice_report::{Chart, Line, Table};
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::stack::Ring;
-use sluice_sim::devices::toll::Toll;
+use sluice_sim::devices::overhead::RequestOverhead;
 use sluice_sim::workloads::Workload;
 
 use super::{DEVICE, ELEVATORS, Kernel, PROFILES, elevator, tiers};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::run;
@@ -51,15 +51,15 @@ fn rate(
     cost: Option<Duration>,
     seconds: u64,
     thread: Vec<Box<dyn Workload>>,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<f64, LabError> {
-    let model = DeviceFile::load(DEVICE)?.model(setting);
+    let model = DeviceFile::load(DEVICE)?.model(point);
     let own = elevator(name, Kernel::Linux2_6_32);
     let mut simulation = match cost {
         None => tiers::real_machine(&own, model, thread)?,
         Some(cost) => {
             let host = elevator("cfq", Kernel::Linux2_6_32);
-            tiers::virtual_machine(&own, &host, Ring::XEN, Box::new(Toll::new(model, cost)), thread)?
+            tiers::virtual_machine(&own, &host, Ring::XEN, Box::new(RequestOverhead::new(model, cost)), thread)?
         }
     };
     run(&mut simulation, seconds, name)?;
@@ -67,9 +67,9 @@ fn rate(
 }
 
 /// What each request costs if sequential reads lose as much as they do in the paper.
-fn fit(setting: &Setting) -> Result<Duration, LabError> {
+fn fit(point: &BandPoint) -> Result<Duration, LabError> {
     let (profile, bytes) = (&PROFILES[2], DeviceFile::load(DEVICE)?.bytes());
-    let get = |cost| rate("noop", cost, 2, profile.threads(1, bytes, setting)?, setting);
+    let get = |cost| rate("noop", cost, 2, profile.threads(1, bytes, point)?, point);
     let real = get(None)?;
     let (mut low, mut high) = (Duration::ZERO, Duration::from_millis(4));
     for _ in 0..STEPS {
@@ -80,20 +80,20 @@ fn fit(setting: &Setting) -> Result<Duration, LabError> {
 }
 
 /// Reads of 256 KiB in order, of which the ring makes six.
-fn large(setting: &Setting) -> Result<Vec<Box<dyn Workload>>, LabError> {
+fn large(point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
     let overrides: ParamTable = [("block", "256KiB"), ("operation", "256KiB")]
         .map(|(name, size)| (name.into(), Value::Text(size.into())))
         .into();
     let bytes = DeviceFile::load(DEVICE)?.bytes();
-    tiers::threads(PROFILES[2].recipe, &overrides, 1, bytes, |name| setting.stream(name))
+    tiers::threads(PROFILES[2].recipe, &overrides, 1, bytes, |name| point.stream(name))
 }
 
 fn percent(vm: f64, real: f64) -> f64 {
     100.0 * (1.0 - vm / real)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
-    let cost = fit(setting)?;
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+    let cost = fit(point)?;
     let bytes = DeviceFile::load(DEVICE)?.bytes();
     let title = format!("Loss in a VM [%], each request costing {:.0} us", cost.as_secs_f64() * 1e6);
     let mut table =
@@ -103,7 +103,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
     for (profile, paper) in PROFILES.iter().zip(PAPER) {
         let (mut losses, mut noop) = ([0.0; 4], 0.0);
         for (number, name) in ELEVATORS.into_iter().enumerate() {
-            let get = |cost| rate(name, cost, profile.seconds, profile.threads(1, bytes, setting)?, setting);
+            let get = |cost| rate(name, cost, profile.seconds, profile.threads(1, bytes, point)?, point);
             let real = get(None)?;
             losses[number] = percent(get(Some(cost))?, real);
             noop = if number == 0 { real } else { noop };
@@ -113,8 +113,7 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         let cells = losses.map(|loss| format!("{loss:.1}"));
         table.row([profile.name.to_owned()].into_iter().chain(cells).chain([format!("{noop:.0}"), paper.to_owned()]));
     }
-    let (real, vm) =
-        (rate("noop", None, 6, large(setting)?, setting)?, rate("noop", Some(cost), 6, large(setting)?, setting)?);
+    let (real, vm) = (rate("noop", None, 6, large(point)?, point)?, rate("noop", Some(cost), 6, large(point)?, point)?);
     let mut cells = vec!["sequential read, 256 KiB".to_owned(), format!("{:.1}", percent(vm, real))];
     cells.extend(["", "", ""].map(str::to_owned));
     table.row(cells.into_iter().chain([format!("{real:.0}"), "not measured".to_owned()]));

@@ -4,7 +4,7 @@ use sluice_sched::Bytes;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sim::workloads::Workload;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::LabError;
 use crate::setup::Host;
 
@@ -38,10 +38,10 @@ const PROFILES: [Profile; 5] = [
 ];
 
 impl Profile {
-    fn threads(&self, count: u32, volume: u64, setting: &Setting) -> Result<Vec<Box<dyn Workload>>, LabError> {
+    fn threads(&self, count: u32, volume: u64, point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
         let mut overrides = ParamTable::new();
         overrides.extend(self.random.map(|random| ("random".to_owned(), Value::Float(random))));
-        tiers::threads(self.recipe, &overrides, count, volume, |name| setting.stream(name))
+        tiers::threads(self.recipe, &overrides, count, volume, |name| point.stream(name))
     }
 }
 

@@ -5,7 +5,7 @@ use sluice_sched::stack::Ring;
 use sluice_sim::devices::Model;
 
 use super::{DEVICE, ELEVATORS, Kernel, PROFILES, Profile, elevator, tiers};
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::device::{DeviceFile, DriveFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, run, slashed};
@@ -112,21 +112,21 @@ fn rate(
     guest: &Host,
     host: &Host,
     model: Box<dyn Model>,
-    setting: &Setting,
+    point: &BandPoint,
 ) -> Result<f64, LabError> {
-    let threads = profile.threads(THREADS, DeviceFile::load(DEVICE)?.bytes(), setting)?;
+    let threads = profile.threads(THREADS, DeviceFile::load(DEVICE)?.bytes(), point)?;
     let mut vm = tiers::virtual_machine(guest, host, Ring::XEN, model, threads)?;
     run(&mut vm, profile.seconds, profile.name)?;
     Ok(vm.rate(0))
 }
 
-fn grid(profile: &Profile, setting: &Setting) -> Result<Grid, LabError> {
+fn grid(profile: &Profile, point: &BandPoint) -> Result<Grid, LabError> {
     let device = DeviceFile::load(DEVICE)?;
     let mut grid = [[0.0; 4]; 4];
     for (row, guest) in grid.iter_mut().zip(ELEVATORS) {
         for (cell, host) in row.iter_mut().zip(ELEVATORS) {
             let [guest, host] = [guest, host].map(|name| elevator(name, Kernel::Linux2_6_32));
-            *cell = rate(profile, &guest, &host, device.model(setting), setting)?;
+            *cell = rate(profile, &guest, &host, device.model(point), point)?;
         }
     }
     Ok(grid)
@@ -164,12 +164,12 @@ fn ranked([noop, deadline, anticipatory, cfq]: [f64; 4]) -> bool {
     tied && above(noop.min(deadline), cfq) && above(cfq, anticipatory)
 }
 
-fn measure(setting: &Setting) -> Result<Finding, LabError> {
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let mut lines: Vec<Line> = ELEVATORS.iter().map(|name| Line::new(*name, Vec::new())).collect();
     let mut groups = Vec::new();
     for (profile, (spread_row, rank_row)) in PROFILES.iter().zip(ROWS) {
-        let grid = grid(profile, setting)?;
+        let grid = grid(profile, point)?;
         let (guests, (of_host, of_guest)) = (by_guest(&grid), spreads(&grid));
         if let Some(id) = spread_row {
             let measured = format!("{:.1} % by host, {:.1} % by guest", 100.0 * of_host, 100.0 * of_guest);
@@ -182,8 +182,8 @@ fn measure(setting: &Setting) -> Result<Finding, LabError> {
         groups.push(profile.name);
         lines.iter_mut().zip(guests).for_each(|(line, got)| line.points.push((0.0, 100.0 * got / guests[0])));
     }
-    if setting.is_nominal() {
-        finding.tables.push(causes(setting)?);
+    if point.is_nominal() {
+        finding.tables.push(causes(point)?);
     }
     finding.charts.push(Chart::bars("By the guest's scheduler", "throughput [% of noop's]", &groups, lines));
     Ok(finding)
@@ -200,7 +200,7 @@ fn table(profile: &Profile, grid: &Grid) -> Table {
 }
 
 /// The same with one thing changed: what the differences between guests come from.
-fn causes(setting: &Setting) -> Result<Table, LabError> {
+fn causes(point: &BandPoint) -> Result<Table, LabError> {
     let device = DeviceFile::load(DEVICE)?;
     let with = |change: fn(&mut DriveFile)| {
         let mut changed = device.clone();
@@ -225,7 +225,7 @@ fn causes(setting: &Setting) -> Result<Table, LabError> {
             let mut guests = [0.0; 4];
             for (got, guest) in guests.iter_mut().zip(ELEVATORS) {
                 let [guest, host] = [guest, "cfq"].map(|name| elevator(name, kernel));
-                *got = rate(profile, &guest, &host, device.model(setting), setting)?;
+                *got = rate(profile, &guest, &host, device.model(point), point)?;
             }
             cells.push(slashed(&guests));
         }

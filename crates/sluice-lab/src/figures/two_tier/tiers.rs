@@ -10,7 +10,7 @@ use sluice_sched::{Instant, Policy};
 use sluice_sim::devices::Model;
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::random::Stream;
-use sluice_sim::workloads::{Workload, recipes};
+use sluice_sim::workloads::{Workload, profiles};
 
 use crate::figure::LabError;
 use crate::setup::{Host, refused};
@@ -72,8 +72,8 @@ pub(super) fn threads(
 ) -> Result<Vec<Box<dyn Workload>>, LabError> {
     let one = |number| {
         let random = stream(&format!("{recipe}/{number}"));
-        let setting = recipes::Setting { volume, start: Instant::ZERO, random };
-        recipes::build(recipe, setting, overrides).map_err(refused)
+        let point = profiles::BuildContext { volume, start: Instant::ZERO, random };
+        profiles::build(recipe, point, overrides).map_err(refused)
     };
     (0..count).map(one).collect()
 }

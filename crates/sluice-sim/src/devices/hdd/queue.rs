@@ -34,7 +34,7 @@ pub(super) struct Queue {
     offset: Vec<f64>,
     /// 0 if a segment has all of it, else 1.
     medium: Vec<f32>,
-    place: Vec<f32>,
+    position: Vec<f32>,
     angle: Vec<f32>,
     aged: Vec<f32>,
     begin: Vec<f32>,
@@ -45,7 +45,7 @@ pub(super) struct Queue {
 }
 
 /// What a choice depends on beside the commands.
-struct Scene<'a> {
+struct ChoiceContext<'a> {
     head: f64,
     turned: f64,
     motion: &'a Motion,
@@ -69,7 +69,7 @@ impl Queue {
         let offset = if reads { command.job.offset as f64 } else { -1.0 };
         self.offset.push(offset);
         self.medium.push(if held { 0.0 } else { 1.0 });
-        self.place.push(command.place as f32);
+        self.position.push(command.position as f32);
         self.angle.push(command.angle as f32);
         self.aged.push((command.aged - self.epoch) as f32);
         self.begin.push(offset as f32);
@@ -79,28 +79,28 @@ impl Queue {
 
     /// Takes out the command that is reached first; one that needs no medium is reached at once.
     pub(super) fn take(&mut self, now: f64, head: f64, motion: &Motion, cache: &Cache, writes: &Writes) -> Command {
-        let scene = Scene { head, turned: motion.turned(now), motion, growing: cache.growing(), writes };
-        let index = if self.len() == 1 { 0 } else { self.choose(&scene) };
-        debug_assert_eq!(index, self.first_of(0..self.len(), &scene).1, "full precision chooses otherwise");
+        let context = ChoiceContext { head, turned: motion.turned(now), motion, growing: cache.growing(), writes };
+        let index = if self.len() == 1 { 0 } else { self.choose(&context) };
+        debug_assert_eq!(index, self.first_of(0..self.len(), &context).1, "full precision chooses otherwise");
         self.offset.swap_remove(index);
-        for values in [&mut self.medium, &mut self.place, &mut self.angle, &mut self.aged, &mut self.begin] {
+        for values in [&mut self.medium, &mut self.position, &mut self.angle, &mut self.aged, &mut self.begin] {
             values.swap_remove(index);
         }
         self.least.pop();
         self.commands.swap_remove(index)
     }
 
-    fn choose(&mut self, scene: &Scene<'_>) -> usize {
-        let (Curve::Formula { .. }, false) = (&scene.motion.curve, scene.writes.is_on()) else {
-            return self.first_of(0..self.len(), scene).1;
+    fn choose(&mut self, context: &ChoiceContext<'_>) -> usize {
+        let (Curve::Formula { .. }, false) = (&context.motion.curve, context.writes.is_on()) else {
+            return self.first_of(0..self.len(), context).1;
         };
         self.keep_epoch();
-        let off = self.bound(scene);
+        let off = self.bound(context);
         let least = least(&self.least);
-        let best = self.first_of(self.up_to(least + 2.0 * off), scene);
+        let best = self.first_of(self.up_to(least + 2.0 * off), context);
         // What could be anything in half the precision may have been the least, and come out as more.
         let bound = (best.0 - self.epoch) as f32 + 2.0 * off;
-        if bound <= least + 2.0 * off { best.1 } else { self.first_of(self.up_to(bound), scene).1 }
+        if bound <= least + 2.0 * off { best.1 } else { self.first_of(self.up_to(bound), context).1 }
     }
 
     /// Those that take so much at least or less, in order.
@@ -114,40 +114,40 @@ impl Queue {
     }
 
     /// What the first of these takes, and which it is; the one before of two alike.
-    fn first_of(&self, indices: impl Iterator<Item = usize>, scene: &Scene<'_>) -> (f64, usize) {
-        let costs = indices.map(|index| (self.cost(index, scene), index));
+    fn first_of(&self, indices: impl Iterator<Item = usize>, context: &ChoiceContext<'_>) -> (f64, usize) {
+        let costs = indices.map(|index| (self.cost(index, context), index));
         costs.fold((f64::INFINITY, 0), |best, cost| if cost.0 < best.0 { cost } else { best })
     }
 
     /// Seconds until a command is reached, with its age.
-    fn cost(&self, index: usize, scene: &Scene<'_>) -> f64 {
-        let (command, motion) = (&self.commands[index], scene.motion);
-        let (start, end) = scene.growing;
+    fn cost(&self, index: usize, context: &ChoiceContext<'_>) -> f64 {
+        let (command, motion) = (&self.commands[index], context.motion);
+        let (start, end) = context.growing;
         let growing = (start <= self.offset[index]) & (self.offset[index] <= end);
-        let at_once = scene.writes.is_on() && scene.writes.at_once(&command.job);
+        let at_once = context.writes.is_on() && context.writes.at_once(&command.job);
         if growing || self.medium[index] == 0.0 || at_once {
             return command.aged;
         }
-        let seek = motion.curve.time((command.place - scene.head).abs());
-        let turns = command.angle - scene.turned - seek * motion.per_second;
+        let seek = motion.curve.time((command.position - context.head).abs());
+        let turns = command.angle - context.turned - seek * motion.per_second;
         let part = turns - ((turns + ROUND) - ROUND);
         let part = if part < 0.0 { part + 1.0 } else { part };
         command.aged + (seek + part * motion.turn)
     }
 
     /// Finds what each command takes at least; by how much that may be wrong.
-    fn bound(&mut self, scene: &Scene<'_>) -> f32 {
-        let Curve::Formula { knee, near, root, far, slope } = scene.motion.curve else { return f32::INFINITY };
-        let off = Off::of(root, slope, scene.motion);
+    fn bound(&mut self, context: &ChoiceContext<'_>) -> f32 {
+        let Curve::Formula { knee, near, root, far, slope } = context.motion.curve else { return f32::INFINITY };
+        let off = Off::of(root, slope, context.motion);
         let [head, turned, turn, per_second] =
-            [scene.head, scene.turned, scene.motion.turn, scene.motion.per_second].map(|value| value as f32);
+            [context.head, context.turned, context.motion.turn, context.motion.per_second].map(|value| value as f32);
         let [knee, near, root, far, slope] = [knee, near, root, far, slope].map(|value| value as f32);
         let past = 1.0 - off.turns;
         // Wider by what half the precision leaves open of so many bytes.
-        let (start, end) = scene.growing;
+        let (start, end) = context.growing;
         let (middle, half) = (((start + end) / 2.0) as f32, ((end - start) / 2.0 + end * 1e-6) as f32);
-        for (least, place) in self.least.iter_mut().zip(&self.place) {
-            let distance = (place - head).abs();
+        for (least, position) in self.least.iter_mut().zip(&self.position) {
+            let distance = (position - head).abs();
             let (short, long) = (near + root * distance.sqrt(), far + slope * distance);
             let seek = if distance <= knee { short } else { long };
             *least = if distance < APART { 0.0 } else { seek };
@@ -192,12 +192,12 @@ impl Queue {
             }
         }
         if moved.gone {
-            self.look_again(cache);
+            self.refresh(cache);
         }
     }
 
     /// A segment is gone.
-    pub(super) fn look_again(&mut self, cache: &Cache) {
+    pub(super) fn refresh(&mut self, cache: &Cache) {
         if !self.medium.iter().fold(false, |some, medium| some | (*medium == 0.0)) {
             return;
         }

@@ -64,9 +64,9 @@ impl SeekCurve {
     /// Scaled so that the mean over pairs of bytes is the stated one; `place` tells where a byte lies. Without this the
     /// "average seek" of a data sheet would be that of pairs of places, which zones make another.
     #[must_use]
-    pub fn fitted(&self, place: impl Fn(f64) -> f64) -> Self {
+    pub fn fitted(&self, position: impl Fn(f64) -> f64) -> Self {
         let SeekCurve::Formula { track, average, full, knee, .. } = *self else { return self.clone() };
-        let places: Vec<f64> = (0..GRID).map(|part| place((f64::from(part) + 0.5) / f64::from(GRID))).collect();
+        let places: Vec<f64> = (0..GRID).map(|part| position((f64::from(part) + 0.5) / f64::from(GRID))).collect();
         let distances = places.iter().flat_map(|from| places.iter().map(move |to| (from - to).abs()));
         let mean = distances.map(|distance| self.rise(distance)).sum::<f64>() / f64::from(GRID * GRID);
         SeekCurve::Formula { track, average, full, knee, scale: (average - track) / mean }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn the_mean_over_bytes_is_the_stated_one() {
         // More bytes outside than inside.
-        let place = |part: f64| part * part;
-        let curve = SeekCurve::formula(0.8e-3, 8.5e-3, 18e-3).fitted(place);
+        let position = |part: f64| part * part;
+        let curve = SeekCurve::formula(0.8e-3, 8.5e-3, 18e-3).fitted(position);
         let n = 300;
-        let places: Vec<f64> = (0..n).map(|part| place((f64::from(part) + 0.5) / f64::from(n))).collect();
+        let places: Vec<f64> = (0..n).map(|part| position((f64::from(part) + 0.5) / f64::from(n))).collect();
         let pairs = places.iter().flat_map(|a| places.iter().map(move |b| (a - b).abs()));
         let sum: f64 = pairs.map(|distance| curve.time(distance)).sum();
         let mean = sum / f64::from(n * n);

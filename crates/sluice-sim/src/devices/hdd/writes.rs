@@ -70,11 +70,11 @@ impl Writes {
     }
 
     /// Takes out the one whose place is nearest to the arm, which stands at a byte.
-    pub(super) fn nearest(&mut self, byte: u64, place: f64) -> Option<Command> {
-        let below = self.waiting.range(..byte).next_back().map(|(start, command)| (*start, command.place));
-        let above = self.waiting.range(byte..).next().map(|(start, command)| (*start, command.place));
+    pub(super) fn nearest(&mut self, byte: u64, position: f64) -> Option<Command> {
+        let below = self.waiting.range(..byte).next_back().map(|(start, command)| (*start, command.position));
+        let above = self.waiting.range(byte..).next().map(|(start, command)| (*start, command.position));
         let (start, _) = match (below, above) {
-            (Some(below), Some(above)) if place - below.1 <= above.1 - place => below,
+            (Some(below), Some(above)) if position - below.1 <= above.1 - position => below,
             (_, Some(above)) => above,
             (below, None) => below?,
         };

@@ -294,7 +294,7 @@ impl Flash {
     }
 
     /// Whether what was written is what the host wrote and what was copied for it, and every page is where the map says.
-    pub(super) fn adds_up(&self) -> Result<(), String> {
+    pub(super) fn check_invariants(&self) -> Result<(), String> {
         let (host, copies, all) = (self.host_writes, self.copies, self.flash_writes);
         if host + copies != all {
             return Err(format!("{host} pages of the host and {copies} copies were written, but {all} in total"));

@@ -86,7 +86,7 @@ pub enum SnapshotError {
     },
     /// Of another drive, stream, recipe or version.
     #[error("{0} is the state of a drive with other parameters, seed or ageing")]
-    Foreign(PathBuf),
+    OtherParameters(PathBuf),
     /// Cut off, or changed.
     #[error("{path} is damaged: {what}")]
     Broken {
@@ -198,9 +198,9 @@ pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Op
     // Once for the checksum, and once more for what it says.
     let mut numbers = Numbers::of(&mut file, content);
     if expected.into_iter().any(|number| numbers.next() != Some(number)) {
-        return Err(numbers.error.map_or(SnapshotError::Foreign(path.to_owned()), failed));
+        return Err(numbers.error.map_or(SnapshotError::OtherParameters(path.to_owned()), failed));
     }
-    if !numbers.add_up().map_err(failed)? {
+    if !numbers.match_checksum().map_err(failed)? {
         return Err(broken("its checksum does not match"));
     }
     file.seek(SeekFrom::Start(4 * expected.len() as u64)).map_err(failed)?;
@@ -231,7 +231,7 @@ impl<'a> Numbers<'a> {
     }
 
     /// Whether all of them have the checksum that stands behind them.
-    fn add_up(mut self) -> io::Result<bool> {
+    fn match_checksum(mut self) -> io::Result<bool> {
         self.by_ref().for_each(drop);
         let mut sum = [0; 8];
         self.error.map_or_else(|| self.file.read_exact(&mut sum), Err)?;

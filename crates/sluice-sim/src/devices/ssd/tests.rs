@@ -229,13 +229,13 @@ fn writes_that_do_not_add_up_are_noticed() {
     ssd.age(1.0, &mut stream(1, "age"));
     behaviour(&mut ssd);
     assert!(ssd.write_amplification() > 1.0);
-    assert_eq!(ssd.adds_up(), Ok(()));
+    assert_eq!(ssd.check_invariants(), Ok(()));
     let good = ssd.flash.clone();
     // A page too many, as if one had been copied and not counted.
     ssd.flash.program(0, 1, 0);
-    let said = ssd.adds_up().unwrap_err();
+    let said = ssd.check_invariants().unwrap_err();
     assert!(said.contains("pages of the host and") && said.ends_with("in total"), "{said}");
     ssd.flash = good;
     ssd.flash.map.swap(0, 1);
-    assert_eq!(ssd.adds_up(), Err("the map does not match the pages".to_owned()));
+    assert_eq!(ssd.check_invariants(), Err("the map does not match the pages".to_owned()));
 }

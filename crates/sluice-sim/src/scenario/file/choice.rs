@@ -29,18 +29,18 @@ pub(super) fn chosen<'a>(title: &str, node: &'a Node, choice: &Choice, reader: &
             Some(named @ Node { value: Value::Text(name), .. }) => Some(Chosen { name, named, table: Some(table) }),
             Some(named) => {
                 let message = format!("{title}.type must be text, not {}", named.value.words());
-                reader.report.error(named.place, message, format!("write {}", one_of(names())));
+                reader.report.error(named.span, message, format!("write {}", one_of(names())));
                 None
             }
             None => {
                 let message = format!("{title}: type is missing");
-                reader.report.error(node.place, message, format!("add type = {}", one_of(names())));
+                reader.report.error(node.span, message, format!("add type = {}", one_of(names())));
                 None
             }
         },
         other => {
             let message = format!("{title} must be a name or a table with a type, not {}", other.words());
-            reader.report.error(node.place, message, format!("write for example {{ type = \"{}\" }}", names()[0]));
+            reader.report.error(node.span, message, format!("write for example {{ type = \"{}\" }}", names()[0]));
             None
         }
     }
@@ -52,7 +52,7 @@ pub(super) fn unknown(title: &str, chosen: &Chosen<'_>, what: &str, names: &[&st
         Some(known) => format!("did you mean '{known}'?"),
         None => format!("known names are {}", names.join(", ")),
     };
-    reader.report.error(chosen.named.place, format!("{title}: there is no {what} '{}'", chosen.name), hint);
+    reader.report.error(chosen.named.span, format!("{title}: there is no {what} '{}'", chosen.name), hint);
 }
 
 /// The parameters of what was chosen; each that is wrong is reported at its place.
@@ -86,7 +86,7 @@ pub(super) fn parameters(
             Some(value) => drop(params.insert(name.clone(), value)),
             None => {
                 let message = format!("{title}.{name} cannot be {}", node.value.words());
-                reader.report.error(node.place, message, hint(parameter));
+                reader.report.error(node.span, message, hint(parameter));
             }
         }
     }
@@ -97,11 +97,11 @@ pub(super) fn parameters(
         for (name, error) in &offending_params {
             let (_, node) = entries().find(|(known, _)| known == name).expect("parameters come from entries");
             let parameter = known.iter().find(|parameter| parameter.name == *name).expect("only known ones are kept");
-            reader.report.error(node.place, format!("{title}.{name}: {error}"), hint(parameter));
+            reader.report.error(node.span, format!("{title}.{name}: {error}"), hint(parameter));
         }
         if offending_params.is_empty() {
             reader.report.error(
-                chosen.named.place,
+                chosen.named.span,
                 format!("{title}: {error}"),
                 "change one of its parameters".to_owned(),
             );

@@ -30,8 +30,8 @@ pub(super) struct Device {
 
 impl Device {
     /// Whether policies hold across its nodes.
-    pub(super) fn tells(&self) -> bool {
-        self.device.as_ref().is_some_and(|(device, _)| device.telling.is_some())
+    pub(super) fn reports_remote(&self) -> bool {
+        self.device.as_ref().is_some_and(|(device, _)| device.reporting.is_some())
     }
 
     /// What all its nodes can be relied on to do.
@@ -59,7 +59,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
     let mut belief = read_belief(name, reader, medium);
     belief.admission = admission;
     let nodes = reader.small("nodes").unwrap_or(1);
-    let telling = read_telling(reader, &belief, nodes);
+    let reporting = read_reporting(reader, &belief, nodes);
     let queue_max = reader.small("queue").unwrap_or(65_536);
     let broken = reader.report.errors() > before;
     if let Some((_, _, derived)) = &model {
@@ -72,7 +72,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
             model,
             model_params,
             nodes,
-            telling,
+            reporting,
             scheduler: belief.scheduler,
             params: belief.params.clone(),
             facts: Facts::of(&gate, belief.rotational.unwrap_or(false), &belief.capacity),
@@ -81,7 +81,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
         };
         (device, derived)
     });
-    Device { draft: DeviceDraft { device: belief, path_at: reader.place, broken }, device, nodes, medium }
+    Device { draft: DeviceDraft { device: belief, path_at: reader.span, broken }, device, nodes, medium }
 }
 
 /// Warns of a capacity that the model cannot give, so that what is promised of it cannot be kept.
@@ -98,7 +98,7 @@ fn check_capacity(reader: &Reader<'_>, belief: &sluice_config::model::Device, de
 
 /// What VMs tell its nodes of each other; nothing: each node is alone.
 // rule: mclock.client-counts
-fn read_telling(reader: &Reader<'_>, belief: &sluice_config::model::Device, nodes: u32) -> Option<Form> {
+fn read_reporting(reader: &Reader<'_>, belief: &sluice_config::model::Device, nodes: u32) -> Option<Form> {
     let stated = reader.word("policies_hold");
     let listens = belief.scheduler.name == mclock::DESCRIPTOR.name;
     if stated == Some(ACROSS_NODES) && !listens {

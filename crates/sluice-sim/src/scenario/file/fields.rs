@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::scenario::models;
-use crate::workloads::recipes::{self, Recipe};
+use crate::workloads::profiles::{self, WorkloadProfile};
 use sluice_sched::scheduler::Medium;
 
 use sluice_config::fields::{
@@ -212,7 +212,7 @@ fn model_options() -> Vec<Choosable> {
         parameters: known.parameters(),
         like: match known {
             models::Known::Model(_) => None,
-            models::Known::Set(set) => Some((set.kind, set.numbers)),
+            models::Known::Preset(set) => Some((set.kind, set.numbers)),
         },
     };
     models::all().map(option).collect()
@@ -227,13 +227,13 @@ pub static WORKLOAD: Choice = Choice {
 };
 
 fn workload_options() -> Vec<Choosable> {
-    let option = |known: &'static Recipe| Choosable {
+    let option = |known: &'static WorkloadProfile| Choosable {
         name: known.name,
         summary: known.summary,
         parameters: known.parameters.to_vec(),
         like: None,
     };
-    recipes::all().map(option).collect()
+    profiles::all().map(option).collect()
 }
 
 /// `[trace.NAME]`

@@ -1,7 +1,7 @@
 //! `[host]` and `vcpu` of a VM: who works for requests, and on which CPU.
 
 use crate::cpu::credit1::Params;
-use crate::scenario::cpus::{Driver, Host, Vcpu, Work};
+use crate::scenario::cpus::{CpuCost, Driver, Host, Vcpu};
 
 use sluice_config::reader::Reader;
 use sluice_config::tree::Value;
@@ -24,13 +24,13 @@ pub(super) fn read(root: &Reader<'_>) -> Option<Host> {
 }
 
 /// What a VM does on its virtual CPU.
-pub(super) fn read_work(vm: &Reader<'_>, host: Option<&Host>) -> Option<Work> {
+pub(super) fn read_cpu_cost(vm: &Reader<'_>, host: Option<&Host>) -> Option<CpuCost> {
     let reader = vm.table("vcpu")?;
     let Some(host) = host else {
         vm.refuse("vcpu", "there are no CPUs to run it", "add [host] with cpus = 4");
         return None;
     };
-    Some(Work {
+    Some(CpuCost {
         on: read_vcpu(&reader, host.cpus),
         each: reader.time("work").unwrap_or_default(),
         busy: reader.bool("busy").unwrap_or(false),

@@ -3,7 +3,7 @@
 use crate::scenario::Source;
 use sluice_sched::Bytes;
 
-use super::vm::{Vm, setting};
+use super::vm::{Vm, context};
 use sluice_config::diagnostics::Report;
 
 /// Volumes and the parts of threads begin at whole pages.
@@ -40,14 +40,14 @@ pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<
 
 /// Whether what a VM asks for fits its volume.
 pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
-    let Some((source, place)) = &vm.source else { return };
+    let Some((source, span)) = &vm.source else { return };
     let room = size / u64::from(vm.threads) / PAGE * PAGE;
     let threads = if vm.threads == 1 { String::new() } else { format!(" of each of its {} threads", vm.threads) };
     match source {
         Source::Workload(known, params) => {
-            if let Err(error) = known.build(params, setting(room)) {
+            if let Err(error) = known.build(params, context(room)) {
                 let message = format!("VM {}: workload {}: {error}", vm.name, known.name);
-                report.error(*place, message, format!("the volume{threads} has {}", Bytes(room)));
+                report.error(*span, message, format!("the volume{threads} has {}", Bytes(room)));
             }
         }
         Source::Trace(trace) if trace.scan.end > room && !trace.wrap => {
@@ -57,7 +57,7 @@ pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
                 trace.scan.end,
                 Bytes(room)
             );
-            report.error(*place, message, "enlarge the volume, or write wrap = true in the trace".to_owned());
+            report.error(*span, message, "enlarge the volume, or write wrap = true in the trace".to_owned());
         }
         Source::Trace(trace) if trace.scan.longest > room => {
             let (name, longest) = (&vm.name, trace.scan.longest);
@@ -65,7 +65,7 @@ pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
                 "VM {name}: the trace has a request of {longest} bytes, but the volume{threads} has {}",
                 Bytes(room)
             );
-            report.error(*place, message, "enlarge the volume".to_owned());
+            report.error(*span, message, "enlarge the volume".to_owned());
         }
         Source::Trace(_) => {}
     }

@@ -36,7 +36,7 @@ use sluice_config::dropins;
 use sluice_config::policy::Part;
 use sluice_config::reader::Reader;
 use sluice_config::schema_of;
-use sluice_config::source::{Place, Sources};
+use sluice_config::source::{Sources, Span};
 use sluice_config::tree::{Node, Table, Value};
 
 mod choice;
@@ -158,16 +158,16 @@ fn read_points(
     let mut points = Vec::new();
     for settings in plan.points {
         let mut tree = Table::clone(tree);
-        for setting in &settings {
-            let path: Vec<&str> = setting.path.iter().map(String::as_str).collect();
-            if !tree.put(&path, setting.node.clone()) {
-                let name = setting.path.join(".");
+        for value in &settings {
+            let path: Vec<&str> = value.path.iter().map(String::as_str).collect();
+            if !tree.put(&path, value.node.clone()) {
+                let name = value.path.join(".");
                 let hint = "a key in its path is a value, not a table".to_owned();
-                report.error(setting.node.place, format!("[sweep]: {name} cannot be set"), hint);
+                report.error(value.node.span, format!("[sweep]: {name} cannot be set"), hint);
                 return None;
             }
         }
-        let values = settings.iter().map(|setting| (setting.path.join("."), setting.node.value.to_json())).collect();
+        let values = settings.iter().map(|value| (value.path.join("."), value.node.value.to_json())).collect();
         points.push(Point { values, loaded: read(&Arc::new(tree), folder, scans, report)? });
     }
     Some(Sweep { seeds: plan.seeds, points })
@@ -217,7 +217,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     let policies: BTreeMap<String, Part> =
         policies.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
     for (name, part) in &policies {
-        check_itself(&format!("Policy {name}"), part, Place::default(), root.report);
+        check_itself(&format!("Policy {name}"), part, Span::default(), root.report);
     }
     let traces = root.named("trace", NAMES_MAX, |name| format!("Trace {name}"));
     let traces: BTreeMap<String, Reader<'_>> =
@@ -246,7 +246,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     timeline.sort_by_key(|entry| entry.at);
     if vms.is_empty() {
         let hint = "add [device.disk] with a model and [vm.a] with a workload".to_owned();
-        root.report.error(Place::FIRST, "There is no VM in it", hint);
+        root.report.error(Span::FIRST, "There is no VM in it", hint);
     }
     Some(Draft { settings, seed, host, devices, vms, timeline })
 }
@@ -267,7 +267,7 @@ fn workloads<'a>(root: &Reader<'a>) -> BTreeMap<String, &'a Node> {
 
 fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
     if root.node("sim").is_none() && !root.report.is_incomplete() {
-        root.report.error(Place::FIRST, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
+        root.report.error(Span::FIRST, "There is no [sim]", "add [sim] with duration = \"60s\"".to_owned());
     }
     let mut reader = root.table("sim")?;
     reader.whose = "[sim]".into();
@@ -291,7 +291,7 @@ fn check_promises(draft: &Draft, report: &Report) {
     let mut parts: BTreeMap<&str, Part> = draft.vms.iter().map(|(name, vm)| (name.as_str(), vm.part.clone())).collect();
     for vm in draft.vms.values() {
         if vm.has_own {
-            check_itself(&format!("VM {}", vm.name), &vm.part, vm.place, report);
+            check_itself(&format!("VM {}", vm.name), &vm.part, vm.span, report);
         }
         check_part(vm, &vm.part, draft, report);
         check_burst_of(vm, &vm.part, draft, report);
@@ -302,7 +302,7 @@ fn check_promises(draft: &Draft, report: &Report) {
     for entry in &draft.timeline {
         let What::Vm(name, timeline::VmChange::Policy(part, _)) = &entry.what else { continue };
         let (vm, now) = (&draft.vms[name], in_force(&parts[name.as_str()], &entry.what));
-        check_itself(&format!("VM {name}, changed"), &now, entry.place, report);
+        check_itself(&format!("VM {name}, changed"), &now, entry.span, report);
         check_part(vm, part, draft, report);
         check_burst_of(vm, &now, draft, report);
         parts.insert(name, now);
@@ -334,7 +334,7 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
 /// has no fixed part of the reservation, so nothing is known there.
 fn check_burst_of(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     let device = vm.device.as_ref().and_then(|name| draft.devices.get(name));
-    if let Some(device) = device.filter(|device| !device.draft.broken && !device.tells()) {
+    if let Some(device) = device.filter(|device| !device.draft.broken && !device.reports_remote()) {
         check_burst(part, false, &device.draft, report);
     }
 }
@@ -347,12 +347,12 @@ fn check_device(name: &str, parts: &BTreeMap<&str, Part>, draft: &Draft, report:
         let parts: Vec<(&str, &Part)> = here().filter(|vm| counts(vm)).filter_map(of).collect();
         check_admission(&device.draft, room, &parts, report)
     };
-    let mut fit = !device.tells() || fits(&device.room(), &|_| true);
+    let mut fit = !device.reports_remote() || fits(&device.room(), &|_| true);
     for node in 0..device.nodes {
         // Where policies hold across nodes, a node has to keep alone what can go nowhere else.
         let counts = |vm: &Vm| match vm.placement {
             Placement::Node(number) => number == node,
-            Placement::Uniform | Placement::RoundRobin => !device.tells(),
+            Placement::Uniform | Placement::RoundRobin => !device.reports_remote(),
         };
         fit = fit && fits(&device.room_of(node), &counts);
     }
@@ -371,10 +371,10 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
             devices.push((device, derived));
             continue;
         }
-        for (vm, place) in vms.iter().zip(layout::lay(name, derived.span, &vms, report)) {
-            let place = place?;
-            layout::check_fit(vm, place.1, report);
-            places.insert(&vm.name, place);
+        for (vm, span) in vms.iter().zip(layout::lay(name, derived.span, &vms, report)) {
+            let span = span?;
+            layout::check_fit(vm, span.1, report);
+            places.insert(&vm.name, span);
         }
         devices.push((device, derived));
     }
@@ -394,7 +394,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
             size,
             direct: vm.direct,
             work: vm.work,
-            held_back: is_held_back(&vm.name, &draft.timeline),
+            starts_paused: starts_paused(&vm.name, &draft.timeline),
         });
     }
     let (devices, derived) = devices.into_iter().unzip();
@@ -403,7 +403,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
 }
 
 /// Whether the first that happens to a VM is that it starts: then it is not there before.
-fn is_held_back(name: &str, timeline: &[Entry]) -> bool {
+fn starts_paused(name: &str, timeline: &[Entry]) -> bool {
     let first = timeline.iter().find_map(|entry| match &entry.what {
         What::Vm(vm, timeline::VmChange::Event(event)) if vm == name => Some(*event),
         _ => None,
@@ -417,8 +417,8 @@ fn check_guests(device: &str, vms: &[&Vm], report: &Report) {
     if let (Some(with), Some(without)) = (with, without) {
         let message =
             format!("VM {}: guest is missing, but VM {} on the same device {device} has one", without.name, with.name);
-        let place = if without.guest_at == Place::default() { without.place } else { without.guest_at };
-        report.error(place, message, "add guest = { scheduler = \"noop\", ring = \"xen\" }".to_owned());
+        let span = if without.guest_at == Span::default() { without.span } else { without.guest_at };
+        report.error(span, message, "add guest = { scheduler = \"noop\", ring = \"xen\" }".to_owned());
     }
 }
 
@@ -468,7 +468,7 @@ impl Loaded {
     #[must_use]
     pub fn supply(&self, device: usize) -> Supply {
         let device = &self.scenario.devices[device];
-        let nodes = if device.telling.is_some() { u64::from(device.nodes) } else { 1 };
+        let nodes = if device.reporting.is_some() { u64::from(device.nodes) } else { 1 };
         let Capacity { iops, bytes } = device.capacity;
         let capacity = Capacity {
             iops: iops.map(|iops| Iops::from_milli(iops.milli().saturating_mul(nodes))),

@@ -16,12 +16,12 @@ const LEVELS_MAX: usize = 8;
 pub(super) struct Plan {
     pub(super) seeds: u32,
     /// Each with the values that it puts in their places.
-    pub(super) points: Vec<Vec<Setting>>,
+    pub(super) points: Vec<Vec<Override>>,
 }
 
 /// A value in its place.
 #[derive(Clone)]
-pub(super) struct Setting {
+pub(super) struct Override {
     pub(super) path: Vec<String>,
     pub(super) node: Node,
 }
@@ -57,7 +57,7 @@ fn collect(reader: &Reader<'_>, path: Vec<String>, node: &Node, axes: &mut Vec<A
         Value::Table(table) if path.len() < LEVELS_MAX => collect_table(reader, &path, table, axes),
         Value::List(values) if values.is_empty() => {
             let hint = "write at least one value, or remove the key";
-            reader.report.error(node.place, format!("[sweep]: {name} has no values"), hint.to_owned());
+            reader.report.error(node.span, format!("[sweep]: {name} has no values"), hint.to_owned());
         }
         Value::List(_) if !["device", "policy", "workload", "trace", "vm", "sim"].contains(&path[0].as_str()) => {
             let hint = "name a key of the file, for example vm.db1.weight or device.disk.depth";
@@ -74,7 +74,7 @@ fn collect(reader: &Reader<'_>, path: Vec<String>, node: &Node, axes: &mut Vec<A
         Value::List(values) => axes.push(Axis { path, values: values.clone() }),
         other => {
             let message = format!("[sweep]: {name} must be a list of values, not {}", other.words());
-            reader.report.error(node.place, message, format!("write {name} = [100, 200, 400]"));
+            reader.report.error(node.span, message, format!("write {name} = [100, 200, 400]"));
         }
     }
 }
@@ -86,7 +86,7 @@ fn collect_table(reader: &Reader<'_>, path: &[String], table: &Table, axes: &mut
     }
 }
 
-fn zipped(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
+fn zipped(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Override>>> {
     let count = axes.first().map_or(1, |axis| axis.values.len());
     if let Some(other) = axes.iter().find(|axis| axis.values.len() != count) {
         let (first, other_count) = (axes[0].path.join("."), other.values.len());
@@ -94,10 +94,10 @@ fn zipped(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
         reader.refuse("mode", what, "make all lists equally long, or write mode = \"product\"");
         return None;
     }
-    Some((0..count).map(|at| axes.iter().map(|axis| setting(axis, at)).collect()).collect())
+    Some((0..count).map(|at| axes.iter().map(|axis| value(axis, at)).collect()).collect())
 }
 
-fn product(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
+fn product(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Override>>> {
     let count = axes.iter().try_fold(1usize, |count, axis| count.checked_mul(axis.values.len()));
     let Some(count) = count.filter(|count| *count <= POINTS_MAX) else {
         let hint = "shorten a list, or write mode = \"zip\"";
@@ -106,13 +106,13 @@ fn product(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
     };
     let point = |number: usize| {
         let mut left = number;
-        let mut settings: Vec<Setting> = axes
+        let mut settings: Vec<Override> = axes
             .iter()
             .rev()
             .map(|axis| {
                 let at = left % axis.values.len();
                 left /= axis.values.len();
-                setting(axis, at)
+                value(axis, at)
             })
             .collect();
         settings.reverse();
@@ -121,8 +121,8 @@ fn product(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Setting>>> {
     Some((0..count).map(point).collect())
 }
 
-fn setting(axis: &Axis, at: usize) -> Setting {
+fn value(axis: &Axis, at: usize) -> Override {
     // What is wrong with a value is said at the value.
-    let node = Node { key: axis.values[at].place, ..axis.values[at].clone() };
-    Setting { path: axis.path.clone(), node }
+    let node = Node { key: axis.values[at].span, ..axis.values[at].clone() };
+    Override { path: axis.path.clone(), node }
 }

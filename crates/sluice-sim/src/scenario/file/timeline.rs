@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::devices::pace::Pace;
+use crate::devices::speed::Speed;
 use crate::scenario::{DeviceEvent, VmEvent};
 use sluice_sched::Instant;
 use sluice_sched::units::show_duration;
@@ -12,13 +12,13 @@ use super::device::Device;
 use super::vm::Vm;
 use sluice_config::policy::Part;
 use sluice_config::reader::Reader;
-use sluice_config::source::Place;
+use sluice_config::source::Span;
 use sluice_config::vm::read_name;
 
 /// One entry.
 pub(super) struct Entry {
     pub(super) at: Instant,
-    pub(super) place: Place,
+    pub(super) span: Span,
     pub(super) what: What,
 }
 
@@ -79,14 +79,14 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
             let part = base.map_or_else(|| own.clone(), |base| base.overlaid(own.clone()));
             of_vm(reader, names, VmChange::Policy(Box::new(part), based))
         }
-        "slow" => of_device(reader, names, DeviceEvent::Pace(Pace::Slower(times.unwrap_or(1.0)))),
-        "stall" => of_device(reader, names, DeviceEvent::Pace(Pace::Stalled)),
-        "recover" => of_device(reader, names, DeviceEvent::Pace(Pace::NORMAL)),
+        "slow" => of_device(reader, names, DeviceEvent::Speed(Speed::Slower(times.unwrap_or(1.0)))),
+        "stall" => of_device(reader, names, DeviceEvent::Speed(Speed::Stalled)),
+        "recover" => of_device(reader, names, DeviceEvent::Speed(Speed::NORMAL)),
         "fail" => of_device(reader, names, DeviceEvent::Fail),
         _ => of_device(reader, names, DeviceEvent::Return),
     };
     let at = Instant::from_nanos(at?.as_nanos() as u64);
-    let entry = Entry { at, place: reader.place, what: what? };
+    let entry = Entry { at, span: reader.span, what: what? };
     (reader.report.errors() == before).then_some(entry)
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::scenario::trace::{FORMATS, Scan, Trace};
 use crate::traces::Format;
-use crate::workloads::Pace;
+use crate::workloads::ReplayTiming;
 
 use sluice_config::reader::Reader;
 
@@ -37,11 +37,11 @@ pub(super) fn read(reader: &Reader<'_>, folder: &Path, scans: &Scans) -> Option<
         reader.missing(key, "");
     }
     let (stream, wrap) = (reader.small("stream"), reader.bool("wrap").unwrap_or(false));
-    let pace = read_pace(reader);
+    let timing = read_timing(reader);
     let (file, word) = (folder.join(reader.text("file")?), reader.word("format")?);
     let (_, format) = FORMATS.iter().find(|(name, _)| *name == word)?;
     match scans.of(&file, word, *format, stream) {
-        Ok(scan) if scan.rows > 0 => Some(Trace { file, format: *format, pace: pace?, stream, wrap, scan }),
+        Ok(scan) if scan.rows > 0 => Some(Trace { file, format: *format, timing: timing?, stream, wrap, scan }),
         Ok(_) => {
             let hint = "use another file, or another stream of it";
             reader.refuse("file", "it has no requests", hint);
@@ -54,7 +54,7 @@ pub(super) fn read(reader: &Reader<'_>, folder: &Path, scans: &Scans) -> Option<
     }
 }
 
-fn read_pace(reader: &Reader<'_>) -> Option<Pace> {
+fn read_timing(reader: &Reader<'_>) -> Option<ReplayTiming> {
     let (scale, outstanding) = (reader.decimal("scale"), reader.small("outstanding"));
     let closed = reader.word("pace") == Some("closed");
     let (other, needs) = if closed { ("scale", "open") } else { ("outstanding", "closed") };
@@ -66,5 +66,5 @@ fn read_pace(reader: &Reader<'_>) -> Option<Pace> {
         );
         return None;
     }
-    Some(if closed { Pace::Closed(outstanding.unwrap_or(1)) } else { Pace::Open(scale.unwrap_or(1.0)) })
+    Some(if closed { ReplayTiming::Closed(outstanding.unwrap_or(1)) } else { ReplayTiming::Open(scale.unwrap_or(1.0)) })
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::random::stream;
-use crate::scenario::cpus::{Host, Work};
+use crate::scenario::cpus::{CpuCost, Host};
 use crate::scenario::{Guest, Placement, Source};
-use crate::workloads::recipes::{self, Recipe, Setting};
+use crate::workloads::profiles::{self, BuildContext, WorkloadProfile};
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{Facts, Medium};
@@ -15,32 +15,32 @@ use sluice_sched::stack::Ring;
 use super::choice::{chosen, parameters, unknown};
 use super::device::Device;
 use super::fields::WORKLOAD;
-use super::host::read_work;
+use super::host::read_cpu_cost;
 use super::trace::Scans;
 use sluice_config::device::read_scheduler;
 use sluice_config::policy::Part;
 use sluice_config::reader::Reader;
-use sluice_config::source::Place;
+use sluice_config::source::Span;
 use sluice_config::tree::{Node, Value};
 use sluice_config::vm::{read_name, read_policy};
 
 /// A VM as it is written; where its volume lies is not known yet.
 pub(super) struct Vm {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) span: Span,
     pub(super) part: Part,
     pub(super) has_own: bool,
     pub(super) device: Option<String>,
-    pub(super) source: Option<(Source, Place)>,
+    pub(super) source: Option<(Source, Span)>,
     pub(super) threads: u32,
     pub(super) placement: Placement,
     pub(super) guest: Option<Guest>,
-    pub(super) guest_at: Place,
+    pub(super) guest_at: Span,
     pub(super) offset: Option<u64>,
     pub(super) size: Option<u64>,
-    pub(super) size_at: Place,
+    pub(super) size_at: Span,
     pub(super) direct: bool,
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<CpuCost>,
 }
 
 /// The tables that VMs refer to by name.
@@ -70,7 +70,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
     }
     Vm {
         name: name.to_owned(),
-        place: reader.place,
+        span: reader.span,
         part,
         has_own,
         device: device.map(str::to_owned),
@@ -83,7 +83,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
         size: reader.size("size").map(|size| size.0 / 4096 * 4096),
         size_at: reader.at("size"),
         direct: reader.word("cache") != Some("buffered"),
-        work: read_work(reader, tables.host),
+        work: read_cpu_cost(reader, tables.host),
     }
 }
 
@@ -165,7 +165,11 @@ fn source_key(reader: &Reader<'_>) -> &'static str {
     if reader.node("workload").is_some() { "workload" } else { "trace" }
 }
 
-fn read_workload(reader: &Reader<'_>, node: &Node, tables: &Tables<'_>) -> Option<(&'static Recipe, ParamTable)> {
+fn read_workload(
+    reader: &Reader<'_>,
+    node: &Node,
+    tables: &Tables<'_>,
+) -> Option<(&'static WorkloadProfile, ParamTable)> {
     if let Value::Text(name) = &node.value
         && tables.workloads.contains_key(name)
     {
@@ -182,22 +186,22 @@ pub(super) fn workload_of(
     node: &Node,
     reader: &Reader<'_>,
     tables: &Tables<'_>,
-) -> Option<(&'static Recipe, ParamTable)> {
+) -> Option<(&'static WorkloadProfile, ParamTable)> {
     let chosen = chosen(title, node, &WORKLOAD, reader)?;
-    let Some(known) = recipes::find(chosen.name) else {
+    let Some(known) = profiles::find(chosen.name) else {
         let named = tables.workloads.keys().map(String::as_str).filter(|_| matches!(node.value, Value::Text(_)));
-        let names: Vec<&str> = named.chain(recipes::all().map(|known| known.name)).collect();
+        let names: Vec<&str> = named.chain(profiles::all().map(|known| known.name)).collect();
         unknown(title, &chosen, "workload", &names, reader);
         return None;
     };
     let before = reader.report.errors();
     // Whether it fits the volume is seen when that is known.
-    let accept = |params: &ParamTable| known.build(params, setting(u64::MAX >> 1)).map(drop);
+    let accept = |params: &ParamTable| known.build(params, context(u64::MAX >> 1)).map(drop);
     let params = parameters(title, &chosen, known.parameters, &accept, tables.folder, reader);
     (reader.report.errors() == before).then_some((known, params))
 }
 
 /// A thread with a volume of so many bytes.
-pub(super) fn setting(volume: u64) -> Setting {
-    Setting { volume, start: Instant::ZERO, random: stream(0, "check") }
+pub(super) fn context(volume: u64) -> BuildContext {
+    BuildContext { volume, start: Instant::ZERO, random: stream(0, "check") }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 use sluice_sched::{ByteRate, Bytes};
 
-use super::{Derived, ModelKind, Setting, parameter, parse, within};
+use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
 use crate::devices::Model;
 use crate::devices::array::{Array, Layout};
 use crate::devices::hdd::{Hdd, HddSpec, SeekCurve};
@@ -102,14 +102,14 @@ pub(super) const KINDS: &[ModelKind] = &[
         summary: "Striped hard disks (RAID-0)",
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid0),
-        build: |table, setting, _| build_array(table, Layout::Raid0, setting),
+        build: |table, context, _| build_array(table, Layout::Raid0, context),
     },
     ModelKind {
         name: "raid5",
         summary: "Striped hard disks with rotating parity (RAID-5); a small write takes two reads and two writes",
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid5),
-        build: |table, setting, _| build_array(table, Layout::Raid5, setting),
+        build: |table, context, _| build_array(table, Layout::Raid5, context),
     },
 ];
 
@@ -262,7 +262,7 @@ fn derive_array(table: &ParamTable, layout: Layout) -> Result<Derived, ParamErro
     Ok(Derived::of_disks(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)))
 }
 
-fn build_array(table: &ParamTable, layout: Layout, _: &Setting) -> Result<Box<dyn Model>, ParamError> {
+fn build_array(table: &ParamTable, layout: Layout, _: &BuildContext) -> Result<Box<dyn Model>, ParamError> {
     let (own, drive) = read_array(table, layout)?;
     let array = Array::new(layout, own.disks as usize, own.stripe.0, &drive);
     let array = Box::new(if own.cache.0 > 0 { array.with_cache(own.cache.0, own.cache_latency) } else { array });
@@ -286,8 +286,8 @@ mod tests {
     fn a_controller_that_reads_ahead_serves_a_reader_sooner() {
         let last_of_ten = |ahead: &str| {
             let table = [("read_ahead".to_owned(), Value::Text(ahead.to_owned()))].into();
-            let setting = Setting { seed: 1, name: "array".to_owned() };
-            let mut model = build_array(&table, Layout::Raid5, &setting).unwrap();
+            let context = BuildContext { seed: 1, name: "array".to_owned() };
+            let mut model = build_array(&table, Layout::Raid5, &context).unwrap();
             let mut now = Instant::ZERO;
             for read in 0..10 {
                 model.submit(now, Job { slot: Slot(0), kind: Kind::Read, offset: read * 65_536, length: 65_536 });

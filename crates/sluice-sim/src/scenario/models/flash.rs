@@ -6,7 +6,7 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable};
 use sluice_sched::{ByteRate, Bytes};
 
-use super::{Derived, ModelKind, Setting, parameter, parse, within};
+use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
 use crate::devices::Model;
 use crate::devices::derived::check_geometry;
 use crate::devices::ssd::{Ageing, Geometry, Ssd, SsdSpec, States};
@@ -45,7 +45,7 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
         ),
     ]],
     derive: |table| read(table).map(|drive| Derived::of_flash(&drive.spec(), drive.state == State::Aged)),
-    build: |table, setting, states| read(table)?.build(setting, states),
+    build: |table, context, states| read(table)?.build(context, states),
 }];
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -147,10 +147,10 @@ impl Drive {
         }
     }
 
-    fn build(&self, setting: &Setting, states: Option<&States>) -> Result<Box<dyn Model>, ParamError> {
+    fn build(&self, context: &BuildContext, states: Option<&States>) -> Result<Box<dyn Model>, ParamError> {
         let mut ssd = Ssd::new(self.spec()).map_err(|error| ParamError(error.to_string()))?;
         if self.state == State::Aged {
-            let random = stream(setting.seed, &format!("{} age", setting.name));
+            let random = stream(context.seed, &format!("{} age", context.name));
             let ageing = Ageing { random, times: self.aged_by };
             match states {
                 Some(states) => states.age(&mut ssd, &ageing),

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable};
 
 use super::{Derived, ModelKind, parameter, parse};
-use crate::devices::link::{Link, LinkParams, OverWhen};
+use crate::devices::link::{CompletesWhen, Link, LinkParams};
 use crate::units::BitRate;
 use crate::workloads::datagrams::frames_of;
 
@@ -59,11 +59,11 @@ fn read(table: &ParamTable) -> Result<LinkParams, ParamError> {
     let Wire { rate, queue, overhead, over } = parse(table)?;
     params::within("queue", queue, 1, 1_000_000, "frames")?;
     params::within("overhead", overhead, 0, 1000, "bytes")?;
-    let over_when = match over {
-        Over::Sent => OverWhen::Sent,
-        Over::Queued => OverWhen::Queued,
+    let completes_when = match over {
+        Over::Sent => CompletesWhen::Sent,
+        Over::Queued => CompletesWhen::Queued,
     };
-    Ok(LinkParams { bits_per_second: rate.0, overhead, queue, over_when })
+    Ok(LinkParams { bits_per_second: rate.0, overhead, queue, completes_when })
 }
 
 fn derive(link: &LinkParams) -> Derived {

@@ -4,7 +4,7 @@ use sluice_sched::params::{ParamError, ParamTable, Parameter};
 use sluice_sched::scheduler::Medium;
 
 use crate::devices::Model;
-use crate::devices::sets::{DEVICES, DeviceSet};
+use crate::devices::presets::{DEVICES, DevicePreset};
 use crate::devices::ssd::States;
 use crate::named::{parameter, parse};
 
@@ -30,7 +30,7 @@ pub struct ModelKind {
     /// What can be changed; the defaults are written as a scenario would write them.
     pub parameters: &'static [&'static [Parameter]],
     derive: fn(&ParamTable) -> Result<Derived, ParamError>,
-    build: fn(&ParamTable, &Setting, Option<&States>) -> Built,
+    build: fn(&ParamTable, &BuildContext, Option<&States>) -> Built,
 }
 
 /// A device, or what is wrong with its parameters.
@@ -38,7 +38,7 @@ pub type Built = Result<Box<dyn Model>, ParamError>;
 
 /// What a model needs of the run for which it is made.
 #[derive(Debug, Clone, Default)]
-pub struct Setting {
+pub struct BuildContext {
     /// The run's seed.
     pub seed: u64,
     /// The name of its streams of random numbers.
@@ -51,12 +51,12 @@ pub enum Known {
     /// A few numbers.
     Model(&'static ModelKind),
     /// A certain device.
-    Set(&'static DeviceSet),
+    Preset(&'static DevicePreset),
 }
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = Known> {
-    MODELS.iter().copied().flatten().map(Known::Model).chain(DEVICES.iter().map(Known::Set))
+    MODELS.iter().copied().flatten().map(Known::Model).chain(DEVICES.iter().map(Known::Preset))
 }
 
 /// The one of that name.
@@ -77,7 +77,7 @@ impl Known {
     pub fn name(&self) -> &'static str {
         match self {
             Known::Model(kind) => kind.name,
-            Known::Set(set) => set.name,
+            Known::Preset(preset) => preset.name,
         }
     }
 
@@ -86,7 +86,7 @@ impl Known {
     pub fn summary(&self) -> &'static str {
         match self {
             Known::Model(kind) => kind.summary,
-            Known::Set(set) => set.summary,
+            Known::Preset(preset) => preset.summary,
         }
     }
 
@@ -95,7 +95,7 @@ impl Known {
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
             Known::Model(kind) => kind.all().collect(),
-            Known::Set(set) => set.own(kind_of(set).all()),
+            Known::Preset(preset) => preset.own(kind_of(preset).all()),
         }
     }
 
@@ -106,7 +106,7 @@ impl Known {
     pub fn derive(&self, params: &ParamTable) -> Result<Derived, ParamError> {
         match self {
             Known::Model(kind) => (kind.derive)(params),
-            Known::Set(set) => (kind_of(set).derive)(&set.with(params)),
+            Known::Preset(preset) => (kind_of(preset).derive)(&preset.with(params)),
         }
     }
 
@@ -123,18 +123,18 @@ impl Known {
     ///
     /// # Errors
     /// As [`Known::derive`].
-    pub fn build(&self, params: &ParamTable, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
-        self.build_from(params, setting, None)
+    pub fn build(&self, params: &ParamTable, context: &BuildContext) -> Result<Box<dyn Model>, ParamError> {
+        self.build_from(params, context, None)
     }
 
     /// A device, of which an aged state is kept there, if it has one.
     ///
     /// # Errors
     /// As [`Known::derive`].
-    pub fn build_from(&self, params: &ParamTable, setting: &Setting, states: Option<&States>) -> Built {
+    pub fn build_from(&self, params: &ParamTable, context: &BuildContext, states: Option<&States>) -> Built {
         match self {
-            Known::Model(kind) => (kind.build)(params, setting, states),
-            Known::Set(set) => (kind_of(set).build)(&set.with(params), setting, states),
+            Known::Model(kind) => (kind.build)(params, context, states),
+            Known::Preset(preset) => (kind_of(preset).build)(&preset.with(params), context, states),
         }
     }
 }
@@ -146,9 +146,9 @@ impl ModelKind {
 }
 
 /// The model that a set is.
-fn kind_of(set: &DeviceSet) -> &'static ModelKind {
+fn kind_of(preset: &DevicePreset) -> &'static ModelKind {
     let mut all = MODELS.iter().copied().flatten();
-    all.find(|kind| kind.name == set.kind).expect("a test makes every set")
+    all.find(|kind| kind.name == preset.kind).expect("a test makes every set")
 }
 
 /// Refuses what is out of range.

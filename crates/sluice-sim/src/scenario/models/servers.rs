@@ -6,7 +6,7 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError};
 use sluice_sched::{Bytes, Iops};
 
-use super::{Derived, ModelKind, Setting, parameter, parse, within};
+use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
 use crate::devices::Model;
 use crate::devices::servers::{Servers, ServiceTime};
 use crate::random::stream;
@@ -28,7 +28,7 @@ pub(super) const KINDS: &[ModelKind] = &[
             parameter("size", "a size", "\"1TiB\"", SIZE),
         ]],
         derive: |table| parse::<Constant>(table)?.derive(),
-        build: |table, setting, _| parse::<Constant>(table)?.build(setting),
+        build: |table, context, _| parse::<Constant>(table)?.build(context),
     },
     ModelKind {
         name: "servers",
@@ -45,7 +45,7 @@ pub(super) const KINDS: &[ModelKind] = &[
             parameter("size", "a size", "\"1TiB\"", SIZE),
         ]],
         derive: |table| parse::<Line>(table)?.derive(),
-        build: |table, setting, _| parse::<Line>(table)?.build(setting),
+        build: |table, context, _| parse::<Line>(table)?.build(context),
     },
 ];
 
@@ -75,11 +75,11 @@ impl Constant {
         })
     }
 
-    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Model>, ParamError> {
         self.derive()?;
         let nanos = u128::from(self.servers) * 1_000_000_000_000 / u128::from(self.rate.milli());
         let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).max(1));
-        Ok(Box::new(Servers::new(self.servers, ServiceTime::Fixed(time), stream(setting.seed, &setting.name))))
+        Ok(Box::new(Servers::new(self.servers, ServiceTime::Fixed(time), stream(context.seed, &context.name))))
     }
 }
 
@@ -116,13 +116,13 @@ impl Line {
         Ok(Derived { span: self.size.0, most: (most, "any requests"), facts: Vec::new(), rotational: false })
     }
 
-    fn build(&self, setting: &Setting) -> Result<Box<dyn Model>, ParamError> {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Model>, ParamError> {
         self.derive()?;
         let time = match self.distribution {
             Distribution::Fixed => ServiceTime::Fixed(self.time),
             Distribution::Exponential => ServiceTime::Exponential(self.time),
             Distribution::Uniform => ServiceTime::Uniform(Duration::ZERO, self.time * 2),
         };
-        Ok(Box::new(Servers::new(self.servers, time, stream(setting.seed, &setting.name))))
+        Ok(Box::new(Servers::new(self.servers, time, stream(context.seed, &context.name))))
     }
 }

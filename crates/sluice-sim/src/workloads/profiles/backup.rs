@@ -8,11 +8,11 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamTable};
 use sluice_sched::{Bytes, Kind};
 
-use super::{Built, Recipe, Setting, ask, fits, parameter, parse, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, parameter, parse, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
-pub(super) const RECIPES: &[Recipe] = &[Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
     name: "backup",
     summary: "sequential copy of an image of 12 GiB, once",
     source: "[flubber] IV",
@@ -47,14 +47,14 @@ struct Params {
     to: Target,
 }
 
-fn build(setting: Setting, table: &ParamTable) -> Built {
+fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
     params::within("threads", params.threads, 1, 4096, "threads")?;
     let block = request("block", params.block.0)?;
     let copies = if params.to == Target::Same { 2 } else { 1 };
-    fits("The image and its copy", params.image.0.saturating_mul(copies), setting.volume)?;
+    fits("The image and its copy", params.image.0.saturating_mul(copies), context.volume)?;
     let threads = params.threads;
-    Ok(Box::new(Threads::new(threads, Backup { params, block, cursor: 0 }, setting.start, setting.random)))
+    Ok(Box::new(Threads::new(threads, Backup { params, block, cursor: 0 }, context.start, context.random)))
 }
 
 struct Backup {

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable};
 use sluice_sched::{Bytes, Kind};
 
-use super::{Built, Recipe, Setting, ask, fits, flush, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, part, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
-pub(super) const RECIPES: &[Recipe] = &[Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
     name: "dvdstore-like",
     summary: "orders, each with 20 random requests of 8 KiB, a log write and a flush; 16 threads",
     source: "[mclock] Fig. 1 names the benchmark; all numbers are assumptions",
@@ -54,7 +54,7 @@ struct Params {
     orders: u64,
 }
 
-fn build(setting: Setting, table: &ParamTable) -> Built {
+fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
     params::within("threads", params.threads, 1, 4096, "threads")?;
     params::within("requests", params.requests, 1, 65_536, "requests")?;
@@ -63,12 +63,12 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
     if params.log.0 < u64::from(size) {
         return Err(ParamError("log must have space for a write".to_owned()));
     }
-    fits("The log and one request", params.log.0.saturating_add(u64::from(size)), setting.volume)?;
+    fits("The log and one request", params.log.0.saturating_add(u64::from(size)), context.volume)?;
     let left = if params.orders == 0 { u64::MAX } else { params.orders };
-    let places = (setting.volume - params.log.0) / u64::from(size);
+    let places = (context.volume - params.log.0) / u64::from(size);
     let threads = params.threads;
-    let program = Orders { volume: setting.volume, params, size, places, cursor: 0, left };
-    Ok(Box::new(Threads::new(threads, program, setting.start, setting.random)))
+    let program = Orders { volume: context.volume, params, size, places, cursor: 0, left };
+    Ok(Box::new(Threads::new(threads, program, context.start, context.random)))
 }
 
 struct Orders {

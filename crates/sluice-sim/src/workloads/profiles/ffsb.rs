@@ -11,17 +11,17 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 use sluice_sched::{Bytes, Kind};
 
-use super::{Built, Recipe, Setting, ask, fits, parameter, parse, part, request, stretch};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, parameter, parse, part, request, stretch};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
 const SOURCE: &str = "FFSB, examples/profile_everything; [two-tier] 3";
 
-const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 8]) -> Recipe {
-    Recipe { name, summary, source: SOURCE, parameters, build }
+const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 8]) -> WorkloadProfile {
+    WorkloadProfile { name, summary, source: SOURCE, parameters, build }
 }
 
-pub(super) const RECIPES: &[Recipe] = &[
+pub(super) const PROFILES: &[WorkloadProfile] = &[
     profile("ffsb-random-read", "FFSB: random reads of 4 KiB in a file, ten per operation", &parameters("1", "1")),
     profile("ffsb-random-write", "FFSB: random writes of 4 KiB in a file, ten per operation", &parameters("0", "1")),
     profile("ffsb-sequential-read", "FFSB: whole files read in blocks of 4 KiB", &parameters("1", "0")),
@@ -60,20 +60,20 @@ struct Params {
     operations: u64,
 }
 
-fn build(setting: Setting, table: &ParamTable) -> Built {
+fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
     params::within("threads", params.threads, 1, 4096, "threads")?;
     params::within("files", params.files, 1, 1_000_000, "files")?;
     part("reads", params.reads)?;
     part("random", params.random)?;
     let block = request("block", params.block.0)?;
-    fits("The files", params.file_size.0.saturating_mul(u64::from(params.files)), setting.volume)?;
+    fits("The files", params.file_size.0.saturating_mul(u64::from(params.files)), context.volume)?;
     if params.operation.0 < u64::from(block) || params.operation.0 > params.file_size.0 {
         return Err(ParamError("operation must be at least a block, and at most a file".to_owned()));
     }
     let threads = params.threads;
     let left = if params.operations == 0 { u64::MAX } else { params.operations };
-    Ok(Box::new(Threads::new(threads, Ffsb { params, block, left }, setting.start, setting.random)))
+    Ok(Box::new(Threads::new(threads, Ffsb { params, block, left }, context.start, context.random)))
 }
 
 struct Ffsb {

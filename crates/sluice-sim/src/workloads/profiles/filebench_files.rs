@@ -14,7 +14,7 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 use sluice_sched::{Bytes, Kind};
 
-use super::{Built, Recipe, Setting, fits, flush, parameter, parse, part, stretch};
+use super::{BuildContext, Built, WorkloadProfile, fits, flush, parameter, parse, part, stretch};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -25,20 +25,20 @@ const PIECE: u32 = 1 << 20;
 /// A file's last page is written and read in whole.
 const PAGE: u64 = 4096;
 
-pub(super) const RECIPES: &[Recipe] = &[
-    Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[
+    WorkloadProfile {
         name: "filebench-fileserver",
         summary: "Filebench fileserver: 50 threads write, append to and read 10,000 files of 128 KiB",
         source: "Filebench, workloads/fileserver.f",
         parameters: &parameters("50", "10000", "\"128KiB\""),
-        build: |setting, table| build(false, setting, table),
+        build: |context, table| build(false, context, table),
     },
-    Recipe {
+    WorkloadProfile {
         name: "filebench-varmail",
         summary: "Filebench varmail: 16 threads append to 1,000 files of 16 KiB with fsync, and read them",
         source: "Filebench, workloads/varmail.f",
         parameters: &parameters("16", "1000", "\"16KiB\""),
-        build: |setting, table| build(true, setting, table),
+        build: |context, table| build(true, context, table),
     },
 ];
 
@@ -69,7 +69,7 @@ struct Params {
     loops: u64,
 }
 
-fn build(mail: bool, mut setting: Setting, table: &ParamTable) -> Built {
+fn build(mail: bool, mut context: BuildContext, table: &ParamTable) -> Built {
     let Params { threads, files, size, append, cached, loops } = parse(table)?;
     params::within("threads", threads, 1, 4096, "threads")?;
     params::within("files", files, 1, 1_000_000, "files")?;
@@ -77,11 +77,11 @@ fn build(mail: bool, mut setting: Setting, table: &ParamTable) -> Built {
     if size.0 < 512 || append.0 < 512 {
         return Err(ParamError("size and append must be at least 512 B".to_owned()));
     }
-    fits("The files", size.0.saturating_mul(u64::from(files)).max(64 * PAGE), setting.volume)?;
+    fits("The files", size.0.saturating_mul(u64::from(files)).max(64 * PAGE), context.volume)?;
     let mut program = Files {
         mail,
-        volume: setting.volume,
-        slot: setting.volume / u64::from(files) / PAGE * PAGE,
+        volume: context.volume,
+        slot: context.volume / u64::from(files) / PAGE * PAGE,
         sizes: vec![0; files as usize],
         mean: size.0 as f64,
         append: append.0 as f64,
@@ -89,9 +89,9 @@ fn build(mail: bool, mut setting: Setting, table: &ParamTable) -> Built {
         left: if loops == 0 { u64::MAX } else { loops },
     };
     for file in 0..files as usize {
-        program.sizes[file] = program.draw(program.mean, &mut setting.random);
+        program.sizes[file] = program.draw(program.mean, &mut context.random);
     }
-    Ok(Box::new(Threads::new(threads, program, setting.start, setting.random)))
+    Ok(Box::new(Threads::new(threads, program, context.start, context.random)))
 }
 
 struct Files {
@@ -118,14 +118,14 @@ impl Files {
     }
 
     /// Where a stretch of a file lies.
-    fn place(&self, file: usize, from: u64, length: u64) -> u64 {
+    fn offset_of(&self, file: usize, from: u64, length: u64) -> u64 {
         (file as u64 * self.slot + from).min(self.volume.saturating_sub(length))
     }
 
     fn create(&mut self, file: usize, mean: f64, random: &mut Stream, steps: &mut VecDeque<Step>) {
         let size = self.draw(mean, random);
         self.sizes[file] = size;
-        stretch(steps, Kind::Write, self.place(file, 0, size), size, PIECE);
+        stretch(steps, Kind::Write, self.offset_of(file, 0, size), size, PIECE);
     }
 
     fn append(&mut self, file: usize, random: &mut Stream, steps: &mut VecDeque<Step>) {
@@ -133,13 +133,13 @@ impl Files {
         let from = self.sizes[file];
         // A file that would outgrow half of the volume begins anew, as one that was deleted in between would.
         self.sizes[file] = if from + more > self.volume / 2 { more } else { from + more };
-        stretch(steps, Kind::Write, self.place(file, self.sizes[file] - more, more), more, PIECE);
+        stretch(steps, Kind::Write, self.offset_of(file, self.sizes[file] - more, more), more, PIECE);
     }
 
     fn read(&mut self, file: usize, random: &mut Stream, steps: &mut VecDeque<Step>) {
         if !random.chance(self.cached) {
             let size = self.sizes[file];
-            stretch(steps, Kind::Read, self.place(file, 0, size), size, PIECE);
+            stretch(steps, Kind::Read, self.offset_of(file, 0, size), size, PIECE);
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable};
 use sluice_sched::{Bytes, Kind};
 
-use super::{Built, Recipe, Setting, ask, fits, flush, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, part, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -26,7 +26,7 @@ const WAITING_MAX: u64 = 2000;
 /// What wakes the log.
 const READS_PER_LOG: u64 = 3200;
 
-pub(super) const RECIPES: &[Recipe] = &[Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
     name: "filebench-oltp",
     summary: "Filebench oltp: 200 readers and 10 writers of 2 KiB, and a log of 256 KiB writes, synchronous",
     source: "Filebench, workloads/oltp.f; [mclock] 5.1.5",
@@ -76,13 +76,13 @@ struct Params {
     reads: u64,
 }
 
-fn build(setting: Setting, table: &ParamTable) -> Built {
+fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
     params::within("readers", params.readers, 1, 4096, "threads")?;
     params::within("writers", params.writers, 1, 4096, "threads")?;
     part("cached", params.cached)?;
     let (size, log_size) = (request("size", params.size.0)?, request("log_size", params.log_size.0)?);
-    fits("Database and log", params.database.0.saturating_add(params.log.0), setting.volume)?;
+    fits("Database and log", params.database.0.saturating_add(params.log.0), context.volume)?;
     if params.database.0 < u64::from(size) || params.log.0 < u64::from(log_size) {
         return Err(ParamError("database and log must have space for one write each".to_owned()));
     }
@@ -104,7 +104,7 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
         to_log: 0,
     };
     let threads = params.readers + params.writers + 1;
-    Ok(Box::new(Threads::new(threads, program, setting.start, setting.random)))
+    Ok(Box::new(Threads::new(threads, program, context.start, context.random)))
 }
 
 struct Oltp {

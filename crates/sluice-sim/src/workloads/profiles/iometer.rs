@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sluice_sched::Bytes;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 
-use super::{Built, Recipe, Setting, fits, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, fits, parameter, parse, part, request};
 use crate::workloads::{Address, Closed, Limited, Mix, Open, Pattern, Workload};
 
 const fn closed(
@@ -15,12 +15,12 @@ const fn closed(
     summary: &'static str,
     source: &'static str,
     parameters: &'static [Parameter; 6],
-) -> Recipe {
-    Recipe { name, summary, source, parameters, build: outstanding }
+) -> WorkloadProfile {
+    WorkloadProfile { name, summary, source, parameters, build: outstanding }
 }
 
-pub(super) const RECIPES: &[Recipe] = &[
-    Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[
+    WorkloadProfile {
         name: "iometer-rd",
         summary: "RD: 32 random requests of 4 KiB every 250 ms, three quarters of them reads",
         source: "[mclock] 5.1.1",
@@ -45,7 +45,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         "[mclock] 5.1.1 and 5.1.2",
         &parameters("\"16KiB\"", "1", "1", "32"),
     ),
-    Recipe {
+    WorkloadProfile {
         name: "iometer-bursty",
         summary: "bursty: 128 reads of 4 KiB every 400 ms, four fifths of them random",
         source: "[mclock] 5.1.4",
@@ -128,12 +128,12 @@ struct Burst {
     requests: u64,
 }
 
-pub(super) fn mix(size: Bytes, reads: f64, random: f64, setting: &Setting) -> Result<Mix, ParamError> {
+pub(super) fn mix(size: Bytes, reads: f64, random: f64, context: &BuildContext) -> Result<Mix, ParamError> {
     part("reads", reads)?;
     part("random", random)?;
-    fits("The bytes of one request", size.0, setting.volume)?;
+    fits("The bytes of one request", size.0, context.volume)?;
     let length = request("size", size.0)?;
-    Ok(Mix { reads, length, address: Address::mixed(0, setting.volume, random) })
+    Ok(Mix { reads, length, address: Address::mixed(0, context.volume, random) })
 }
 
 fn limited(workload: impl Workload + 'static, requests: u64) -> Box<dyn Workload> {
@@ -141,14 +141,14 @@ fn limited(workload: impl Workload + 'static, requests: u64) -> Box<dyn Workload
     if requests == 0 { workload } else { Box::new(Limited::new(workload, requests)) }
 }
 
-pub(super) fn outstanding(setting: Setting, table: &ParamTable) -> Built {
+pub(super) fn outstanding(context: BuildContext, table: &ParamTable) -> Built {
     let Outstanding { size, reads, random, outstanding, think, requests } = parse(table)?;
     params::within("outstanding", outstanding, 1, 65_536, "requests")?;
-    let mix = mix(size, reads, random, &setting)?;
-    Ok(limited(Closed::new(outstanding, think, mix, setting.start, setting.random), requests))
+    let mix = mix(size, reads, random, &context)?;
+    Ok(limited(Closed::new(outstanding, think, mix, context.start, context.random), requests))
 }
 
-fn burst(setting: Setting, table: &ParamTable) -> Built {
+fn burst(context: BuildContext, table: &ParamTable) -> Built {
     let Burst { size, reads, random, burst, period, requests } = parse(table)?;
     params::within("burst", burst, 1, 65_536, "requests")?;
     if period.is_zero() {
@@ -156,6 +156,6 @@ fn burst(setting: Setting, table: &ParamTable) -> Built {
             "period is 0; write the time from one burst to the next, for example \"250ms\"".to_owned(),
         ));
     }
-    let mix = mix(size, reads, random, &setting)?;
-    Ok(limited(Open::new(Pattern::Bursts(burst, period), mix, setting.start, setting.random), requests))
+    let mix = mix(size, reads, random, &context)?;
+    Ok(limited(Open::new(Pattern::Bursts(burst, period), mix, context.start, context.random), requests))
 }

@@ -8,24 +8,24 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 use sluice_sched::{Instant, Kind};
 
-use super::{Built, Recipe, Setting, fits, parameter, parse, part};
+use super::{BuildContext, Built, WorkloadProfile, fits, parameter, parse, part};
 use crate::random::Stream;
-use crate::workloads::{Ask, Limited, Workload};
+use crate::workloads::{Limited, Workload, WorkloadRequest};
 
 const SECTOR: f64 = 512.0;
 /// Longest request that is asked, in sectors.
 const SECTORS_MAX: u64 = 2048;
 
-const fn recipe(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 5]) -> Recipe {
-    Recipe { name, summary, source: "[mcfq] Table 3", parameters, build }
+const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 5]) -> WorkloadProfile {
+    WorkloadProfile { name, summary, source: "[mcfq] Table 3", parameters, build }
 }
 
-pub(super) const RECIPES: &[Recipe] = &[
-    recipe("lookalike-financial", "like Financial: 0.24 writes per read, 2.38 KB", &parameters("0.24", "2.38")),
-    recipe("lookalike-msn", "like MSN: 0.667 writes per read, 22.5 KB", &parameters("0.667", "22.5")),
-    recipe("lookalike-exchange", "like Exchange: 1.5 writes per read, 12.5 KB", &parameters("1.5", "12.5")),
-    recipe("lookalike-fileserver", "like Filebench fileserver: 2 writes per read, 72 KB", &parameters("2", "72")),
-    recipe("lookalike-varmail", "like Filebench varmail: 1 write per read, 24 KB", &parameters("1", "24")),
+pub(super) const PROFILES: &[WorkloadProfile] = &[
+    profile("lookalike-financial", "like Financial: 0.24 writes per read, 2.38 KB", &parameters("0.24", "2.38")),
+    profile("lookalike-msn", "like MSN: 0.667 writes per read, 22.5 KB", &parameters("0.667", "22.5")),
+    profile("lookalike-exchange", "like Exchange: 1.5 writes per read, 12.5 KB", &parameters("1.5", "12.5")),
+    profile("lookalike-fileserver", "like Filebench fileserver: 2 writes per read, 72 KB", &parameters("2", "72")),
+    profile("lookalike-varmail", "like Filebench varmail: 1 write per read, 24 KB", &parameters("1", "24")),
 ];
 
 const fn parameters(writes_per_read: &'static str, mean_kib: &'static str) -> [Parameter; 5] {
@@ -53,7 +53,7 @@ struct Params {
     requests: u64,
 }
 
-fn build(setting: Setting, table: &ParamTable) -> Built {
+fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
     params::within("outstanding", params.outstanding, 1, 65_536, "requests")?;
     part("random", params.random)?;
@@ -61,15 +61,15 @@ fn build(setting: Setting, table: &ParamTable) -> Built {
         let wrong = "mean_kib must be from 0.5 to 256, and writes_per_read at least 0";
         return Err(ParamError(wrong.to_owned()));
     }
-    fits("The bytes of the longest request", SECTORS_MAX * SECTOR as u64, setting.volume)?;
-    let (due, requests) = (vec![setting.start; params.outstanding as usize], params.requests);
+    fits("The bytes of the longest request", SECTORS_MAX * SECTOR as u64, context.volume)?;
+    let (due, requests) = (vec![context.start; params.outstanding as usize], params.requests);
     let workload = Box::new(LookAlike {
         reads: 1.0 / (1.0 + params.writes_per_read),
         mean: params.mean_kib * 1024.0 / SECTOR,
         random: params.random,
-        sectors: setting.volume / SECTOR as u64,
+        sectors: context.volume / SECTOR as u64,
         cursor: 0,
-        stream: setting.random,
+        stream: context.random,
         due: due.into(),
     });
     Ok(if requests == 0 { workload } else { Box::new(Limited::new(workload, requests)) })
@@ -91,7 +91,7 @@ impl Workload for LookAlike {
         self.due.front().copied()
     }
 
-    fn ask(&mut self, _now: Instant) -> Ask {
+    fn ask(&mut self, _now: Instant) -> WorkloadRequest {
         self.due.pop_front();
         let kind = if self.stream.chance(self.reads) { Kind::Read } else { Kind::Write };
         let length = self.stream.geometric(self.mean).min(SECTORS_MAX);
@@ -104,7 +104,7 @@ impl Workload for LookAlike {
         }
         let offset = self.cursor * 512;
         self.cursor += length;
-        Ask { kind, offset, length: (length * 512) as u32 }
+        WorkloadRequest { kind, offset, length: (length * 512) as u32 }
     }
 
     fn completed(&mut self, now: Instant) {

@@ -12,7 +12,7 @@ use sluice_sched::params::{ParamError, ParamTable, Parameter};
 use sluice_sched::scheduler::Medium;
 use sluice_sched::{Instant, Kind};
 
-use super::{Ask, Step, Workload};
+use super::{Step, Workload, WorkloadRequest};
 use crate::named::{parameter, parse, with_defaults};
 use crate::random::Stream;
 
@@ -28,21 +28,21 @@ mod plain;
 mod sysbench;
 
 /// Every recipe, by the file in which it is.
-pub const RECIPES: &[&[Recipe]] = &[
-    plain::RECIPES,
-    sysbench::RECIPES,
-    iometer::RECIPES,
-    filebench_files::RECIPES,
-    filebench_oltp::RECIPES,
-    ffsb::RECIPES,
-    dvdstore::RECIPES,
-    backup::RECIPES,
-    lookalike::RECIPES,
-    network::RECIPES,
+pub const PROFILES: &[&[WorkloadProfile]] = &[
+    plain::PROFILES,
+    sysbench::PROFILES,
+    iometer::PROFILES,
+    filebench_files::PROFILES,
+    filebench_oltp::PROFILES,
+    ffsb::PROFILES,
+    dvdstore::PROFILES,
+    backup::PROFILES,
+    lookalike::PROFILES,
+    network::PROFILES,
 ];
 
 /// What is known of a recipe.
-pub struct Recipe {
+pub struct WorkloadProfile {
     /// What a scenario calls it.
     pub name: &'static str,
     /// What it is, in a line.
@@ -51,23 +51,23 @@ pub struct Recipe {
     pub source: &'static str,
     /// What can be changed; the defaults are written as a scenario would write them.
     pub parameters: &'static [Parameter],
-    build: fn(Setting, &ParamTable) -> Built,
+    build: fn(BuildContext, &ParamTable) -> Built,
 }
 
 /// A workload, or what is wrong with its parameters.
 pub type Built = Result<Box<dyn Workload>, ParamError>;
 
-impl core::fmt::Debug for Recipe {
+impl core::fmt::Debug for WorkloadProfile {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl Recipe {
+impl WorkloadProfile {
     /// What kind of device it is for.
     #[must_use]
     pub fn medium(&self) -> Medium {
-        let of_network = network::RECIPES.iter().any(|known| known.name == self.name);
+        let of_network = network::PROFILES.iter().any(|known| known.name == self.name);
         if of_network { Medium::Network } else { Medium::Disk }
     }
 
@@ -75,14 +75,14 @@ impl Recipe {
     ///
     /// # Errors
     /// A parameter that does not exist, or has a value that cannot be, or does not fit the volume.
-    pub fn build(&self, overrides: &ParamTable, setting: Setting) -> Built {
-        (self.build)(setting, &with_defaults(self.parameters, overrides))
+    pub fn build(&self, overrides: &ParamTable, context: BuildContext) -> Built {
+        (self.build)(context, &with_defaults(self.parameters, overrides))
     }
 }
 
 /// What a workload needs of the VM for which it is made.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub struct BuildContext {
     /// Length of the VM's volume, in bytes; what is sent into a network has none.
     pub volume: u64,
     /// When it begins.
@@ -93,7 +93,7 @@ pub struct Setting {
 
 /// Why a workload cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecipeError {
+pub enum ProfileError {
     /// No such recipe.
     #[error("No workload is called '{name}'; there are: {known}")]
     Unknown {
@@ -103,10 +103,10 @@ pub enum RecipeError {
         known: String,
     },
     /// A parameter that does not exist, or has a value that cannot be.
-    #[error("Workload {recipe}: {source}")]
+    #[error("Workload {profile}: {source}")]
     Parameter {
         /// Which one.
-        recipe: &'static str,
+        profile: &'static str,
         /// What is accepted.
         #[source]
         source: ParamError,
@@ -114,26 +114,26 @@ pub enum RecipeError {
 }
 
 /// All of them.
-pub fn all() -> impl Iterator<Item = &'static Recipe> {
-    RECIPES.iter().copied().flatten()
+pub fn all() -> impl Iterator<Item = &'static WorkloadProfile> {
+    PROFILES.iter().copied().flatten()
 }
 
 /// The one of that name.
 #[must_use]
-pub fn find(name: &str) -> Option<&'static Recipe> {
-    all().find(|recipe| recipe.name == name)
+pub fn find(name: &str) -> Option<&'static WorkloadProfile> {
+    all().find(|profile| profile.name == name)
 }
 
 /// Makes the workload of this name; `overrides` replaces defaults.
 ///
 /// # Errors
 /// [`RecipeError`]: no such recipe or parameter, or the volume is too small for it.
-pub fn build(name: &str, setting: Setting, overrides: &ParamTable) -> Result<Box<dyn Workload>, RecipeError> {
-    let Some(recipe) = find(name) else {
-        let known: Vec<&str> = all().map(|recipe| recipe.name).collect();
-        return Err(RecipeError::Unknown { name: name.to_owned(), known: known.join(", ") });
+pub fn build(name: &str, context: BuildContext, overrides: &ParamTable) -> Result<Box<dyn Workload>, ProfileError> {
+    let Some(profile) = find(name) else {
+        let known: Vec<&str> = all().map(|profile| profile.name).collect();
+        return Err(ProfileError::Unknown { name: name.to_owned(), known: known.join(", ") });
     };
-    recipe.build(overrides, setting).map_err(|source| RecipeError::Parameter { recipe: recipe.name, source })
+    profile.build(overrides, context).map_err(|source| ProfileError::Parameter { profile: profile.name, source })
 }
 
 /// Refuses a part that is none.
@@ -164,7 +164,7 @@ fn fits(what: &str, bytes: u64, volume: u64) -> Result<(), ParamError> {
 
 /// A step that asks.
 fn ask(kind: Kind, offset: u64, length: u32) -> Step {
-    Step::Ask(Ask { kind, offset, length })
+    Step::Ask(WorkloadRequest { kind, offset, length })
 }
 
 /// A step that asks for everything to be durable.

@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable};
 
-use super::{Built, Recipe, Setting, parameter, parse, part};
+use super::{BuildContext, Built, WorkloadProfile, parameter, parse, part};
 use crate::units::BitRate;
 use crate::workloads::{DatagramParams, Datagrams, Tcp, TcpParams};
 
-pub(super) const RECIPES: &[Recipe] = &[
-    Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[
+    WorkloadProfile {
         name: "datagrams",
         summary: "UDP: datagrams at a rate, as long as the socket buffer has space; lost datagrams are not sent again",
         source: "the default socket buffer of Linux; jitter [A]",
@@ -22,7 +22,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         ],
         build: datagrams,
     },
-    Recipe {
+    WorkloadProfile {
         name: "tcp",
         summary: "TCP: an endless transfer that slows down when a segment is lost",
         source: "slow start, congestion avoidance and fast recovery as in RFC 5681; no timeouts, no delayed \
@@ -62,16 +62,16 @@ struct Transfer {
     window: u32,
 }
 
-fn datagrams(setting: Setting, table: &ParamTable) -> Built {
+fn datagrams(context: BuildContext, table: &ParamTable) -> Built {
     let Flow { rate, payload, jitter, buffer } = parse(table)?;
     params::within("payload", payload, 1, 65_507, "bytes")?;
     params::within("buffer", buffer, 1, 65_536, "frames")?;
     part("jitter", jitter)?;
     let params = DatagramParams { payload, bits_per_second: rate.0, jitter, buffer };
-    Ok(Box::new(Datagrams::new(params, setting.start, setting.random)))
+    Ok(Box::new(Datagrams::new(params, context.start, context.random)))
 }
 
-fn tcp(setting: Setting, table: &ParamTable) -> Built {
+fn tcp(context: BuildContext, table: &ParamTable) -> Built {
     let Transfer { round_trip, window } = parse(table)?;
     params::within("window", window, 2, 65_536, "segments")?;
     if round_trip.is_zero() {
@@ -79,5 +79,5 @@ fn tcp(setting: Setting, table: &ParamTable) -> Built {
             "round_trip is 0s; write the time until an acknowledgement arrives, for example \"2ms\"".to_owned(),
         ));
     }
-    Ok(Box::new(Tcp::new(TcpParams { round_trip, window_max: window }, setting.start)))
+    Ok(Box::new(Tcp::new(TcpParams { round_trip, window_max: window }, context.start)))
 }

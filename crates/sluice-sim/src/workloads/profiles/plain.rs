@@ -7,13 +7,13 @@ use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 use sluice_sched::{Bytes, Iops};
 
 use super::iometer::{mix, outstanding};
-use super::{Built, Recipe, Setting, parameter, parse};
+use super::{BuildContext, Built, WorkloadProfile, parameter, parse};
 use crate::workloads::{Open, Pattern};
 
 const SOURCE: &str = "none: defined by the scenario";
 
-pub(super) const RECIPES: &[Recipe] = &[
-    Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[
+    WorkloadProfile {
         name: "closed",
         summary: "A number of outstanding requests; each completion is followed by the next request",
         source: SOURCE,
@@ -29,7 +29,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     },
     rated("poisson", "Independent requests at a mean rate, whether previous ones have completed or not", poisson),
     rated("periodic", "Requests at a fixed rate, whether previous ones have completed or not", periodic),
-    Recipe {
+    WorkloadProfile {
         name: "bursts",
         summary: "A number of concurrent requests at regular intervals",
         source: SOURCE,
@@ -57,8 +57,12 @@ const RANDOM: Parameter = parameter(
 const RATED: [Parameter; 4] =
     [parameter("rate", "a rate of requests", "\"500 iops\"", "Rate of each thread"), SIZE, READS, RANDOM];
 
-const fn rated(name: &'static str, summary: &'static str, build: fn(Setting, &ParamTable) -> Built) -> Recipe {
-    Recipe { name, summary, source: SOURCE, parameters: &RATED, build }
+const fn rated(
+    name: &'static str,
+    summary: &'static str,
+    build: fn(BuildContext, &ParamTable) -> Built,
+) -> WorkloadProfile {
+    WorkloadProfile { name, summary, source: SOURCE, parameters: &RATED, build }
 }
 
 #[derive(Deserialize)]
@@ -81,30 +85,30 @@ struct Bursts {
     random: f64,
 }
 
-fn poisson(setting: Setting, table: &ParamTable) -> Built {
-    open(setting, table, Pattern::Poisson)
+fn poisson(context: BuildContext, table: &ParamTable) -> Built {
+    open(context, table, Pattern::Poisson)
 }
 
-fn periodic(setting: Setting, table: &ParamTable) -> Built {
-    open(setting, table, Pattern::Periodic)
+fn periodic(context: BuildContext, table: &ParamTable) -> Built {
+    open(context, table, Pattern::Periodic)
 }
 
-fn open(setting: Setting, table: &ParamTable, pattern: fn(Duration) -> Pattern) -> Built {
+fn open(context: BuildContext, table: &ParamTable, pattern: fn(Duration) -> Pattern) -> Built {
     let Rated { rate, size, reads, random } = parse(table)?;
     if rate.as_f64() > 1e8 {
         return Err(ParamError(format!("rate is {rate}; it must be at most 100000000 iops")));
     }
-    let mix = mix(size, reads, random, &setting)?;
+    let mix = mix(size, reads, random, &context)?;
     let distance = Duration::from_nanos(1_000_000_000_000 / rate.milli());
-    Ok(Box::new(Open::new(pattern(distance), mix, setting.start, setting.random)))
+    Ok(Box::new(Open::new(pattern(distance), mix, context.start, context.random)))
 }
 
-fn bursts(setting: Setting, table: &ParamTable) -> Built {
+fn bursts(context: BuildContext, table: &ParamTable) -> Built {
     let Bursts { requests, every, size, reads, random } = parse(table)?;
     params::within("requests", requests, 1, 65_536, "requests")?;
     if every.is_zero() {
         return Err(ParamError("every is 0s; write the time between two bursts".to_owned()));
     }
-    let mix = mix(size, reads, random, &setting)?;
-    Ok(Box::new(Open::new(Pattern::Bursts(requests, every), mix, setting.start, setting.random)))
+    let mix = mix(size, reads, random, &context)?;
+    Ok(Box::new(Open::new(Pattern::Bursts(requests, every), mix, context.start, context.random)))
 }

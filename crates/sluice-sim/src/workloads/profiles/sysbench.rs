@@ -16,40 +16,40 @@ use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
 use sluice_sched::{Bytes, Kind};
 
-use super::{Built, Recipe, Setting, ask, fits, flush, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, part, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
 const SOURCE: &str = "sysbench 0.4 fileio; [flubber] IV, Table I";
 
-pub(super) const RECIPES: &[Recipe] = &[
-    Recipe {
+pub(super) const PROFILES: &[WorkloadProfile] = &[
+    WorkloadProfile {
         name: "sysbench-seqrd",
         summary: "sysbench fileio: 16 threads read 2 GiB sequentially, with one common position",
         source: SOURCE,
         parameters: &parameters("16", "\"2GiB\"", "0"),
-        build: |setting, table| build(Mode::SequentialRead, setting, table),
+        build: |context, table| build(Mode::SequentialRead, context, table),
     },
-    Recipe {
+    WorkloadProfile {
         name: "sysbench-rndrd",
         summary: "sysbench fileio: 8 threads read random blocks within 1 GiB",
         source: SOURCE,
         parameters: &parameters("8", "\"1GiB\"", "0.36"),
-        build: |setting, table| build(Mode::RandomRead, setting, table),
+        build: |context, table| build(Mode::RandomRead, context, table),
     },
-    Recipe {
+    WorkloadProfile {
         name: "sysbench-rndrw",
         summary: "sysbench fileio: 8 threads read and write random blocks within 2 GiB, 1.5 reads per write",
         source: SOURCE,
         parameters: &parameters("8", "\"2GiB\"", "0"),
-        build: |setting, table| build(Mode::RandomMixed, setting, table),
+        build: |context, table| build(Mode::RandomMixed, context, table),
     },
-    Recipe {
+    WorkloadProfile {
         name: "sysbench-seqwr",
         summary: "sysbench fileio: 16 threads write 2 GiB sequentially, with one common position",
         source: SOURCE,
         parameters: &parameters("16", "\"2GiB\"", "0"),
-        build: |setting, table| build(Mode::SequentialWrite, setting, table),
+        build: |context, table| build(Mode::SequentialWrite, context, table),
     },
 ];
 
@@ -107,7 +107,7 @@ struct Params {
     think: Duration,
 }
 
-fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
+fn build(mode: Mode, context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
     params::within("threads", params.threads, 1, 4096, "threads")?;
     params::within("files", params.files, 1, 65_536, "files")?;
@@ -120,7 +120,7 @@ fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
         return Err(ParamError(wrong));
     }
     let span = params.total.0.max(apart.saturating_mul(u64::from(params.files)));
-    fits("The files", span, setting.volume)?;
+    fits("The files", span, context.volume)?;
     let blocks = file / u64::from(block);
     if blocks == 0 || params.cached >= 1.0 || params.reads_per_write < 0.0 {
         let wrong = "each file must have a block, cached must be below 1, and reads_per_write at least 0";
@@ -141,7 +141,7 @@ fn build(mode: Mode, setting: Setting, table: &ParamTable) -> Built {
         written: vec![false; params.files as usize],
         flushes: 0,
     };
-    Ok(Box::new(Threads::new(params.threads, program, setting.start, setting.random)))
+    Ok(Box::new(Threads::new(params.threads, program, context.start, context.random)))
 }
 
 struct Sysbench {

@@ -7,14 +7,14 @@ use crate::random::stream;
 
 const VOLUME: u64 = 64 << 30;
 
-fn make(name: &str, overrides: &[(&str, Value)]) -> Result<Box<dyn Workload>, RecipeError> {
-    let setting = Setting { volume: VOLUME, start: Instant::ZERO, random: stream(1, name) };
-    build(name, setting, &overrides.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
+fn make(name: &str, overrides: &[(&str, Value)]) -> Result<Box<dyn Workload>, ProfileError> {
+    let context = BuildContext { volume: VOLUME, start: Instant::ZERO, random: stream(1, name) };
+    build(name, context, &overrides.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
 }
 
 /// Asks until it has ended or `most` requests are over, each 1 ms after it was asked; all that it asked, and when the last
 /// was over.
-fn drive(workload: &mut dyn Workload, most: usize) -> (Vec<Ask>, Instant) {
+fn drive(workload: &mut dyn Workload, most: usize) -> (Vec<WorkloadRequest>, Instant) {
     let (mut asks, mut open, mut now) = (Vec::new(), VecDeque::new(), Instant::ZERO);
     while asks.len() < most {
         match (workload.next(), open.front().copied()) {
@@ -34,28 +34,28 @@ fn drive(workload: &mut dyn Workload, most: usize) -> (Vec<Ask>, Instant) {
     (asks, now)
 }
 
-fn share(asks: &[Ask], what: impl Fn(&Ask) -> bool) -> f64 {
+fn share(asks: &[WorkloadRequest], what: impl Fn(&WorkloadRequest) -> bool) -> f64 {
     asks.iter().filter(|ask| what(ask)).count() as f64 / asks.len() as f64
 }
 
 #[test]
 fn every_recipe_is_made_and_stays_within_its_volume() {
     let mut names = BTreeMap::new();
-    for recipe in all() {
-        assert!(names.insert(recipe.name, ()).is_none(), "{} twice", recipe.name);
-        if recipe.medium() == Medium::Network {
+    for profile in all() {
+        assert!(names.insert(profile.name, ()).is_none(), "{} twice", profile.name);
+        if profile.medium() == Medium::Network {
             continue;
         }
-        let mut workload = make(recipe.name, &[]).unwrap_or_else(|error| panic!("{error}"));
+        let mut workload = make(profile.name, &[]).unwrap_or_else(|error| panic!("{error}"));
         let (asks, _) = drive(&mut *workload, 20_000);
-        assert!(asks.len() >= 5_000, "{}: {}", recipe.name, asks.len());
+        assert!(asks.len() >= 5_000, "{}: {}", profile.name, asks.len());
         for ask in &asks {
             let empty = ask.kind == Kind::Flush;
-            assert_eq!(ask.length == 0, empty, "{}: {ask:?}", recipe.name);
-            assert!(ask.offset + u64::from(ask.length) <= VOLUME && ask.length % 512 == 0, "{}: {ask:?}", recipe.name);
+            assert_eq!(ask.length == 0, empty, "{}: {ask:?}", profile.name);
+            assert!(ask.offset + u64::from(ask.length) <= VOLUME && ask.length % 512 == 0, "{}: {ask:?}", profile.name);
         }
-        let mut again = make(recipe.name, &[]).unwrap();
-        assert_eq!(drive(&mut *again, 20_000).0, asks, "{}: the same stream gives the same", recipe.name);
+        let mut again = make(profile.name, &[]).unwrap();
+        assert_eq!(drive(&mut *again, 20_000).0, asks, "{}: the same stream gives the same", profile.name);
     }
     assert_eq!(names.len(), 32);
 }
@@ -126,7 +126,7 @@ fn sysbench_syncs_what_it_wrote() {
     assert!((100..=110).contains(&flushes), "{flushes}");
     assert_eq!(asks.len() - flushes, 10_000);
     let (asks, _) = drive(&mut *make("sysbench-rndrw", &[]).unwrap(), usize::MAX);
-    let data: Vec<Ask> = asks.iter().copied().filter(|ask| ask.kind != Kind::Flush).collect();
+    let data: Vec<WorkloadRequest> = asks.iter().copied().filter(|ask| ask.kind != Kind::Flush).collect();
     assert!((share(&data, |ask| ask.kind == Kind::Read) - 0.6).abs() < 0.02);
     // 40 writes among 128 files touch 34.5 of them on average.
     let per_round = (asks.len() - data.len()) as f64 / 100.0;
@@ -173,7 +173,7 @@ fn copies_and_orders_end_when_they_are_done() {
     let mut workload = make("backup", &[("image", image)]).unwrap();
     let (asks, end) = drive(&mut *workload, usize::MAX);
     assert_eq!((asks.len(), end), (32, Instant::from_millis(32)));
-    assert_eq!(asks[1], Ask { kind: Kind::Write, offset: 1 << 20, length: 65_536 });
+    assert_eq!(asks[1], WorkloadRequest { kind: Kind::Write, offset: 1 << 20, length: 65_536 });
     let mut workload = make("dvdstore-like", &[("orders", Value::Integer(100))]).unwrap();
     let (asks, _) = drive(&mut *workload, usize::MAX);
     assert_eq!(asks.len(), 2200);

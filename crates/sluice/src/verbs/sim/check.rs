@@ -57,7 +57,7 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
         "device": device.name,
         "model": device.model.name(),
         "nodes": device.nodes,
-        "policies_hold": if device.telling.is_some() { "across-nodes" } else { "at-each-node" },
+        "policies_hold": if device.reporting.is_some() { "across-nodes" } else { "at-each-node" },
         "scheduler": device.scheduler.name,
         "depth": device.gate.depth,
         "size_bytes": derived.span,
@@ -89,7 +89,7 @@ fn vm_json(loaded: &Loaded, number: usize) -> Value {
         "threads": vm.threads,
         "asks": asks(loaded, number),
         "trace": trace,
-        "there_from_the_start": !vm.held_back,
+        "there_from_the_start": !vm.starts_paused,
         "reserved_percent": output::percent(loaded.supply(vm.device).reserved([&vm.policy])),
     })
 }
@@ -122,7 +122,7 @@ fn print_device(loaded: &Loaded, number: usize) {
         output::line(&format!("  {what:<21} {value}"));
     }
     let each = if device.nodes == 1 { "" } else { ", each node" };
-    let in_all = if device.telling.is_some() { ", all nodes together" } else { each };
+    let in_all = if device.reporting.is_some() { ", all nodes together" } else { each };
     let size = device.facts.cost.reference_size();
     let show_bytes = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
     let bandwidth = device.capacity.bytes.map(|rate| show_bytes(rate.bytes_per_second() as f64));

@@ -17,44 +17,44 @@ use super::Draft;
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::model::Device;
-use crate::source::Place;
+use crate::source::Span;
 
 /// Longest that a limit may hold a request, unless the VM allows more.
-const HELD_MAX: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 pub(super) fn check(draft: &Draft, report: &Report) {
     for vm in draft.vms.iter().filter(|vm| !vm.allow_slow) {
-        let whole = (format!("VM {}", vm.name), &vm.part, vm.place, vm.devices());
+        let whole = (format!("VM {}", vm.name), &vm.part, vm.span, vm.devices());
         let volumes = vm.volumes.iter().map(|volume| {
-            let place = volume.export.endpoint_at;
-            (format!("Volume {}", volume.title), &volume.part, place, vec![volume.volume.device.as_str()])
+            let span = volume.export.endpoint_at;
+            (format!("Volume {}", volume.title), &volume.part, span, vec![volume.volume.device.as_str()])
         });
-        for (whose, part, place, devices) in [whole].into_iter().chain(volumes).filter(|(_, part, ..)| !part.broken) {
+        for (whose, part, span, devices) in [whole].into_iter().chain(volumes).filter(|(_, part, ..)| !part.broken) {
             let mut devices = devices.into_iter().filter_map(|name| draft.devices.get(name));
-            if let Some(slow) = devices.find_map(|device| held(&part.policy(), device)) {
-                let place = part.place_of(Field::Limit).map_or(place, |(place, _)| place);
-                refuse(&vm.name, &whose, place, &slow, report);
+            if let Some(long) = devices.find_map(|device| wait(&part.policy(), device)) {
+                let span = part.span_of(Field::Limit).map_or(span, |(span, _)| span);
+                refuse(&vm.name, &whose, span, &long, report);
             }
         }
     }
 }
 
 /// A limit that holds requests too long.
-struct Slow<'a> {
+struct LongWait<'a> {
     device: &'a DeviceDraft,
     seconds: f64,
     /// Of what it is.
     what: &'static str,
 }
 
-fn held<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<Slow<'a>> {
+fn wait<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<LongWait<'a>> {
     let (limit, window) = (policy.limit, device.device.window);
     let requests = limit.iops.map(|iops| window_cost(&device.device) * 1000.0 / iops.milli() as f64);
     let bytes = limit.bytes.map(|bytes| window.bytes as f64 / bytes.bytes_per_second() as f64);
     let mut by = [(requests, "requests"), (bytes, "bytes")].into_iter();
     by.find_map(|(seconds, what)| {
-        let seconds = seconds.filter(|seconds| *seconds > HELD_MAX.as_secs_f64())?;
-        Some(Slow { device, seconds, what })
+        let seconds = seconds.filter(|seconds| *seconds > WAIT_MAX.as_secs_f64())?;
+        Some(LongWait { device, seconds, what })
     })
 }
 
@@ -69,13 +69,13 @@ fn window_cost(device: &Device) -> f64 {
         + cost(window.bytes % largest)
 }
 
-fn refuse(vm: &str, whose: &str, place: Place, slow: &Slow<'_>, report: &Report) {
-    let Slow { device, seconds, what } = slow;
+fn refuse(vm: &str, whose: &str, span: Span, long: &LongWait<'_>, report: &Report) {
+    let LongWait { device, seconds, what } = long;
     let on = &device.device.name;
     let message = format!(
         "{whose}: at its limit of {what} a full window of device {on} takes up to {seconds:.0} s, and its guest would \
          consider the disk dead"
     );
     let hint = format!("raise the limit, lower window.{what} of [device.{on}], or set allow_slow = true in [vm.{vm}]");
-    report.error(place, message, hint);
+    report.error(span, message, hint);
 }

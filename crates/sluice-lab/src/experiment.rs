@@ -7,7 +7,7 @@ use sluice_sim::devices::Model;
 use sluice_sim::engine::{Change, Front, Simulation};
 use sluice_sim::workloads::Workload;
 
-use crate::band::Setting;
+use crate::band::BandPoint;
 use crate::figure::LabError;
 use crate::setup::{at, refused, run};
 
@@ -15,7 +15,7 @@ use crate::setup::{at, refused, run};
 pub type Make<'a> = &'a dyn Fn(u64) -> Box<dyn Workload>;
 
 /// A VM of a scene.
-pub struct Actor<'a> {
+pub struct ExperimentVm<'a> {
     /// What it is promised.
     pub policy: Policy,
     /// When it starts, in seconds.
@@ -25,9 +25,9 @@ pub struct Actor<'a> {
 }
 
 /// What happens on one device.
-pub struct Scene<'a> {
+pub struct Experiment<'a> {
     /// The VMs; their disks lie side by side.
-    pub actors: Vec<Actor<'a>>,
+    pub vms: Vec<ExperimentVm<'a>>,
     /// What changes, and when in seconds.
     pub changes: Vec<(u64, Change)>,
     /// Bytes of each VM's disk.
@@ -36,13 +36,18 @@ pub struct Scene<'a> {
     pub seconds: u64,
 }
 
-impl Scene<'_> {
+impl Experiment<'_> {
     /// Plays it, with one second to a window of the series.
     ///
     /// # Errors
     /// What a gate refuses, or a law that is broken.
-    pub fn play(&self, front: impl Into<Front>, model: Box<dyn Model>, what: &str) -> Result<Simulation, LabError> {
-        let mut simulation = self.set_up(front, model)?;
+    pub fn run_simulation(
+        &self,
+        front: impl Into<Front>,
+        model: Box<dyn Model>,
+        what: &str,
+    ) -> Result<Simulation, LabError> {
+        let mut simulation = self.build(front, model)?;
         run(&mut simulation, self.seconds, what)?;
         Ok(simulation)
     }
@@ -51,14 +56,14 @@ impl Scene<'_> {
     ///
     /// # Errors
     /// What a gate refuses.
-    pub fn set_up(&self, front: impl Into<Front>, model: Box<dyn Model>) -> Result<Simulation, LabError> {
+    pub fn build(&self, front: impl Into<Front>, model: Box<dyn Model>) -> Result<Simulation, LabError> {
         let mut simulation = Simulation::new(front, model, Duration::ZERO, Duration::from_secs(1));
-        for (number, actor) in self.actors.iter().enumerate() {
-            let workload = (actor.make)(self.span);
-            let vm = simulation.add_vm(actor.policy, number as u64 * self.span, workload).map_err(refused)?;
-            if actor.start > 0 {
-                simulation.hold_back(vm);
-                simulation.plan_change(at(actor.start), Change::Start(vm));
+        for (number, member) in self.vms.iter().enumerate() {
+            let workload = (member.make)(self.span);
+            let vm = simulation.add_vm(member.policy, number as u64 * self.span, workload).map_err(refused)?;
+            if member.start > 0 {
+                simulation.start_paused(vm);
+                simulation.plan_change(at(member.start), Change::Start(vm));
             }
         }
         for (second, change) in &self.changes {
@@ -70,6 +75,6 @@ impl Scene<'_> {
 
 /// The stream of random numbers that a VM's workload takes.
 #[must_use]
-pub fn stream_of(setting: &Setting, vm: &str) -> sluice_sim::random::Stream {
-    setting.stream(&format!("workload/{vm}"))
+pub fn stream_of(point: &BandPoint, vm: &str) -> sluice_sim::random::Stream {
+    point.stream(&format!("workload/{vm}"))
 }
