@@ -65,7 +65,7 @@ fn the_whole_text_of_a_reservation_over_the_capacity() {
    |
 14 | reservation = \"700 iops\"
    |               ^^^^^^^^^^
-   = hint: lower it to at most 380 iops@8KiB, span the VM on another device, or set a lower weight_floor in \
+   = hint: lower it to at most 380 iops@8KiB, place the VM on another device, or set a lower weight_floor in \
          [device.d.mclock]
 
 1 error"

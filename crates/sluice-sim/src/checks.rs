@@ -1,13 +1,13 @@
-//! Whether what came out can be true: checked after every run, and an error if not.
+//! Invariants of a run: checked after every run; a violation is an error.
 
 use sluice_sched::Instant;
 
 use crate::engine::Simulation;
 
-/// How far Little's law may be off, as a part of the requests outstanding.
+/// Tolerance of Little's law, as a part of the outstanding requests.
 const LITTLE: f64 = 0.01;
 
-/// A law that a run has broken.
+/// An invariant that a run has violated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Violation {
     /// Requests were lost or doubled.
@@ -16,88 +16,84 @@ pub enum Violation {
          dropped, and {outstanding} are outstanding"
     )]
     Conservation {
-        /// Which VM.
         vm: usize,
-        /// Came.
+        /// Requests that arrived.
         arrived: u64,
-        /// Went.
+        /// Requests that completed.
         completed: u64,
-        /// Left unserved.
+        /// Requests that were cancelled.
         cancelled: u64,
-        /// Were given up.
+        /// Requests that the device dropped.
         dropped: u64,
-        /// Are there, as the engine counts.
+        /// Requests outstanding, as the engine counts.
         outstanding: u64,
     },
-    /// More requests on their way than are kept in memory.
+    /// More requests are outstanding than fit into memory.
     #[error(
         "Run aborted at {at} ns: VM {vm} submits faster than its device completes; {outstanding} requests are \
          outstanding"
     )]
     Overrun {
-        /// Whose request was one too many.
+        /// The VM with the request that exceeded the limit.
         vm: usize,
-        /// When, in nanoseconds.
+        /// Time of the abort in nanoseconds.
         at: u64,
-        /// All that were there.
+        /// Outstanding requests of all VMs.
         outstanding: u64,
     },
-    /// A device lost requests, or made some.
+    /// A device lost requests, or completed unknown ones.
     #[error("Node {node}: the gate counts {waited_for} requests in flight, the device {there}")]
     Lost {
-        /// Which node.
         node: usize,
-        /// As the gate counts.
+        /// Requests in flight, as the gate counts.
         waited_for: u64,
-        /// As the device does.
+        /// Requests in flight, as the device counts.
         there: u64,
     },
-    /// A device does not stand still, and what it has will never be over.
+    /// A device is not stalled, but will not complete its requests.
     #[error("Node {node}: the device has {there} requests and will complete none of them")]
     Stuck {
-        /// Which node.
         node: usize,
-        /// What it has.
+        /// Requests of the device.
         there: u64,
     },
     /// Outstanding requests are not throughput times latency: \[Little 1961\].
     #[error("VM {vm}: {outstanding:.3} requests outstanding on average, but their latencies imply {product:.3}")]
     Little {
-        /// Which VM.
         vm: usize,
-        /// Mean number outstanding.
+        /// Mean number of outstanding requests.
         outstanding: f64,
-        /// Throughput times mean latency, of the parts of latencies that lie in the measured time.
+        /// Throughput times mean latency, counting the parts of latencies that lie in the measured time.
         product: f64,
     },
-    /// A device worked for longer than there was time.
+    /// A device was busy for longer than the run.
     #[error("The device was busy for {busy} ns of {time} ns, with {servers} servers")]
     Busy {
-        /// Its work.
+        /// Busy time in nanoseconds.
         busy: u64,
-        /// The time that passed.
+        /// Elapsed time in nanoseconds.
         time: u64,
-        /// What it can do at once.
+        /// Number of servers.
         servers: u32,
     },
-    /// A drive cleaned up more or less than it wrote for it.
+    /// The counts of a flash drive's writes do not agree.
     #[error("The counts of the flash drive's writes are inconsistent: {0}")]
     Cleaning(String),
-    /// A planned change did not happen.
+    /// A planned change was rejected.
     #[error("At {at} ns a planned change was rejected: {why}")]
     Change {
-        /// When, in nanoseconds.
+        /// Time of the change in nanoseconds.
         at: u64,
-        /// What the gate said.
+        /// Error of the gate.
         why: sluice_sched::ChangeError,
     },
 }
 
 impl Violation {
-    /// The names of all checks, of which each broken law has one.
+    /// Names of all checks; each violation has one.
     pub const NAMES: [&'static str; 5] = ["conservation", "little", "device-busy", "timeline", "flash-writes"];
 
-    /// Which of [`Broken::NAMES`] it is.
+    /// The name of its check, one of [`Violation::NAMES`].
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -112,7 +108,7 @@ impl Violation {
         }
     }
 
-    /// The VM that it is about, if it is about one.
+    /// The VM that it concerns, if any.
     #[must_use]
     pub fn vm(&self) -> Option<usize> {
         match self {
@@ -124,7 +120,7 @@ impl Violation {
     }
 }
 
-/// Everything that is broken in a finished run.
+/// All violations of a finished run.
 #[must_use]
 pub fn check(simulation: &Simulation) -> Vec<Violation> {
     let end = simulation.now();
@@ -153,7 +149,7 @@ pub fn check(simulation: &Simulation) -> Vec<Violation> {
     broken
 }
 
-/// What a device loses stays outstanding for its VM, so that nothing is missing there.
+/// A request that a device loses stays outstanding for its VM, so the VM's own check does not find it.
 fn lost(simulation: &Simulation, node: usize) -> Option<Violation> {
     let ((waited_for, there), device) = (simulation.in_flight(node), simulation.device_of(node));
     if waited_for != there {
@@ -165,7 +161,7 @@ fn lost(simulation: &Simulation, node: usize) -> Option<Violation> {
 
 fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Violation> {
     let (device, time) = (simulation.device_of(node), end.as_nanos());
-    // Work is booked when it begins, or earlier.
+    // Work is counted when it starts, or earlier.
     let done = device.busy_nanos().saturating_sub(device.ahead_nanos(end));
     let most = u128::from(time) * u128::from(device.servers()) + u128::from(simulation.longest_nanos());
     (u128::from(done) > most).then_some(Violation::Busy { busy: done, time, servers: device.servers() })

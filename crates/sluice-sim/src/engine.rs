@@ -1,10 +1,10 @@
-//! The loop: from event to event, with the gates that the daemon uses.
+//! The event loop, with the gates that the daemon uses.
 //!
 //! ```text
 //! VM { thread, thread, ... } --placement--> node { gate, or guests' gates above a host's } --> device model
 //! ```
 //!
-//! A VM is a set of threads with one record. Each request goes to one node; a node is a device with what stands before it.
+//! A VM is a set of threads with one record. Each request goes to one node, which is a device with its gates.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,54 +33,53 @@ pub use node::Front;
 pub use timeline::Change;
 pub use vm::{Placement, Thread};
 
-/// Requests that may be on their way at once, of all VMs: an open loop above what its device does would fill the memory.
+/// Maximum number of outstanding requests of all VMs: an open loop that submits faster than its device would fill the
+/// memory.
 pub const OUTSTANDING_MAX: usize = 1 << 23;
 
-/// What has its time.
+/// A planned event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A thread of a VM asks.
+    /// A thread of a VM submits a request.
     Ask(u32, u32),
-    /// A change that was planned.
+    /// A planned change.
     Change(u32),
 }
 
-/// A request that is over, for a log.
+/// A completed request, for a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completed {
-    /// Whose.
     pub vm: usize,
-    /// Of which of its threads.
+    /// Number of its thread.
     pub thread: usize,
-    /// Where it was served.
+    /// The node that served it.
     pub node: usize,
-    /// What was done.
     pub kind: Kind,
-    /// In bytes from the start of the device.
+    /// Offset on the device in bytes.
     pub offset: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// When it came.
+    /// Time of arrival.
     pub arrived: Instant,
-    /// When the last part of it went to the device.
+    /// Time when its last part was dispatched.
     pub dispatched: Instant,
-    /// By which right.
+    /// Phase of its last part.
     pub phase: Phase,
-    /// When it was over.
+    /// Time of completion.
     pub completed: Instant,
 }
 
-/// Who is told of every request that is over.
+/// Called with every completed request.
 pub type Observer = Box<dyn FnMut(&Completed)>;
 
-/// Devices behind gates, and VMs before them.
+/// Devices with gates, and VMs.
 pub struct Simulation {
     nodes: Vec<Node>,
     vms: Vec<Vm>,
-    /// Nothing: work takes no time.
+    /// `None`: requests take no CPU time.
     cpus: Option<Cpus>,
     open: Opens,
-    /// By time and then by the order of planning.
+    /// Ordered by time, then by planning.
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     entered: u64,
     changes: Vec<Change>,
@@ -93,12 +92,12 @@ pub struct Simulation {
     longest: u64,
     observer: Option<Observer>,
     outstanding_max: usize,
-    /// Whose request would have been one too many: nothing happens any more.
+    /// The VM whose request exceeded the limit; the run has ended.
     overrun: Option<usize>,
 }
 
 impl Simulation {
-    /// One node and nobody there yet. What happens before `warm` is not measured; series are counted in `window`s.
+    /// A simulation with one node and no VMs. Measurement starts after `warm`; series are counted in `window`s.
     #[must_use]
     pub fn new(front: impl Into<Front>, model: Box<dyn Model>, warm: Duration, window: Duration) -> Self {
         Simulation {
@@ -122,30 +121,30 @@ impl Simulation {
         }
     }
 
-    /// One more node, before any VM; its number.
+    /// Adds a node, before any VM; returns its number.
     pub fn add_node(&mut self, front: impl Into<Front>, model: Box<dyn Model>) -> usize {
-        assert!(self.vms.is_empty(), "nodes come before VMs");
+        assert!(self.vms.is_empty(), "nodes are added before VMs");
         self.nodes.push(Node::new(front.into(), model));
         self.nodes.len() - 1
     }
 
-    /// A VM on the first node with one thread, whose volume begins at byte `base` of the device.
+    /// Adds a VM with one thread on the first node. Its volume begins at byte `base` of the device.
     ///
     /// # Errors
-    /// What the gate says of its policy.
+    /// If the gate rejects its policy.
     pub fn add_vm(&mut self, policy: Policy, base: u64, workload: Box<dyn Workload>) -> Result<usize, ChangeError> {
         let vm = self.add_vm_at(Placement::Pinned(0), policy)?;
         self.add_thread(vm, Thread::new(workload).at(base))?;
         Ok(vm)
     }
 
-    /// A VM without threads, with this policy at each node that its requests may go to.
+    /// Adds a VM without threads, with this policy at each node that its requests may use.
     ///
     /// # Errors
-    /// What a gate says of its policy.
+    /// If a gate rejects its policy.
     ///
     /// # Panics
-    /// If such a node has guests' gates.
+    /// If such a node has guest gates.
     pub fn add_vm_at(&mut self, placement: Placement, policy: Policy) -> Result<usize, ChangeError> {
         let mut owners = Vec::new();
         for (number, node) in self.nodes.iter_mut().enumerate() {
@@ -155,13 +154,13 @@ impl Simulation {
         Ok(self.push_vm(placement, owners))
     }
 
-    /// A VM without threads whose guest has a gate of its own, on a node with guests' gates.
+    /// Adds a VM without threads whose guest has its own gate, on a node with guest gates.
     ///
     /// # Errors
-    /// What the host's gate says of it.
+    /// If the host's gate rejects it.
     ///
     /// # Panics
-    /// If the node has no guests' gates.
+    /// If the node has no guest gates.
     pub fn add_guest(&mut self, node: usize, policy: Policy, guest: Guest) -> Result<usize, StackError> {
         let Front::Stack(stack) = &mut self.nodes[node].front else { panic!("node {node} has no guests' gates") };
         let owner = stack.add_vm(self.now, policy, guest)?;
@@ -177,14 +176,14 @@ impl Simulation {
         self.vms.len() - 1
     }
 
-    /// One more thread of a VM; its number.
+    /// Adds a thread to a VM; returns its number.
     ///
     /// # Errors
-    /// What a guest's gate says of it.
+    /// If the guest's gate rejects it.
     pub fn add_thread(&mut self, vm: usize, thread: Thread) -> Result<usize, ChangeError> {
         let mut owner = OwnerId(0);
         if let Placement::Pinned(node) = self.vms[vm].placement {
-            let (at_host, _) = self.vms[vm].owners[node].expect("a VM is known where it is pinned to");
+            let (at_host, _) = self.vms[vm].owners[node].expect("a VM is present at its pinned node");
             owner = at_host;
             if let Front::Stack(stack) = &mut self.nodes[node].front {
                 owner = stack.add_thread(self.now, at_host, Policy::default())?;
@@ -196,10 +195,10 @@ impl Simulation {
         Ok(number)
     }
 
-    /// Another policy for a VM, from now on.
+    /// Sets the policy of a VM from now on.
     ///
     /// # Errors
-    /// What a gate says of it.
+    /// If a gate rejects it.
     pub fn set_policy(&mut self, vm: usize, policy: Policy) -> Result<(), ChangeError> {
         for (node, owner) in self.vms[vm].owners.iter().enumerate() {
             if let Some((owner, _)) = owner {
@@ -210,64 +209,62 @@ impl Simulation {
         Ok(())
     }
 
-    /// From now on a VM's gateway counts what completes at each node and says it to the others: dmClock.
+    /// From now on a VM's gateway counts completions at each node and reports them to the others: dmClock.
     pub fn track(&mut self, vm: usize, form: Form) {
         self.vms[vm].tracker = Some(Tracker::new(form));
     }
 
-    /// Fewer than [`OUTSTANDING_MAX`].
+    /// Sets a limit below [`OUTSTANDING_MAX`].
     pub fn set_outstanding_max(&mut self, most: usize) {
         self.outstanding_max = most.min(OUTSTANDING_MAX);
     }
 
-    /// The VM whose request would have been one more than may be on their way. The run ended there.
+    /// The VM whose request exceeded the limit of outstanding requests. The run ended there.
     #[must_use]
     pub fn overrun(&self) -> Option<usize> {
         self.overrun
     }
 
-    /// `observer` is told of every request that is over.
+    /// Calls `observer` with every completed request.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }
 
-    /// How far time has come.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Since when it is measured.
+    /// Start of the measurement.
     #[must_use]
     pub fn warm(&self) -> Instant {
         self.warm
     }
 
-    /// The windows of the series.
+    /// Length of a window of the series.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// How many VMs there are.
     #[must_use]
     pub fn vms(&self) -> usize {
         self.vms.len()
     }
 
-    /// How many nodes there are.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What one of the VMs got.
+    /// Record of a VM.
     #[must_use]
     pub fn record(&self, vm: usize) -> &Record {
         &self.vms[vm].record
     }
 
-    /// What the gates gave a VM after the warm-up, and how long it had a request waiting.
+    /// Service that the gates gave a VM after the warm-up, and how long it had a queued request.
     #[must_use]
     pub fn served(&self, vm: usize) -> Served {
         let waiting = self.accounts(vm).any(|account| account.waiting > 0);
@@ -275,77 +272,75 @@ impl Simulation {
         self.record(vm).served(self.now, open.map(|open| open.arrived).min())
     }
 
-    /// Requests per second that one of them got after the warm-up.
+    /// Requests per second of a VM after the warm-up.
     #[must_use]
     pub fn rate(&self, vm: usize) -> f64 {
         self.record(vm).measured as f64 / self.now.since(self.warm).as_secs_f64()
     }
 
-    /// When a VM had nothing more to ask and all was over; nothing if it goes on.
+    /// When a VM had submitted and completed its last request; `None` while it continues.
     #[must_use]
     pub fn ended(&self, vm: usize) -> Option<Instant> {
         self.vms[vm].ended
     }
 
-    /// The account of a VM's first node.
+    /// Statistics of a VM at its first node.
     #[must_use]
     pub fn account(&self, vm: usize) -> &OwnerAccount {
-        self.accounts(vm).next().expect("VMs stay")
+        self.accounts(vm).next().expect("VMs are never removed")
     }
 
     fn accounts(&self, vm: usize) -> impl Iterator<Item = &OwnerAccount> {
         let owners = self.vms[vm].owners.iter().zip(&self.nodes);
-        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.account(owner).expect("VMs stay")))
+        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.account(owner).expect("VMs are never removed")))
     }
 
-    /// Dispatched at all nodes, by the phase of its right, from the start on.
+    /// Requests dispatched at all nodes, by phase, from the start.
     fn dispatched_so_far(&self, vm: usize) -> [u64; 3] {
         self.accounts(vm)
             .fold([0; 3], |sum, account| std::array::from_fn(|phase| sum[phase] + account.dispatched[phase]))
     }
 
-    /// Dispatched after the warm-up, by [`sluice_sched::Phase`].
+    /// Requests dispatched after the warm-up, by [`sluice_sched::Phase`].
     #[must_use]
     pub fn dispatched(&self, vm: usize) -> [u64; 3] {
         let (all, before) = (self.dispatched_so_far(vm), self.vms[vm].dispatched_before);
         std::array::from_fn(|phase| all[phase] - before[phase])
     }
 
-    /// The device of the first node.
     #[must_use]
     pub fn device(&self) -> &dyn Model {
         self.device_of(0)
     }
 
-    /// The device of a node.
     #[must_use]
     pub fn device_of(&self, node: usize) -> &dyn Model {
         self.nodes[node].model()
     }
 
-    /// What the gate of a node waits for from its device, and what is there.
+    /// Requests in flight at a node, as its gate and its device count them.
     pub(crate) fn in_flight(&self, node: usize) -> (u64, u64) {
         (self.nodes[node].host().in_flight(), self.nodes[node].jobs())
     }
 
-    /// The VMs of all requests that are on their way, and when each came.
+    /// VMs and arrival times of all outstanding requests.
     pub fn outstanding(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
         self.open.iter().map(|open| (open.vm as usize, open.arrived))
     }
 
-    /// The longest that a request has been on its way, in nanoseconds.
+    /// Longest time that a request has been outstanding, in nanoseconds.
     #[must_use]
     pub fn longest_nanos(&self) -> u64 {
         self.longest
     }
 
-    /// Planned changes of policies that a gate refused, with their times.
+    /// Planned changes of policies that a gate rejected, with their times.
     #[must_use]
     pub fn refused(&self) -> &[(Instant, ChangeError)] {
         &self.refused
     }
 
-    /// Goes on until `end`, or until nothing can happen any more, or too much has.
+    /// Runs until `end`, until no event is left, or until the limit of outstanding requests.
     pub fn run_until(&mut self, end: Instant) {
         while let Some(at) = self.next_event()
             && at <= end
@@ -380,7 +375,7 @@ impl Simulation {
         self.nodes.iter().filter_map(Node::next).chain(planned).chain(cpus).min()
     }
 
-    /// Everything that happens now.
+    /// Processes all events of the current instant.
     fn process_instant(&mut self) {
         for node in 0..self.nodes.len() {
             let mut finished = std::mem::take(&mut self.finished);
@@ -433,21 +428,21 @@ impl Simulation {
         self.plan(index, thread);
     }
 
-    /// Gives a request to a node, or keeps it until one takes it.
+    /// Submits a request to a node, or keeps it until a node accepts it.
     fn submit(&mut self, token: u32) {
         let vm = self.open.get(token).vm as usize;
-        // Those that were held before go first.
+        // Requests that were kept before come first.
         if !self.vms[vm].backpressured.is_empty() || !self.offer(token) {
             self.vms[vm].backpressured.push_back(token);
         }
     }
 
-    /// Whether a node took it.
+    /// Whether a node accepted it.
     fn offer(&mut self, token: u32) -> bool {
         let open = self.open.get(token);
         let vm = &mut self.vms[open.vm as usize];
         let Some(node) = choose(&self.nodes, &mut vm.placement) else { return false };
-        let (owner, volume) = vm.owners[node].expect("a VM is known wherever it is placed");
+        let (owner, volume) = vm.owners[node].expect("a VM is present at each of its nodes");
         let runner = &vm.runners[open.thread as usize];
         let waited_for = open.kind == Kind::Read || runner.thread.synchronous;
         let is_written = open.kind == Kind::WriteZeroes && !self.nodes[node].model().makes_zeroes();
@@ -472,7 +467,7 @@ impl Simulation {
         taken
     }
 
-    /// Offers what a VM had to hold, in order, as far as it is taken.
+    /// Offers the kept requests of a VM, in order, until one is not accepted.
     fn offer_backpressured(&mut self, vm: usize) {
         while let Some(token) = self.vms[vm].backpressured.front().copied()
             && self.offer(token)
@@ -490,7 +485,7 @@ impl Simulation {
             } else if self.nodes[node].alive {
                 self.dropped(over.token);
             } else {
-                // Its node is gone.
+                // Its node has failed.
                 self.vms[index].record.retried += 1;
                 self.submit(over.token);
             };
@@ -527,7 +522,7 @@ impl Simulation {
         self.note_end(index);
     }
 
-    /// A request of a VM that has stopped.
+    /// A request of a VM that was stopped.
     fn cancelled(&mut self, token: u32) {
         let open = self.open.remove(token);
         let vm = &mut self.vms[open.vm as usize];
@@ -535,7 +530,7 @@ impl Simulation {
         vm.runners[open.thread as usize].thread.workload.completed(self.now);
     }
 
-    /// A request that its device has given up.
+    /// A request that its device dropped.
     fn dropped(&mut self, token: u32) {
         let open = self.open.remove(token);
         let (index, thread) = (open.vm as usize, open.thread as usize);
@@ -564,7 +559,7 @@ impl Simulation {
         self.entered += 1;
     }
 
-    /// Enters a thread's next request into the order of events.
+    /// Plans a thread's next request.
     fn plan(&mut self, index: usize, thread: usize) {
         let vm = &mut self.vms[index];
         let runner = &mut vm.runners[thread];
@@ -579,7 +574,7 @@ impl Simulation {
     }
 }
 
-/// The node for the next request, among those that work.
+/// The node for the next request, among those that have not failed.
 fn choose(nodes: &[Node], placement: &mut Placement) -> Option<usize> {
     let alive = nodes.iter().filter(|node| node.alive).count() as u64;
     let nth = match placement {

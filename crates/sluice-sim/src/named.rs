@@ -1,9 +1,9 @@
-//! What models, workloads and recipes have in common: parameters whose documentation holds their defaults.
+//! Parameters of models and workload profiles, whose documentation contains their defaults.
 
 use serde::de::DeserializeOwned;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 
-/// One parameter; its default is written as a scenario would write it.
+/// A parameter; its default is written as in a scenario.
 pub(crate) const fn parameter(
     name: &'static str,
     kind: &'static str,
@@ -13,18 +13,18 @@ pub(crate) const fn parameter(
     Parameter { name, kind, range: Range::Any, default, help }
 }
 
-/// The defaults, and `overrides` in their place. A name that does not exist stays, for [`parse`] to refuse.
+/// The defaults, replaced by `overrides`. Unknown names stay, and [`parse`] rejects them.
 pub(crate) fn with_defaults(parameters: &[Parameter], overrides: &ParamTable) -> ParamTable {
     let defaults = parameters.iter().map(|parameter| (parameter.name.to_owned(), written(parameter.default)));
     defaults.chain(overrides.iter().map(|(name, value)| (name.clone(), value.clone()))).collect()
 }
 
-/// Reads a table in which everything stands.
+/// Parses a table with all parameters.
 pub(crate) fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
     params::parse(table)
 }
 
-/// A value as a scenario writes it: quoted text, a number, true or false.
+/// A value as written in a scenario: quoted text, a number, true or false.
 #[must_use]
 pub fn written(text: &str) -> Value {
     if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_read_as_they_are_written() {
+    fn defaults_are_parsed_as_written() {
         let parameters =
             [parameter("a", "", "\"4KiB\"", ""), parameter("b", "", "0.5", ""), parameter("c", "", "7", "")];
         let overrides = [("c".to_owned(), Value::Integer(8)), ("d".to_owned(), Value::Bool(true))];

@@ -1,4 +1,4 @@
-//! What came out: counters, latencies and a series, for each VM, from the end of the warm-up on.
+//! Results of each VM from the end of the warm-up: counters, latencies and a time series.
 
 use std::time::Duration;
 
@@ -6,70 +6,70 @@ use hdrhistogram::Histogram;
 use sluice_sched::Instant;
 use sluice_sched::gate::Finished;
 
-/// Nanoseconds of one unit of the histograms: finer than anything that a device does.
+/// Nanoseconds per unit of the histograms.
 const UNIT: u64 = 100;
-/// The longest latency that is told from longer ones, in units: a day.
+/// The longest latency that is distinguished, in units: a day.
 const LONGEST: u64 = 24 * 3600 * 10_000_000;
 
-/// One VM's record.
+/// Record of one VM.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Requests that arrived, in all.
+    /// Requests that arrived, from the start.
     pub arrived: u64,
-    /// Requests that were completed, in all.
+    /// Requests that completed, from the start.
     pub completed: u64,
-    /// Refused by a full queue, and offered again.
+    /// Requests rejected by a full queue and offered again.
     pub refused: u64,
-    /// Given to another node after theirs had failed.
+    /// Requests moved to another node after theirs had failed.
     pub retried: u64,
-    /// Left unserved when their VM stopped.
+    /// Requests cancelled when their VM stopped.
     pub cancelled: u64,
-    /// Given up by their device, as a full queue does with a packet.
+    /// Requests dropped by their device, such as packets at a full queue.
     pub dropped: u64,
-    /// Completed after the warm-up.
+    /// Requests completed after the warm-up.
     pub measured: u64,
-    /// Bytes of those.
+    /// Bytes of these.
     pub bytes: u64,
     latencies: Histogram<u32>,
     latency_sum: u128,
-    /// The parts of latencies that lie after the warm-up, also of what was dropped or cancelled.
+    /// Latencies, counting the parts after the warm-up, also of dropped and cancelled requests.
     latency_inside: u128,
-    /// Requests outstanding, summed over time after the warm-up: request-nanoseconds.
+    /// Integral of outstanding requests over time after the warm-up, in request-nanoseconds.
     area: u128,
     outstanding: u64,
     since: Instant,
     warm: Instant,
     served: Served,
-    /// Up to when waiting is counted in `served`.
+    /// Time up to which `served` counts waiting.
     waited_until: Instant,
     window: u64,
     series: Vec<Window>,
 }
 
-/// What gates gave a VM after the warm-up.
+/// Service of the gates for a VM after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Served {
-    /// Completed requests, normalised.
+    /// Normalised requests completed.
     pub normalised: f64,
-    /// The bytes that they count against a limit.
+    /// Their bytes as counted against a limit.
     pub bytes: u64,
-    /// How long at least one request had come and was not dispatched.
+    /// Time during which at least one request had arrived but was not dispatched.
     pub waiting: Duration,
 }
 
-/// What was completed in one window of a series.
+/// Completions in one window of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Window {
     /// Requests.
     pub completed: u64,
-    /// Bytes of them.
+    /// Bytes of these.
     pub bytes: u64,
-    /// Their latencies together, in nanoseconds.
+    /// Sum of their latencies in nanoseconds.
     pub latency: u64,
 }
 
 impl Record {
-    /// Empty; what happens before `warm` is not measured, and the series counts completions in windows from then on.
+    /// An empty record. Measurement starts at `warm`; the series counts completions in windows from then on.
     #[must_use]
     pub fn new(warm: Instant, window: Duration) -> Self {
         Record {
@@ -132,8 +132,8 @@ impl Record {
         window.latency += latency;
     }
 
-    /// What a gate says of a request that was completed. Requests that overtake each other may count as waiting for too
-    /// short a time, never for too long.
+    /// Counts the service of a completed request. Requests that overtake each other may count as waiting too short,
+    /// never too long.
     pub(crate) fn serve(&mut self, now: Instant, arrived: Instant, finished: &Finished) {
         if now < self.warm {
             return;
@@ -144,7 +144,7 @@ impl Record {
         self.waited_until = self.waited_until.max(finished.dispatched);
     }
 
-    /// With what still waits since `oldest`, if there is something.
+    /// Service including the requests that still wait since `oldest`, if any.
     pub(crate) fn served(&self, now: Instant, oldest: Option<Instant>) -> Served {
         let still = oldest.map_or(Duration::ZERO, |arrived| waiting(arrived.max(self.waited_until), now));
         Served { waiting: self.served.waiting + still, ..self.served }
@@ -160,7 +160,7 @@ impl Record {
         self.leave(now, arrived);
     }
 
-    /// A request is over without having been served.
+    /// Removes a request that was not served.
     fn leave(&mut self, now: Instant, arrived: Instant) {
         self.advance(now);
         self.outstanding -= 1;
@@ -173,48 +173,48 @@ impl Record {
         self.advance(now);
     }
 
-    /// Requests that have arrived and are not over.
+    /// Requests that have arrived and not completed.
     #[must_use]
     pub fn outstanding(&self) -> u64 {
         self.outstanding
     }
 
-    /// Mean latency of what was measured; zero if nothing was.
+    /// Mean latency of measured requests; zero if there are none.
     #[must_use]
     pub fn mean(&self) -> Duration {
         let nanos = self.latency_sum.checked_div(u128::from(self.measured)).unwrap_or(0);
         Duration::from_nanos(nanos as u64)
     }
 
-    /// A latency that `percent` of what was measured did not exceed, within 1 %.
+    /// Latency that `percent` of the measured requests do not exceed, within 1 %.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         Duration::from_nanos(self.latencies.value_at_percentile(percent) * UNIT)
     }
 
-    /// The latencies of what was measured: the upper end of each step in nanoseconds, and how many lie in it.
+    /// Latencies of measured requests: upper bound of each bucket in nanoseconds, and count.
     pub fn latencies(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.latencies.iter_recorded().map(|step| (step.value_iterated_to() * UNIT, step.count_since_last_iteration()))
     }
 
-    /// What was completed in each window after the warm-up; it ends with the last that has anything.
+    /// Completions in each window after the warm-up, up to the last window with any.
     #[must_use]
     pub fn series(&self) -> &[Window] {
         &self.series
     }
 
-    /// Request-nanoseconds after the warm-up, by how long everything was there that is over. With the same of what
-    /// is still outstanding it is [`Record::area`], by Little's law.
+    /// Request-nanoseconds after the warm-up, from the latencies of ended requests. Together with those of outstanding
+    /// requests it equals [`Record::area`], by Little's law.
     pub(crate) fn latency_inside(&self) -> u128 {
         self.latency_inside
     }
 
-    /// Request-nanoseconds after the warm-up, by the number outstanding over time.
+    /// Request-nanoseconds after the warm-up, from the number of outstanding requests over time.
     pub(crate) fn area(&self) -> u128 {
         self.area
     }
 
-    /// Mean number outstanding over the measured time, in a run that ended at `end`.
+    /// Mean number of outstanding requests in the measured time of a run that ended at `end`.
     #[must_use]
     pub fn mean_outstanding(&self, end: Instant) -> f64 {
         let time = end.nanos_since(self.warm);
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_latencies_keep_their_size() {
+    fn long_latencies_are_not_truncated() {
         let mut record = Record::new(Instant::ZERO, Duration::from_secs(1));
         for millis in 1..=1000 {
             record.arrive(Instant::ZERO);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_unserved_was_there_until_then() {
+    fn cancelled_requests_count_until_they_leave() {
         let mut record = Record::new(Instant::from_millis(10), Duration::from_secs(1));
         let leave: [fn(&mut Record, Instant, Instant); 2] = [Record::cancel, Record::lose];
         for (leave, arrived, left) in [(leave[0], 0, 5), (leave[0], 0, 30), (leave[1], 8, 40), (leave[0], 20, 50)] {

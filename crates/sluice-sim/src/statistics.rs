@@ -1,13 +1,13 @@
-//! Means that say how sure they are.
+//! Means with confidence intervals.
 
-/// A mean of independent runs, and how far the true one may be from it.
+/// Mean of independent runs, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mean {
     /// The mean.
     pub mean: f64,
-    /// Half of the interval that contains the true mean with 95 % confidence (Student's t); nothing for a single run.
+    /// Half of the interval that contains the true mean with 95 % confidence (Student's t); `None` for a single run.
     pub half: Option<f64>,
-    /// How many runs.
+    /// Number of runs.
     pub runs: usize,
 }
 
@@ -17,7 +17,7 @@ const T: [f64; 10] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2
 const Z: f64 = 1.959_964;
 
 impl Mean {
-    /// Of these values; nothing without any.
+    /// Mean of these values; `None` if there are none.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Mean> {
         let runs = values.len();
@@ -32,8 +32,8 @@ impl Mean {
         Some(Mean { mean, half, runs })
     }
 
-    /// Half of the interval if it is one of so many that are all to contain their true means with 95 % confidence
-    /// (Bonferroni): who compares twenty things finds one that differs by chance.
+    /// Half of the interval if it is one of `intervals` that together contain their true means with 95 % confidence
+    /// (Bonferroni): of twenty comparisons, one differs by chance.
     #[must_use]
     pub fn half_among(&self, intervals: usize) -> Option<f64> {
         let freedom = self.runs - 1;
@@ -41,10 +41,10 @@ impl Mean {
     }
 }
 
-/// Which value Student's t stays within, on both sides of zero, except for so small a part.
+/// The quantile of Student's t that is exceeded on both sides with probability `beyond`.
 fn quantile(freedom: usize, beyond: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1e9);
-    // Each step halves what is left: more than that many change nothing.
+    // Each step halves the interval, so further steps change nothing.
     for _ in 0..100 {
         let middle = (low + high) / 2.0;
         if within(freedom, middle) < 1.0 - beyond { low = middle } else { high = middle }
@@ -52,7 +52,7 @@ fn quantile(freedom: usize, beyond: f64) -> f64 {
     high
 }
 
-/// How likely Student's t is between `-t` and `t` (\[Abramowitz and Stegun 1964\] 26.7.3 and 26.7.4).
+/// Probability that Student's t is between `-t` and `t` (\[Abramowitz and Stegun 1964\] 26.7.3 and 26.7.4).
 fn within(freedom: usize, t: f64) -> f64 {
     let angle = (t / (freedom as f64).sqrt()).atan();
     let (sin, cos) = angle.sin_cos();
@@ -66,8 +66,8 @@ fn within(freedom: usize, t: f64) -> f64 {
     if is_odd { (angle + sin * sum) / core::f64::consts::FRAC_PI_2 } else { sin * sum }
 }
 
-/// The two-sided 95 % quantile of Student's t: a table, and beyond it the expansion around the normal distribution's
-/// (\[Abramowitz and Stegun 1964\] 26.7.5), which is right to four digits there.
+/// Two-sided 95 % quantile of Student's t: from a table, and above it by the expansion around the normal distribution
+/// (\[Abramowitz and Stegun 1964\] 26.7.5), which has four correct digits there.
 fn t(freedom: usize) -> f64 {
     if let Some(t) = T.get(freedom - 1) {
         return *t;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn quantiles_match_the_tables() {
         for (freedom, table) in
             [(1, 12.706), (9, 2.262), (11, 2.201), (15, 2.131), (29, 2.045), (99, 1.984), (999, 1.962)]
         {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_intervals_is_wider() {
+    fn an_interval_among_several_is_wider() {
         for (freedom, beyond, table) in [
             (1, 0.05, 12.706),
             (2, 0.05, 4.303),
@@ -107,13 +107,13 @@ mod tests {
         }
         let mean = Mean::of(&[10.0, 12.0, 14.0]).unwrap();
         assert!((mean.half_among(1).unwrap() - mean.half.unwrap()).abs() < 1e-4);
-        // 1 % beyond at two degrees of freedom: 9.925 instead of 4.303.
+        // 1 % outside at two degrees of freedom: 9.925 instead of 4.303.
         assert!((mean.half_among(5).unwrap() / mean.half.unwrap() - 9.925 / 4.303).abs() < 1e-3);
         assert_eq!(Mean::of(&[5.0]).unwrap().half_among(5), None);
     }
 
     #[test]
-    fn an_interval_is_what_it_is_by_hand() {
+    fn an_interval_matches_a_manual_calculation() {
         let mean = Mean::of(&[10.0, 12.0, 14.0]).unwrap();
         // Standard deviation 2, divided by the root of 3, times 4.303.
         assert_eq!((mean.mean, mean.runs), (12.0, 3));

@@ -1,8 +1,8 @@
-//! The six runs by which iocost's numbers are measured on a host, on modelled devices: what a device that is those numbers
-//! gives back, and that a disk's and a flash drive's are what their data sheets say.
+//! Calibration of iocost's parameters, the six runs as on a host, on modelled devices: a device made of the parameters
+//! returns them, and those of a disk and a flash drive match their data sheets.
 //!
-//! The runs are those of resctl-demo's generator: 128 MiB in order, one at a time; 4 KiB in order and anywhere, 256 at a
-//! time; each read and written.
+//! The runs are those of resctl-demo's generator: 128 MiB sequentially, one at a time; 4 KiB sequentially and at
+//! random, 256 outstanding; each for reads and writes.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn run(model: Box<dyn Model>, mix: Mix, outstanding: u32, seconds: u64) -> (f64,
     (record.measured as f64 / time, record.bytes as f64 / time)
 }
 
-/// The numbers of a device of `span` bytes, new for each run of so many seconds.
+/// Parameters of a device of `span` bytes, which is new for each run of `seconds` seconds.
 fn calibrate(make: impl Fn() -> Box<dyn Model>, span: u64, seconds: u64) -> Coefficients {
     let one = |reads: f64| {
         let in_order = Mix { reads, length: 4096, address: Address::sequential(0, span) };
@@ -60,12 +60,12 @@ fn close(got: &Coefficients, wanted: &Coefficients, off: f64) {
 }
 
 #[test]
-fn a_device_that_is_six_numbers_gives_them_back() {
+fn calibration_returns_the_parameters_of_a_linear_device() {
     for numbers in [Coefficients::HDD, Coefficients::SSD_QD1, Coefficients::SSD] {
         let measured = calibrate(|| Box::new(Linear::new(&numbers)), 1 << 40, 30);
-        // Of 128 MiB a second holds a few, and a request has its base beside its pages.
+        // A second has few requests of 128 MiB, and each has its base cost in addition to its pages.
         close(&measured, &numbers, 0.05);
-        // What was measured is written as the kernel writes it, and a device made of that measures the same.
+        // The result is written as the kernel writes it, and a device made of it measures the same.
         let line = measured.to_string().parse().unwrap();
         close(&calibrate(|| Box::new(Linear::new(&line)), 1 << 40, 30), &measured, 0.05);
     }
@@ -79,26 +79,26 @@ fn of_model(name: &str, params: &[(&str, &str)], seconds: u64) -> Coefficients {
 }
 
 #[test]
-fn a_disks_numbers_are_those_of_its_data_sheet() {
+fn calibration_of_a_disk_matches_its_data_sheet() {
     let disk = of_model("sata-7200-1tb", &[("queue", "32")], 60);
-    // In order it begins at the outermost zone, 125 MB/s.
+    // Sequential requests start at the outermost zone, 125 MB/s.
     assert!((118_000_000..=125_000_000).contains(&disk.rbps) && disk.wbps <= disk.rbps, "{disk}");
-    // 175 anywhere, where the disk sorts 32.
+    // 175 random requests, of which the disk sorts 32.
     assert!((160..=190).contains(&disk.rrandiops) && (150..=190).contains(&disk.wrandiops), "{disk}");
-    // In order from its cache: 200 us of each command, and 14 us of the interface. Without a cache of writes it has to wait
-    // for the platter, of 120 turns a second.
+    // Sequential reads from its cache: 200 us per command, and 14 us for the interface. Without a write cache, a write
+    // waits for the platter at 120 revolutions per second.
     assert!(disk.rseqiops.abs_diff(4681) < 50 && (120..=480).contains(&disk.wseqiops), "{disk}");
 }
 
 #[test]
-fn a_flash_drives_numbers_are_those_of_its_planes_and_channels() {
+fn calibration_of_a_flash_drive_matches_its_geometry() {
     let small =
         [("blocks", "800"), ("page_size", "\"4KiB\""), ("pages", "64"), ("state", "\"aged\""), ("aged_by", "0.0")];
     let params = [&[("dies", "2")], &small[..]].concat();
     let drive = of_model("ssd", &params, 2);
-    // 16 planes that read in 75 us and program in 750 us; the bus carries 134,277 pages a second.
+    // 16 planes that read in 75 us and program in 750 us; the bus transfers 134,277 pages per second.
     assert!((120_000..=134_277).contains(&drive.rseqiops), "{drive}");
-    // What is large is read from the flash first, at 874 MB/s, and then crosses the bus, at 550 MB/s.
+    // A large request is read from the flash first, at 874 MB/s, and then transferred at 550 MB/s.
     assert!((300_000_000..=550_000_000).contains(&drive.rbps) && drive.wbps <= 87_381_334, "{drive}");
     assert!(drive.wrandiops <= 21_333 && drive.wseqiops <= 21_333 && drive.wrandiops <= drive.wseqiops, "{drive}");
 }

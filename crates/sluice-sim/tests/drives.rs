@@ -1,8 +1,8 @@
-//! The disk model against measured drives: 10,000 requests of each with the service time that it had, one at a time.
+//! The disk model against measured drives: 10,000 requests of each with the measured service time, one at a time.
 //!
-//! Traces and seek curves are those with which DiskSim is validated (`data/disksim`, with their licence). Turns, zones,
-//! cylinders and capacity are those of the drives' manuals; the overhead is what the fastest reads took, which came from
-//! the cache. Nothing else is fitted.
+//! Traces and seek curves are those with which DiskSim is validated (`data/disksim`, with their licence). Rotation,
+//! zones, cylinders and capacity are those of the drives' manuals. The overhead is the time of the fastest reads, which
+//! were served by the cache. Nothing else is fitted.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ struct Drive {
     rpm: u32,
     sectors: u64,
     cylinders: f64,
-    /// Sectors of a track, outside and inside.
+    /// Sectors per track, outermost and innermost.
     tracks: (f64, f64),
     segments: u32,
 }
@@ -88,7 +88,7 @@ fn percentile(times: &mut [f64], part: f64) -> f64 {
 }
 
 #[test]
-fn reads_take_as_long_as_they_were_measured_to() {
+fn read_times_match_the_measurements() {
     for drive in &DRIVES {
         let trace = trace(drive.name);
         let mut disk = Hdd::new(spec(drive, &trace));

@@ -1,4 +1,4 @@
-//! The checks after a run: they see what a broken device does, and a device that does its work breaks none.
+//! The invariants of runs: a broken device violates them, and a correct device does not.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
 use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern};
 
-/// One VM with so many requests outstanding, before a device that has all of them.
+/// One VM with this number of requests outstanding, on a device that holds all of them.
 fn simulation(model: Box<dyn Model>, outstanding: u32) -> Simulation {
     let facts = Facts { depth: outstanding, ..Facts::default() };
     let noop = schedulers::find("noop").unwrap().build(&facts, &Default::default()).unwrap();
@@ -33,22 +33,22 @@ fn broken(mut simulation: Simulation) -> Vec<Violation> {
     check(&simulation)
 }
 
-/// Two servers that together do 1,000 requests a second.
+/// Two servers with 1,000 requests per second together.
 fn servers() -> Box<dyn Model> {
     Box::new(Servers::new(2, ServiceTime::Fixed(Duration::from_millis(2)), stream(1, "service")))
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// Forgets a request that it was to say is over.
+    /// Loses a request.
     Loses,
-    /// Has it and does not come to it.
+    /// Never completes a request.
     NeverEnds,
-    /// Says that it worked more than it could.
+    /// Reports more work than possible.
     Boasts,
 }
 
-/// A device with a fault, which shows at the hundredth request.
+/// A device with a fault at the hundredth request.
 struct Faulty {
     device: Box<dyn Model>,
     fault: Fault,
@@ -85,7 +85,7 @@ impl Model for Faulty {
 }
 
 #[test]
-fn what_a_device_loses_or_never_ends_is_seen() {
+fn lost_and_stuck_requests_are_noticed() {
     let with = |fault| broken(simulation(Box::new(Faulty { device: servers(), fault, over: 0 }), 8));
     assert_eq!(with(Fault::Loses), [Violation::Lost { node: 0, waited_for: 8, there: 7 }]);
     assert_eq!(with(Fault::NeverEnds), [Violation::Stuck { node: 0, there: 8 }]);
@@ -94,16 +94,16 @@ fn what_a_device_loses_or_never_ends_is_seen() {
 }
 
 #[test]
-fn an_array_and_a_bucket_with_all_that_they_can_hold_are_not_busier_than_the_time() {
+fn a_full_array_and_bucket_are_never_busier_than_the_elapsed_time() {
     let drive = HddSpec { queue: 32, ..HddSpec::sata_7200_1tb() };
     let array = Array::new(Layout::Raid0, 256, 64 << 10, &drive);
-    assert_eq!(broken(simulation(Box::new(array), 4096)), [], "256 disks, each in the middle of something");
+    assert_eq!(broken(simulation(Box::new(array), 4096)), [], "256 busy disks");
     let bucket = TokenBucket::new(Iops::per_second(100), 1);
-    assert_eq!(broken(simulation(Box::new(bucket), 60_000)), [], "ten minutes of tokens have been promised");
+    assert_eq!(broken(simulation(Box::new(bucket), 60_000)), [], "ten minutes of tokens are in use");
 }
 
 #[test]
-fn who_asks_for_more_than_there_is_room_for_ends_the_run() {
+fn too_many_outstanding_requests_abort_the_run() {
     let mut simulation = simulation(servers(), 8);
     let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 100 << 30) };
     let pattern = Pattern::Periodic(Duration::from_micros(100));

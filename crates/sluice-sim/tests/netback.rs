@@ -1,7 +1,7 @@
 //! The experiments of \[netback\]: guests that send through a driver domain, its scheduler, and a link of 100 Mb/s.
 //!
-//! Nothing here is unfair by a dice: seeds move the beginnings of flows and vary their distances alike for all. What
-//! differs comes from windows, slices, queues and CPUs.
+//! Random numbers favour no flow: seeds shift the starts of flows and vary their intervals alike. Differences result
+//! from windows, slices, queues and CPUs.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 use sluice_sim::random::stream;
 use sluice_sim::workloads::{Address, Closed, DatagramParams, Datagrams, Mix, Tcp, TcpParams};
 
-/// What a packet costs a guest, and what a packet and a disk request cost the driver domain.
+/// CPU time of a packet in a guest, and of a packet and a disk request in the driver domain.
 const GUEST: Duration = Duration::from_micros(15);
 const PACKET: Duration = Duration::from_micros(20);
 const REQUEST: Duration = Duration::from_micros(200);
-/// The wire of a full frame, and what of it is the frame.
+/// Bytes of a full frame on the wire, and of the frame itself.
 const WIRE: f64 = 1538.0;
 const FRAME: f64 = 1514.0;
 
@@ -38,30 +38,30 @@ fn gate(name: &str, params: &[(&str, Value)], depth: u32) -> Gate {
     Gate::new(scheduler.expect("valid parameters"), settings)
 }
 
-/// The back end of Xen: what it has copied and handed to the bridge is over for it, and dropped where the queue is full.
+/// Xen's back end: a frame completes when it is copied and passed to the bridge, and is dropped if the queue is full.
 fn netback() -> (Gate, LinkParams) {
     let link = LinkParams { completes_when: CompletesWhen::Queued, ..LinkParams::FAST_ETHERNET };
     (gate("netback", &[("tick", Value::Text("4ms".to_owned()))], 256), link)
 }
 
-/// The paper's: turns as long as the weight says, and nothing is taken that has no room downstream.
+/// The paper's scheduler: turns in proportion to the weight, and no frame is taken without room downstream.
 fn wrr(unit: &str) -> (Gate, LinkParams) {
     let params = [("rounds", "published"), ("unit", unit)].map(|(name, word)| (name, Value::Text(word.to_owned())));
     (gate("wrr", &params, 16), LinkParams::FAST_ETHERNET)
 }
 
-/// The same without copies: packets are over when they are on the wire, and more are taken than its queue holds.
+/// The same without copies: frames complete when they are on the wire, and more are taken than the queue holds.
 fn full_queue() -> (Gate, LinkParams) {
     let pending = [("pending", Value::Integer(4096))];
     (gate("netback", &pending, 4096), LinkParams { queue: 100, ..LinkParams::FAST_ETHERNET })
 }
 
-/// Where the guests run.
+/// CPUs of the guests.
 #[derive(Clone, Copy, PartialEq)]
 enum Guests {
     /// Both on one CPU.
     Together,
-    /// Each on its own.
+    /// Each on a separate CPU.
     Apart,
 }
 
@@ -71,7 +71,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A link behind a gate, two guests of these policies, and the driver domain on a CPU of its own.
+    /// A link with a gate, guests with these policies, and the driver domain on a separate CPU.
     fn new((gate, link): (Gate, LinkParams), guests: Guests, policies: &[Policy], seed: u64) -> Self {
         let window = Duration::from_secs(1);
         let mut simulation = Simulation::new(gate, Box::new(Link::new(link)), Duration::ZERO, window);
@@ -87,13 +87,13 @@ impl Bench {
         simulation.set_cpus(host);
         simulation.backend_on(0, driver, Class::Net, PACKET);
         for (policy, vcpu) in policies.iter().zip(vcpus) {
-            let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).expect("the gate takes it");
+            let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).expect("the gate accepts the policy");
             simulation.guest_on(vm, vcpu, GUEST);
         }
         Bench { simulation, seed }
     }
 
-    /// A flow of a VM, from `start` on.
+    /// Adds a flow to a VM, from `start` on.
     fn flow(&mut self, vm: usize, params: DatagramParams, start: Instant) {
         let name = format!("flow {}", self.simulation.vms() * 100 + vm * 10 + start.as_nanos() as usize % 7);
         let flow = Datagrams::new(params, start, stream(self.seed, &name));
@@ -106,7 +106,7 @@ impl Bench {
         self
     }
 
-    /// Megabits per second of frames that a VM got in each second of `from..to`.
+    /// Megabits per second of a VM's frames in each second of `from..to`.
     fn rates(&self, vm: usize, from: usize, to: usize) -> Vec<f64> {
         let series = self.simulation.record(vm).series();
         (from..to).map(|second| series.get(second).map_or(0.0, |window| window.bytes as f64 * 8.0 / 1e6)).collect()
@@ -131,7 +131,7 @@ fn at_least(megabits: u64) -> Policy {
     Policy { reservation: Reservation { iops: None, bytes }, ..Policy::default() }
 }
 
-/// What a full link carries in frames.
+/// Rate of frames on a full link.
 fn full() -> f64 {
     100.0 * FRAME / WIRE
 }
@@ -139,7 +139,7 @@ fn full() -> f64 {
 // Figures 4 and 5.
 // rule: netback.weak-below-rate, netback.transmit-only
 #[test]
-fn n1_n2_a_rate_is_approached_from_below_and_the_other_one_does_not_matter() {
+fn n1_n2_rates_are_slightly_below_the_stated_ones_and_independent() {
     for rates in [[25, 25], [30, 30], [35, 35], [40, 40], [30, 40]] {
         for seed in 1..=2 {
             let mut bench = Bench::new(netback(), Guests::Together, &rates.map(at_most), seed);
@@ -159,7 +159,7 @@ fn n1_n2_a_rate_is_approached_from_below_and_the_other_one_does_not_matter() {
     }
 }
 
-/// What the first of two flows of nearly one rate gets of a full queue, second by second.
+/// Rate of the first of two flows with nearly the same rate at a full queue, second by second.
 fn in_step(guests: Guests, ppm: u64, jitter: f64) -> Vec<f64> {
     let mut bench = Bench::new(netback(), guests, &[Policy::default(); 2], 1);
     for vm in 0..2 {
@@ -175,44 +175,44 @@ fn in_step(guests: Guests, ppm: u64, jitter: f64) -> Vec<f64> {
 
 // Figure 6.
 #[test]
-fn n3_without_limits_flows_in_step_dominate_each_other_for_long() {
+fn n3_without_limits_synchronised_flows_dominate_each_other() {
     let (most, least) = (
         |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max),
         |rates: &[f64]| rates.iter().copied().fold(f64::MAX, f64::min),
     );
-    // Of one rate exactly: who won at the beginning wins for ever.
+    // With exactly the same rate, the flow that wins at the start wins for ever.
     let rates = in_step(Guests::Apart, 0, 0.0);
     assert!(most(&rates) - least(&rates) < 1.0, "{rates:?}");
     assert!(
         (rates[0] - full() / 2.0).abs() > 0.25 * full(),
         "one of them has more than three times the other's: {rates:?}"
     );
-    // Two clocks that drift apart by 20 ppm: it goes up and down over seconds. CPUs have nothing to do with it.
+    // With two clocks that drift by 20 ppm, the rate oscillates over seconds. CPUs have no influence.
     for guests in [Guests::Apart, Guests::Together] {
         let rates = in_step(guests, 20, 0.0);
         assert!(most(&rates) > 0.7 * full() && least(&rates) < 0.3 * full(), "{rates:?}");
     }
-    // Distances that vary are out of step, and then a queue is fair to who offers the same.
+    // Varying intervals are not synchronised, and then a queue is fair to flows of the same rate.
     let rates = in_step(Guests::Apart, 20, 0.5);
     assert!(rates.iter().all(|rate| (rate - full() / 2.0).abs() < 0.05 * full()), "{rates:?}");
 }
 
 // rule: credit1.wake-boost
 #[test]
-fn a_neighbour_that_computes_takes_nothing_from_who_wakes_up_for_each_packet() {
+fn a_computing_neighbour_does_not_slow_down_a_sender() {
     let mut bench = Bench::new(netback(), Guests::Together, &[Policy::default()], 1);
     bench.flow(0, DatagramParams::FULL_SPEED, secs(0));
     let hog = bench.simulation.add_busy(256, 1 << 1);
     let bench = bench.run(5);
     assert!(bench.mean(0, 1, 5) > 0.98 * full(), "{} Mb/s", bench.mean(0, 1, 5));
     let used = bench.simulation.host().used_nanos(hog) as f64 / 5e9;
-    assert!((0.80..0.90).contains(&used), "{used} of the CPU is left for who computes");
+    assert!((0.80..0.90).contains(&used), "{used} of the CPU is used by the computing guest");
 }
 
 // Figure 7.
 // rule: netback.tail-drop
 #[test]
-fn n4_who_offers_more_to_the_links_queue_gets_more_of_it() {
+fn n4_more_flows_get_more_of_the_links_queue() {
     let share = |ends: (Gate, LinkParams), flows: u64| {
         let mut bench = Bench::new(ends, Guests::Apart, &[Policy::default(); 2], 1);
         bench.flow(0, DatagramParams::FULL_SPEED, secs(0));
@@ -222,7 +222,7 @@ fn n4_who_offers_more_to_the_links_queue_gets_more_of_it() {
     };
     let (two, three) = (share(netback(), 2), share(netback(), 3));
     assert!(two > 1.2 && two <= 2.1 && three > two && three <= 3.2, "x {two} with twice, x {three} with three times");
-    // The queue is what makes it so: where packets wait in the rings, turns are equal.
+    // The queue is the cause: if packets wait in the rings, turns are equal.
     for flows in 1..=3 {
         let fair = share(wrr("packets"), flows);
         assert!((fair - 1.0).abs() < 0.01, "x {fair} with {flows} flows");
@@ -232,7 +232,7 @@ fn n4_who_offers_more_to_the_links_queue_gets_more_of_it() {
 // Figure 8.
 // rule: credit1.driver-domain
 #[test]
-fn n5_disk_requests_of_another_vm_take_the_driver_domains_cpu() {
+fn n5_disk_requests_use_the_driver_domains_cpu() {
     let mut bench = Bench::new(netback(), Guests::Apart, &[Policy::default()], 1);
     bench = bench.with_disk();
     bench.flow(0, DatagramParams::FULL_SPEED, secs(0));
@@ -240,16 +240,16 @@ fn n5_disk_requests_of_another_vm_take_the_driver_domains_cpu() {
     bench.simulation.plan_change(secs(6), Change::Start(disk));
     bench.simulation.plan_change(secs(10), Change::Idle(disk));
     let bench = bench.run(18);
-    // Frames count when they have a place in the queue, and filling that takes some seconds.
+    // Frames count when they are queued, and filling the queue takes some seconds.
     let [before, during, after] = [bench.mean(0, 4, 6), bench.mean(0, 7, 10), bench.mean(0, 15, 18)];
     assert!((before - full()).abs() < 0.01 * full() && (after - before).abs() < 0.01 * full(), "{before} {after}");
-    // A packet and a disk request in turn, 220 us for both.
+    // A packet and a disk request alternate, 220 us for both.
     let due = 1e6 / 220.0 * FRAME * 8.0 / 1e6;
     assert!((during - due).abs() < 0.02 * due, "{during} of {before} Mb/s, computed {due}");
 }
 
 impl Bench {
-    /// A second VM, held back, with a disk behind the same driver domain, whose requests cost it more than packets.
+    /// Adds a second VM, paused, with a disk of the same driver domain; its requests cost more CPU time than packets.
     fn with_disk(self) -> Self {
         let window = Duration::from_secs(1);
         let (network, link) = netback();
@@ -264,8 +264,10 @@ impl Bench {
         simulation.set_cpus(host);
         simulation.backend_on(0, vcpus[0], Class::Net, PACKET);
         simulation.backend_on(disk, vcpus[0], Class::Block, REQUEST);
-        let sender = simulation.add_vm_at(Placement::Pinned(0), Policy::default()).expect("the gate takes it");
-        let reader = simulation.add_vm_at(Placement::Pinned(disk), Policy::default()).expect("the gate takes it");
+        let sender =
+            simulation.add_vm_at(Placement::Pinned(0), Policy::default()).expect("the gate accepts the policy");
+        let reader =
+            simulation.add_vm_at(Placement::Pinned(disk), Policy::default()).expect("the gate accepts the policy");
         simulation.guest_on(sender, vcpus[1], GUEST);
         simulation.guest_on(reader, vcpus[2], GUEST);
         let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 1 << 30) };
@@ -300,13 +302,13 @@ fn n6_weights_that_change_every_second_are_followed() {
                 assert!((got - due).abs() <= 0.02 * full(), "{unit}, {weights:?}, VM {vm}: {got} of {due} Mb/s");
             }
         }
-        assert_eq!((bench.dropped(0), bench.dropped(1)), (0, 0), "nothing is lost before the wire");
+        assert_eq!((bench.dropped(0), bench.dropped(1)), (0, 0), "no frame is dropped before the wire");
     }
 }
 
 // rule: wrr.inactive
 #[test]
-fn n6_who_stops_leaves_its_bandwidth_to_the_other() {
+fn n6_a_vm_that_stops_frees_its_bandwidth() {
     let mut bench = Bench::new(wrr("packets"), Guests::Apart, &[30, 1].map(Policy::weighted), 1);
     (0..2).for_each(|vm| bench.flow(vm, DatagramParams::FULL_SPEED, secs(0)));
     bench.simulation.plan_change(secs(3), Change::Idle(0));
@@ -319,7 +321,7 @@ fn n6_who_stops_leaves_its_bandwidth_to_the_other() {
 // The paper's section VII, as proposed.
 // rule: wrr.min-rate
 #[test]
-fn n7_who_is_below_its_minimum_goes_first() {
+fn n7_a_vm_below_its_minimum_is_served_first() {
     let policies = [at_least(60), Policy::default(), Policy::default()];
     let mut bench = Bench::new(wrr("bytes"), Guests::Apart, &policies, 1);
     (0..3).for_each(|vm| bench.flow(vm, DatagramParams::FULL_SPEED, secs(0)));
@@ -331,7 +333,7 @@ fn n7_who_is_below_its_minimum_goes_first() {
 }
 
 #[test]
-fn transfers_that_back_off_share_a_queue_by_flows_and_turns_by_vms() {
+fn transfers_share_a_queue_by_flow_and_turns_by_vm() {
     let share = |ends: (Gate, LinkParams)| {
         let mut bench = Bench::new(ends, Guests::Apart, &[Policy::default(); 2], 1);
         for (vm, flows) in [(0, 1), (1, 3)] {

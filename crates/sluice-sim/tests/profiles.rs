@@ -1,4 +1,4 @@
-//! Every recipe before a disk, through the gate of the daemon: nothing is lost, and what has an end ends.
+//! Every workload profile on a disk, through the daemon's gate: no request is lost, and bounded workloads end.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn profile(name: &str, overrides: &[(&str, i64)]) -> Box<dyn Workload> {
 }
 
 #[test]
-fn every_recipe_runs_before_a_disk() {
+fn every_profile_runs_on_a_disk() {
     for known in profiles::all().filter(|known| known.medium() == Medium::Disk) {
         let mut simulation = simulation();
         simulation.add_vm(Policy::default(), 0, profile(known.name, &[])).unwrap();
@@ -42,7 +42,7 @@ fn every_recipe_runs_before_a_disk() {
 }
 
 #[test]
-fn what_has_an_end_leaves_nothing_on_its_way() {
+fn bounded_profiles_leave_no_request_outstanding() {
     let limited = [("events", 500)];
     let table = [("sysbench-seqrd", 500), ("sysbench-seqwr", 500)];
     for (name, data) in table {

@@ -1,4 +1,4 @@
-//! The engine against queueing theory, and the schedulers of the daemon against the paper's own arithmetic.
+//! The engine against queueing theory, and the daemon's schedulers against the calculations of the paper.
 
 use std::time::Duration;
 
@@ -39,10 +39,10 @@ fn run(simulation: &mut Simulation, seconds: u64) {
 }
 
 #[test]
-fn one_server_waits_as_theory_says() {
+fn waiting_times_match_queueing_theory() {
     let mean = Duration::from_millis(1);
     for load in [0.3, 0.7, 0.9] {
-        // M/M/1: 1 / (mu - lambda); M/D/1: half of the waiting.
+        // M/M/1: 1 / (mu - lambda); M/D/1: half of the waiting time.
         let cases = [
             (ServiceTime::Exponential(mean), 1.0 / (1.0 - load)),
             (ServiceTime::Fixed(mean), 1.0 + load / (2.0 * (1.0 - load))),
@@ -60,8 +60,8 @@ fn one_server_waits_as_theory_says() {
 }
 
 #[test]
-fn a_closed_loop_asks_again_when_it_has_thought() {
-    // Five threads that do not think: the server is always busy, and four wait before each.
+fn a_closed_loop_submits_after_its_think_time() {
+    // Five threads that do not think: the server is always busy, and four requests wait before each.
     let model = Box::new(Servers::new(1, ServiceTime::Fixed(Duration::from_millis(2)), stream(1, "service")));
     let mut simulation = simulation("noop", 1, model, 1);
     let workload = Closed::new(5, Duration::ZERO, reads(8192, 1 << 30), Instant::ZERO, stream(1, "closed"));
@@ -87,8 +87,8 @@ fn policy(reservation: Option<u64>, limit: Option<u64>, weight: u32) -> Policy {
 }
 
 #[test]
-fn mclock_divides_as_figure_3_says() {
-    // Shares 100:200:300, reservations 250, 250, none, a limit of 1000 for the third; capacity and what each gets.
+fn mclock_divides_as_in_figure_3() {
+    // Shares 100:200:300, reservations 250, 250, none, a limit of 1000 for the third VM; capacity and rates.
     let table: [(u64, [f64; 3]); 6] = [
         (875, [250.0, 250.0, 375.0]),
         (1200, [250.0, 380.0, 570.0]),
@@ -115,8 +115,8 @@ fn mclock_divides_as_figure_3_says() {
 }
 
 #[test]
-fn ten_disks_are_within_the_papers_band() {
-    // 16 KiB reads, 32 outstanding at the host: first come, first served at each disk, and sorted by reach.
+fn ten_disks_match_the_paper() {
+    // 16 KiB reads, 32 outstanding at the host: first come, first served at each disk, and sorted by the disk.
     for (queue, expected) in [(1, 1472.0), (32, 2055.0)] {
         let drive = HddSpec { queue, ..HddSpec::fc_15k_146gb() };
         let size = drive.capacity * 10;
@@ -143,7 +143,7 @@ fn a_small_write_costs_raid_5_four_times_a_read() {
         simulation.rate(0)
     };
     let (reads, writes) = (rate(1.0, Layout::Raid5), rate(0.0, Layout::Raid5));
-    // Two reads, then two writes of the same places a turn later: between three and four times a read.
+    // Two reads, then two writes at the same offsets a revolution later: between three and four times a read.
     assert!((2.5..4.2).contains(&(reads / writes)), "{reads:.0} reads, {writes:.0} writes");
     let striped = rate(0.0, Layout::Raid0);
     assert!((striped / reads - 1.0).abs() < 0.1, "{striped:.0} against {reads:.0}");
@@ -168,7 +168,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn a_trace_is_asked_at_its_times_or_as_fast_as_it_goes() {
+fn a_trace_is_replayed_at_its_times_or_in_a_closed_loop() {
     let rows = |gap_us: u64| {
         let row = move |number: u64| Row {
             at: 7_000_000 + number * gap_us * 1000,
@@ -195,9 +195,9 @@ fn a_trace_is_asked_at_its_times_or_as_fast_as_it_goes() {
     assert_eq!((seconds, mean.as_millis()), (11, 3), "four outstanding, one of them at work");
 }
 
-/// A drive has no command that makes zeroes; a model that says nothing of it has one.
+/// A drive has no command that makes zeroes; a model without a statement about it has one.
 #[test]
-fn zeroes_on_a_drive_took_no_time_and_passed_the_gate_as_one_cheap_request() {
+fn zeroes_on_a_drive_took_no_time_and_were_one_cheap_request() {
     const LENGTH: u32 = 64 << 20;
     let zeroed = |model: Box<dyn Model>| {
         let row = Row { at: 0, stream: 0, kind: Kind::WriteZeroes, offset: 0, length: LENGTH };

@@ -1,4 +1,4 @@
-//! Traces as VMs: several at once, one that holds several devices, and one of any length.
+//! Traces as VMs: several traces together, one with several devices, and one of any length.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -30,7 +30,7 @@ fn drive(name: &str) -> Rows<'static> {
 }
 
 #[test]
-fn two_traces_are_two_vms_at_half_and_double_pace() {
+fn two_traces_are_two_vms_at_half_and_double_speed() {
     let mut simulation = simulation();
     for (name, scale) in [("atlas10k.trace", 0.5), ("barracuda.trace", 2.0)] {
         let rows = Select::new(drive(name), None, 9 << 30, PastEnd::Refuse);
@@ -88,6 +88,6 @@ fn a_trace_may_be_longer_than_memory() {
     let mut simulation = simulation();
     simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
     simulation.run_until(Instant::from_millis(1000));
-    // What is read is what is asked: four at a time, 100 us each.
+    // Rows are read when they are submitted: four at a time, 100 us each.
     assert_eq!(simulation.record(0).completed, 40_000);
 }

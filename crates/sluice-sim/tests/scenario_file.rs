@@ -1,4 +1,4 @@
-//! Scenario files: what they come to, what is said of wrong ones, and that the schema knows what the reader knows.
+//! Scenario files: their contents, the errors of invalid ones, and a schema that matches the reader.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn refused(text: &str) -> String {
     parse_scenario("s.toml", text, &examples()).unwrap_err().to_string()
 }
 
-/// A scenario without errors, to which a case adds one or in which it replaces a line.
+/// A valid scenario, which a case extends or in which it replaces a line.
 const GOOD: &str = r#"[sim]
 duration = "10s"
 [device.d]
@@ -53,7 +53,7 @@ fn every_example_is_read_without_a_warning() {
 }
 
 #[test]
-fn the_timeline_is_read_as_it_says() {
+fn the_timeline_is_parsed() {
     let file = load_scenario(&examples().join("scenario-timeline.toml")).unwrap();
     let scenario = &file.base.scenario;
     let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -64,7 +64,7 @@ fn the_timeline_is_read_as_it_says() {
     };
     assert_eq!(policy.limit.iops, Some(Iops::per_second(300)));
     assert_eq!(scenario.timeline[2].at.as_nanos(), 60_000_000_000);
-    // Volumes lie side by side.
+    // Volumes are adjacent.
     assert!(scenario.vms.windows(2).all(|pair| pair[0].offset + pair[0].size == pair[1].offset));
 }
 
@@ -77,7 +77,7 @@ fn a_trace_is_looked_at() {
 }
 
 #[test]
-fn placements_are_read_as_they_say() {
+fn placements_are_parsed() {
     let placed = |line: &str| read(&format!("{GOOD}{line}\n")).base.scenario.vms[0].placement;
     assert_eq!(placed(""), Placement::Uniform);
     assert_eq!(placed("placement = \"round-robin\""), Placement::RoundRobin);
@@ -96,7 +96,7 @@ fn policies_hold_across_nodes_or_at_each() {
     assert_eq!(telling("nodes = 2\npolicies_hold = \"at-each-node\""), None);
     assert_eq!(telling("nodes = 2\nscheduler = \"sfqd\""), None);
     assert_eq!(telling("nodes = 1\npolicies_hold = \"across-nodes\""), None);
-    // What two nodes can keep together is admitted where it holds together, and what each can where it holds at each.
+    // Together two nodes admit the sum of their capacities, separately each its own.
     let reserving = |more: &str, placements: [&str; 2]| {
         let [a, b] = placements.map(|placement| format!("placement = {placement}\n"));
         let b = format!("[vm.b]\ndevice = \"d\"\nworkload = \"w\"\nreservation = \"900 iops\"\n{b}");
@@ -110,7 +110,7 @@ fn policies_hold_across_nodes_or_at_each() {
 }
 
 #[test]
-fn a_sweep_puts_values_in_their_places() {
+fn a_sweep_replaces_values() {
     let text = format!("{GOOD}[sweep]\nvm.a.weight = [1, 2]\n\"device.d.depth\" = [4, 8, 16]\nseeds = 3\n");
     let sweep = read(&text).sweep.unwrap();
     assert_eq!((sweep.seeds, sweep.points.len()), (3, 6));
@@ -128,7 +128,7 @@ fn a_sweep_puts_values_in_their_places() {
 }
 
 #[test]
-fn a_trace_that_begins_again_fits_its_volume_all_the_same() {
+fn a_wrapping_trace_fits_its_volume() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("t.spc"), "0,0,4096,r,0\n0,8192,4194304,w,1\n").unwrap();
     let text = |size: &str, wrap: &str| {
@@ -147,14 +147,14 @@ fn a_trace_that_begins_again_fits_its_volume_all_the_same() {
 }
 
 #[test]
-fn the_seed_is_no_part_of_what_a_scenario_is() {
+fn the_seed_is_not_part_of_the_identity() {
     let (one, two) = (read(GOOD), read(&GOOD.replace("duration", "seed = 7\nduration")));
     assert_eq!(one.base.identity, two.base.identity);
     assert_ne!(one.base.identity, read(&GOOD.replace("300 iops", "301 iops")).base.identity);
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_together() {
     let text = GOOD
         .replace("outstanding = 8", "outstandin = 8")
         .replace("rate = \"1000 iops\"", "rate = \"1000\"")
@@ -224,7 +224,7 @@ error: [[timeline]] 1: times is missing: the factor by which requests take longe
 }
 
 #[test]
-fn a_value_of_a_sweep_is_refused_where_it_stands() {
+fn an_invalid_sweep_value_is_reported_at_its_position() {
     assert_eq!(
         refused(&format!("{GOOD}[sweep]\nvm.a.reservation = [\"300 iops\", \"2300 iops\"]\n")),
         "error: Device d: VM a reserves 2300 iops@8KiB, 115% of the device by requests (capacity of its 2 nodes = 2000 \
@@ -241,7 +241,7 @@ fn a_value_of_a_sweep_is_refused_where_it_stands() {
 }
 
 #[test]
-fn a_burst_is_checked_with_what_the_timeline_makes_of_the_policy() {
+fn a_burst_is_checked_with_policies_of_the_timeline() {
     let device = GOOD.replace("nodes = 2", "depth = 1").replace("capacity = \"1000 iops\"", "capacity = \"677 iops\"");
     let vm = device.replace("reservation = \"300 iops\"", "reservation = \"565 iops\"\nburst = 1");
     let change =
@@ -257,7 +257,7 @@ fn a_burst_is_checked_with_what_the_timeline_makes_of_the_policy() {
 }
 
 #[test]
-fn what_belongs_together_is_checked() {
+fn combinations_of_keys_are_checked() {
     let with = |more: &str| format!("{GOOD}{more}");
     let other = "[vm.b]\ndevice = \"d\"\nworkload = \"w\"\n";
     let change = |more: &str| with(&format!("[[timeline]]\nat = \"1s\"\n{more}"));
@@ -302,7 +302,7 @@ fn what_belongs_together_is_checked() {
 }
 
 #[test]
-fn a_file_without_sim_is_told_so_once() {
+fn a_missing_sim_section_is_reported_once() {
     assert_eq!(
         refused("").to_string(),
         "error: There is no [sim]\n --> s.toml:1:1\n  |\n1 | \n  | ^\n  = hint: add [sim] with duration = \"60s\"\n\n1 error"
@@ -310,12 +310,12 @@ fn a_file_without_sim_is_told_so_once() {
 }
 
 #[test]
-fn a_trace_that_is_not_there_has_no_row() {
+fn a_missing_trace_is_reported_without_a_row() {
     let said = refused(&format!("{GOOD}[trace.t]\nfile = \"none\"\nformat = \"spc\"\n"));
     assert!(said.contains("none: Cannot be opened: No such file") && !said.contains("Row"), "{said}");
 }
 
-/// A link, a VM on it, and CPUs, to which a case adds one or in which it replaces a line.
+/// A link, a VM on it, and CPUs; a case extends it or replaces a line.
 const LINK: &str = r#"[sim]
 duration = "10s"
 [host]
@@ -328,7 +328,7 @@ workload = "datagrams"
 "#;
 
 #[test]
-fn what_belongs_to_a_link_and_to_cpus_is_checked() {
+fn combinations_of_link_and_cpu_keys_are_checked() {
     assert_eq!(read(LINK).base.scenario.devices[0].scheduler.name, "wrr");
     let with = |more: &str| format!("{LINK}{more}\n");
     let cases = [
@@ -357,14 +357,14 @@ fn what_belongs_to_a_link_and_to_cpus_is_checked() {
 }
 
 #[test]
-fn a_link_states_the_parameters_of_its_scheduler_as_a_disk_does() {
+fn a_link_accepts_the_parameters_of_its_scheduler() {
     for (name, parameter) in [("wrr", "delay = \"1ms\""), ("netback", "interval = \"20ms\"")] {
         let stated = format!("model = \"link\"\nscheduler = \"{name}\"\n[device.d.{name}]\n{parameter}");
         let text = LINK.replace("model = \"link\"", &stated);
         let known = parameter.split(' ').next().unwrap();
         assert!(read(&text).base.scenario.devices[0].params.contains_key(known), "{text}");
         assert!(refused(&text.replace(known, "dealy")).contains("unknown parameter 'dealy'"), "{text}");
-        // Editors are told the same.
+        // The schema for editors agrees.
         let mut unknown = Vec::new();
         let table = text.parse().unwrap();
         find_unknown(&scenario_schema(), &toml::Value::Table(table), "", &mut unknown);
@@ -373,35 +373,35 @@ fn a_link_states_the_parameters_of_its_scheduler_as_a_disk_does() {
         let device = &schema["properties"]["device"]["additionalProperties"]["properties"];
         assert!(device["scheduler"]["enum"].as_array().unwrap().iter().any(|one| one == name), "{device}");
     }
-    // A guest has disks alone.
+    // A guest has disks only.
     let guest = "\n[vm.a.guest]\nscheduler = \"noop\"\nwrr = { delay = \"1ms\" }\n";
     assert!(refused(&format!("{LINK}{guest}")).contains("unknown key 'guest.wrr'"));
 }
 
 #[test]
-fn of_a_file_that_cannot_be_read_nothing_else_is_said() {
+fn an_unreadable_file_gives_a_single_error() {
     let found = load_scenario(&examples().join("none.toml")).unwrap_err();
     assert_eq!(found.0.len(), 1, "{found}");
     assert!(found.0[0].message.starts_with("Cannot read file"), "{found}");
 }
 
 #[test]
-fn devices_are_named_and_their_numbers_replaced() {
+fn presets_are_named_and_their_values_replaced() {
     let model = |text: &str| GOOD.replace("{ type = \"constant\", rate = \"1000 iops\" }", text);
     let size = |text: &str| read(&model(text)).base.scenario.vms[0].size;
-    // An aged drive of 400 GB is not made for that, which would take seconds.
+    // No aged drive of 400 GB is built for that, which would take seconds.
     let whole = size("\"ssd-sata-400-consumer\"");
     assert_eq!(whole / 1_000_000_000, 400);
     let part = size("{ type = \"ssd-sata-400-consumer\", channels = 4 }");
     assert!(part.abs_diff(whole / 2) <= 1 << 20, "{part}");
-    // A volume is whole MiB.
+    // A volume is a whole number of MiB.
     assert_eq!(size("\"raid5-6x-fc-15k-146\"") >> 20, (5 * 146_000_000_000) >> 20);
     let line = "8:16 ctrl=user model=linear rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6";
     assert_eq!(size(&format!("{{ type = \"linear\", line = \"{line}\", size = \"1GiB\" }}")), 1 << 30);
 }
 
 #[test]
-fn the_schema_knows_every_key_of_the_examples() {
+fn the_schema_contains_every_key_of_the_examples() {
     let schema = scenario_schema();
     for path in scenarios() {
         let table: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
@@ -415,7 +415,7 @@ fn the_schema_knows_every_key_of_the_examples() {
     assert_eq!(unknown, [".sim.warm", ".vm.a.guest.rign", ".vm.a.worklod"]);
 }
 
-/// The keys of a value that the schema does not have.
+/// Keys of a value that the schema does not have.
 fn find_unknown(schema: &serde_json::Value, value: &toml::Value, path: &str, found: &mut Vec<String>) {
     match value {
         toml::Value::Table(table) => {
@@ -432,7 +432,7 @@ fn find_unknown(schema: &serde_json::Value, value: &toml::Value, path: &str, fou
                 let path = format!("{path}.{key}");
                 let open = schema.get("additionalProperties").filter(|open| open.is_object());
                 match schema["properties"].get(key).or(open) {
-                    // What a sweep names is any key.
+                    // A sweep may have any key.
                     None if path.starts_with(".sweep.") => {}
                     None => found.push(path),
                     Some(known) => find_unknown(known, value, &path, found),

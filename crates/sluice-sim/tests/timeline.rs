@@ -1,4 +1,4 @@
-//! Several nodes, guests' gates, and what happens at stated times.
+//! Several nodes, guest gates, and planned events.
 
 use std::time::Duration;
 
@@ -44,18 +44,18 @@ fn at(seconds: u64) -> Instant {
     Instant::from_millis(1000 * seconds)
 }
 
-/// A VM's completions in each second.
+/// Completions of a VM in each second.
 fn series(simulation: &Simulation, vm: usize) -> Vec<u64> {
     simulation.record(vm).series().iter().map(|window| window.completed).collect()
 }
 
-/// Whether a series is what was expected, within `off` of each value.
+/// Whether each value of a series is within `off` of the expected one.
 fn close(series: &[u64], expected: &[u64], off: u64) -> bool {
     series.len() >= expected.len() && series.iter().zip(expected).all(|(got, wanted)| got.abs_diff(*wanted) <= off)
 }
 
 #[test]
-fn vms_come_rest_leave_and_change_their_weight() {
+fn vms_start_pause_stop_and_change_their_weight() {
     let mut simulation = Simulation::new(gate("mclock", 1), device(), Duration::ZERO, SECOND);
     let first = simulation.add_vm(weighted(100), 0, closed(8, "a")).unwrap();
     let second = simulation.add_vm(weighted(100), 0, closed(8, "b")).unwrap();
@@ -70,12 +70,12 @@ fn vms_come_rest_leave_and_change_their_weight() {
     let (one, two) = (series(&simulation, first), series(&simulation, second));
     assert!(close(&one, &[1000, 500, 250, 0, 250, 1000], 10), "{one:?}");
     assert!(close(&two, &[0, 500, 750, 1000, 750], 10), "{two:?}");
-    assert_eq!(simulation.record(second).cancelled, 7, "what waited when it stopped");
+    assert_eq!(simulation.record(second).cancelled, 7, "queued requests when it stopped");
     assert_eq!(simulation.record(second).outstanding(), 0);
 }
 
 #[test]
-fn an_open_loop_that_rested_does_not_catch_up() {
+fn a_paused_open_loop_does_not_catch_up() {
     let mut simulation = Simulation::new(gate("noop", 1), device(), Duration::ZERO, SECOND);
     let mix = Mix { reads: 1.0, length: 8192, address: Address::random(0, 1 << 30) };
     let pattern = Pattern::Periodic(Duration::from_millis(10));
@@ -97,12 +97,12 @@ fn a_device_slows_down_stalls_and_recovers() {
     simulation.run_until(at(4));
     assert_eq!(check(&simulation), []);
     assert!(close(&series(&simulation, vm), &[1000, 250, 0, 1000], 1), "{:?}", series(&simulation, vm));
-    // Those that were there when it stalled waited for its end.
+    // Requests that were in flight at the stall waited for its end.
     assert!(simulation.longest_nanos() >= 1_000_000_000, "{}", simulation.longest_nanos());
 }
 
 #[test]
-fn a_node_fails_and_what_it_had_goes_to_the_other() {
+fn requests_of_a_failed_node_go_to_the_other() {
     let mut simulation = Simulation::new(gate("mclock", 4), device(), Duration::ZERO, SECOND);
     simulation.add_node(gate("mclock", 4), device());
     let spread = simulation.add_vm_at(Placement::Uniform(stream(1, "placement")), weighted(1)).unwrap();
@@ -115,17 +115,17 @@ fn a_node_fails_and_what_it_had_goes_to_the_other() {
     assert_eq!(check(&simulation), []);
     let (both, one) = (series(&simulation, spread), series(&simulation, pinned));
     let total: Vec<_> = both.iter().zip(&one).map(|(a, b)| a + b).collect();
-    // Where uniform choice piles requests up at one node, the other waits for a moment.
+    // When random choice accumulates requests at one node, the other one is idle for a moment.
     assert!(close(&total, &[2000, 1000, 2000], 200), "{both:?} {one:?}");
-    assert_eq!(one[1], 0, "it has nowhere to go");
-    assert!(one[2] > 50, "and goes on when its node is back: {one:?}");
+    assert_eq!(one[1], 0, "it has no other node");
+    assert!(one[2] > 50, "it continues when its node returns: {one:?}");
     assert!(simulation.record(spread).retried > 10, "{}", simulation.record(spread).retried);
     assert_eq!(simulation.record(spread).outstanding(), 64, "none was lost");
 }
 
 #[test]
-fn a_full_queue_does_not_keep_from_a_node_what_its_vm_got_elsewhere() {
-    // 300 of 3,000 requests per second, of which most wait in the VM: three queues of 8 are full all the time.
+fn reports_of_remote_service_survive_a_full_queue() {
+    // 300 of 3,000 requests per second, most of which wait in the VM: three queues of 8 are always full.
     let gate = || Gate::new(scheduler("mclock", 4), GateSettings { depth: 4, queue_max: 8, ..GateSettings::default() });
     let mut simulation = Simulation::new(gate(), device(), SECOND, SECOND);
     simulation.add_node(gate(), device());
@@ -154,7 +154,7 @@ fn round_robin_uses_nodes_in_turn() {
 }
 
 #[test]
-fn a_guests_ring_bounds_what_the_host_sees() {
+fn a_guests_ring_bounds_the_requests_at_the_host() {
     let mut simulation = Simulation::new(Stack::new(gate("sfqd", 4)), device(), Duration::ZERO, SECOND);
     let guest = || Guest { scheduler: scheduler("noop", 4), ring: Ring::XEN, merging: false, queue_max: 1024 };
     let heavy = simulation.add_guest(0, weighted(3), guest()).unwrap();
@@ -172,8 +172,8 @@ fn a_guests_ring_bounds_what_the_host_sees() {
 }
 
 #[test]
-fn the_end_of_a_bounded_workload_is_known() {
-    // Ten requests, at the device's pace.
+fn the_end_of_a_bounded_workload_is_recorded() {
+    // Ten requests, at the device's rate.
     let rows = (0..10).map(|index| sluice_sim::traces::Row {
         at: 0,
         stream: 0,
@@ -190,8 +190,8 @@ fn the_end_of_a_bounded_workload_is_known() {
 }
 
 #[test]
-fn a_refused_change_breaks_the_run() {
-    // A reservation is nothing that noop could keep.
+fn a_rejected_change_is_a_violation() {
+    // noop cannot keep a reservation.
     let mut simulation = Simulation::new(gate("mclock", 1), device(), Duration::ZERO, SECOND);
     let vm = simulation.add_vm(weighted(1), 0, closed(1, "a")).unwrap();
     let mut impossible = weighted(1);

@@ -235,7 +235,7 @@ fn step<'a>(schema: &'a Value, root: &'a Value, key: &str) -> Option<&'a Value> 
 }
 
 #[test]
-fn the_schema_knows_every_key_of_the_examples() {
+fn the_schema_contains_every_key_of_the_examples() {
     let ended = said(&["schema"]);
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
     let schema = json_of(&ended.stdout);

@@ -1,8 +1,8 @@
-//! A host's CPUs with work to do: items of so many nanoseconds, queued at virtual CPUs, which block when they have none.
+//! CPUs of a host with work: items of a number of nanoseconds, queued at virtual CPUs, which block when they have none.
 //!
-//! Whoever has a clock submits work, asks when something happens next, and lets time advance to that. A virtual CPU has a
-//! line for each class of work and serves them in turn, as a driver domain's softirqs do. Work does not end early and does
-//! not overlap: what a virtual CPU has done is exactly the time for which it has run.
+//! The caller submits work, asks when the next event occurs, and advances time to it. A virtual CPU has a queue for
+//! each class of work and serves them in turn, as a driver domain's softirqs do. Items do not end early and do not
+//! overlap: the work of a virtual CPU is exactly its running time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use sluice_sched::Instant;
 
 use super::credit1::{Credit1, DomainId, Params, VcpuId};
 
-/// Which line of a virtual CPU an item stands in.
+/// Queue of a virtual CPU that an item belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Packets, and a guest's own work.
     Net,
-    /// Requests to disks.
+    /// Disk requests.
     Block,
 }
 
@@ -26,26 +26,26 @@ struct Item<T> {
     tag: T,
 }
 
-/// What a virtual CPU has to do.
+/// Queued work of a virtual CPU.
 #[derive(Debug)]
 struct Backlog<T> {
     queues: [VecDeque<Item<T>>; 2],
-    /// The item that is being worked on, and its class.
+    /// The current item and its class.
     current: Option<(Item<T>, usize)>,
-    /// The class whose turn it is.
+    /// The class to serve next.
     turn: usize,
-    /// It always has something to do, when there are no items.
+    /// Whether it has work even without items.
     busy: bool,
     used: u64,
 }
 
 impl<T> Backlog<T> {
-    /// The next item, of the class whose turn it is if that has one.
+    /// Starts the next item, of the next class if that has one.
     // rule: credit1.driver-domain
     fn begin(&mut self) {
         let class = [self.turn, 1 - self.turn].into_iter().find(|class| !self.queues[*class].is_empty());
         if let (None, Some(class)) = (&self.current, class) {
-            let item = self.queues[class].pop_front().expect("it is not empty");
+            let item = self.queues[class].pop_front().expect("the queue is not empty");
             self.current = Some((item, class));
             self.turn = 1 - class;
         }
@@ -56,18 +56,18 @@ impl<T> Backlog<T> {
     }
 }
 
-/// An item that is done.
+/// A completed item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done<T> {
-    /// When.
+    /// Time of completion.
     pub at: Instant,
-    /// By whom.
+    /// Virtual CPU that did the work.
     pub vcpu: VcpuId,
-    /// As submitted.
+    /// Tag, as submitted.
     pub tag: T,
 }
 
-/// CPUs, their scheduler and the work.
+/// CPUs, their scheduler and their work.
 #[derive(Debug)]
 pub struct Host<T> {
     scheduler: Credit1,
@@ -78,7 +78,7 @@ pub struct Host<T> {
 }
 
 impl<T: Copy> Host<T> {
-    /// `cpus` CPUs with nothing to do. Ticks and accountings begin one of their distances after the origin.
+    /// A host with `cpus` idle CPUs. The first tick and accounting are one period after the origin.
     #[must_use]
     pub fn new(params: Params, cpus: usize) -> Self {
         let scheduler = Credit1::new(params, cpus);
@@ -86,19 +86,19 @@ impl<T: Copy> Host<T> {
         Host { scheduler, work: Vec::new(), now: Instant::ZERO, tick, account }
     }
 
-    /// A domain of this weight, and cap in percent of one CPU, 0 for none.
+    /// Adds a domain with this weight, and a cap in percent of one CPU, 0 for none.
     pub fn add_domain(&mut self, weight: u32, cap: u32) -> DomainId {
         self.scheduler.add_domain(weight, cap)
     }
 
-    /// A virtual CPU that may run on the CPUs of which the bit is set, with nothing to do.
+    /// Adds a virtual CPU without work that may run on the CPUs whose bit is set.
     pub fn add_vcpu(&mut self, domain: DomainId, allowed: u64) -> VcpuId {
         let queues = [VecDeque::new(), VecDeque::new()];
         self.work.push(Backlog { queues, current: None, turn: 0, busy: false, used: 0 });
         self.scheduler.add_vcpu(domain, allowed)
     }
 
-    /// From now on it always has something to do, or only its items.
+    /// Sets whether a virtual CPU always has work, or only its items.
     pub fn set_busy(&mut self, now: Instant, vcpu: VcpuId, busy: bool) {
         self.run_to(now);
         self.work[vcpu.0].busy = busy;
@@ -108,7 +108,7 @@ impl<T: Copy> Host<T> {
         self.settle();
     }
 
-    /// Work of so many nanoseconds for a virtual CPU.
+    /// Submits an item of `nanos` nanoseconds to a virtual CPU.
     pub fn submit(&mut self, now: Instant, vcpu: VcpuId, class: Class, nanos: u64, tag: T) {
         self.run_to(now);
         self.work[vcpu.0].queues[class as usize].push_back(Item { left: nanos, tag });
@@ -116,7 +116,7 @@ impl<T: Copy> Host<T> {
         self.scheduler.wake(now, vcpu);
     }
 
-    /// When something happens here next, if no work comes. There is always a next tick.
+    /// Time of the next event, if no work is submitted. There is always a next tick.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let ends = (0..self.scheduler.cpus()).filter_map(|cpu| {
@@ -127,7 +127,7 @@ impl<T: Copy> Host<T> {
         ends.chain(slices).chain([self.tick, self.account]).min()
     }
 
-    /// Time goes on to `now`; what is done by then is appended to `done`, in order.
+    /// Advances time to `now`; appends the items that complete by then to `done`, in order.
     pub fn advance(&mut self, now: Instant, done: &mut Vec<Done<T>>) {
         while let Some(at) = self.next().filter(|at| *at <= now) {
             self.run_to(at.max(self.now));
@@ -137,31 +137,30 @@ impl<T: Copy> Host<T> {
         self.run_to(now);
     }
 
-    /// Nanoseconds for which a virtual CPU has run.
+    /// Running time of a virtual CPU in nanoseconds.
     #[must_use]
     pub fn used_nanos(&self, vcpu: VcpuId) -> u64 {
         self.work[vcpu.0].used
     }
 
-    /// Nanoseconds for which all of them have run; never more than there are CPUs, times the time.
+    /// Running time of all virtual CPUs in nanoseconds; at most the number of CPUs times the elapsed time.
     #[must_use]
     pub fn busy_nanos(&self) -> u64 {
         self.work.iter().map(|work| work.used).sum()
     }
 
-    /// How many CPUs there are.
+    /// Number of CPUs.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.scheduler.cpus()
     }
 
-    /// Who runs where, and with what right.
     #[must_use]
     pub fn scheduler(&self) -> &Credit1 {
         &self.scheduler
     }
 
-    /// Who runs gets its time. Nothing else happens before `now`.
+    /// Gives the running virtual CPUs their time. There is no event before `now`.
     fn run_to(&mut self, now: Instant) {
         let nanos = now.nanos_since(self.now);
         self.now = self.now.max(now);
@@ -170,13 +169,13 @@ impl<T: Copy> Host<T> {
             let work = &mut self.work[vcpu.0];
             work.used += nanos;
             if let Some((item, _)) = &mut work.current {
-                debug_assert!(item.left >= nanos, "whoever has a clock stops where something happens");
+                debug_assert!(item.left >= nanos, "the caller stops at each event");
                 item.left = item.left.saturating_sub(nanos);
             }
         }
     }
 
-    /// Items that are done; who has none left blocks.
+    /// Completes items; a virtual CPU without work blocks.
     fn finish(&mut self, done: &mut Vec<Done<T>>) {
         for cpu in 0..self.scheduler.cpus() {
             while let Some(vcpu) = self.scheduler.running(cpu) {
@@ -196,7 +195,7 @@ impl<T: Copy> Host<T> {
         }
     }
 
-    /// Accountings, ticks and ends of slices that are due.
+    /// Handles accountings, ticks and ends of slices that are due.
     fn timers(&mut self) {
         let (now, params) = (self.now, *self.scheduler.params());
         if self.account <= now {
@@ -215,7 +214,7 @@ impl<T: Copy> Host<T> {
         self.settle();
     }
 
-    /// Who has been given a CPU and has nothing to do any more gives it back.
+    /// Blocks virtual CPUs that got a CPU but have no work left.
     fn settle(&mut self) {
         for cpu in 0..self.scheduler.cpus() {
             while let Some(vcpu) = self.scheduler.running(cpu)

@@ -1,7 +1,7 @@
-//! Physical CPUs that are shared, and what runs on them.
+//! Physical CPUs that guests and the driver domain share.
 //!
-//! Between a guest and its device there is work: of the guest, and of the driver domain on its behalf. Where that work has
-//! to wait for a CPU, the CPU's scheduler decides over I/O as much as the device's does.
+//! Requests need CPU time of the guest, and of the driver domain on its behalf. When that work waits for a CPU, the
+//! CPU's scheduler affects I/O as much as the device's does.
 
 pub mod credit1;
 pub mod host;

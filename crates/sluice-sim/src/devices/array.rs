@@ -1,8 +1,8 @@
-//! Disks side by side: RAID-0, and RAID-5 with what a small write costs there.
+//! Disk arrays: RAID-0, and RAID-5 with the cost of its small writes.
 //!
-//! A controller may have a cache of writes with a battery, which is a switch and off at first: a write is over when the cache
-//! has it, and goes to the disks at once; when the cache is full, the next write waits until disks have made room. A flush
-//! finds everything safe. Reads do not look into it.
+//! A controller may have a battery-backed write cache, which is off by default. A write completes when the cache has
+//! it, and goes to the disks immediately. When the cache is full, the next write waits until disks have made room. A
+//! flush completes immediately. Reads do not use it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,59 +14,59 @@ use sluice_sched::{Instant, Kind};
 use super::hdd::{Hdd, HddSpec};
 use super::{Job, Model};
 
-/// How bytes are spread.
+/// Distribution of bytes over the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Stripes.
     Raid0,
-    /// Stripes with a parity that rotates (left-symmetric): a write of a part of a stripe reads old data and old parity,
-    /// then writes both.
+    /// Stripes with rotating parity (left-symmetric): a write of a part of a stripe reads old data and old parity, then
+    /// writes both.
     Raid5,
 }
 
-/// A job of one of the disks.
+/// A job of one disk.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    /// Which job of the array.
+    /// Index of the array's job.
     whole: u32,
     disk: usize,
     offset: u64,
     length: u32,
-    /// Of a small write: what it does now.
+    /// Step of a small write.
     step: Step,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// All that there is to do.
+    /// The only step.
     Only(Kind),
-    /// Old content is read; when both reads of a pair are over the writes begin.
+    /// Old content is read; when both reads of a pair have completed, the writes start.
     Old {
         partner: u32,
     },
     OldOver,
 }
 
-/// A job of the array, until its last part is over.
+/// A job of the array, until its last part has completed.
 #[derive(Debug, Clone, Copy)]
 struct Whole {
-    /// Nobody waits for what the controller has taken.
+    /// `None` if the controller has already completed it.
     slot: Option<Slot>,
     left: u32,
-    /// That it has in the controller's cache.
+    /// Bytes of it in the controller's cache.
     cached: u32,
 }
 
-/// The controller's cache of writes.
+/// Write cache of the controller.
 #[derive(Debug, Default)]
 struct Cache {
-    /// Bytes; 0: none.
+    /// Size in bytes; 0 is no cache.
     most: u64,
     used: u64,
     latency: Duration,
-    /// Have no room yet.
+    /// Writes that wait for room.
     waiting: VecDeque<Job>,
-    /// Are over at their times, in this order.
+    /// Writes in the cache, by the time at which they complete.
     taken: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
     sequence: u64,
 }
@@ -79,7 +79,6 @@ impl Cache {
     }
 }
 
-/// The array.
 #[derive(Debug)]
 pub struct Array {
     disks: Vec<Hdd>,
@@ -107,7 +106,7 @@ fn insert<T>(table: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
 }
 
 impl Array {
-    /// `count` drives of a kind, in stripes of `unit` bytes.
+    /// `count` drives of one kind, in stripes of `unit` bytes.
     ///
     /// # Panics
     /// If there are fewer drives than the layout needs: 1, or 3 for RAID-5.
@@ -127,14 +126,14 @@ impl Array {
         }
     }
 
-    /// With a controller that takes writes of so many bytes in all, each over after `latency`.
+    /// Adds a write cache of `bytes` in total; each write completes after `latency`.
     #[must_use]
     pub fn with_cache(mut self, bytes: u64, latency: Duration) -> Self {
         (self.cache.most, self.cache.latency) = (bytes, latency);
         self
     }
 
-    /// Where a byte lies: disk, offset there, and the disk with its parity.
+    /// Position of a byte: disk, offset there, and the disk with its parity.
     fn locate(&self, offset: u64) -> (usize, u64, Option<usize>) {
         let (unit, within) = (offset / self.unit, offset % self.unit);
         let disks = self.disks.len() as u64;
@@ -156,7 +155,7 @@ impl Array {
         index
     }
 
-    /// A part of a job goes to its disk; on RAID-5 a write's old content and old parity first.
+    /// Submits a part of a job to its disk. A write on RAID-5 first reads old data and old parity.
     fn begin(&mut self, now: Instant, whole: u32, to: (usize, u64, u32), parity: Option<usize>, kind: Kind) {
         let (disk, offset, length) = to;
         let part = Part { whole, disk, offset, length, step: Step::Only(kind) };
@@ -169,12 +168,12 @@ impl Array {
                 let data = self.add(now, Part { step: Step::Old { partner: u32::MAX }, ..part }, Kind::Read);
                 let old = Step::Old { partner: data };
                 let check = self.add(now, Part { disk: parity, step: old, ..part }, Kind::Read);
-                let entry = self.parts[data as usize].as_mut().expect("it was added just now");
+                let entry = self.parts[data as usize].as_mut().expect("just added");
                 entry.step = Step::Old { partner: check };
                 2
             }
         };
-        self.wholes[whole as usize].as_mut().expect("its parts are not over").left += count;
+        self.wholes[whole as usize].as_mut().expect("a job stays until its parts complete").left += count;
     }
 
     fn part_over(&mut self, now: Instant, index: u32) {
@@ -200,7 +199,7 @@ impl Array {
     }
 
     fn count_down(&mut self, now: Instant, index: u32) {
-        let whole = self.wholes[index as usize].as_mut().expect("its parts are not over");
+        let whole = self.wholes[index as usize].as_mut().expect("a job stays until its parts complete");
         whole.left -= 1;
         if whole.left > 0 {
             return;
@@ -218,14 +217,14 @@ impl Array {
         }
     }
 
-    /// The controller has a write, and sends it on.
+    /// Takes a write into the controller's cache, and sends it on.
     fn take_in(&mut self, now: Instant, job: Job) {
         self.cache.used += u64::from(job.length);
         self.cache.completed(now, job.slot);
         self.spread(now, job, None, job.length);
     }
 
-    /// Sends the parts of a job to their disks.
+    /// Submits the parts of a job to their disks.
     fn spread(&mut self, now: Instant, job: Job, slot: Option<Slot>, cached: u32) {
         let whole = insert(&mut self.wholes, &mut self.free_wholes, Whole { slot, left: 1, cached });
         if job.kind == Kind::Flush {
@@ -325,7 +324,7 @@ mod tests {
         Array::new(Layout::Raid5, 4, 64 << 10, &HddSpec::fc_15k_146gb())
     }
 
-    /// When each of these is over, all asked at once, in the order of their slots.
+    /// Completion times of these jobs, submitted at the same instant, in order of their slots.
     fn completed(mut array: Array, jobs: &[(Kind, u64, u32)]) -> Vec<u64> {
         for (slot, (kind, offset, length)) in jobs.iter().enumerate() {
             let job = Job { slot: Slot(slot as u32), kind: *kind, offset: *offset, length: *length };
@@ -355,7 +354,7 @@ mod tests {
         assert!(cached[4..].iter().all(|end| *end > 2 * MS), "{cached:?}");
         let without = completed(array(), &jobs);
         assert!(without.iter().all(|end| *end > 2 * MS) && without[9] > cached[9], "{without:?}");
-        // What is larger than the cache goes past it, and a flush finds all safe.
+        // A write larger than the cache bypasses it, and a flush has nothing to do.
         let large = completed(array().with_cache(65_536, latency), &[(Kind::Write, 0, 131_072), (Kind::Flush, 0, 0)]);
         assert!(large[0] > 2 * MS && large[1] == 100_000, "{large:?}");
     }

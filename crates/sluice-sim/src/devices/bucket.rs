@@ -1,4 +1,7 @@
-//! A token bucket: what a rented disk of a cloud does. Jobs are over at once while there are tokens, then at the rate.
+//! A token bucket, as a rented cloud disk: jobs complete immediately while there are tokens, then at the rate.
+//!
+//! Example: 1000 iops and a burst of 10. Of 13 jobs at the same instant ten complete immediately, and the others after
+//! 1, 2 and 3 ms.
 
 use std::collections::VecDeque;
 
@@ -8,21 +11,21 @@ use sluice_sched::units::Iops;
 
 use super::{Job, Model};
 
-/// One token for a job, whatever its size. Working is to make tokens: until the bucket is full again.
+/// One token per job of any size. The device is busy until the bucket is full again.
 #[derive(Debug)]
 pub struct TokenBucket {
-    /// Between two tokens.
+    /// Nanoseconds between two tokens.
     spacing_nanos: u64,
-    /// To fill it, but for one token: so long before it is full a job still finds one.
+    /// Nanoseconds to fill it, except for one token: a job finds a token this long before the bucket is full.
     depth_nanos: u64,
-    /// When it will be full, if no job comes.
+    /// When it will be full, if no job arrives.
     full: u64,
     waiting: VecDeque<(Instant, Slot)>,
     busy: u64,
 }
 
 impl TokenBucket {
-    /// `burst` tokens at most, one more every `1 / rate`. It is full at first.
+    /// At most `burst` tokens, and one more every `1 / rate`. It starts full.
     #[must_use]
     pub fn new(rate: Iops, burst: u32) -> Self {
         let spacing_nanos = (1_000_000_000_000 / rate.milli()).max(1);
@@ -76,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_the_rate_holds() {
-        // It is full at first, and after it was left alone.
+    fn a_burst_passes_before_the_rate_limits() {
+        // It is full at the start, and after an idle time.
         let mut bucket = TokenBucket::new(Iops::per_second(1000), 10);
         for millis in [0, 5000] {
             let start = Instant::from_millis(millis);
@@ -90,7 +93,7 @@ mod tests {
             let later = Instant::from_millis(millis + 15);
             assert_eq!(std::iter::from_fn(|| bucket.take(later)).count(), 15);
             assert_eq!(bucket.next(), Some(Instant::from_millis(millis + 16)));
-            // Of thirty tokens it has made those of 15 ms.
+            // Of thirty tokens it has produced those of 15 ms.
             assert_eq!(bucket.ahead_nanos(later), 15_000_000);
             while let Some(at) = bucket.next() {
                 bucket.take(at);

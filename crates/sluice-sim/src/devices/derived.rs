@@ -1,4 +1,4 @@
-//! What follows from a device's parameters, without making it.
+//! Properties that follow from a device's parameters, without building it.
 
 use std::time::Duration;
 
@@ -7,24 +7,23 @@ use sluice_sched::params::ParamError;
 use super::hdd::{HddSpec, SeekCurve};
 use super::ssd::{Geometry, SsdSpec};
 
-/// Pages of a flash drive: what the map's memory of some GiB holds.
+/// Maximum number of pages of a flash drive: their map takes some GiB of memory.
 const PAGES_MAX: u64 = 200_000_000;
 
-/// What follows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Derived {
-    /// Bytes that it has.
+    /// Size in bytes.
     pub span: u64,
-    /// Requests per second that it does at most, and of what kind those are.
+    /// Maximum number of requests per second, and their kind.
     pub most: (f64, &'static str),
-    /// What else there is to know: what, and how much of it.
+    /// Further properties: name and value.
     pub facts: Vec<(&'static str, String)>,
-    /// Whether its neighbouring requests cost much less.
+    /// Whether adjacent requests cost much less.
     pub rotational: bool,
 }
 
 impl Derived {
-    /// Of so many disks side by side, as many of which hold parity.
+    /// Properties of `disks` disks, of which `parities` hold parity.
     pub(crate) fn of_disks(spec: &HddSpec, disks: u64, parities: u64) -> Self {
         let one = 1.0 / alone(spec);
         let mut facts = vec![
@@ -38,7 +37,7 @@ impl Derived {
         Derived { span: spec.capacity * (disks - parities), most, facts, rotational: true }
     }
 
-    /// Of a flash drive, whose first state is stated beside.
+    /// Properties of a flash drive; `aged` is its initial state.
     pub(crate) fn of_flash(spec: &SsdSpec, aged: bool) -> Self {
         let Geometry { pages, page_bytes, blocks, spare, reserve, channels, .. } = spec.geometry;
         let planes = f64::from(spec.geometry.planes_in_all());
@@ -49,7 +48,7 @@ impl Derived {
         let most = read.min(channels).min(bus);
         let clean = (planes / seconds(spec.program)).min(channels).min(bus);
         let amplification = (1.0 + spare) / (2.0 * spare);
-        // The cost of a page as the model's page says it.
+        // Cost of a page, by the formula in the model's documentation.
         let used = seconds(spec.program)
             + (amplification - 1.0) * seconds(spec.read + spec.program)
             + amplification * seconds(spec.erase) / f64::from(pages);
@@ -66,7 +65,7 @@ impl Derived {
     }
 }
 
-/// Refuses a geometry that cannot be, or that no memory holds.
+/// Rejects a geometry that is impossible, or too large for memory.
 pub(crate) fn check_geometry(geometry: &Geometry) -> Result<(), ParamError> {
     let physical = u64::from(geometry.planes_in_all()) * u64::from(geometry.blocks) * u64::from(geometry.pages);
     if physical > PAGES_MAX {
@@ -75,11 +74,11 @@ pub(crate) fn check_geometry(geometry: &Geometry) -> Result<(), ParamError> {
     geometry.check().map_err(|error| ParamError(error.to_string()))
 }
 
-/// Seconds that a disk needs for a small request anywhere, alone.
+/// Seconds that a disk takes for a small random request, one at a time.
 fn alone(spec: &HddSpec) -> f64 {
     let seek = match &spec.seek {
         SeekCurve::Formula { average, .. } => *average,
-        // The mean distance of two places is a third of the stroke.
+        // The mean distance of two positions is a third of the stroke.
         table @ SeekCurve::Table(_) => table.time(1.0 / 3.0),
     };
     let transfer = 4096.0 / ((spec.rates.0 + spec.rates.1) / 2.0);

@@ -1,12 +1,12 @@
-//! A hard disk: seek, rotation, zones, read-ahead, and a queue of its own.
+//! A hard disk: seek, rotation, zones, read-ahead, and an internal queue.
 //!
-//! The arm moves by a curve of four numbers or a measured table; the platter turns with absolute time; the outer zones are
-//! faster; after a read the drive reads on into a cache segment until it is asked for something else. Of the commands
-//! in its queue it takes the one that it reaches first, with a little for those that wait long.
+//! The arm moves by a curve of four numbers or a measured table. The platter rotates with absolute time. Outer zones
+//! are faster. After a read, the drive continues to read into a cache segment until another command needs the head. It
+//! serves the queued command that it can reach first, with a bonus for commands that wait long.
 //!
-//! A cache of writes is off unless it is stated: who does direct I/O for durability switches it off, and papers that do not
-//! say are taken to have done so. With one, writes are over when the drive has them; it puts them on the platter, the nearest
-//! first, when it has nothing else to do, when the cache is full, and before a flush is over.
+//! The write cache is off by default: users of direct I/O disable it for durability, and papers that do not mention it
+//! are assumed to have done so. With a write cache, a write completes when the drive has it. The drive writes to the
+//! platter, the nearest data first, when it is idle, when the cache is full, and before a flush completes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,39 +27,38 @@ use seek::Curve;
 pub use seek::SeekCurve;
 use writes::Writes;
 
-/// How much further a track begins than the one before it, as a part of a turn: what changing tracks takes.
+/// Skew between adjacent tracks as a part of a revolution: the time of a track change.
 const SKEW: f64 = 0.13;
-/// What a command gains for each second that it waits, as a part of that: enough that nobody starves.
+/// Bonus of a command per second of waiting, as a part of that time: enough to prevent starvation.
 const AGE: f64 = 0.02;
 
 /// A drive as its data sheet describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HddSpec {
-    /// In bytes.
     pub capacity: u64,
-    /// Turns per minute.
+    /// Revolutions per minute.
     pub rpm: u32,
-    /// How long the arm moves.
+    /// Seek time by distance.
     pub seek: SeekCurve,
     /// Media rate of the outermost and the innermost zone, in bytes per second.
     pub rates: (f64, f64),
-    /// What each command costs beside positioning and transfer.
+    /// Time of each command in addition to positioning and transfer.
     pub overhead: Duration,
     /// Rate of the interface, in bytes per second.
     pub bus: f64,
-    /// Commands that it holds and sorts; 1: first come, first served.
+    /// Commands that it queues and sorts; 1 is first come, first served.
     pub queue: u32,
-    /// Cache segments; 0: neither cache nor read-ahead.
+    /// Cache segments; 0 disables cache and read-ahead.
     pub segments: u32,
-    /// Bytes of each.
+    /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// Bytes of writes that it takes before they are on the platter; 0: none. Typical is 16 MiB.
+    /// Size of the write cache in bytes; 0 disables it. Typical is 16 MiB.
     pub write_cache: u64,
 }
 
 impl HddSpec {
-    /// A SATA disk of 1 TB, about 2010; rates and average seek as in data sheets of its class, the ends of the seek curve
-    /// typical.
+    /// A SATA disk of 1 TB, about 2010. Rates and average seek are as in data sheets of its class; the ends of the seek
+    /// curve are typical.
     #[must_use]
     pub fn sata_7200_1tb() -> Self {
         HddSpec {
@@ -76,7 +75,7 @@ impl HddSpec {
         }
     }
 
-    /// A Fibre Channel disk of 146 GB and 15,000 turns per minute; all of it typical of its class.
+    /// A Fibre Channel disk of 146 GB at 15,000 rpm; all values are typical of its class.
     #[must_use]
     pub fn fc_15k_146gb() -> Self {
         HddSpec {
@@ -93,7 +92,7 @@ impl HddSpec {
         }
     }
 
-    /// A SAS disk of 450 GB and 15,000 turns per minute; all of it typical of its class.
+    /// A SAS disk of 450 GB at 15,000 rpm; all values are typical of its class.
     #[must_use]
     pub fn sas_15k_450gb() -> Self {
         HddSpec {
@@ -105,7 +104,7 @@ impl HddSpec {
         }
     }
 
-    /// Where byte `offset` lies, as a part of the arm's stroke from the outside.
+    /// Position of byte `offset`, as a part of the stroke from the outer edge.
     fn position(&self, offset: u64) -> f64 {
         Zones::new(self).position(offset)
     }
@@ -119,16 +118,16 @@ impl HddSpec {
     }
 }
 
-/// Where bytes lie when the rate falls evenly from the outside to the inside, with what of it does not change worked out.
+/// Positions of bytes if the rate decreases linearly from the outside to the inside, with precomputed constants.
 #[derive(Debug)]
 struct Zones {
     /// 1 / capacity.
     part: f64,
     outer: f64,
     square: f64,
-    /// Under the root, for all of the capacity.
+    /// Term under the root, for the whole capacity.
     fall: f64,
-    /// 1 / (outer - inner); 0 if all zones are as fast.
+    /// 1 / (outer - inner); 0 if all zones have the same rate.
     scale: f64,
 }
 
@@ -141,7 +140,7 @@ impl Zones {
         Zones { part: 1.0 / spec.capacity as f64, outer, square: outer * outer, fall, scale }
     }
 
-    /// As a part of the arm's stroke.
+    /// Position as a part of the stroke.
     #[inline]
     fn position(&self, offset: u64) -> f64 {
         let part = (offset as f64 * self.part).min(1.0);
@@ -152,36 +151,36 @@ impl Zones {
     }
 }
 
-/// A command with what of it does not change.
+/// A command with precomputed constants.
 #[derive(Debug, Clone, Copy)]
 struct Command {
     job: Job,
-    /// Where the arm must be.
+    /// Position of the arm.
     position: f64,
-    /// Which part of the turn must be under it.
+    /// Angle of the platter, as a part of a revolution.
     angle: f64,
     rate: f64,
-    /// What it gives away to those that came before, in seconds.
+    /// Bonus for its waiting time, in seconds.
     aged: f64,
 }
 
-/// How the arm and the platter move.
+/// Motion of the arm and the platter.
 #[derive(Debug)]
 struct Motion {
     curve: Curve,
-    /// Seconds of a turn, and turns of a second.
+    /// Seconds per revolution, and revolutions per second.
     turn: f64,
     per_second: f64,
     overhead: f64,
 }
 
 impl Motion {
-    /// How far the platter has turned when a command that is taken in at `now` lets the arm go.
+    /// Angle of the platter when a command that is received at `now` starts the arm.
     fn turned(&self, now: f64) -> f64 {
         fraction((now + self.overhead) * self.per_second)
     }
 
-    /// Seconds until the place is under the head, when the arm has arrived there after `seek` seconds.
+    /// Seconds until the angle is under the head, if the arm arrives after `seek` seconds.
     #[inline]
     fn wait(&self, turned: f64, seek: f64, angle: f64) -> f64 {
         fraction(angle - turned - seek * self.per_second) * self.turn
@@ -194,36 +193,35 @@ impl Motion {
     }
 }
 
-/// What is above the next whole number below; without a call into the C library.
+/// The fractional part, without a call into the C library.
 #[inline]
 fn fraction(value: f64) -> f64 {
     let part = value - (value as i64) as f64;
     if part < 0.0 { part + 1.0 } else { part }
 }
 
-/// The drive.
 #[derive(Debug)]
 pub struct Hdd {
     spec: HddSpec,
     zones: Zones,
     motion: Motion,
-    /// Where the arm is, and behind which byte.
+    /// Position of the arm, and the byte after which it is.
     head: f64,
     byte: u64,
-    /// Held and sorted.
+    /// Commands in the internal queue.
     queue: Queue,
-    /// Not yet taken into the queue.
+    /// Commands that the internal queue has no room for.
     pending: VecDeque<Command>,
     serving: Option<(Instant, Command)>,
     cache: Cache,
     writes: Writes,
-    /// Since when it has nothing to do.
+    /// Since when the drive is idle.
     idle: f64,
     busy: u64,
 }
 
 impl Hdd {
-    /// A drive at rest, with the arm outside.
+    /// An idle drive, with the arm at the outer edge.
     #[must_use]
     pub fn new(spec: HddSpec) -> Self {
         let seek = spec.seek.fitted(|part| spec.position((part * spec.capacity as f64) as u64));
@@ -276,7 +274,7 @@ impl Hdd {
         self.serving = Some((Instant::from_nanos(ends), command));
     }
 
-    /// Does it; how many seconds that takes.
+    /// Serves a command; returns the time in seconds.
     fn serve(&mut self, now: f64, command: &Command) -> f64 {
         let (job, overhead) = (command.job, self.motion.overhead);
         let transfer = f64::from(job.length) / self.spec.bus;
@@ -295,7 +293,7 @@ impl Hdd {
                 room + overhead + transfer
             }
             Kind::Flush => overhead + self.write_back(now, Writes::is_empty),
-            // The medium is not touched, and there is nothing to give up.
+            // The command does not touch the medium, and moves no data.
             Kind::Discard | Kind::WriteZeroes => overhead,
         }
     }
@@ -304,13 +302,13 @@ impl Hdd {
         let (job, overhead) = (command.job, self.motion.overhead);
         let (transfer, length) = (f64::from(job.length) / self.spec.bus, u64::from(job.length));
         match self.cache.find(job.offset, length) {
-            // It reads on meanwhile.
+            // Read-ahead continues meanwhile.
             Found::All => {
                 self.cache.hit(job.offset, length);
                 return overhead + transfer;
             }
             Found::Start { missing, rate } => {
-                // The medium goes on under the head while the command is taken in.
+                // The medium moves under the head while the command is received.
                 let takes = (missing as f64 / rate).max(overhead + transfer);
                 self.cache.extend(job.offset, length, now + takes);
                 self.stay_at_end(&job);
@@ -331,20 +329,20 @@ impl Hdd {
         takes
     }
 
-    /// The arm goes there, and all of it passes under the head.
+    /// Seeks, and transfers all of the command's bytes.
     fn position_and_pass(&mut self, now: f64, command: &Command) -> f64 {
         let reach = self.motion.reach(self.head, self.motion.turned(now), command);
         self.stay_at_end(&command.job);
         self.motion.overhead + reach + f64::from(command.job.length) / command.rate
     }
 
-    /// The arm stays where a job ended.
+    /// Leaves the arm at the end of a job.
     fn stay_at_end(&mut self, job: &Job) {
         self.byte = job.offset + u64::from(job.length);
         self.head = self.zones.position(self.byte);
     }
 
-    /// Puts writes on the platter, the nearest first, until it is enough; how many seconds that takes.
+    /// Writes cached data to the platter, the nearest first, until it is enough; returns the time in seconds.
     fn write_back(&mut self, now: f64, enough: impl Fn(&Writes) -> bool) -> f64 {
         let mut takes = 0.0;
         while !enough(&self.writes)
@@ -355,7 +353,8 @@ impl Hdd {
         takes
     }
 
-    /// What it did since it has nothing to do; when it is free, which is later than `now` if it is in the middle of a write.
+    /// Writes cached data since the drive became idle. Returns when it is free, which is after `now` if a write is in
+    /// progress.
     fn write_back_while_idle(&mut self, now: f64) -> f64 {
         let mut at = self.idle;
         while at < now
@@ -400,7 +399,7 @@ impl Model for Hdd {
         self.busy
     }
 
-    // A drive has no command for it that is faster than writing.
+    // A drive has no command that makes zeroes faster than a write.
     fn makes_zeroes(&self) -> bool {
         false
     }

@@ -1,16 +1,17 @@
-//! A network link with a transmit queue: frames go out one after the other, and who comes to a full queue is dropped.
+//! A network link with a transmit queue: frames are sent one at a time, and a frame that finds the queue full is
+//! dropped.
 //!
-//! A job is a frame, its length that of the frame as a ring holds it: with its Ethernet header of 14 bytes and without what
-//! only the wire sees. On the wire it takes its length, 60 bytes at least, and the overhead: preamble 8, checksum 4, gap 12.
-//! With the header that makes the 38 bytes that an IP packet costs on Ethernet.
+//! A job is a frame, with the length that it has in a ring: with its Ethernet header of 14 bytes, without the parts
+//! that only exist on the wire. On the wire it takes its length, at least 60 bytes, and the overhead: preamble 8,
+//! checksum 4, gap 12. With the header these are the 38 bytes that an IP packet costs on Ethernet.
 //!
-//! Example: UDP datagrams of 1472 bytes are IP packets of 1500 bytes, frames of 1514 and 1538 bytes of wire; at 100 Mb/s
-//! 8127 per second and 95.7 Mb/s of data. Datagrams of 1500 bytes are two fragments each, frames of 1514 and 62 bytes:
-//! 92.4 Mb/s.
+//! Example: UDP datagrams of 1472 bytes are IP packets of 1500 bytes, frames of 1514 and 1538 bytes of wire. At 100
+//! Mb/s these are 8127 per second and 95.7 Mb/s of data. Datagrams of 1500 bytes are two fragments each, frames of 1514
+//! and 62 bytes: 92.4 Mb/s.
 //!
-//! A frame is over when it is on the wire, or as soon as it has a place in the queue: a back end that holds a guest's pages
-//! until the wire has them learns of the former, one that copies, or a bridge between the two, of the latter. A dropped
-//! frame is over at once.
+//! A frame completes when it is on the wire, or as soon as it is queued. The former applies to a back end that holds a
+//! guest's pages until they are sent, the latter to one that copies, or to a bridge between the two. A dropped frame
+//! completes immediately.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,34 +24,34 @@ use super::{Job, Model};
 /// The shortest frame, in bytes without its checksum.
 const FRAME_MIN: u32 = 60;
 
-/// When a frame is over for whoever has handed it to the link.
+/// When a frame completes for its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletesWhen {
-    /// Its last bit is on the wire.
+    /// When its last bit is on the wire.
     Sent,
-    /// It has a place in the queue.
+    /// When it is queued.
     Queued,
 }
 
-/// What a link is.
+/// Properties of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkParams {
     /// Bits per second.
     pub bits_per_second: u64,
-    /// Bytes of wire per frame beside the frame itself.
+    /// Additional bytes on the wire per frame.
     pub overhead: u32,
-    /// Frames that wait or are being sent, at most.
+    /// Maximum number of frames that are queued or being sent.
     pub queue: u32,
-    /// When a frame is over.
+    /// When a frame completes.
     pub completes_when: CompletesWhen,
 }
 
 impl LinkParams {
-    /// 100 Mb/s Ethernet, with the queue of 1000 frames that Linux gives an interface.
+    /// 100 Mb/s Ethernet with a queue of 1000 frames, the default of Linux.
     pub const FAST_ETHERNET: LinkParams =
         LinkParams { bits_per_second: 100_000_000, overhead: 24, queue: 1000, completes_when: CompletesWhen::Sent };
 
-    /// What a frame of `length` bytes takes on the wire.
+    /// Time on the wire of a frame of `length` bytes.
     #[must_use]
     pub fn time(&self, length: u32) -> Duration {
         let bits = u128::from(length.max(FRAME_MIN) + self.overhead) * 8;
@@ -59,11 +60,10 @@ impl LinkParams {
     }
 }
 
-/// The link.
 #[derive(Debug)]
 pub struct Link {
     params: LinkParams,
-    /// In the queue, with when each will have been sent; those that are over before that have no slot.
+    /// Queued frames with the time when each will have been sent; a frame that has completed before has no slot.
     queue: VecDeque<(Instant, Option<Slot>)>,
     queued: VecDeque<Slot>,
     dropped: VecDeque<Slot>,
@@ -74,7 +74,6 @@ pub struct Link {
 }
 
 impl Link {
-    /// An idle link.
     #[must_use]
     pub fn new(params: LinkParams) -> Self {
         Link {
@@ -89,19 +88,19 @@ impl Link {
         }
     }
 
-    /// Frames that found room.
+    /// Number of frames that were queued.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Frames that found the queue full.
+    /// Number of frames that were dropped.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.drops
     }
 
-    /// Frames of which nobody waits for the end leave by themselves.
+    /// Removes sent frames that have already completed.
     fn leave(&mut self, now: Instant) {
         self.now = now;
         while self.queue.front().is_some_and(|(sent, slot)| *sent <= now && slot.is_none()) {
@@ -135,7 +134,7 @@ impl Model for Link {
         if !self.dropped.is_empty() || !self.queued.is_empty() {
             return Some(self.now);
         }
-        // Either all of them are waited for or none.
+        // Either all of them complete when sent, or none.
         self.queue.front().filter(|(_, slot)| slot.is_some()).map(|(sent, _)| *sent)
     }
 
@@ -193,14 +192,14 @@ mod tests {
         std::iter::from_fn(|| link.take(now)).map(|slot| slot.0).collect()
     }
 
-    /// Megabits per second of data, in datagrams that are sent as these frames.
+    /// Megabits of data per second, in datagrams of `payload` bytes that are sent as these frames.
     fn goodput(payload: u32, frames: &[u32]) -> f64 {
         let time: Duration = frames.iter().map(|length| LinkParams::FAST_ETHERNET.time(*length)).sum();
         f64::from(payload) * 8.0 / 1e6 / time.as_secs_f64()
     }
 
     #[test]
-    fn the_wire_takes_what_ethernet_takes() {
+    fn the_goodput_matches_ethernet() {
         assert!((goodput(1472, &[1514]) - 95.71).abs() < 0.01);
         assert!((goodput(1500, &[1514, 62]) - 92.36).abs() < 0.01);
         assert_eq!(LinkParams::FAST_ETHERNET.time(1), LinkParams::FAST_ETHERNET.time(60));
@@ -208,11 +207,11 @@ mod tests {
 
     // rule: netback.tail-drop
     #[test]
-    fn a_full_queue_drops_its_tail_and_the_others_go_in_order() {
+    fn a_full_queue_drops_its_tail_and_sends_the_others_in_order() {
         let mut link = Link::new(LinkParams { queue: 3, ..LinkParams::FAST_ETHERNET });
         let start = Instant::from_millis(5);
         (0..5).for_each(|slot| link.submit(start, frame(slot, 1514)));
-        assert_eq!(link.next(), Some(start), "what was dropped is over now");
+        assert_eq!(link.next(), Some(start), "a dropped frame completes now");
         assert_eq!(
             (link.take_dropped(), link.take_dropped(), link.take_dropped()),
             (Some(Slot(3)), Some(Slot(4)), None)
@@ -222,20 +221,20 @@ mod tests {
         assert_eq!((each.as_nanos(), link.next()), (123_040, Some(start + each)));
         assert_eq!(taken(&mut link, start + each), [0]);
         link.submit(start + each, frame(9, 1514));
-        assert_eq!(link.take_dropped(), None, "one place has become free");
+        assert_eq!(link.take_dropped(), None, "one slot is free");
         assert_eq!(taken(&mut link, start + each * 4), [1, 2, 9]);
         assert_eq!((link.frames(), link.drops(), link.busy_nanos()), (4, 2, 4 * 123_040));
         assert_eq!(link.next(), None);
     }
 
     #[test]
-    fn a_frame_may_be_over_when_it_has_a_place() {
+    fn a_frame_may_complete_when_it_is_queued() {
         let params = LinkParams { queue: 2, completes_when: CompletesWhen::Queued, ..LinkParams::FAST_ETHERNET };
         let (mut link, start) = (Link::new(params), Instant::from_millis(5));
         (0..3).for_each(|slot| link.submit(start, frame(slot, 1514)));
         assert_eq!((taken(&mut link, start), link.take_dropped()), (vec![0, 1], Some(Slot(2))));
         assert_eq!(link.next(), None);
-        // The wire has sent one of two meanwhile.
+        // The wire has sent one of two by then.
         let later = start + params.time(1514);
         link.submit(later, frame(3, 1514));
         link.submit(later, frame(4, 1514));

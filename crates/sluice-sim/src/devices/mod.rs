@@ -1,7 +1,7 @@
-//! Device models: what a device does with a request, and when it is over.
+//! Device models: service times of requests, and their completion.
 //!
-//! A model is the truth of a simulation. What a scheduler believes of the device (its cost model, whether it is rotational)
-//! is never taken from here.
+//! A model is the reality of a simulation. The properties that a scheduler assumes of the device (its cost model,
+//! whether it is rotational) are never taken from it.
 
 use sluice_sched::gate::Slot;
 use sluice_sched::{Instant, Kind};
@@ -22,84 +22,84 @@ pub mod ssd;
 /// One request at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// Its slot at the gate.
+    /// Slot at the gate.
     pub slot: Slot,
-    /// What is to be done.
     pub kind: Kind,
-    /// In bytes from the start of the device.
+    /// Offset on the device in bytes.
     pub offset: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// A model. It takes every job at once, whatever it does with it then.
+/// A device model. It accepts every job immediately.
 pub trait Model {
-    /// A job comes.
+    /// Submits a job.
     fn submit(&mut self, now: Instant, job: Job);
 
-    /// Everything of this instant has come: what decides for itself decides now, among all that it has. Called at the end of
-    /// every instant in which something happened.
+    /// Marks the end of an instant: a model that sorts its queue chooses now, among all jobs of this instant. Called at
+    /// the end of every instant with an event.
     fn settle(&mut self, _now: Instant) {}
 
-    /// When the next job will be over, if none comes before; nothing if there is none.
+    /// Time of the next completion, if no job arrives before; `None` if there is none.
     fn next(&self) -> Option<Instant>;
 
-    /// A job that is over by `now`. Called at the time that [`Model::next`] gave, until there is none.
+    /// Removes a job that has completed by `now`. Called at the time that [`Model::next`] returned, until it returns
+    /// `None`.
     fn take(&mut self, now: Instant) -> Option<Slot>;
 
-    /// A job that was given up, if there is one: it is over when it came, and [`Model::next`] says so.
+    /// Removes a dropped job, if there is one. It completed when it arrived, as [`Model::next`] says.
     fn take_dropped(&mut self) -> Option<Slot> {
         None
     }
 
-    /// Jobs that it has: they came, and were neither taken nor given up.
+    /// Number of jobs at the device: submitted, neither completed nor dropped.
     fn jobs_held(&self) -> usize;
 
-    /// It stands still: it has jobs, and nothing will be over.
+    /// Whether the device is stalled: it has jobs and will complete none.
     fn is_stalled(&self) -> bool {
         false
     }
 
-    /// Jobs that were given up so far.
+    /// Number of jobs dropped so far.
     fn dropped(&self) -> u64 {
         0
     }
 
-    /// Nanoseconds of work so far, all its servers together.
+    /// Busy time so far in nanoseconds, of all servers together.
     fn busy_nanos(&self) -> u64;
 
-    /// How much of that lies behind `now`: work that has been booked and not been done, or a little more.
+    /// Part of the busy time that lies after `now`: counted but not yet done, or slightly more.
     fn ahead_nanos(&self, now: Instant) -> u64 {
         self.next().map_or(0, |next| next.nanos_since(now)) * u64::from(self.servers())
     }
 
-    /// How many things it can do at once.
+    /// Number of jobs that it can serve concurrently.
     fn servers(&self) -> u32;
 
-    /// Whether it makes zeroes without writing them. If not, a request for zeroes is a write, as it is at a real device: at
-    /// the gate, and in what the model gets.
+    /// Whether the device makes zeroes without writing them. Otherwise a request for zeroes is a write, as at a real
+    /// device: at the gate and at the model.
     fn makes_zeroes(&self) -> bool {
         true
     }
 
-    /// Whether what it wrote behind itself adds up.
+    /// Checks the invariants of internal writes.
     ///
     /// # Errors
-    /// What does not.
+    /// The invariant that is violated.
     fn check_invariants(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Its wrapper, if its pace can be changed.
+    /// The wrapper that changes its speed, if it has one.
     fn variable_speed(&mut self) -> Option<&mut speed::VariableSpeed> {
         None
     }
 }
 
-/// Seconds as nanoseconds, rounded up: nothing is over before it is.
+/// Seconds as nanoseconds, rounded up, so that nothing completes early.
 #[inline]
 pub(crate) fn nanos(seconds: f64) -> u64 {
-    // Without the processor's rounding instructions, which not every one of its kind has, `ceil` is a call.
+    // Without rounding instructions, which not every CPU of this kind has, `ceil` is a function call.
     let nanos = seconds * 1e9;
     let whole = nanos as u64;
     whole + u64::from((whole as f64) < nanos)

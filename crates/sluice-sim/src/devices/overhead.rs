@@ -1,11 +1,11 @@
-//! What virtualisation costs: each request takes a processor for a moment before it reaches the device.
+//! Per-request overhead of virtualisation: each request takes CPU time before it reaches the device.
 //!
-//! A request that leaves a guest is copied into a ring, the other side is told, pages are granted and mapped, and one
-//! thread of the host does so for one request after the other. What that takes does not depend on how long the request
-//! is, so that a large one, of which the ring makes several, pays several times.
+//! A request of a guest is copied into a ring, the other side is notified, pages are granted and mapped, and one thread
+//! of the host does this for one request at a time. The time does not depend on the length of the request, so a large
+//! one, which the ring splits, pays several times.
 //!
-//! Example: 118 us for each request. Of reads of 4 KiB in order, of which a disk answers 9,300 a second, it leaves 4,400;
-//! random ones, at 2.5 ms each, lose 4.5 %.
+//! Example: 118 us per request. Of 9,300 sequential reads of 4 KiB per second that a disk serves, 4,400 remain; random
+//! ones, at 2.5 ms each, lose 4.5 %.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use sluice_sched::gate::Slot;
 
 use super::{Job, Model};
 
-/// A device behind a processor that handles each request.
+/// A device behind a CPU that handles each request.
 // rule: two-tier.request-cost
 pub struct RequestOverhead {
     device: Box<dyn Model>,
     each: Duration,
-    /// What is being handled or waits for that, with the time at which it reaches the device.
+    /// Requests that wait or are being handled, with the time when each reaches the device.
     queue: VecDeque<(Instant, Job)>,
-    /// When the processor has handled all of them.
+    /// When the CPU has handled all of them.
     free: Instant,
 }
 
 impl RequestOverhead {
-    /// Each request takes `each` of the processor.
+    /// Each request takes `each` of CPU time.
     #[must_use]
     pub fn new(device: Box<dyn Model>, each: Duration) -> Self {
         RequestOverhead { device, each, queue: VecDeque::new(), free: Instant::ZERO }
     }
 
-    /// What has been handled by now reaches the device.
+    /// Submits the requests that have been handled by now to the device.
     fn pass(&mut self, now: Instant) {
         while let Some((at, job)) = self.queue.front().copied()
             && at <= now
@@ -111,7 +111,7 @@ mod tests {
 
     // rule: two-tier.request-cost
     #[test]
-    fn one_request_after_the_other_is_handled_and_then_served() {
+    fn requests_are_handled_one_at_a_time_before_they_are_served() {
         let millis = |ms| Instant::from_millis(ms);
         let time = ServiceTime::Fixed(Duration::from_millis(10));
         let mut device =
@@ -132,7 +132,7 @@ mod tests {
 
     // rule: two-tier.request-cost
     #[test]
-    fn a_large_request_pays_for_each_piece_that_the_ring_makes_of_it() {
+    fn a_split_request_pays_for_each_piece() {
         let noop = || schedulers::noop::DESCRIPTOR.build(&Facts::default(), &ParamTable::new()).unwrap();
         let latency = |length| {
             let disk = Servers::new(64, ServiceTime::Fixed(Duration::from_millis(1)), stream(0, "disk"));
@@ -147,7 +147,7 @@ mod tests {
             simulation.run_until(Instant::from_millis(1000));
             simulation.record(vm).mean()
         };
-        // 256 KiB are six pieces of at most 44 KiB: the last has paid after six times 0.1 ms.
+        // 256 KiB are six pieces of at most 44 KiB: the last one is handled after 0.6 ms.
         assert_eq!(latency(4096), Duration::from_micros(1100));
         assert_eq!(latency(256 << 10), Duration::from_micros(1600));
     }

@@ -1,40 +1,40 @@
-//! Certain devices by their names: each is a model with numbers of its own in place of the model's.
+//! Device presets: specific devices by name, each a model with its own default parameters.
 //!
-//! Numbers of data sheets are marked so; what is typical of a class and stands nowhere is marked with an A in brackets.
+//! Values of data sheets are marked so; values that are typical of a class without a source are marked `[A]`.
 
 use sluice_sched::params::{ParamTable, Parameter};
 
 use crate::named::written;
 
-/// What is known of a set.
+/// Description of a preset.
 pub struct DevicePreset {
-    /// What a scenario calls it.
+    /// Name in a scenario.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// Where its numbers are from.
+    /// Origin of its values.
     pub source: &'static str,
-    /// Which model it is.
+    /// Its model.
     pub kind: &'static str,
-    /// Where its numbers differ from the model's, as a scenario would write them.
+    /// Values that differ from the model's defaults, as written in a scenario.
     pub numbers: &'static [(&'static str, &'static str)],
 }
 
 impl DevicePreset {
-    /// Its numbers, with these in their places.
+    /// Its values, overridden by `stated`.
     pub(crate) fn with(&self, stated: &ParamTable) -> ParamTable {
         let own = self.numbers.iter().map(|(name, value)| ((*name).to_owned(), written(value)));
         own.chain(stated.clone()).collect()
     }
 
-    /// Parameters of its model, with its own numbers as defaults.
+    /// Parameters of its model, with its own values as defaults.
     pub(crate) fn own(&self, parameters: impl Iterator<Item = Parameter>) -> Vec<Parameter> {
         let own = |name: &str| self.numbers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         parameters.map(|known| Parameter { default: own(known.name).unwrap_or(known.default), ..known }).collect()
     }
 }
 
-/// Every set.
+/// All presets.
 pub const DEVICES: &[DevicePreset] = &[
     DevicePreset {
         name: "sata-7200-1tb",
@@ -126,7 +126,7 @@ mod tests {
         find(name).unwrap().build(&table(overrides), &BuildContext::default()).unwrap()
     }
 
-    /// Random reads of 4 KiB per second, so many outstanding.
+    /// Random reads of 4 KiB per second with `depth` outstanding.
     fn reads(name: &str, overrides: &[(&str, &str)], depth: u32) -> f64 {
         let (mut model, pages) = (make(name, overrides), capacity(name, overrides) / 4096);
         let mut random = stream(1, "reads");
@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn every_set_is_made_and_as_fast_as_its_line_says() {
-        // An SSD of 400 GB takes more memory than a test should: a smaller one of the same make.
+    fn every_preset_is_as_fast_as_its_summary_says() {
+        // An SSD of 400 GB needs more memory than a test should: a smaller one of the same kind.
         let small = [("blocks", "770"), ("pages", "8"), ("aged_by", "0.0")];
         let expected = [
             ("sata-7200-1tb", 77.7),
@@ -155,7 +155,7 @@ mod tests {
             ("raid5-10x-fc-15k-146", 178.0),
             ("raid5-6x-fc-15k-146", 178.0),
             ("raid0-4x-sata-7200-1tb", 77.7),
-            // 10 us of command, 75 us of flash, 25 us of channel, 7 us of bus.
+            // 10 us for the command, 75 us for the flash, 25 us for the channel, 7 us for the bus.
             ("ssd-sata-400-consumer", 8550.0),
         ];
         assert_eq!(DEVICES.iter().map(|set| set.name).collect::<Vec<_>>(), expected.map(|(name, _)| name));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn its_numbers_are_the_defaults_of_its_parameters() {
+    fn a_preset_replaces_the_defaults_of_its_model() {
         let set = find("raid5-6x-fc-15k-146").unwrap();
         let default = |name: &str| set.parameters().iter().find(|known| known.name == name).unwrap().default;
         assert_eq!((default("disks"), default("drive"), default("stripe")), ("6", "\"fc-15k-146\"", "\"64KiB\""));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_parameters_are_rejected() {
         let cases = [
             ("sata-7200-1tb", "qeue", Value::Integer(1), "unknown field `qeue`"),
             ("sata-7200-1tb", "rpm", Value::Integer(1), "rpm is 1; it must be from 1000 to 30000"),

@@ -1,8 +1,9 @@
 //! A controller that reads ahead of sequential streams into its cache.
 //!
-//! The third read in a row that begins where the one before it ended makes a stream. From then on the controller reads whole
-//! stripe units, and keeps so many bytes ahead of the stream under way or in its cache; a read of the stream is over when all of its
-//! units are there. Everything else goes to the device as it is. A unit is dropped when the stream has passed it.
+//! A third read in a row that begins at the end of the previous one makes a stream. From then on the controller reads
+//! whole stripe units, and keeps `ahead` bytes ahead of the stream in progress or in its cache. A read of the stream
+//! completes when all of its units are cached. Other requests go to the device unchanged. A unit is dropped when the
+//! stream has passed it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -13,14 +14,14 @@ use sluice_sched::{Instant, Kind};
 
 use super::{Job, Model};
 
-/// Streams that are remembered; the one that was read longest ago is forgotten first.
+/// Maximum number of streams; the least recently read one is forgotten first.
 const STREAMS: usize = 32;
-/// Reads in a row that make a stream.
+/// Consecutive reads that make a stream.
 const IN_A_ROW: u32 = 3;
-/// Slots of the device from here on are the controller's own reads; those of a gate are far below.
+/// First slot of the controller's own reads; slots of a gate are far below.
 const OWN: u32 = 1 << 31;
 
-/// Where a stream is expected to go on.
+/// A stream and its expected next offset.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     next: u64,
@@ -30,38 +31,39 @@ struct Stream {
 /// A stripe unit in the cache.
 #[derive(Debug)]
 enum Unit {
-    /// It is being read for these, and kept unless nobody else wants it.
+    /// Being read for these slots; `keep` is false if the stream has passed it.
     Coming { readers: Vec<Slot>, keep: bool },
-    /// It has been read.
+    /// Cached.
     There,
 }
 
-/// A device behind such a controller.
+/// A device with such a controller.
 pub struct ReadAhead {
     device: Box<dyn Model>,
-    /// Bytes of a unit, and units of the device.
+    /// Size of a unit in bytes.
     unit: u64,
     units: u64,
-    /// Units that are kept ahead.
+    /// Number of units to read ahead.
     ahead: u64,
     latency: Duration,
     streams: VecDeque<Stream>,
     cache: BTreeMap<u64, Unit>,
-    /// Which unit each of the controller's own reads brings, and what is free among them.
+    /// The unit of each of the controller's own reads, and the free ones.
     own: Vec<u64>,
     free: Vec<u32>,
-    /// For how many units a read still waits.
+    /// Number of units that a read still waits for.
     waiting: BTreeMap<Slot, u32>,
-    /// Are over at their times, in this order.
+    /// Reads from the cache, by their completion times.
     completed: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
     sequence: u64,
 }
 
 impl ReadAhead {
-    /// Keeps `ahead` bytes ahead, in units of `unit` bytes, of a device of `size` bytes; a read from the cache takes `latency`.
+    /// Reads `ahead` bytes ahead, in units of `unit` bytes, on a device of `size` bytes; a read from the cache takes
+    /// `latency`.
     ///
     /// # Panics
-    /// If a unit has no bytes.
+    /// If the unit is 0.
     #[must_use]
     pub fn new(device: Box<dyn Model>, ahead: u64, unit: u64, size: u64, latency: Duration) -> Self {
         ReadAhead {
@@ -80,7 +82,7 @@ impl ReadAhead {
         }
     }
 
-    /// Whether a read goes on with a stream; remembers where the next one would begin.
+    /// Whether a read continues a stream; updates its expected offset.
     fn follows(&mut self, offset: u64, length: u64) -> bool {
         let known = self.streams.iter().position(|stream| stream.next == offset);
         let before = known.and_then(|index| self.streams.remove(index)).map_or(0, |stream| stream.in_a_row);
@@ -94,7 +96,7 @@ impl ReadAhead {
         before + 1 >= IN_A_ROW
     }
 
-    /// Begins to read a unit, unless it is there or coming.
+    /// Reads a unit, unless it is cached or being read.
     fn fetch(&mut self, now: Instant, unit: u64) {
         if unit >= self.units || self.cache.contains_key(&unit) {
             return;
@@ -109,7 +111,7 @@ impl ReadAhead {
         self.device.submit(now, Job { slot: Slot(OWN + index), kind: Kind::Read, offset, length });
     }
 
-    /// A read of a stream.
+    /// Serves a read of a stream.
     fn read(&mut self, now: Instant, job: Job) {
         let end = job.offset + u64::from(job.length);
         let (first, behind) = (job.offset / self.unit, end.div_ceil(self.unit));
@@ -129,7 +131,7 @@ impl ReadAhead {
         (first..end / self.unit).for_each(|unit| self.drop_unit(unit));
     }
 
-    /// The stream has passed a unit, or is forgotten: what is there goes, what is coming when it has come.
+    /// Drops a unit that the stream has passed, or whose stream is forgotten: immediately, or when it has been read.
     fn drop_unit(&mut self, unit: u64) {
         match self.cache.get_mut(&unit) {
             Some(Unit::There) => drop(self.cache.remove(&unit)),
@@ -154,7 +156,7 @@ impl ReadAhead {
             self.cache.insert(unit, Unit::There);
         }
         for slot in readers {
-            let left = self.waiting.get_mut(&slot).expect("a reader of a coming unit waits");
+            let left = self.waiting.get_mut(&slot).expect("a reader of a unit being read waits");
             *left -= 1;
             if *left == 0 {
                 self.waiting.remove(&slot);
@@ -248,13 +250,13 @@ mod tests {
         ReadAhead::new(servers, 4 * UNIT, UNIT, 1 << 30, Duration::from_micros(100))
     }
 
-    /// How long a read of 32 KiB takes, in microseconds, when it is the only one.
+    /// Time of a single read of 32 KiB in microseconds.
     fn read(device: &mut ReadAhead, now: &mut u64, offset: u64) -> u64 {
         let from = Instant::from_nanos(*now * 1000);
         device.submit(from, Job { slot: Slot(7), kind: Kind::Read, offset, length: 32 << 10 });
         device.settle(from);
         loop {
-            let at = device.next().expect("a read is under way");
+            let at = device.next().expect("a read is in progress");
             let taken = device.take(at);
             device.settle(at);
             if taken == Some(Slot(7)) {
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_in_a_row_makes_a_stream_which_then_finds_what_it_wants() {
+    fn the_third_sequential_read_makes_a_stream() {
         let (mut device, mut now) = (device(), 0);
         let took: Vec<u64> = (0..12).map(|read_of| read(&mut device, &mut now, read_of * (32 << 10))).collect();
         assert_eq!(took[..3], [1000, 1000, 1100], "the third waits for its unit");
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_goes_to_the_device() {
+    fn reads_without_a_stream_go_to_the_device() {
         let (mut device, mut now) = (device(), 0);
         for offset in [0, 1 << 20, 5 << 20, 3 << 20, 1 << 25] {
             assert_eq!(read(&mut device, &mut now, offset), 1000);
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_have_their_own_places_and_are_forgotten_in_time() {
+    fn streams_are_independent_and_eventually_forgotten() {
         let (mut device, mut now) = (device(), 0);
         let mut at =
             |device: &mut ReadAhead, stream: u64, step: u64| read(device, &mut now, (stream << 24) + step * (32 << 10));
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_are_all_over_and_nothing_is_read_behind_the_end() {
+    fn concurrent_reads_complete_and_nothing_is_read_past_the_end() {
         let (mut device, mut completed) = (device(), [0; 16]);
         let start = (1 << 30) - 16 * (32 << 10);
         for slot in 0..16 {

@@ -9,31 +9,30 @@ use sluice_sched::gate::Slot;
 use super::{Job, Model, nanos};
 use crate::random::Stream;
 
-/// How long a job takes.
+/// Distribution of service times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ServiceTime {
-    /// Always the same.
+    /// Constant.
     Fixed(Duration),
-    /// Exponential, of this mean.
+    /// Exponential with this mean.
     Exponential(Duration),
-    /// Any between, equally likely.
+    /// Uniform between the two.
     Uniform(Duration, Duration),
 }
 
-/// `k` servers and one line before them, served in order.
+/// `k` servers with one common queue, first come, first served.
 #[derive(Debug)]
 pub struct Servers {
     time: ServiceTime,
     count: u32,
     random: Stream,
     queue: VecDeque<Slot>,
-    /// At work, the one that is over first at the end.
+    /// Jobs being served, by completion time.
     serving: VecDeque<(Instant, Slot)>,
     busy: u64,
 }
 
 impl Servers {
-    /// `count` servers.
     #[must_use]
     pub fn new(count: u32, time: ServiceTime, random: Stream) -> Self {
         let (queue, serving) = (VecDeque::new(), VecDeque::with_capacity(count as usize));
@@ -50,7 +49,7 @@ impl Servers {
         };
         self.busy += takes;
         let ends = Instant::from_nanos(now.as_nanos() + takes.max(1));
-        // Those that end with it and came before stay before it.
+        // Jobs with the same completion time stay in arrival order.
         let place = self.serving.iter().rposition(|(other, _)| *other <= ends).map_or(0, |place| place + 1);
         self.serving.insert(place, (ends, slot));
     }

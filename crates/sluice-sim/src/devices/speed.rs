@@ -1,20 +1,19 @@
-//! A device that is slower for a while, stands still, or is lost: a wrapper around any model.
+//! A device that slows down, stalls or fails: a wrapper around any model.
 //!
-//! The model inside lives in a time of its own. At pace 1 both times run alike; a device that has become twice as slow sees
-//! half of the time that passes, and one that stands still sees none. So every model can slow down, stall and recover without
-//! knowing of it.
+//! The model has its own clock. At normal speed both clocks advance alike. For a device that is twice as slow, half of
+//! the time passes, and for a stalled one none. So every model can slow down, stall and recover without code for it.
 
 use sluice_sched::Instant;
 use sluice_sched::gate::Slot;
 
 use super::{Job, Model};
 
-/// How a device does.
+/// Speed of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
-    /// Everything takes so many times as long as modelled: 1 or more.
+    /// Everything takes this many times as long as modelled: 1 or more.
     Slower(f64),
-    /// Nothing gets ahead.
+    /// No progress.
     Stalled,
 }
 
@@ -23,20 +22,20 @@ impl Speed {
     pub const NORMAL: Speed = Speed::Slower(1.0);
 }
 
-/// A model with a time of its own.
+/// A model with its own clock.
 pub struct VariableSpeed {
     inner: Box<dyn Model>,
     speed: Speed,
-    /// Since when it has this pace, outside and inside.
+    /// Start of the current speed, on the outer and the inner clock.
     since: (Instant, Instant),
-    /// The gate's slots of the jobs inside, which have numbers of their own: what was lost is over there later, and its slot
-    /// belongs to another job then.
+    /// The gate's slots of the jobs, by inner slot. A lost job completes in the model later, when its outer slot may
+    /// belong to another job.
     jobs: Vec<Option<Slot>>,
     free: Vec<u32>,
 }
 
 impl VariableSpeed {
-    /// At normal pace.
+    /// At normal speed.
     #[must_use]
     pub fn new(inner: Box<dyn Model>) -> Self {
         VariableSpeed {
@@ -48,7 +47,7 @@ impl VariableSpeed {
         }
     }
 
-    /// From `now` on. Paces below 1 count as 1: a model is what the device can do.
+    /// Sets the speed from `now` on. Factors below 1 count as 1: a model is the maximum of the device.
     pub fn set(&mut self, now: Instant, speed: Speed) {
         self.since = (now, self.inside(now));
         self.speed = match speed {
@@ -57,7 +56,7 @@ impl VariableSpeed {
         };
     }
 
-    /// All jobs that it has are lost: their slots.
+    /// Loses all jobs; returns their slots.
     pub fn lose(&mut self) -> Vec<Slot> {
         self.jobs.iter_mut().filter_map(Option::take).collect()
     }
@@ -71,7 +70,7 @@ impl VariableSpeed {
         }
     }
 
-    /// The first time outside at which it is `at` inside; never, if it stands still before.
+    /// The first outer time at which the inner clock shows `at`; `None` if it stalls before.
     fn outside(&self, at: Instant) -> Option<Instant> {
         let ahead = at.nanos_since(self.since.1);
         let mut time = match self.speed {
@@ -80,7 +79,7 @@ impl VariableSpeed {
             Speed::Slower(times) => self.since.0.as_nanos() + (ahead as f64 * times).ceil() as u64,
             Speed::Stalled => return None,
         };
-        // Where the two roundings meet.
+        // Corrects the two roundings.
         while self.inside(Instant::from_nanos(time)) < at {
             time += 1;
         }

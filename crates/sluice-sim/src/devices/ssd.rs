@@ -1,10 +1,13 @@
-//! A flash drive with a page-mapped translation layer: it writes anywhere, and must clean up behind itself.
+//! A flash drive with a page-mapped translation layer, which writes out of place and collects garbage.
 //!
-//! Channels carry data, planes read, program and erase; each has a time until which it is busy. Host writes go round the
-//! planes in the order of channels; when a plane runs short of free blocks, it copies the valid pages of the block that
-//! has fewest and erases it, and whoever comes next to that plane waits. What is copied grows as spare area shrinks.
+//! Channels transfer data; planes read, program and erase. Each has a time until which it is busy. Host writes use the
+//! planes in turn, in order of channels. When a plane runs out of free blocks, it copies the valid pages of the block
+//! with the fewest of them and erases that block; later commands of the plane wait. The number of copies grows as the
+//! spare area shrinks.
 //!
-//! Mean cost of a host page write: `tP + (WA - 1)(tR + tP) + WA tE / P`, with `WA` the write amplification.
+//! Mean cost of a host page write: `tP + (WA - 1)(tR + tP) + WA tE / P`, with `WA` the write amplification. Example: tP
+//! 750 us, tR 75 us, tE 3.8 ms, P = 128 pages per block. A clean drive (WA 1) takes 780 us per page, one with WA 7.3
+//! takes 6.2 ms.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,34 +30,32 @@ pub use snapshot::{Ageing, SnapshotError, States, path_in};
 /// A drive as its data sheet describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SsdSpec {
-    /// Channels, dies, planes, blocks, pages.
     pub geometry: Geometry,
-    /// To read a page into its plane's register.
+    /// Time to read a page into its plane's register.
     pub read: Duration,
-    /// To program a page.
+    /// Time to program a page.
     pub program: Duration,
-    /// To erase a block.
+    /// Time to erase a block.
     pub erase: Duration,
     /// Rate of a channel, in bytes per second.
     pub channel: f64,
     /// Rate of the host's interface, in bytes per second.
     pub bus: f64,
-    /// What each command costs beside.
+    /// Additional time of each command.
     pub overhead: Duration,
     /// Bytes of a buffer that takes writes before the flash does; 0: none.
     pub buffer: u64,
 }
 
-/// The drive.
 #[derive(Debug, Clone)]
 pub struct Ssd {
     spec: SsdSpec,
     flash: Flash,
-    /// Busy until then, in nanoseconds.
+    /// Time until which each plane is busy, in nanoseconds.
     planes: Vec<u64>,
     channels: Vec<u64>,
     bus: u64,
-    /// When pages that are in the buffer will be in the flash.
+    /// When pages in the buffer will be in the flash.
     buffered: BinaryHeap<Reverse<u64>>,
     over: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
     sequence: u64,
@@ -62,10 +63,10 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// A drive on which nothing has been written.
+    /// A new drive.
     ///
     /// # Errors
-    /// [`GeometryError`]: so few spare blocks that cleaning up would be an artefact of the model.
+    /// [`GeometryError`]: so few spare blocks that garbage collection would be an artefact of the model.
     pub fn new(spec: SsdSpec) -> Result<Self, GeometryError> {
         let flash = Flash::new(spec.geometry)?;
         let (planes, channels) = (spec.geometry.planes_in_all() as usize, spec.geometry.channels as usize);
@@ -82,8 +83,8 @@ impl Ssd {
         })
     }
 
-    /// Writes everything once in order, and then `times` its capacity in random pages, without time passing: a drive that
-    /// has been used.
+    /// Writes the whole drive sequentially, then `times` its capacity in random pages, without advancing time: an aged
+    /// drive.
     pub fn age(&mut self, times: f64, random: &mut Stream) {
         let pages = self.flash.pages();
         for page in 0..pages {
@@ -95,11 +96,11 @@ impl Ssd {
         self.flash.forget_counts();
     }
 
-    /// Brings it into a used state, which a file in `folder` keeps for the next time. What could not be read or written is
-    /// said, and the state is made then.
+    /// Ages the drive with a state file in `folder`, which is created if it is missing. Returns the error if the file
+    /// cannot be read or written; the drive is aged anyway.
     ///
     /// # Panics
-    /// If something has been written to it before.
+    /// If the drive has been written to before.
     pub fn age_from(&mut self, folder: &Path, ageing: &Ageing) -> Option<SnapshotError> {
         assert_eq!(self.sequence, 0, "a drive is aged before it is used");
         let path = path_in(folder, &self.spec.geometry, ageing);
@@ -113,13 +114,13 @@ impl Ssd {
         refused.or(unwritten)
     }
 
-    /// Pages written to the flash for each that the host wrote, since it was new or aged; 1 if none was.
+    /// Pages written to the flash per page that the host wrote, since the drive was new or aged; 1 if none was.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         self.flash.write_amplification()
     }
 
-    /// Whether every page is where the map says, and as many are valid as are mapped.
+    /// Whether the map is consistent with the pages.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         self.flash.is_consistent()
@@ -129,7 +130,7 @@ impl Ssd {
         nanos(f64::from(self.spec.geometry.page_bytes) / self.spec.channel)
     }
 
-    /// When a page has been read, if that begins at `from`.
+    /// When a page read that starts at `from` completes.
     fn read_page(&mut self, from: u64, page: u64) -> u64 {
         let Some(plane) = self.flash.plane_of(page) else { return from };
         let (read, transfer) = (self.spec.read.as_nanos() as u64, self.transfer());
@@ -141,7 +142,7 @@ impl Ssd {
         sent
     }
 
-    /// When a page has been programmed.
+    /// When a page write that starts at `from` completes.
     fn write_page(&mut self, from: u64, page: u64) -> u64 {
         let (program, transfer) = (self.spec.program.as_nanos() as u64, self.transfer());
         let written = self.flash.write(page);

@@ -1,11 +1,12 @@
-//! CPUs in the way of requests: a guest works for each before it asks, and a driver domain before the device has it.
+//! CPU time of requests: of the guest before a request is submitted, and of the driver domain before the device gets
+//! it.
 //!
 //! ```text
 //! thread --guest's CPU--> gate --driver domain's CPU--> device model
 //! ```
 //!
-//! What the driver domain has taken from a gate is in flight there: the gate's depth bounds what waits for the CPU and at
-//! the device together. What comes to guests passes no gate and costs nothing here.
+//! Requests that the driver domain has taken from a gate are in flight there: the gate's depth bounds the requests that
+//! wait for the CPU and at the device together. Received packets pass no gate and cost nothing here.
 
 use std::time::Duration;
 
@@ -17,19 +18,19 @@ use crate::cpu::VcpuId;
 use crate::cpu::host::{Class, Done, Host};
 use crate::devices::Job;
 
-/// Work on a CPU of a simulation.
+/// CPU work of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Task(Kind);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A guest prepares the request of this handle.
+    /// A guest prepares the request of this token.
     Ask(u32),
     /// The driver domain prepares a job of this node.
     Job(u32, Job),
 }
 
-/// Who works, on which virtual CPU, and for how long per request.
+/// Virtual CPU, class and time per request of a guest or driver domain.
 #[derive(Debug, Clone, Copy)]
 struct Worker {
     vcpu: VcpuId,
@@ -37,7 +38,7 @@ struct Worker {
     nanos: u64,
 }
 
-/// CPUs, and who is on them.
+/// CPUs and the work on them.
 #[derive(Debug)]
 pub(super) struct Cpus {
     host: Host<Task>,
@@ -62,7 +63,7 @@ impl Cpus {
         self.host.next()
     }
 
-    /// Whether a VM has to work for its requests; it does from now on for this one, if so.
+    /// Starts the CPU work of a VM for a request, if it has any; returns whether it has.
     pub(super) fn ask(&mut self, now: Instant, vm: usize, token: u32) -> bool {
         let Some(Worker { vcpu, class, nanos }) = self.guests.get(vm).copied().flatten() else { return false };
         self.host.submit(now, vcpu, class, nanos, Task(Kind::Ask(token)));
@@ -70,18 +71,18 @@ impl Cpus {
     }
 
     fn job(&mut self, now: Instant, node: usize, job: Job) {
-        let Worker { vcpu, class, nanos } = self.backends[node].expect("its jobs are staged for it");
+        let Worker { vcpu, class, nanos } = self.backends[node].expect("staged jobs have a back end");
         self.host.submit(now, vcpu, class, nanos, Task(Kind::Job(node as u32, job)));
     }
 }
 
 impl Simulation {
-    /// These CPUs, on which nothing has run yet.
+    /// Sets these unused CPUs.
     pub fn set_cpus(&mut self, host: Host<Task>) {
         self.cpus = Some(Cpus { host, guests: Vec::new(), backends: Vec::new(), done: Vec::new() });
     }
 
-    /// Nanoseconds for which CPUs have run, and how many there are, if that is more than there was time.
+    /// Running time of all CPUs in nanoseconds and their number, if that exceeds the elapsed time.
     pub(crate) fn cpus_overused(&self) -> Option<(u64, u32)> {
         let host = &self.cpus.as_ref()?.host;
         let most = u128::from(self.now.as_nanos()) * host.cpus() as u128;
@@ -89,10 +90,9 @@ impl Simulation {
     }
 
     fn cpus_mut(&mut self) -> &mut Cpus {
-        self.cpus.as_mut().expect("CPUs come before those who work on them")
+        self.cpus.as_mut().expect("CPUs are set before their users")
     }
 
-    /// The CPUs.
     ///
     /// # Panics
     /// If there are none.
@@ -101,7 +101,7 @@ impl Simulation {
         &self.cpus.as_ref().expect("it has CPUs").host
     }
 
-    /// One more domain, whose one virtual CPU always has something to do.
+    /// Adds a domain with one virtual CPU that is always busy.
     ///
     /// # Panics
     /// If there are no CPUs.
@@ -114,7 +114,7 @@ impl Simulation {
         vcpu
     }
 
-    /// A VM works for so long on a virtual CPU before each of its requests is there.
+    /// Sets the CPU time of a VM on a virtual CPU before each of its requests is submitted.
     ///
     /// # Panics
     /// If there are no CPUs.
@@ -123,7 +123,7 @@ impl Simulation {
         set(&mut self.cpus_mut().guests, vm, worker);
     }
 
-    /// A driver domain works for so long on a virtual CPU before a node's device has a request.
+    /// Sets the CPU time of a driver domain on a virtual CPU before a node's device gets a request.
     ///
     /// # Panics
     /// If there are no CPUs.
@@ -133,7 +133,7 @@ impl Simulation {
         self.nodes[node].stage();
     }
 
-    /// Work that is done by now.
+    /// Handles work that has completed by now.
     pub(super) fn work(&mut self) {
         let Some(cpus) = &mut self.cpus else { return };
         let mut done = std::mem::take(&mut cpus.done);
@@ -153,7 +153,7 @@ impl Simulation {
         self.cpus_mut().done = done;
     }
 
-    /// A node has failed while the driver domain worked for it.
+    /// Handles a failure of a node while the driver domain works for it.
     fn lost(&mut self, node: usize, job: Job) {
         let mut finished = std::mem::take(&mut self.finished);
         self.nodes[node].abort_job(self.now, job, &mut finished);
@@ -161,7 +161,7 @@ impl Simulation {
         self.finished = finished;
     }
 
-    /// What gates have dispatched goes to the driver domain.
+    /// Passes dispatched requests to the driver domain.
     pub(super) fn hand_over(&mut self) {
         let Some(cpus) = &mut self.cpus else { return };
         for (number, node) in self.nodes.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! A node: a device behind a gate, or behind a host's gate with guests' gates above it.
+//! A node: a device with a gate, or with a host's gate and guest gates above it.
 
 use sluice_sched::gate::{Device, Finished, OwnerAccount, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
@@ -7,11 +7,11 @@ use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeI
 
 use crate::devices::{Job, Model};
 
-/// What stands before a device.
+/// Gates of a device.
 pub enum Front {
-    /// One scheduler: that of the host.
+    /// One scheduler, that of the host.
     Gate(Box<Gate>),
-    /// Two tiers: one in each guest and the host's.
+    /// Two tiers: one scheduler in each guest, and that of the host.
     Stack(Box<Stack>),
 }
 
@@ -27,12 +27,12 @@ impl From<Stack> for Front {
     }
 }
 
-/// What a gate sees of a model.
+/// The model as its gate sees it.
 struct Port {
     model: Box<dyn Model>,
-    /// Somebody works on the jobs before the model has them; those that nobody has taken yet.
+    /// Jobs that wait for CPU work before the model gets them; `None` without such work.
     staged: Option<Vec<Job>>,
-    /// Jobs that somebody works on, staged or taken.
+    /// Number of jobs that wait for CPU work or are in it.
     worked_on: u64,
 }
 
@@ -50,16 +50,16 @@ impl Device for Port {
     }
 }
 
-/// A front, a device, and when they are to be looked at again.
+/// Gates, a device, and when to visit them again.
 pub(super) struct Node {
     pub(super) front: Front,
     port: Port,
     wake: Option<Instant>,
-    /// Something has happened since it was pumped.
+    /// Whether an event has occurred since the last pump.
     pub(super) stirred: bool,
-    /// Its device has done something.
+    /// Whether the device has changed in this instant.
     unsettled: bool,
-    /// It has not failed.
+    /// Whether the node has not failed.
     pub(super) alive: bool,
     ended: Vec<Ended>,
 }
@@ -96,19 +96,19 @@ impl Node {
         self.host().account(owner)
     }
 
-    /// A VM with one volume; who they are here.
+    /// Adds a VM with one volume; returns their ids at this node.
     pub(super) fn add_vm(&mut self, now: Instant, policy: Policy) -> Result<(OwnerId, VolumeId), ChangeError> {
         let Front::Gate(gate) = &mut self.front else { panic!("a VM above guests' gates has one of its own") };
         let owner = gate.add_owner(now, policy)?;
         Ok((owner, gate.add_volume(now, owner, Policy::default())?))
     }
 
-    /// When something happens here, if nothing comes.
+    /// Time of the next event, if no request arrives.
     pub(super) fn next(&self) -> Option<Instant> {
         [self.port.model.next(), self.wake].into_iter().flatten().min()
     }
 
-    /// What the device has done by now.
+    /// Completes jobs that the device has completed by now.
     pub(super) fn complete(&mut self, now: Instant, finished: &mut Vec<Finished>) {
         while self.port.model.next().is_some_and(|at| at <= now) {
             self.unsettled = true;
@@ -121,35 +121,35 @@ impl Node {
         }
     }
 
-    /// From now on somebody works on its jobs before the device has them.
+    /// From now on jobs need CPU work before the device gets them.
     pub(super) fn stage(&mut self) {
         self.port.staged = Some(Vec::new());
     }
 
-    /// Jobs that are to be worked on.
+    /// Jobs that wait for CPU work.
     pub(super) fn staged(&mut self) -> impl Iterator<Item = Job> {
         self.port.staged.iter_mut().flat_map(|staged| staged.drain(..))
     }
 
-    /// A job that was worked on.
+    /// Submits a job whose CPU work has completed.
     pub(super) fn start(&mut self, now: Instant, job: Job) {
         self.port.worked_on -= 1;
         self.port.model.submit(now, job);
         self.unsettled = true;
     }
 
-    /// A job that was worked on in vain.
+    /// Aborts a job whose CPU work was in vain.
     pub(super) fn abort_job(&mut self, now: Instant, job: Job, finished: &mut Vec<Finished>) {
         self.port.worked_on -= 1;
         self.complete_slot(now, job.slot, false, finished);
     }
 
-    /// Jobs that the device has, and those that somebody works on before.
+    /// Jobs at the device, and those in CPU work before it.
     pub(super) fn jobs(&self) -> u64 {
         self.port.model.jobs_held() as u64 + self.port.worked_on
     }
 
-    /// A slot is free again.
+    /// Completes a slot.
     pub(super) fn complete_slot(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
         self.stirred = true;
         match &mut self.front {
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    /// A request of `vm`; in a stack, `arrival` names the thread as its owner.
+    /// Submits a request of `vm`; in a stack, `arrival` names the thread as its owner.
     pub(super) fn insert(&mut self, now: Instant, vm: OwnerId, arrival: &Arrival) -> Result<(), Refused> {
         self.stirred = true;
         match &mut self.front {
@@ -192,7 +192,7 @@ impl Node {
         }
     }
 
-    /// What waits of a VM leaves; `threads` are those of a guest.
+    /// Cancels the queued requests of a VM; `threads` are those of a guest.
     pub(super) fn cancel(&mut self, now: Instant, vm: OwnerId, threads: &[OwnerId], finished: &mut Vec<Finished>) {
         self.stirred = true;
         match &mut self.front {

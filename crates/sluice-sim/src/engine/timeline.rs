@@ -1,5 +1,5 @@
-//! What happens at stated times: VMs start, stop, go idle and change their policy; devices slow down, stall and recover;
-//! nodes fail and return.
+//! Planned changes: VMs start, stop, become idle and change their policy; devices slow down, stall and recover; nodes
+//! fail and return.
 
 use sluice_sched::{Instant, Policy};
 
@@ -9,31 +9,30 @@ use crate::devices::servers::{Servers, ServiceTime};
 use crate::devices::speed::{Speed, VariableSpeed};
 use crate::random::stream;
 
-/// A change.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// A VM asks for nothing new; what it has asked for is served.
+    /// A VM submits no more requests; outstanding ones are served.
     Idle(usize),
-    /// A VM leaves: what waits is cancelled, what is at the device completes.
+    /// A VM stops: queued requests are cancelled, those in flight complete.
     Stop(usize),
-    /// A VM goes on, or begins.
+    /// A VM starts, or continues.
     Start(usize),
-    /// Another policy for a VM, at every node.
+    /// Sets the policy of a VM, at every node.
     Policy(usize, Policy),
-    /// The device of a node slows down, stalls or recovers.
+    /// The device of a node changes its speed, stalls or recovers.
     Speed(usize, Speed),
-    /// A node is gone: what it had goes to others, or waits until one is there.
+    /// A node fails: its requests go to other nodes, or wait until one is available.
     Fail(usize),
-    /// It is back, with nothing waiting.
+    /// A failed node returns, with an empty queue.
     Return(usize),
 }
 
 impl Simulation {
-    /// Plans a change. One at the same time as a request comes before it if it was planned first.
+    /// Plans a change. It comes before a request at the same instant that was planned later.
     ///
     /// # Panics
-    /// If it is about a node whose device has already begun to work and cannot change its pace: plan such changes before the
-    /// run, as a scenario does.
+    /// If the change is for a node whose device is busy already and cannot change its speed: plan such changes before
+    /// the run, as a scenario does.
     pub fn plan_change(&mut self, at: Instant, change: Change) {
         if let Change::Speed(node, _) | Change::Fail(node) = change
             && self.nodes[node].model_mut().variable_speed().is_none()
@@ -47,7 +46,7 @@ impl Simulation {
         self.enter(at, Event::Change(self.changes.len() as u32 - 1));
     }
 
-    /// A VM is not there yet: it asks for nothing before it starts.
+    /// Pauses a VM from the start: it submits nothing before it is started.
     pub fn start_paused(&mut self, vm: usize) {
         self.vms[vm].state = State::Idle;
     }

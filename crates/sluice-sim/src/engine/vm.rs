@@ -1,4 +1,4 @@
-//! A VM of a simulation: who it is at each node, what its threads do, and what it got.
+//! A VM of a simulation: its ids at each node, its threads, and its record.
 
 use std::collections::VecDeque;
 
@@ -9,81 +9,79 @@ use crate::random::Stream;
 use crate::record::Record;
 use crate::workloads::Workload;
 
-/// Which node a request goes to.
+/// Choice of the node for a request.
 #[derive(Debug, Clone)]
 pub enum Placement {
-    /// Always this one.
+    /// Always this node.
     Pinned(usize),
-    /// Any of those that work, equally likely.
+    /// Any available node, uniformly.
     Uniform(Stream),
-    /// One after the other.
+    /// Each node in turn.
     RoundRobin(usize),
 }
 
 /// One thread of a VM.
 pub struct Thread {
-    /// What it asks for.
     pub workload: Box<dyn Workload>,
-    /// Where its file begins on the device, in bytes.
+    /// Start of its file on the device, in bytes.
     pub base: u64,
-    /// Its writes wait for the disk, as with direct I/O; else they are those of a cache that writes back.
+    /// Whether its writes are sync, as with direct I/O; otherwise they are writeback.
     pub synchronous: bool,
 }
 
 impl Thread {
-    /// A thread with a file at the start of the device, whose writes nobody waits for.
+    /// A thread with a file at the start of the device and async writes.
     #[must_use]
     pub fn new(workload: Box<dyn Workload>) -> Self {
         Thread { workload, base: 0, synchronous: false }
     }
 
-    /// With its file at byte `base` of the device.
+    /// Sets the start of its file.
     #[must_use]
     pub fn at(self, base: u64) -> Self {
         Thread { base, ..self }
     }
 
-    /// With direct I/O.
+    /// Makes its writes sync.
     #[must_use]
     pub fn synchronous(self) -> Self {
         Thread { synchronous: true, ..self }
     }
 }
 
-/// Whether a VM does anything.
+/// Activity of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Active,
-    /// It asks for nothing new.
+    /// It submits no more requests.
     Idle,
-    /// And what waited has left.
+    /// Its queued requests were also cancelled.
     Stopped,
 }
 
-/// A thread, and what the engine knows of it.
+/// A thread with the engine's state for it.
 pub(super) struct Runner {
     pub(super) thread: Thread,
-    /// Its owner in a guest's gate, else that of its VM.
+    /// Its owner in a guest's gate, otherwise that of its VM.
     pub(super) owner: OwnerId,
-    /// The time for which it stands in the order of events.
+    /// Time of its planned event.
     pub(super) planned: Option<Instant>,
 }
 
-/// A VM.
 pub(super) struct Vm {
     pub(super) record: Record,
-    /// Who it is at each node that it uses.
+    /// Its ids at each node that it uses.
     pub(super) owners: Vec<Option<(OwnerId, VolumeId)>>,
     pub(super) placement: Placement,
-    /// What it got where, if its gateway says so to the nodes: dmClock.
+    /// Completions by node, if its gateway reports them: dmClock.
     pub(super) tracker: Option<Tracker>,
     pub(super) runners: Vec<Runner>,
-    /// Requests that no node takes now; they stand where a guest's driver would hold them.
+    /// Requests that no node accepts now; they wait as in a guest's driver.
     pub(super) backpressured: VecDeque<u32>,
     pub(super) state: State,
-    /// Dispatched by the phase of its right, up to the end of the warm-up.
+    /// Requests dispatched by phase, up to the end of the warm-up.
     pub(super) dispatched_before: [u64; 3],
-    /// When its threads had nothing more to ask and all was over.
+    /// When its threads had submitted and completed their last requests.
     pub(super) ended: Option<Instant>,
 }
 
@@ -103,7 +101,7 @@ impl Vm {
     }
 }
 
-/// A request on its way.
+/// An outstanding request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
     pub(super) vm: u32,
@@ -114,7 +112,7 @@ pub(super) struct Open {
     pub(super) arrived: Instant,
 }
 
-/// Requests on their way, by handle.
+/// Outstanding requests by token.
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     entries: Vec<Option<Open>>,
@@ -136,12 +134,12 @@ impl Opens {
     }
 
     pub(super) fn get(&self, token: u32) -> Open {
-        self.entries[token as usize].expect("a request is over once")
+        self.entries[token as usize].expect("a request completes once")
     }
 
     pub(super) fn remove(&mut self, token: u32) -> Open {
         self.free.push(token);
-        self.entries[token as usize].take().expect("a request is over once")
+        self.entries[token as usize].take().expect("a request completes once")
     }
 
     pub(super) fn len(&self) -> usize {

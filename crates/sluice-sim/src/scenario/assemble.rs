@@ -1,4 +1,4 @@
-//! From a scenario to a simulation for each of its devices, or for those that share CPUs.
+//! Builds a simulation for each device of a scenario, or for the devices that share CPUs.
 
 use sluice_sched::scheduler::Scheduler;
 use sluice_sched::stack::{self, Stack};
@@ -14,29 +14,29 @@ use crate::traces::Failure;
 use crate::workloads::Workload;
 use crate::workloads::profiles;
 
-/// Requests that one thread of a guest may have waiting.
+/// Maximum number of queued requests of one thread of a guest.
 const GUEST_QUEUE_MAX: u32 = 65_536;
 
-/// Devices that share something, with their VMs.
+/// Devices that share CPUs, with their VMs.
 pub(super) struct Part {
     pub(super) simulation: Simulation,
-    /// Numbers in the scenario of its devices, and the first of each one's nodes.
+    /// Numbers of its devices in the scenario, and the first node of each.
     pub(super) devices: Vec<(usize, usize)>,
-    /// Numbers in the scenario of its VMs.
+    /// Numbers of its VMs in the scenario.
     pub(super) vms: Vec<usize>,
-    /// Who works on a virtual CPU.
+    /// Virtual CPUs by the name of their user.
     pub(super) cpus: Vec<(String, VcpuId)>,
-    /// Of its traces.
+    /// Failures of its traces.
     pub(super) failures: Vec<Failure>,
 }
 
-/// Which devices are simulated together: all that share CPUs, else each alone.
+/// Devices that are simulated together: all that share CPUs, otherwise each alone.
 pub(super) fn parts(scenario: &Scenario) -> Vec<Vec<usize>> {
     let all = 0..scenario.devices.len();
     if scenario.host.is_some() { vec![all.collect()] } else { all.map(|device| vec![device]).collect() }
 }
 
-/// The simulation of one of those.
+/// Builds the simulation of one part.
 pub(super) fn part(
     scenario: &Scenario,
     devices: &[usize],
@@ -59,7 +59,7 @@ pub(super) fn part(
     let simulation = simulation.expect("a part has a device, and that has a node");
     let mut part = Part { simulation, devices: places, vms, cpus: Vec::new(), failures: Vec::new() };
     let vcpus = cpus::install(scenario, &mut part);
-    // Before the VMs, so that what is planned for the start comes before their first requests.
+    // Before the VMs, so that changes at the start come before their first requests.
     plan(scenario, &mut part);
     for (index, vcpu) in vcpus.into_iter().enumerate() {
         let vm = &scenario.vms[part.vms[index]];
@@ -71,7 +71,7 @@ pub(super) fn part(
     Ok(part)
 }
 
-/// The first node makes the simulation; the number of the new one.
+/// Adds a node; the first one creates the simulation. Returns its number.
 fn add_node(simulation: &mut Option<Simulation>, scenario: &Scenario, front: Front, model: Box<dyn Model>) -> usize {
     let settings = &scenario.settings;
     match simulation {

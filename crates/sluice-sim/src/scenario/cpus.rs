@@ -1,7 +1,7 @@
-//! The CPUs of a host: a driver domain works for each request before its device has it, and VMs before they ask.
+//! CPUs of a host: a driver domain works for each request before its device gets it, and VMs before they submit it.
 //!
-//! Whoever works does so on a virtual CPU, and Xen's credit scheduler decides which of them run. So all devices of a host
-//! with CPUs are simulated together.
+//! Each of them has a virtual CPU, and Xen's credit scheduler decides which of these run. So all devices of a host with
+//! CPUs are simulated together.
 
 use std::time::Duration;
 
@@ -14,47 +14,47 @@ use crate::cpu::credit1::Params;
 use crate::cpu::{Class, Host as Processors, VcpuId};
 use crate::engine::Task;
 
-/// CPUs, and who works on them beside VMs.
+/// CPUs of a host, and its driver domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Host {
-    /// How many CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// Which version of the credit scheduler.
+    /// Version of the credit scheduler.
     pub credit: Params,
-    /// The driver domain, if it takes time.
+    /// The driver domain, if it needs CPU time.
     pub driver: Option<Driver>,
 }
 
-/// A domain that has the devices, and works for each of their requests.
+/// A domain that owns the devices and works for each of their requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Driver {
-    /// On which virtual CPU.
+    /// Its virtual CPU.
     pub on: Vcpu,
-    /// For a packet of a link.
+    /// CPU time per packet of a link.
     pub packet: Duration,
-    /// For a request to a disk.
+    /// CPU time per disk request.
     pub request: Duration,
 }
 
-/// The one virtual CPU of a domain.
+/// The single virtual CPU of a domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Vcpu {
-    /// The only CPU on which it may run; nothing: any.
+    /// The only CPU on which it may run; `None` for any.
     pub cpu: Option<u32>,
     /// Weight of the domain.
     pub weight: u32,
-    /// Cap of the domain in percent of one CPU; 0: none.
+    /// Cap of the domain in percent of one CPU; 0 is none.
     pub cap: u32,
 }
 
-/// What a VM does on a virtual CPU.
+/// CPU use of a VM.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuCost {
-    /// On which one.
+    /// Its virtual CPU.
     pub on: Vcpu,
-    /// Before each of its requests.
+    /// CPU time before each of its requests.
     pub each: Duration,
-    /// It computes when it has nothing else to do, and never sleeps.
+    /// Whether it computes when it has no other work, and never sleeps.
     pub busy: bool,
 }
 
@@ -65,7 +65,7 @@ impl Vcpu {
     }
 }
 
-/// Gives a part its CPUs: before the VMs, whose virtual CPUs it returns, in their order.
+/// Adds the CPUs to a part, before its VMs. Returns the virtual CPUs of the VMs, in their order.
 pub(super) fn install(scenario: &Scenario, part: &mut Part) -> Vec<Option<VcpuId>> {
     let Some(host) = scenario.host else { return vec![None; part.vms.len()] };
     let mut processors = Processors::new(host.credit, host.cpus as usize);

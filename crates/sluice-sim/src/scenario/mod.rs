@@ -1,17 +1,17 @@
-//! A scenario: devices, VMs and what happens to them, all by name and number, and a run of it.
+//! Scenarios: devices, VMs and events, by name and number, and their runs.
 //!
-//! The types here are what a scenario file comes to once it is checked; who has no file can make them. Each device has a
-//! simulation of its own, since nothing on one device can be seen on another, unless they share CPUs.
+//! The types here are the result of a checked scenario file; code without a file can also build them. Each device has a
+//! separate simulation, since devices do not affect each other, unless they share CPUs.
 //!
 //! | part | where |
 //! |---|---|
 //! | device models by name | [`models`] |
-//! | workloads by name | [`recipes`](crate::workloads::recipes) |
+//! | workload profiles by name | [`profiles`](crate::workloads::profiles) |
 //! | traces | [`trace`] |
 //! | CPUs of a host | [`cpus`] |
-//! | the file in which all of that is stated | [`mod@file`] |
-//! | from a scenario to a simulation | `assemble` |
-//! | a run, and what came out | [`run()`] |
+//! | scenario file | [`mod@file`] |
+//! | building of simulations | `assemble` |
+//! | runs, and their results | [`run()`] |
 
 use std::time::Duration;
 
@@ -43,9 +43,9 @@ pub use run::{Requests, RunError, Watch, run};
 /// A scenario without errors.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// How long, and how it is measured.
+    /// Length and measurement.
     pub settings: Settings,
-    /// The CPUs, if work takes time.
+    /// CPUs, if requests need CPU time.
     pub host: Option<cpus::Host>,
     /// In the order of their names.
     pub devices: Vec<Device>,
@@ -55,143 +55,134 @@ pub struct Scenario {
     pub timeline: Vec<Planned>,
 }
 
-/// How long, and how it is measured.
+/// Length and measurement of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The whole run, in virtual time.
+    /// Length of the whole run, in virtual time.
     pub duration: Duration,
-    /// What of it is not measured.
+    /// Time at the start that is not measured.
     pub warm_up: Duration,
-    /// Windows of the series.
+    /// Length of a window in the series.
     pub window: Duration,
 }
 
-/// A device: what it does, and what stands before it.
+/// A device: its model and its gate.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// Its name.
     pub name: String,
-    /// What it does.
     pub model: models::Known,
-    /// The model's parameters; it accepts them.
+    /// Valid parameters of the model.
     pub model_params: ParamTable,
-    /// How many of it there are, each with a gate of its own.
+    /// Number of nodes, each with its own gate.
     pub nodes: u32,
-    /// Policies hold across the nodes, because VMs tell each node in this form what they got at the others; nothing: they
-    /// hold at each node.
+    /// Form in which VMs report service at other nodes, so that policies hold across nodes. `None`: they hold at each
+    /// node.
     pub reporting: Option<Form>,
-    /// Who decides.
     pub scheduler: &'static Descriptor,
-    /// The scheduler's parameters; it accepts them.
+    /// Valid parameters of the scheduler.
     pub params: ParamTable,
-    /// What the scheduler believes of the device.
+    /// Properties that the scheduler assumes.
     pub facts: Facts,
-    /// Depth, costs, merging.
+    /// Depth, costs and merging.
     pub gate: GateSettings,
-    /// What each node can be relied on to do.
+    /// Capacity of each node.
     pub capacity: Capacity,
 }
 
 /// A VM.
 #[derive(Debug, Clone)]
 pub struct Vm {
-    /// Its name.
     pub name: String,
-    /// Which of the scenario's devices it uses.
+    /// Number of its device.
     pub device: usize,
-    /// Which of the device's nodes.
+    /// Choice among the device's nodes.
     pub placement: Placement,
-    /// What it is promised and held to, across the nodes or at each.
+    /// Its policy, across the nodes or at each.
     pub policy: Policy,
-    /// What each of its threads asks for.
+    /// Requests of each of its threads.
     pub source: Source,
-    /// How many threads do so, each on a part of its own of the volume.
+    /// Number of threads, each on a separate part of the volume.
     pub threads: u32,
-    /// A scheduler of its own.
+    /// Scheduler in the guest, if any.
     pub guest: Option<Guest>,
-    /// Where its volume begins on the device, in bytes.
+    /// Offset of its volume on the device in bytes.
     pub offset: u64,
-    /// How long its volume is, in bytes.
+    /// Size of its volume in bytes.
     pub size: u64,
-    /// Its writes wait for the disk.
+    /// Whether its writes are sync.
     pub direct: bool,
-    /// What its requests cost it, where there are CPUs; nothing: they cost it no time.
+    /// CPU time of its requests; `None` if they need none.
     pub work: Option<cpus::CpuCost>,
-    /// It is not there before the timeline starts it.
+    /// Whether it submits nothing before the timeline starts it.
     pub starts_paused: bool,
 }
 
-/// Which node a request of a VM goes to.
+/// Choice of the node for a request of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Always this one.
+    /// Always this node.
     Node(u32),
-    /// Any, equally likely.
+    /// A random node, uniformly.
     Uniform,
-    /// One after the other.
+    /// Each node in turn.
     RoundRobin,
 }
 
-/// What a thread asks for.
+/// Requests of a thread.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// What a program does.
+    /// A workload profile with its parameters.
     Workload(&'static WorkloadProfile, ParamTable),
-    /// What was recorded.
+    /// A recorded trace.
     Trace(trace::Trace),
 }
 
-/// A guest with a scheduler of its own.
+/// A guest with its own scheduler.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    /// Who decides in it.
     pub scheduler: &'static Descriptor,
-    /// That scheduler's parameters.
+    /// Its parameters.
     pub params: ParamTable,
-    /// What the scheduler believes of the virtual disk.
+    /// Properties that it assumes of the virtual disk.
     pub facts: Facts,
-    /// Between it and the host.
+    /// Ring to the host.
     pub ring: Ring,
 }
 
-/// Something that happens at a stated time.
+/// A planned event.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// When.
     pub at: Instant,
-    /// What.
     pub event: Event,
 }
 
-/// What happens.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// To a VM, by its number in the scenario.
+    /// Event of a VM, by its number in the scenario.
     Vm(usize, VmEvent),
-    /// To a device, by its number in the scenario: to one node or to all.
+    /// Event of one node, or of all nodes, of a device, by its number in the scenario.
     Device(usize, Option<u32>, DeviceEvent),
 }
 
-/// What happens to a VM.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum VmEvent {
-    /// It begins, or goes on.
+    /// It starts, or continues.
     Start,
-    /// It asks for nothing new.
+    /// It submits no more requests.
     Idle,
-    /// It leaves; what waits is cancelled.
+    /// It stops; queued requests are cancelled.
     Stop,
-    /// It has another policy.
+    /// Its policy changes.
     Policy(Policy),
 }
 
-/// What happens to a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DeviceEvent {
-    /// It becomes slower, stalls, or is itself again.
+    /// Its speed changes, it stalls, or it recovers.
     Speed(Speed),
-    /// It is lost with what it had.
+    /// It fails and loses its requests.
     Fail,
-    /// It is back.
+    /// It returns.
     Return,
 }

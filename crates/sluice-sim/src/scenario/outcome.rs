@@ -1,4 +1,4 @@
-//! What came out of a run, ready to be printed.
+//! Results of a run, for output.
 
 use std::time::Duration;
 
@@ -12,116 +12,110 @@ use crate::checks::{self, Violation};
 use crate::cpu::VcpuId;
 use crate::record::{Record, Window};
 
-/// Of one run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its seed.
     pub seed: u64,
-    /// The whole run.
+    /// Length of the whole run.
     pub duration: Duration,
-    /// What of it was measured.
+    /// Length of the measured part.
     pub measured: Duration,
     /// The warm-up before that.
     pub warm_up: Duration,
     /// Windows of the series.
     pub window: Duration,
-    /// As in the scenario.
+    /// In the order of the scenario.
     pub vms: Vec<VmOutcome>,
-    /// Every node of every device.
+    /// All nodes of all devices.
     pub devices: Vec<DeviceOutcome>,
-    /// Everybody who works on a virtual CPU.
+    /// All users of virtual CPUs.
     pub cpus: Vec<CpuOutcome>,
-    /// Whether it can be true.
+    /// Results of the invariants' checks.
     pub checks: Vec<Check>,
-    /// What the timeline made of policies.
+    /// Changes of policies by the timeline.
     pub policy_changes: Vec<PolicyChange>,
 }
 
-/// A policy that an entry of the timeline changed.
+/// A change of a policy by an entry of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyChange {
-    /// From the start of the run.
+    /// Time from the start of the run.
     pub at: Duration,
-    /// Whose.
     pub vm: String,
-    /// What is not as it was before.
+    /// Fields that have changed.
     pub changed: Vec<Field>,
-    /// What it says besides.
+    /// Stated fields that have not changed.
     pub as_before: Vec<Field>,
 }
 
-/// What a VM got.
+/// Results of a VM.
 #[derive(Debug, Clone)]
 pub struct VmOutcome {
-    /// Its name.
     pub name: String,
-    /// Requests that arrived, in all.
+    /// Requests that arrived, from the start.
     pub arrived: u64,
-    /// Completed while it was measured.
+    /// Requests that completed in the measured time.
     pub completed: u64,
     /// Bytes of those.
     pub bytes: u64,
-    /// Those per second.
+    /// Requests per second.
     pub iops: f64,
     /// Bytes per second.
     pub bytes_per_second: f64,
     /// Mean latency.
     pub mean: Duration,
-    /// Dispatched to meet its reservation, and by its weight, while it was measured.
+    /// Requests dispatched for the reservation, and by weight, in the measured time.
     pub dispatched: (u64, u64),
-    /// Given up by its device: frames that found the queue of a link full.
+    /// Requests dropped by the device: frames that found the queue of a link full.
     pub dropped: u64,
-    /// Left unserved when it stopped.
+    /// Requests cancelled when the VM stopped.
     pub cancelled: u64,
-    /// Went to another node after theirs had failed.
+    /// Requests moved to another node after theirs had failed.
     pub retried: u64,
-    /// Still on their way at the end.
+    /// Requests outstanding at the end.
     pub outstanding: u64,
-    /// When it had nothing more to ask and all was over.
+    /// When its last request had completed, if its workload ended.
     pub ended: Option<Duration>,
-    /// What was completed in each window, from the end of the warm-up to the end of the run.
+    /// Completions in each window, from the end of the warm-up to the end of the run.
     pub series: Vec<Window>,
-    /// What it was promised, and whether that was kept.
+    /// Its guarantees, and whether they were kept.
     pub promises: Vec<Promise>,
-    /// Latencies: upper end of a step in nanoseconds, and how many lie in it.
+    /// Latencies: upper bound of a bucket in nanoseconds, and count.
     pub latencies: Vec<(u64, u64)>,
     percentiles: Vec<(f64, Duration)>,
 }
 
-/// What a node of a device did.
+/// Results of a node of a device.
 #[derive(Debug, Clone)]
 pub struct DeviceOutcome {
-    /// The device's name.
     pub name: String,
-    /// Which of its nodes.
+    /// Number of the node.
     pub node: usize,
-    /// Part of the run's time that it was busy, all its servers together.
+    /// Busy time as a part of the run, of all its servers together.
     pub busy: f64,
 }
 
-/// What a virtual CPU did.
+/// Results of a virtual CPU.
 #[derive(Debug, Clone)]
 pub struct CpuOutcome {
-    /// Whose it is: the driver domain, or a VM.
+    /// Its user: the driver domain, or a VM.
     pub of: String,
-    /// Part of the run's time that it ran.
+    /// Running time as a part of the run.
     pub busy: f64,
 }
 
-/// A law, and whether the run keeps it.
+/// An invariant, and whether the run keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// Its name.
     pub name: &'static str,
-    /// What is broken.
+    /// Violations.
     pub broken: Vec<String>,
 }
 
-/// Percentiles that are kept.
+/// Percentiles in the results.
 pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
 
 impl VmOutcome {
-    /// One of [`PERCENTILES`] of the latency.
+    /// A percentile of the latency, one of [`PERCENTILES`].
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         let found = self.percentiles.iter().find(|(known, _)| *known == percent);
@@ -130,32 +124,32 @@ impl VmOutcome {
 }
 
 impl Outcome {
-    /// How long a window of the series is: the last may be shorter.
+    /// Length of a window in seconds; the last one may be shorter.
     #[must_use]
     pub fn window_seconds(&self, index: usize) -> f64 {
         let from = self.window.as_nanos() * index as u128;
         self.window.as_nanos().min(self.measured.as_nanos().saturating_sub(from)) as f64 / 1e9
     }
 
-    /// When a window of the series begins, in seconds from the start of the run.
+    /// Start of a window in seconds from the start of the run.
     #[must_use]
     pub fn window_start(&self, index: usize) -> f64 {
         (self.warm_up.as_nanos() + self.window.as_nanos() * index as u128) as f64 / 1e9
     }
 
-    /// Every promise that was not kept, with the name of its VM.
+    /// Guarantees that were not kept, with the name of the VM.
     pub fn not_kept(&self) -> impl Iterator<Item = (&str, &Promise)> {
         let broken = |promise: &&Promise| matches!(promise.verdict, Verdict::Broken { .. });
         self.vms.iter().flat_map(move |vm| vm.promises.iter().filter(broken).map(|promise| (vm.name.as_str(), promise)))
     }
 
-    /// Every law that is broken, with its check.
+    /// Violated invariants, with the name of the check.
     pub fn broken(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.checks.iter().flat_map(|check| check.broken.iter().map(|broken| (check.name, broken.as_str())))
     }
 }
 
-/// Collects what the parts of a scenario came to.
+/// Collects the results of a scenario's parts.
 pub(super) fn collect(scenario: &Scenario, seed: u64, parts: &[Part]) -> Outcome {
     let settings = scenario.settings;
     let mut vms: Vec<(usize, VmOutcome)> = parts
@@ -177,7 +171,7 @@ pub(super) fn collect(scenario: &Scenario, seed: u64, parts: &[Part]) -> Outcome
     }
 }
 
-/// Whether two policies say something else in a field.
+/// Whether two policies differ in a field.
 fn differ(a: &Policy, b: &Policy, field: Field) -> bool {
     match field {
         Field::Reservation => a.reservation != b.reservation,
@@ -236,12 +230,12 @@ fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
     outcome
 }
 
-/// A window for every one that there is time for; what came at the very end belongs to the last.
+/// One window for each interval of the run; a completion at its very end belongs to the last one.
 fn series(record: &Record, measured: Duration, window: Duration) -> Vec<Window> {
     let count = measured.as_nanos().div_ceil(window.as_nanos()) as usize;
     let mut series = record.series().to_vec();
     for late in series.split_off(count.min(series.len())) {
-        let last = series.last_mut().expect("what is measured has a window");
+        let last = series.last_mut().expect("a measured run has a window");
         last.completed += late.completed;
         last.bytes += late.bytes;
         last.latency += late.latency;
@@ -280,7 +274,7 @@ fn check(scenario: &Scenario, parts: &[Part]) -> Vec<Check> {
         for broken in checks::check(&part.simulation) {
             let vm = broken.vm().map(|vm| format!(" (VM {vm} is {})", scenario.vms[part.vms[vm]].name));
             let text = format!("{devices} {}: {broken}{}", names.join(", "), vm.unwrap_or_default());
-            let check = all.iter_mut().find(|check| check.name == broken.name()).expect("every law has a name");
+            let check = all.iter_mut().find(|check| check.name == broken.name()).expect("every violation has a check");
             check.broken.push(text);
         }
     }

@@ -1,11 +1,11 @@
-//! Whether a run kept what each VM was promised: its reservation, its limit and its latency target.
+//! Checks whether a run kept the guarantees of each VM: its reservation, its limit and its latency target.
 //!
-//! A reservation holds while a VM has a request waiting at the gate, so it is compared with what the VM got, divided by
-//! the time for which it waited. Weights are not judged: the part of a VM depends on what all others asked for at each
-//! moment. Tolerances stand beside the numbers below; two requests more or less are the edges of the measurement.
+//! A reservation applies while a VM has a request queued at the gate, so it is compared with the VM's service divided
+//! by that time. Weights are not checked: the share of a VM depends on the requests of all others at each moment.
+//! Tolerances are stated below; two requests more or less are due to the ends of the measurement.
 //!
-//! Example: a VM reserves 400 iops, measured for 10 s, in which it always had a request waiting, and got 3,950 requests.
-//! 395 of 400 is less than 99 %: not kept.
+//! Example: a VM reserves 400 iops and always had a request queued. In 10 s it got 3,950 requests, which is 395 of 400
+//! iops and less than 99 %: not kept.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,35 +17,31 @@ use super::outcome::VmOutcome;
 use super::{Device, Event, Scenario, Vm, VmEvent};
 use crate::record::Served;
 
-/// A reservation is kept if this part of it was got.
+/// Minimum part of a reservation that counts as kept.
 const RESERVED_MIN: f64 = 0.99;
-/// A limit is kept up to this multiple of it, besides its burst.
+/// Maximum multiple of a limit that counts as kept, in addition to its burst.
 const LIMIT_MAX: f64 = 1.02;
 
-/// Something that a VM was promised, and whether it was kept.
+/// A guarantee of a VM, and whether it was kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Promise {
-    /// In words, for example `reservation 400 iops`.
+    /// As text, for example `reservation 400 iops`.
     pub text: String,
-    /// How it ended.
     pub verdict: Verdict,
 }
 
-/// How a promise ended.
+/// Result of a guarantee.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// It was kept.
     Kept,
-    /// It was not: what was measured, and what was promised, in the unit of the promise.
+    /// Not kept: the measured and the guaranteed value, in the unit of the guarantee.
     Broken {
-        /// What the VM got.
         measured: f64,
-        /// What it was promised.
         expected: f64,
     },
-    /// The device's scheduler does not enforce it, which the file accepts.
+    /// The device's scheduler does not enforce it, which the file allows.
     NotGiven,
-    /// It changed in the run, holds across nodes, or depends on a guest's own scheduler or on reads alone.
+    /// Not checked: it changed in the run, holds across nodes, or depends on a guest's scheduler or on reads only.
     NotJudged,
 }
 
@@ -62,7 +58,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What is known of a VM after a run.
+/// Input of the checks for one VM.
 pub(super) struct Run<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) number: usize,
@@ -70,7 +66,7 @@ pub(super) struct Run<'a> {
     pub(super) outcome: &'a VmOutcome,
 }
 
-/// Everything that a VM was promised.
+/// Checks all guarantees of a VM.
 pub(super) fn check(run: &Run<'_>) -> Vec<Promise> {
     let vm = &run.scenario.vms[run.number];
     let device = &run.scenario.devices[vm.device];
@@ -119,13 +115,13 @@ pub(super) fn check(run: &Run<'_>) -> Vec<Promise> {
     promises
 }
 
-/// Whether the policy of a VM changes in the run.
+/// Whether the policy of a VM changes during the run.
 fn changes(scenario: &Scenario, number: usize) -> bool {
     let is = |event: &Event| matches!(event, Event::Vm(vm, VmEvent::Policy(_)) if *vm == number);
     scenario.timeline.iter().any(|planned| is(&planned.event))
 }
 
-/// `each` is the size of one request, in the unit of `got`.
+/// Checks a minimum. `each` is the size of one request, in the unit of `got`.
 fn at_least(promised: f64, got: f64, waiting: Duration, each: f64) -> Verdict {
     let seconds = waiting.as_secs_f64();
     match got + 2.0 * each >= RESERVED_MIN * promised * seconds {
@@ -134,7 +130,7 @@ fn at_least(promised: f64, got: f64, waiting: Duration, each: f64) -> Verdict {
     }
 }
 
-/// `more` is what may come on top of the rate, in the unit of `got`.
+/// Checks a maximum. `more` is the permitted excess over the rate, in the unit of `got`.
 fn at_most(promised: f64, got: f64, measured: Duration, more: f64) -> Verdict {
     let seconds = measured.as_secs_f64();
     match got <= LIMIT_MAX * promised * seconds + more {
@@ -163,16 +159,16 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_reservation_counts_while_its_vm_waits() {
+    fn a_reservation_counts_only_while_its_vm_waits() {
         assert_eq!(at_least(400.0, 397.0, SECOND, 1.0), Verdict::Kept);
         assert_eq!(at_least(400.0, 390.0, SECOND, 1.0), Verdict::Broken { measured: 390.0, expected: 400.0 });
-        assert_eq!(at_least(400.0, 100.0, SECOND / 4, 1.0), Verdict::Kept, "it asked for a quarter of the time");
-        assert_eq!(at_least(400.0, 0.0, Duration::ZERO, 0.0), Verdict::Kept, "it asked for nothing");
+        assert_eq!(at_least(400.0, 100.0, SECOND / 4, 1.0), Verdict::Kept, "it had requests for a quarter of the time");
+        assert_eq!(at_least(400.0, 0.0, Duration::ZERO, 0.0), Verdict::Kept, "it had no requests");
         assert!(matches!(at_least(400.0, 0.0, SECOND, 0.0), Verdict::Broken { .. }), "it got nothing");
     }
 
     #[test]
-    fn a_limit_lets_its_burst_through_once() {
+    fn a_limit_passes_its_burst_once() {
         assert_eq!(at_most(100.0, 132.0, SECOND, 32.0), Verdict::Kept);
         assert_eq!(at_most(100.0, 135.0, SECOND, 32.0), Verdict::Broken { measured: 135.0, expected: 100.0 });
     }

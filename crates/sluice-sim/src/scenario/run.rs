@@ -1,4 +1,4 @@
-//! A run: the same scenario and seed give the same outcome, bit by bit.
+//! Runs of scenarios: the same scenario and seed give the same result, bit by bit.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -12,36 +12,36 @@ use super::{Scenario, States, assemble};
 use crate::engine::{Completed, OUTSTANDING_MAX};
 use crate::traces::{Failure, TraceError};
 
-/// How often a run says how far it is.
+/// Number of progress reports per run.
 const STEPS: u32 = 200;
 
-/// Why there is no outcome.
+/// A run without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Something cannot be made as the scenario says.
+    /// A part of the scenario cannot be built.
     #[error("{of}: {why}")]
     Cannot {
-        /// A device, a VM or a file.
+        /// The device, VM or file.
         of: String,
-        /// What is wrong with it.
+        /// Cause.
         why: String,
     },
-    /// A trace ended early.
+    /// A trace ended with an error.
     #[error("Cannot continue reading a trace")]
     Trace(#[from] TraceError),
-    /// More requests on their way than are kept in memory.
+    /// More requests are outstanding than fit into memory.
     #[error(
         "VM {vm} submits faster than its device completes: after {} s {OUTSTANDING_MAX} requests are outstanding; \
          lower its rate, or end the run earlier",
         .at.as_secs_f64().round()
     )]
     Overrun {
-        /// Whose request was one too many.
+        /// The VM with the request that exceeded the limit.
         vm: String,
-        /// When.
+        /// Virtual time of the abort.
         at: Duration,
     },
-    /// Who watched wants no more.
+    /// The progress callback aborted the run.
     #[error("The run was aborted")]
     Aborted,
 }
@@ -52,24 +52,24 @@ impl RunError {
     }
 }
 
-/// Who is told of requests that are over.
+/// Callback for completed requests.
 pub type Requests = Rc<RefCell<dyn FnMut(&Completed)>>;
 
-/// Who is told of what happens.
+/// Callbacks and folders of a run.
 #[derive(Default)]
 pub struct Watch<'a> {
-    /// Of every request that is over, device by device; its VM has the number that it has in the scenario.
+    /// Called with every completed request, device by device; its VM has its number in the scenario.
     pub requests: Option<Requests>,
-    /// Where states of aged drives are kept; without it they are made each time.
+    /// Folder with states of aged drives; without it they are aged each time.
     pub states: Option<&'a States>,
-    /// Of the part of the run that is over, from 0 to 1; whether to go on.
+    /// Called with the completed part of the run, from 0 to 1; returns whether to continue.
     pub progress: Option<&'a mut dyn FnMut(f64) -> bool>,
 }
 
 /// Runs a scenario.
 ///
 /// # Errors
-/// [`RunError`]. A law that is broken is none: it is in the outcome.
+/// [`RunError`]. A violated invariant is not an error: it is in the result.
 pub fn run(scenario: &Scenario, seed: u64, mut watch: Watch<'_>) -> Result<Outcome, RunError> {
     let mut parts = Vec::new();
     let together = assemble::parts(scenario);

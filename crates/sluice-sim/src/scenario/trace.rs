@@ -1,4 +1,4 @@
-//! A recorded load: which file, of which format, and how it is asked again.
+//! A recorded trace: its file, its format, and its replay.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,47 +23,45 @@ pub const FORMATS: &[(&str, Format)] = &[
     ("blkparse", Format::Blkparse),
     ("blktrace", Format::Blktrace),
     ("vscsi", Format::Vscsi),
-    // Ids are sectors in most.
+    // In most such traces ids are sectors.
     ("oracle-general", Format::OracleGeneral(512)),
 ];
 
-/// A trace, and what is done with it.
+/// A trace and its replay.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// Where it is.
     pub file: PathBuf,
-    /// What it is.
     pub format: Format,
-    /// When its requests are asked.
+    /// Timing of its requests.
     pub timing: ReplayTiming,
-    /// Which of its streams; nothing: all.
+    /// The stream to replay; `None` for all.
     pub stream: Option<u32>,
-    /// What lies beyond the volume is asked modulo its length.
+    /// Whether requests after the end of the volume wrap around.
     pub wrap: bool,
-    /// What is in it.
+    /// Contents of the trace.
     pub scan: Scan,
 }
 
-/// What is in a trace.
+/// Contents of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// Requests.
+    /// Number of requests.
     pub rows: u64,
-    /// Of them, reads.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes of all.
     pub bytes: u64,
-    /// Where the last byte lies.
+    /// End of the last byte.
     pub end: u64,
-    /// Bytes of the longest request.
+    /// Length of the longest request in bytes.
     pub longest: u64,
-    /// From the first to the last, in nanoseconds.
+    /// Time from the first to the last request in nanoseconds.
     pub span: u64,
-    /// Depends on all of it: another trace has another one.
+    /// Digest of all rows.
     pub digest: u64,
 }
 
-/// Rows that ask for something.
+/// Rows that are requests.
 fn rows(
     file: &Path,
     format: Format,
@@ -77,10 +75,10 @@ fn rows(
 }
 
 impl Scan {
-    /// Reads all of a trace.
+    /// Reads the whole trace.
     ///
     /// # Errors
-    /// The file cannot be opened, or a row of it is none.
+    /// If the file cannot be opened, or has an invalid row.
     pub fn read(file: &Path, format: Format, stream: Option<u32>) -> Result<Scan, TraceError> {
         let rows = rows(file, format, stream).map_err(|source| TraceError::Open { source })?;
         let (mut scan, mut first) = (Scan { digest: 0xcbf2_9ce4_8422_2325, ..Scan::default() }, None);
@@ -102,7 +100,7 @@ impl Scan {
 }
 
 impl Trace {
-    /// The workload of a thread with a volume of so many bytes. What goes wrong while it is read is left in its failure.
+    /// The workload of a thread with a volume of this size. Later errors are stored in its failure.
     pub(super) fn replay(&self, volume: u64) -> io::Result<(Replay<Select<'static>>, Failure)> {
         let past_end = if self.wrap { PastEnd::Wrap } else { PastEnd::Refuse };
         let rows = Select::new(traces::read(self.format, traces::open(&self.file)?), self.stream, volume, past_end);

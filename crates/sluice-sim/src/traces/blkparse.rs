@@ -1,18 +1,18 @@
-//! What blkparse prints by default: `maj,min cpu sequence seconds pid action RWBS sector + sectors [process]`. Rows of other
-//! actions than Q (queued), and the summary behind them, say nothing.
+//! Output of blkparse in its default format: `maj,min cpu sequence seconds pid action RWBS sector + sectors [process]`.
+//! Only rows of action Q (queued) are requests; the summary at the end is skipped.
 
 use sluice_sched::Kind;
 
 use super::field::{decimal, get, length, number, scaled, shown};
 use super::{Lines, Names, Row};
 
-/// Streams are the devices in the order in which they appear.
+/// Streams are devices, numbered by first appearance.
 #[derive(Default)]
 pub(super) struct Blkparse {
     devices: Names<String>,
 }
 
-/// What the letters say: reads, writes, discards, flushes alone.
+/// Kind of request by its letters: reads, writes, discards, separate flushes.
 fn kind(rwbs: &str) -> Result<Option<Kind>, String> {
     match rwbs.trim_start_matches('F').bytes().next() {
         Some(b'R') => Ok(Some(Kind::Read)),
@@ -29,7 +29,7 @@ impl Lines for Blkparse {
 
     fn line(&mut self, line: &str) -> Result<Option<Row>, String> {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // The summary has no device at its start.
+        // Lines of the summary do not start with a device.
         let is_event = fields.first().is_some_and(|first| first.contains(',')) && fields.len() > 6;
         if !is_event || fields[5] != "Q" {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! What blktrace records, versions 7 and 8. A record is a head of 48 or 64 bytes and data behind it; the magic number at its
-//! start tells version and byte order. Records of other actions than Q (queued) say nothing.
+//! Records of blktrace, versions 7 and 8. A record is a header of 48 or 64 bytes and data; the magic number at its
+//! start gives version and byte order. Only records of action Q (queued) are requests.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -10,7 +10,7 @@ use super::{Names, Row, TraceError};
 
 const MAGIC: u32 = 0x6561_7400;
 const EXPECTED: &str = "records of blktrace, version 7 or 8";
-/// The action itself, in the lower half; what it belongs to, in the upper.
+/// The action is in the lower half, its category in the upper one.
 const QUEUED: u64 = 1;
 const READS: u64 = 1;
 const WRITES: u64 = 1 << 1;
@@ -23,7 +23,7 @@ pub(super) struct Records<R> {
     input: R,
     row: u64,
     ended: bool,
-    /// Streams are the devices in the order in which they appear.
+    /// Streams are devices, numbered by first appearance.
     devices: Names<u32>,
 }
 
@@ -39,7 +39,7 @@ impl Bytes<'_> {
     }
 }
 
-/// What a head says.
+/// Fields of a header.
 struct Head {
     time: u64,
     sector: u64,
@@ -89,7 +89,7 @@ impl<R: BufRead> Records<R> {
         let n = |at, len| bytes.number(at, len);
         let (action, device, data) = match version {
             7 => (n(28, 4), n(36, 4), n(46, 2)),
-            // Behind the bytes: pid, then a wide action.
+            // After the byte count: pid, then a wide action.
             _ => (n(32, 8), n(40, 4), n(50, 2)),
         };
         Ok(Some(Head { time: n(8, 8), sector: n(16, 8), bytes: n(24, 4), action, device: device as u32, data }))

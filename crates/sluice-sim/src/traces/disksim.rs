@@ -1,6 +1,6 @@
-//! DiskSim ASCII: `time device sector sectors flags`, blanks between. The unit of the time is not part of the format.
-//! And what DiskSim is validated with, measurements of drives: `R|W Hit|Miss sector sectors service gap`, microseconds; the
-//! next request came `gap` after this one was over.
+//! DiskSim ASCII: `time device sector sectors flags`, separated by blanks. The unit of time is not part of the format.
+//! Also the measurements of drives with which DiskSim is validated: `R|W Hit|Miss sector sectors service gap`, in
+//! microseconds; the next request arrived `gap` after the completion of this one.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -36,14 +36,13 @@ impl Lines for DiskSim {
     }
 }
 
-/// A request of a drive with what it took there.
+/// A request with its measured service time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
-    /// The request; its time is the sum of what the ones before took, and the gaps behind them.
+    /// The request; its time is the sum of the service times and gaps before it.
     pub row: Row,
-    /// What it took.
     pub service: Duration,
-    /// From its end to the next one.
+    /// Time from its completion to the next request.
     pub gap: Duration,
 }
 
@@ -52,14 +51,14 @@ pub fn measured<'a>(input: impl BufRead + 'a) -> Box<dyn Iterator<Item = Result<
     lines(input, Validate::default())
 }
 
-/// Their requests alone.
+/// The requests without measurements.
 pub(super) fn rows<'a>(input: impl BufRead + 'a) -> Rows<'a> {
     Box::new(measured(input).map(|measured| measured.map(|measured| measured.row)))
 }
 
 #[derive(Default)]
 struct Validate {
-    /// When the next request comes, in nanoseconds.
+    /// Arrival of the next request, in nanoseconds.
     at: u64,
 }
 

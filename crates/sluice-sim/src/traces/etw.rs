@@ -1,6 +1,6 @@
 //! Event Tracing for Windows as text: `BeginHeader`, a line for each kind of event with its columns, `EndHeader`, then
-//! events. Offsets and sizes are hexadecimal bytes, times microseconds. Which columns there are the header says: some have a
-//! CPU column and some have not.
+//! events. Offsets and sizes are hexadecimal bytes, times microseconds. The header gives the columns, since only some
+//! files have a CPU column.
 
 use sluice_sched::Kind;
 
@@ -9,13 +9,13 @@ use super::{Lines, Row};
 
 #[derive(Default)]
 pub(super) struct Etw {
-    /// Past the header.
+    /// Whether the header has ended.
     began: bool,
-    /// Of reads and of writes.
+    /// For reads and for writes.
     columns: [Option<Columns>; 2],
 }
 
-/// Where a value stands in a line.
+/// Columns of the values.
 #[derive(Clone, Copy)]
 struct Columns {
     time: usize,

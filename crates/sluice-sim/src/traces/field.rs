@@ -4,7 +4,7 @@ use sluice_sched::Kind;
 
 use super::LENGTH_MAX;
 
-/// Characters of a field that an error repeats: of what is no trace a line may be as long as a file.
+/// Maximum length of a field in an error: a line that is not a trace may be as long as the file.
 const SHOWN_MAX: usize = 40;
 
 /// A field in an error.
@@ -15,7 +15,7 @@ pub(super) fn shown(text: &str) -> String {
     format!("'{start}{more}'")
 }
 
-/// A field by its place; an error names it.
+/// A field by its index; an error contains its name.
 pub(super) fn get<'a>(fields: &[&'a str], index: usize, name: &str) -> Result<&'a str, String> {
     fields.get(index).map(|field| field.trim()).ok_or_else(|| format!("only {} fields, no {name}", fields.len()))
 }
@@ -30,8 +30,8 @@ pub(super) fn hexadecimal(text: &str, name: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, 16).map_err(|_| format!("{} is not a valid {name}", shown(text)))
 }
 
-/// A decimal number in units of `10^-digits`, without a float: times since 1970 have more digits than those keep. Digits
-/// beyond are cut off.
+/// A decimal number in units of `10^-digits`, without floating point, since times since 1970 have more digits than it
+/// keeps. Further digits are cut off.
 pub(super) fn decimal(text: &str, digits: usize, name: &str) -> Result<u64, String> {
     let wrong = || format!("{} is not a valid {name}", shown(text));
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -55,7 +55,7 @@ pub(super) fn kind(text: &str) -> Result<Kind, String> {
     }
 }
 
-/// Something times its unit, if that is a number at all.
+/// A product of a number and its unit, if it does not overflow.
 pub(super) fn scaled(value: u64, unit: u64, name: &str) -> Result<u64, String> {
     value.checked_mul(unit).ok_or_else(|| format!("{value} is too large for a {name}"))
 }

@@ -1,17 +1,18 @@
-//! fio's I/O log. Version 2: `file action [offset length]`, where `wait` holds up what follows for `offset` microseconds.
-//! Version 3: `timestamp file action [offset length]`, microseconds since the start (as fio 3.33 writes it).
+//! fio's I/O log. Version 2: `file action [offset length]`, where `wait` delays the following actions by `offset`
+//! microseconds. Version 3: `timestamp file action [offset length]`, in microseconds since the start (as fio 3.33
+//! writes it).
 
 use sluice_sched::Kind;
 
 use super::field::{get, length, number, scaled, shown};
 use super::{Lines, Names, Row};
 
-/// Streams are the files in the order in which they appear.
+/// Streams are files, numbered by first appearance.
 #[derive(Default)]
 pub(super) struct Fio {
     version: Option<u8>,
     files: Names<String>,
-    /// Of version 2: what was waited so far, in nanoseconds.
+    /// Sum of waits in version 2, in nanoseconds.
     waited: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Block traces of others: read row by row, never whole.
+//! Block traces in common formats, read row by row.
 //!
-//! Units are the format's; where a format leaves them open the caller says them, and nothing is guessed. A row that is not
-//! what the format says is an error with its number and what was expected.
+//! Units are those of the format. If a format does not define them, the caller states them. An invalid row is an error
+//! with its number and the expected format.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,27 +34,26 @@ pub use select::{Failure, PastEnd, Select};
 /// One request of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// When it came, in nanoseconds since whatever the trace counts from.
+    /// Arrival in nanoseconds since the origin of the trace.
     pub at: u64,
-    /// Whose it is, as far as the trace tells devices or volumes apart; numbered by the trace, or in order of appearance.
+    /// Device or volume, if the trace distinguishes them; numbered by the trace, or by first appearance.
     pub stream: u32,
-    /// What was to be done.
     pub kind: Kind,
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
 impl Row {
-    /// Whether it asks for nothing: neither for bytes nor for a flush. No device ever sees such a request.
+    /// Whether it has neither bytes nor a flush. Such a request never reaches a device.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0 && self.kind != Kind::Flush
     }
 }
 
-/// The unit of a trace's times, where the format leaves it open.
+/// Unit of a trace's times, if the format does not define it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUnit {
     /// As DiskSim writes it, with decimals.
@@ -63,10 +62,9 @@ pub enum TimeUnit {
     Nanoseconds,
 }
 
-/// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Storage Performance Council: `ASU,LBA,bytes,R|W,seconds`, with optional fields behind.
+    /// Storage Performance Council: `ASU,LBA,bytes,R|W,seconds`, with optional further fields.
     Spc,
     /// MSR Cambridge: `timestamp,host,disk,Read|Write,offset,size,response`, times of 100 ns.
     Msr,
@@ -90,77 +88,76 @@ pub enum Format {
     Blktrace,
     /// What VMware's vscsiStats records, versions 1 and 2, as CloudPhysics collected it.
     Vscsi,
-    /// oracleGeneral, a format of cache simulators: times in whole seconds, and ids in place of places. Says not what was
-    /// done, so that all is read; an id lies at so many bytes times itself (512 where ids are sectors).
+    /// oracleGeneral, a format of cache simulators: times in whole seconds, and ids instead of offsets. Operations are
+    /// not recorded, so all are reads. The offset of an id is the id times this number of bytes (512 if ids are
+    /// sectors).
     OracleGeneral(u32),
 }
 
-/// Why a trace cannot be read on.
+/// An error that ends the reading of a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// A row that is none.
+    /// An invalid row.
     #[error("Row {row}: {found}; expected {expected}")]
     Row {
-        /// Its number, from 1: a line of a text, a record else.
+        /// Number of the line or record, from 1.
         row: u64,
-        /// What is there.
+        /// Contents of the row.
         found: String,
-        /// What should be.
+        /// Expected contents.
         expected: &'static str,
     },
-    /// There is no such file, or none that can be read.
+    /// The file does not exist or cannot be opened.
     #[error("Cannot be opened: {source}")]
     Open {
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// The file cannot be read on.
+    /// Reading the file failed.
     #[error("Row {row}: {source}")]
     Io {
-        /// How far it was read.
+        /// Number of the row.
         row: u64,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A request that is longer than the whole volume.
+    /// A request longer than the volume.
     #[error("A request of the trace has {length} bytes, but the volume has only {volume}; use a larger volume")]
     TooLong {
-        /// Of the request.
+        /// Length of the request.
         length: u32,
         /// Length of the volume.
         volume: u64,
     },
-    /// A request that the volume has no room for.
+    /// A request after the end of the volume.
     #[error(
         "A request of the trace ends at byte {end}, but the volume has only {volume} bytes; use a larger volume, or \
          wrap offsets past its end"
     )]
     PastEnd {
-        /// Where the request ends.
+        /// End of the request.
         end: u64,
         /// Length of the volume.
         volume: u64,
     },
 }
 
-/// Longest line that is read.
+/// Maximum length of a line.
 const LINE_MAX: u64 = 64 << 10;
-/// Longest single request: what a row's length may say.
+/// Maximum length of a request.
 const LENGTH_MAX: u64 = 1 << 30;
-/// Most devices that a trace may name.
+/// Maximum number of devices in a trace.
 const NAMES_MAX: usize = 65_536;
 
-/// A text format: what a line says. A line may say nothing (a header, a comment).
+/// A text format. A line may contain no request (a header, a comment).
 trait Lines<T = Row> {
     const EXPECTED: &'static str;
 
-    /// `Err` with what is wrong.
+    /// Parses a line. `Err` with the defect.
     fn line(&mut self, line: &str) -> Result<Option<T>, String>;
 }
 
-/// Names of devices, numbered in the order in which they appear.
+/// Names of devices, numbered by first appearance.
 #[derive(Default)]
 struct Names<N>(BTreeMap<N, u32>);
 
@@ -175,13 +172,13 @@ impl<N: Ord> Names<N> {
     }
 }
 
-/// Rows, as they come.
+/// Rows in the order of the file.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, TraceError>> + 'a>;
 
-/// Opens a trace, which is read once to know what is in it and then for each run.
+/// Opens a trace, which is read once for its contents and then for each run.
 ///
 /// # Errors
-/// It cannot be opened, or is no regular file: a pipe has nothing the second time, or waits for ever, and a device no end.
+/// If it cannot be opened, or is not a regular file: a pipe cannot be read twice, and a device has no end.
 pub fn open(file: &Path) -> io::Result<BufReader<File>> {
     let metadata = std::fs::metadata(file)?;
     if metadata.is_dir() {
@@ -213,7 +210,7 @@ pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {
     }
 }
 
-/// What a line is that is no text: most often the trace is as it was fetched.
+/// Description of a line that is not text: often the file is still compressed.
 fn no_text(line: &[u8]) -> String {
     let packed: [(&[u8], &str); 3] = [(&[0x1f, 0x8b], "gzip"), (&records::ZSTD, "zstd"), (b"\xfd7zXZ", "xz")];
     match packed.into_iter().find(|(begins, _)| line.starts_with(begins)) {

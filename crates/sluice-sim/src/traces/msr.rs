@@ -3,7 +3,7 @@
 use super::field::{get, kind, length, number, scaled};
 use super::{Lines, Names, Row};
 
-/// Streams are the pairs of host and disk in the order in which they appear.
+/// Streams are pairs of host and disk, numbered by first appearance.
 #[derive(Default)]
 pub(super) struct Msr {
     disks: Names<String>,
@@ -23,7 +23,7 @@ impl Lines for Msr {
         let kind = kind(get(&fields, 3, "type")?)?;
         let offset = number(get(&fields, 4, "offset")?, "offset in bytes")?;
         let bytes = number(get(&fields, 5, "size")?, "size in bytes")?;
-        // 1601 is too far away to count in nanoseconds: from the first row on.
+        // Nanoseconds since 1601 overflow, so times count from the first row.
         let first = *self.first.get_or_insert(ticks);
         let since = ticks.checked_sub(first).ok_or("a time before that of the first row")?;
         let stream = self.disks.number(disk)?;

@@ -1,7 +1,7 @@
-//! oracleGeneral, which cache simulators read: records of 24 bytes, the lowest byte of a number first.
+//! oracleGeneral, a format of cache simulators: little-endian records of 24 bytes.
 //!
-//! `u32 seconds, u64 id, u32 bytes, i64 next access`, without padding, as libCacheSim documents it. It does not say what was
-//! done with an object, nor where that lies: all is read, and the caller says how many bytes lie from one id to the next.
+//! `u32 seconds, u64 id, u32 bytes, i64 next access`, without padding, as libCacheSim documents it. Operations and
+//! offsets are not recorded: all requests are reads, and the caller states the number of bytes per id.
 
 use sluice_sched::Kind;
 

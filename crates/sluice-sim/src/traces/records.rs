@@ -1,26 +1,26 @@
-//! Binary formats whose records have one size.
+//! Binary formats with records of one size.
 
 use std::io::{BufRead, ErrorKind};
 
 use super::{Row, Rows, TraceError};
 
-/// What a file begins with that zstd has packed.
+/// First bytes of a file compressed by zstd.
 pub(super) const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Largest record.
+/// Maximum size of a record.
 const SIZE_MAX: usize = 64;
 
-/// A format: what a record says. A record may say nothing.
+/// A binary format. A record may contain no request.
 pub(super) trait Record {
     const EXPECTED: &'static str;
 
-    /// Bytes of each.
+    /// Size of a record in bytes.
     fn size(&self) -> usize;
 
-    /// `Err` with what is wrong.
+    /// Parses a record. `Err` with the defect.
     fn record(&mut self, bytes: &[u8]) -> Result<Option<Row>, String>;
 }
 
-/// Reads them one by one; the first error is the last item.
+/// Reads records one by one; the first error is the last item.
 pub(super) fn read<'a, R: Record + 'a>(mut input: impl BufRead + 'a, mut format: R) -> Rows<'a> {
     let (mut number, mut ended) = (0, false);
     Box::new(std::iter::from_fn(move || {
@@ -40,7 +40,7 @@ pub(super) fn read<'a, R: Record + 'a>(mut input: impl BufRead + 'a, mut format:
     }))
 }
 
-/// The next record; nothing at the end.
+/// The next record; `None` at the end.
 fn next<R: Record>(input: &mut impl BufRead, format: &mut R, row: u64) -> Result<Option<Option<Row>>, TraceError> {
     let wrong = |found: &str| TraceError::Row { row, found: found.to_owned(), expected: R::EXPECTED };
     match input.fill_buf() {
@@ -63,7 +63,7 @@ fn next<R: Record>(input: &mut impl BufRead, format: &mut R, row: u64) -> Result
     format.record(bytes).map(Some).map_err(|found| wrong(&found))
 }
 
-/// A number of a record, the lowest byte first.
+/// A little-endian number of a record.
 pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }

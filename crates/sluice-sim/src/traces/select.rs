@@ -1,35 +1,35 @@
-//! What of a trace becomes one VM's: its rows, within its volume.
+//! Selection of a trace's rows for one VM, within its volume.
 //!
-//! A trace of several devices becomes several VMs when each of them reads it and takes one stream. A replay wants rows and
-//! no errors: the first error ends them, and is kept for whoever runs the simulation to ask for.
+//! A trace of several devices becomes several VMs: each of them reads it and takes one stream. A replay needs rows
+//! without errors, so the first error ends them and is stored for the caller of the simulation.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::{Row, Rows, TraceError};
 
-/// What happens with a request that lies beyond the end of the volume.
+/// Handling of a request after the end of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PastEnd {
-    /// The trace ends there with an error.
+    /// The trace ends with an error.
     Refuse,
-    /// It lies as far beyond the start as it would beyond the end.
+    /// The request wraps around to the start.
     Wrap,
 }
 
-/// Why rows ended early, if they did.
+/// The error that ended the rows, if any.
 #[derive(Debug, Clone, Default)]
 pub struct Failure(Rc<RefCell<Option<TraceError>>>);
 
 impl Failure {
-    /// The error, once.
+    /// Returns the error once.
     #[must_use]
     pub fn take(&self) -> Option<TraceError> {
         self.0.borrow_mut().take()
     }
 }
 
-/// Rows of one stream, or of all, within a volume. Those that ask for nothing are left out.
+/// Rows of one stream, or of all, within a volume. Rows without a request are skipped.
 pub struct Select<'a> {
     rows: Rows<'a>,
     stream: Option<u32>,
@@ -39,13 +39,13 @@ pub struct Select<'a> {
 }
 
 impl<'a> Select<'a> {
-    /// Of `rows` those of `stream`, or all without one, for a volume of so many bytes.
+    /// The rows of `stream`, or all rows without one, for a volume of this size.
     #[must_use]
     pub fn new(rows: Rows<'a>, stream: Option<u32>, volume: u64, past_end: PastEnd) -> Self {
         Select { rows, stream, volume, past_end, failure: Failure::default() }
     }
 
-    /// Where the error will be.
+    /// Where an error will be stored.
     #[must_use]
     pub fn failure(&self) -> Failure {
         self.failure.clone()

@@ -22,7 +22,7 @@ EndHeader
 ";
 
 #[test]
-fn every_text_format_says_the_same_of_its_sample() {
+fn every_text_format_parses_its_sample_to_the_same_rows() {
     use Kind::{Discard, Flush, Read, Write};
     type Case = (Format, &'static str, Vec<Row>);
     let cases: [Case; 10] = [
@@ -91,7 +91,7 @@ fn every_text_format_says_the_same_of_its_sample() {
 }
 
 #[test]
-fn a_third_version_of_fio_has_its_own_times() {
+fn version_3_of_fio_has_timestamps() {
     let text = "fio version 3 iolog\n18 /f add\n122 /f open\n127 /f read 61440 4096\n100976 /f write 774144 4096\n";
     let expected = [row(127_000, 0, Kind::Read, 61440, 4096), row(100_976_000, 0, Kind::Write, 774_144, 4096)];
     assert_eq!(all(Format::Fio, text.as_bytes()).unwrap(), expected);
@@ -141,7 +141,7 @@ fn blktrace_is_read_in_both_versions_and_orders() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_row() {
+fn errors_name_the_row() {
     let cases = [
         (
             Format::Spc,
@@ -180,7 +180,7 @@ fn what_is_wrong_is_named_with_its_row() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_traces_are_read_back() {
     let rows = [
         row(1_000, 0, Kind::Read, 4096, 512),
         row(2_000_000, 1, Kind::Write, 8192, 1024),
@@ -254,11 +254,11 @@ fn oracle_general_is_read_with_the_callers_unit() {
 }
 
 #[test]
-fn a_trace_of_several_devices_is_taken_apart() {
+fn a_trace_of_several_devices_is_split_by_stream() {
     let text = "0,0,4096,r,0\n1,10,4096,w,1\n0,200,4096,r,2\n1,0,0,w,3\n";
     let select = |stream, volume, beyond| Select::new(read(Format::Spc, text.as_bytes()), stream, volume, beyond);
     let all: Vec<Row> = select(None, 1 << 20, PastEnd::Refuse).collect();
-    assert_eq!(all.len(), 3, "what has no length is left out");
+    assert_eq!(all.len(), 3, "rows without a length are skipped");
     let second: Vec<Row> = select(Some(1), 1 << 20, PastEnd::Refuse).collect();
     assert_eq!(second, [row(1_000_000_000, 1, Kind::Write, 5120, 4096)]);
     let mut small = select(Some(0), 65_536, PastEnd::Refuse);
@@ -269,7 +269,7 @@ fn a_trace_of_several_devices_is_taken_apart() {
     let wrapped: Vec<u64> = select(Some(0), 65_536, PastEnd::Wrap).map(|row| row.offset).collect();
     assert_eq!(wrapped, [0, 102_400 - 61_440]);
     let wrapped: Vec<u64> = select(Some(0), 4096, PastEnd::Wrap).map(|row| row.offset).collect();
-    assert_eq!(wrapped, [0, 0], "there is one place");
+    assert_eq!(wrapped, [0, 0], "both wrap to the start");
     let mut small = select(Some(0), 2048, PastEnd::Wrap);
     assert!(small.next().is_none());
     let error = small.failure().take().unwrap().to_string();
@@ -286,7 +286,7 @@ fn a_trace_names_a_bounded_number_of_devices() {
 
 proptest! {
     #[test]
-    fn nothing_that_a_file_says_panics(
+    fn no_input_causes_a_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         fields in prop::collection::vec(prop_oneof![
             any::<u64>().prop_map(|number| number.to_string()),
@@ -314,7 +314,7 @@ proptest! {
 }
 
 #[test]
-fn rows_that_ask_for_nothing_are_no_requests() {
+fn rows_without_bytes_or_flush_are_skipped() {
     use std::io::Write;
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"0,8,4096,R,0.0\n0,8,0,R,1.0\n0,16,0,W,2.0\n0,24,512,W,3.0\n").unwrap();
@@ -324,7 +324,7 @@ fn rows_that_ask_for_nothing_are_no_requests() {
 }
 
 #[test]
-fn only_what_can_be_read_again_is_opened() {
+fn only_regular_files_are_opened() {
     for (path, kind) in [("/dev/zero", io::ErrorKind::InvalidInput), ("/", io::ErrorKind::IsADirectory)] {
         assert_eq!(open(Path::new(path)).unwrap_err().kind(), kind, "{path}");
     }

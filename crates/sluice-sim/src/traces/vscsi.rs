@@ -1,13 +1,13 @@
-//! What VMware's vscsiStats records of a virtual disk, as CloudPhysics collected it: SCSI commands, records of one size, the
-//! lowest byte of a number first. The layout is the one that libCacheSim documents.
+//! Records of VMware's vscsiStats for a virtual disk, as collected by CloudPhysics: SCSI commands in little-endian
+//! records of one size. The layout is the one that libCacheSim documents.
 //!
 //! | version | bytes | fields |
 //! |---|---|---|
 //! | 1 | 32 | serial 4, length 4, pieces of memory 4, command 2, version 2, sector 8, microseconds 8 |
 //! | 2 | 40 | command 2, version 2, serial 4, length 4, pieces of memory 4, sector 8, microseconds 8, response time 8 |
 //!
-//! The upper byte of the version is 1 or 2; lengths are bytes. The file says nothing of itself: the first record tells which
-//! it is. Commands that move no data, and UNMAP, whose ranges are not recorded, say nothing.
+//! The upper byte of the version is 1 or 2; lengths are in bytes. The first record gives the version. Commands without
+//! data, and UNMAP, whose ranges are not recorded, are skipped.
 
 use std::io::{BufRead, Cursor, Read};
 
@@ -17,7 +17,7 @@ use super::field::{length, scaled};
 use super::records::{self, Record, number};
 use super::{Row, Rows, TraceError};
 
-/// Where a record's fields are.
+/// Offsets of a record's fields.
 struct Vscsi {
     size: usize,
     version: u64,
@@ -46,7 +46,7 @@ impl Vscsi {
     }
 }
 
-/// What a SCSI command does with the sectors that it names.
+/// Kind of a SCSI command.
 fn kind(command: u64) -> Option<Kind> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some(Kind::Read),

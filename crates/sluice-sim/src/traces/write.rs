@@ -1,4 +1,4 @@
-//! Traces for others to read: fio's I/O log (version 3), SPC, DiskSim ASCII.
+//! Writes traces for other programs: fio's I/O log (version 3), SPC, DiskSim ASCII.
 
 use std::io::{self, Write};
 
@@ -6,21 +6,21 @@ use sluice_sched::Kind;
 
 use super::Row;
 
-/// A format that is written.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// fio's I/O log, version 3; each stream is a file `streamN`. Times are cut to microseconds.
+    /// fio's I/O log, version 3; each stream is a file `streamN`. Times are truncated to microseconds.
     Fio,
-    /// SPC; times with nine digits. Flushes are left out, for it has none; discards too.
+    /// SPC, times with nine digits. Flushes and discards are skipped, since the format has none.
     Spc,
-    /// DiskSim ASCII in milliseconds; of reads and writes alone.
+    /// DiskSim ASCII in milliseconds; reads and writes only.
     DiskSim,
 }
 
-/// Writes rows in the order in which they come.
+/// Writes rows in their order.
 ///
 /// # Errors
-/// What the output says.
+/// Errors of the output.
 pub fn write(target: Target, rows: impl IntoIterator<Item = Row>, output: &mut impl Write) -> io::Result<()> {
     let mut streams = 0;
     if target == Target::Fio {

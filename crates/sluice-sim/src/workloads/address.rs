@@ -1,31 +1,31 @@
-//! Where a workload's requests lie.
+//! Offsets of a workload's requests.
 
 use crate::random::Stream;
 
-/// Places in a range of bytes.
+/// Offsets in a range of bytes.
 #[derive(Debug, Clone)]
 pub struct Address {
     start: u64,
     length: u64,
-    /// Part of the requests that lie anywhere; the others follow the one before.
+    /// Fraction of the requests at random offsets; the others follow the previous one.
     random: f64,
     cursor: u64,
 }
 
 impl Address {
-    /// One behind the other, and from the start again.
+    /// Sequential, and from the start again at the end.
     #[must_use]
     pub fn sequential(start: u64, length: u64) -> Self {
         Address { start, length, random: 0.0, cursor: 0 }
     }
 
-    /// Anywhere, in whole multiples of a request's length.
+    /// Random, at multiples of the request's length.
     #[must_use]
     pub fn random(start: u64, length: u64) -> Self {
         Address { random: 1.0, ..Self::sequential(start, length) }
     }
 
-    /// Anywhere with this probability, else behind the one before.
+    /// Random with this probability, otherwise after the previous one.
     #[must_use]
     pub fn mixed(start: u64, length: u64, random: f64) -> Self {
         Address { random, ..Self::sequential(start, length) }

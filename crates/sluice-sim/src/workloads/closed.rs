@@ -1,4 +1,4 @@
-//! A closed loop: so many requests outstanding, each followed by the next after a time to think.
+//! A closed loop: a number of outstanding requests, each followed by the next one after a think time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use sluice_sched::Instant;
 use super::{Mix, Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
-/// Threads that ask, wait, think, and ask again.
+/// Threads that submit, wait, think, and submit again.
 #[derive(Debug)]
 pub struct Closed {
     mix: Mix,
     think: Duration,
     random: Stream,
-    /// When threads that do not wait ask next, ascending.
+    /// When thinking threads submit next, ascending.
     due: VecDeque<Instant>,
 }
 

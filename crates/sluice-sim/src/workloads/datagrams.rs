@@ -1,13 +1,12 @@
-//! Datagrams at a constant rate: what one flow of a UDP generator sends.
+//! Datagrams at a constant rate, as one flow of a UDP generator sends them.
 //!
-//! A real generator's distances vary, and so do these, by a stated part of their mean. Without that, flows of one rate at a
-//! full queue fall into step, and whoever arrives just after a place has become free gets it, every time: who wins is
-//! decided by nanoseconds at the beginning, or changes as slowly as two clocks drift apart.
+//! The intervals of a real generator vary, and so do these, by a stated part of their mean. Without that, flows of one
+//! rate at a full queue become synchronised: the flow that sends just after a slot was freed gets it every time. The
+//! outcome then depends on nanoseconds at the start, or changes as slowly as two clocks drift apart.
 //!
-//! A datagram above what a frame carries is sent as fragments. A flow has a socket buffer: so many of its frames are in it
-//! and in the rings behind, at most, and while it is full the flow waits. It does not make up for the time that it
-//! waited. Frames that are dropped behind the back end are lost; nobody sends them again. Several flows of a VM are
-//! several threads.
+//! A datagram larger than a frame is sent in fragments. The socket buffer of a flow limits its frames in the buffer and
+//! in the rings after it. While it is full, the flow waits, and does not make up for that time. Frames that are dropped
+//! after the back end are lost and not sent again. A VM with several flows has several threads.
 
 use std::time::Duration;
 
@@ -20,10 +19,10 @@ use crate::random::Stream;
 const IP: u32 = 20;
 const UDP: u32 = 8;
 const ETHERNET: u32 = 14;
-/// What an IP packet carries on Ethernet.
+/// Payload of an IP packet on Ethernet.
 const CARRIED: u32 = 1480;
 
-/// The frames of a datagram that carries `payload` bytes.
+/// Lengths of the frames of a datagram with `payload` bytes.
 #[must_use]
 pub fn frames_of(payload: u32) -> Vec<u32> {
     let (mut left, mut frames) = (payload.saturating_add(UDP), Vec::new());
@@ -35,22 +34,22 @@ pub fn frames_of(payload: u32) -> Vec<u32> {
     frames
 }
 
-/// What a flow sends.
+/// Parameters of a flow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DatagramParams {
-    /// Bytes that a datagram carries.
+    /// Payload of a datagram in bytes.
     pub payload: u32,
-    /// Bits of data per second that it offers.
+    /// Data rate in bits per second.
     pub bits_per_second: u64,
-    /// How far a distance between two datagrams may differ from the mean, as a part of it, 0 to 1; any is equally likely.
+    /// Maximum deviation of an interval from the mean, as a part of it, 0 to 1; uniformly distributed.
     pub jitter: f64,
-    /// Frames on their way, at most.
+    /// Maximum number of frames in flight.
     pub buffer: u32,
 }
 
 impl DatagramParams {
-    /// 100 Mb/s in datagrams of one full frame, with the default socket buffer of Linux: 108 KiB of memory, which 50 such
-    /// frames fill.
+    /// 100 Mb/s in datagrams of one full frame, with the default socket buffer of Linux: 108 KiB of memory, which 50
+    /// such frames fill.
     pub const FULL_SPEED: DatagramParams =
         DatagramParams { payload: 1472, bits_per_second: 100_000_000, jitter: 0.5, buffer: 50 };
 }
@@ -60,23 +59,23 @@ impl DatagramParams {
 pub struct Datagrams {
     buffer: u32,
     frames: Vec<u32>,
-    /// Mean, in nanoseconds.
+    /// Mean interval in nanoseconds.
     distance: u64,
-    /// In nanoseconds, either way.
+    /// Maximum deviation in nanoseconds.
     jitter: u64,
     random: Stream,
     /// When its next datagram is due.
     due: Instant,
-    /// Fragments of the datagram that has been begun.
+    /// Fragments sent of the current datagram.
     begun: usize,
-    /// Frames on their way.
+    /// Frames in flight.
     out: u32,
-    /// Since when there has been room.
+    /// Since when there is room in the buffer.
     room: Instant,
 }
 
 impl Datagrams {
-    /// A flow that begins within its first distance after `start`, drawn from `random`.
+    /// A flow that starts within its first interval after `start`; intervals are drawn from `random`.
     #[must_use]
     pub fn new(params: DatagramParams, start: Instant, mut random: Stream) -> Self {
         let bits = u128::from(params.payload) * 8;
@@ -91,7 +90,7 @@ impl Datagrams {
 impl Workload for Datagrams {
     fn next(&self) -> Option<Instant> {
         match (self.begun, self.out < self.buffer) {
-            // The buffer takes a datagram whole.
+            // The buffer takes a whole datagram.
             (1.., _) => Some(self.room),
             (0, true) => Some(self.due.max(self.room)),
             (0, false) => None,
@@ -100,7 +99,7 @@ impl Workload for Datagrams {
 
     fn ask(&mut self, now: Instant) -> WorkloadRequest {
         if self.begun == 0 {
-            // What it waited for room is gone.
+            // The wait for room has ended.
             let distance = self.distance - self.jitter + self.random.below(2 * self.jitter + 1);
             self.due = after(self.due.max(now), Duration::from_nanos(distance));
         }
@@ -135,14 +134,14 @@ mod tests {
     use crate::random::stream;
 
     #[test]
-    fn a_datagram_above_a_frame_is_fragments() {
+    fn a_large_datagram_is_sent_in_fragments() {
         assert_eq!(frames_of(1472), [1514]);
         assert_eq!(frames_of(1500), [1514, 62]);
         assert_eq!(frames_of(18), [60]);
         assert_eq!(frames_of(8192).len(), 6);
     }
 
-    /// What a flow sends in a second, if each frame is over after so many microseconds.
+    /// Frames that a flow sends in a second if each completes after `takes` microseconds.
     fn sent(params: DatagramParams, takes: u64) -> Vec<(Instant, u32)> {
         let mut flow = Datagrams::new(params, Instant::ZERO, stream(1, "flow"));
         let (mut sent, mut flying) = (Vec::new(), VecDeque::new());
@@ -161,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_offers_its_rate_as_long_as_there_is_room() {
-        // 100 Mb/s in 1472 bytes are 8491 per second.
+    fn a_flow_sends_its_rate_while_its_buffer_has_room() {
+        // 100 Mb/s in datagrams of 1472 bytes are 8491 per second.
         let count = sent(DatagramParams::FULL_SPEED, 100).len();
         assert!((8440..=8540).contains(&count), "{count}");
-        // With 50 on their way for 10 ms there are 5000 per second at most.
+        // With 50 in flight for 10 ms at most 5000 per second are sent.
         let count = sent(DatagramParams::FULL_SPEED, 10_000).len();
         assert!((4990..=5050).contains(&count), "{count}");
     }

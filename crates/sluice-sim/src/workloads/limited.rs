@@ -1,10 +1,10 @@
-//! A stated amount of work of a workload that has no end of its own.
+//! Limits a workload without an end to a number of requests.
 
 use sluice_sched::Instant;
 
 use super::{Workload, WorkloadRequest};
 
-/// So many requests of another workload, and no more.
+/// The first requests of another workload.
 pub struct Limited {
     inner: Box<dyn Workload>,
     left: u64,

@@ -1,4 +1,4 @@
-//! What VMs ask for, and when.
+//! Workloads of VMs: their requests, and when they are submitted.
 
 use std::time::Duration;
 
@@ -25,45 +25,43 @@ pub use replay::{Replay, ReplayTiming};
 pub use tcp::{Tcp, TcpParams};
 pub use threads::{Program, Step, Threads};
 
-/// One request of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkloadRequest {
-    /// What is to be done.
     pub kind: Kind,
-    /// In bytes from the start of the VM's volume.
+    /// Offset in the VM's volume in bytes.
     pub offset: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
 /// A source of requests.
 pub trait Workload {
-    /// When it asks next, if nothing of it completes before; nothing: only after a completion, or never again.
+    /// When it submits the next request, if none of its requests completes before; `None`: only after a completion, or
+    /// never.
     fn next(&self) -> Option<Instant>;
 
-    /// What it asks at the time that [`Workload::next`] gave.
+    /// The request at the time that [`Workload::next`] returned.
     fn ask(&mut self, now: Instant) -> WorkloadRequest;
 
-    /// One of its requests is over.
+    /// Notes that one of its requests has completed.
     fn completed(&mut self, now: Instant);
 
-    /// One of its requests was given up by the device.
+    /// Notes that the device has dropped one of its requests.
     fn dropped(&mut self, now: Instant) {
         self.completed(now);
     }
 
-    /// Its VM asked for nothing for a while and goes on now. What would have come meanwhile does not come.
+    /// Continues after a pause of the VM. Requests that would have been submitted during the pause are skipped.
     fn resume(&mut self, _now: Instant) {}
 }
 
-/// What requests are like: reads and writes of one size, somewhere.
+/// Requests of one size, at offsets in a range, reads or writes.
 #[derive(Debug, Clone)]
 pub struct Mix {
-    /// Part of them that reads.
+    /// Fraction of reads.
     pub reads: f64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Where.
     pub address: Address,
 }
 

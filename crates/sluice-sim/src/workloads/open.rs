@@ -1,4 +1,4 @@
-//! An open loop: requests come when they come, whether those before are over or not.
+//! An open loop: requests arrive at their times, whether previous ones have completed or not.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use sluice_sched::Instant;
 use super::{Mix, Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
-/// When they come.
+/// Arrival times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pattern {
-    /// Independent of each other, at this mean distance.
+    /// Independent, with this mean interval.
     Poisson(Duration),
-    /// At this distance.
+    /// With this interval.
     Periodic(Duration),
-    /// So many at once, at this distance.
+    /// This number at the same instant, with this interval.
     Bursts(u32, Duration),
 }
 
-/// Requests at times of their own.
+/// Requests at fixed or random times.
 #[derive(Debug)]
 pub struct Open {
     mix: Mix,
     pattern: Pattern,
     random: Stream,
     due: Instant,
-    /// Of the burst that is due.
+    /// Requests left of the current burst.
     left: u32,
 }
 
 impl Open {
-    /// The first request or burst comes at `start`, a Poisson stream's one distance later.
+    /// The first request or burst arrives at `start`, that of a Poisson process one interval later.
     #[must_use]
     pub fn new(pattern: Pattern, mix: Mix, start: Instant, mut random: Stream) -> Self {
         let (due, left) = match pattern {

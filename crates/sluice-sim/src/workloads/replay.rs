@@ -1,20 +1,20 @@
-//! A trace, asked again.
+//! Replay of a trace.
 
 use sluice_sched::Instant;
 
 use super::{Workload, WorkloadRequest};
 use crate::traces::Row;
 
-/// When its requests are asked.
+/// Timing of the requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ReplayTiming {
-    /// At the times of the trace, counted from its first request and multiplied by this.
+    /// The times of the trace, relative to its first request and multiplied by this factor.
     Open(f64),
-    /// As soon as one of so many is over, whatever the trace says of times.
+    /// This number of outstanding requests, regardless of the trace's times.
     Closed(u32),
 }
 
-/// The rows of one trace, one after another; never all of them in memory.
+/// The rows of one trace in sequence; never all of them in memory.
 #[derive(Debug)]
 pub struct Replay<I> {
     rows: I,
@@ -22,21 +22,21 @@ pub struct Replay<I> {
     timing: ReplayTiming,
     start: Instant,
     first: u64,
-    /// Of a closed replay: how many may be asked, and since when.
+    /// For a closed replay: number of requests that may be submitted, and since when.
     free: u32,
     since: Instant,
 }
 
 impl<I: Iterator<Item = Row>> Replay<I> {
-    /// Begins at `start`. Rows must come in the order of their times; one that does not is asked at once.
+    /// A replay that begins at `start`. Rows must be in order of time; one that is not is submitted immediately.
     pub fn new(mut rows: I, timing: ReplayTiming, start: Instant) -> Self {
         let next = rows.next();
         let first = next.map_or(0, |row| row.at);
         Self::begin(rows, next, timing, start, first)
     }
 
-    /// The trace's time `first`, in nanoseconds, is `start`: for VMs that share a trace, whose first requests come at
-    /// different times.
+    /// A replay in which the trace's time `first`, in nanoseconds, is `start`: for VMs that share a trace and whose
+    /// first requests have different times.
     pub fn since(mut rows: I, timing: ReplayTiming, start: Instant, first: u64) -> Self {
         let next = rows.next();
         Self::begin(rows, next, timing, start, first)
@@ -61,7 +61,7 @@ impl<I: Iterator<Item = Row>> Workload for Replay<I> {
     }
 
     fn ask(&mut self, _now: Instant) -> WorkloadRequest {
-        let row = self.next.take().expect("it said that there is one");
+        let row = self.next.take().expect("`next` returned a time");
         self.next = self.rows.next();
         self.free = self.free.saturating_sub(1);
         WorkloadRequest { kind: row.kind, offset: row.offset, length: row.length }
@@ -72,7 +72,7 @@ impl<I: Iterator<Item = Row>> Workload for Replay<I> {
         self.since = now;
     }
 
-    /// An open replay goes on where it stopped.
+    /// Continues an open replay where it was paused.
     fn resume(&mut self, now: Instant) {
         self.since = self.since.max(now);
         if let (Some(row), Some(due)) = (self.next, self.next())

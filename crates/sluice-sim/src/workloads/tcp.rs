@@ -1,13 +1,13 @@
-//! A bulk transfer that backs off: what one TCP sender does, as far as a scheduler can tell.
+//! A bulk transfer with congestion control: the behaviour of a TCP sender that a scheduler can observe.
 //!
-//! It has a window of segments that it may have on their way. An acknowledgement comes a round-trip time after a segment
-//! has left; it makes the window larger, by one segment each while it is below the threshold (slow start) and by one per
-//! window beyond that. A lost segment is noticed a round-trip time after it was dropped: the window and the threshold
-//! become half of what the window was, once per round trip, and the segment is sent again.
+//! It has a window of segments that may be in flight. An acknowledgement arrives a round-trip time after a segment was
+//! sent. It increases the window by one segment below the threshold (slow start), and by one segment per window above
+//! it. A lost segment is noticed a round-trip time after it was dropped: window and threshold become half of the
+//! window, once per round trip, and the segment is sent again.
 //!
-//! Assumptions: a segment is over for whoever sends it when it is on the wire (a link that says so earlier gives it no way
-//! to feel a queue); segments are full frames; acknowledgements are not lost and cost nothing; there are no time-outs, since
-//! at least two segments are on their way at any time; the receiver's window is `window_max`.
+//! Assumptions: a segment is sent when it is on the wire (with a link that reports it earlier, the transfer does not
+//! notice a queue); segments are full frames; acknowledgements are not lost and cost nothing; there are no time-outs,
+//! since at least two segments are always in flight; the receiver's window is `window_max`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use super::{Workload, WorkloadRequest, after};
 
 /// Bytes of a frame with a full segment.
 const FRAME: u32 = 1514;
-/// The window at first, and the smallest.
+/// Initial and minimum window.
 const WINDOW_FIRST: f64 = 3.0;
 const WINDOW_MIN: f64 = 2.0;
 
-/// What a transfer is like.
+/// Parameters of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TcpParams {
-    /// From a segment's end on the wire to its acknowledgement.
+    /// Time from a segment's end on the wire to its acknowledgement.
     pub round_trip: Duration,
-    /// Segments on their way, at most.
+    /// Maximum number of segments in flight.
     pub window_max: u32,
 }
 
@@ -37,11 +37,11 @@ pub struct Tcp {
     params: TcpParams,
     window: f64,
     threshold: f64,
-    /// Sent, and nothing heard of.
+    /// Segments in flight.
     out: u32,
-    /// Losses before this have been answered.
+    /// Losses before this time have been handled.
     recovered: Instant,
-    /// News that is coming, and whether each is of a loss.
+    /// Acknowledgements on their way, and whether each reports a loss.
     coming: VecDeque<(Instant, bool)>,
     since: Instant,
 }
@@ -54,7 +54,7 @@ impl Tcp {
         Tcp { params, window: WINDOW_FIRST, threshold, out: 0, recovered: start, coming, since: start }
     }
 
-    /// Segments that it may have on their way.
+    /// Current window in segments.
     #[must_use]
     pub fn window(&self) -> f64 {
         self.window
@@ -76,7 +76,7 @@ impl Tcp {
         }
     }
 
-    /// Hears what has come until there is room. The window may have shrunk below what is on its way.
+    /// Handles acknowledgements until there is room. The window may be smaller than the segments in flight.
     fn catch_up(&mut self, now: Instant) {
         while let Some((at, lost)) = self.coming.front().copied()
             && (at <= now || !self.has_room())
@@ -89,7 +89,7 @@ impl Tcp {
 
     fn over(&mut self, now: Instant, lost: bool) {
         self.coming.push_back((after(now, self.params.round_trip), lost));
-        // What is heard before there is room again changes nothing that anybody sees before.
+        // Further acknowledgements have no visible effect before there is room.
         if !self.has_room() {
             self.catch_up(Instant::ZERO);
         }
@@ -127,7 +127,8 @@ mod tests {
 
     const PARAMS: TcpParams = TcpParams { round_trip: Duration::from_millis(10), window_max: 64 };
 
-    /// A flow through a link that takes 0.1 ms per frame and holds `queue` of them, for a second: frames and drops.
+    /// Frames and drops of a flow, in a second, through a link that takes 0.1 ms per frame with a queue of `queue`
+    /// frames.
     fn transfer(queue: usize) -> (u64, u64) {
         let mut flow = Tcp::new(PARAMS, Instant::ZERO);
         let (mut link, mut sent, mut drops) = (VecDeque::new(), 0, 0);
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_by_one_each_and_then_by_one_per_window() {
+    fn the_window_grows_by_slow_start_and_then_linearly() {
         let mut flow = Tcp::new(TcpParams { window_max: 8, ..PARAMS }, Instant::ZERO);
         let mut now = Instant::ZERO;
         for (round, window) in [3.0, 6.0, 8.0, 8.0].into_iter().enumerate() {
@@ -170,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_fills_a_link_with_a_queue_and_backs_off_when_that_is_full() {
-        // 100 frames fit into a round trip; a window of 64 is less.
+    fn a_transfer_fills_a_link_and_backs_off_at_a_full_queue() {
+        // 100 frames fit into a round trip; a window of 64 is smaller.
         let (sent, drops) = transfer(1000);
         assert!(drops == 0 && (5400..=6400).contains(&sent), "{sent} sent, {drops} dropped");
-        // With a small queue there are losses, and more than half of the link is used all the same.
+        // With a small queue there are losses, and still more than half of the link is used.
         let (sent, drops) = transfer(20);
         assert!(drops > 3 && (2000..=6400).contains(&sent), "{sent} sent, {drops} dropped");
         assert!(drops < sent / 50, "it backs off: {sent} sent, {drops} dropped");

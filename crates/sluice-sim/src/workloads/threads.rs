@@ -1,7 +1,7 @@
-//! Threads that follow a program: ask, wait until that is over, think, ask the next.
+//! Threads that follow a program: submit, wait for the completion, think, submit the next request.
 //!
-//! A completion does not say whose it is: the thread that has waited longest goes on. Threads that do the same are
-//! interchangeable, so nothing of what they ask in sum depends on it.
+//! A completion does not name its thread: the thread that has waited longest continues. Threads with the same program
+//! are interchangeable, so the requests of all together do not depend on it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,35 +12,35 @@ use sluice_sched::Instant;
 use super::{Workload, WorkloadRequest, after};
 use crate::random::Stream;
 
-/// What a thread does next.
+/// Next step of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Asks, and waits until it is over.
+    /// Submits a request and waits for its completion.
     Ask(WorkloadRequest),
-    /// Does something else for so long.
+    /// Does other work for this time.
     Think(Duration),
-    /// Waits until a request of another thread is over, and looks again at what there is to do.
+    /// Waits for the completion of another thread's request, then asks for new steps.
     Park,
 }
 
-/// What threads do.
+/// Program of the threads.
 pub trait Program {
-    /// The next steps of a thread that has done all that it was given; none: it has ended.
+    /// Adds the next steps of a thread that has done all of its own; none if it has ended.
     fn refill(&mut self, thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>);
 }
 
-/// Threads, and the program that they follow.
+/// Threads and their program.
 #[derive(Debug)]
 pub struct Threads<P> {
     program: P,
     random: Stream,
     steps: Vec<VecDeque<Step>>,
-    /// What a thread asks when it is its time.
+    /// The request of each thread that is due.
     asks: Vec<Option<WorkloadRequest>>,
-    /// When threads ask, by time and then in the order in which they were ready.
+    /// When threads submit, by time and then in the order in which they became ready.
     due: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     sequence: u64,
-    /// Whose requests are on their way, the longest first.
+    /// Threads with requests in flight, the longest waiting first.
     waiting: VecDeque<u32>,
     parked: Vec<(Instant, u32)>,
 }
@@ -63,7 +63,7 @@ impl<P: Program> Threads<P> {
         threads
     }
 
-    /// Goes through a thread's steps until it asks, is parked or has ended.
+    /// Executes a thread's steps until it submits, is parked or has ended.
     fn advance(&mut self, thread: u32, now: Instant) {
         let mut at = now;
         loop {
@@ -92,13 +92,13 @@ impl<P: Program> Workload for Threads<P> {
     }
 
     fn ask(&mut self, _now: Instant) -> WorkloadRequest {
-        let Reverse((_, _, thread)) = self.due.pop().expect("it said that a thread is due");
+        let Reverse((_, _, thread)) = self.due.pop().expect("`next` returned a due thread");
         self.waiting.push_back(thread);
-        self.asks[thread as usize].take().expect("a thread that is due knows what it asks")
+        self.asks[thread as usize].take().expect("a due thread has a request")
     }
 
     fn completed(&mut self, now: Instant) {
-        let thread = self.waiting.pop_front().expect("what is over was asked");
+        let thread = self.waiting.pop_front().expect("a completed request was submitted");
         self.advance(thread, now);
         for (at, thread) in std::mem::take(&mut self.parked) {
             self.advance(thread, at.max(now));

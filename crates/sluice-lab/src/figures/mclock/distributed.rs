@@ -100,7 +100,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             paper: "800; about 1750 and 2700 IOPS",
             note: "c1 gets more than its 800 where nobody else has a request waiting at a node for a moment: requests go to the nodes at random. \
                    c3 misses 2:3 in mode \"product\" for the same reason: a client that has nothing waiting at a node for a moment forgets \
-                   there what it lies behind, but for what it got off_nominal meanwhile; otherwise a client could save up share at a node \
+                   there what it lies behind, but for what it got elsewhere meanwhile; otherwise a client could save up share at a node \
                    that it seldom uses. With 1024 outstanding, not 64, c1 gets 800, and c2 and c3 what is left, 2:3 (table \"by what \
                    each client keeps outstanding\").",
         },

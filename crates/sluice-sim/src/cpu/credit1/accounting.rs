@@ -1,4 +1,4 @@
-//! Every 30 ms: credits for the active domains, and what follows from what each virtual CPU has then.
+//! Accounting, every 30 ms: credits for the active domains, and the states of their virtual CPUs that follow.
 
 use sluice_sched::Instant;
 
@@ -9,7 +9,7 @@ fn div_up(dividend: i64, divisor: i64) -> i64 {
 }
 
 impl Credit1 {
-    /// An accounting period is over. Returns the credits that were given.
+    /// Ends an accounting period. Returns the credits that were given.
     // rule: credit1.accounting-always, credit1.accounting-fair, credit1.accounting-negative, credit1.conserved
     pub fn account(&mut self, now: Instant) -> i64 {
         self.accountings += 1;
@@ -27,13 +27,13 @@ impl Credit1 {
             let mut fair = div_up(total * share, weights);
             let had_more = fair > peak;
             if had_more {
-                // What it cannot use is the others', by weight.
+                // Credits that a domain cannot use are divided among the others by weight.
                 if left > 0 {
                     total += div_up((fair - peak) * weights, left);
                 }
                 fair = peak;
             }
-            // Who had more than it can use goes first, so that those behind it see it.
+            // A domain with more than it can use comes first, so that the domains after it see the rest.
             match had_more && below_peak {
                 true => order.insert(0, domain),
                 false => order.push(domain),
@@ -50,7 +50,7 @@ impl Credit1 {
         given
     }
 
-    /// A domain's part in the division.
+    /// A domain's part of the credits.
     // rule: credit1.version-3-3, credit1.version-4-1
     fn share(&self, domain: usize) -> i64 {
         let known = &self.domains[domain];
@@ -60,7 +60,7 @@ impl Credit1 {
         }
     }
 
-    /// The most that a domain can use.
+    /// The most credits that a domain can use.
     // rule: credit1.accounting-cap, credit1.cap-bound
     fn peak(&self, domain: usize, of_owed: i64) -> i64 {
         let known = &self.domains[domain];
@@ -68,7 +68,7 @@ impl Credit1 {
         if known.cap > 0 { peak.min(div_up(PERIOD_CREDITS * known.cap, 100)) } else { peak }
     }
 
-    /// A virtual CPU gets its credits. Returns what it has then.
+    /// Gives a virtual CPU its credits. Returns its balance.
     // rule: credit1.over, credit1.under
     fn grant(&mut self, now: Instant, index: usize, credits: i64, vcpus: i64) -> i64 {
         let cap = self.domains[self.vcpus[index].domain].cap;
@@ -101,7 +101,7 @@ impl Credit1 {
         vcpu.credit
     }
 
-    /// A parked virtual CPU leaves its CPU or its queue.
+    /// Takes a parked virtual CPU from its CPU or its queue.
     // rule: credit1.over
     fn pause(&mut self, now: Instant, index: usize) {
         let (cpu, doing) = (self.vcpus[index].cpu, self.vcpus[index].doing);

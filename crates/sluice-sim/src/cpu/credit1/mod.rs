@@ -1,24 +1,27 @@
 //! The credit scheduler of Xen 3.2 to 4.1: which virtual CPU runs on which physical one.
 //!
-//! Idea: domains get credits by weight every 30 ms, and a virtual CPU pays with them for the time that it runs. Who has
-//! some left (UNDER) goes before who has none (OVER); who wakes up with some left goes before both (BOOST), for a moment.
+//! Idea: domains get credits by weight every 30 ms, and a virtual CPU pays with them for its running time. Virtual CPUs
+//! with credits (UNDER) run before those without (OVER). A virtual CPU that wakes up with credits runs before both for
+//! a moment (BOOST).
 //!
-//! Rules: each CPU has a queue by priority, in order of arrival within one. A virtual CPU runs for 30 ms, unless it blocks
-//! or a higher one wakes up. A CPU whose best is OVER takes a better one from another CPU's queue. Every 10 ms who runs
-//! loses BOOST, and joins those who are given credits. Every 30 ms 300 credits per CPU are divided among the active
-//! domains by weight, bounded by caps; below zero is OVER, above 300 a virtual CPU stops being active.
+//! Rules: each CPU has a queue by priority, in arrival order within one. A virtual CPU runs for 30 ms, unless it blocks
+//! or one of higher priority wakes up. If the best one of a CPU is OVER, the CPU takes a better one from another CPU's
+//! queue. Every 10 ms the running virtual CPU loses BOOST and becomes active. Every 30 ms 300 credits per CPU are
+//! divided among the active domains by weight, bounded by caps. A virtual CPU below zero is OVER; above 300 it stops
+//! being active.
 //!
-//! Parameters: see [`Params`]; [`Params::XEN_3_3`], [`Params::XEN_4_0`] and [`Params::XEN_4_1`] are those of the papers.
+//! Parameters: see [`Params`]; [`Params::XEN_3_3`], [`Params::XEN_4_0`] and [`Params::XEN_4_1`] are those of the
+//! papers.
 //!
-//! Example: two domains of weights 512 and 256 that always run, on one CPU. A period's 300 credits are 200 and 100; the
-//! first runs for 20 of 30 ms, the second for 10, in slices of 30 ms: after each of its slices it is OVER for two periods.
+//! Example: two domains of weights 512 and 256 that always run, on one CPU. A period's 300 credits are 200 and 100. The
+//! first runs for 20 of 30 ms, the second for 10, in slices of 30 ms: after each slice it is OVER for two periods.
 //!
-//! Deviations: CPUs have no topology, so a running virtual CPU has no reason to move to an idler one. A switch costs
-//! nothing.
+//! Deviations: CPUs have no topology, so a running virtual CPU has no reason to move to a CPU that is more idle. A
+//! context switch takes no time.
 //!
 //! Source: \[netback\] IV.A, \[two-tier\] II.B; the behaviour of the versions as documented for them.
 
-// What follows from the rules, and tests hold:
+// Consequences that tests assert:
 // rule: credit1.work-conserving, credit1.cap-bound, credit1.conserved, credit1.boost-unfair, credit1.tick-theft
 // rule: credit1.over-starves
 
@@ -28,55 +31,55 @@ use sluice_sched::Instant;
 
 mod accounting;
 
-/// Credits that a CPU is worth in one accounting period.
+/// Credits per CPU and accounting period.
 const PERIOD_CREDITS: i64 = 300;
-/// Credits that one tick costs, where ticks are counted.
+/// Credits per tick, if ticks are counted.
 const TICK_CREDITS: i64 = 100;
-/// Nanoseconds of CPU that one credit pays for: 10 credits per ms.
+/// Nanoseconds of CPU time per credit: 10 credits per ms.
 const CREDIT_NANOS: i64 = 100_000;
 
-/// How running is paid for.
+/// How running time is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Debit {
-    /// 100 credits by whoever runs at a tick.
+    /// 100 credits to the virtual CPU that runs at a tick.
     Tick,
     /// 10 credits per ms of running.
     Exact,
 }
 
-/// Whose a weight is.
+/// What a weight applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightPer {
-    /// A domain's, however many virtual CPUs it has.
+    /// The domain, with any number of virtual CPUs.
     Domain,
-    /// Each of its active virtual CPUs'.
+    /// Each of its active virtual CPUs.
     Vcpu,
 }
 
-/// What remains of the credits of who leaves the active set.
+/// What happens to the credits of a virtual CPU that stops being active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFull {
-    /// None.
+    /// They are lost.
     Zero,
-    /// Half.
+    /// Half of them is lost.
     Halve,
 }
 
-/// What differs between versions, and the times.
+/// Differences between versions, and times.
 // rule: credit1.switches, credit1.parameters
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// How running is paid for.
+    /// How running time is charged.
     pub debit: Debit,
-    /// Whose a weight is.
+    /// What a weight applies to.
     pub weight_per: WeightPer,
-    /// What remains of the credits of who leaves the active set.
+    /// What happens to the credits of a virtual CPU that stops being active.
     pub on_full: OnFull,
-    /// Who has run for less is not preempted; zero: everybody is.
+    /// A virtual CPU is not preempted before it has run for this time; zero disables the limit.
     pub ratelimit: Duration,
-    /// Between two ticks of a CPU.
+    /// Time between two ticks of a CPU.
     pub tick: Duration,
-    /// How long a virtual CPU runs if nothing happens, and between two accountings.
+    /// Time that a virtual CPU runs without other events, and time between two accountings.
     pub slice: Duration,
 }
 
@@ -99,7 +102,7 @@ impl Params {
     pub const XEN_4_1: Params = Params { weight_per: WeightPer::Vcpu, on_full: OnFull::Halve, ..Params::XEN_4_0 };
 }
 
-/// The weight of a domain that states none.
+/// Weight of a domain without a stated weight.
 pub const WEIGHT_DEFAULT: u32 = 256;
 
 /// A domain: a VM, or the driver domain.
@@ -110,27 +113,27 @@ pub struct DomainId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VcpuId(pub usize);
 
-/// Who goes first; a CPU without any of these is idle.
+/// Priority of a virtual CPU; a CPU without any is idle.
 // rule: credit1.priorities
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// No credits.
+    /// Without credits.
     Over,
-    /// Credits.
+    /// With credits.
     Under,
-    /// Credits, and just woken up.
+    /// With credits, and just woken.
     Boost,
 }
 
 #[derive(Debug)]
 struct Domain {
     weight: i64,
-    /// Percent of one CPU; 0 is none.
+    /// In percent of one CPU; 0 is no cap.
     cap: i64,
     active: Vec<usize>,
 }
 
-/// What a virtual CPU does.
+/// State of a virtual CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Blocked,
@@ -142,24 +145,24 @@ enum Doing {
 #[derive(Debug)]
 struct Vcpu {
     domain: usize,
-    /// The CPUs that it may run on, by bit.
+    /// The CPUs that it may run on, one bit each.
     allowed: u64,
-    /// Where it runs, or ran last.
+    /// The CPU on which it runs, or ran last.
     cpu: usize,
     credit: i64,
     priority: Priority,
     active: bool,
-    /// Paused by its domain's cap.
+    /// Whether its domain's cap has paused it.
     parked: bool,
     doing: Doing,
-    /// It would run if it were not parked.
+    /// Whether it would run if it were not parked.
     wants: bool,
     yields: bool,
-    /// Since when its running is not paid for.
+    /// Start of the running time that is not charged yet.
     since: Instant,
-    /// Since when it has the CPU.
+    /// When it got the CPU.
     started: Instant,
-    /// Nanoseconds paid too little, or too much.
+    /// Nanoseconds charged too little, or too much if negative.
     unpaid: i64,
 }
 
@@ -169,26 +172,26 @@ struct Cpu {
     queue: Vec<usize>,
     current: Option<usize>,
     slice_end: Option<Instant>,
-    /// How many accountings its queue has been sorted after.
+    /// Number of accountings after which its queue has been sorted.
     sorted: u64,
 }
 
-/// The scheduler: a state machine, told of time by whoever has a clock.
+/// The scheduler: a state machine without a clock.
 #[derive(Debug)]
 pub struct Credit1 {
     params: Params,
     cpus: Vec<Cpu>,
     domains: Vec<Domain>,
     vcpus: Vec<Vcpu>,
-    /// Domains with active virtual CPUs, in the order of accounting.
+    /// Domains with active virtual CPUs, in order of accounting.
     active: Vec<usize>,
-    /// The sum of credits after the last accounting.
+    /// Sum of credits after the last accounting.
     balance: i64,
     accountings: u64,
 }
 
 impl Credit1 {
-    /// `cpus` physical CPUs, 1 to 64, all idle.
+    /// A host with `cpus` physical CPUs, 1 to 64, all idle.
     #[must_use]
     pub fn new(params: Params, cpus: usize) -> Self {
         let mut all = Vec::new();
@@ -197,19 +200,18 @@ impl Credit1 {
         Credit1 { params, cpus: all, domains, vcpus, active, balance: 0, accountings: 0 }
     }
 
-    /// The switches and times.
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// How many CPUs there are.
+    /// Number of CPUs.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.cpus.len()
     }
 
-    /// A domain of this weight, 1 to 65,535, and cap in percent of one CPU, 0 for none.
+    /// Adds a domain with a weight from 1 to 65,535 and a cap in percent of one CPU, 0 for none.
     // rule: credit1.parameters
     pub fn add_domain(&mut self, weight: u32, cap: u32) -> DomainId {
         let weight = i64::from(weight.clamp(1, 65_535));
@@ -217,17 +219,17 @@ impl Credit1 {
         DomainId(self.domains.len() - 1)
     }
 
-    /// A virtual CPU of a domain, blocked, that may run on the CPUs of which the bit is set.
+    /// Adds a blocked virtual CPU of a domain. It may run on the CPUs whose bit is set in `allowed`.
     ///
     /// # Panics
-    /// If it may run on none that exists.
+    /// If it may run on no existing CPU.
     // rule: credit1.state
     pub fn add_vcpu(&mut self, domain: DomainId, allowed: u64) -> VcpuId {
         let first = (0..self.cpus.len()).find(|cpu| allowed >> cpu & 1 == 1);
         self.vcpus.push(Vcpu {
             domain: domain.0,
             allowed,
-            cpu: first.expect("a virtual CPU is allowed on a CPU"),
+            cpu: first.expect("a virtual CPU may run on a CPU"),
             credit: 0,
             priority: Priority::Under,
             active: false,
@@ -242,43 +244,43 @@ impl Credit1 {
         VcpuId(self.vcpus.len() - 1)
     }
 
-    /// Who runs on a CPU.
+    /// The virtual CPU that runs on a CPU.
     #[must_use]
     pub fn running(&self, cpu: usize) -> Option<VcpuId> {
         self.cpus[cpu].current.map(VcpuId)
     }
 
-    /// When who runs on a CPU has to be scheduled anew.
+    /// End of the current slice of a CPU.
     #[must_use]
     pub fn slice_end(&self, cpu: usize) -> Option<Instant> {
         self.cpus[cpu].slice_end
     }
 
-    /// What a virtual CPU has.
+    /// Credits of a virtual CPU.
     #[must_use]
     pub fn credit(&self, vcpu: VcpuId) -> i64 {
         self.vcpus[vcpu.0].credit
     }
 
-    /// What it is.
+    /// Priority of a virtual CPU.
     #[must_use]
     pub fn priority(&self, vcpu: VcpuId) -> Priority {
         self.vcpus[vcpu.0].priority
     }
 
-    /// Whether it is given credits.
+    /// Whether it gets credits.
     #[must_use]
     pub fn is_active(&self, vcpu: VcpuId) -> bool {
         self.vcpus[vcpu.0].active
     }
 
-    /// Whether its domain's cap keeps it from running.
+    /// Whether its domain's cap has paused it.
     #[must_use]
     pub fn is_parked(&self, vcpu: VcpuId) -> bool {
         self.vcpus[vcpu.0].parked
     }
 
-    /// A blocked virtual CPU has something to do.
+    /// Wakes a blocked virtual CPU, which has work.
     // rule: credit1.wake-boost, credit1.wake-over, credit1.boost-unfair
     pub fn wake(&mut self, now: Instant, vcpu: VcpuId) {
         let woken = &mut self.vcpus[vcpu.0];
@@ -291,7 +293,7 @@ impl Credit1 {
         self.runnable(now, vcpu.0);
     }
 
-    /// It is put into its queue; whoever it goes before is preempted, or an idle CPU takes it.
+    /// Inserts a virtual CPU into its queue. It preempts one of lower priority, or an idle CPU takes it.
     fn runnable(&mut self, now: Instant, vcpu: usize) {
         let (cpu, priority, allowed) = (self.vcpus[vcpu].cpu, self.vcpus[vcpu].priority, self.vcpus[vcpu].allowed);
         self.insert(vcpu);
@@ -299,7 +301,7 @@ impl Credit1 {
         if current.is_none_or(|current| priority > current) {
             self.schedule(now, cpu);
         }
-        // Who waits here now, it or the one that it has preempted, may run where nobody does.
+        // The virtual CPU that waits here now, this one or the preempted one, may run on an idle CPU.
         let waits = !self.cpus[cpu].queue.is_empty();
         let idle = (0..self.cpus.len()).find(|other| allowed >> other & 1 == 1 && self.cpus[*other].current.is_none());
         if let (true, Some(idle)) = (waits, idle) {
@@ -307,32 +309,32 @@ impl Credit1 {
         }
     }
 
-    /// The running virtual CPU has nothing to do.
+    /// Blocks the running virtual CPU, which has no work.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If it is not running.
     pub fn block(&mut self, now: Instant, vcpu: VcpuId) {
         let blocked = &mut self.vcpus[vcpu.0];
-        assert!(blocked.doing == Doing::Running, "who blocks runs");
+        assert!(blocked.doing == Doing::Running, "a vcpu that blocks is running");
         blocked.wants = false;
         let cpu = blocked.cpu;
         self.schedule(now, cpu);
     }
 
-    /// The running virtual CPU lets another one go first.
+    /// Lets another virtual CPU run before the running one.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If it is not running.
     // rule: credit1.insert
     pub fn yield_now(&mut self, now: Instant, vcpu: VcpuId) {
         let yielding = &mut self.vcpus[vcpu.0];
-        assert!(yielding.doing == Doing::Running, "who yields runs");
+        assert!(yielding.doing == Doing::Running, "a vcpu that yields is running");
         yielding.yields = true;
         let cpu = yielding.cpu;
         self.schedule(now, cpu);
     }
 
-    /// Behind all of equal or higher priority; who yields also behind the next one.
+    /// Inserts it after all of equal or higher priority; one that yields also after the next one.
     // rule: credit1.insert
     fn insert(&mut self, vcpu: usize) {
         let (cpu, priority) = (self.vcpus[vcpu].cpu, self.vcpus[vcpu].priority);
@@ -347,7 +349,7 @@ impl Credit1 {
         self.vcpus[vcpu].doing = Doing::Queued;
     }
 
-    /// Who runs on a CPU next: at the end of a slice, and whenever somebody blocks, yields or is preempted.
+    /// Chooses the next virtual CPU of a CPU: at the end of a slice, and after a block, a yield or a preemption.
     // rule: credit1.schedule
     pub fn schedule(&mut self, now: Instant, cpu: usize) {
         if let Some(current) = self.cpus[cpu].current {
@@ -375,7 +377,7 @@ impl Credit1 {
         }
     }
 
-    /// The head of the queue; a better one of another CPU, if it is OVER or there is none.
+    /// The head of the queue, or a better one of another CPU if the head is OVER or missing.
     // rule: credit1.steal, credit1.over-starves
     fn take_next(&mut self, cpu: usize) -> Option<usize> {
         let head = self.cpus[cpu].queue.first().copied();
@@ -397,7 +399,7 @@ impl Credit1 {
         head.map(|_| self.cpus[cpu].queue.remove(0))
     }
 
-    /// Running up to now is paid for.
+    /// Charges the running time up to now.
     // rule: credit1.debit-exact
     fn pay(&mut self, now: Instant, vcpu: usize) {
         let vcpu = &mut self.vcpus[vcpu];

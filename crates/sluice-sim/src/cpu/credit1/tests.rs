@@ -10,7 +10,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// One CPU and domains of these weights with one virtual CPU each.
+/// One CPU, and domains of these weights with one virtual CPU each.
 fn one_cpu(params: Params, weights: &[u32]) -> (Credit1, Vec<VcpuId>) {
     let mut credit = Credit1::new(params, 1);
     let vcpus = weights.iter().map(|weight| {
@@ -21,7 +21,7 @@ fn one_cpu(params: Params, weights: &[u32]) -> (Credit1, Vec<VcpuId>) {
     (credit, vcpus)
 }
 
-/// A host on which domains of these weights and caps have so many virtual CPUs each that always run.
+/// A host with domains of these weights and caps, and this number of virtual CPUs each, which always run.
 fn loaded(params: Params, cpus: usize, domains: &[(u32, u32, usize)]) -> (Host<u32>, Vec<Vec<VcpuId>>) {
     let mut host = Host::new(params, cpus);
     let vcpus: Vec<Vec<VcpuId>> = domains
@@ -56,12 +56,13 @@ fn a_virtual_cpu_begins_with_nothing_and_under() {
 
 // rule: credit1.version-3-3, credit1.version-4-0, credit1.version-4-1
 #[test]
-fn the_versions_are_those_of_the_papers() {
+fn the_versions_match_the_papers() {
     let switches = |params: Params| (params.debit, params.weight_per, params.on_full, params.ratelimit.is_zero());
     assert_eq!(switches(Params::XEN_3_3), (Debit::Tick, WeightPer::Domain, OnFull::Zero, true));
     assert_eq!(switches(Params::XEN_4_0), (Debit::Exact, WeightPer::Domain, OnFull::Zero, true));
     assert_eq!(switches(Params::XEN_4_1), (Debit::Exact, WeightPer::Vcpu, OnFull::Halve, true));
-    // Two domains of one weight, with three virtual CPUs and one: the weight is the domain's, or each one's.
+    // Two domains of one weight, with three virtual CPUs and one: the weight is the domain's, or that of each virtual
+    // CPU.
     for (params, share) in [(Params::XEN_4_0, 0.5), (Params::XEN_4_1, 0.75)] {
         let (mut host, vcpus) = loaded(params, 1, &[(256, 0, 3), (256, 0, 1)]);
         run(&mut host, at(30_000));
@@ -74,7 +75,7 @@ fn the_versions_are_those_of_the_papers() {
 #[test]
 fn a_queue_is_by_priority_and_then_by_arrival() {
     let (mut credit, vcpus) = one_cpu(Params::XEN_4_1, &[256; 5]);
-    // The first runs; the others wake up to BOOST like it, so nobody is preempted.
+    // The first runs. The others wake up to BOOST as well, so none is preempted.
     vcpus.iter().for_each(|vcpu| credit.wake(at(0), *vcpu));
     assert_eq!(credit.running(0), Some(vcpus[0]));
     assert_eq!(credit.cpus[0].queue, [1, 2, 3, 4]);
@@ -83,7 +84,7 @@ fn a_queue_is_by_priority_and_then_by_arrival() {
     assert_eq!(credit.priority(vcpus[0]), Priority::Under);
     credit.schedule(at(10), 0);
     assert_eq!((credit.running(0), credit.cpus[0].queue.as_slice()), (Some(vcpus[1]), &[2, 3, 4, 0][..]));
-    // Who yields goes one place further than its priority says, if somebody lower waits.
+    // A virtual CPU that yields is inserted one position after its priority, if one of lower priority waits.
     credit.tick(at(20), 0);
     credit.vcpus[0].priority = Priority::Over;
     credit.yield_now(at(20), vcpus[1]);
@@ -95,14 +96,14 @@ fn a_queue_is_by_priority_and_then_by_arrival() {
 
 // rule: credit1.wake-boost, credit1.wake-over
 #[test]
-fn who_wakes_up_with_credits_preempts_and_who_has_none_does_not() {
+fn only_a_woken_vcpu_with_credits_preempts() {
     let (mut credit, vcpus) = one_cpu(Params::XEN_4_1, &[256; 3]);
     credit.wake(at(0), vcpus[0]);
     credit.tick(at(10), 0);
     credit.wake(at(12), vcpus[1]);
     assert_eq!((credit.running(0), credit.priority(vcpus[1])), (Some(vcpus[1]), Priority::Boost));
     credit.wake(at(12), vcpus[1]);
-    assert_eq!(credit.cpus[0].queue, [0], "who runs is not woken up");
+    assert_eq!(credit.cpus[0].queue, [0], "a running vcpu is not woken");
     credit.block(at(13), vcpus[1]);
     assert_eq!(credit.running(0), Some(vcpus[0]));
     credit.vcpus[2].priority = Priority::Over;
@@ -112,7 +113,7 @@ fn who_wakes_up_with_credits_preempts_and_who_has_none_does_not() {
 
 // rule: credit1.switches
 #[test]
-fn who_has_run_for_less_than_the_rate_limit_goes_on() {
+fn a_vcpu_below_the_rate_limit_is_not_preempted() {
     let params = Params { ratelimit: Duration::from_millis(1), ..Params::XEN_4_1 };
     let (mut credit, vcpus) = one_cpu(params, &[256; 2]);
     credit.wake(at(0), vcpus[0]);
@@ -125,17 +126,17 @@ fn who_has_run_for_less_than_the_rate_limit_goes_on() {
 
 // rule: credit1.steal
 #[test]
-fn a_cpu_with_nobody_better_than_over_takes_from_the_others() {
+fn a_cpu_with_only_over_takes_from_other_queues() {
     let mut credit = Credit1::new(Params::XEN_4_1, 3);
     let domain = credit.add_domain(256, 0);
     let vcpus: Vec<VcpuId> = (0..4).map(|_| credit.add_vcpu(domain, u64::MAX)).collect();
     let pinned = credit.add_vcpu(domain, 1);
     vcpus.iter().for_each(|vcpu| credit.wake(at(0), *vcpu));
-    // All come to the first CPU; the idle ones take what waits there.
+    // All wake on the first CPU, and the idle CPUs take the waiting ones.
     assert_eq!([0, 1, 2].map(|cpu| credit.running(cpu)), [Some(vcpus[0]), Some(vcpus[1]), Some(vcpus[2])]);
     credit.wake(at(0), pinned);
     assert_eq!(credit.cpus[0].queue, [3, 4]);
-    // Who has an UNDER of its own keeps to it; who has an OVER takes a better one, if that may run here.
+    // A CPU with an UNDER keeps it; a CPU with an OVER takes a better one, if that may run here.
     credit.vcpus[2].priority = Priority::Over;
     credit.schedule(at(5), 2);
     assert_eq!((credit.running(2), credit.cpus[2].queue.as_slice()), (Some(vcpus[3]), &[2][..]));
@@ -153,7 +154,7 @@ fn a_tick_ends_boost_makes_active_and_sorts_after_an_accounting() {
     credit.tick(at(10), 0);
     assert!(credit.is_active(vcpus[0]) && !credit.is_active(vcpus[1]));
     assert_eq!((credit.priority(vcpus[0]), credit.credit(vcpus[0])), (Priority::Under, -100));
-    // Priorities change in the queue; its order only after an accounting.
+    // Priorities change in the queue; its order changes only after an accounting.
     credit.vcpus[1].priority = Priority::Over;
     credit.vcpus[3].priority = Priority::Under;
     credit.tick(at(20), 0);
@@ -178,7 +179,8 @@ fn running_is_paid_for_exactly_with_the_rounding_carried() {
     assert_eq!(credit.credit(vcpus[0]), -1235);
 }
 
-/// A table of domains (weight, cap, active virtual CPUs), the balance before, and what each virtual CPU of them is given.
+/// Credits that each virtual CPU gets, for a table of domains (weight, cap, active virtual CPUs) and a previous
+/// balance.
 fn accounted(params: Params, cpus: usize, domains: &[(u32, u32, usize)], balance: i64) -> (Vec<i64>, i64) {
     let mut credit = Credit1::new(params, cpus);
     let mut firsts = Vec::new();
@@ -200,7 +202,7 @@ fn accounted(params: Params, cpus: usize, domains: &[(u32, u32, usize)], balance
 
 // rule: credit1.accounting-fair, credit1.accounting-cap, credit1.accounting-negative, credit1.version-4-1
 #[test]
-fn a_period_is_divided_by_weight_up_to_what_each_can_use() {
+fn credits_are_divided_by_weight_up_to_the_peak() {
     let give = |domains: &[(u32, u32, usize)]| accounted(Params::XEN_4_1, 1, domains, 0).0;
     assert_eq!(give(&[(512, 0, 1), (256, 0, 1)]), [200, 100]);
     assert_eq!(give(&[(256, 0, 1), (256, 0, 1), (256, 0, 1)]), [100, 100, 100]);
@@ -208,20 +210,20 @@ fn a_period_is_divided_by_weight_up_to_what_each_can_use() {
     // By virtual CPU in 4.1, by domain before.
     assert_eq!(give(&[(256, 0, 3), (256, 0, 1)]), [75, 75]);
     assert_eq!(accounted(Params::XEN_4_0, 1, &[(256, 0, 3), (256, 0, 1)], 0).0, [50, 150]);
-    // One CPU of four is all that one virtual CPU can use; the rest is the others', by weight.
+    // One virtual CPU can use at most one of four CPUs; the others get the rest by weight.
     let (credits, _) = accounted(Params::XEN_4_1, 4, &[(1024, 0, 1), (256, 0, 2), (256, 0, 2)], 0);
     assert_eq!(credits, [300, 225, 225]);
-    // A cap is a peak as well.
+    // A cap is also a maximum.
     let (credits, _) = accounted(Params::XEN_4_1, 2, &[(256, 50, 1), (256, 0, 2)], 0);
     assert_eq!(credits, [150, 225]);
-    // What was overdrawn is given on top.
+    // An overdraft is added.
     let (credits, _) = accounted(Params::XEN_4_1, 1, &[(256, 0, 1), (256, 0, 1)], -100);
     assert_eq!(credits, [200, 200]);
 }
 
 // rule: credit1.accounting-fair
 #[test]
-fn who_had_more_than_it_can_use_goes_to_the_head_of_the_list() {
+fn a_domain_with_more_than_its_peak_moves_to_the_head() {
     let mut credit = Credit1::new(Params::XEN_4_1, 4);
     for (index, (weight, count)) in [(100, 4), (1000, 1)].into_iter().enumerate() {
         let domain = credit.add_domain(weight, 0);
@@ -235,12 +237,12 @@ fn who_had_more_than_it_can_use_goes_to_the_head_of_the_list() {
     let first = credit.account(at(30));
     assert_eq!(credit.active, [1, 0]);
     let second = credit.account(at(60));
-    assert!(second > first, "what the heavy one cannot use is lost while it stands behind: {first}, {second}");
+    assert!(second > first, "credits that the heavy one cannot use are lost while it is last: {first}, {second}");
 }
 
 // rule: credit1.conserved
 #[test]
-fn no_period_gives_more_than_there_is_but_for_rounding() {
+fn a_period_gives_no_more_credits_than_it_has_except_rounding() {
     let weights = [1, 7, 100, 256, 1000, 65_535];
     let mut seed = 1u64;
     let mut random = |bound: u64| {
@@ -264,7 +266,7 @@ fn no_period_gives_more_than_there_is_but_for_rounding() {
 
 // rule: credit1.accounting-always
 #[test]
-fn credits_come_every_period_whoever_has_some_left() {
+fn credits_are_given_every_period_even_with_credits_left() {
     let (mut credit, vcpus) = one_cpu(Params::XEN_4_0, &[256, 256]);
     vcpus.iter().for_each(|vcpu| credit.wake(at(0), *vcpu));
     credit.tick(at(10), 0);
@@ -277,7 +279,7 @@ fn credits_come_every_period_whoever_has_some_left() {
 
 // rule: credit1.over, credit1.under, credit1.version-3-3, credit1.version-4-1
 #[test]
-fn below_zero_is_over_and_above_300_is_not_active() {
+fn a_vcpu_is_over_below_zero_and_inactive_above_300() {
     for (params, left) in [(Params::XEN_3_3, 0), (Params::XEN_4_0, 0), (Params::XEN_4_1, 200)] {
         let (mut credit, vcpus) = one_cpu(params, &[256]);
         credit.wake(at(0), vcpus[0]);
@@ -291,7 +293,7 @@ fn below_zero_is_over_and_above_300_is_not_active() {
         assert_eq!((credit.priority(vcpus[0]), credit.credit(vcpus[0])), (Priority::Under, left));
         assert!(!credit.is_active(vcpus[0]));
         credit.account(at(90));
-        assert_eq!(credit.credit(vcpus[0]), left, "who is not active is given nothing");
+        assert_eq!(credit.credit(vcpus[0]), left, "an inactive vcpu gets no credits");
     }
 }
 
@@ -316,12 +318,13 @@ fn a_cap_holds_within_a_period_and_a_slice_and_in_the_long_run() {
     }
 }
 
-/// The worst difference between what one of them got and its share of any time in a minute, and in the whole of it.
+/// The largest difference between the CPU time of one of them and its share in any interval of a minute, and over the
+/// minute.
 fn unfairness(params: Params, weights: &[u32]) -> (f64, f64) {
     let domains: Vec<(u32, u32, usize)> = weights.iter().map(|weight| (*weight, 0, 1)).collect();
     let (mut host, vcpus) = loaded(params, 1, &domains);
     let sum = f64::from(weights.iter().sum::<u32>());
-    // The first accountings find not everybody active.
+    // In the first accountings not all of them are active.
     run(&mut host, at(1_000));
     let base: Vec<f64> = vcpus.iter().map(|vcpus| used_ms(&host, vcpus)).collect();
     let (mut low, mut high) = (vec![0.0f64; weights.len()], vec![0.0f64; weights.len()]);
@@ -334,26 +337,26 @@ fn unfairness(params: Params, weights: &[u32]) -> (f64, f64) {
             (low[index], high[index]) = (low[index].min(last[index]), high[index].max(last[index]));
         }
     }
-    assert_eq!(host.busy_nanos(), 61_000 * MS, "nothing is lost");
+    assert_eq!(host.busy_nanos(), 61_000 * MS, "all time is used");
     let worst = low.iter().zip(&high).map(|(low, high)| high - low).fold(0.0, f64::max);
     (worst, last.iter().fold(0.0, |worst: f64, error| worst.max(error.abs())))
 }
 
 // rule: credit1.work-conserving
 #[test]
-fn q16_cpu_time_is_by_weight_in_the_long_run_and_nearly_so_at_any_time() {
+fn q16_cpu_time_follows_the_weights() {
     for params in VERSIONS {
         for weights in [&[256, 256][..], &[512, 256], &[100, 200, 300, 400]] {
             let (worst, end) = unfairness(params, weights);
             assert!(worst <= 60.0 && end <= 60.0, "Q16: {worst} ms, at the end {end} ms: {weights:?}, {params:?}");
         }
-        // It saves at most 300 credits: who is given more than that while two others have their slices loses the rest.
+        // Credits are limited to 300: a virtual CPU that gets more while two others have their slices loses the rest.
         let (worst, end) = unfairness(params, &[256, 512, 1024]);
         assert!(worst > 60.0 && end <= 600.0, "Q16: {worst} ms, at the end {end} of 60,000 ms: {params:?}");
     }
 }
 
-/// A virtual CPU that is always busy beside `count` that work for 1 ms every 10 ms: the latest that such work was done.
+/// A virtual CPU that is always busy next to `count` that work for 1 ms every 10 ms: the longest delay of such work.
 fn latest_io(params: Params, count: usize, busy_too: bool) -> f64 {
     let mut host: Host<u64> = Host::new(params, 1);
     let mut vcpu = || {
@@ -367,7 +370,7 @@ fn latest_io(params: Params, count: usize, busy_too: bool) -> f64 {
     }
     let (mut latest, mut done) = (0, Vec::new());
     for round in 0..500 {
-        // Not before the first accounting: at first everybody is as good as woken up.
+        // Not before the first accounting, when all of them have BOOST.
         let now = Instant::from_nanos((round + 4) * 10 * MS + 5 * MS);
         host.advance(now, &mut done);
         others.iter().for_each(|vcpu| host.submit(now, *vcpu, Class::Net, MS / 2, now.as_nanos()));
@@ -381,16 +384,16 @@ fn latest_io(params: Params, count: usize, busy_too: bool) -> f64 {
 
 // rule: credit1.boost-unfair, credit1.wake-boost
 #[test]
-fn boost_helps_one_alone_and_neither_several_nor_who_also_computes() {
+fn boost_helps_a_single_guest_that_does_not_compute() {
     let one = latest_io(Params::XEN_4_1, 1, false);
-    assert!((one - 0.5).abs() < 1e-9, "who does I/O alone preempts at once: {one} ms");
+    assert!((one - 0.5).abs() < 1e-9, "a single guest with I/O preempts immediately: {one} ms");
     let several = latest_io(Params::XEN_4_1, 8, false);
-    assert!((several - 4.0).abs() < 1e-9, "eight of them stand in line: {several} ms");
+    assert!((several - 4.0).abs() < 1e-9, "eight of them wait in the queue: {several} ms");
     let busy = latest_io(Params::XEN_4_1, 2, true);
-    assert!(busy > 30.0, "a guest that computes as well is not woken up, and waits for slices: {busy} ms");
+    assert!(busy > 30.0, "a guest that also computes has no BOOST and waits for slices: {busy} ms");
 }
 
-/// What somebody gets who sleeps across every tick but one: before that one, after it, and its credits before it.
+/// CPU time of a guest that sleeps across every tick but one: before and after that tick, and its credits before it.
 fn thief(params: Params) -> (f64, f64, i64) {
     let mut host: Host<u32> = Host::new(params, 1);
     let (thief, victim) = (host.add_domain(256, 0), host.add_domain(256, 0));
@@ -399,7 +402,7 @@ fn thief(params: Params) -> (f64, f64, i64) {
     let steal = |host: &mut Host<u32>, from: u64, to: u64| {
         let before = host.used_nanos(thief);
         for tick in from..to {
-            // 9.5 ms on, and asleep across the tick.
+            // 9.5 ms of work, then asleep across the tick.
             run(host, Instant::from_nanos(tick * 10 * MS + MS / 4));
             host.submit(Instant::from_nanos(tick * 10 * MS + MS / 4), thief, Class::Net, 19 * MS / 2, 0);
         }
@@ -408,7 +411,7 @@ fn thief(params: Params) -> (f64, f64, i64) {
     };
     let unseen = steal(&mut host, 4, 504);
     let credits = host.scheduler().credit(thief);
-    // Once it is late, and the tick finds it at work.
+    // Once it is late, and the tick finds it running.
     run(&mut host, Instant::from_nanos(5040 * MS + MS));
     host.submit(Instant::from_nanos(5041 * MS), thief, Class::Net, 19 * MS / 2, 0);
     (unseen, steal(&mut host, 506, 1006), credits)
@@ -416,20 +419,20 @@ fn thief(params: Params) -> (f64, f64, i64) {
 
 // rule: credit1.tick-theft, credit1.version-3-3, credit1.version-4-0
 #[test]
-fn sleeping_across_ticks_is_free_where_ticks_are_counted() {
+fn sleeping_across_ticks_is_free_if_ticks_are_charged() {
     let (before, after, credits) = thief(Params::XEN_3_3);
     assert!(before > 0.94 && after > 0.93, "{before} and {after} of the CPU");
-    assert_eq!(credits, 0, "it has never paid");
+    assert_eq!(credits, 0, "it was never charged");
     let (before, after, credits) = thief(Params::XEN_4_0);
-    assert!(credits < -47_000, "{credits}: it has paid for 4.75 s");
-    // Accounting looks at who is active, and a tick makes active: one is enough.
-    assert!(before > 0.94 && after < 0.56, "{before} of the CPU, and {after} once it has been seen");
+    assert!(credits < -47_000, "{credits}: it was charged for 4.75 s");
+    // Accounting covers active virtual CPUs, and a tick makes one active: one tick is enough.
+    assert!(before > 0.94 && after < 0.56, "{before} of the CPU, and {after} after a tick while it ran");
 }
 
 // rule: credit1.over-starves
 #[test]
-fn over_waits_for_every_under_for_whole_slices() {
-    // Two that always run, of one weight: 30 ms on, 30 ms off, never less.
+fn an_over_vcpu_waits_for_whole_slices_of_under_vcpus() {
+    // Two of equal weight that always run: 30 ms on, 30 ms off, never less.
     let (mut host, vcpus) = loaded(Params::XEN_4_0, 1, &[(256, 0, 1), (256, 0, 1)]);
     run(&mut host, at(3_000));
     let (mut longest, mut off) = (0, 0);

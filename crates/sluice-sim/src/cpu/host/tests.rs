@@ -12,7 +12,7 @@ fn host(cpus: usize) -> Host<u32> {
     Host::new(Params::XEN_4_0, cpus)
 }
 
-/// Everything that is done by `now`, as milliseconds and tags.
+/// Items that complete by `now`, as milliseconds and tags.
 fn done(host: &mut Host<u32>, now: Instant) -> Vec<(f64, u32)> {
     let mut done = Vec::new();
     host.advance(now, &mut done);
@@ -20,7 +20,7 @@ fn done(host: &mut Host<u32>, now: Instant) -> Vec<(f64, u32)> {
 }
 
 #[test]
-fn items_take_their_time_in_order_and_the_cpu_is_idle_between() {
+fn items_are_served_in_order_with_idle_time_between() {
     let mut host = host(1);
     let domain = host.add_domain(256, 0);
     let vcpu = host.add_vcpu(domain, 1);
@@ -29,7 +29,7 @@ fn items_take_their_time_in_order_and_the_cpu_is_idle_between() {
     assert_eq!(host.next(), Some(at(3)));
     assert_eq!(done(&mut host, at(20)), [(3.0, 7), (4.0, 8)]);
     host.submit(at(20), vcpu, Class::Net, 0, 9);
-    assert_eq!(done(&mut host, at(20)), [(20.0, 9)], "work of no time is done at once");
+    assert_eq!(done(&mut host, at(20)), [(20.0, 9)], "an item of 0 ns completes immediately");
     host.submit(at(25), vcpu, Class::Net, MS, 10);
     assert_eq!(done(&mut host, at(40)), [(26.0, 10)]);
     assert_eq!((host.used_nanos(vcpu), host.busy_nanos()), (4 * MS, 4 * MS));
@@ -62,13 +62,13 @@ fn work_for_a_guest_is_charged_to_the_driver_domain() {
         host.submit(now, driver, Class::Net, 6 * MS / 10, packet);
     }
     done(&mut host, at(1000));
-    // The guest has caused 70 % of a CPU and paid for 10 %.
+    // The guest has caused 70 % of a CPU and been charged for 10 %.
     assert_eq!((host.used_nanos(guest), host.used_nanos(driver)), (100 * MS, 600 * MS));
 }
 
 // rule: credit1.work-conserving
 #[test]
-fn time_is_used_once_and_all_of_it_while_somebody_is_busy() {
+fn cpu_time_is_used_exactly_once_under_load() {
     for cpus in [1, 2, 3] {
         let mut host = host(cpus);
         let all = (1 << cpus) - 1;
@@ -80,7 +80,7 @@ fn time_is_used_once_and_all_of_it_while_somebody_is_busy() {
             })
             .collect();
         vcpus.iter().for_each(|vcpu| host.set_busy(at(0), *vcpu, true));
-        // Items are done before what a guest does for itself.
+        // Items are served before the guest's own work.
         let mut items = 0;
         for round in 0..300u64 {
             host.submit(at(round * 10), vcpus[round as usize % 5], Class::Net, 3 * MS, 0);
@@ -88,13 +88,13 @@ fn time_is_used_once_and_all_of_it_while_somebody_is_busy() {
         }
         assert_eq!(host.busy_nanos(), cpus as u64 * 3000 * MS);
         let most = vcpus.iter().map(|vcpu| host.used_nanos(*vcpu)).max().unwrap();
-        assert!(most <= 3000 * MS, "nobody runs on two CPUs");
+        assert!(most <= 3000 * MS, "no vcpu runs on two CPUs");
         assert!(items >= 270, "{items}");
     }
 }
 
 #[test]
-fn a_guest_that_is_no_longer_busy_gives_the_cpu_back() {
+fn a_guest_without_work_releases_the_cpu() {
     let mut host = host(1);
     let vcpus = [0, 1].map(|_| {
         let domain = host.add_domain(256, 0);

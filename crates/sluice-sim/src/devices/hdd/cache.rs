@@ -1,6 +1,6 @@
-//! The read cache of a drive: segments, one of which grows while the head stays where it is.
+//! Read cache of a drive: segments, one of which grows while the head stays on it.
 
-/// A stretch of the disk in memory.
+/// A range of the disk in memory.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     start: f64,
@@ -8,11 +8,11 @@ struct Segment {
     rate: f64,
 }
 
-/// What the cache has of a read.
+/// Result of a look-up of a read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Found {
     All,
-    /// The read goes on where the segment that grows ends: so many bytes are still to come, at this rate.
+    /// The read continues at the end of the growing segment: `missing` bytes will follow at this rate.
     Start {
         missing: u64,
         rate: f64,
@@ -20,16 +20,16 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// What a new segment has changed.
+/// Changes caused by a new segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
-    /// The stretch that does not grow any more.
+    /// The range that does not grow any more.
     pub(super) stays: Option<(f64, f64)>,
-    /// A segment was given up.
+    /// Whether a segment was evicted.
     pub(super) gone: bool,
 }
 
-/// Segments, the latest first.
+/// Segments, the most recent first.
 #[derive(Debug)]
 pub(super) struct Cache {
     segments: Vec<Segment>,
@@ -37,7 +37,7 @@ pub(super) struct Cache {
     bytes: f64,
     /// Since when the first segment grows.
     growing: Option<f64>,
-    /// How far of it has been asked for: the drive reads on for as many bytes as a segment has, and what lies before makes room.
+    /// End of the requested part: the drive reads ahead by the size of a segment, and evicts the bytes before it.
     asked: f64,
 }
 
@@ -46,7 +46,7 @@ impl Cache {
         Cache { segments: Vec::new(), most: segments as usize, bytes: bytes as f64, growing: None, asked: 0.0 }
     }
 
-    /// The drive has read on until now.
+    /// Extends the growing segment to now.
     pub(super) fn read_on(&mut self, now: f64) {
         if let (Some(since), Some(segment)) = (&mut self.growing, self.segments.first_mut()) {
             let most = segment.end.max(self.asked + self.bytes);
@@ -56,10 +56,10 @@ impl Cache {
         }
     }
 
-    /// Whether one segment has all of it.
+    /// Whether one segment contains the whole range.
     pub(super) fn has(&self, offset: u64, length: u64) -> bool {
         let (start, end) = (offset as f64, (offset + length) as f64);
-        // Most often none has, and to ask all of them without a branch is quicker.
+        // Usually none does, and testing all without a branch is faster.
         let of_one = |segment: &Segment| (segment.start <= start) & (end <= segment.end);
         self.segments.iter().fold(false, |has, segment| has | of_one(segment))
     }
@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// A read that one segment has; of the one that grows the drive reads on behind it.
+    /// A read that a segment contains; the drive reads ahead of it in the growing one.
     pub(super) fn hit(&mut self, offset: u64, length: u64) {
         let (start, end) = self.growing();
         if start <= offset as f64 && (offset + length) as f64 <= end {
@@ -85,7 +85,7 @@ impl Cache {
         }
     }
 
-    /// The first segment now reaches to the end of this read, which is over at `until`.
+    /// Extends the first segment to the end of this read, which completes at `until`.
     pub(super) fn extend(&mut self, offset: u64, length: u64, until: f64) {
         if let Some(segment) = self.segments.first_mut() {
             segment.end = (offset + length) as f64;
@@ -94,15 +94,15 @@ impl Cache {
         }
     }
 
-    /// From where to where the segment goes that grows; a stretch without bytes if none does.
+    /// Range of the growing segment; empty if none grows.
     #[inline]
     pub(super) fn growing(&self) -> (f64, f64) {
         let grows = self.growing.and_then(|_| self.segments.first());
         grows.map_or((0.0, -1.0), |segment| (segment.start, segment.end))
     }
 
-    /// A read from the disk, over at `until`; the head reads on from there. The stretch of the segment that grew before, and
-    /// whether one was given up for it.
+    /// Starts a segment with a read that completes at `until`, after which the head reads ahead. Returns the range of
+    /// the segment that grew before, and whether one was evicted.
     pub(super) fn begin(&mut self, offset: u64, length: u64, rate: f64, until: f64) -> Moved {
         if self.most == 0 {
             return Moved { stays: None, gone: false };
@@ -116,13 +116,13 @@ impl Cache {
         Moved { stays, gone }
     }
 
-    /// The head is somewhere else now. The stretch of the segment that grew until then.
+    /// The head leaves. Returns the range of the segment that grew until then.
     pub(super) fn stop(&mut self) -> Moved {
         let grew = self.growing.take().and_then(|_| self.segments.first());
         Moved { stays: grew.map(|segment| (segment.start, segment.end)), gone: false }
     }
 
-    /// These bytes are others now: whether it had any of them.
+    /// Invalidates these bytes; returns whether the cache had any of them.
     pub(super) fn forget(&mut self, offset: u64, length: u64) -> bool {
         let (start, end, before) = (offset as f64, (offset + length) as f64, self.segments.len());
         let others = |segment: &Segment| segment.end <= start || end <= segment.start;

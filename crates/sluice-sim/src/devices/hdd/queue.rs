@@ -1,13 +1,13 @@
-//! The commands that a drive holds, and which of them it reaches first.
+//! Internal queue of a drive, and the choice of the command that it can reach first.
 //!
-//! Each choice looks at all of them, so that it is most of what a simulated disk costs. Therefore it looks twice: first at
-//! what each command takes at least, in numbers of half the precision, which lie apart, value by value, and are gone through
-//! without a branch, four or more commands at a time; and then, in full precision, at those alone that could be the first by
-//! that. Half the precision is off by some microseconds where commands differ by some hundred, so that one or two are left.
-//! The choice is that of full precision, always.
+//! Each choice compares all commands, which is most of the cost of a simulated disk. So it has two passes. The first
+//! one calculates lower bounds in single precision from parallel arrays, four or more commands at a time and without
+//! branches. The second one uses double precision, only for commands that may be the first by their bounds. Single
+//! precision is off by some microseconds, and commands differ by some hundred, so one or two are left. The result
+//! always equals that of double precision.
 //!
-//! Whether the cache has all of a command is asked of all segments once, when the command comes or the segments have changed
-//! for it: only the segment that grows, from which a command may also go on, is compared each time.
+//! Whether the cache contains a command is determined once, when the command arrives or segments change. Only the
+//! growing segment, which a command may also continue, is compared at each choice.
 
 use sluice_sched::Kind;
 
@@ -16,40 +16,41 @@ use super::seek::Curve;
 use super::writes::Writes;
 use super::{Command, Motion};
 
-/// To add and subtract it rounds to a whole number what is not larger than this.
+/// Adding and subtracting it rounds values up to this size to a whole number.
 const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
 const ROUND_HALF: f32 = 1.5 * (1u32 << 23) as f32;
-/// So far apart, as a part of the stroke, half the precision still tells two places apart, and their distance's root.
+/// Distance, as a part of the stroke, from which single precision distinguishes two positions and the root of their
+/// distance.
 const APART: f32 = 1e-6;
-/// Values that are looked at together.
+/// Values that are compared together.
 const LANES: usize = 8;
-/// Ages are counted from a time that is so many seconds of them ago at most.
+/// Maximum age in seconds of the origin of ages.
 const EPOCH: f64 = 1.0;
 
-/// Commands in no order; of each what is looked at in a choice.
+/// Commands in no order, as parallel arrays of the values that a choice needs.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     commands: Vec<Command>,
-    /// The first byte of a read; of another command one that no segment has.
+    /// First byte of a read; for another command, one that no segment has.
     offset: Vec<f64>,
-    /// 0 if a segment has all of it, else 1.
+    /// 0 if a segment contains the command, otherwise 1.
     medium: Vec<f32>,
     position: Vec<f32>,
     angle: Vec<f32>,
     aged: Vec<f32>,
     begin: Vec<f32>,
-    /// What it takes at least.
+    /// Lower bound of its time.
     least: Vec<f32>,
-    /// From when ages are counted.
+    /// Origin of ages.
     epoch: f64,
 }
 
-/// What a choice depends on beside the commands.
+/// Input of a choice other than the commands.
 struct ChoiceContext<'a> {
     head: f64,
     turned: f64,
     motion: &'a Motion,
-    /// From where to where the segment goes that grows.
+    /// Range of the growing segment.
     growing: (f64, f64),
     writes: &'a Writes,
 }
@@ -77,11 +78,11 @@ impl Queue {
         self.commands.push(command);
     }
 
-    /// Takes out the command that is reached first; one that needs no medium is reached at once.
+    /// Removes the command that is reached first; one that needs no medium is reached immediately.
     pub(super) fn take(&mut self, now: f64, head: f64, motion: &Motion, cache: &Cache, writes: &Writes) -> Command {
         let context = ChoiceContext { head, turned: motion.turned(now), motion, growing: cache.growing(), writes };
         let index = if self.len() == 1 { 0 } else { self.choose(&context) };
-        debug_assert_eq!(index, self.first_of(0..self.len(), &context).1, "full precision chooses otherwise");
+        debug_assert_eq!(index, self.first_of(0..self.len(), &context).1, "double precision chooses another command");
         self.offset.swap_remove(index);
         for values in [&mut self.medium, &mut self.position, &mut self.angle, &mut self.aged, &mut self.begin] {
             values.swap_remove(index);
@@ -98,12 +99,12 @@ impl Queue {
         let off = self.bound(context);
         let least = least(&self.least);
         let best = self.first_of(self.up_to(least + 2.0 * off), context);
-        // What could be anything in half the precision may have been the least, and come out as more.
+        // A command with an unusable bound may have been the smallest, and its exact time larger.
         let bound = (best.0 - self.epoch) as f32 + 2.0 * off;
         if bound <= least + 2.0 * off { best.1 } else { self.first_of(self.up_to(bound), context).1 }
     }
 
-    /// Those that take so much at least or less, in order.
+    /// Commands with a bound up to `bound`, in order.
     fn up_to(&self, bound: f32) -> impl Iterator<Item = usize> {
         let chunks = self.least.chunks(LANES).enumerate();
         let some = chunks.filter(move |(_, costs)| costs.iter().fold(false, |some, cost| some | (*cost <= bound)));
@@ -113,13 +114,13 @@ impl Queue {
         })
     }
 
-    /// What the first of these takes, and which it is; the one before of two alike.
+    /// The smallest time among these, and its index; the earlier one of two equals.
     fn first_of(&self, indices: impl Iterator<Item = usize>, context: &ChoiceContext<'_>) -> (f64, usize) {
         let costs = indices.map(|index| (self.cost(index, context), index));
         costs.fold((f64::INFINITY, 0), |best, cost| if cost.0 < best.0 { cost } else { best })
     }
 
-    /// Seconds until a command is reached, with its age.
+    /// Seconds until a command is reached, less its bonus.
     fn cost(&self, index: usize, context: &ChoiceContext<'_>) -> f64 {
         let (command, motion) = (&self.commands[index], context.motion);
         let (start, end) = context.growing;
@@ -135,7 +136,7 @@ impl Queue {
         command.aged + (seek + part * motion.turn)
     }
 
-    /// Finds what each command takes at least; by how much that may be wrong.
+    /// Calculates the lower bounds; returns their maximum error.
     fn bound(&mut self, context: &ChoiceContext<'_>) -> f32 {
         let Curve::Formula { knee, near, root, far, slope } = context.motion.curve else { return f32::INFINITY };
         let off = Off::of(root, slope, context.motion);
@@ -143,7 +144,7 @@ impl Queue {
             [context.head, context.turned, context.motion.turn, context.motion.per_second].map(|value| value as f32);
         let [knee, near, root, far, slope] = [knee, near, root, far, slope].map(|value| value as f32);
         let past = 1.0 - off.turns;
-        // Wider by what half the precision leaves open of so many bytes.
+        // Wider by the error of single precision for this number of bytes.
         let (start, end) = context.growing;
         let (middle, half) = (((start + end) / 2.0) as f32, ((end - start) / 2.0 + end * 1e-6) as f32);
         for (least, position) in self.least.iter_mut().zip(&self.position) {
@@ -160,7 +161,7 @@ impl Queue {
             let turns = angle[index] - turned - seek * per_second;
             let part = turns - ((turns + ROUND_HALF) - ROUND_HALF);
             let part = part + if part < 0.0 { 1.0 } else { 0.0 };
-            // It may be just past it, or just before.
+            // The angle may be just past, or just before.
             let part = if part > past { 0.0 } else { part };
             let needed = if (begin - middle).abs() <= half { 0.0 } else { medium };
             let needed = if seek > 0.0 { needed } else { 0.0 };
@@ -169,7 +170,7 @@ impl Queue {
         off.seconds
     }
 
-    /// Ages stay numbers that half the precision holds.
+    /// Keeps ages within the range of single precision.
     fn keep_epoch(&mut self) {
         let latest = self.commands[self.commands.len() - 1].aged;
         if latest - self.epoch > EPOCH {
@@ -180,7 +181,7 @@ impl Queue {
         }
     }
 
-    /// A new segment has begun.
+    /// Updates the queue after a new segment has started.
     pub(super) fn segments_moved(&mut self, moved: Moved, cache: &Cache) {
         if let Some((start, end)) = moved.stays {
             let inside = |offset: &f64| (start <= *offset) & (*offset < end);
@@ -196,7 +197,7 @@ impl Queue {
         }
     }
 
-    /// A segment is gone.
+    /// Updates the queue after a segment was evicted.
     pub(super) fn refresh(&mut self, cache: &Cache) {
         if !self.medium.iter().fold(false, |some, medium| some | (*medium == 0.0)) {
             return;
@@ -208,7 +209,7 @@ impl Queue {
     }
 }
 
-/// The least of these, side by side.
+/// The smallest of these values.
 fn least(costs: &[f32]) -> f32 {
     let smaller = |a: f32, b: f32| if a < b { a } else { b };
     let (chunks, rest) = costs.as_chunks::<LANES>();
@@ -221,16 +222,17 @@ fn least(costs: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::INFINITY, |least, cost| smaller(*cost, least))
 }
 
-/// By how much half the precision may be wrong.
+/// Maximum error of single precision.
 struct Off {
-    /// Of a turn of the platter.
+    /// Of an angle, in revolutions.
     turns: f32,
-    /// In all, in seconds.
+    /// In total, in seconds.
     seconds: f32,
 }
 
 impl Off {
-    /// A place is off by 6e-8 of the stroke, a distance by twice as much, and the root of one of [`APART`] or more by 6e-5.
+    /// A position is off by 6e-8 of the stroke, a distance by twice as much, and the root of one of at least [`APART`]
+    /// by 6e-5.
     fn of(root: f64, slope: f64, motion: &Motion) -> Self {
         let seek = root * 1e-4 + (root + slope) * 5e-7 + 1e-7;
         let turns = seek * motion.per_second + 5e-6;

@@ -1,30 +1,30 @@
-//! How long the arm takes from one place to another.
+//! Seek time by distance.
 
-/// By distance, as a part of the full stroke.
+/// Distances are parts of the full stroke.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SeekCurve {
-    /// A square root up to the knee and a line behind it: four numbers fit most drives within 5 %.
+    /// A square root up to the knee and a line after it: four numbers fit most drives within 5 %.
     Formula {
-        /// To the next track, in seconds.
+        /// Time to the next track, in seconds.
         track: f64,
         /// Mean over all pairs of bytes, in seconds.
         average: f64,
-        /// From end to end, in seconds.
+        /// Time across the whole stroke, in seconds.
         full: f64,
-        /// Where the line begins, as a part of the stroke.
+        /// Start of the line, as a part of the stroke.
         knee: f64,
-        /// Found by [`SeekCurve::fitted`], so that the mean comes out.
+        /// Scale by which [`SeekCurve::fitted`] reaches the stated mean.
         scale: f64,
     },
-    /// Measured: distances as parts of the stroke, ascending, and seconds; between them on a line.
+    /// Measured: ascending distances as parts of the stroke, and seconds, with linear interpolation.
     Table(Vec<(f64, f64)>),
 }
 
-/// Pairs of bytes by which the mean is made.
+/// Number of positions per axis when the mean is calculated.
 const GRID: u32 = 400;
 
 impl SeekCurve {
-    /// By three times of a data sheet, in seconds, with the knee at a third of the stroke.
+    /// A formula from three times of a data sheet, in seconds, with the knee at a third of the stroke.
     #[must_use]
     pub fn formula(track: f64, average: f64, full: f64) -> Self {
         SeekCurve::Formula { track, average, full, knee: 1.0 / 3.0, scale: 1.0 }
@@ -51,7 +51,7 @@ impl SeekCurve {
         }
     }
 
-    /// What a formula adds to the time for one track, before scaling.
+    /// Time of a formula in addition to that for one track, before scaling.
     fn rise(&self, distance: f64) -> f64 {
         let SeekCurve::Formula { track, average, full, knee, .. } = self else { return 0.0 };
         if distance <= *knee {
@@ -61,8 +61,9 @@ impl SeekCurve {
         }
     }
 
-    /// Scaled so that the mean over pairs of bytes is the stated one; `place` tells where a byte lies. Without this the
-    /// "average seek" of a data sheet would be that of pairs of places, which zones make another.
+    /// Scales the curve so that its mean over pairs of bytes is the stated one; `position` returns the position of a
+    /// byte. Without this the "average seek" of a data sheet would apply to pairs of positions, which zones make
+    /// different.
     #[must_use]
     pub fn fitted(&self, position: impl Fn(f64) -> f64) -> Self {
         let SeekCurve::Formula { track, average, full, knee, .. } = *self else { return self.clone() };
@@ -73,10 +74,10 @@ impl SeekCurve {
     }
 }
 
-/// A curve with what of it does not change worked out, for many thousand looks a second.
+/// A curve with precomputed constants, for many thousand look-ups per second.
 #[derive(Debug)]
 pub(super) enum Curve {
-    /// `near + root * sqrt(distance)` up to the knee, `far + slope * distance` behind it.
+    /// `near + root * sqrt(distance)` up to the knee, `far + slope * distance` after it.
     Formula {
         knee: f64,
         near: f64,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::random::{Stream, stream};
 
-/// Keeps `depth` reads of 4 KiB outstanding anywhere in the first `part` of the disk; requests per second.
+/// Keeps `depth` random reads of 4 KiB outstanding in the first `part` of the disk; returns requests per second.
 fn random_reads(spec: HddSpec, depth: u32, part: f64) -> f64 {
     let mut random = stream(1, "reads");
     let pages = (spec.capacity as f64 * part) as u64 / 4096;
@@ -21,8 +21,8 @@ fn random_reads(spec: HddSpec, depth: u32, part: f64) -> f64 {
 }
 
 #[test]
-fn random_reads_are_as_fast_as_such_drives_are() {
-    // By an independent prototype of the same equations.
+fn random_reads_match_the_prototype() {
+    // From an independent prototype with the same equations.
     let table = [
         (HddSpec::sata_7200_1tb(), [77.7, 93.6, 112.0, 133.0, 175.0]),
         (HddSpec::fc_15k_146gb(), [178.0, 214.0, 256.0, 306.0, 406.0]),
@@ -38,8 +38,8 @@ fn random_reads_are_as_fast_as_such_drives_are() {
 }
 
 #[test]
-fn who_thinks_between_reads_in_order_finds_them_read_ahead() {
-    // 5 ms bring six times as much from the medium as a read takes; a segment holds sixteen reads.
+fn a_sequential_reader_that_thinks_is_served_by_read_ahead() {
+    // In 5 ms the medium transfers six times as much as a read; a segment holds sixteen reads.
     let mut disk = Hdd::new(HddSpec::sata_7200_1tb());
     let (length, mut now) = (64 << 10, Instant::ZERO);
     let mut takes = |disk: &mut Hdd, index: u64| {
@@ -55,12 +55,12 @@ fn who_thinks_between_reads_in_order_finds_them_read_ahead() {
     };
     let took: Vec<u64> = (0..100).map(|index| takes(&mut disk, index)).collect();
     assert!(took[0] > 1000 && took[1..].iter().all(|micros| *micros == 418), "{took:?}");
-    // What lies behind has made room for what was read ahead.
+    // Bytes before the read have been evicted for read-ahead.
     assert!(takes(&mut disk, 40) > 1000);
 }
 
 #[test]
-fn sequential_reads_come_at_the_media_rate() {
+fn sequential_reads_reach_the_media_rate() {
     for depth in [1, 4] {
         let mut disk = Hdd::new(HddSpec { queue: depth, ..HddSpec::sata_7200_1tb() });
         let length = 64 << 10;
@@ -84,8 +84,8 @@ fn sequential_reads_come_at_the_media_rate() {
 }
 
 #[test]
-fn a_drive_stays_with_the_reader_behind_which_it_reads_on() {
-    // Two readers, each in order and with one read outstanding; the drive knows where its own cache goes on.
+fn a_drive_prefers_the_reader_that_it_reads_ahead_for() {
+    // Two sequential readers with one read outstanding each; the drive knows where its cache continues.
     let mut disk = Hdd::new(HddSpec { queue: 32, ..HddSpec::sata_7200_1tb() });
     let mut at = [0, 10 << 30];
     let mut next = |slot: Slot| {
@@ -106,13 +106,13 @@ fn a_drive_stays_with_the_reader_behind_which_it_reads_on() {
     }
     let each = now.as_nanos() / count;
     assert!(each < 300_000, "{each} ns for a read, of which a hit takes 214,000");
-    // A turn of 8 ms is worth 0.4 s of waiting.
+    // A revolution of 8 ms is worth 0.4 s of waiting.
     let per_second = f64::from(changes) / now.since(Instant::ZERO).as_secs_f64();
     assert!((1.0..20.0).contains(&per_second), "{per_second} changes a second");
 }
 
 #[test]
-fn nobody_starves_in_a_sorted_queue() {
+fn no_command_starves_in_a_sorted_queue() {
     let mut disk = Hdd::new(HddSpec { queue: 32, ..HddSpec::sata_7200_1tb() });
     let mut random = stream(1, "near");
     disk.submit(Instant::ZERO, Job { slot: Slot(1000), kind: Kind::Read, offset: 0, length: 4096 });
@@ -131,12 +131,12 @@ fn nobody_starves_in_a_sorted_queue() {
             return;
         }
         disk.submit(now, Job { slot, kind: Kind::Read, offset: random.below(1 << 20) * 512, length: 512 });
-        assert!(round < 19_999, "the far one was never reached");
+        assert!(round < 19_999, "the distant command was never served");
         disk.settle(now);
     }
 }
 
-/// Keeps `depth` writes of 4 KiB outstanding anywhere; the drive when they are over, and when that was.
+/// Keeps `depth` random writes of 4 KiB outstanding; returns the drive when they have completed, and that time.
 fn random_writes(write_cache: u64, depth: u32, count: u32) -> (Hdd, Instant) {
     let mut random = stream(1, "writes");
     let mut disk = Hdd::new(HddSpec { queue: depth, write_cache, ..HddSpec::sata_7200_1tb() });
@@ -156,7 +156,7 @@ fn random_writes(write_cache: u64, depth: u32, count: u32) -> (Hdd, Instant) {
     (disk, now)
 }
 
-/// What one more job takes at `now`, and where it ends.
+/// Time of one more job at `now`.
 fn one(disk: &mut Hdd, now: Instant, kind: Kind, offset: u64, length: u32) -> Duration {
     disk.submit(now, Job { slot: Slot(0), kind, offset, length });
     disk.settle(now);
@@ -166,22 +166,22 @@ fn one(disk: &mut Hdd, now: Instant, kind: Kind, offset: u64, length: u32) -> Du
 }
 
 #[test]
-fn a_cache_of_writes_takes_them_until_it_is_full() {
-    // 16 MiB are 4,096 writes, each over when it has crossed the bus: 200 us and 14 us.
+fn a_write_cache_takes_writes_until_it_is_full() {
+    // 16 MiB are 4,096 writes, each complete when it has crossed the bus: 200 us and 14 us.
     let (mut disk, now) = random_writes(16 << 20, 1, 4096);
     assert_eq!(now.as_nanos() / 4096, 213_654);
     let full = one(&mut disk, now, Kind::Write, 0, 4096);
-    assert!(full > Duration::from_millis(1), "{full:?}: one must go first");
-    // Without it each takes a seek and half a turn.
+    assert!(full > Duration::from_millis(1), "{full:?}: one write is evicted first");
+    // Without the cache each takes a seek and half a revolution.
     let (_, without) = random_writes(0, 1, 4096);
     assert!(without.as_nanos() > 50 * now.as_nanos(), "{without:?}");
 }
 
 #[test]
-fn written_back_in_the_order_of_places_is_faster_than_at_random() {
+fn sorted_writeback_is_faster_than_random_writes() {
     let (mut disk, now) = random_writes(16 << 20, 1, 4096);
     let flush = one(&mut disk, now, Kind::Flush, 0, 0);
-    // From one to the nearest next: a short seek and half a turn, about 5 ms; at random about 13.
+    // From one to the nearest next: a short seek and half a revolution, about 5 ms; at random about 13.
     let each = flush / 4096;
     assert!((Duration::from_millis(3)..Duration::from_millis(8)).contains(&each), "{each:?}");
     let again = one(&mut disk, Instant::from_nanos(now.as_nanos() + flush.as_nanos() as u64), Kind::Flush, 0, 0);
@@ -201,7 +201,7 @@ fn an_idle_drive_writes_back() {
 }
 
 #[test]
-fn what_waits_to_be_written_is_read_from_there() {
+fn reads_are_served_from_the_write_cache() {
     let mut disk = Hdd::new(HddSpec { write_cache: 16 << 20, ..HddSpec::sata_7200_1tb() });
     let write = one(&mut disk, Instant::ZERO, Kind::Write, 1 << 39, 8192);
     let now = Instant::from_nanos(write.as_nanos() as u64);
@@ -211,10 +211,10 @@ fn what_waits_to_be_written_is_read_from_there() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(300) })]
 
-    /// Which a drive compares itself, whenever assertions are compiled in: here where commands lie close, alike, in segments
-    /// that come and go, on any drive.
+    /// A drive makes this comparison itself when assertions are enabled: here with adjacent and equal commands, with
+    /// segments that are created and evicted, on any drive.
     #[test]
-    fn a_choice_is_that_of_full_precision(
+    fn the_choice_matches_double_precision(
         seed in 0u64..1 << 32,
         queue in 2u32..80,
         segments in 0u32..20,
@@ -231,7 +231,7 @@ proptest::proptest! {
         let pages = ((capacity as f64 * part) as u64 / 4096).max(64) - 32;
         let mut before = 0;
         let mut job = |slot| {
-            // Anywhere, behind the one before, near it, or at the same place.
+            // At random, after the previous one, near it, or at the same offset.
             let page = match random.below(4) {
                 0 => random.below(pages),
                 1 => (before + 1) % pages,

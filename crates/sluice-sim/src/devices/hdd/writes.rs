@@ -1,4 +1,4 @@
-//! Writes that a drive has taken and not yet put on the platter.
+//! Write cache of a drive: writes that are not on the platter yet.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use sluice_sched::Kind;
 
 use super::{Command, Job};
 
-/// By place.
+/// Sorted by offset.
 #[derive(Debug)]
 pub(super) struct Writes {
-    /// By the first byte.
+    /// By first byte.
     waiting: BTreeMap<u64, Command>,
     bytes: u64,
     most: u64,
 }
 
 impl Writes {
-    /// Takes so many bytes; 0: none.
+    /// A cache of `most` bytes; 0 is none.
     pub(super) fn new(most: u64) -> Self {
         Writes { waiting: BTreeMap::new(), bytes: 0, most }
     }
@@ -25,13 +25,13 @@ impl Writes {
         self.waiting.is_empty()
     }
 
-    /// Whether there is such a cache.
+    /// Whether the cache is enabled.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.most > 0
     }
 
-    /// Whether it takes a write of this length at all.
+    /// Whether it can hold a write of this length at all.
     pub(super) fn takes(&self, length: u32) -> bool {
         u64::from(length) <= self.most
     }
@@ -40,7 +40,7 @@ impl Writes {
         self.bytes + u64::from(length) <= self.most
     }
 
-    /// Whether a command needs no medium for it.
+    /// Whether it serves a command without the medium.
     #[inline]
     pub(super) fn at_once(&self, job: &Job) -> bool {
         match job.kind {
@@ -50,7 +50,7 @@ impl Writes {
         }
     }
 
-    /// Whether all bytes of a read are in one of them.
+    /// Whether one of the writes contains all bytes of a read.
     pub(super) fn has(&self, read: &Job) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -60,7 +60,7 @@ impl Writes {
         before.is_some_and(|(start, command)| end <= start + u64::from(command.job.length))
     }
 
-    /// Takes one; it replaces one that begins at the same byte and is no longer.
+    /// Adds a write; it replaces one at the same offset that is not longer.
     pub(super) fn insert(&mut self, command: Command) {
         let known = self.waiting.get(&command.job.offset).map_or(0, |known| known.job.length);
         if command.job.length > known {
@@ -69,7 +69,7 @@ impl Writes {
         }
     }
 
-    /// Takes out the one whose place is nearest to the arm, which stands at a byte.
+    /// Removes the write with the position nearest to the arm, which is at `byte`.
     pub(super) fn nearest(&mut self, byte: u64, position: f64) -> Option<Command> {
         let below = self.waiting.range(..byte).next_back().map(|(start, command)| (*start, command.position));
         let above = self.waiting.range(byte..).next().map(|(start, command)| (*start, command.position));

@@ -1,11 +1,11 @@
-//! Which page lies where: the map, the blocks, and the collection of what is not valid any more. No time passes here.
+//! Flash translation: the map, the blocks, and garbage collection, without time.
 
-/// Nothing is there.
+/// No page.
 pub(super) const NONE: u32 = u32::MAX;
-/// Part of the spare blocks that may be in use by the collector itself: more would be an artefact of a small model.
+/// Maximum part of the spare blocks that the collector may use itself: more would be an artefact of a small model.
 const RESERVE_PART: f64 = 0.10;
 
-/// How the flash is made up.
+/// Geometry of the flash.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Geometry {
     /// Channels.
@@ -20,9 +20,9 @@ pub struct Geometry {
     pub pages: u32,
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Spare area, as a part of what the host sees.
+    /// Spare area as a part of the size that the host sees.
     pub spare: f64,
-    /// Free blocks of a plane below which it collects.
+    /// Number of free blocks of a plane below which it collects.
     pub reserve: u32,
 }
 
@@ -45,10 +45,10 @@ impl Geometry {
         (self.physical_pages() as f64 / (1.0 + self.spare)) as u64
     }
 
-    /// Whether a drive of this geometry does what drives do.
+    /// Checks that the geometry behaves like a real drive.
     ///
     /// # Errors
-    /// [`GeometryError`]: what is wrong with it.
+    /// [`GeometryError`] with the cause.
     pub fn check(&self) -> Result<(), GeometryError> {
         let Geometry { blocks, pages, reserve, spare, .. } = *self;
         if self.planes_in_all() == 0 || pages == 0 || pages > u32::from(u16::MAX) || blocks < 4 {
@@ -68,51 +68,51 @@ impl Geometry {
     }
 }
 
-/// A geometry that would show what no drive does.
+/// A geometry that does not behave like a real drive.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum GeometryError {
-    /// The collector's own blocks eat the spare area.
+    /// The collector's own blocks use up the spare area.
     #[error(
         "A plane of {blocks} blocks with {spare_percent:.0} % spare has {spare_blocks:.0} spare blocks, of which the \
          garbage collector keeps {kept} free. That is more than a tenth, so garbage collection would be an artefact of \
          the small model. Use at least {wanted} blocks"
     )]
     TooFewSpareBlocks {
-        /// Of a plane.
+        /// Blocks of a plane.
         blocks: u32,
-        /// In percent of what the host sees.
+        /// In percent of the size that the host sees.
         spare_percent: f64,
-        /// Of a plane.
+        /// Spare blocks of a plane.
         spare_blocks: f64,
         /// Reserve and open blocks.
         kept: u32,
-        /// That would do.
+        /// Sufficient number of spare blocks.
         wanted: u32,
     },
-    /// Something is zero.
+    /// A dimension is zero.
     #[error("A drive needs at least one channel, die, plane and page, and four blocks per plane")]
     Empty,
-    /// More pages than the map can number.
+    /// More pages than the map can address.
     #[error("{0} pages are more than the map can address: 4,294,967,294; use a smaller drive or larger pages")]
     TooLarge(u64),
 }
 
-/// What a write of a page caused.
+/// Consequences of a page write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) plane: usize,
-    /// Valid pages that had to be moved first.
+    /// Valid pages that were copied first.
     pub(super) copied: u32,
     pub(super) erased: u32,
 }
 
-/// Blocks of one plane that are full, by how many of their pages are valid: lists in one array.
+/// Full blocks of one plane by number of valid pages: lists in one array.
 #[derive(Debug, Clone)]
 pub(super) struct Plane {
     pub(super) free: Vec<u32>,
-    /// Takes the host's pages, and those that are moved.
+    /// Open blocks for the host's pages and for copies.
     pub(super) open: [u32; 2],
-    /// For each count of valid pages the first block that has it.
+    /// First block for each number of valid pages.
     pub(super) heads: Vec<u32>,
 }
 
@@ -120,14 +120,14 @@ pub(super) struct Plane {
 #[derive(Debug, Clone)]
 pub(super) struct Flash {
     geometry: Geometry,
-    /// Physical page of a host page.
+    /// Physical page of each host page.
     pub(super) map: Vec<u32>,
-    /// Host page of a physical page.
+    /// Host page of each physical page.
     pub(super) back: Vec<u32>,
     pub(super) valid: Vec<u16>,
-    /// Pages of a block that have been written.
+    /// Written pages of each block.
     pub(super) filled: Vec<u16>,
-    /// Neighbours in the list of blocks with as many valid pages; of full blocks that are not open any more.
+    /// Links in the list of full, closed blocks with as many valid pages.
     pub(super) next: Vec<u32>,
     previous: Vec<u32>,
     pub(super) planes: Vec<Plane>,
@@ -174,7 +174,7 @@ impl Flash {
         self.map.len() as u64
     }
 
-    /// The plane that has a page; nothing if it was never written.
+    /// The plane that has a page; `None` if it was never written.
     pub(super) fn plane_of(&self, page: u64) -> Option<usize> {
         let physical = *self.map.get(page as usize)?;
         (physical != NONE).then(|| self.plane_of_block(physical / self.geometry.pages))
@@ -184,7 +184,7 @@ impl Flash {
         (block / self.geometry.blocks) as usize
     }
 
-    /// The host writes a page, on the plane whose turn it is.
+    /// Writes a page of the host on the next plane.
     pub(super) fn write(&mut self, page: u64) -> Written {
         let plane = self.turn;
         self.turn = (self.turn + 1) % self.planes.len();
@@ -196,7 +196,7 @@ impl Flash {
         Written { plane, copied, erased }
     }
 
-    /// A page is of no use any more.
+    /// Discards a page.
     pub(super) fn discard(&mut self, page: u64) {
         let physical = std::mem::replace(&mut self.map[page as usize], NONE);
         if physical != NONE {
@@ -221,12 +221,12 @@ impl Flash {
         u32::from(self.filled[block as usize]) == self.geometry.pages
     }
 
-    /// Puts a page into an open block of a plane: 0 the host's, 1 the collector's.
+    /// Writes a page to an open block of a plane: 0 for the host, 1 for the collector.
     pub(super) fn program(&mut self, plane: usize, which: usize, page: u32) {
         let mut block = self.planes[plane].open[which];
         if self.is_full(block) {
             let full = block;
-            block = self.planes[plane].free.pop().expect("the reserve is kept before anything is written");
+            block = self.planes[plane].free.pop().expect("the reserve is filled before a write");
             self.planes[plane].open[which] = block;
             self.link(full);
         }
@@ -238,7 +238,7 @@ impl Flash {
         self.flash_writes += 1;
     }
 
-    /// Frees blocks of a plane until its reserve is there: how many pages were copied, and how many blocks erased.
+    /// Frees blocks of a plane up to its reserve; returns the number of copied pages and of erased blocks.
     fn collect(&mut self, plane: usize) -> (u32, u32) {
         let (mut copied, mut erased) = (0, 0);
         while self.planes[plane].free.len() < self.geometry.reserve as usize {
@@ -293,7 +293,7 @@ impl Flash {
         if self.host_writes == 0 { 1.0 } else { self.flash_writes as f64 / self.host_writes as f64 }
     }
 
-    /// Whether what was written is what the host wrote and what was copied for it, and every page is where the map says.
+    /// Checks that all written pages are host writes or copies, and that the map matches the pages.
     pub(super) fn check_invariants(&self) -> Result<(), String> {
         let (host, copies, all) = (self.host_writes, self.copies, self.flash_writes);
         if host + copies != all {

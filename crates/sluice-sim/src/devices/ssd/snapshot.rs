@@ -1,13 +1,14 @@
-//! The state of an aged drive in a file: filling a drive and overwriting it twice takes longer than most simulations.
+//! State files of aged drives: filling a drive and overwriting it twice takes longer than most simulations.
 //!
-//! A file is for one geometry, one stream of random numbers and one recipe of ageing, all of which stand in its head; it ends with a checksum.
-//! What does not fit, or is not whole, is refused with a reason, and the state is made anew and written over it. All that is
-//! read is checked against the geometry before it is used, so that no file can make a map that points nowhere. Numbers are
-//! written and read one by one: beside the drive itself a file takes no memory.
+//! A file belongs to one geometry, one stream of random numbers and one kind of ageing, which its header states; it
+//! ends with a checksum. A file that does not match, or is damaged, is rejected with a reason, and the drive is aged
+//! again and the file replaced. Everything that is read is checked against the geometry before it is used, so no file
+//! can cause an invalid map. Numbers are written and read one by one, so a file needs no memory in addition to the
+//! drive.
 //!
-//! Layout, in numbers of four bytes, the lowest byte first: magic and version, the key, next plane, the map; for each plane its
-//! two open blocks with how far they are filled, its free blocks in their order, and its full ones in the order in which they
-//! are collected; at the end eight bytes of checksum.
+//! Layout in 32-bit little-endian numbers: magic and version, key, next plane, map; for each plane its two open blocks
+//! with their fill levels, its free blocks in order, and its full blocks in the order of collection; then a checksum of
+//! eight bytes.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -20,27 +21,27 @@ use super::Ssd;
 use super::flash::{Flash, Geometry, NONE};
 use crate::random::Stream;
 
-/// `SLSD`, and the version of the layout behind it.
+/// `SLSD`, followed by the version of the layout.
 const MAGIC: u32 = 0x4453_4c53;
 const VERSION: u32 = 1;
 
-/// How a drive is aged: filled in order, then so many times its capacity in random pages.
+/// Kind of ageing: filled sequentially, then overwritten in random pages.
 #[derive(Debug, Clone)]
 pub struct Ageing {
-    /// Where the random pages come from.
+    /// Stream of the random pages.
     pub random: Stream,
-    /// Times the capacity; 0: filled and no more.
+    /// Random writes as a multiple of the capacity; 0 only fills the drive.
     pub times: f64,
 }
 
 impl Ageing {
-    /// Another one for another stream.
+    /// Differs for different streams.
     fn key(&self) -> u64 {
         self.random.clone().below(u64::MAX)
     }
 }
 
-/// A folder in which states of aged drives are kept, for as many runs at once as there are.
+/// A folder with state files of aged drives, which several runs may use concurrently.
 #[derive(Debug)]
 pub struct States {
     folder: PathBuf,
@@ -48,20 +49,20 @@ pub struct States {
 }
 
 impl States {
-    /// In this folder, which is there.
+    /// Uses this existing folder.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         States { folder, refused: Mutex::default() }
     }
 
-    /// Ages a drive, or takes what is kept.
+    /// Ages a drive, from its state file if there is one.
     pub(crate) fn age(&self, ssd: &mut Ssd, ageing: &Ageing) {
         if let Some(error) = ssd.age_from(&self.folder, ageing) {
             self.refused().push(format!("{error}; the drive was aged again"));
         }
     }
 
-    /// What could not be read or written, since this was asked last.
+    /// Errors of reading and writing since the last call.
     #[must_use]
     pub fn take_refused(&self) -> Vec<String> {
         std::mem::take(&mut *self.refused())
@@ -72,32 +73,29 @@ impl States {
     }
 }
 
-/// Why a file is not the state that is asked for.
+/// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// It cannot be read or written.
+    /// Reading or writing failed.
     #[error("Cannot use {path}: {source}")]
     Io {
-        /// Which file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// Of another drive, stream, recipe or version.
+    /// A file for another drive, stream, kind of ageing or version.
     #[error("{0} is the state of a drive with other parameters, seed or ageing")]
     OtherParameters(PathBuf),
-    /// Cut off, or changed.
+    /// Truncated or modified.
     #[error("{path} is damaged: {what}")]
     Broken {
-        /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
 }
 
-/// Where a state of this kind is kept in a folder.
+/// Path of the state file in a folder.
 #[must_use]
 pub fn path_in(folder: &Path, geometry: &Geometry, ageing: &Ageing) -> PathBuf {
     folder.join(format!("ssd-{:016x}.state", checksum(&head(geometry, ageing))))
@@ -111,15 +109,15 @@ fn head(geometry: &Geometry, ageing: &Ageing) -> [u32; 15] {
     [MAGIC, VERSION, channels, dies, planes, blocks, pages, page_bytes, reserve, s0, s1, t0, t1, r0, r1]
 }
 
-/// Eight bytes over all before them, in steps of eight; at its end what is left, filled up with zeros.
+/// A checksum of eight bytes, in steps of eight; the last step is padded with zeros.
 struct Checksum {
     sum: u64,
-    /// The number before, of a step that is not whole yet.
+    /// First half of an incomplete step.
     half: Option<u32>,
 }
 
 impl Checksum {
-    /// Over so many bytes that will come.
+    /// For this number of bytes.
     fn of(bytes: u64) -> Self {
         Checksum { sum: bytes, half: None }
     }
@@ -143,21 +141,22 @@ impl Checksum {
     }
 }
 
-/// That of these numbers.
+/// Checksum of these numbers.
 pub(super) fn checksum(numbers: &[u32]) -> u64 {
     let mut sum = Checksum::of(4 * numbers.len() as u64);
     numbers.iter().for_each(|number| sum.add(*number));
     sum.end()
 }
 
-/// Writes a state: beside its place first, then to it, so that nobody finds half of one.
+/// Writes a state: to a temporary file first, then renamed, so that no reader finds a partial one.
 pub(super) fn save(path: &Path, flash: &Flash, ageing: &Ageing) -> Result<(), SnapshotError> {
     write(path, flash, ageing).map_err(|source| SnapshotError::Io { path: path.to_owned(), source })
 }
 
 fn write(path: &Path, flash: &Flash, ageing: &Ageing) -> io::Result<()> {
     let beside = NamedTempFile::with_prefix_in(".unfinished-", path.parent().unwrap_or(Path::new(".")))?;
-    // Who holds it is at work: what a killed one has left has no lock. Where there are no locks, it stays.
+    // A temporary file that is locked is in use; one without a lock is left from a killed process. Without support for
+    // locks, it stays.
     let _held = beside.as_file().try_lock();
     let head = head(&flash.geometry(), ageing);
     let mut count = head.len() as u64;
@@ -179,7 +178,7 @@ fn write(path: &Path, flash: &Flash, ageing: &Ageing) -> io::Result<()> {
     beside.persist(path).map(drop).map_err(|error| error.error)
 }
 
-/// Reads a state; nothing if there is no such file. The drive is new afterwards if the file is not it.
+/// Reads a state; `None` if the file does not exist. The drive is new afterwards if the file cannot be used.
 pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Option<()>, SnapshotError> {
     let failed = |source| SnapshotError::Io { path: path.to_owned(), source };
     let broken = |what| SnapshotError::Broken { path: path.to_owned(), what };
@@ -195,7 +194,7 @@ pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Op
     let Some(content) = length.checked_sub(8).filter(|content| content.is_multiple_of(4)) else {
         return Err(broken("it is truncated"));
     };
-    // Once for the checksum, and once more for what it says.
+    // Once for the checksum, and once for the contents.
     let mut numbers = Numbers::of(&mut file, content);
     if expected.into_iter().any(|number| numbers.next() != Some(number)) {
         return Err(numbers.error.map_or(SnapshotError::OtherParameters(path.to_owned()), failed));
@@ -210,13 +209,13 @@ pub(super) fn load(path: &Path, flash: &mut Flash, ageing: &Ageing) -> Result<Op
         restored => restored,
     };
     if let Err(what) = restored {
-        *flash = Flash::new(flash.geometry()).expect("it was one before");
+        *flash = Flash::new(flash.geometry()).expect("the geometry was valid before");
         return Err(numbers.error.map_or(broken(what), failed));
     }
     Ok(Some(()))
 }
 
-/// The numbers of a file, one after the other; none behind an error.
+/// Numbers of a file in sequence; none after an error.
 struct Numbers<'a> {
     file: BufReader<&'a mut File>,
     left: u64,
@@ -225,12 +224,12 @@ struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// From here on, so many bytes.
+    /// From the current position, this number of bytes.
     fn of(file: &'a mut File, bytes: u64) -> Self {
         Numbers { file: BufReader::new(file), left: bytes / 4, sum: Checksum::of(bytes), error: None }
     }
 
-    /// Whether all of them have the checksum that stands behind them.
+    /// Whether all of them match the checksum that follows.
     fn match_checksum(mut self) -> io::Result<bool> {
         self.by_ref().for_each(drop);
         let mut sum = [0; 8];
@@ -256,13 +255,13 @@ impl Iterator for Numbers<'_> {
 }
 
 impl Flash {
-    /// How many numbers a state has at most.
+    /// Maximum number of numbers in a state.
     fn numbers_max(&self) -> u64 {
         let blocks = u64::from(self.geometry().planes_in_all()) * u64::from(self.geometry().blocks);
         1 + self.pages() + blocks + 6 * u64::from(self.geometry().planes_in_all())
     }
 
-    /// All that is not derived from something else.
+    /// All state that is not derived.
     fn numbers(&self, put: &mut impl FnMut(u32)) {
         put(self.turn as u32);
         self.map.iter().for_each(|physical| put(*physical));
@@ -283,7 +282,7 @@ impl Flash {
         }
     }
 
-    /// Takes all that over, if it can be: what is wrong with it otherwise.
+    /// Restores the state; returns the defect if it is invalid.
     fn restore(&mut self, numbers: &mut impl Iterator<Item = u32>) -> Result<(), &'static str> {
         const CUT: &str = "it is truncated";
         let geometry = self.geometry();
@@ -311,7 +310,7 @@ impl Flash {
         Ok(())
     }
 
-    /// Each block of a plane is open, free or full, and none is two of them.
+    /// Each block of a plane is open, free or full, and only one of these.
     fn restore_plane(&mut self, plane: usize, numbers: &mut impl Iterator<Item = u32>) -> Option<()> {
         let Geometry { blocks, pages, .. } = self.geometry();
         let first = plane as u32 * blocks;
@@ -324,7 +323,7 @@ impl Flash {
         for which in 0..2 {
             let open = block(numbers)?;
             let filled = numbers.next().filter(|filled| *filled <= pages)?;
-            // Pages behind what is filled are empty.
+            // Pages after the fill level are empty.
             let behind = &self.back[(open * pages + filled) as usize..((open + 1) * pages) as usize];
             if behind.iter().any(|page| *page != NONE) {
                 return None;
@@ -339,7 +338,7 @@ impl Flash {
         }
         let full = (0..blocks - 2 - free.len() as u32).map(|_| block(numbers)).collect::<Option<Vec<u32>>>()?;
         self.planes[plane].free = free;
-        // A block comes to the front of its list.
+        // A block is inserted at the front of its list.
         for block in full.into_iter().rev() {
             self.filled[block as usize] = pages as u16;
             self.link(block);

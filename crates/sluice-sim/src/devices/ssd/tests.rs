@@ -17,7 +17,7 @@ fn spec(spare: f64) -> SsdSpec {
     }
 }
 
-/// Random writes of a page, 32 outstanding; pages per second.
+/// Random page writes, 32 outstanding; returns pages per second.
 fn writes(ssd: &mut Ssd, count: u32) -> f64 {
     let mut random = stream(2, "writes");
     let pages = ssd.flash.pages();
@@ -34,7 +34,7 @@ fn writes(ssd: &mut Ssd, count: u32) -> f64 {
 }
 
 #[test]
-fn a_greedy_collector_amplifies_as_much_as_it_must() {
+fn write_amplification_matches_greedy_collection() {
     for (spare, expected) in [(0.07, 7.7), (0.15, 4.0), (0.28, 2.46)] {
         let mut ssd = Ssd::new(spec(spare)).unwrap();
         ssd.age(2.0, &mut stream(1, "age"));
@@ -50,19 +50,19 @@ fn a_greedy_collector_amplifies_as_much_as_it_must() {
 }
 
 #[test]
-fn a_used_drive_falls_off_a_cliff() {
+fn an_aged_drive_is_much_slower() {
     let mut clean = Ssd::new(spec(0.07)).unwrap();
     let fast = writes(&mut clean, 20_000);
     let mut used = Ssd::new(spec(0.07)).unwrap();
     used.age(2.0, &mut stream(1, "age"));
     let slow = writes(&mut used, 20_000);
-    // Eight planes, each a page in 750 us; by the formula of the module 1,220 pages per second when used.
+    // Eight planes, each a page in 750 us; by the formula of the module 1,220 pages per second when aged.
     assert!((fast / 10_667.0 - 1.0).abs() < 0.05, "{fast:.0} pages/s clean");
     assert!((1_000.0..1_300.0).contains(&slow), "{slow:.0} pages/s used");
 }
 
 #[test]
-fn a_geometry_that_fakes_collection_is_refused() {
+fn a_geometry_with_too_few_spare_blocks_is_rejected() {
     let mut small = spec(0.07);
     small.geometry.blocks = 128;
     let error = Ssd::new(small).unwrap_err();
@@ -79,7 +79,7 @@ fn a_buffer_takes_writes_until_it_is_full() {
         ssd.take(at).map(|_| at.as_nanos())
     })
     .collect();
-    // A page takes 15 us on the bus; the flash takes one in 94 us.
+    // A page takes 15 us on the bus; the flash takes one every 94 us.
     assert!(over[50] < 51 * 16_000, "{}", over[50]);
     assert!(over[199] > 130 * 90_000, "{}", over[199]);
     ssd.submit(Instant::ZERO, Job { slot: Slot(0), kind: Kind::Flush, offset: 0, length: 0 });
@@ -87,7 +87,7 @@ fn a_buffer_takes_writes_until_it_is_full() {
 }
 
 #[test]
-fn reads_wait_for_the_plane_that_cleans_up() {
+fn reads_wait_for_a_plane_that_collects() {
     let mut ssd = Ssd::new(spec(0.07)).unwrap();
     ssd.age(1.0, &mut stream(1, "age"));
     let read = |ssd: &mut Ssd, page: u64| {
@@ -104,7 +104,7 @@ fn reads_wait_for_the_plane_that_cleans_up() {
     while let Some(at) = ssd.next() {
         ssd.take(at);
     }
-    assert!(read(&mut ssd, 300_000) > 10 * quiet, "behind what the writes left to do");
+    assert!(read(&mut ssd, 300_000) > 10 * quiet, "after the collection that the writes caused");
 }
 
 /// A small drive, and a folder for its state.
@@ -118,7 +118,7 @@ fn ageing(seed: u64) -> Ageing {
     Ageing { random: stream(seed, "age"), times: 2.0 }
 }
 
-/// What a drive does from here on: when each of many writes and reads is over.
+/// Completion times of many writes and reads from now on.
 fn behaviour(ssd: &mut Ssd) -> Vec<u64> {
     let mut random = stream(5, "behaviour");
     let pages = ssd.flash.pages();
@@ -134,7 +134,7 @@ fn behaviour(ssd: &mut Ssd) -> Vec<u64> {
 }
 
 #[test]
-fn a_state_from_a_file_goes_on_as_the_drive_would_have() {
+fn a_restored_drive_behaves_like_the_original() {
     let (spec, folder) = small();
     let mut aged = Ssd::new(spec.clone()).unwrap();
     assert!(aged.age_from(folder.path(), &ageing(7)).is_none());
@@ -150,7 +150,7 @@ fn a_state_from_a_file_goes_on_as_the_drive_would_have() {
 }
 
 #[test]
-fn a_broken_or_foreign_state_is_said_and_made_anew() {
+fn a_damaged_or_mismatched_state_is_reported_and_replaced() {
     let (spec, folder) = small();
     let age = |spec: &SsdSpec, seed| {
         let mut ssd = Ssd::new(spec.clone()).unwrap();
@@ -181,9 +181,9 @@ fn a_broken_or_foreign_state_is_said_and_made_anew() {
         let (said, rebuilt) = age(&spec, 7);
         assert!(said.as_ref().is_some_and(|said| said.ends_with(expected)), "{said:?}");
         assert_eq!(rebuilt, fresh);
-        assert_eq!(std::fs::read(&path).unwrap(), good, "it was written anew");
+        assert_eq!(std::fs::read(&path).unwrap(), good, "the file was replaced");
     }
-    // Another seed has a file of its own.
+    // Another seed has another file.
     assert_eq!(age(&spec, 8).0, None);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     let gone = Ssd::new(spec).unwrap().age_from(&folder.path().join("none"), &ageing(7)).unwrap().to_string();
@@ -191,7 +191,7 @@ fn a_broken_or_foreign_state_is_said_and_made_anew() {
 }
 
 #[test]
-fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
+fn an_invalid_state_with_a_valid_checksum_is_rejected() {
     let (spec, folder) = small();
     let path = path_in(folder.path(), &spec.geometry, &ageing(7));
     Ssd::new(spec.clone()).unwrap().age_from(folder.path(), &ageing(7));
@@ -223,7 +223,7 @@ fn a_state_that_cannot_be_is_refused_though_its_checksum_fits() {
 }
 
 #[test]
-fn writes_that_do_not_add_up_are_noticed() {
+fn inconsistent_write_counts_are_noticed() {
     let (spec, _) = small();
     let mut ssd = Ssd::new(spec).unwrap();
     ssd.age(1.0, &mut stream(1, "age"));
@@ -231,7 +231,7 @@ fn writes_that_do_not_add_up_are_noticed() {
     assert!(ssd.write_amplification() > 1.0);
     assert_eq!(ssd.check_invariants(), Ok(()));
     let good = ssd.flash.clone();
-    // A page too many, as if one had been copied and not counted.
+    // One page too many, as if a copy had not been counted.
     ssd.flash.program(0, 1, 0);
     let said = ssd.check_invariants().unwrap_err();
     assert!(said.contains("pages of the host and") && said.ends_with("in total"), "{said}");

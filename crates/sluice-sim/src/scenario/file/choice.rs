@@ -1,4 +1,4 @@
-//! One of many by its name, with its parameters: models and workloads.
+//! Choice of a model or workload by name, with its parameters.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use sluice_config::fields::Choice;
 use sluice_config::reader::{Reader, one_of};
 use sluice_config::tree::{Node, Table, Value};
 
-/// How a parameter says that it names a file.
+/// Kind of a parameter that names a file.
 const FILE: &str = "a file";
 
-/// The name that was chosen, where it stands, and what stands beside it.
+/// The chosen name, its position, and the entries next to it.
 pub(super) struct Chosen<'a> {
     pub(super) name: &'a str,
-    /// Where the name stands.
+    /// Position of the name.
     pub(super) named: &'a Node,
     table: Option<&'a Table>,
 }
 
-/// A name, or a table with a `type`; nothing if it is neither, which is then reported.
+/// A name, or a table with a `type`; otherwise reports an error and returns `None`.
 pub(super) fn chosen<'a>(title: &str, node: &'a Node, choice: &Choice, reader: &Reader<'_>) -> Option<Chosen<'a>> {
     let names = || (choice.options)().into_iter().map(|option| option.name).collect::<Vec<_>>();
     match &node.value {
@@ -46,7 +46,7 @@ pub(super) fn chosen<'a>(title: &str, node: &'a Node, choice: &Choice, reader: &
     }
 }
 
-/// Reports that nothing of that name can be chosen.
+/// Reports an unknown name.
 pub(super) fn unknown(title: &str, chosen: &Chosen<'_>, what: &str, names: &[&str], reader: &Reader<'_>) {
     let hint = match reader.report.suggest(chosen.name, names.iter().copied()) {
         Some(known) => format!("did you mean '{known}'?"),
@@ -55,7 +55,7 @@ pub(super) fn unknown(title: &str, chosen: &Chosen<'_>, what: &str, names: &[&st
     reader.report.error(chosen.named.span, format!("{title}: there is no {what} '{}'", chosen.name), hint);
 }
 
-/// The parameters of what was chosen; each that is wrong is reported at its place.
+/// Parameters of the choice; each invalid one is reported at its position.
 pub(super) fn parameters(
     title: &str,
     chosen: &Chosen<'_>,

@@ -1,4 +1,4 @@
-//! `[device.NAME]` of a scenario: the model, and what the scheduler believes of it.
+//! `[device.NAME]` of a scenario: the model, and the properties that the scheduler assumes.
 
 use std::path::Path;
 
@@ -17,14 +17,14 @@ use sluice_config::checks::admission::Room;
 use sluice_config::device::{DeviceDraft, read_belief};
 use sluice_config::reader::Reader;
 
-/// A device, and what follows from its model.
+/// A device, and the properties of its model.
 pub(super) struct Device {
-    /// As the host file's checks want it.
+    /// For the checks that host files share.
     pub(super) draft: DeviceDraft,
-    /// Nothing if something in it is wrong.
+    /// `None` if it has an error.
     pub(super) device: Option<(sim::Device, Derived)>,
     pub(super) nodes: u32,
-    /// Of its model; nothing if that is wrong.
+    /// Of its model; `None` if that has an error.
     pub(super) medium: Option<Medium>,
 }
 
@@ -34,7 +34,7 @@ impl Device {
         self.device.as_ref().is_some_and(|(device, _)| device.reporting.is_some())
     }
 
-    /// What all its nodes can be relied on to do.
+    /// Capacity of all its nodes together.
     pub(super) fn room(&self) -> Room {
         let Capacity { iops, bytes } = self.draft.device.capacity;
         let nodes = u64::from(self.nodes);
@@ -45,7 +45,7 @@ impl Device {
         Room { supply: Supply { capacity, ..self.draft.device.supply() }, of: format!(" of its {nodes} nodes") }
     }
 
-    /// What one of them can.
+    /// Capacity of one node.
     pub(super) fn room_of(&self, node: u32) -> Room {
         let of = if self.nodes == 1 { String::new() } else { format!(" of its node {node}") };
         Room { supply: self.draft.device.supply(), of }
@@ -84,7 +84,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
     Device { draft: DeviceDraft { device: belief, path_at: reader.span, broken }, device, nodes, medium }
 }
 
-/// Warns of a capacity that the model cannot give, so that what is promised of it cannot be kept.
+/// Warns of a capacity that the model cannot reach, so that guarantees based on it cannot be kept.
 fn check_capacity(reader: &Reader<'_>, belief: &sluice_config::model::Device, derived: &Derived) {
     let Some(iops) = belief.capacity.iops.filter(|iops| iops.as_f64() > derived.most.0) else { return };
     let ((most, of), reference) = (derived.most, belief.reference);
@@ -96,7 +96,7 @@ fn check_capacity(reader: &Reader<'_>, belief: &sluice_config::model::Device, de
     reader.report.warn(reader.at("capacity"), message, hint.to_owned());
 }
 
-/// What VMs tell its nodes of each other; nothing: each node is alone.
+/// Form in which VMs report service at other nodes; `None` if each node is independent.
 // rule: mclock.client-counts
 fn read_reporting(reader: &Reader<'_>, belief: &sluice_config::model::Device, nodes: u32) -> Option<Form> {
     let stated = reader.word("policies_hold");

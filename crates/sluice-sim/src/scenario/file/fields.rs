@@ -1,4 +1,5 @@
-//! Every key of a scenario file: one list, as for the host file. Models and workloads come from the lists of the simulator.
+//! Every key of a scenario file in one list, as for the host file. Models and workloads come from the simulator's
+//! lists.
 
 use core::time::Duration;
 
@@ -11,20 +12,19 @@ use sluice_config::fields::{
     SCHEDULER_KEYS, Section,
 };
 
-/// A word of `policies_hold`.
+/// A value of `policies_hold`.
 pub(super) const ACROSS_NODES: &str = "across-nodes";
-/// The other.
+/// The other value.
 const AT_EACH_NODE: &str = "at-each-node";
-/// Nodes of one device.
+/// Maximum number of nodes of one device.
 pub(crate) const NODES_MAX: u64 = 64;
-/// Threads of one VM.
+/// Maximum number of threads of one VM.
 pub(crate) const THREADS_MAX: u64 = 1024;
-/// Seeds of a sweep.
+/// Maximum number of seeds of a sweep.
 pub(crate) const SEEDS_MAX: u64 = 1000;
-/// Longest run.
+/// Maximum length of a run.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The file itself.
 pub static SCENARIO: Section = Section {
     title: "",
     doc: "The scenario file: modelled devices, VMs and their workloads, and events at stated times",
@@ -98,7 +98,7 @@ pub static HOST: Section = Section {
     ]],
     scheduler_tables: &[],
 };
-/// CPUs of a host: one bit each.
+/// Maximum number of CPUs of a host: one bit each.
 const CPUS_MAX: u64 = 64;
 const CPU: Key = Key::new(
     "cpu",
@@ -117,7 +117,7 @@ const CPU_CAP: Key = Key::new(
     "Maximum CPU time of the domain, in percent of one CPU, even if the CPU is otherwise idle; 0: no maximum",
 )
 .default("0");
-/// Work for one request.
+/// CPU time of one request.
 const WORK: Kind = Kind::Time(Duration::ZERO, Duration::from_secs(1));
 
 /// `driver` of the host.

@@ -1,4 +1,4 @@
-//! `[host]` and `vcpu` of a VM: who works for requests, and on which CPU.
+//! `[host]` and `vcpu` of a VM: CPU time of requests.
 
 use crate::cpu::credit1::Params;
 use crate::scenario::cpus::{CpuCost, Driver, Host, Vcpu};
@@ -6,7 +6,7 @@ use crate::scenario::cpus::{CpuCost, Driver, Host, Vcpu};
 use sluice_config::reader::Reader;
 use sluice_config::tree::Value;
 
-/// The host's CPUs; nothing if work takes no time.
+/// The host's CPUs; `None` if requests need no CPU time.
 pub(super) fn read(root: &Reader<'_>) -> Option<Host> {
     let reader = root.table("host")?;
     let cpus = reader.small("cpus").unwrap_or(4);
@@ -23,7 +23,7 @@ pub(super) fn read(root: &Reader<'_>) -> Option<Host> {
     Some(Host { cpus, credit, driver })
 }
 
-/// What a VM does on its virtual CPU.
+/// CPU use of a VM on its virtual CPU.
 pub(super) fn read_cpu_cost(vm: &Reader<'_>, host: Option<&Host>) -> Option<CpuCost> {
     let reader = vm.table("vcpu")?;
     let Some(host) = host else {

@@ -1,4 +1,4 @@
-//! What makes two scenarios the same.
+//! Identity of a scenario.
 
 use crate::scenario::{Scenario, Source};
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub(super) fn echo(tree: &Table) -> Value {
     echo
 }
 
-/// A text that equal scenarios share, whatever their seed: what is written, and what is in the files that it names.
+/// A text that equal scenarios share, with any seed: their contents, and those of the files that they name.
 pub(super) fn identity(echo: &Value, scenario: &Scenario) -> String {
     let mut echo = echo.clone();
     if let Some(sim) = echo.get_mut("sim").and_then(Value::as_object_mut) {

@@ -1,4 +1,4 @@
-//! Where the volumes of a device's VMs lie: as stated, else side by side in the order of names.
+//! Layout of the volumes of a device's VMs: as stated, otherwise one after the other in order of names.
 
 use crate::scenario::Source;
 use sluice_sched::Bytes;
@@ -6,12 +6,12 @@ use sluice_sched::Bytes;
 use super::vm::{Vm, context};
 use sluice_config::diagnostics::Report;
 
-/// Volumes and the parts of threads begin at whole pages.
+/// Alignment of volumes and of the parts of threads.
 const PAGE: u64 = 4096;
-/// Smallest volume.
+/// Minimum size of a volume.
 const SIZE_MIN: u64 = 1 << 20;
 
-/// Offset and size of each VM's volume, in the order given; nothing for what does not fit, which is reported.
+/// Offset and size of each VM's volume, in the order given; `None`, with a report, for one that does not fit.
 pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<Option<(u64, u64)>> {
     let stated: u64 = vms.iter().filter_map(|vm| vm.size).fold(0, u64::saturating_add);
     let open = vms.iter().filter(|vm| vm.size.is_none()).count() as u64;
@@ -38,7 +38,7 @@ pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<
     places
 }
 
-/// Whether what a VM asks for fits its volume.
+/// Checks that a VM's workload fits its volume.
 pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
     let Some((source, span)) = &vm.source else { return };
     let room = size / u64::from(vm.threads) / PAGE * PAGE;

@@ -1,4 +1,4 @@
-//! The scenario file: modelled devices, VMs and what they ask for, with the words of the host file.
+//! The scenario file: modelled devices, VMs and their workloads, with the keys of the host file.
 //!
 //! ```toml
 //! [sim]
@@ -14,8 +14,8 @@
 //! workload    = { type = "closed", outstanding = 32 }
 //! ```
 //!
-//! What a file comes to is the simulator's own [`Scenario`]. A sweep is the same file with other values in their places,
-//! each combination checked like the file itself; all that is wrong is reported at once.
+//! The result is a [`Scenario`]. A sweep is the same file with other values, and each combination is checked like the
+//! file itself. All errors are reported together.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,50 +59,48 @@ const POLICIES_MAX: usize = 10_000;
 const VMS_MAX: usize = 10_000;
 const NAMES_MAX: usize = 1000;
 const CHANGES_MAX: usize = 100_000;
-/// Windows of one run's series.
+/// Maximum number of windows in the series of one run.
 const WINDOWS_MAX: u128 = 1_000_000;
 
 /// A scenario file without errors.
 #[derive(Debug, Clone)]
 pub struct ScenarioFile {
-    /// The scenario as it is written.
+    /// The scenario as written.
     pub base: Loaded,
     /// Its sweep, if it has one.
     pub sweep: Option<Sweep>,
-    /// What somebody should know.
+    /// Warnings.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// A scenario, and where it comes from.
+/// A scenario, with its origin.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What is to be run.
     pub scenario: Scenario,
-    /// Its seed.
     pub seed: u64,
-    /// What follows from each device's model.
+    /// Properties that follow from each device's model.
     pub derived: Vec<Derived>,
-    /// The file as JSON, with a sweep's values in their places.
+    /// The file as JSON, with the values of a sweep.
     pub echo: serde_json::Value,
-    /// The same for equal scenarios, whatever their seed, and another one for others.
+    /// Identity: equal for equal scenarios with any seed.
     pub identity: String,
 }
 
 /// Runs of a scenario with other values.
 #[derive(Debug, Clone)]
 pub struct Sweep {
-    /// Seeds of each point, counted from the scenario's own.
+    /// Number of seeds per point, starting at that of the scenario.
     pub seeds: u32,
-    /// Each combination of values.
+    /// All combinations of values.
     pub points: Vec<Point>,
 }
 
 /// One combination of values.
 #[derive(Debug, Clone)]
 pub struct Point {
-    /// Names of keys, and what they are here.
+    /// Names of keys, and their values.
     pub values: Vec<(String, serde_json::Value)>,
-    /// The scenario with those.
+    /// The scenario with these values.
     pub loaded: Loaded,
 }
 
@@ -115,17 +113,17 @@ pub fn schema() -> serde_json::Value {
 /// Reads the scenario file at `path`.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors of the file.
 pub fn load_scenario(path: &Path) -> Result<ScenarioFile, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_file(path, &mut sources, &report);
     check(&Arc::new(tree), path.parent().unwrap_or(Path::new("")), report, &sources)
 }
 
-/// Reads one text as a scenario file in `folder`; `name` is what findings call it.
+/// Parses a scenario file in `folder`; diagnostics call it `name`.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors of the file.
 pub fn parse_scenario(name: &str, text: &str, folder: &Path) -> Result<ScenarioFile, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
@@ -173,7 +171,7 @@ fn read_points(
     Some(Sweep { seeds: plan.seeds, points })
 }
 
-/// The tables, each read.
+/// The parsed tables.
 struct Draft {
     settings: Settings,
     seed: u64,
@@ -183,7 +181,7 @@ struct Draft {
     timeline: Vec<Entry>,
 }
 
-/// One scenario; nothing if something in it is wrong.
+/// Parses one scenario; `None` if it has an error.
 fn read(tree: &Arc<Table>, folder: &Path, scans: &trace::Scans, report: &Report) -> Option<Loaded> {
     let before = report.errors();
     let root = Reader::root(report, "Scenario file", &fields::SCENARIO, tree);
@@ -232,7 +230,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
         folder,
         scans,
     };
-    // Those that nobody uses are looked at too.
+    // Unused traces are also checked.
     traces.values().for_each(|reader| drop(trace::read(reader, folder, scans)));
     for (name, node) in &tables.workloads {
         vm::workload_of(&format!("Workload {name}"), node, root, &tables);
@@ -251,7 +249,7 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     Some(Draft { settings, seed, host, devices, vms, timeline })
 }
 
-/// The tables of named workloads.
+/// Tables of named workloads.
 fn workloads<'a>(root: &Reader<'a>) -> BTreeMap<String, &'a Node> {
     let Some(node) = root.node("workload") else { return BTreeMap::new() };
     let Value::Table(table) = &node.value else {
@@ -277,7 +275,7 @@ fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
     let warm_up = reader.time("warm_up").unwrap_or_default();
     let window = reader.time("window").unwrap_or(core::time::Duration::from_secs(1));
     let (seed, admission) = (reader.integer("seed").unwrap_or(1), reader.word("admission") != Some("off"));
-    // What else is wrong with the file is said even where this is wrong.
+    // Other errors of the file are reported even if these values are invalid.
     let duration = reader.time("duration").unwrap_or(warm_up + window);
     if warm_up >= duration {
         reader.refuse("warm_up", "nothing would be measured", "it must be shorter than duration");
@@ -330,8 +328,8 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     }
 }
 
-/// Checks the burst of a policy in force. Where policies hold across nodes the limit counts what all of them do and a node
-/// has no fixed part of the reservation, so nothing is known there.
+/// Checks the burst of a policy. If policies hold across nodes, the limit counts the service of all nodes, and a node
+/// has no fixed part of the reservation, so nothing can be checked.
 fn check_burst_of(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     let device = vm.device.as_ref().and_then(|name| draft.devices.get(name));
     if let Some(device) = device.filter(|device| !device.draft.broken && !device.reports_remote()) {
@@ -349,7 +347,7 @@ fn check_device(name: &str, parts: &BTreeMap<&str, Part>, draft: &Draft, report:
     };
     let mut fit = !device.reports_remote() || fits(&device.room(), &|_| true);
     for node in 0..device.nodes {
-        // Where policies hold across nodes, a node has to keep alone what can go nowhere else.
+        // If policies hold across nodes, a node must keep alone the reservations of VMs that are pinned to it.
         let counts = |vm: &Vm| match vm.placement {
             Placement::Node(number) => number == node,
             Placement::Uniform | Placement::RoundRobin => !device.reports_remote(),
@@ -358,7 +356,7 @@ fn check_device(name: &str, parts: &BTreeMap<&str, Part>, draft: &Draft, report:
     }
 }
 
-/// The scenario, as far as nothing in it is wrong.
+/// Builds the scenario, if there are no errors.
 fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> {
     let mut devices = Vec::new();
     let mut places: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -402,7 +400,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
     Some((Scenario { settings, host, devices, vms, timeline }, derived))
 }
 
-/// Whether the first that happens to a VM is that it starts: then it is not there before.
+/// Whether the first event of a VM is its start; until then it submits nothing.
 fn starts_paused(name: &str, timeline: &[Entry]) -> bool {
     let first = timeline.iter().find_map(|entry| match &entry.what {
         What::Vm(vm, timeline::VmChange::Event(event)) if vm == name => Some(*event),
@@ -464,7 +462,8 @@ impl Loaded {
         rates.map(|rate| rate.bytes_per_second() as f64).sum::<f64>() + 0.0
     }
 
-    /// What the reservations of a device's VMs are admitted to: all nodes where policies hold across them, else each of them.
+    /// Capacity against which the reservations of a device's VMs are admitted: all nodes if policies hold across them,
+    /// otherwise each of them.
     #[must_use]
     pub fn supply(&self, device: usize) -> Supply {
         let device = &self.scenario.devices[device];

@@ -1,25 +1,26 @@
 //! `[sweep]`: runs of the same scenario with other values.
 //!
-//! A key of the sweep is the name of a key of the file (`vm.a.weight`, quoted or not); its value is a list. Each value is
-//! put in its place and the scenario is checked anew, so what is wrong with a value is reported where it stands in the list.
+//! A key of the sweep is the name of a key of the file (`vm.a.weight`, quoted or not), and its value is a list. Each
+//! value replaces that of the key, and the scenario is checked again, so an error of a value is reported at its
+//! position in the list.
 
 use sluice_config::fields::Section;
 use sluice_config::reader::Reader;
 use sluice_config::tree::{Node, Table, Value};
 
-/// Combinations of one sweep.
+/// Maximum number of combinations of a sweep.
 const POINTS_MAX: usize = 10_000;
-/// Levels of a key's name.
+/// Maximum number of levels in the name of a key.
 const LEVELS_MAX: usize = 8;
 
-/// What is swept.
+/// The combinations of a sweep.
 pub(super) struct Plan {
     pub(super) seeds: u32,
-    /// Each with the values that it puts in their places.
+    /// The values of each combination.
     pub(super) points: Vec<Vec<Override>>,
 }
 
-/// A value in its place.
+/// A value for a key.
 #[derive(Clone)]
 pub(super) struct Override {
     pub(super) path: Vec<String>,
@@ -31,7 +32,7 @@ struct Axis {
     values: Vec<Node>,
 }
 
-/// The sweep of a file; nothing without one.
+/// Parses the sweep of a file; `None` without one.
 pub(super) fn read(root: &Reader<'_>, section: &'static Section) -> Option<Plan> {
     let (mut reader, table) = root.open("sweep")?;
     reader.whose = "[sweep]".into();
@@ -122,7 +123,7 @@ fn product(reader: &Reader<'_>, axes: &[Axis]) -> Option<Vec<Vec<Override>>> {
 }
 
 fn value(axis: &Axis, at: usize) -> Override {
-    // What is wrong with a value is said at the value.
+    // Errors of a value are reported at the value.
     let node = Node { key: axis.values[at].span, ..axis.values[at].clone() };
     Override { path: axis.path.clone(), node }
 }

@@ -1,4 +1,4 @@
-//! `[[timeline]]`: what happens at stated times.
+//! `[[timeline]]`: planned events.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -22,29 +22,29 @@ pub(super) struct Entry {
     pub(super) what: What,
 }
 
-/// To whom, and what.
+/// Object and event.
 pub(super) enum What {
     Vm(String, VmChange),
     Device(String, Option<u32>, DeviceEvent),
 }
 
-/// What happens to a VM.
+/// An event of a VM.
 pub(super) enum VmChange {
     Event(VmEvent),
-    /// What the entry states of a policy, and whether that stands on a named one.
+    /// The policy keys of the entry, and whether they are based on a named policy.
     Policy(Box<Part>, bool),
 }
 
-/// Who may be named.
+/// Names that an entry may use.
 pub(super) struct Names<'a> {
-    /// When the run ends: nothing happens after it.
+    /// End of the run; later events are rejected.
     pub(super) end: Duration,
     pub(super) vms: &'a BTreeMap<String, Vm>,
     pub(super) devices: &'a BTreeMap<String, Device>,
     pub(super) policies: &'a BTreeMap<String, Part>,
 }
 
-/// Reads one; nothing if something in it is wrong.
+/// Parses an entry; `None` if it has an error.
 pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
     let before = reader.report.errors();
     for key in ["at", "change"].into_iter().filter(|key| reader.node(key).is_none()) {

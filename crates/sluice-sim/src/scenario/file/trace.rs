@@ -1,4 +1,4 @@
-//! `[trace.NAME]`: which file, and what is in it.
+//! `[trace.NAME]`: the file, and its contents.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::workloads::ReplayTiming;
 
 use sluice_config::reader::Reader;
 
-/// What is in each file that was looked at, or why it cannot be read: a sweep looks at the same often.
+/// Contents of each scanned file, or its error. A sweep uses the same files often.
 #[derive(Debug, Default)]
 pub(super) struct Scans(RefCell<BTreeMap<Looked, Result<Scan, String>>>);
 
@@ -25,13 +25,13 @@ impl Scans {
     }
 }
 
-/// An error with its cause.
+/// Text of an error with its cause.
 fn text(error: &dyn std::error::Error) -> String {
-    // The causes of these errors are in their texts already.
+    // These errors contain their causes.
     error.to_string()
 }
 
-/// Reads one; nothing if something in it is wrong.
+/// Parses a trace; `None` if it has an error.
 pub(super) fn read(reader: &Reader<'_>, folder: &Path, scans: &Scans) -> Option<Trace> {
     for key in ["file", "format"].into_iter().filter(|key| reader.node(key).is_none()) {
         reader.missing(key, "");

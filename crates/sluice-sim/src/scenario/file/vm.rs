@@ -1,4 +1,4 @@
-//! `[vm.NAME]` of a scenario: whom it is promised something, what it asks for, and where.
+//! `[vm.NAME]` of a scenario: its policy, its workload, and its placement.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ use sluice_config::source::Span;
 use sluice_config::tree::{Node, Value};
 use sluice_config::vm::{read_name, read_policy};
 
-/// A VM as it is written; where its volume lies is not known yet.
+/// A VM as written; the offset of its volume is not known yet.
 pub(super) struct Vm {
     pub(super) name: String,
     pub(super) span: Span,
@@ -43,7 +43,7 @@ pub(super) struct Vm {
     pub(super) work: Option<CpuCost>,
 }
 
-/// The tables that VMs refer to by name.
+/// Tables that VMs refer to by name.
 pub(super) struct Tables<'a> {
     pub(super) host: Option<&'a Host>,
     pub(super) devices: &'a BTreeMap<String, Device>,
@@ -160,7 +160,7 @@ fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, medium: Option<Medium>)
     }
 }
 
-/// The key under which it says what it asks for.
+/// The key with its workload.
 fn source_key(reader: &Reader<'_>) -> &'static str {
     if reader.node("workload").is_some() { "workload" } else { "trace" }
 }
@@ -180,7 +180,7 @@ fn read_workload(
     workload_of(&title, node, reader, tables)
 }
 
-/// A workload with its parameters, wherever it is written.
+/// Parses a workload with its parameters.
 pub(super) fn workload_of(
     title: &str,
     node: &Node,
@@ -195,13 +195,13 @@ pub(super) fn workload_of(
         return None;
     };
     let before = reader.report.errors();
-    // Whether it fits the volume is seen when that is known.
+    // Whether it fits the volume is checked when the size is known.
     let accept = |params: &ParamTable| known.build(params, context(u64::MAX >> 1)).map(drop);
     let params = parameters(title, &chosen, known.parameters, &accept, tables.folder, reader);
     (reader.report.errors() == before).then_some((known, params))
 }
 
-/// A thread with a volume of so many bytes.
+/// Context of a thread with a volume of this size.
 pub(super) fn context(volume: u64) -> BuildContext {
     BuildContext { volume, start: Instant::ZERO, random: stream(0, "check") }
 }

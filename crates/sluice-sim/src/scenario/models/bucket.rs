@@ -1,4 +1,4 @@
-//! What a rented disk of a cloud does.
+//! A token bucket, as a rented cloud disk.
 
 use serde::Deserialize;
 use sluice_sched::params::{ParamError, ParamTable};
@@ -37,7 +37,7 @@ impl Default for Bucket {
     }
 }
 
-/// What filling a bucket may take at most: more are too many nanoseconds to count.
+/// Maximum time to fill a bucket: a longer one exceeds the range of nanoseconds.
 const FILL_SECONDS_MAX: f64 = 1e9;
 
 fn derive(table: &ParamTable) -> Result<Derived, ParamError> {

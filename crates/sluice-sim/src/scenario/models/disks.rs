@@ -14,7 +14,7 @@ use crate::devices::array::{Array, Layout};
 use crate::devices::hdd::{Hdd, HddSpec, SeekCurve};
 use crate::devices::read_ahead::ReadAhead;
 
-/// A data sheet.
+/// Constructor of a data sheet.
 type Sheet = fn() -> HddSpec;
 
 /// Data sheets, by name.
@@ -190,10 +190,10 @@ fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
     Ok(SeekCurve::Formula { track, average, full, knee, scale })
 }
 
-/// Longest file of a curve.
+/// Maximum size of a file with a seek curve.
 const SEEK_FILE_MAX: u64 = 1 << 20;
 
-/// A curve in DiskSim's form: a heading, then `cylinders, milliseconds`.
+/// Parses a curve in DiskSim's format: a header, then `cylinders, milliseconds`.
 fn seek_table(file: &Path, cylinders: u32) -> Result<SeekCurve, ParamError> {
     let wrong = |what: String| ParamError(format!("seek_file {}: {what}", file.display()));
     let mut text = String::new();
@@ -283,7 +283,7 @@ mod tests {
     use crate::devices::Job;
 
     #[test]
-    fn a_controller_that_reads_ahead_serves_a_reader_sooner() {
+    fn read_ahead_shortens_sequential_reads() {
         let last_of_ten = |ahead: &str| {
             let table = [("read_ahead".to_owned(), Value::Text(ahead.to_owned()))].into();
             let context = BuildContext { seed: 1, name: "array".to_owned() };
@@ -293,7 +293,7 @@ mod tests {
                 model.submit(now, Job { slot: Slot(0), kind: Kind::Read, offset: read * 65_536, length: 65_536 });
                 model.settle(now);
                 loop {
-                    now = model.next().expect("a read is under way").max(now);
+                    now = model.next().expect("a read is in progress").max(now);
                     let over = model.take(now);
                     model.settle(now);
                     if over.is_some() {

@@ -1,4 +1,4 @@
-//! Flash drives, new and used.
+//! Flash drives, new and aged.
 
 use std::time::Duration;
 

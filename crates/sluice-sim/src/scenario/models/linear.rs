@@ -86,13 +86,13 @@ fn read(table: &ParamTable) -> Result<(Coefficients, u64), ParamError> {
         wseqiops: stated.wseqiops.unwrap_or(kernel.wseqiops),
         wrandiops: stated.wrandiops.unwrap_or(kernel.wrandiops),
     };
-    // What a line could not say a table cannot either.
+    // A table has the same constraints as a line.
     Ok((coefficients.to_string().parse().map_err(|error| ParamError(format!("{error}")))?, size))
 }
 
 fn derive(coefficients: &Coefficients, size: u64) -> Derived {
     let Coefficients { rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops } = *coefficients;
-    // A page takes its time on the way beside what the request costs.
+    // Besides the base cost of the request, a page takes its transfer time.
     let bounded = |iops: u64, bps: u64| (iops as f64).min(bps as f64 / 4096.0);
     let anywhere = (bounded(rrandiops, rbps), bounded(wrandiops, wbps));
     let facts = vec![
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_from_the_kernel_a_line_or_one_by_one() {
+    fn parameters_come_from_the_kernel_a_line_or_keys() {
         assert_eq!(stated(&[]), Ok(Coefficients::SSD));
         assert_eq!(stated(&[("kernel", "\"hdd\"")]), Ok(Coefficients::HDD));
         assert_eq!(stated(&[("kernel", "\"ssd-qd1\"")]), Ok(Coefficients::SSD_QD1));

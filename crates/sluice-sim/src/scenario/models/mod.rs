@@ -1,4 +1,4 @@
-//! Devices by name, as a scenario states them: models that are a few numbers, one file for each kind, and device sets.
+//! Devices by name, as in a scenario: models with parameters, one file for each kind, and device presets.
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter};
 use sluice_sched::scheduler::Medium;
@@ -17,49 +17,49 @@ mod linear;
 mod link;
 mod servers;
 
-/// Every model, by the file in which it is.
+/// All models, by file.
 pub const MODELS: &[&[ModelKind]] =
     &[servers::KINDS, bucket::KINDS, linear::KINDS, disks::KINDS, flash::KINDS, link::KINDS];
 
-/// What is known of a model beside what it does.
+/// Description of a model.
 pub struct ModelKind {
-    /// What a scenario calls it.
+    /// Name in a scenario.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// What can be changed; the defaults are written as a scenario would write them.
+    /// Parameters, with defaults as written in a scenario.
     pub parameters: &'static [&'static [Parameter]],
     derive: fn(&ParamTable) -> Result<Derived, ParamError>,
     build: fn(&ParamTable, &BuildContext, Option<&States>) -> Built,
 }
 
-/// A device, or what is wrong with its parameters.
+/// A device, or the error of its parameters.
 pub type Built = Result<Box<dyn Model>, ParamError>;
 
-/// What a model needs of the run for which it is made.
+/// Input of a model from its run.
 #[derive(Debug, Clone, Default)]
 pub struct BuildContext {
     /// The run's seed.
     pub seed: u64,
-    /// The name of its streams of random numbers.
+    /// Name of its streams of random numbers.
     pub name: String,
 }
 
-/// One of all that can be named.
+/// A model or a preset.
 #[derive(Clone, Copy)]
 pub enum Known {
-    /// A few numbers.
+    /// A model.
     Model(&'static ModelKind),
-    /// A certain device.
+    /// A preset.
     Preset(&'static DevicePreset),
 }
 
-/// All of them.
+/// All models and presets.
 pub fn all() -> impl Iterator<Item = Known> {
     MODELS.iter().copied().flatten().map(Known::Model).chain(DEVICES.iter().map(Known::Preset))
 }
 
-/// The one of that name.
+/// The one with that name.
 #[must_use]
 pub fn find(name: &str) -> Option<Known> {
     all().find(|known| known.name() == name)
@@ -72,7 +72,7 @@ impl core::fmt::Debug for Known {
 }
 
 impl Known {
-    /// What a scenario calls it.
+    /// Name in a scenario.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl Known {
         }
     }
 
-    /// What it is, in a line.
+    /// Summary in one line.
     #[must_use]
     pub fn summary(&self) -> &'static str {
         match self {
@@ -90,7 +90,6 @@ impl Known {
         }
     }
 
-    /// Every parameter.
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
@@ -99,10 +98,10 @@ impl Known {
         }
     }
 
-    /// What follows from these parameters; those that are not stated have their defaults. No device is made for that.
+    /// Properties that follow from these parameters, with defaults for the others. Builds no device.
     ///
     /// # Errors
-    /// A parameter that does not exist, or has a value that cannot be.
+    /// An unknown parameter, or an invalid value.
     pub fn derive(&self, params: &ParamTable) -> Result<Derived, ParamError> {
         match self {
             Known::Model(kind) => (kind.derive)(params),
@@ -110,7 +109,7 @@ impl Known {
         }
     }
 
-    /// What kind of device it is.
+    /// Kind of the device.
     #[must_use]
     pub fn medium(&self) -> Medium {
         match self {
@@ -119,7 +118,7 @@ impl Known {
         }
     }
 
-    /// A device.
+    /// Builds the device.
     ///
     /// # Errors
     /// As [`Known::derive`].
@@ -127,7 +126,7 @@ impl Known {
         self.build_from(params, context, None)
     }
 
-    /// A device, of which an aged state is kept there, if it has one.
+    /// Builds the device; the state of an aged drive is kept in `states`, if given.
     ///
     /// # Errors
     /// As [`Known::derive`].
@@ -145,13 +144,13 @@ impl ModelKind {
     }
 }
 
-/// The model that a set is.
+/// The model of a preset.
 fn kind_of(preset: &DevicePreset) -> &'static ModelKind {
     let mut all = MODELS.iter().copied().flatten();
     all.find(|kind| kind.name == preset.kind).expect("a test makes every set")
 }
 
-/// Refuses what is out of range.
+/// Rejects a value out of range.
 fn within<T: PartialOrd + core::fmt::Display>(name: &str, value: T, min: T, max: T) -> Result<T, ParamError> {
     match value >= min && value <= max {
         true => Ok(value),
@@ -165,7 +164,7 @@ mod tests {
     use crate::scenario::written;
 
     #[test]
-    fn stated_defaults_are_the_defaults() {
+    fn documented_defaults_are_used() {
         for known in all() {
             let derived = known.derive(&ParamTable::new()).unwrap_or_else(|error| panic!("{known:?}: {error}"));
             for parameter in known.parameters().into_iter().filter(|parameter| parameter.default != "none") {
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_one_devices() {
+    fn every_name_is_unique() {
         let mut names: Vec<&str> = all().map(|known| known.name()).collect();
         let count = names.len();
         names.sort_unstable();

@@ -1,6 +1,6 @@
-//! A backup: an image is read from its start to its end, and each piece is written.
+//! A backup: an image is read sequentially, and each piece is written.
 //!
-//! \[flubber\] IV copies an image of 12 GB in the host while two VMs work; where it goes, and in what pieces, is not said.
+//! \[flubber\] IV copies an image of 12 GB in the host while two VMs run; destination and request sizes are not stated.
 
 use std::collections::VecDeque;
 

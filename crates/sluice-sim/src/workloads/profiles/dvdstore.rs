@@ -1,8 +1,8 @@
-//! An OLTP database in the manner of DVDStore: orders, each of a fixed number of requests and one write of the log.
+//! An OLTP database similar to DVDStore: orders with a fixed number of requests and one write of the log.
 //!
-//! \[mclock\] Fig. 1 gives orders per second (500, then 275) and nothing of what an order is; all sizes here are
-//! assumptions. Orders per second are the VM's requests per second over those of an order: `requests` and one of the log
-//! and its flush, so 22 by default.
+//! \[mclock\] Fig. 1 gives orders per second (500, then 275) but does not define an order; all sizes here are
+//! assumptions. Orders per second are the VM's requests per second divided by those of an order: `requests`, the log
+//! write and its flush, so 22 by default.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -75,9 +75,9 @@ struct Orders {
     volume: u64,
     params: Params,
     size: u32,
-    /// Of the data.
+    /// Number of offsets in the data.
     places: u64,
-    /// In the log.
+    /// Position in the log.
     cursor: u64,
     left: u64,
 }

@@ -1,9 +1,9 @@
-//! FFSB, as \[two-tier\] uses it: direct I/O on files, with 1 thread (its first part) or 8 (its second).
+//! FFSB as \[two-tier\] uses it: direct I/O on files, with 1 thread (first part) or 8 (second part).
 //!
-//! The paper names the patterns and the threads, and nothing else. Requests of 4 KiB, ten to an operation, are what FFSB's
-//! own example profile has (`examples/profile_everything`: sizes of 40k in blocks of 4k); an operation of a sequential
-//! pattern goes through a whole file of a size of its own. Files and sizes are assumptions, as marked. Left out: create,
-//! delete and stat, which the patterns of the paper do not name.
+//! The paper names only the patterns and the threads. Requests of 4 KiB, ten per operation, are those of FFSB's example
+//! profile (`examples/profile_everything`: sizes of 40k in blocks of 4k). A sequential operation covers a whole file,
+//! whose size is separate. Files and sizes are assumptions, as marked. Left out: create, delete and stat, which the
+//! paper's patterns do not contain.
 
 use std::collections::VecDeque;
 

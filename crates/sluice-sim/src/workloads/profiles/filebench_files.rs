@@ -4,9 +4,9 @@
 //! workload files. fileserver: create and write a whole file, append, read a whole file, delete, stat. varmail: delete;
 //! create, append, fsync; read a whole file, append, fsync; read a whole file.
 //!
-//! At the block device a file is a stretch that begins at its own place; an operation on data is requests of at most 1 MiB;
-//! an fsync is a flush. Left out: what the operations on names write, the journal, writeback (writes go to the disk when
-//! they are made); `cached` is the part of the reads that a guest's page cache answers.
+//! At the block device a file is a range at its own offset. An operation on data is requests of at most 1 MiB, and an
+//! fsync is a flush. Left out: writes of metadata, the journal, and writeback (writes go to the disk immediately).
+//! `cached` is the fraction of reads that a guest's page cache serves.
 
 use std::collections::VecDeque;
 
@@ -18,11 +18,11 @@ use super::{BuildContext, Built, WorkloadProfile, fits, flush, parameter, parse,
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
-/// Of the distribution of sizes.
+/// Shape of the distribution of sizes.
 const SHAPE: f64 = 1.5;
-/// Largest request.
+/// Maximum size of a request.
 const PIECE: u32 = 1 << 20;
-/// A file's last page is written and read in whole.
+/// A file's last page is written and read as a whole.
 const PAGE: u64 = 4096;
 
 pub(super) const PROFILES: &[WorkloadProfile] = &[
@@ -97,7 +97,7 @@ fn build(mail: bool, mut context: BuildContext, table: &ParamTable) -> Built {
 struct Files {
     mail: bool,
     volume: u64,
-    /// From the start of a file to that of the next.
+    /// Distance between the starts of two files.
     slot: u64,
     sizes: Vec<u64>,
     mean: f64,
@@ -107,7 +107,7 @@ struct Files {
 }
 
 impl Files {
-    /// A size in whole pages that the volume has room for.
+    /// A random size in whole pages that fits the volume.
     fn draw(&self, mean: f64, random: &mut Stream) -> u64 {
         let size = (random.gamma(SHAPE, mean) as u64).div_ceil(PAGE).max(1) * PAGE;
         size.min(self.volume / 2 / PAGE * PAGE)
@@ -117,7 +117,7 @@ impl Files {
         random.below(self.sizes.len() as u64) as usize
     }
 
-    /// Where a stretch of a file lies.
+    /// Offset of a range of a file.
     fn offset_of(&self, file: usize, from: u64, length: u64) -> u64 {
         (file as u64 * self.slot + from).min(self.volume.saturating_sub(length))
     }
@@ -131,7 +131,7 @@ impl Files {
     fn append(&mut self, file: usize, random: &mut Stream, steps: &mut VecDeque<Step>) {
         let more = self.draw(self.append, random);
         let from = self.sizes[file];
-        // A file that would outgrow half of the volume begins anew, as one that was deleted in between would.
+        // A file that would exceed half of the volume starts again, as if it had been deleted and created.
         self.sizes[file] = if from + more > self.volume / 2 { more } else { from + more };
         stretch(steps, Kind::Write, self.offset_of(file, self.sizes[file] - more, more), more, PIECE);
     }

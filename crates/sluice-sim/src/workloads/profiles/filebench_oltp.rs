@@ -1,11 +1,12 @@
 //! Filebench's oltp: many readers of a database, few writers that follow them, and a log.
 //!
-//! 200 readers read 2 KiB anywhere; after 1,000 reads a writer makes 100 synchronous writes of 2 KiB; after 3,200 the log
-//! takes one of 256 KiB; with 2,000 that no writer has followed yet readers wait. A synchronous write is a write and, from a
-//! guest with barriers, a flush. \[mclock\] 5.1.5 used a database of 10 GB and a log of 1 GB; the tool's own files are ten of 10 MiB, and 10 MiB.
+//! 200 readers read 2 KiB at random. After 1,000 reads a writer makes 100 synchronous writes of 2 KiB, and after 3,200
+//! the log gets one of 256 KiB. When 2,000 reads are waiting for a writer, readers wait. A synchronous write is a write
+//! and, from a guest with barriers, a flush. \[mclock\] 5.1.5 used a database of 10 GB and a log of 1 GB; the tool's
+//! own files are ten of 10 MiB, and 10 MiB.
 //!
-//! Between two reads a reader turns a loop of 200,000 rounds, whose time depends on the guest's CPU: `think`. Left out: the
-//! bound of the log's semaphore, the names, the page cache beyond `cached`.
+//! Between two reads a reader runs a loop of 200,000 iterations, whose time depends on the guest's CPU: `think`. Left
+//! out: the bound of the log's semaphore, metadata, and the page cache apart from `cached`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, p
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
-/// What wakes a writer of the database, and how often it writes then.
+/// Reads that wake a writer, which then makes its writes.
 const READS_PER_WRITER: u64 = 1000;
 const WRITES: u32 = 100;
-/// With so many waiting for a writer, readers wait too.
+/// Number of reads waiting for a writer above which readers wait.
 const WAITING_MAX: u64 = 2000;
-/// What wakes the log.
+/// Reads that wake the log.
 const READS_PER_LOG: u64 = 3200;
 
 pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
@@ -122,7 +123,7 @@ struct Oltp {
     cached: f64,
     flush: bool,
     left: u64,
-    /// Reads that have woken no writer yet, and those that have not woken the log.
+    /// Reads that have not yet woken a writer, and those that have not woken the log.
     to_write: u64,
     to_log: u64,
 }

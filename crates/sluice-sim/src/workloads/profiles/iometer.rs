@@ -1,5 +1,5 @@
-//! The jobs that \[mclock\] ran with Iometer and a generator of its own: requests of one size, so many outstanding, or so
-//! many at once every so often. They lie anywhere in the volume, or follow each other.
+//! Jobs of \[mclock\] with Iometer and a custom generator: requests of one size, a number of them outstanding, or a
+//! burst in each period. They are random in the volume, or sequential.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Look-alikes of the workloads of \[mcfq\] Table 3, for whoever does not have the real traces.
+//! Synthetic workloads for \[mcfq\] Table 3, for users without the real traces.
 //!
-//! Fitted to all that the table says: the ratio of writes to reads, and the mean size. Sizes are geometric in sectors of
-//! 512 B, so that the mean is exact; where requests lie, how many are outstanding and how they follow each other is
-//! assumed. The ratio of MSN stands there as 66.7, and is taken for percent. Whoever has the traces replays them instead.
+//! They are fitted to all data of the table: the ratio of writes to reads, and the mean size. Sizes are geometric in
+//! sectors of 512 B, so the mean is exact. Offsets, the number of outstanding requests and their order are assumptions.
+//! The table gives the ratio of MSN as 66.7, which is taken as percent. Users with the traces can replay them instead.
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
@@ -13,7 +13,7 @@ use crate::random::Stream;
 use crate::workloads::{Limited, Workload, WorkloadRequest};
 
 const SECTOR: f64 = 512.0;
-/// Longest request that is asked, in sectors.
+/// Maximum size of a request in sectors.
 const SECTORS_MAX: u64 = 2048;
 
 const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 5]) -> WorkloadProfile {

@@ -1,10 +1,10 @@
-//! Recipes: workloads by name. Those that are a few numbers, those of the papers and of known benchmarks as requests at the
-//! block device, and what VMs send into a network.
+//! Workload profiles: named workloads. Simple ones with a few parameters, those of the papers and of known benchmarks
+//! as requests at the block device, and network traffic of VMs.
 //!
-//! A recipe has a name, a source, and parameters of which each has a default; a scenario names the recipe and changes what
-//! it wants to change. What a source leaves open is marked with an A in brackets: an assumption, to be changed and swept.
-//! What happens above the block device (directories, a guest's page cache and its writeback) is not there, unless a
-//! parameter says so: each recipe states what it leaves out.
+//! A profile has a name, a source, and parameters with defaults. A scenario names the profile and overrides parameters.
+//! Values that a source does not state are marked `[A]`: an assumption, to be changed and swept. Effects above the
+//! block device (directories, a guest's page cache and its writeback) are left out, unless a parameter covers them;
+//! each profile states what it leaves out.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ mod network;
 mod plain;
 mod sysbench;
 
-/// Every recipe, by the file in which it is.
+/// All profiles, by file.
 pub const PROFILES: &[&[WorkloadProfile]] = &[
     plain::PROFILES,
     sysbench::PROFILES,
@@ -41,20 +41,20 @@ pub const PROFILES: &[&[WorkloadProfile]] = &[
     network::PROFILES,
 ];
 
-/// What is known of a recipe.
+/// Description of a profile.
 pub struct WorkloadProfile {
-    /// What a scenario calls it.
+    /// Name in a scenario.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// Where its numbers are from.
+    /// Origin of its values.
     pub source: &'static str,
-    /// What can be changed; the defaults are written as a scenario would write them.
+    /// Parameters, with defaults as written in a scenario.
     pub parameters: &'static [Parameter],
     build: fn(BuildContext, &ParamTable) -> Built,
 }
 
-/// A workload, or what is wrong with its parameters.
+/// A workload, or the error of its parameters.
 pub type Built = Result<Box<dyn Workload>, ParamError>;
 
 impl core::fmt::Debug for WorkloadProfile {
@@ -64,70 +64,68 @@ impl core::fmt::Debug for WorkloadProfile {
 }
 
 impl WorkloadProfile {
-    /// What kind of device it is for.
+    /// Kind of device that it is for.
     #[must_use]
     pub fn medium(&self) -> Medium {
         let of_network = network::PROFILES.iter().any(|known| known.name == self.name);
         if of_network { Medium::Network } else { Medium::Disk }
     }
 
-    /// Makes the workload; `overrides` replaces defaults.
+    /// Builds the workload; `overrides` replaces defaults.
     ///
     /// # Errors
-    /// A parameter that does not exist, or has a value that cannot be, or does not fit the volume.
+    /// An unknown parameter, an invalid value, or a volume that is too small.
     pub fn build(&self, overrides: &ParamTable, context: BuildContext) -> Built {
         (self.build)(context, &with_defaults(self.parameters, overrides))
     }
 }
 
-/// What a workload needs of the VM for which it is made.
+/// Input of a workload from its VM.
 #[derive(Debug, Clone)]
 pub struct BuildContext {
-    /// Length of the VM's volume, in bytes; what is sent into a network has none.
+    /// Size of the VM's volume in bytes; network traffic has none.
     pub volume: u64,
-    /// When it begins.
+    /// Start of the workload.
     pub start: Instant,
-    /// What it draws from.
+    /// Its random numbers.
     pub random: Stream,
 }
 
-/// Why a workload cannot be made.
+/// A workload that cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// No such recipe.
+    /// Unknown profile.
     #[error("No workload is called '{name}'; there are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// All names.
         known: String,
     },
-    /// A parameter that does not exist, or has a value that cannot be.
+    /// An unknown parameter, or an invalid value.
     #[error("Workload {profile}: {source}")]
     Parameter {
-        /// Which one.
         profile: &'static str,
-        /// What is accepted.
         #[source]
         source: ParamError,
     },
 }
 
-/// All of them.
+/// All profiles.
 pub fn all() -> impl Iterator<Item = &'static WorkloadProfile> {
     PROFILES.iter().copied().flatten()
 }
 
-/// The one of that name.
+/// The profile with that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static WorkloadProfile> {
     all().find(|profile| profile.name == name)
 }
 
-/// Makes the workload of this name; `overrides` replaces defaults.
+/// Builds the workload with this name; `overrides` replaces defaults.
 ///
 /// # Errors
-/// [`RecipeError`]: no such recipe or parameter, or the volume is too small for it.
+/// [`ProfileError`]: an unknown profile or parameter, or a volume that is too small.
 pub fn build(name: &str, context: BuildContext, overrides: &ParamTable) -> Result<Box<dyn Workload>, ProfileError> {
     let Some(profile) = find(name) else {
         let known: Vec<&str> = all().map(|profile| profile.name).collect();
@@ -136,7 +134,7 @@ pub fn build(name: &str, context: BuildContext, overrides: &ParamTable) -> Resul
     profile.build(overrides, context).map_err(|source| ProfileError::Parameter { profile: profile.name, source })
 }
 
-/// Refuses a part that is none.
+/// Rejects a fraction outside 0 to 1.
 fn part(name: &str, value: f64) -> Result<(), ParamError> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(()),
@@ -144,7 +142,7 @@ fn part(name: &str, value: f64) -> Result<(), ParamError> {
     }
 }
 
-/// Refuses a size of requests that is none: whole sectors, up to 64 MiB.
+/// Rejects a request size other than whole sectors up to 64 MiB.
 fn request(name: &str, bytes: u64) -> Result<u32, ParamError> {
     match bytes.is_multiple_of(512) && (512..=64 << 20).contains(&bytes) {
         true => Ok(bytes as u32),
@@ -152,7 +150,7 @@ fn request(name: &str, bytes: u64) -> Result<u32, ParamError> {
     }
 }
 
-/// Refuses what the volume has no room for.
+/// Rejects what does not fit the volume.
 fn fits(what: &str, bytes: u64, volume: u64) -> Result<(), ParamError> {
     match bytes <= volume {
         true => Ok(()),
@@ -162,17 +160,17 @@ fn fits(what: &str, bytes: u64, volume: u64) -> Result<(), ParamError> {
     }
 }
 
-/// A step that asks.
+/// A step with a request.
 fn ask(kind: Kind, offset: u64, length: u32) -> Step {
     Step::Ask(WorkloadRequest { kind, offset, length })
 }
 
-/// A step that asks for everything to be durable.
+/// A step with a flush.
 fn flush() -> Step {
     ask(Kind::Flush, 0, 0)
 }
 
-/// Steps over a stretch, in pieces of at most `most` bytes.
+/// Steps over a range, in requests of at most `most` bytes.
 fn stretch(steps: &mut VecDeque<Step>, kind: Kind, offset: u64, length: u64, most: u32) {
     let mut done = 0;
     while done < length {

@@ -1,4 +1,4 @@
-//! What VMs send into a network: datagrams at a rate, and transfers that back off.
+//! Network traffic of VMs: datagrams at a constant rate, and transfers with congestion control.
 
 use std::time::Duration;
 

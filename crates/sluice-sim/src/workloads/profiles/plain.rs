@@ -1,4 +1,4 @@
-//! Workloads that are a few numbers: so many requests outstanding, or requests at a rate, whatever comes of those before.
+//! Simple workloads: a number of outstanding requests, or requests at a rate, independent of completions.
 
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
-//! sysbench fileio: threads that read and write blocks of many files, which lie one behind the other or so far apart.
+//! sysbench fileio: threads that read and write blocks of many files, which are adjacent or at a stated distance.
 //!
-//! Files, block, total, ratio and the fsync of files every 100 requests are those of the tool; 10,000 events is what it did
-//! by default in its versions 0.4, the ones of \[flubber\]'s time (Table I there: seqrd with 16 threads over 2 GB, rndrd
-//! with 8 over 1 GB). The cursor of a sequential mode is shared by the threads, as in the tool. An fsync of a file that was
-//! not written since the last one reaches no disk, so that a round of them is as many flushes as files were written.
+//! Files, block, total, ratio and the fsync of files every 100 requests are those of the tool; 10,000 events is the
+//! default of its versions 0.4, which are of \[flubber\]'s time (Table I there: seqrd with 16 threads over 2 GB, rndrd
+//! with 8 over 1 GB). Threads share the cursor of a sequential mode, as in the tool. An fsync of a file without new
+//! writes reaches no disk, so a round of fsyncs has as many flushes as files were written.
 //!
-//! `cached` is the part of the reads that a guest's page cache answers: \[flubber\]'s own numbers leave 36 % of the random
-//! reads unexplained without it. Left out: writeback (writes go to the disk when they are made) and metadata. That a Xen
-//! ring splits requests at 44 KiB is the ring's business.
+//! `cached` is the fraction of reads that a guest's page cache serves: without it 36 % of the random reads of
+//! \[flubber\] are unexplained. Left out: writeback (writes go to the disk immediately) and metadata. The split at 44
+//! KiB by a Xen ring is part of the ring.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -156,9 +156,9 @@ struct Sysbench {
     fsync_every: u32,
     since_fsync: u32,
     cursor: u64,
-    /// Files that were written since they were synced.
+    /// Files with writes since their last sync.
     written: Vec<bool>,
-    /// Still to come of a round of syncs.
+    /// Flushes left in a round of syncs.
     flushes: u32,
 }
 
@@ -169,7 +169,7 @@ impl Sysbench {
         self.since_fsync = 0;
     }
 
-    /// The next request, unless the page cache has it.
+    /// The next request, unless the page cache serves it.
     fn request(&mut self, random: &mut Stream) -> Option<Step> {
         let blocks = self.file_blocks * self.written.len() as u64;
         let block = match self.mode {

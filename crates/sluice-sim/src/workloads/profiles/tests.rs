@@ -12,8 +12,8 @@ fn make(name: &str, overrides: &[(&str, Value)]) -> Result<Box<dyn Workload>, Pr
     build(name, context, &overrides.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
 }
 
-/// Asks until it has ended or `most` requests are over, each 1 ms after it was asked; all that it asked, and when the last
-/// was over.
+/// Runs the workload until it ends or `most` requests have completed, each 1 ms after its submission. Returns all
+/// requests, and the time of the last completion.
 fn drive(workload: &mut dyn Workload, most: usize) -> (Vec<WorkloadRequest>, Instant) {
     let (mut asks, mut open, mut now) = (Vec::new(), VecDeque::new(), Instant::ZERO);
     while asks.len() < most {
@@ -39,7 +39,7 @@ fn share(asks: &[WorkloadRequest], what: impl Fn(&WorkloadRequest) -> bool) -> f
 }
 
 #[test]
-fn every_recipe_is_made_and_stays_within_its_volume() {
+fn every_profile_stays_within_its_volume() {
     let mut names = BTreeMap::new();
     for profile in all() {
         assert!(names.insert(profile.name, ()).is_none(), "{} twice", profile.name);
@@ -55,13 +55,13 @@ fn every_recipe_is_made_and_stays_within_its_volume() {
             assert!(ask.offset + u64::from(ask.length) <= VOLUME && ask.length % 512 == 0, "{}: {ask:?}", profile.name);
         }
         let mut again = make(profile.name, &[]).unwrap();
-        assert_eq!(drive(&mut *again, 20_000).0, asks, "{}: the same stream gives the same", profile.name);
+        assert_eq!(drive(&mut *again, 20_000).0, asks, "{}: the same stream gives the same requests", profile.name);
     }
     assert_eq!(names.len(), 32);
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_can() {
+fn impossible_values_are_rejected_with_the_accepted_range() {
     let error = |name: &str, overrides: &[(&str, Value)]| make(name, overrides).err().unwrap().to_string();
     assert!(error("iometer", &[]).starts_with("No workload is called 'iometer'; there are: closed, "));
     let cases = [
@@ -91,10 +91,10 @@ fn what_cannot_be_is_refused_with_what_can() {
 }
 
 #[test]
-fn sysbench_reads_as_many_blocks_as_the_page_cache_leaves() {
+fn sysbench_reads_only_uncached_blocks() {
     let mut workload = make("sysbench-seqrd", &[]).unwrap();
     let (asks, end) = drive(&mut *workload, usize::MAX);
-    // One cursor for 16 threads: in order, whoever asks.
+    // One cursor for 16 threads: sequential across threads.
     assert_eq!(asks.len(), 10_000);
     assert!(asks.iter().enumerate().all(|(index, ask)| ask.offset == index as u64 * 16_384 && ask.length == 16_384));
     assert_eq!(end, Instant::from_millis(625));
@@ -105,7 +105,7 @@ fn sysbench_reads_as_many_blocks_as_the_page_cache_leaves() {
 }
 
 #[test]
-fn sysbench_threads_think_and_files_lie_apart_if_asked() {
+fn sysbench_supports_think_time_and_distant_files() {
     let apart = ("apart", Value::Text("64MiB".to_owned()));
     let (asks, end) =
         drive(&mut *make("sysbench-seqrd", &[apart, ("think", Value::Text("1ms".to_owned()))]).unwrap(), usize::MAX);
@@ -114,27 +114,27 @@ fn sysbench_threads_think_and_files_lie_apart_if_asked() {
         asks.iter().enumerate().all(|(index, ask)| ask.offset == place(index as u64)),
         "files of 16 MiB, 64 MiB apart"
     );
-    // Each of 16 threads asks 625 times, a millisecond each, and thinks as long before.
+    // Each of 16 threads submits 625 requests of a millisecond, and thinks as long before each.
     assert_eq!((asks.len(), end), (10_000, Instant::from_millis(1250)));
 }
 
 #[test]
-fn sysbench_syncs_what_it_wrote() {
+fn sysbench_syncs_written_files() {
     let (asks, _) = drive(&mut *make("sysbench-seqwr", &[]).unwrap(), usize::MAX);
     let flushes = asks.iter().filter(|ask| ask.kind == Kind::Flush).count();
-    // A file has 1,024 blocks: a round of syncs finds one file written, or two at a border.
+    // A file has 1,024 blocks: a round of syncs finds one written file, or two at a boundary.
     assert!((100..=110).contains(&flushes), "{flushes}");
     assert_eq!(asks.len() - flushes, 10_000);
     let (asks, _) = drive(&mut *make("sysbench-rndrw", &[]).unwrap(), usize::MAX);
     let data: Vec<WorkloadRequest> = asks.iter().copied().filter(|ask| ask.kind != Kind::Flush).collect();
     assert!((share(&data, |ask| ask.kind == Kind::Read) - 0.6).abs() < 0.02);
-    // 40 writes among 128 files touch 34.5 of them on average.
+    // 40 writes to 128 files touch 34.5 of them on average.
     let per_round = (asks.len() - data.len()) as f64 / 100.0;
     assert!((per_round - 34.5).abs() < 1.0, "{per_round}");
 }
 
 #[test]
-fn iometer_keeps_its_mix_and_its_bursts() {
+fn iometer_generates_its_mix_and_bursts() {
     let (asks, _) = drive(&mut *make("iometer-oltp", &[]).unwrap(), 20_000);
     assert!((share(&asks, |ask| ask.kind == Kind::Read) - 0.75).abs() < 0.02);
     let mut workload = make("iometer-rd", &[("requests", Value::Integer(320))]).unwrap();
@@ -146,9 +146,9 @@ fn iometer_keeps_its_mix_and_its_bursts() {
 }
 
 #[test]
-fn filebench_has_the_ratios_of_its_programs() {
+fn filebench_has_the_ratios_of_its_workload_files() {
     let mail = drive(&mut *make("filebench-varmail", &[]).unwrap(), 40_000).0;
-    // Of a round: two writes, two flushes, two reads, for files are far below 1 MiB.
+    // Per round: two writes, two flushes, two reads, since files are far below 1 MiB.
     for kind in [Kind::Write, Kind::Flush, Kind::Read] {
         assert!((share(&mail, |ask| ask.kind == kind) - 1.0 / 3.0).abs() < 0.02, "{kind:?}");
     }
@@ -168,7 +168,7 @@ fn filebench_has_the_ratios_of_its_programs() {
 }
 
 #[test]
-fn copies_and_orders_end_when_they_are_done() {
+fn bounded_profiles_end() {
     let image = Value::Text("1MiB".to_owned());
     let mut workload = make("backup", &[("image", image)]).unwrap();
     let (asks, end) = drive(&mut *workload, usize::MAX);
@@ -181,7 +181,7 @@ fn copies_and_orders_end_when_they_are_done() {
 }
 
 #[test]
-fn look_alikes_are_as_the_table_says() {
+fn synthetic_workloads_match_the_table() {
     // [mcfq] Table 3: writes for each read, mean size in KB.
     let table = [
         ("financial", 0.24, 2.38),
