@@ -1,7 +1,7 @@
-//! Changes made while the daemon runs, laid over the host file.
+//! Changes at run time, which override the host file.
 //!
-//! A change is written as the file would be: keys of a VM or of one of its volumes. So it is checked like the file, with
-//! all of it, and refused with the same words. It holds until the daemon ends; loading the file again keeps it.
+//! A change has the form of the file: keys of a VM or of one of its volumes. So it is checked together with the file,
+//! and rejected with the same messages. It lasts until the daemon ends; a reload keeps it.
 
 use core::fmt;
 use core::str::FromStr;
@@ -11,10 +11,10 @@ use crate::dropins::read_text;
 use crate::source::Sources;
 use crate::tree::Table;
 
-/// What a change concerns: `VM` or `VM/VOLUME`.
+/// Object of a change: `VM` or `VM/VOLUME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// As in the host file.
+    /// Name in the host file.
     pub vm: String,
     /// One of its volumes.
     pub volume: Option<String>,
@@ -45,14 +45,14 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// Where it stands in the tree of the host file.
+    /// Path in the tree of the host file.
     fn path(&self) -> Vec<&str> {
         let mut path = vec!["vm", self.vm.as_str()];
         path.extend(self.volume.iter().flat_map(|volume| ["volume", volume.as_str()]));
         path
     }
 
-    /// Whether `other` is this, or a volume of it.
+    /// Whether `other` is the same, or a volume of it.
     fn covers(&self, other: &Target) -> bool {
         self.vm == other.vm && (self.volume.is_none() || self.volume == other.volume)
     }
@@ -71,9 +71,9 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Gives keys other values; a VM or volume that is not there comes with them.
+    /// Sets keys; adds the VM or volume if it does not exist.
     pub fn set(&mut self, target: Target, keys: toml::Table) {
-        // One step for each that was changed, so that changing for a year does not grow the list.
+        // One step per changed object, so the list does not grow with the number of changes.
         let later = self.steps.iter().rposition(|step| match step {
             Step::Set(known, _) => *known == target,
             Step::Remove(known) => known.covers(&target),
@@ -84,7 +84,7 @@ impl Changes {
         self.steps.push(Step::Set(target, keys));
     }
 
-    /// Takes a VM or a volume out.
+    /// Removes a VM or a volume.
     pub fn remove(&mut self, target: Target) {
         self.steps.retain(|step| match step {
             Step::Set(known, _) | Step::Remove(known) => !target.covers(known),
@@ -92,19 +92,19 @@ impl Changes {
         self.steps.push(Step::Remove(target));
     }
 
-    /// How many VMs and volumes are not as the file says.
+    /// Number of VMs and volumes that differ from the file.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether everything is as the file says.
+    /// Whether nothing differs from the file.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Lays them over the tree of the files.
+    /// Applies the changes to the tree of the files.
     pub(crate) fn lay(&self, tree: &mut Table, sources: &mut Sources, report: &Report) {
         for step in &self.steps {
             match step {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_change_of_each_is_kept() {
+    fn the_last_change_of_each_object_is_kept() {
         let mut changes = Changes::default();
         changes.set(target("a"), keys("weight = 1\nlimit = \"5 iops\""));
         changes.set(target("a"), keys("weight = 2"));

@@ -1,4 +1,4 @@
-//! `[device.NAME]`: what is checked of one device alone.
+//! `[device.NAME]`: checks of a single device.
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value as Param};
@@ -13,12 +13,12 @@ use crate::reader::{Reader, one_of};
 use crate::source::Span;
 use crate::tree::{Node, Value};
 
-/// A device, and what the checks across the file need to know.
+/// A device, with data for the checks across tables.
 pub struct DeviceDraft {
     pub device: Device,
-    /// Of its path.
+    /// Position of its path.
     pub path_at: Span,
-    /// Something in it is wrong, so that what follows from it says nothing.
+    /// Whether it has an error, so that consequences are not reported.
     pub broken: bool,
 }
 
@@ -45,7 +45,7 @@ impl DeviceDraft {
     }
 }
 
-/// Its scheduler, and what that is told of it; without what is behind it, of which the kind may be known.
+/// Its scheduler, and the properties that the scheduler assumes, but not the backend; `medium` is its kind, if known.
 pub fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium>) -> Device {
     let depth = reader.small("depth").unwrap_or(32);
     let reference = read_reference(reader);
@@ -96,7 +96,7 @@ fn check_size(reader: &Reader<'_>, stated: StatedIops, reference: Bytes, cost: &
     }
 }
 
-/// What to write instead of a rate of another size.
+/// Advice for a rate normalised to another size.
 pub(crate) fn other_size_hint(stated: StatedIops, size: Bytes, reference: Bytes, cost: &CostModel) -> String {
     let rate = at_reference(stated.iops, size, cost);
     format!(
@@ -169,7 +169,7 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
     }
 }
 
-/// A scheduler by its name, and its parameters. It has to be one for such devices, if it is known what they are.
+/// Parses a scheduler by name, with its parameters. It must be for this kind of device, if known.
 pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>) -> (&'static Descriptor, ParamTable) {
     let default =
         if medium == Some(Medium::Network) { &schedulers::wrr::DESCRIPTOR } else { &schedulers::mclock::DESCRIPTOR };
@@ -214,8 +214,8 @@ pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>
     (chosen.unwrap_or(default), chosen_params)
 }
 
-/// The parameters of a scheduler, asked of the scheduler itself: one by one, so that each error has its place, and then
-/// all together.
+/// Parameters of a scheduler, checked by the scheduler: one by one, so that each error has its position, and then all
+/// together.
 fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node, facts: &Facts) -> ParamTable {
     let title = format!("{}: {}", reader.whose, scheduler.name);
     let Value::Table(table) = &node.value else {
@@ -260,7 +260,7 @@ pub fn param_of(value: &Value) -> Option<Param> {
     match value {
         Value::Text(text) => Some(Param::Text(text.clone())),
         Value::Integer(number) => i64::try_from(*number).ok().map(Param::Integer),
-        // What is not a number does not equal itself, and a reload would never see that nothing has changed.
+        // NaN does not equal itself, so a reload would always see a change.
         Value::Float(number) => number.is_finite().then_some(Param::Float(*number)),
         Value::Bool(value) => Some(Param::Bool(*value)),
         Value::Date | Value::List(_) | Value::Table(_) => None,

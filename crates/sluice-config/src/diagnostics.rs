@@ -1,4 +1,4 @@
-//! What is wrong with a host file: every finding, each with its place, the line, a caret and what to change.
+//! Diagnostics of a host file: each with its position, the line, a caret and what to change.
 //!
 //! ```text
 //! error: Policy gold: reservation: '2000' has no unit
@@ -9,8 +9,8 @@
 //!   = hint: write for example "2000 iops"
 //! ```
 //!
-//! Plain text; who has a terminal may colour it. As JSON a finding is an object with `severity`, `file`, `line`,
-//! `column`, `length`, `message` and `hint`.
+//! Plain text; a terminal may add colours. As JSON a diagnostic is an object with `severity`, `file`, `line`, `column`,
+//! `length`, `message` and `hint`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,25 +21,23 @@ use serde::Serialize;
 use crate::nearest::nearest;
 use crate::source::{Position, Sources, Span};
 
-/// Findings that are kept; what is beyond is counted.
+/// Maximum number of diagnostics; further ones are only counted.
 pub const DIAGNOSTICS_MAX: usize = 1000;
-/// What is shown of a message that quotes something long.
+/// Maximum length of a message that quotes text of the file.
 const MESSAGE_CHARS_MAX: usize = 500;
 
-/// Whether a finding refuses the file.
+/// Severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The whole file is refused.
+    /// The whole file is rejected.
     Error,
-    /// The file holds, but somebody should know.
+    /// The file is accepted.
     Warning,
 }
 
-/// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// How bad.
     pub severity: Severity,
     /// The file, as it was named.
     pub file: String,
@@ -47,34 +45,34 @@ pub struct Diagnostic {
     pub line: u32,
     /// From 1, in characters; 0 where the file as a whole is meant.
     pub column: u32,
-    /// How many characters are meant, on this line.
+    /// Length of the marked text on this line, in characters.
     pub length: u32,
-    /// What is wrong, and of which device, policy, VM or volume.
+    /// The problem, with the device, policy, VM or volume.
     pub message: String,
     /// What to change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The line's text, cut to what fits a screen.
+    /// Text of the line, shortened for the screen.
     #[serde(skip)]
     pub excerpt: String,
-    /// Where the caret stands under the excerpt, in characters from 0.
+    /// Position of the caret under the excerpt, in characters from 0.
     #[serde(skip)]
     pub caret: u32,
 }
 
-/// Why a host file is refused: every error in it, and its warnings, in the order of the files.
+/// All errors and warnings of a rejected host file, in the order of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
 impl Diagnostics {
-    /// How many of them are errors.
+    /// Number of errors.
     #[must_use]
     pub fn errors(&self) -> usize {
         self.0.iter().filter(|found| found.severity == Severity::Error).count()
     }
 
-    /// How many of them are warnings.
+    /// Number of warnings.
     #[must_use]
     pub fn warnings(&self) -> usize {
         self.0.len() - self.errors()
@@ -84,7 +82,7 @@ impl Diagnostics {
 impl std::error::Error for Diagnostics {}
 
 impl fmt::Display for Diagnostics {
-    /// Every finding, and how many there are.
+    /// All diagnostics, and their number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for found in &self.0 {
             writeln!(f, "{found}\n")?;
@@ -122,7 +120,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Collects findings while files are read; the same one twice is kept once.
+/// Collects diagnostics while files are parsed; duplicates are dropped.
 #[derive(Debug, Default)]
 pub struct Report {
     found: RefCell<BTreeMap<Finding, Verdict>>,
@@ -131,7 +129,7 @@ pub struct Report {
     incomplete: Cell<bool>,
 }
 
-/// What tells two findings apart, and in which order they are shown.
+/// Identity and order of diagnostics.
 type Finding = (Span, String);
 
 #[derive(Debug)]
@@ -156,23 +154,23 @@ impl Report {
         self.found.borrow_mut().entry((span, printable(&message))).or_insert(verdict);
     }
 
-    /// The known name that `name` probably means; none once there are more errors than are shown, since each costs
-    /// a look at every name.
+    /// The known name that `name` probably means; `None` once there are more errors than are shown, since each
+    /// comparison takes time.
     pub fn suggest<'a>(&self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         if self.errors() > DIAGNOSTICS_MAX { None } else { nearest(name, known) }
     }
 
-    /// How many errors so far; who compares it before and after knows whether a part is broken.
+    /// Number of errors so far; a caller compares it before and after to learn whether a part has errors.
     pub fn errors(&self) -> usize {
         self.errors.get()
     }
 
-    /// How many warnings so far.
+    /// Number of warnings so far.
     pub(crate) fn warnings(&self) -> usize {
         self.warnings.get()
     }
 
-    /// From now on what is missing may stand in a file that could not be read.
+    /// Notes that missing entries may be in a file that could not be read.
     pub fn set_incomplete(&self) {
         self.incomplete.set(true);
     }
@@ -181,11 +179,11 @@ impl Report {
         self.incomplete.get()
     }
 
-    /// Everything found, by file and place.
+    /// All diagnostics, by file and position.
     pub fn finish(self, sources: &Sources) -> Diagnostics {
         let found = self.found.into_inner();
         let more = found.len().saturating_sub(DIAGNOSTICS_MAX);
-        // Errors first, so that warnings never crowd out the reason why a file is refused.
+        // Errors first, so that warnings do not displace the cause of a rejection.
         let (errors, warnings): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|(_, verdict)| verdict.severity == Severity::Error);
         let mut kept: Vec<(Finding, Verdict)> = errors.into_iter().chain(warnings).take(DIAGNOSTICS_MAX).collect();
@@ -207,7 +205,7 @@ fn diagnostic(sources: &Sources, span: Span, message: String, verdict: Verdict) 
     Diagnostic { severity, file, line, column, length, message, hint, excerpt, caret }
 }
 
-/// What a terminal may be shown of text that came from a file: nothing that steers it, and not too much.
+/// Text of a file as it may be shown on a terminal: without control characters, and of limited length.
 fn printable(text: &str) -> String {
     let shown = text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c });
     let cut = if text.chars().nth(MESSAGE_CHARS_MAX).is_some() { "..." } else { "" };

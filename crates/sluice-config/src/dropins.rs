@@ -1,4 +1,4 @@
-//! Which files make up a host file, and their texts.
+//! The files of a host file, and their texts.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use crate::diagnostics::Report;
 use crate::source::{Sources, Span};
 use crate::tree::Table;
 
-/// Larger files are refused.
+/// Maximum size of a file.
 pub(crate) const FILE_BYTES_MAX: usize = 1 << 20;
-/// More drop-ins are refused.
+/// Maximum number of drop-ins.
 const DROPINS_MAX: usize = 256;
 
-/// The main file and its drop-ins as one tree; what cannot be read is reported.
+/// The main file and its drop-ins as one tree; unreadable ones are reported.
 pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> Table {
     let mut tree = read_file(main, sources, report);
     let folder = main.with_extension("d");
@@ -35,7 +35,7 @@ pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> T
     tree
 }
 
-/// The tree of one text. What is not TOML is reported, and the rest of that text is then not read.
+/// The tree of one text. Invalid TOML is reported, and the rest of that text is then skipped.
 pub fn read_text(name: &str, text: String, sources: &mut Sources, report: &Report) -> Table {
     let length = text.len();
     if length > FILE_BYTES_MAX {
@@ -79,7 +79,7 @@ pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
     }
 }
 
-/// The file's bytes, or one more than is accepted.
+/// The file's bytes, or one more than the maximum.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
@@ -94,7 +94,7 @@ fn refuse_size(name: &str, sources: &mut Sources, report: &Report) -> Table {
     Table::default()
 }
 
-/// The drop-ins in the order of their names; none without the folder.
+/// The drop-ins in order of their names; none if the folder does not exist.
 fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

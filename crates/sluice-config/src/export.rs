@@ -1,4 +1,4 @@
-//! Where clients connect: the `export` of a volume, and `[nbd]`.
+//! Endpoints for clients: the `export` of a volume, and `[nbd]`.
 
 use core::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use crate::model::{Endpoint, NbdSettings, Protocol, VolumeExport};
 use crate::reader::Reader;
 use crate::source::Span;
 
-/// What the address of a Unix socket has room for.
+/// Maximum length of the path of a Unix socket.
 const SOCKET_PATH_MAX: usize = 107;
-/// Virtqueues that a VM may use if nothing is said: one for each virtual processor of most VMs.
+/// Default number of virtqueues: one for each vCPU of most VMs.
 const QUEUES: u16 = 16;
-/// What clients accept as a name.
+/// Maximum length of a name that clients accept.
 const EXPORT_NAME_MAX: usize = 255;
 
-/// An export, and what the checks across the file need to know.
+/// An export, with data for the checks across tables.
 #[derive(Debug)]
 pub(crate) struct ExportDraft {
     pub(crate) export: VolumeExport,
     pub(crate) endpoint_at: Span,
     pub(crate) name_at: Span,
-    /// Something in it is wrong.
+    /// Whether it has an error.
     pub broken: bool,
 }
 
@@ -35,7 +35,7 @@ impl ExportDraft {
     /// The export in the table of the volume `title`.
     pub(crate) fn read(title: &str, volume: &Reader<'_>) -> ExportDraft {
         let before = volume.report.errors();
-        // Stands for what is wrong or missing; no host leaves here with it.
+        // Placeholder for an invalid or missing endpoint; such a host is rejected.
         let nowhere = || Endpoint::Unix { path: PathBuf::new(), owner: None, group: None, mode: 0 };
         let Some(reader) = volume.table("export") else {
             if volume.node("export").is_none() {
@@ -97,7 +97,7 @@ fn read_protocol(reader: &Reader<'_>) -> Protocol {
     }
 }
 
-/// Whose keys say something of a socket that is not there.
+/// Rejects keys that describe a socket if there is none.
 fn check_accounts(reader: &Reader<'_>) {
     if reader.node("socket").is_some() {
         return;
@@ -107,7 +107,7 @@ fn check_accounts(reader: &Reader<'_>) {
     }
 }
 
-/// The path of a socket, if an address has room for it.
+/// The path of a socket, if it is not too long for an address.
 pub(crate) fn socket_path(reader: &Reader<'_>, key: &str) -> Option<PathBuf> {
     let path = reader.path(key)?;
     if path.as_os_str().len() > SOCKET_PATH_MAX {

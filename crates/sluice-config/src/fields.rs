@@ -1,5 +1,5 @@
-//! Every key of the host file: one list, from which the reader takes what is known and in which range, the schema its
-//! properties, and the manual its pages. A key that is read and not listed here does not exist.
+//! Every key of the host file in one list. The reader takes known keys and ranges from it, the schema its properties,
+//! and the manual its pages. A key that is not listed does not exist.
 
 use core::time::Duration;
 
@@ -15,32 +15,31 @@ pub use serving::{DAEMON, EXPORT, NBD};
 /// A table of the host file.
 #[derive(Debug)]
 pub struct Section {
-    /// How its header reads, for example `device.NAME`.
+    /// Title as in its header, for example `device.NAME`.
     pub title: &'static str,
-    /// What it is for.
+    /// Purpose.
     pub doc: &'static str,
-    /// Its keys; in groups, since the keys of a policy appear in three tables.
+    /// Keys in groups, since the keys of a policy appear in three tables.
     pub groups: &'static [&'static [Key]],
-    /// Of what its devices can be: for each scheduler of those it also has a table with parameters, named like the scheduler.
+    /// Kinds of its devices: for each scheduler of these it also has a table with parameters, named like the scheduler.
     pub scheduler_tables: &'static [Medium],
 }
 
 /// A key of a table.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name.
     pub name: &'static str,
-    /// What it may be.
+    /// Accepted values.
     pub kind: Kind,
-    /// What holds without it, as it would be written or in words.
+    /// Default, as a value or in words.
     pub default: Option<&'static str>,
-    /// A value as it would be written.
+    /// An example value.
     pub example: &'static str,
-    /// What it does.
+    /// Effect.
     pub doc: &'static str,
 }
 
-/// What a value may be.
+/// Accepted values.
 #[derive(Debug)]
 pub enum Kind {
     /// `true` or `false`
@@ -73,46 +72,44 @@ pub enum Kind {
     ByteRate,
     /// Any of these.
     Either(&'static [Kind]),
-    /// A table of its own.
+    /// A nested table.
     Table(&'static Section),
-    /// Tables of its own, each with a name.
+    /// Named nested tables.
     Named(&'static Section),
     /// A list of tables.
     List(&'static Section),
-    /// A table in which keys beside the listed ones are names of other keys of the file, with lists of values.
+    /// A table in which further keys are names of other keys of the file, with lists of values.
     Open(&'static Section),
-    /// A file, from the folder in which this one is.
+    /// A file, relative to the folder of this file.
     File,
-    /// One of many by its name, or a table with its `type` and its parameters.
+    /// A name of a list, or a table with its `type` and parameters.
     Chosen(&'static Choice),
-    /// Tables with a `type` and its parameters, each with a name.
+    /// Named tables with a `type` and its parameters.
     NamedChoices(&'static Choice),
 }
 
-/// Things of which one is chosen by its name, and that have parameters.
+/// A list of named options with parameters.
 pub struct Choice {
-    /// How a table of one reads, for example `device.NAME.model`.
+    /// Title of an option's table, for example `device.NAME.model`.
     pub title: &'static str,
-    /// What they are, for example `model`.
+    /// Kind of the options, for example `model`.
     pub what: &'static str,
-    /// What they are for.
+    /// Purpose.
     pub doc: &'static str,
-    /// All of them.
+    /// All options.
     pub options: fn() -> Vec<Choosable>,
 }
 
-/// One of a list, and names and values of parameters.
+/// An option of a list, and names and values of parameters.
 pub type Like = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// One that can be chosen.
+/// An option.
 pub struct Choosable {
-    /// Its name.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// What can be changed.
     pub parameters: Vec<Parameter>,
-    /// Another one of the list that it is, and where its parameters have other defaults than that one's.
+    /// The option that it is based on, with the parameters whose defaults differ.
     pub like: Option<Like>,
 }
 
@@ -123,18 +120,18 @@ impl core::fmt::Debug for Choice {
 }
 
 impl Section {
-    /// Every key in it.
+    /// All keys.
     pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
         self.groups.iter().copied().flatten()
     }
 
-    /// The key of that name.
+    /// The key with that name.
     #[must_use]
     pub fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys().find(|key| key.name == name)
     }
 
-    /// Schedulers that it has tables for.
+    /// Schedulers with a table for parameters.
     pub(crate) fn schedulers(&self) -> impl Iterator<Item = &'static Descriptor> + use<> {
         self.scheduler_tables.iter().copied().flat_map(schedulers::for_medium)
     }
@@ -153,12 +150,11 @@ impl Key {
 const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// What a file offset can say.
+/// Maximum file offset.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// The file itself.
 pub static HOST: Section = Section {
     title: "",
     doc: "The host file: devices, the VMs that use them, and their policies",
@@ -223,7 +219,7 @@ pub static DEVICE: Section = Section {
     scheduler_tables: &[Medium::Disk],
 };
 
-/// What a device's scheduler is, and what it is told of the device.
+/// Scheduler of a device, and the properties that it assumes.
 pub const SCHEDULER_KEYS: &[Key] = &[
     Key::new("scheduler", Kind::Scheduler, "\"mclock\"", "The scheduler; its parameters are in a table with its name")
         .default("\"mclock\""),
@@ -284,7 +280,7 @@ pub static WINDOW: Section = Section {
     ]],
     scheduler_tables: &[],
 };
-/// What a gate has room for.
+/// Maximum number of requests in a gate.
 pub(crate) const WINDOW_REQUESTS_MAX: u64 = 65_536;
 
 /// `cost` of a device.
@@ -345,7 +341,7 @@ pub static DELAY: Section = Section {
 };
 const DELAY_RANGE: Kind = Kind::Time(MICROSECOND, Duration::from_secs(60));
 
-/// `time` of a delay, where it is spread.
+/// `time` of a delay, if it varies.
 pub static DELAY_TIME: Section = Section {
     title: "device.NAME.delay.time",
     doc: "Random durations: exponentially distributed with a mean, or uniformly distributed between two bounds",

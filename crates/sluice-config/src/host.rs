@@ -1,4 +1,4 @@
-//! From files to a [`Host`], or to everything that is wrong with them.
+//! Builds a [`Host`] from files, or reports all of their errors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,12 +23,12 @@ const DEVICES_MAX: usize = 256;
 const POLICIES_MAX: usize = 10_000;
 const VMS_MAX: usize = 10_000;
 
-/// Reads the host file at `path` and the drop-ins beside it: for `sluice.toml` those in `sluice.d`.
+/// Reads the host file at `path` and its drop-ins: for `sluice.toml` those in `sluice.d`.
 pub fn load(path: &Path) -> Result<Host, Diagnostics> {
     load_changed(path, &Changes::default()).map(|(_, host)| host)
 }
 
-/// As [`load`], with what was changed since laid over it; also the files as they were read.
+/// Like [`load`], with changes applied; also returns the files as read.
 pub fn load_changed(path: &Path, changes: &Changes) -> Result<(Files, Host), Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_all(path, &mut sources, &report);
@@ -38,7 +38,7 @@ pub fn load_changed(path: &Path, changes: &Changes) -> Result<(Files, Host), Dia
     Ok((files, host))
 }
 
-/// The files of a host as they were once read, without errors.
+/// Files of a host that were read without errors.
 #[derive(Debug, Clone)]
 pub struct Files {
     tree: Table,
@@ -46,12 +46,12 @@ pub struct Files {
     vms: Checked,
 }
 
-/// The checked VMs, by name. A VM whose table is unchanged is reused: changes at run time never change the devices and
+/// Checked VMs by name. A VM with an unchanged table is reused: changes at run time never affect the devices and
 /// policies against which it was checked.
 type Checked = BTreeMap<String, Arc<VmDraft>>;
 
 impl Files {
-    /// Returns the host that these files describe with other changes laid over them. Reuses VMs that no change affects.
+    /// The host that these files describe with other changes. Reuses VMs that no change affects.
     pub fn changed(&self, changes: &Changes) -> Result<Host, Diagnostics> {
         self.check(changes, Report::default()).map(|(host, _)| host)
     }
@@ -64,14 +64,14 @@ impl Files {
     }
 }
 
-/// Reads one text as a host file without drop-ins; `name` is what findings call it.
+/// Parses one text as a host file without drop-ins; diagnostics call it `name`.
 pub fn parse(name: &str, text: &str) -> Result<Host, Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_text(name, text.to_owned(), &mut sources, &report);
     check(tree, &Checked::default(), report, &sources, sources.next()).map(|(host, _)| host)
 }
 
-/// `changes_from`: files from this number on are changes that were made at run time.
+/// `changes_from`: files with this number or a higher one are changes made at run time.
 fn check(
     tree: Table,
     checked: &Checked,
@@ -80,7 +80,7 @@ fn check(
     changes_from: u32,
 ) -> Result<(Host, Vec<Arc<VmDraft>>), Diagnostics> {
     let (draft, daemon) = read(tree, checked, &report);
-    // With a part of the text missing, what belongs together does not come together.
+    // If a part of the text is missing, checks across tables would report false errors.
     if !report.is_incomplete() {
         checks::run(&draft, &report);
         checks::roots::check(&draft, daemon.source_root.as_deref(), changes_from, &report);
@@ -114,7 +114,7 @@ fn read(tree: Table, checked: &Checked, report: &Report) -> (Draft, DaemonSettin
     (Draft { devices, policies, vms, nbd, control }, daemon)
 }
 
-/// In the order of their names.
+/// In order of their names.
 fn read_vms(root: &Reader<'_>, checked: &Checked, known: &Known<'_>) -> Vec<Arc<VmDraft>> {
     let mut vms: Vec<Arc<VmDraft>> = Vec::new();
     let others = root.named_beside(

@@ -1,4 +1,4 @@
-//! The host file: which devices there are, which VMs use them, and what each VM is promised.
+//! The host file: devices, the VMs that use them, and the guarantees of each VM.
 //!
 //! ```toml
 //! [device.nvme0]
@@ -18,21 +18,21 @@
 //! export = { type = "nbd", socket = "/run/sluice/db1-root.sock" }
 //! ```
 //!
-//! Quantities carry their units; a bare number is refused. Everything wrong with a file is reported at once, each
-//! finding with its line and what to change, and the file is refused whole. A reload loads again and compares: all of
-//! [`Host`] does.
+//! Quantities have units; a number without its unit is rejected. All errors of a file are reported together, each with
+//! its line and what to change, and the whole file is rejected. A reload loads the file again and compares; [`Host`]
+//! supports this.
 //!
-//! Beside `NAME.toml` the files in `NAME.d` that end in `.toml` are laid over it in the order of their names: a later
-//! value replaces an earlier one, tables merge.
+//! The files in `NAME.d` that end in `.toml` override `NAME.toml`, in order of their names: a later value replaces an
+//! earlier one, and tables merge.
 //!
 //! | part | where |
 //! |---|---|
-//! | the files as one tree, each value with its place | `source`, `tree`, `dropins` |
-//! | every key there is | [`fields`], from which [`schema`] follows |
-//! | what was changed since | [`changes`] |
-//! | one table | `reader`, `quantity`, `device`, `policy`, `vm`, `export` |
-//! | across tables | `checks` |
-//! | what comes out | [`Host`], or [`Diagnostics`] |
+//! | files as one tree, each value with its span | `source`, `tree`, `dropins` |
+//! | list of keys | [`fields`], and [`schema`] generated from it |
+//! | changes at run time | [`changes`] |
+//! | single tables | `reader`, `quantity`, `device`, `policy`, `vm`, `export` |
+//! | checks across tables | `checks` |
+//! | result | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
 
 pub mod changes;

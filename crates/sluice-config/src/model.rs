@@ -1,5 +1,5 @@
-//! What a host file says, checked: the types that the daemon works with. All of them compare, so that a reload can
-//! tell what has changed.
+//! The checked contents of a host file: the types that the daemon uses. All of them compare, so a reload can find
+//! changes.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -19,127 +19,118 @@ use crate::diagnostics::Diagnostic;
 pub struct Host {
     /// By name.
     pub devices: BTreeMap<String, Device>,
-    /// By name. Shared with the hosts before and after a change that does not concern the VM.
+    /// By name. Shared with the hosts before and after a change that does not affect the VM.
     pub vms: BTreeMap<String, Arc<Vm>>,
-    /// What serves every export by its name.
+    /// Endpoints that serve every export by its name.
     pub nbd: NbdSettings,
-    /// The daemon itself.
+    /// Settings of the daemon.
     pub daemon: DaemonSettings,
-    /// What somebody should know.
+    /// Warnings.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// A disk that VMs share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
-    /// As in the file.
     pub name: String,
-    /// The block device, or a file or folder on it; there unless the backend is `Null`.
+    /// The block device, or a file or folder on it; `Some` unless the backend is `Null`.
     pub path: Option<PathBuf>,
-    /// Where requests go.
+    /// Destination of requests.
     pub backend: Backend,
-    /// Who decides.
     pub scheduler: &'static Descriptor,
-    /// Its parameters; `(scheduler.build)` accepts them.
+    /// Valid parameters of the scheduler.
     pub params: ParamTable,
-    /// Requests that the device takes at once.
+    /// Queue depth.
     pub depth: u32,
-    /// What it can be relied on to do.
+    /// Sustained worst-case throughput.
     pub capacity: Capacity,
     /// The size that costs exactly 1.
     pub reference: Bytes,
-    /// Whether near requests are much cheaper; `None`: as the disk says.
+    /// Whether near requests are much cheaper; `None`: as the disk reports.
     pub rotational: Option<bool>,
-    /// Whether neighbouring requests are merged.
+    /// Whether adjacent requests are merged.
     pub merging: bool,
-    /// Whether reservations above the capacity are refused.
+    /// Whether reservations above the capacity are rejected.
     pub admission: bool,
-    /// How much of one VM's work is taken in.
+    /// Maximum outstanding requests of one VM.
     pub window: Window,
-    /// What a request costs.
     pub cost: CostModel,
-    /// Makes of any file a device of known capacity.
+    /// Slows a file down to a device of known capacity.
     pub delay: Option<Delay>,
 }
 
 impl Device {
-    /// What its scheduler may know of it, on a disk that says `rotational` of itself.
+    /// Properties for its scheduler, on a disk that reports `rotational`.
     #[must_use]
     pub fn facts(&self, rotational: bool) -> Facts {
         Facts::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
     }
 
-    /// What reservations on it are checked against.
+    /// Capacity against which its reservations are checked.
     #[must_use]
     pub fn supply(&self) -> Supply {
         let weight_floor = (self.scheduler.weight_floor)(&self.params);
         Supply { capacity: self.capacity, weight_floor, medium: self.scheduler.medium }
     }
 
-    /// The bounds of its gate.
+    /// Parameters of its gate.
     #[must_use]
     pub fn gate_settings(&self) -> GateSettings {
         GateSettings { depth: self.depth, cost: self.cost, merging: self.merging, ..GateSettings::default() }
     }
 }
 
-/// Where requests go.
+/// Destination of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// To the disk.
+    /// The disk.
     Direct,
-    /// Nowhere: they complete at once.
+    /// None: requests complete immediately.
     Null,
 }
 
-/// How much of one VM's work is taken in; the rest waits in its socket.
+/// Maximum outstanding requests of one VM; further ones wait in its socket or virtqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Requests.
+    /// Number of requests.
     pub requests: u32,
-    /// Data of those requests.
+    /// Bytes of their data.
     pub bytes: u64,
 }
 
-/// How a file behaves that plays a slower device.
+/// Behaviour of a file that simulates a slower device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delay {
-    /// How long each request takes.
+    /// Time of each request.
     pub time: DelayTime,
-    /// Requests that are delayed side by side.
+    /// Number of requests that are delayed concurrently.
     pub parallel: u32,
     /// Adds the time to transfer the data at this rate.
     pub bandwidth: Option<ByteRate>,
-    /// Gets one line per request.
+    /// File that gets one line per request.
     pub log: Option<PathBuf>,
-    /// Where the random times start.
+    /// Seed of the random times.
     pub seed: u64,
 }
 
-/// How long a delayed request takes.
+/// Time of a delayed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DelayTime {
-    /// Always the same.
+    /// Constant.
     Fixed(Duration),
-    /// Exponential, of this mean.
+    /// Exponential with this mean.
     Exponential(Duration),
-    /// Anything between, equally likely; `min < max`.
-    Uniform {
-        /// The shortest.
-        min: Duration,
-        /// The longest.
-        max: Duration,
-    },
+    /// Uniform; `min < max`.
+    Uniform { min: Duration, max: Duration },
 }
 
-/// A VM: the one who is promised something.
+/// A VM, the owner of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vm {
-    /// As in the file.
     pub name: String,
-    /// Holds for its volumes together, on each device that it uses.
+    /// Applies to its volumes together, on each device that it uses.
     pub policy: Policy,
-    /// Its limit may hold requests longer than guests wait.
+    /// Whether its limit may delay requests longer than guests wait.
     pub allow_slow: bool,
     /// By name.
     pub volumes: BTreeMap<String, Volume>,
@@ -148,59 +139,56 @@ pub struct Vm {
 /// A virtual disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Volume {
-    /// As in the file.
     pub name: String,
     /// A name in [`Host::devices`].
     pub device: String,
-    /// There unless the device's backend is `Null`, where it is not used.
+    /// `Some` unless the device's backend is `Null`, which ignores it.
     pub source: Option<PathBuf>,
-    /// Where it starts in its source.
+    /// Start in its source in bytes.
     pub offset: u64,
-    /// `None`: up to the end of its source; there if the device's backend is `Null`.
+    /// `None`: up to the end of its source; `Some` if the device's backend is `Null`.
     pub size: Option<u64>,
-    /// Refuses writes.
     pub read_only: bool,
-    /// Goes through the page cache, where no promise holds.
+    /// Whether it uses the page cache, so that guarantees do not apply.
     pub buffered: bool,
-    /// Among the volumes of its VM on that device; `Policy::default()` where nothing is said.
+    /// Policy among the volumes of its VM on that device; `Policy::default()` if none is stated.
     pub policy: Policy,
-    /// How the VM reaches it.
     pub export: VolumeExport,
 }
 
-/// How a volume is served.
+/// Export of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeExport {
-    /// What is spoken at its endpoint.
+    /// Protocol at its endpoint.
     pub protocol: Protocol,
-    /// Its own socket or address; for vhost-user always a socket.
+    /// Its socket or address; a socket for vhost-user.
     pub endpoint: Endpoint,
-    /// Its name, which no other export has.
+    /// Unique name.
     pub name: String,
 }
 
-/// What a VM speaks.
+/// Protocol between VM and daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Network block device.
     Nbd,
     /// vhost-user with a virtio block device.
     VhostUserBlk {
-        /// Most virtqueues.
+        /// Maximum number of virtqueues.
         queues: u16,
     },
 }
 
-/// Where clients connect.
+/// Endpoint for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// A Unix socket.
     Unix {
-        /// At most 107 bytes, which is what an address has room for.
+        /// At most 107 bytes, the limit of a socket address.
         path: PathBuf,
-        /// A user's name or number; `None`: the daemon's. Whether it exists is seen when the socket is made.
+        /// User name or number; `None`: the daemon's. Whether it exists is checked when the socket is created.
         owner: Option<String>,
-        /// A group's name or number.
+        /// Group name or number.
         group: Option<String>,
         /// Permissions, at most `0o777`.
         mode: u32,
@@ -210,7 +198,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The path of its socket, if it is one.
+    /// The path, if it is a Unix socket.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         match self {
@@ -223,9 +211,9 @@ impl Endpoint {
 /// `[nbd]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdSettings {
-    /// None, a socket, an address, or both: there every export is served by its name.
+    /// No endpoint, a socket, an address, or both; each serves every export by its name.
     pub endpoints: Vec<Endpoint>,
-    /// Connections of the host, all sockets together; some are kept for sockets that have few.
+    /// Maximum number of connections of the host over all sockets; some are reserved for sockets with few.
     pub connections_max: u32,
 }
 
@@ -238,11 +226,11 @@ impl Default for NbdSettings {
 /// `[daemon]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonSettings {
-    /// How long the daemon waits at its end for what is in flight.
+    /// Maximum time at the end of the daemon for requests in flight.
     pub drain_timeout: Duration,
-    /// Where it takes changes; `None`: nowhere.
+    /// Control socket; `None`: no changes at run time.
     pub control: Option<PathBuf>,
-    /// The folder in which sources that are named at run time must lie; `None`: anywhere.
+    /// Folder that must contain sources named at run time; `None`: any.
     pub source_root: Option<PathBuf>,
 }
 

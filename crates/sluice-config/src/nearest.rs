@@ -1,20 +1,20 @@
-//! Which known name was probably meant.
+//! Suggests the known name that was probably meant.
 
 /// Longer names are not compared.
 const LENGTH_MAX: usize = 64;
-/// Names of so many letters must begin with the letter that was written; a single letter says nothing.
+/// Short names must begin with the same letter; names of one letter are not compared.
 const SHORT: core::ops::RangeInclusive<usize> = 2..=3;
-/// More names are not compared either.
+/// Maximum number of names that are compared.
 const CANDIDATES_MAX: usize = 1000;
 
-/// The known name with the fewest changes from `name`, if it is near enough to be a slip of the hand.
+/// The known name with the smallest edit distance from `name`, if it is small enough for a typing error.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > LENGTH_MAX {
         return None;
     }
     let name = name.to_lowercase();
     let changes = |candidate: &&str| distance(&name, candidate);
-    // A short name that begins otherwise is another word: bfq is not cfq.
+    // A short name with another first letter is another word: bfq is not cfq.
     let is_short = |candidate: &str| SHORT.contains(&candidate.len().min(name.len()));
     let likely = |candidate: &&str| !is_short(candidate) || candidate.get(..1) == name.get(..1);
     let best = known.into_iter().take(CANDIDATES_MAX).filter(likely).min_by_key(changes)?;
@@ -22,7 +22,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     (changes(&best) <= allowed).then_some(best)
 }
 
-/// How many characters must be put in, taken out, replaced or swapped with their neighbour to get from `a` to `b`.
+/// Edit distance in characters: insertions, deletions, replacements and swaps of neighbours.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_hand_is_recognised_and_a_stranger_is_not() {
+    fn a_typing_error_is_recognised_and_another_word_is_not() {
         let known = ["weight", "limit", "reservation", "burst"];
         assert_eq!(nearest("wieght", known), Some("weight"));
         assert_eq!(nearest("Limit", known), Some("limit"));

@@ -1,4 +1,4 @@
-//! Policies: what each table states, how inner statements override named ones, and what that comes to.
+//! Policies: the fields of each table, and how inner tables override named policies.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::reader::{Reader, Stated, number_of};
 use crate::source::Span;
 use crate::tree::Value;
 
-/// What one table states of a policy, or several laid over each other.
+/// Policy fields of one table, or of several that override each other.
 #[derive(Debug, Clone, Default)]
 pub struct Part {
     pub(crate) reservation: Option<Stated<Rates>>,
@@ -25,7 +25,7 @@ pub struct Part {
     pub(crate) priority_level: Option<Stated<u32>>,
     pub(crate) latency: Option<Stated<Option<LatencyTarget>>>,
     pub(crate) allow_unenforced: Option<Stated<bool>>,
-    /// Something in it is wrong, so that what it comes to says nothing.
+    /// Whether it has an error, so that consequences are not reported.
     pub broken: bool,
 }
 
@@ -58,7 +58,7 @@ impl Part {
         Part { broken: reader.report.errors() > before, ..part }
     }
 
-    /// This, with what `over` states in its place.
+    /// This, overridden by the fields of `over`.
     pub fn overlaid(&self, over: Part) -> Part {
         let base = self.clone();
         Part {
@@ -76,7 +76,7 @@ impl Part {
         }
     }
 
-    /// What it comes to; the sizes behind an `@` are checked elsewhere, against each device.
+    /// The resulting policy; the sizes after an `@` are checked against each device separately.
     pub fn policy(&self) -> Policy {
         let default = Policy::default();
         let rates = |stated: &Option<Stated<Rates>>| {
@@ -100,7 +100,7 @@ impl Part {
         }
     }
 
-    /// Whether what no scheduler enforces is accepted.
+    /// Whether fields that no scheduler enforces are accepted.
     pub(crate) fn allows_unenforced(&self) -> bool {
         self.allow_unenforced.as_ref().is_some_and(|stated| stated.value)
     }
@@ -110,7 +110,7 @@ impl Part {
         self.allow_unenforced.is_some() || Field::ALL.into_iter().any(|field| self.span_of(field).is_some())
     }
 
-    /// Where a field is stated, and whose table that is.
+    /// Span of a field, and the table that it belongs to.
     pub(crate) fn span_of(&self, field: Field) -> Option<(Span, Arc<str>)> {
         fn at<T>(stated: &Option<Stated<T>>) -> Option<(Span, Arc<str>)> {
             stated.as_ref().map(|stated| (stated.span, Arc::clone(&stated.whose)))
@@ -128,7 +128,7 @@ impl Part {
         }
     }
 
-    /// Every rate of requests in it, with its key.
+    /// All rates of requests, with their keys.
     pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Stated<Rates>, StatedIops, Span)> {
         let both = [("reservation", &self.reservation), ("limit", &self.limit)];
         both.into_iter().filter_map(|(key, stated)| {
@@ -151,7 +151,7 @@ fn class_of(word: &str) -> Class {
     if word == "background" { Class::Background } else { Class::Foreground }
 }
 
-/// A rate as the value of `key` itself.
+/// A rate stated directly as the value of `key`.
 fn read_rate(reader: &Reader<'_>, key: &str) -> Option<Rates> {
     match parse_rate(reader.text(key)?) {
         Ok(Rate::Requests(iops)) => Some(Rates { iops: Some((iops, reader.at(key))), bytes: None }),
@@ -213,7 +213,7 @@ fn read_limit(reader: &Reader<'_>) -> Option<Rates> {
     }
 }
 
-/// Whether a limit is stated under `key`: neither the word `unlimited` nor a 0 or `none`, which are refused.
+/// Whether a limit is stated under `key`: neither `unlimited`, nor 0 or `none`, which are rejected.
 fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
     let word = match &reader.node(key)?.value {
         Value::Text(text) if text == "unlimited" => return None,
@@ -225,7 +225,7 @@ fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
     None
 }
 
-/// Whether it is 0, with a unit or without.
+/// Whether it is 0, with or without a unit.
 fn is_zero(value: &Value) -> bool {
     let number = match value {
         Value::Text(text) => {

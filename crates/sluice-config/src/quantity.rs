@@ -1,10 +1,10 @@
-//! Quantities as they stand in the file, and what is said when they cannot be read.
+//! Quantities in the file, and messages for invalid ones.
 
 use sluice_sched::units::{StatedIops, UnitError};
 use sluice_sched::{ByteRate, Cost, CostModel, Iops, Weight};
 use sluice_sched::{Bytes, Kind};
 
-/// Why a value could not be read, and what would be right.
+/// Error and advice for an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Misread {
     pub(crate) what: String,
@@ -61,26 +61,26 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, Misread> {
     Err(Misread { what, hint })
 }
 
-/// Reads a weight from the number that TOML made of it.
+/// Parses a weight from the number that TOML returns.
 pub(crate) fn parse_weight(number: f64) -> Result<Weight, Misread> {
-    // The shortest text that means this number is what was written, or nearer than two digits after the point.
+    // The shortest text for this number is the original, or differs after the second decimal digit.
     number.to_string().parse::<Weight>().map_err(|_| Misread {
         what: format!("{number} is out of range"),
         hint: "it must be from 0.01 to 1000000 with at most two digits after the point".to_owned(),
     })
 }
 
-/// A cost from a decimal that is in range.
+/// A cost from a decimal in range.
 pub(crate) fn cost_of(requests: f64) -> Cost {
     Cost::from_raw((requests * f64::from(1 << Cost::SHIFT)) as u32)
 }
 
-/// What a rate at another size comes to at the device's own.
+/// A rate at another size, converted to the device's reference size.
 pub(crate) fn at_reference(rate: Iops, size: Bytes, model: &CostModel) -> Iops {
     let length = u32::try_from(size.0).unwrap_or(u32::MAX);
     let cost = u128::from(model.cost(Kind::Read, length).raw());
     let milli = u128::from(rate.milli()) * cost / u128::from(Cost::ONE.raw());
-    // Thousandths would pretend to know better.
+    // More digits would suggest false precision.
     Iops::per_second(u64::try_from(milli.div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_of_either_kind_are_told_apart() {
+    fn rates_of_requests_and_bytes_are_distinguished() {
         assert!(matches!(parse_rate("2000 iops"), Ok(Rate::Requests(_))));
         assert!(matches!(parse_rate("100MiB/s"), Ok(Rate::Bytes(_))));
         let refused = |text| parse_rate(text).unwrap_err().what;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_small_requests_is_worth_less() {
+    fn a_rate_of_small_requests_is_lower_at_the_reference_size() {
         let rate = at_reference(Iops::per_second(2000), Bytes::kib(4), &CostModel::default());
         assert_eq!(rate, Iops::per_second(1974));
     }

@@ -1,7 +1,7 @@
-//! Reads the keys of one table, as the list of keys describes them, and reports everything that does not fit.
+//! Reads the keys of one table according to the list of keys, and reports errors.
 //!
-//! A getter returns `None` both for a key that is not there and for a value that is wrong, which is then reported;
-//! who must know the difference compares [`Report::errors`] before and after.
+//! A getter returns `None` for a missing key, and for an invalid value, which it reports. A caller that must
+//! distinguish them compares [`Report::errors`] before and after.
 
 use core::str::FromStr;
 use core::time::Duration;
@@ -19,28 +19,28 @@ use crate::tree::{Node, Table, Value};
 
 /// Of a device, policy, VM or volume.
 const NAME_LENGTH_MAX: usize = 64;
-/// What PATH_MAX leaves.
+/// PATH_MAX without the terminating zero.
 const PATH_LENGTH_MAX: usize = 4095;
 
-/// A value and where it stands.
+/// A value with its span.
 #[derive(Debug, Clone)]
 pub struct Stated<T> {
     pub value: T,
     pub span: Span,
-    /// Whose table it stands in, for example `Policy gold`.
+    /// Owner of its table, for example `Policy gold`.
     pub whose: Arc<str>,
 }
 
-/// One table.
+/// A table.
 #[derive(Clone)]
 pub struct Reader<'a> {
     pub report: &'a Report,
     pub whose: Arc<str>,
-    /// Of its header.
+    /// Span of its header.
     pub span: Span,
     table: &'a Arc<Table>,
     section: &'static Section,
-    /// Of its keys in messages, for example `export.`.
+    /// Prefix of its keys in messages, for example `export.`.
     prefix: String,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// The table under `key`, if there is one.
+    /// The table under `key`, if it exists.
     pub fn table(&self, key: &str) -> Option<Reader<'a>> {
         let node = self.node(key)?;
         let (Value::Table(table), Some(section)) = (&node.value, table_of(&self.key(key).kind)) else {
@@ -66,12 +66,12 @@ impl<'a> Reader<'a> {
         Some(reader)
     }
 
-    /// The tables under `key`, each with its name; at most `max`.
+    /// Named tables under `key`; at most `max`.
     pub fn named(&self, key: &str, max: usize, whose: impl Fn(&str) -> String) -> Vec<(&'a str, Reader<'a>)> {
         self.named_beside(key, max, whose, |_, _| false)
     }
 
-    /// The same, without those that `is_known`.
+    /// The same, without those for which `is_known` returns true.
     pub fn named_beside(
         &self,
         key: &str,
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         tables.collect()
     }
 
-    /// The tables in the list under `key`; at most `max`. `whose` names each by its number, from 1.
+    /// Tables of the list under `key`; at most `max`. `whose` names each by its number, from 1.
     pub fn listed(&self, key: &str, max: usize, whose: impl Fn(usize) -> String) -> Vec<Reader<'a>> {
         let Some(node) = self.node(key) else { return Vec::new() };
         let (Value::List(items), Kind::List(section)) = (&node.value, &self.key(key).kind) else {
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
         tables.collect()
     }
 
-    /// The table under `key`, in which keys beside the listed ones may stand.
+    /// The table under `key`, which may have further keys than the listed ones.
     pub fn open(&self, key: &str) -> Option<(Reader<'a>, &'a Table)> {
         let node = self.node(key)?;
         let (Value::Table(table), Kind::Open(section)) = (&node.value, &self.key(key).kind) else {
@@ -145,24 +145,24 @@ impl<'a> Reader<'a> {
         ))
     }
 
-    /// The tables for the parameters of schedulers, by the scheduler's name.
+    /// Tables for the parameters of schedulers, by scheduler name.
     pub fn scheduler_tables(&self) -> impl Iterator<Item = (&'static sluice_sched::Descriptor, &'a Node)> {
         let table = self.table;
         self.section.schedulers().filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
     }
 
-    /// All of it as it was read.
+    /// The whole table as read.
     pub(crate) fn whole(&self) -> &'a Arc<Table> {
         self.table
     }
 
-    /// The value under `key`, whatever it is.
+    /// The value under `key`, of any kind.
     pub fn node(&self, key: &str) -> Option<&'a Node> {
         debug_assert!(self.section.key(key).is_some(), "{key} is not listed in fields.rs");
         self.table.entries.get(key)
     }
 
-    /// Where the value under `key` stands; where it is missing, the table.
+    /// Span of the value under `key`, or of the table if it is missing.
     pub fn at(&self, key: &str) -> Span {
         self.node(key).map_or(self.span, |node| node.span)
     }
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
         Stated { value, span: self.at(key), whose: Arc::clone(&self.whose) }
     }
 
-    /// Reports that `key` must be there.
+    /// Reports a missing `key`.
     pub fn missing(&self, key: &str, when: &str) {
         if !self.report.is_incomplete() {
             let message = format!("{}: {}{key} is missing{when}", self.whose, self.prefix);
@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports that the value under `key` is wrong.
+    /// Reports an invalid value under `key`.
     pub fn refuse(&self, key: &str, what: impl AsRef<str>, hint: impl Into<String>) {
         let message = format!("{}: {}{key}: {}", self.whose, self.prefix, what.as_ref());
         self.report.error(self.at(key), message, hint.into());
@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
         self.refuse(key, misread.what, misread.hint);
     }
 
-    /// Reports that the value under `key` is of the wrong kind, or has no unit.
+    /// Reports a value of the wrong kind, or without a unit, under `key`.
     pub fn wrong_kind(&self, key: &str, node: &Node) {
         let (known, name) = (self.key(key), format!("{}: {}{key}", self.whose, self.prefix));
         let hint = match known.example {
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A whole number in the range that the list states.
+    /// A whole number in its listed range.
     pub fn integer(&self, key: &str) -> Option<u64> {
         let node = self.node(key)?;
         let (Value::Integer(number), Kind::Integer(min, max)) = (&node.value, &self.key(key).kind) else {
@@ -245,12 +245,12 @@ impl<'a> Reader<'a> {
         number
     }
 
-    /// The same for what has room in 32 bits by its range.
+    /// The same for a range that fits 32 bits.
     pub fn small(&self, key: &str) -> Option<u32> {
         self.integer(key).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
     }
 
-    /// A decimal number in the range that the list states.
+    /// A decimal number in its listed range.
     pub fn decimal(&self, key: &str) -> Option<f64> {
         let node = self.node(key)?;
         let (Some(number), Kind::Decimal(min, max)) = (number_of(&node.value), &self.key(key).kind) else {
@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// One of the words that the list states.
+    /// One of the listed words.
     pub fn word(&self, key: &str) -> Option<&'static str> {
         let Kind::Word(words) = self.key(key).kind else { return None };
         let text = self.text(key)?;
@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         word
     }
 
-    /// A quantity that reads itself.
+    /// A quantity that parses itself.
     fn quantity<T: FromStr<Err = UnitError>>(&self, key: &str) -> Option<T> {
         let read = self.text(key)?.parse::<T>();
         read.map_err(|error| self.refuse_misread(key, error.into())).ok()
@@ -293,7 +293,7 @@ impl<'a> Reader<'a> {
         self.quantity(key)
     }
 
-    /// A size in the range that the list states.
+    /// A size in its listed range.
     pub fn size(&self, key: &str) -> Option<Bytes> {
         let size: Bytes = self.quantity(key)?;
         let Kind::Size(min, max) = self.key(key).kind else { return Some(size) };
@@ -305,7 +305,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// A time in the range that the list states.
+    /// A time in its listed range.
     pub fn time(&self, key: &str) -> Option<Duration> {
         let time = parse_duration(self.text(key)?).map_err(|error| self.refuse_misread(key, error.into())).ok()?;
         let Some((min, max)) = time_range(&self.key(key).kind) else { return Some(time) };
@@ -370,7 +370,7 @@ pub fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// The number, whole or not.
+/// The number as a float.
 pub fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(number) => Some(*number as f64),
@@ -403,7 +403,7 @@ fn needs_unit(kind: &Kind) -> bool {
     }
 }
 
-/// What is expected, in words.
+/// The expected value in words.
 fn words(kind: &Kind) -> String {
     match kind {
         Kind::Bool => "true or false".to_owned(),

@@ -1,4 +1,4 @@
-//! The host file as a JSON Schema, for editors: from the same lists of keys that the reader works with.
+//! JSON Schema of the host file, for editors, generated from the same lists of keys as the reader.
 
 use serde_json::{Map, Value, json};
 use sluice_sched::params::{Parameter, Range};
@@ -23,7 +23,7 @@ pub fn schema_of(title: &str, section: &Section) -> Value {
     schema
 }
 
-/// A name alone, or a table with the type and its parameters.
+/// A name, or a table with a type and its parameters.
 fn chosen(choice: &Choice) -> Value {
     let mut any = vec![json!({ "type": "string" })];
     any.extend(tables(choice));
@@ -77,7 +77,7 @@ fn property(section: &Section, key: &Key) -> Map<String, Value> {
     property
 }
 
-/// The value of a scalar that is the same in TOML and JSON.
+/// A scalar that is the same in TOML and JSON.
 fn literal(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
@@ -109,7 +109,7 @@ fn of_range(range: Range) -> Map<String, Value> {
         Range::Size(min, max) => Kind::Size(min, max),
         Range::Rate(..) => Kind::ByteRate,
         Range::Percent(..) => Kind::Text,
-        // What it may be is said in words.
+        // Described in words only.
         Range::Any => return Map::new(),
     })
 }
@@ -120,7 +120,7 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Decimal(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
         Kind::Word(words) => json!({ "enum": words }),
-        // Which ones its section says.
+        // Described in the section.
         Kind::Scheduler | Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),

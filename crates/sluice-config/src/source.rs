@@ -1,9 +1,9 @@
-//! The texts that were read, and places in them.
+//! Texts of the files, and spans in them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A stretch of one of the files; the file is a number, so that a place is cheap to keep with every value.
+/// A range of one file. The file is a number, so that a span is cheap to store with every value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Span {
     file: u32,
@@ -11,19 +11,19 @@ pub struct Span {
     end: u32,
 }
 
-/// A place as people count: lines and columns from 1, columns in characters; all 0 for a file as a whole.
+/// A position for people: lines and columns from 1, columns in characters; all 0 for a whole file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Position {
     pub line: u32,
     pub column: u32,
     pub length: u32,
-    /// The line's text, cut to what fits a screen.
+    /// Text of the line, shortened for the screen.
     pub excerpt: String,
-    /// Where the caret stands under the excerpt, in characters from 0.
+    /// Position of the caret under the excerpt, in characters from 0.
     pub caret: u32,
 }
 
-/// Every file that was read, in the order in which they override each other.
+/// All files in the order in which they override each other.
 #[derive(Debug, Default, Clone)]
 pub struct Sources(Vec<Arc<Source>>);
 
@@ -34,24 +34,24 @@ struct Source {
     line_starts: Vec<usize>,
 }
 
-/// What is shown of a line that is longer.
+/// Maximum length of a line that is shown.
 const EXCERPT_CHARS_MAX: usize = 160;
 
 impl Span {
-    /// The first character of the first file, for what is missing in it.
+    /// First character of the first file, for missing entries.
     pub const FIRST: Span = Span { file: 0, start: 0, end: 1 };
 
-    /// The whole of a file, for what has no line of its own.
+    /// A whole file, for errors without a line.
     pub fn file(file: u32) -> Self {
         Span { file, start: 0, end: 0 }
     }
 
-    /// Whether it lies in a file with this number or a later one.
+    /// Whether it is in a file with this number or a higher one.
     pub fn is_from(self, file: u32) -> bool {
         self.file >= file
     }
 
-    /// The whole of the file that this lies in.
+    /// The whole file that contains it.
     pub fn of_file(self) -> Self {
         Span::file(self.file)
     }
@@ -71,7 +71,7 @@ impl Sources {
         file
     }
 
-    /// The number that the next file gets.
+    /// Number of the next file.
     pub fn next(&self) -> u32 {
         u32::try_from(self.0.len()).expect("the number of files is bounded")
     }
@@ -84,7 +84,7 @@ impl Sources {
         &self.0[file as usize].text
     }
 
-    /// Where `place` lies for people; `None` for a file as a whole.
+    /// Position of a span for people; `None` for a whole file.
     pub fn position(&self, span: Span) -> Option<Position> {
         let source = &self.0[span.file as usize];
         if span == Span::file(span.file) {
@@ -105,7 +105,7 @@ impl Sources {
     }
 }
 
-/// The nearest character boundary at or before `at`.
+/// The last character boundary at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -114,7 +114,7 @@ fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// The part of a line around `column`, one character for one, so that the caret stays under its character.
+/// The part of a line around `column`; each character stays one character, so that the caret is correct.
 fn cut(line: &str, column: usize) -> (String, usize) {
     let skipped = if line.chars().nth(EXCERPT_CHARS_MAX).is_some() { column.saturating_sub(60) } else { 0 };
     let shown = line.chars().skip(skipped).take(EXCERPT_CHARS_MAX);

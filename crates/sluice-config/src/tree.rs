@@ -1,7 +1,7 @@
-//! The files as one tree: every key and value with its place, whichever file it came from.
+//! The files as one tree: every key and value with its span.
 //!
-//! A later file adds to tables and replaces values. An inline table (`{ min = "3ms", max = "11ms" }`) is one value:
-//! what `{ mean = "4ms" }` replaces is gone. A key of a table written as `[...]` or with dots is replaced alone.
+//! A later file adds to tables and replaces values. An inline table (`{ min = "3ms", max = "11ms" }`) is one value: `{
+//! mean = "4ms" }` replaces all of it. A key of a table written as `[...]` or with dots is replaced alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use toml::de::{DeTable, DeValue};
 
 use crate::source::Span;
 
-/// A value, where it stands, and where its key stands.
+/// A value with its span and that of its key.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub key: Span,
-    /// The value; of a table with a header, its name in the header.
+    /// Span of the value; for a table with a header, of its name in the header.
     pub span: Span,
     pub value: Value,
 }
@@ -29,7 +29,7 @@ pub enum Value {
     Bool(bool),
     Date,
     List(Vec<Node>),
-    /// Shared, so that a change is laid over a copy of the files that has what did not change in common with them.
+    /// Shared, so that a changed copy of the files shares everything that did not change.
     Table(Arc<Table>),
 }
 
@@ -40,7 +40,7 @@ pub struct Table {
 }
 
 impl Value {
-    /// What it is, in words.
+    /// Its kind in words.
     pub fn words(&self) -> &'static str {
         match self {
             Value::Text(_) => "text",
@@ -76,7 +76,7 @@ impl Table {
         Table { entries: table.iter().map(entry).collect(), inline: false }
     }
 
-    /// Takes out what stands at `path`, if it is there.
+    /// Removes the node at `path`, if it exists.
     pub fn remove(&mut self, path: &[&str]) {
         let Some((last, above)) = path.split_last() else { return };
         let mut table = self;
@@ -87,8 +87,8 @@ impl Table {
         table.entries.remove(*last);
     }
 
-    /// Puts a node at `path`; tables on the way that are not there come with it. `false` if something else than a table is
-    /// in the way.
+    /// Inserts a node at `path`, with missing tables on the way. Returns `false` if a value other than a table is in
+    /// the way.
     pub fn put(&mut self, path: &[&str], node: Node) -> bool {
         let Some((last, above)) = path.split_last() else { return false };
         let mut table = self;
@@ -103,13 +103,13 @@ impl Table {
         true
     }
 
-    /// The same as JSON.
+    /// Converts it to JSON.
     pub fn to_json(&self) -> serde_json::Value {
         let entries = self.entries.iter().map(|(name, node)| (name.clone(), node.value.to_json()));
         serde_json::Value::Object(entries.collect())
     }
 
-    /// Lays a later file over this one.
+    /// Merges a later file into this one.
     pub fn merge(&mut self, later: Table) {
         for (name, node) in later.entries {
             match (self.entries.get_mut(&name).map(|known| &mut known.value), node.value) {
@@ -146,7 +146,7 @@ fn from_scalar(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => {
-            // Only what does not fit 128 bits fails here, and is out of every range.
+            // Only numbers above 128 bits fail here, which are out of every range.
             Value::Integer(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(i128::MAX))
         }
         DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn later_values_replace_and_tables_merge() {
+    fn later_values_replace_earlier_ones_and_tables_merge() {
         let mut first = tree(0, "[a]\nx = 1\ny = 2\nin = { p = 1, q = 2 }\n[b]\nz = 3\n");
         first.merge(tree(1, "[a]\ny = 5\nin.q = 7\n[c]\nw = 4\n"));
         assert_eq!(show(&first), "a={in={p=1 q=7} x=1 y=5} b={z=3} c={w=4}");

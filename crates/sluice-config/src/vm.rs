@@ -1,4 +1,4 @@
-//! `[vm.NAME]` and `[vm.NAME.volume.NAME]`: what is checked of one VM alone.
+//! `[vm.NAME]` and `[vm.NAME.volume.NAME]`: checks of a single VM.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
 
-/// Volumes of one VM.
+/// Maximum number of volumes of one VM.
 pub(crate) const VOLUMES_MAX: usize = 256;
 
-/// A VM, and what the checks across the file need to know.
+/// A VM, with data for the checks across tables.
 #[derive(Debug)]
 pub(crate) struct VmDraft {
     pub(crate) name: String,
     pub(crate) span: Span,
     pub(crate) part: Part,
-    /// Whether `part` has something of its own, beside a named policy.
+    /// Whether `part` has its own fields, in addition to a named policy.
     pub(crate) has_own: bool,
     pub(crate) allow_slow: bool,
     pub(crate) volumes: Vec<VolumeDraft>,
     /// The checked VM, valid if the report has no errors.
     pub(crate) vm: Arc<Vm>,
-    /// The table that this was read from.
+    /// The table that it was parsed from.
     table: Arc<Table>,
     /// Whether the table alone caused no warnings.
     is_silent: bool,
 }
 
-/// A volume, likewise.
+/// A volume, with data for the checks across tables.
 #[derive(Debug)]
 pub(crate) struct VolumeDraft {
     /// `VM/VOLUME`
@@ -46,7 +46,7 @@ pub(crate) struct VolumeDraft {
     pub(crate) export: ExportDraft,
     pub(crate) source_at: Span,
     pub(crate) cache_at: Span,
-    /// Something in it is wrong.
+    /// Whether it has an error.
     pub broken: bool,
 }
 
@@ -71,7 +71,7 @@ impl VmDraft {
         VmDraft { name: name.to_owned(), span, part, has_own, allow_slow, volumes, vm, table, is_silent }
     }
 
-    /// Whether reading this node would come to the same and say nothing, with the same devices and policies.
+    /// Whether parsing this node would give the same result without diagnostics, with the same devices and policies.
     pub(crate) fn is_of(&self, node: &Node) -> bool {
         self.is_silent && matches!(&node.value, Value::Table(table) if Arc::ptr_eq(table, &self.table))
     }
@@ -80,7 +80,7 @@ impl VmDraft {
         self.part.policy()
     }
 
-    /// The devices that it uses, each once.
+    /// Its devices, without duplicates.
     pub(crate) fn devices(&self) -> Vec<&str> {
         let names = self.volumes.iter().map(|draft| draft.volume.device.as_str());
         let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
@@ -121,14 +121,14 @@ impl VolumeDraft {
     }
 }
 
-/// The named policy with what the table itself states over it, and whether it states anything itself.
+/// The named policy overridden by the table's own fields, and whether there are any.
 pub fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (Part, bool) {
     let own = Part::read(reader);
     let has_own = own.broken || own.states_anything();
     let named = read_name(reader, "policy", policies);
     match named.and_then(|name| policies.get(name)) {
         Some(base) => (base.overlaid(own), has_own),
-        // An unknown name is reported; what is missing then must not be reported again.
+        // An unknown name is reported; missing fields must not be reported again.
         None => (Part { broken: own.broken || reader.node("policy").is_some(), ..own }, has_own),
     }
 }

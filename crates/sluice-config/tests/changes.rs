@@ -1,4 +1,4 @@
-//! Changes at run time, laid over a host file.
+//! Changes at run time, which override a host file.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use sluice_config::changes::Changes;
 use sluice_config::load_changed;
 
 #[test]
-fn a_change_read_the_tables_of_all_vms_again() {
+fn a_change_parsed_the_tables_of_all_vms_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("host.toml");
-    // What is said of `warned` is said of its table alone.
+    // The warning of `warned` concerns only its own table.
     let text = "[device.d]\nbackend = \"null\"\n[policy.p]\nweight = 300\n".to_owned()
         + &vm("a", "policy = \"p\"", "")
         + &vm("b", "", "")

@@ -1,8 +1,8 @@
-//! Every kind of error, with the text that a person gets.
+//! Every kind of error, with its complete text.
 
 use sluice_config::{DIAGNOSTICS_MAX, Severity, parse};
 
-/// A host without errors, to which a case adds one or in which it replaces a line.
+/// A valid host, which a case extends or in which it replaces a line.
 const GOOD: &str = r#"[device.d]
 path = "/dev/sda"
 capacity = "1000 iops@8KiB"
@@ -72,7 +72,7 @@ fn the_whole_text_of_a_reservation_over_the_capacity() {
     );
 }
 
-/// [`GOOD`] with what VM a and another VM, b, state.
+/// [`GOOD`] with these keys of VM a and of another VM, b.
 fn two_vms(a: &str, b: &str) -> String {
     let more = format!(
         "[vm.b]\n{b}\n[vm.b.volume.v]\ndevice = \"d\"\nsource = \"/srv/vm/b.img\"\n\
@@ -81,7 +81,7 @@ fn two_vms(a: &str, b: &str) -> String {
     GOOD.replace("weight = 100", a) + &more
 }
 
-/// The messages, and whether the file is refused.
+/// The messages, and whether the file is rejected.
 fn found(text: &str) -> (Vec<String>, bool) {
     let (found, refused) = match parse("host.toml", text) {
         Ok(host) => (host.warnings, false),
@@ -92,7 +92,7 @@ fn found(text: &str) -> (Vec<String>, bool) {
 
 // rule: mclock.admission
 #[test]
-fn a_device_was_sold_twice_in_requests_and_in_bytes() {
+fn a_device_was_reserved_twice_in_requests_and_in_bytes() {
     let (requests, bytes) = ("reservation = \"1000 iops\"", "reservation = \"100MiB/s\"");
     let no_floor = |text: String| text.replace("capacity =", "mclock = { weight_floor = \"0%\" }\ncapacity =");
     let (messages, refused) = found(&no_floor(two_vms(requests, bytes)));
@@ -104,7 +104,7 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
              100%, with this one 200%; at most 100% can be reserved: short by 100% (already reserved: a 100% by requests)"
         ]
     );
-    // Each alone is the whole device.
+    // Each of them alone needs the whole device.
     assert_eq!(found(&no_floor(two_vms(requests, "weight = 3"))), (vec![], false));
     assert_eq!(found(&no_floor(two_vms("weight = 3", bytes))), (vec![], false));
     let half = "reservation = { iops = \"500 iops\", bytes = \"50MiB/s\" }";
@@ -112,26 +112,26 @@ fn a_device_was_sold_twice_in_requests_and_in_bytes() {
 }
 
 #[test]
-fn a_shared_policy_was_to_be_lowered_to_what_one_vm_could_have() {
+fn the_hint_for_a_shared_policy_was_for_one_vm_only() {
     let text = two_vms("reservation = \"600 iops\"", "policy = \"p\"");
     let said = refused(&text);
     assert!(said.contains("hint: it is the reservation of 2 VMs: lower it to at most 490 iops@8KiB"), "{said}");
 }
 
 #[test]
-fn a_rate_of_0_was_to_be_unlimited_where_nothing_is() {
+fn the_hint_for_a_rate_of_0_was_unlimited_where_it_is_not_allowed() {
     let said = refused(&GOOD.replace("capacity = \"1000 iops@8KiB\"", "capacity = \"0 iops\""));
     assert!(said.contains("from 0.001 iops to 10^12 iops") && !said.contains("unlimited"), "{said}");
     let limit = refused(&GOOD.replace("weight = 100", "limit = \"0 iops\""));
     assert!(limit.contains("for no limit write \"unlimited\""), "{limit}");
-    // Another scheduler of Linux is not a slip of the hand.
+    // Another scheduler of Linux is not a typing error.
     let bfq = refused(&GOOD.replace("capacity =", "scheduler = \"bfq\"\ncapacity ="));
     assert!(!bfq.contains("did you mean"), "{bfq}");
 }
 
 // rule: mclock.admission
 #[test]
-fn reservations_left_nothing_to_vms_without() {
+fn reservations_left_nothing_for_vms_without_one() {
     assert!(found(&two_vms("reservation = \"1000 iops\"", "weight = 3")).1);
     assert_eq!(found(&two_vms("reservation = \"980 iops\"", "weight = 3")), (vec![], false));
     let (messages, refused) = found(&two_vms("reservation = \"980 iops\"", "reservation = \"0.001 iops\""));
@@ -147,7 +147,7 @@ fn reservations_left_nothing_to_vms_without() {
 
 // rule: mclock.volume-sum
 #[test]
-fn a_vm_was_sold_twice_to_its_volumes() {
+fn a_vm_was_reserved_twice_by_its_volumes() {
     let two = |policy: &str, bandwidth: &str| {
         let host = GOOD.replace("weight = 100", policy).replace("100MiB/s", bandwidth);
         let host = host.replace("device = \"d\"", "device = \"d\"\nreservation = \"500 iops\"");
@@ -171,7 +171,7 @@ fn a_vm_was_sold_twice_to_its_volumes() {
 
 // rule: mclock.volume-sum, mclock.weight-floor
 #[test]
-fn a_volume_beside_one_that_reserves_all_of_its_vm_was_left_nothing() {
+fn a_volume_reserved_all_of_its_vm_and_left_nothing_for_another() {
     let reserving = |iops: u32| {
         let host = GOOD.replace("weight = 100", "reservation = \"500 iops\"");
         let host = host.replace("device = \"d\"", &format!("device = \"d\"\nreservation = \"{iops} iops\""));
@@ -193,7 +193,7 @@ fn a_volume_beside_one_that_reserves_all_of_its_vm_was_left_nothing() {
 
 // rule: mclock.burst-reservation
 #[test]
-fn a_burst_that_makes_a_reservation_impossible_is_refused_where_it_stands() {
+fn a_burst_that_makes_a_reservation_impossible_is_reported_at_its_position() {
     let depth_1 = GOOD.replace("capacity = \"1000 iops@8KiB\"", "depth = 1\ncapacity = \"677 iops@8KiB\"");
     let with = |lines: &str| depth_1.replace("weight = 100", lines);
     let lines = "reservation = \"565 iops\"\nlimit = \"593 iops\"\nburst = 1";
@@ -238,7 +238,7 @@ fn the_whole_text_of_what_is_not_toml() {
 }
 
 #[test]
-fn the_whole_text_of_a_warning_beside_an_error() {
+fn the_whole_text_of_a_warning_next_to_an_error() {
     let text = GOOD.replace("source =", "cache = \"buffered\"\nsource =").replace("/run/", "run/");
     assert_eq!(
         refused(&text),
@@ -260,7 +260,7 @@ error: Volume a/v: export.socket: 'run/sluice/a.sock' is a relative path
     );
 }
 
-/// Of [`GOOD`]: what is replaced by what, and the messages with their lines.
+/// Replacements in [`GOOD`], and the expected messages with their lines.
 type Case = (&'static str, &'static str, &'static [(u32, &'static str)]);
 
 fn check(cases: &[Case]) {
@@ -454,7 +454,7 @@ fn bytes_were_reserved_on_a_disk_without_a_capacity() {
 }
 
 #[test]
-fn a_scheduler_that_enforces_nothing_is_named_with_those_that_do() {
+fn an_unenforced_field_names_the_schedulers_that_enforce_it() {
     let noop = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"noop\"").replace("= 100\n", "= 200\n");
     let found = parse("host.toml", &noop).unwrap_err().0;
     let message = "Policy p: weight is not enforced by noop, the scheduler of device d: no guarantee is given";
@@ -491,7 +491,7 @@ fn a_latency_is_enforced_by_schedulers_with_deadlines() {
 }
 
 #[test]
-fn a_volume_has_no_policy_of_its_own_where_volumes_share_a_queue() {
+fn a_volume_has_no_policy_if_volumes_share_a_queue() {
     let sfqd = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"sfqd\"");
     let found = parse("host.toml", &sfqd.replace("device = \"d\"", "device = \"d\"\nweight = 200")).unwrap_err().0;
     let message = "Volume a/v: weight of a volume inside a VM is not enforced by sfqd, the scheduler of device d: no guarantee is given";
@@ -501,7 +501,7 @@ fn a_volume_has_no_policy_of_its_own_where_volumes_share_a_queue() {
 }
 
 #[test]
-fn the_published_mclock_knows_no_volumes() {
+fn the_published_mclock_has_no_volume_policies() {
     let host = |mode: &str, allow: &str| {
         let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nmclock = {{ mode = \"{mode}\" }}"));
         host.replace("device = \"d\"", &format!("device = \"d\"\nweight = 200{allow}"))
@@ -517,7 +517,7 @@ fn the_published_mclock_knows_no_volumes() {
 }
 
 #[test]
-fn a_latency_of_reads_alone_is_nobodys() {
+fn no_scheduler_enforces_a_latency_for_reads_only() {
     for scheduler in ["edf-credit", "flubber"] {
         let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"{scheduler}\""));
         let host = |more: &str| {
@@ -574,7 +574,7 @@ fn vms_and_volumes() {
 }
 
 #[test]
-fn limits_that_hold_requests_longer_than_guests_wait() {
+fn limits_that_delay_requests_longer_than_guests_wait() {
     let weight = "weight = 100";
     check(&[
         (
@@ -610,7 +610,7 @@ fn limits_that_hold_requests_longer_than_guests_wait() {
     let slow = GOOD.replace(weight, "limit = \"1 iops\"");
     parse("host.toml", &slow.replace("[vm.a]\n", "[vm.a]\nallow_slow = true\n")).unwrap();
     parse("host.toml", &slow.replace("1 iops", "12 iops")).unwrap();
-    // 128 requests of 256 KiB cost 233, so they were held for 47 s.
+    // 128 requests of 256 KiB cost 233, so they are delayed by 47 s.
     let large = parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap_err().to_string();
     assert!(large.contains("a full window of device d takes up to 72 s"), "{large}");
 }
@@ -695,7 +695,7 @@ fn second(lines: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_two_volumes_must_not_share() {
+fn two_volumes_may_not_share_exclusive_resources() {
     let own = "source = \"/srv/vm/w.img\"\nexport = { socket = \"/run/sluice/w.sock\" }";
     assert_eq!(second(own), [""; 0]);
     let taken = own.replace("/w.sock", "/a.sock");
@@ -718,7 +718,7 @@ fn what_two_volumes_must_not_share() {
 }
 
 #[test]
-fn nbd_was_open_to_the_network_without_a_word_of_the_operator() {
+fn nbd_listened_on_the_network_without_a_setting_of_the_operator() {
     let open = |more: &str| found(&(GOOD.to_owned() + "[nbd]\nlisten = \"192.0.2.1:10809\"\n" + more));
     let reach = vec!["[nbd]: any client that reaches 192.0.2.1:10809 can read and write the volumes".to_owned()];
     assert_eq!(open(""), (reach.clone(), true));
@@ -744,7 +744,7 @@ fn ranges_of_one_source_may_touch_and_readers_may_overlap() {
 }
 
 #[test]
-fn a_policy_on_two_devices_is_pointed_out() {
+fn a_policy_on_two_devices_causes_a_warning() {
     let more = "[device.e]\npath = \"/dev/sdb\"\n[vm.a.volume.w]\ndevice = \"e\"\nsource = \"/srv/vm/w.img\"\n\
                 export = { socket = \"/run/sluice/w.sock\" }\n";
     let text = GOOD.replace("= 100\n", "= 200\n") + more;
@@ -756,7 +756,7 @@ fn a_policy_on_two_devices_is_pointed_out() {
 }
 
 #[test]
-fn ten_errors_are_ten_findings() {
+fn ten_errors_are_ten_diagnostics() {
     let text = r#"
 [device.d]
 paht = "/dev/sda"
@@ -774,13 +774,13 @@ export = { type = "iscsi", socket = "a.sock" }
 "#;
     let found = parse("host.toml", text).unwrap_err();
     let lines: Vec<u32> = found.0.iter().map(|found| found.line).collect();
-    // Line 2 because the path that was misspelt is missing as well.
+    // Line 2, because the misspelt path is also missing.
     assert_eq!(lines, [2, 3, 4, 5, 7, 8, 10, 12, 13, 14, 14], "{found}");
     assert_eq!((found.errors(), found.warnings()), (11, 0));
 }
 
 #[test]
-fn json_has_what_an_editor_needs() {
+fn json_diagnostics_have_positions_for_editors() {
     let found = parse("host.toml", &GOOD.replace("weight", "wieght")).unwrap_err();
     assert_eq!(
         serde_json::to_value(&found).unwrap(),
@@ -797,7 +797,7 @@ fn json_has_what_an_editor_needs() {
 }
 
 #[test]
-fn there_is_an_end_to_what_is_shown() {
+fn the_number_of_diagnostics_is_limited() {
     let text: String = (0..3000).map(|n| format!("key{n} = 1\n")).collect();
     let found = parse("host.toml", &text).unwrap_err();
     assert_eq!(found.0.len(), DIAGNOSTICS_MAX + 1);
@@ -807,7 +807,7 @@ fn there_is_an_end_to_what_is_shown() {
 }
 
 #[test]
-fn a_file_cannot_steer_the_terminal() {
+fn text_of_a_file_cannot_control_the_terminal() {
     let shown = refused("\"\\u001b[2J\" = 1\n");
     assert!(!shown.contains('\u{1b}'), "{shown}");
     let shown = refused("a = \u{1b}[2J\n");

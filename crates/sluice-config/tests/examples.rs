@@ -1,4 +1,4 @@
-//! The examples are read as they are meant, and files that belong together come together.
+//! The examples are parsed as intended, and drop-ins are combined.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_host_example_is_read_as_it_says() {
+fn the_host_example_is_parsed_as_intended() {
     let host = load(&example("host.toml")).unwrap_or_else(|found| panic!("{found}"));
     assert_eq!(host.warnings, []);
     let device = &host.devices["nvme0"];
@@ -53,7 +53,7 @@ fn the_host_example_is_read_as_it_says() {
 }
 
 #[test]
-fn the_small_example_is_read_as_it_says() {
+fn the_small_example_is_parsed_as_intended() {
     let host = load(&example("two-vms.toml")).unwrap_or_else(|found| panic!("{found}"));
     assert_eq!(host.warnings, []);
     let time = DelayTime::Fixed(Duration::from_millis(4));
@@ -65,7 +65,7 @@ fn the_small_example_is_read_as_it_says() {
 }
 
 #[test]
-fn what_the_examples_do_not_show_is_read_too() {
+fn keys_that_the_examples_do_not_use_are_parsed() {
     let text = r#"
 [device.null]
 backend = "null"
@@ -100,7 +100,7 @@ export = { listen = "[::1]:10810" }
     let policy = host.vms["a"].policy;
     assert_eq!((policy.weight, policy.limit.iops), (None, None));
     assert_eq!(policy.latency, Some(LatencyTarget { p99: Duration::from_millis(5), reads_only: true }));
-    // The latency that no scheduler enforces; the reservation that no capacity backs, with admission off.
+    // The latency that no scheduler enforces, and the reservation without a capacity, with admission off.
     assert_eq!(host.warnings.len(), 2, "{:#?}", host.warnings);
     assert_eq!(parse("inline", text).unwrap(), host);
     assert_ne!(parse("inline", &text.replace("depth = 1", "depth = 2")).unwrap(), host);
@@ -134,7 +134,7 @@ fn with_dropins(dropins: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn drop_ins_are_laid_over_in_the_order_of_their_names() {
+fn drop_ins_override_in_the_order_of_their_names() {
     let (_folder, main) = with_dropins(&[
         ("20-b.toml", "[policy.p]\nweight = 300\n[device.d]\ndepth = 8\n"),
         ("10-a.toml", "[policy.p]\nweight = 200\nlimit.bytes = \"2MiB/s\"\n[vm.a]\nburst = 3\n"),
@@ -152,7 +152,7 @@ fn drop_ins_are_laid_over_in_the_order_of_their_names() {
 }
 
 #[test]
-fn an_error_names_the_file_that_it_stands_in() {
+fn an_error_names_its_file() {
     let (_folder, main) = with_dropins(&[("10-a.toml", "[policy.p]\n\nweight = \"much\"\n")]);
     let found = load(&main).unwrap_err();
     assert_eq!(found.0.len(), 1, "{found}");
@@ -161,7 +161,7 @@ fn an_error_names_the_file_that_it_stands_in() {
 }
 
 #[test]
-fn a_file_that_is_not_toml_does_not_hide_errors_in_the_others_nor_make_up_any() {
+fn an_invalid_file_neither_hides_nor_causes_errors_of_other_files() {
     let (_folder, main) = with_dropins(&[
         ("10-a.toml", "[policy.gold\nweight = 1\n"),
         ("20-b.toml", "[vm.b]\npolicy = \"gold\"\nwieght = 3\n"),
@@ -174,7 +174,7 @@ fn a_file_that_is_not_toml_does_not_hide_errors_in_the_others_nor_make_up_any() 
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_an_error_of_that_file() {
+fn an_unreadable_file_is_reported_as_an_error_of_that_file() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("none.toml");
     let found = load(&missing).unwrap_err();

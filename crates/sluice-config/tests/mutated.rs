@@ -1,4 +1,4 @@
-//! Whatever the text is, it is refused with findings or read; nothing panics.
+//! Any text is either parsed or rejected with diagnostics; none causes a panic.
 
 use proptest::prelude::*;
 use sluice_config::parse;
@@ -6,7 +6,7 @@ use sluice_config::parse;
 const HOST: &str = include_str!("../../../examples/host.toml");
 const SMALL: &str = include_str!("../../../examples/two-vms.toml");
 
-/// What is likely to be misread.
+/// Pieces that are likely to be misread.
 const PIECES: &[&str] = &[
     "0",
     "-1",
@@ -87,12 +87,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn mutated_examples_are_read_or_refused(edits in proptest::collection::vec(edit(), 1..6), small in any::<bool>()) {
+    fn mutated_examples_are_parsed_or_rejected(edits in proptest::collection::vec(edit(), 1..6), small in any::<bool>()) {
         read(&apply(if small { SMALL } else { HOST }, &edits));
     }
 
     #[test]
-    fn values_of_any_kind_are_read_or_refused(line in 0..200usize, piece in proptest::sample::select(PIECES)) {
+    fn values_of_any_kind_are_parsed_or_rejected(line in 0..200usize, piece in proptest::sample::select(PIECES)) {
         let lines: Vec<&str> = HOST.lines().collect();
         let line = line % lines.len();
         let changed = lines.iter().enumerate().map(|(n, text)| match text.split_once('=') {

@@ -1,4 +1,4 @@
-//! The schema knows every key of the examples, and every default and example in it is accepted by the reader.
+//! The schema contains every key of the examples, and the reader accepts every default and example in it.
 
 use serde_json::Value;
 use sluice_config::fields::{HOST, Kind, Section};
@@ -9,7 +9,7 @@ fn example(name: &str) -> toml::Table {
     std::fs::read_to_string(path).unwrap().parse().unwrap()
 }
 
-/// The keys of `table` that the schema of an object does not have.
+/// Keys of `table` that the schema does not have.
 fn unknown(schema: &Value, table: &toml::Table, path: &str, found: &mut Vec<String>) {
     let any = schema.get("anyOf").and_then(Value::as_array).map_or(vec![schema], |any| any.iter().collect());
     let schema = any.into_iter().find(|one| one["type"] == "object").unwrap_or(schema);
@@ -26,7 +26,7 @@ fn unknown(schema: &Value, table: &toml::Table, path: &str, found: &mut Vec<Stri
 }
 
 #[test]
-fn it_knows_every_key_of_the_examples() {
+fn the_schema_has_every_key_of_the_examples() {
     let schema = schema();
     for name in ["host.toml", "two-vms.toml"] {
         let mut found = Vec::new();
@@ -40,7 +40,7 @@ fn it_knows_every_key_of_the_examples() {
 }
 
 #[test]
-fn it_states_kinds_ranges_and_defaults() {
+fn the_schema_states_kinds_ranges_and_defaults() {
     let schema = schema();
     let device = &schema["properties"]["device"]["additionalProperties"];
     let depth = &device["properties"]["depth"];
@@ -66,7 +66,7 @@ fn walk(section: &'static Section, visit: &mut impl FnMut(&'static Section, &'st
     }
 }
 
-/// A host without errors, which has something in every table that keys need beside them.
+/// A valid host with everything that other keys require.
 const BASE: &str = r#"
 [device.nvme0]
 path = "/dev/nvme0n1"

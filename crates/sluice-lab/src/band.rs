@@ -1,15 +1,16 @@
-//! The band of a device's parameters over which a shape must hold, and the one place where a run gets its numbers from.
+//! The parameter range of a device model over which a shape must hold, and the source of all random numbers of a run.
 
 use sluice_sim::random::{Stream, stream};
 
-/// Points of the band beside the nominal one: ten seeds, two samples of the parameters each: a Latin hypercube.
+/// Points of the range in addition to the nominal one: ten seeds, with two samples of the parameters each, as a Latin
+/// hypercube.
 pub const POINTS: u32 = 20;
-/// Seeds among them.
+/// Number of seeds among them.
 const SEEDS: u64 = 10;
-/// How far each parameter goes to both sides.
+/// Relative range of each parameter on both sides.
 const WIDTH: f64 = 0.3;
 
-/// One point of the band.
+/// One point of the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BandPoint {
     /// The nominal point is number 0.
@@ -17,27 +18,27 @@ pub struct BandPoint {
 }
 
 impl BandPoint {
-    /// The device as its file says.
+    /// The device as in its file.
     pub const NOMINAL: BandPoint = BandPoint { point: 0 };
 
-    /// The points of the band, the nominal one first.
+    /// All points, the nominal one first.
     pub fn band() -> impl Iterator<Item = BandPoint> {
         (0..=POINTS).map(|point| BandPoint { point })
     }
 
-    /// Its number; 0 is the nominal one.
+    /// Number of the point; 0 is the nominal one.
     #[must_use]
     pub fn number(self) -> u32 {
         self.point
     }
 
-    /// Whether the device is as its file says.
+    /// Whether the device is as in its file.
     #[must_use]
     pub fn is_nominal(self) -> bool {
         self.point == 0
     }
 
-    /// The seed of its runs.
+    /// Seed of its runs.
     #[must_use]
     pub fn seed(self) -> u64 {
         if self.point == 0 { 1 } else { 1 + u64::from(self.point - 1) % SEEDS }
@@ -49,13 +50,13 @@ impl BandPoint {
         stream(self.seed(), name)
     }
 
-    /// What the device parameter `name` is multiplied with: 1 at the nominal point, else anything from 0.7 to 1.3.
+    /// Factor of the device parameter `name`: 1 at the nominal point, otherwise from 0.7 to 1.3.
     #[must_use]
     pub fn factor(self, name: &str) -> f64 {
         if self.point == 0 {
             return 1.0;
         }
-        // A Latin hypercube: each twentieth of a parameter's range once, in an order of its own.
+        // A Latin hypercube: each twentieth of a parameter's range once, in a separate order.
         let mut random = stream(0, &format!("band/{name}"));
         let mut order: Vec<u32> = (0..POINTS).collect();
         for last in (1..order.len()).rev() {
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_band_goes_to_both_sides_and_uses_ten_seeds() {
+    fn the_band_extends_to_both_sides_and_uses_ten_seeds() {
         let factors: Vec<f64> = BandPoint::band().map(|point| point.factor("seek")).collect();
         assert_eq!(factors.len(), 21);
         assert_eq!(factors[0], 1.0);
@@ -84,7 +85,7 @@ mod tests {
         seeds.sort_unstable();
         seeds.dedup();
         assert_eq!(seeds.len(), 10);
-        // Each parameter for itself.
+        // Parameters vary independently.
         let other: Vec<f64> = BandPoint::band().map(|point| point.factor("rate")).collect();
         assert_ne!(factors, other);
     }

@@ -1,6 +1,7 @@
-//! Device files: a model fitted to what a paper says of its device, with the reasons, frozen for all rows of that paper.
+//! Device files: a model fitted to a paper's statements about its device, with the reasons, fixed for all rows of that
+//! paper.
 //!
-//! Weights, reservations, limits, depths, slices, windows and seeds do not stand here: they are the papers'.
+//! Weights, reservations, limits, depths, slices, windows and seeds are not in these files: they are the papers'.
 
 use std::time::Duration;
 
@@ -32,37 +33,35 @@ const FILES: &[(&str, &str)] = &[
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceFile {
-    /// What it stands for.
+    /// Device that it models.
     pub title: String,
-    /// What the paper says of its device, and where.
+    /// Statements of the paper about its device, with their position.
     #[serde(rename = "fact")]
     pub facts: Vec<Fact>,
-    /// What was chosen so that these come out, and what is typical of its class only.
+    /// Parameters chosen to match these, and values that are only typical of the device's class.
     #[serde(rename = "choice")]
     pub choices: Vec<Choice>,
-    /// How far one VM's disk reaches, in bytes, where the paper's device is shared by several.
+    /// Size of one VM's disk in bytes, if the paper's device is shared by several.
     pub vm_span_bytes: Option<u64>,
     /// The model.
     pub model: ModelFile,
 }
 
-/// Something that a paper says.
+/// A statement of a paper.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact {
-    /// In words.
     pub says: String,
     /// Section, figure or table.
     pub place: String,
 }
 
-/// Something that we chose.
+/// A choice of ours.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// Which parameter.
     pub parameter: String,
-    /// Why it has its value.
+    /// Reason for its value.
     pub why: String,
 }
 
@@ -70,34 +69,34 @@ pub struct Choice {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ModelFile {
-    /// Several servers alike, each with exponential service times.
+    /// Several identical servers with exponential service times.
     Servers {
-        /// How many.
+        /// Number of servers.
         count: u32,
-        /// Requests per second of all.
+        /// Requests per second of all servers.
         iops: f64,
     },
-    /// One or several drives of a kind.
+    /// One or more drives of one kind.
     Drives {
-        /// How many, and how bytes are spread.
+        /// Layout of the bytes.
         #[serde(default)]
         layout: LayoutFile,
-        /// How many.
+        /// Number of drives.
         #[serde(default = "one")]
         count: usize,
-        /// Bytes of a stripe's unit.
+        /// Stripe unit in bytes.
         #[serde(default = "stripe")]
         unit_bytes: u64,
-        /// Bytes of the controller's cache of writes; 0: none.
+        /// Size of the controller's write cache in bytes; 0 is none.
         #[serde(default)]
         cache_bytes: u64,
-        /// What the controller keeps ahead of a sequential stream, in bytes; 0: nothing.
+        /// Bytes that the controller reads ahead for a sequential stream; 0 is none.
         #[serde(default)]
         read_ahead_bytes: u64,
-        /// One of them.
+        /// One of the drives.
         drive: DriveFile,
     },
-    /// A network link behind a driver domain.
+    /// A network link with a driver domain.
     Link(LinkFile),
     /// A flash drive.
     Ssd(SsdFile),
@@ -111,21 +110,21 @@ pub struct SsdFile {
     pub geometry: [u32; 5],
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Spare area, as a part of what the host sees.
+    /// Spare area as a part of the size that the host sees.
     pub spare: f64,
-    /// Free blocks of a plane below which it collects.
+    /// Number of free blocks of a plane below which it collects.
     pub reserve: u32,
-    /// To read a page, to program one and to erase a block, in microseconds.
+    /// Time to read a page, to program one and to erase a block, in microseconds.
     pub times_us: [f64; 3],
-    /// Of a channel, in bytes per second.
+    /// Rate of a channel, in bytes per second.
     pub channel: f64,
-    /// Of the interface, in bytes per second.
+    /// Rate of the interface, in bytes per second.
     pub bus: f64,
-    /// Of each command, in microseconds.
+    /// Additional time of each command, in microseconds.
     pub overhead_us: f64,
-    /// Bytes of a buffer that takes writes before the flash does; 0: none.
+    /// Size in bytes of the buffer that takes writes before the flash; 0 is none.
     pub buffer_bytes: u64,
-    /// Of a drive that has been used: how often its capacity was written in random pages after it had been filled in order.
+    /// For an aged drive: random writes after a sequential fill, as a multiple of its capacity.
     pub aged_times: f64,
 }
 
@@ -155,15 +154,15 @@ impl SsdFile {
         }
     }
 
-    /// A drive on which nothing has been written.
+    /// A new drive.
     ///
     /// # Errors
-    /// If collecting garbage would be an artefact of its geometry.
+    /// If garbage collection would be an artefact of its geometry.
     pub fn clean(&self, point: &BandPoint) -> Result<Ssd, LabError> {
         Ssd::new(self.spec(point)).map_err(|error| LabError::Refused(error.to_string()))
     }
 
-    /// A drive that has been used.
+    /// An aged drive.
     ///
     /// # Errors
     /// As [`SsdFile::clean`].
@@ -173,18 +172,18 @@ impl SsdFile {
         Ok(drive)
     }
 
-    /// Bytes that the host sees.
+    /// Size that the host sees in bytes.
     fn bytes(&self) -> u64 {
         let geometry = self.spec(&BandPoint::NOMINAL).geometry;
         geometry.host_pages() * u64::from(geometry.page_bytes)
     }
 }
 
-/// How drives are put together.
+/// Layout of several drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayoutFile {
-    /// A single one.
+    /// A single drive.
     #[default]
     Single,
     /// Stripes.
@@ -205,23 +204,23 @@ fn stripe() -> u64 {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveFile {
-    /// Bytes.
+    /// Size in bytes.
     pub capacity_bytes: u64,
-    /// Turns per minute.
+    /// Revolutions per minute.
     pub rpm: u32,
     /// Track to track, average, full stroke, in milliseconds.
     pub seek_ms: [f64; 3],
     /// Outermost and innermost media rate, in bytes per second.
     pub rates: [f64; 2],
-    /// Of each command, in microseconds.
+    /// Additional time of each command, in microseconds.
     pub overhead_us: f64,
-    /// Of the interface, in bytes per second.
+    /// Rate of the interface, in bytes per second.
     pub bus: f64,
-    /// Commands that it sorts; 1: none.
+    /// Commands that it queues and sorts; 1 is none.
     pub queue: u32,
-    /// Cache segments of 1 MiB; 0: none.
+    /// Cache segments of 1 MiB; 0 is none.
     pub segments: u32,
-    /// Bytes of its cache of writes; 0: none.
+    /// Size of its write cache in bytes; 0 is none.
     #[serde(default)]
     pub write_cache_bytes: u64,
 }
@@ -245,32 +244,32 @@ impl DriveFile {
     }
 }
 
-/// A link, and what stands before it.
+/// A link, and the CPU times in front of it.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkFile {
-    /// What the wire carries.
+    /// Rate of the wire.
     pub bits_per_second: u64,
     /// Frames in the interface's queue.
     pub queue: u32,
     /// Tick of the driver domain's clock, in microseconds.
     pub tick_us: u64,
-    /// What a packet costs a guest, in microseconds of CPU.
+    /// CPU time of a packet in a guest, in microseconds.
     pub guest_us: f64,
-    /// What a packet costs the driver domain, in microseconds of CPU.
+    /// CPU time of a packet in the driver domain, in microseconds.
     pub packet_us: f64,
-    /// How many times as much a disk request costs it.
+    /// CPU time of a disk request there, as a multiple of that of a packet.
     pub request_per_packet: f64,
-    /// What a disk request takes at the disk, in microseconds.
+    /// Service time of a disk request at the disk, in microseconds.
     pub disk_us: f64,
-    /// Frames of one flow on their way, at most.
+    /// Maximum number of frames of one flow in flight.
     pub buffer: u32,
-    /// How far the distances of a flow's datagrams vary, as a part of their mean.
+    /// Maximum deviation of the intervals of a flow's datagrams, as a part of their mean.
     pub jitter: f64,
 }
 
 impl LinkFile {
-    /// The same at a point of the band. The link's rate is known and stays.
+    /// The same at a point of the range. The link's rate is known and does not vary.
     #[must_use]
     pub fn at(&self, point: &BandPoint) -> LinkFile {
         let scaled = |value: f64, name: &str| value * point.factor(name);
@@ -298,7 +297,7 @@ impl DeviceFile {
     /// The file of that name.
     ///
     /// # Errors
-    /// If there is none, or it is wrong.
+    /// If it does not exist, or is invalid.
     pub fn load(name: &str) -> Result<Self, LabError> {
         let wrong = |why: String| LabError::Device(name.to_owned(), why);
         let text = text(name).ok_or_else(|| wrong("there is no such file".into()))?;
@@ -330,10 +329,10 @@ impl DeviceFile {
         }
     }
 
-    /// One of its drives, alone.
+    /// A single one of its drives.
     ///
     /// # Errors
-    /// If it has none.
+    /// If it has no drives.
     pub fn drive(&self, point: &BandPoint) -> Result<Box<dyn Model>, LabError> {
         match &self.model {
             ModelFile::Drives { drive, .. } => Ok(Box::new(Hdd::new(drive.spec(point)))),
@@ -341,10 +340,10 @@ impl DeviceFile {
         }
     }
 
-    /// The link with what stands before it, at a point of the band.
+    /// The link with its CPU times, at a point of the range.
     ///
     /// # Errors
-    /// If it is no link.
+    /// If the device is not a link.
     pub fn link(&self, point: &BandPoint) -> Result<LinkFile, LabError> {
         match &self.model {
             ModelFile::Link(link) => Ok(link.at(point)),
@@ -352,14 +351,14 @@ impl DeviceFile {
         }
     }
 
-    /// Where the disk of VM number `vm` begins, and its length: side by side.
+    /// Start and length of the disk of VM number `vm`; the disks are adjacent.
     #[must_use]
     pub fn place(&self, vm: u64) -> (u64, u64) {
         let span = self.vm_span_bytes.unwrap_or(self.bytes());
         (vm * span % self.bytes().max(1), span)
     }
 
-    /// Bytes that it offers; a link has none.
+    /// Size in bytes; a link has none.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.model {
@@ -380,7 +379,7 @@ pub fn text(name: &str) -> Option<&'static str> {
     FILES.iter().find(|(file, _)| *file == name).map(|(_, text)| *text)
 }
 
-/// A device that serves so many requests per second, one at a time.
+/// A device that serves `iops` requests per second, one at a time.
 #[must_use]
 pub fn constant(iops: f64) -> Box<dyn Model> {
     let time = ServiceTime::Fixed(Duration::from_secs_f64(1.0 / iops));
@@ -392,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_is_read_and_gives_reasons() {
+    fn every_device_file_is_parsed_and_has_reasons() {
         for (name, _) in FILES {
             let file = DeviceFile::load(name).unwrap();
             assert!(!file.facts.is_empty() && !file.choices.is_empty(), "{name}");
@@ -404,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_links_rate_is_known_and_the_rest_is_varied() {
+    fn the_band_varies_all_of_a_link_except_its_rate() {
         assert!(DeviceFile::load("two-tier-sas").unwrap().link(&BandPoint::NOMINAL).is_err());
         let file = DeviceFile::load("netback-link").unwrap();
         let links: Vec<_> = BandPoint::band().map(|point| file.link(&point).unwrap()).collect();
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn every_point_of_the_band_has_a_flash_drive_that_does_not_fake_collection() {
+    fn every_point_of_the_band_has_a_valid_flash_geometry() {
         let ModelFile::Ssd(drive) = DeviceFile::load("mcfq-ssd").unwrap().model else { panic!("it is an SSD") };
         for point in BandPoint::band() {
             assert!(drive.clean(&point).is_ok(), "point {}", point.number());

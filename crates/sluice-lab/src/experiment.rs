@@ -1,4 +1,4 @@
-//! VMs side by side on one device, some of them coming later: what most figures are.
+//! VMs on one device, some of which start later: the set-up of most figures.
 
 use std::time::Duration;
 
@@ -11,36 +11,35 @@ use crate::band::BandPoint;
 use crate::figure::LabError;
 use crate::setup::{at, refused, run};
 
-/// Makes a VM's workload, from the bytes of its disk.
+/// Builds a VM's workload for a disk of this size in bytes.
 pub type Make<'a> = &'a dyn Fn(u64) -> Box<dyn Workload>;
 
-/// A VM of a scene.
+/// A VM of an experiment.
 pub struct ExperimentVm<'a> {
-    /// What it is promised.
     pub policy: Policy,
-    /// When it starts, in seconds.
+    /// Start in seconds.
     pub start: u64,
-    /// What it asks for.
+    /// Builds its workload.
     pub make: Make<'a>,
 }
 
-/// What happens on one device.
+/// An experiment on one device.
 pub struct Experiment<'a> {
-    /// The VMs; their disks lie side by side.
+    /// The VMs; their disks are adjacent.
     pub vms: Vec<ExperimentVm<'a>>,
-    /// What changes, and when in seconds.
+    /// Changes, with their times in seconds.
     pub changes: Vec<(u64, Change)>,
-    /// Bytes of each VM's disk.
+    /// Size of each VM's disk in bytes.
     pub span: u64,
-    /// When it ends.
+    /// Length in seconds.
     pub seconds: u64,
 }
 
 impl Experiment<'_> {
-    /// Plays it, with one second to a window of the series.
+    /// Runs the experiment, with a window of one second for the series.
     ///
     /// # Errors
-    /// What a gate refuses, or a law that is broken.
+    /// A policy that a gate rejects, or a violated invariant.
     pub fn run_simulation(
         &self,
         front: impl Into<Front>,
@@ -52,10 +51,10 @@ impl Experiment<'_> {
         Ok(simulation)
     }
 
-    /// Everything is there, and nothing has happened yet.
+    /// Builds the simulation without running it.
     ///
     /// # Errors
-    /// What a gate refuses.
+    /// A policy that a gate rejects.
     pub fn build(&self, front: impl Into<Front>, model: Box<dyn Model>) -> Result<Simulation, LabError> {
         let mut simulation = Simulation::new(front, model, Duration::ZERO, Duration::from_secs(1));
         for (number, member) in self.vms.iter().enumerate() {
@@ -73,7 +72,7 @@ impl Experiment<'_> {
     }
 }
 
-/// The stream of random numbers that a VM's workload takes.
+/// Stream of random numbers for a VM's workload.
 #[must_use]
 pub fn stream_of(point: &BandPoint, vm: &str) -> sluice_sim::random::Stream {
     point.stream(&format!("workload/{vm}"))

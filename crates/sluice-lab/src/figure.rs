@@ -1,11 +1,11 @@
-//! A table or figure of a paper: what is set up, what must come out, and what came out.
+//! A table or figure of a paper: its set-up, the expected results, and the results.
 
 use serde::{Deserialize, Serialize};
 use sluice_report::{Chart, Table};
 
 use crate::band::BandPoint;
 
-/// The five papers, and what is no paper's.
+/// The five papers, and a group of our own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paper {
@@ -19,16 +19,15 @@ pub enum Paper {
     Netback,
     /// Two-tier disk scheduling in Xen.
     TwoTier,
-    /// Mechanisms of all of them, each off and on.
+    /// Mechanisms of all papers, each off and on.
     Ablations,
 }
 
 impl Paper {
-    /// Every one.
     pub const ALL: [Paper; 6] =
         [Paper::Mclock, Paper::Flubber, Paper::Mcfq, Paper::Netback, Paper::TwoTier, Paper::Ablations];
 
-    /// What it is called where it is read.
+    /// Title in reports.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -41,7 +40,7 @@ impl Paper {
         }
     }
 
-    /// Its name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,16 +54,16 @@ impl Paper {
     }
 }
 
-/// How a row is judged.
+/// How a row is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Must hold on any device.
     #[serde(rename = "E")]
     Exact,
-    /// Must hold in at least nine of ten points of the band.
+    /// Must hold at nine of ten points of the range or more.
     #[serde(rename = "S")]
     Shape,
-    /// Shown beside the paper's, without a verdict.
+    /// Shown next to the paper's value, without a check.
     #[serde(rename = "H")]
     Hardware,
 }
@@ -74,85 +73,81 @@ pub enum Class {
 pub struct RowSpec {
     /// `M1a`, for example.
     pub id: &'static str,
-    /// How it is judged.
+    /// How it is checked.
     pub class: Class,
-    /// What must come out, with the tolerance.
+    /// Expected result, with its tolerance.
     pub must: &'static str,
-    /// What the paper has.
+    /// Value of the paper.
     pub paper: &'static str,
-    /// What is to be said beside it; of a row that fails: why, and which run shows it.
+    /// Note; for a row that fails: the reason, and the run that shows it.
     pub note: &'static str,
 }
 
 /// A table or figure.
 pub struct Figure {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub id: &'static str,
-    /// Whose it is.
     pub paper: Paper,
-    /// What the paper calls it: `Fig. 3`.
+    /// Name in the paper, such as `Fig. 3`.
     pub label: &'static str,
-    /// What it shows.
+    /// Subject.
     pub title: &'static str,
-    /// The set-up: device, workloads, policies, and what had to be assumed.
+    /// Set-up: device, workloads, policies, and assumptions.
     pub setup: &'static str,
-    /// The file in `devices/` that it runs on; empty where it states a constant rate of its own.
+    /// Its file in `devices/`; empty if it states a constant rate itself.
     pub device: &'static str,
-    /// Its rows.
     pub rows: &'static [RowSpec],
-    /// Runs it at one point of the band.
+    /// Runs it at one point of the range.
     pub run: fn(&BandPoint) -> Result<Finding, LabError>,
 }
 
-/// What came out at one point.
+/// Results at one point.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Finding {
     /// One for each row of the figure.
     pub rows: Vec<Judged>,
-    /// What was measured, baselines beside it.
+    /// Measurements, with baselines.
     pub tables: Vec<Table>,
-    /// The figure.
     pub charts: Vec<Chart>,
 }
 
-/// A row at one point.
+/// Result of a row at one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Which row.
     pub id: String,
-    /// Whether what must come out came out; nothing where there is no verdict.
+    /// Whether the expected result was reached; `None` without a check.
     pub holds: Option<bool>,
-    /// What came out, with its unit.
+    /// Measured value, with its unit.
     pub measured: String,
 }
 
 impl Finding {
-    /// A row that is judged.
+    /// Adds a row that is checked.
     pub fn judge(&mut self, id: &str, holds: bool, measured: impl Into<String>) -> &mut Self {
         self.rows.push(Judged { id: id.into(), holds: Some(holds), measured: measured.into() });
         self
     }
 
-    /// A row that is shown.
+    /// Adds a row that is only shown.
     pub fn show(&mut self, id: &str, measured: impl Into<String>) -> &mut Self {
         self.rows.push(Judged { id: id.into(), holds: None, measured: measured.into() });
         self
     }
 }
 
-/// Why a figure has no result.
+/// A figure without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// A simulation broke a law: its numbers are worth nothing.
+    /// A simulation violated an invariant, so its results are invalid.
     #[error("A self-check of {0} failed: {1}")]
     Broken(String, sluice_sim::checks::Violation),
-    /// A device file is wrong.
+    /// A device file is invalid.
     #[error("Device file {0}: {1}")]
     Device(String, String),
-    /// A gate, a scheduler or a model refused its settings.
+    /// A gate, a scheduler or a model rejected its parameters.
     #[error("{0}")]
     Refused(String),
-    /// A result could not be kept.
+    /// A result could not be stored.
     #[error("Cannot write {0}: {1}")]
     Write(String, std::io::Error),
 }

@@ -1,17 +1,17 @@
-//! The papers, reproduced: every table and figure on modelled devices, with the schedulers that serve real VMs.
+//! Reproduction of the papers: every table and figure on modelled devices, with the schedulers that serve real VMs.
 //!
 //! ```text
-//! figure --Setting--> simulations --Finding--> rows: exact | shape over a band | side by side
+//! figure --BandPoint--> simulations --Finding--> rows: exact | shape over a range | hardware
 //!                                     tables, charts --> report
 //! ```
 //!
-//! A figure is one file in `figures/` and a line in its list. It says what was set up, runs it, and says of each row of
-//! the acceptance table whether what must come out came out. The device of a paper is fitted to what the paper says of
-//! the device, written down in `devices/` with its reasons, and stays as it is for all of that paper's rows.
+//! A figure is one file in `figures/` and one line in its list. It describes its set-up, runs it, and checks each row
+//! of the acceptance table. The device of a paper is fitted to the paper's statements about it, documented in
+//! `devices/` with the reasons, and the same for all of that paper's rows.
 //!
-//! Classes of rows: *exact* must hold on any device; *shape* must hold over a band of the device's parameters, 30 % to
-//! both sides, and passes when it does in nine of ten points; what depends on *hardware* is shown beside the paper's
-//! numbers and not judged.
+//! Classes of rows: *exact* must hold on any device. *Shape* must hold over a range of the device's parameters, 30 % to
+//! both sides, and passes if it does at nine of ten points. Values that depend on *hardware* are shown next to the
+//! paper's, without a check.
 #![forbid(unsafe_code)]
 
 pub mod advise;

@@ -1,17 +1,17 @@
-//! Runs that do not know of each other, side by side.
+//! Independent runs in parallel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::figure::LabError;
 
-/// Told of each run that is over: how many are, of how many.
+/// Called after each run with the number of completed runs and their total.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// What each of `jobs` gives, in their order, with so many at once.
+/// Results of `jobs` in their order, with `threads` of them concurrently.
 ///
 /// # Errors
-/// Of those that fail the first in the order of `jobs` among what was run; after it nothing more is begun.
+/// Of the jobs that failed, the error of the first one in order; no further jobs are started after it.
 pub(crate) fn each<J: Sync, T: Send>(
     jobs: &[J],
     threads: usize,
@@ -30,7 +30,7 @@ pub(crate) fn each<J: Sync, T: Send>(
                     if result.is_err() {
                         next.store(jobs.len(), Ordering::Relaxed);
                     }
-                    // What other threads have found does no harm if one has panicked.
+                    // Results of other threads stay valid if one has panicked.
                     results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
                     progress(over.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
                 }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_have_the_order_of_the_jobs_and_the_first_error_is_told() {
+    fn results_have_the_order_of_the_jobs_and_the_first_error_is_returned() {
         let jobs: Vec<usize> = (0..100).collect();
         for threads in [0, 1, 3, 1000] {
             let started = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! What came out, for people: a page, and a text for each paper with its figures beside it.
+//! Reports: a page, and a text for each paper with its figures.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use crate::figure::{Class, Figure, LabError, Paper};
 use crate::run::{Reproduced, Row, Verdict};
 use crate::{device, figures};
 
-/// How rows are judged, for whoever reads the report.
+/// Explanation of the classes for readers of the report.
 const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
                        hold at nine of ten points of a band, the device's parameters 30 % to both sides and ten seeds. Class H, \
                        hardware: depends on a machine that we have not; shown beside the paper's number without a verdict.";
 
-/// Everything as JSON: the version, and the rows.
+/// All rows as JSON, with the version.
 #[derive(Debug, Serialize)]
 pub struct Rows<'a> {
-    /// Of the program.
+    /// Version of the program.
     pub version: &'static str,
     /// In the order of the papers.
     pub rows: Vec<&'a Row>,
@@ -30,7 +30,6 @@ pub fn rows<'a>(all: &'a [Reproduced<'_>]) -> Rows<'a> {
 }
 
 impl Class {
-    /// Its letter.
     #[must_use]
     pub fn letter(self) -> &'static str {
         match self {
@@ -42,7 +41,6 @@ impl Class {
 }
 
 impl Verdict {
-    /// In a word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -54,7 +52,7 @@ impl Verdict {
 }
 
 impl Row {
-    /// The verdict, with the part of the band where there is one.
+    /// The result, with the part of the range if there is one.
     #[must_use]
     pub fn verdict_text(&self) -> String {
         match self.band_share {
@@ -64,14 +62,14 @@ impl Row {
     }
 }
 
-/// How many rows of a class passed, of how many.
+/// Number of rows of a class that passed, and their total.
 #[must_use]
 pub fn passed(rows: &[&Row], class: Class) -> (usize, usize) {
     let of = rows.iter().filter(|row| row.class == class);
     (of.clone().filter(|row| row.verdict == Verdict::Pass).count(), of.count())
 }
 
-/// One line that says how much came out.
+/// Summary in one line.
 #[must_use]
 pub fn summary(rows: &[&Row]) -> String {
     let ((exact, exacts), (shapes, shape_all)) = (passed(rows, Class::Exact), passed(rows, Class::Shape));
@@ -79,7 +77,7 @@ pub fn summary(rows: &[&Row]) -> String {
     format!("exact: {exact} of {exacts} pass; shape: {shapes} of {shape_all} pass; hardware: {shown} shown")
 }
 
-/// What was not run, if anything: who reads the rows would take it for run.
+/// What was not run, if anything.
 fn left_out(paper: Option<Paper>, all: &[Reproduced<'_>]) -> Option<String> {
     let of_paper = |figure: &Figure| paper.is_none_or(|paper| figure.paper == paper);
     let is_run = |figure: &Figure| all.iter().any(|reproduced| reproduced.figure.id == figure.id);
@@ -103,7 +101,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Every verdict, to find what to read.
+/// All results, to find rows to read.
 fn overview(rows: &[&Row]) -> Table {
     let mut table = Table::new("All rows", &["row", "class", "paper", "figure", "verdict"]);
     for row in rows {
@@ -112,7 +110,7 @@ fn overview(rows: &[&Row]) -> Table {
     table
 }
 
-/// The whole report on one page that needs no network.
+/// The whole report as one page that needs no network.
 #[must_use]
 pub fn page(all: &[Reproduced<'_>]) -> String {
     let Rows { version, rows } = rows(all);
@@ -155,7 +153,7 @@ fn provenance(reproduced: &Reproduced<'_>) -> String {
     format!("Ran on {device}, seed {seed} at the nominal point, Sluicegate {}.", env!("CARGO_PKG_VERSION"))
 }
 
-/// A paper's text in Markdown; its charts are files beside it, which [`write_markdown`] writes.
+/// A paper's text in Markdown; [`write_markdown`] writes its charts as separate files.
 #[must_use]
 pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
     let mut text = format!(
@@ -190,7 +188,7 @@ fn chart_file(reproduced: &Reproduced<'_>, number: usize) -> String {
     format!("{}-{}.svg", reproduced.figure.id, number + 1)
 }
 
-/// A text for each paper that was run, and its charts, into `folder`.
+/// Writes a text for each paper that was run, and its charts, into `folder`.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -209,7 +207,7 @@ pub fn write_markdown(folder: &Path, all: &[Reproduced<'_>]) -> Result<(), LabEr
     Ok(())
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file completely or not at all.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -217,7 +215,7 @@ pub fn write(file: &Path, text: &str) -> Result<(), LabError> {
     let part = file.with_extension("part");
     let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, file));
     if written.is_err() {
-        // Half a file is in the way where there is no room.
+        // A partial file would use up the remaining space.
         let _ = std::fs::remove_file(&part);
     }
     written.map_err(|error| LabError::Write(file.display().to_string(), error))

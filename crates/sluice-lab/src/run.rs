@@ -1,4 +1,4 @@
-//! Runs figures over their bands, in parallel, and says what became of each row.
+//! Runs figures over their ranges, in parallel, and determines the result of each row.
 
 use std::path::{Path, PathBuf};
 
@@ -9,64 +9,60 @@ use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::parallel::{self, Progress};
 
-/// The part of the band's points at which a shape must hold.
+/// Part of the points at which a shape must hold.
 pub const BAND_SHARE: f64 = 0.9;
 
-/// What is to be run.
+/// Figures to run.
 pub struct Plan<'a> {
-    /// These figures.
     pub figures: Vec<&'a Figure>,
-    /// The nominal point alone: shapes are then judged there and nowhere else.
+    /// Runs only the nominal point, where shapes are then checked.
     pub quick: bool,
-    /// Runs at once.
+    /// Number of concurrent runs.
     pub threads: usize,
-    /// Where results are kept, so that a run that was cut off goes on where it was; and what they depend on beside the
-    /// figure and the point: the program.
+    /// Folder for results, so that an interrupted run can continue; and the identity of the program that they depend
+    /// on.
     pub kept: Option<(PathBuf, String)>,
 }
 
-/// What became of a row.
+/// Result of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// What must come out came out.
+    /// The expected result was reached.
     Pass,
-    /// It did not.
+    /// It was not.
     Fail,
-    /// Shown without a verdict.
+    /// Shown without a check.
     Info,
 }
 
-/// A row of the acceptance table with its verdict.
+/// A row of the acceptance table with its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// `M1a`, for example.
     pub id: &'static str,
-    /// Whose.
     pub paper: Paper,
-    /// What the paper calls the figure.
+    /// Name of the figure in the paper.
     pub figure: &'static str,
-    /// How it is judged.
+    /// How it is checked.
     pub class: Class,
-    /// What became of it.
     pub verdict: Verdict,
-    /// What the paper has.
+    /// Value of the paper.
     pub paper_value: &'static str,
-    /// What came out at the nominal point, with its unit.
+    /// Measured value at the nominal point, with its unit.
     pub measured: String,
-    /// Of a shape: the part of the band's points at which it holds.
+    /// For a shape: the part of the points at which it holds.
     pub band_share: Option<f64>,
-    /// What is to be said beside it.
     pub note: &'static str,
-    /// What must come out.
+    /// Expected result.
     pub must: &'static str,
-    /// The device file; empty where there is none.
+    /// The device file; empty if there is none.
     pub device: &'static str,
     /// The seed of the nominal point.
     pub seed: u64,
 }
 
-/// A figure with what came out.
+/// A figure with its results.
 pub struct Reproduced<'a> {
     /// Which.
     pub figure: &'a Figure,
@@ -76,17 +72,17 @@ pub struct Reproduced<'a> {
     pub finding: Finding,
 }
 
-/// Runs everything. The same program gives the same results, however many threads there are.
+/// Runs all figures. The same program gives the same results with any number of threads.
 ///
 /// # Errors
-/// A point that has no result, the first of them in the order of the plan; after it nothing more is begun.
+/// The first point without a result, in the order of the plan; no further points are started after it.
 pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced<'a>>, LabError> {
     let jobs: Vec<(usize, BandPoint)> = (0..plan.figures.len())
         .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |point| (figure, point)))
         .collect();
     let found =
         parallel::each(&jobs, plan.threads, progress, |(figure, point)| run_at(plan, plan.figures[*figure], point))?;
-    // The points of a figure stand side by side.
+    // The points of a figure are consecutive.
     let mut found = found.into_iter();
     let mut all = Vec::new();
     for figure in &plan.figures {
@@ -100,7 +96,7 @@ pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced
     Ok(all)
 }
 
-/// The points at which a figure is run: only shapes have a band.
+/// The points at which a figure is run: only shapes have a range.
 fn points(figure: &Figure, quick: bool) -> impl Iterator<Item = BandPoint> {
     let band = !quick && figure.rows.iter().any(|row| row.class == Class::Shape);
     BandPoint::band().take(if band { usize::MAX } else { 1 })
@@ -118,7 +114,7 @@ fn run_at(plan: &Plan<'_>, figure: &Figure, point: &BandPoint) -> Result<Finding
     Ok(finding)
 }
 
-/// What an earlier run of the same program found, if that is all there.
+/// Result of an earlier run of the same program, if it is complete.
 fn kept(file: &Path, program: &str, figure: &Figure) -> Option<Finding> {
     let text = std::fs::read_to_string(file).ok()?;
     let (by, finding): (String, Finding) = serde_json::from_str(&text).ok()?;
@@ -126,7 +122,7 @@ fn kept(file: &Path, program: &str, figure: &Figure) -> Option<Finding> {
     (by == program && figure.rows.iter().all(is_there)).then_some(finding)
 }
 
-/// The points of the band at which a row does not hold that holds at others, and what came out there: what notes say of them.
+/// Points of the range at which a row fails that holds at others, with its results there, for the notes.
 fn off_nominal(figure: &Figure, findings: &[Finding]) -> Option<Table> {
     let columns = ["row", "point", "seed", "measured"];
     let mut table = Table::new("Points of the band where rows do not hold that hold elsewhere; 0 is nominal", &columns);
@@ -146,7 +142,7 @@ fn off_nominal(figure: &Figure, findings: &[Finding]) -> Option<Table> {
     any.then_some(table)
 }
 
-/// What becomes of a row, from what was found at its points, the nominal one first.
+/// Result of a row from its results at all points, the nominal one first.
 fn judge(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
     let found: Vec<_> = findings
         .iter()
@@ -189,7 +185,7 @@ mod tests {
 
     const ROWS: [RowSpec; 3] = [row("T1a", Class::Exact), row("T1b", Class::Shape), row("T1c", Class::Hardware)];
 
-    /// Holds at as many points as its name says; finds numbers that have no short text.
+    /// Holds at the number of points in its name; its values have no short text.
     fn odd(point: &BandPoint) -> Result<Finding, LabError> {
         let points = |point: u32| (0..100).map(move |at| (f64::from(at), 1.0 / (f64::from(at + 3 * point) + 0.7)));
         let mut finding = Finding::default();
@@ -220,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_holds_in_nine_of_ten_points_and_what_is_exact_in_all() {
+    fn a_shape_must_hold_at_nine_of_ten_points_and_an_exact_row_at_all() {
         let verdicts = |exact: u32, shape: u32| {
             let findings: Vec<Finding> = BandPoint::band()
                 .map(|point| {
@@ -242,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_out_where_a_shape_does_not_hold_is_shown() {
+    fn results_at_failing_points_of_a_shape_are_shown() {
         let figures = run(&plan(None), &|_, _| {}).unwrap();
         let tables: Vec<_> = figures[0].finding.tables.iter().map(Table::markdown).collect();
         assert_eq!(tables.len(), 1);
@@ -255,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_was_found_to_the_last_bit_and_belongs_to_its_program() {
+    fn stored_results_are_bit_identical_and_belong_to_one_program() {
         let folder = tempfile::tempdir().unwrap();
         let kept = |program: &str| plan(Some((folder.path().to_owned(), program.to_owned())));
         let found = texts(&plan(None));
         assert_eq!(texts(&kept("one")), found, "written");
         assert_eq!(texts(&kept("one")), found, "read again");
-        // Something else in the file of a point is taken for what was found by the same program, and by no other.
+        // A changed result in the file of a point is used by the same program only.
         let file = folder.path().join("odd-00.json");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace("\"odd\"", "\"even\"")).unwrap();
         assert_ne!(texts(&kept("one")), found);
         assert_eq!(texts(&kept("two")), found);
         assert_eq!(texts(&kept("two")), found);
-        // Half a file is none.
+        // A partial file is ignored.
         std::fs::write(&file, &text[..text.len() / 2]).unwrap();
         assert_eq!(texts(&kept("two")), found);
     }

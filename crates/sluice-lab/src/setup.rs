@@ -1,4 +1,4 @@
-//! What the figures have in common: gates, policies, workloads, and a run whose laws are checked.
+//! Common parts of the figures: gates, policies, workloads, and a run that checks the invariants.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use sluice_sim::workloads::{Address, Closed, Mix, Workload};
 use crate::band::BandPoint;
 use crate::figure::LabError;
 
-/// A scheduler by name, with its parameters, and what stands around it.
+/// A scheduler by name, with its parameters and the settings of its gate.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// In the list of schedulers.
+    /// Name in the list of schedulers.
     pub scheduler: &'static str,
     parameters: ParamTable,
     settings: GateSettings,
@@ -34,56 +34,56 @@ impl Host {
         Host { scheduler, parameters: ParamTable::new(), settings, rotational: false }
     }
 
-    /// With a parameter that is a word or a quantity.
+    /// Sets a parameter that is a word or a quantity.
     #[must_use]
     pub fn text(mut self, name: &str, value: &str) -> Self {
         self.parameters.insert(name.into(), Value::Text(value.into()));
         self
     }
 
-    /// With a parameter that is a number.
+    /// Sets a parameter that is a number.
     #[must_use]
     pub fn number(mut self, name: &str, value: i64) -> Self {
         self.parameters.insert(name.into(), Value::Integer(value));
         self
     }
 
-    /// With a parameter that is a switch.
+    /// Sets a parameter that is a flag.
     #[must_use]
     pub fn flag(mut self, name: &str, value: bool) -> Self {
         self.parameters.insert(name.into(), Value::Bool(value));
         self
     }
 
-    /// With this cost of requests.
+    /// Sets the cost of requests.
     #[must_use]
     pub fn cost(mut self, cost: CostModel) -> Self {
         self.settings.cost = cost;
         self
     }
 
-    /// Neighbouring requests of a VM are joined, up to so many bytes.
+    /// Merges adjacent requests of a VM up to `up_to` bytes.
     #[must_use]
     pub fn merging(mut self, up_to: Bytes) -> Self {
         (self.settings.merging, self.settings.transfer_max) = (true, up_to);
         self
     }
 
-    /// With so many requests at the device at once.
+    /// Sets the queue depth.
     #[must_use]
     pub fn depth(mut self, depth: u32) -> Self {
         self.settings.depth = depth;
         self
     }
 
-    /// Reads and writes above this are split.
+    /// Sets the maximum size of reads and writes; larger ones are split.
     #[must_use]
     pub fn transfer(mut self, most: Bytes) -> Self {
         self.settings.transfer_max = most;
         self
     }
 
-    /// The device is known to be cheaper for neighbouring requests.
+    /// Sets that adjacent requests are cheaper.
     #[must_use]
     pub fn rotational(mut self) -> Self {
         self.rotational = true;
@@ -93,7 +93,7 @@ impl Host {
     /// The scheduler.
     ///
     /// # Errors
-    /// What it says of its parameters.
+    /// Parameters that it rejects.
     pub fn build(&self) -> Result<Box<dyn Scheduler>, LabError> {
         let descriptor = schedulers::find(self.scheduler);
         let descriptor = descriptor.ok_or_else(|| LabError::Refused(format!("No scheduler {}", self.scheduler)))?;
@@ -121,12 +121,12 @@ impl Host {
     }
 }
 
-/// What a gate, a scheduler or a model refused.
+/// The error of a gate, a scheduler or a model.
 pub fn refused(error: impl std::fmt::Display) -> LabError {
     LabError::Refused(error.to_string())
 }
 
-/// A policy in IOPS; 0: none.
+/// A policy in IOPS; 0 is none.
 #[must_use]
 pub fn policy(reservation: u64, limit: u64, weight: u32) -> Policy {
     let mut policy = Policy { weight: Some(Weight::new(weight)), ..Policy::default() };
@@ -135,7 +135,7 @@ pub fn policy(reservation: u64, limit: u64, weight: u32) -> Policy {
     policy
 }
 
-/// `outstanding` requests at any time, from the start on.
+/// A closed loop of `outstanding` requests.
 #[must_use]
 pub fn closed(outstanding: u32, mix: Mix, point: &BandPoint, name: &str) -> Box<dyn Workload> {
     Box::new(Closed::new(outstanding, Duration::ZERO, mix, Instant::ZERO, point.stream(name)))
@@ -147,10 +147,10 @@ pub fn random_reads(length: u32, range: u64) -> Mix {
     Mix { reads: 1.0, length, address: Address::random(0, range) }
 }
 
-/// Goes on until `seconds`, and checks the laws.
+/// Runs until `seconds`, and checks the invariants.
 ///
 /// # Errors
-/// The first law that is broken.
+/// The first violated invariant.
 pub fn run(simulation: &mut Simulation, seconds: u64, what: &str) -> Result<(), LabError> {
     simulation.run_until(at(seconds));
     match check(simulation).into_iter().next() {
@@ -159,13 +159,13 @@ pub fn run(simulation: &mut Simulation, seconds: u64, what: &str) -> Result<(), 
     }
 }
 
-/// So many seconds after the start.
+/// The instant `seconds` seconds after the start.
 #[must_use]
 pub fn at(seconds: u64) -> Instant {
     Instant::from_millis(seconds * 1000)
 }
 
-/// A VM's requests per second from `from` to `to`, of a simulation whose windows are seconds and begin at zero.
+/// Mean requests per second of a VM from `from` to `to`, in a simulation with windows of a second from zero.
 #[must_use]
 pub fn mean_rate(simulation: &Simulation, vm: usize, from: usize, to: usize) -> f64 {
     let series = simulation.record(vm).series();
@@ -181,7 +181,7 @@ pub fn mean_latency_ms(simulation: &Simulation, vm: usize, from: usize, to: usiz
     latency as f64 / 1e6 / completed.max(1) as f64
 }
 
-/// The least that a VM got in any second from `from` to `to`.
+/// Minimum rate of a VM in any second from `from` to `to`.
 #[must_use]
 pub fn least_rate(simulation: &Simulation, vm: usize, from: usize, to: usize) -> u64 {
     let series = simulation.record(vm).series();
@@ -196,13 +196,13 @@ pub fn rates(simulation: &Simulation, vm: usize) -> Vec<(f64, f64)> {
     series.map(|(index, got)| (index as f64 * window, got.completed as f64 / window)).collect()
 }
 
-/// Whether `value` lies within `part` of `expected`.
+/// Whether `value` is within `part` of `expected`.
 #[must_use]
 pub fn within(value: f64, expected: f64, part: f64) -> bool {
     (value - expected).abs() <= part * expected.abs()
 }
 
-/// Numbers as text, with slashes between.
+/// Numbers as text, separated by slashes.
 #[must_use]
 pub fn slashed(values: &[f64]) -> String {
     values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join("/")

@@ -29,7 +29,7 @@ fn counted(_: &BandPoint) -> Result<Finding, LabError> {
 }
 
 #[test]
-fn what_is_kept_is_used_only_if_it_is_all_there() {
+fn stored_results_are_used_only_if_complete() {
     let folder = std::env::temp_dir().join(format!("sluice-kept-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("counted-00.json");

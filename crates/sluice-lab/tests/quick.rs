@@ -10,7 +10,7 @@ use sluice_lab::run::Plan;
 use sluice_lab::{figures, run};
 
 #[test]
-fn every_row_comes_out_as_before() {
+fn every_row_matches_the_recorded_result() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let plan = Plan { figures: figures::ALL.to_vec(), quick: true, threads, kept: None };
     let all = run::run(&plan, &|over, of| eprintln!("{over} of {of}")).unwrap();

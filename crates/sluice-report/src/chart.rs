@@ -1,9 +1,9 @@
-//! Charts. plotters draws them; nothing outside of this file knows.
+//! Charts, drawn by plotters; other files do not use it directly.
 
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Colours that people with colour-blindness tell apart too: \[Okabe and Ito 2008\].
+/// Colours that people with colour-blindness can distinguish: \[Okabe and Ito 2008\].
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -19,9 +19,9 @@ const SIZE: (u32, u32) = (760, 360);
 /// A named series.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Of bars: one value for each category, in their order; the first coordinate is not looked at.
+    /// For bars: one value per category, in order; the first coordinate is ignored.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -39,27 +39,25 @@ impl Line {
     }
 }
 
-/// How a chart shows its series.
+/// Kind of a chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Shape {
-    /// Points joined by lines.
+    /// Points connected by lines.
     Lines,
-    /// Groups of bars, one group for each of these categories, from zero up.
+    /// Groups of bars from zero, one group for each of these categories.
     Bars(Vec<String>),
 }
 
 /// A chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// Above it.
     pub title: String,
-    /// Under the horizontal axis, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub x: String,
-    /// Beside the vertical axis, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub y: String,
-    /// How it is drawn.
     pub shape: Shape,
-    /// What it shows.
+    /// Series.
     pub lines: Vec<Line>,
 }
 
@@ -81,7 +79,7 @@ impl Chart {
     #[must_use]
     pub fn svg(&self) -> String {
         let mut out = String::new();
-        // Writing into memory does not fail, and neither does text of a stated size.
+        // Writing into memory does not fail, nor does text of a stated size.
         self.draw(SVGBackend::with_string(&mut out, SIZE)).expect("drawing into memory");
         out
     }
@@ -93,7 +91,7 @@ impl Chart {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 16))
             .margin(12)
-            // The last number under the axis reaches beyond it.
+            // The last number of the axis extends to the right.
             .margin_right(28)
             .x_label_area_size(38)
             .y_label_area_size(62)
@@ -134,7 +132,7 @@ impl Chart {
         if let Shape::Bars(categories) = &self.shape { categories.len() } else { 0 }
     }
 
-    /// The name of the group whose middle lies at `at`.
+    /// Name of the group whose centre is at `at`.
     fn category(&self, at: f64) -> String {
         let Shape::Bars(categories) = &self.shape else { return String::new() };
         let middle = at - 0.5;
@@ -169,7 +167,7 @@ impl Chart {
     }
 }
 
-/// A number at an axis, without zeros that say nothing.
+/// A number at an axis, without trailing zeros.
 fn number(at: &f64) -> String {
     let text = format!("{at:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -189,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn every_bar_is_drawn_and_every_group_named() {
+    fn every_bar_is_drawn_and_every_group_is_named() {
         let bars = vec![Line::bars("paper", &[1.0, 2.0, 3.0]), Line::bars("here", &[1.1, 2.1, 2.9])];
         let svg = Chart::bars("Bars", "s", &["one", "two", "three"], bars).svg();
         for name in ["one", "two", "three", "paper", "here"] {
             assert!(svg.contains(name), "{name} in {svg}");
         }
-        // Six bars, two swatches, the ground, and the legend's.
+        // Six bars, two legend symbols, the background, and the legend's.
         assert!(svg.matches("<rect").count() >= 8, "{svg}");
     }
 }

@@ -1,4 +1,4 @@
-//! What reports are made of: charts as SVG, tables, and a page that needs no network and no script.
+//! Building blocks of reports: charts as SVG, tables, and a page that needs no network and no script.
 //!
 //! The same input gives the same bytes, so that reports can be compared.
 //!

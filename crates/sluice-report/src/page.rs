@@ -10,13 +10,13 @@ th,td{border:1px solid #ccc;padding:.25em .6em;text-align:left;vertical-align:to
 svg{max-width:100%;height:auto}.pass{color:#106b21}.fail{color:#a11212;font-weight:bold}.info{color:#555}\
 pre{background:#f6f6f6;padding:.6em;overflow-x:auto}";
 
-/// Text as it stands in HTML.
+/// Escapes text for HTML.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// HTML that needs nothing else: no network, no script.
+/// A self-contained HTML page: no network, no script.
 #[derive(Debug, Clone)]
 pub struct Page {
     title: String,
@@ -24,7 +24,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Empty, with its title as the first heading.
+    /// An empty page, with its title as the first heading.
     #[must_use]
     pub fn new(title: &str) -> Self {
         Page { title: title.to_owned(), body: format!("<h1>{}</h1>\n", escape(title)) }
@@ -42,7 +42,7 @@ impl Page {
         self
     }
 
-    /// Text as it stands, in type of one width.
+    /// Preformatted text.
     pub fn listing(&mut self, text: &str) -> &mut Self {
         let _ = writeln!(self.body, "<pre>{}</pre>", escape(text));
         self
@@ -60,7 +60,7 @@ impl Page {
         self
     }
 
-    /// The whole.
+    /// The whole page.
     #[must_use]
     pub fn html(&self) -> String {
         let (title, body) = (escape(&self.title), &self.body);

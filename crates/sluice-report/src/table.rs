@@ -1,32 +1,31 @@
-//! A table of text: as HTML, as Markdown, and for a terminal.
+//! A text table, as HTML, Markdown, and for a terminal.
 
 use serde::{Deserialize, Serialize};
 
 use crate::page::escape;
 
-/// Columns and rows. Numbers carry their units in the column's name or in the cell.
+/// Columns and rows. Units are in the column's name or in the cell.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Table {
-    /// What it shows.
     pub title: String,
-    /// One name for each column.
+    /// Names of the columns.
     pub columns: Vec<String>,
-    /// As many cells each as there are columns.
+    /// Rows with one cell per column.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Without rows.
+    /// A table without rows.
     #[must_use]
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let columns = columns.iter().map(ToString::to_string).collect();
         Table { title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// One more row.
+    /// Adds a row.
     ///
     /// # Panics
-    /// If it has not one cell for each column.
+    /// If the number of cells differs from that of columns.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) -> &mut Self {
         let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert_eq!(cells.len(), self.columns.len(), "a cell for each column of \"{}\"", self.title);
@@ -47,7 +46,7 @@ impl Table {
         format!("<table>\n<caption>{caption}</caption>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n")
     }
 
-    /// With its title as a line of its own.
+    /// As Markdown, with its title on a separate line.
     #[must_use]
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| {
@@ -60,7 +59,7 @@ impl Table {
     }
 }
 
-/// The class of a cell that is a verdict: the page colours it.
+/// CSS class of a cell with a result.
 fn verdict(cell: &str) -> String {
     match cell.split(' ').next() {
         Some(word @ ("pass" | "fail" | "info")) => format!(" class=\"{word}\""),

@@ -1,4 +1,4 @@
-//! Whether the reservations of a device's VMs fit into it, and what a refusal says.
+//! Checks that the reservations of a device's VMs fit, and builds the messages of a rejection.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ pub(super) fn check_capacity(device: &DeviceDraft, draft: &Draft, report: &Repor
     check_admission(device, &Room { supply: device.device.supply(), of: String::new() }, &vms, report);
 }
 
-/// What reservations have to fit into.
+/// Capacity against which reservations are checked.
 pub struct Room {
     pub supply: Supply,
-    /// Of which nodes of the device, if not of the only one: " of its 3 nodes".
+    /// The nodes that it covers, if the device has several: " of its 3 nodes".
     pub of: String,
 }
 
 /// Checks the reservations of VMs, given with their names; returns whether they fit.
 pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
     let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
-    // The VM whose reservation is stated last is the one that does not fit: a change comes after the files.
+    // The VM whose reservation is stated last is rejected, since a change comes after the files.
     sound.sort_by_key(|(_, part)| part.span_of(Field::Reservation).map(|(span, _)| span));
     let vms: Vec<(&str, Policy)> = sound.into_iter().map(|(name, part)| (*name, part.policy())).collect();
     let named = vms.iter().map(|(vm, policy)| (*vm, policy));
@@ -51,7 +51,7 @@ pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)
     false
 }
 
-/// The VM, the message and the hint where the device states too little.
+/// VM, message and hint if a figure of the device is missing.
 fn without_capacity<'a>(
     device: &Device,
     vm: &'a str,
@@ -75,7 +75,7 @@ fn without_capacity<'a>(
     (vm, message, format!("add {} to [device.{name}], with the device's worst-case throughput", lines.join(" and ")))
 }
 
-/// The same where the reservations are too large.
+/// The same if the reservations are too large.
 fn over<'a>(
     device: &Device,
     room: &Room,
@@ -112,7 +112,7 @@ fn over<'a>(
     (&claim.vm, message, hint)
 }
 
-/// How many VMs have the reservation of `vm` from the same line of the file, if it is not the only one, and what each of
+/// Number of VMs with the reservation of `vm` from the same line of the file, if there are others, and what each of
 /// them could have.
 fn shared(vm: &str, parts: &[(&str, &Part)], room: &Room) -> Option<(usize, Reservation)> {
     let span = |part: &Part| part.span_of(Field::Reservation).map(|(span, _)| span);
@@ -124,7 +124,7 @@ fn shared(vm: &str, parts: &[(&str, &Part)], room: &Room) -> Option<(usize, Rese
     (same.len() > 1).then_some((same.len(), each))
 }
 
-/// A reservation with the size to which its requests are normalised.
+/// A reservation with the size to which it is normalised.
 fn at_size(reservation: &Reservation, reference: Bytes) -> String {
     let shown = admission::show(reservation);
     shown.replacen(" iops", &format!(" iops@{reference}"), 1)

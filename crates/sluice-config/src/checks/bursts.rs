@@ -1,4 +1,4 @@
-//! Stated bursts that are too small for the reservation beside them.
+//! Checks that a stated burst is large enough for the reservation.
 
 use sluice_sched::admission::{self, BurstTooSmall};
 use sluice_sched::policy::Field;
@@ -7,7 +7,7 @@ use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::policy::Part;
 
-/// Refuses a burst with which a VM, or a volume inside its VM, cannot get what it reserves, and warns where only large
+/// Rejects a burst with which a VM, or a volume inside its VM, cannot get its reservation, and warns if only large
 /// requests cannot.
 // rule: mclock.burst-reservation
 pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {

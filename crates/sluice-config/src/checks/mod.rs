@@ -1,4 +1,4 @@
-//! What can only be seen across the tables: promises against devices, and things that two must not share.
+//! Checks across tables: guarantees against devices, and resources that may not be shared.
 
 pub mod admission;
 pub mod bursts;
@@ -18,7 +18,7 @@ use crate::policy::Part;
 use crate::source::Span;
 use crate::vm::VmDraft;
 
-/// A whole host, each table read.
+/// A whole host with all tables parsed.
 pub(crate) struct Draft {
     pub(crate) devices: BTreeMap<String, DeviceDraft>,
     pub(crate) policies: BTreeMap<String, Part>,
@@ -28,7 +28,7 @@ pub(crate) struct Draft {
     pub(crate) control: Option<(Endpoint, Span)>,
 }
 
-/// All of them.
+/// Runs all checks.
 pub(crate) fn run(draft: &Draft, report: &Report) {
     promises::check(draft, report);
     queue_wait::check(draft, report);

@@ -1,4 +1,4 @@
-//! Can what is promised be given: policies against themselves, against the schedulers, and against the capacities.
+//! Checks of policies: against themselves, the schedulers, and the capacities.
 
 use sluice_sched::Descriptor;
 use sluice_sched::admission;
@@ -58,7 +58,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
     check_use(vm, &devices, report);
 }
 
-/// A policy that contradicts itself.
+/// Reports a policy that contradicts itself.
 pub fn check_itself(whose: &str, part: &Part, span: Span, report: &Report) {
     let Some(error) = part.policy().check().err().filter(|_| !part.broken) else { return };
     let field = match error {
@@ -73,7 +73,7 @@ pub fn check_itself(whose: &str, part: &Part, span: Span, report: &Report) {
     report.error(span, format!("{whose}: {what}"), hint);
 }
 
-/// What the core says, and behind the semicolon what to change.
+/// Splits a message of the core into the error and, after the semicolon, the advice.
 fn split_advice(text: &str) -> (String, Option<String>) {
     let (what, advice) = match text.split_once("; ") {
         Some((what, advice)) => (what, Some(advice.to_owned())),
@@ -84,7 +84,7 @@ fn split_advice(text: &str) -> (String, Option<String>) {
     (first.into_iter().chain(chars).collect(), advice)
 }
 
-/// Rates that are normalised to another size than the device's.
+/// Reports rates that are normalised to another size than the device's.
 pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     for (key, of, stated, span) in part.stated_iops() {
@@ -97,7 +97,7 @@ pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     }
 }
 
-/// Rates in requests where the scheduler counts bytes. Not even `allow_unenforced` makes it take them.
+/// Reports rates in requests if the scheduler counts bytes. `allow_unenforced` does not permit them either.
 pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     let scheduler = device.device.scheduler;
     if scheduler.medium.counts_requests() {
@@ -112,7 +112,7 @@ pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     }
 }
 
-/// What the device's scheduler does not do; `inside`: for a volume inside its VM.
+/// Reports fields that the device's scheduler does not enforce; `inside`: for a volume inside its VM.
 pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     let policy = part.policy();
@@ -153,7 +153,7 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
     }
 }
 
-/// Who keeps latencies keeps them by a deadline for each request, reads and writes alike, in one line for each VM.
+/// Schedulers with latency targets give each request a deadline, reads and writes alike, in one queue per VM.
 fn check_reads_only(part: &Part, (span, whose): (Span, &str), device: &Device, report: &Report) {
     let message = format!(
         "{whose}: latency.reads_only is not enforced by {}, the scheduler of device {}: writes have the same deadline, \
@@ -168,7 +168,8 @@ fn check_reads_only(part: &Part, (span, whose): (Span, &str), device: &Device, r
     }
 }
 
-/// A scheduler's name, and the parameters without which it does not enforce `field`, `inside` a VM or of one.
+/// Name of a scheduler, with the parameters without which it does not enforce `field`, for a VM or for a volume
+/// `inside` one.
 fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> String {
     let needs = scheduler.depends.iter().filter(|(of, _, _)| *of == field).map(|(_, name, words)| (*name, *words));
     let mut needs: Vec<_> = needs.chain(scheduler.volumes_depend.filter(|_| inside)).collect();
@@ -181,14 +182,14 @@ fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> Str
     }
 }
 
-/// Refuses volumes of a VM that together reserve more than the VM does.
+/// Rejects volumes of a VM that together reserve more than the VM.
 fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
     let (name, reference, supply) = (&device.name, device.reference, device.supply());
     let on_device = |volume: &&VolumeDraft| volume.volume.device == *name;
     let reserving = |volume: &&VolumeDraft| volume.volume.policy.is_reserved();
     let mut volumes: Vec<&VolumeDraft> = vm.volumes.iter().filter(on_device).collect();
-    // What fits depends on whether there are volumes that reserve nothing.
+    // The result depends on whether there are volumes without a reservation.
     volumes.sort_by_key(reserving);
     if vm.part.broken || volumes.iter().any(|volume| volume.part.broken) {
         return;
@@ -206,7 +207,7 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
     }
 }
 
-/// What a VM's volumes say of its policy.
+/// Checks how a VM's volumes use its policy.
 fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
     let name = &vm.name;
     if vm.volumes.is_empty() && !report.is_incomplete() {

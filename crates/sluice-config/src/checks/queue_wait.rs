@@ -1,12 +1,13 @@
-//! Limits so low that a guest would take its disk for dead.
+//! Rejects limits that delay requests longer than guests wait.
 //!
-//! The daemon takes in one window of a VM's requests and passes them on at the rate of its limit, so a request is held for
-//! as long as the limit needs for a window: the VM's, or that of one of its volumes, which may fill the window alone. Guests
-//! give up after some time (SCSI drivers after 30 s by default).
+//! The daemon accepts one window of a VM's requests and dispatches them at the rate of its limit. So the delay of a
+//! request is the time that the limit needs for a window: the VM's, or that of one of its volumes, which may fill the
+//! window alone. Guests time out (SCSI drivers after 30 s by default).
 //!
-//! A limit in requests counts costs. Example: a window of 128 requests and 32 MiB may hold 127 small requests and one that
-//! goes to the device as 128 pieces of 256 KiB, which cost about as much as 358 requests of 8 KiB. A burst does not matter:
-//! what passes at once is owed to the limit, and the last request of a window that is filled again waits as long.
+//! A limit in requests counts costs. Example: a window of 128 requests and 32 MiB may hold 127 small requests and one
+//! that is submitted as 128 pieces of 256 KiB, which cost about as much as 358 requests of 8 KiB. A burst does not
+//! matter: requests that pass in the burst count against the limit, and the last request of a refilled window waits as
+//! long.
 
 use core::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::diagnostics::Report;
 use crate::model::Device;
 use crate::source::Span;
 
-/// Longest that a limit may hold a request, unless the VM allows more.
+/// Maximum delay of a request by a limit, unless the VM allows more.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 pub(super) fn check(draft: &Draft, report: &Report) {
@@ -39,11 +40,11 @@ pub(super) fn check(draft: &Draft, report: &Report) {
     }
 }
 
-/// A limit that holds requests too long.
+/// A limit that delays requests too long.
 struct LongWait<'a> {
     device: &'a DeviceDraft,
     seconds: f64,
-    /// Of what it is.
+    /// The window that it applies to.
     what: &'static str,
 }
 
@@ -58,7 +59,7 @@ fn wait<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<LongWait<'a>> {
     })
 }
 
-/// The most that a full window of reads and writes costs, in normalised requests.
+/// Maximum cost of a full window of reads and writes, in normalised requests.
 fn window_cost(device: &Device) -> f64 {
     let (window, facts) = (device.window, device.facts(false));
     let cost = |length: u64| facts.cost.cost(Kind::Write, u32::try_from(length).unwrap_or(u32::MAX)).as_f64();

@@ -1,13 +1,14 @@
-//! Where the sources may lie that are named at run time.
+//! Folder of sources that are named at run time.
 //!
-//! The host file is root's. Changes may come from a program that acts for tenants and passes on what they named.
+//! The host file belongs to root. Changes may come from a program that acts for tenants and passes on names that they
+//! chose.
 
 use std::path::{Component, Path};
 
 use super::Draft;
 use crate::diagnostics::Report;
 
-/// `changes_from`: files from this number on are changes that were made at run time.
+/// `changes_from`: files with this number or a higher one are changes made at run time.
 pub(crate) fn check(draft: &Draft, root: Option<&Path>, changes_from: u32, report: &Report) {
     let Some(root) = root else { return };
     let changed = draft.vms.iter().flat_map(|vm| &vm.volumes).filter(|volume| volume.source_at.is_from(changes_from));
@@ -24,7 +25,7 @@ pub(crate) fn check(draft: &Draft, root: Option<&Path>, changes_from: u32, repor
     }
 }
 
-/// By name: what symbolic links may do is checked when the source is opened.
+/// By name; symbolic links are checked when the source is opened.
 fn is_inside(source: &Path, root: &Path) -> bool {
     let climbs = source.components().any(|component| component == Component::ParentDir);
     !climbs && source != root && source.starts_with(root)

@@ -1,6 +1,6 @@
-//! What two must not share: a disk under two gates, a socket, an address, an export's name, bytes of a source. Of two the
-//! one that stands first has it (`[nbd]` before all), and an error is with the other: so a change at run time, which stands
-//! behind the files, is told what is wrong with itself.
+//! Resources that may not be shared: a disk under two gates, a socket, an address, an export's name, bytes of a source.
+//! The first user has the resource (`[nbd]` before all), and the error is reported at the second one. Changes at run
+//! time come after the files, so their errors are reported at the change.
 
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, HashMap};
@@ -74,7 +74,7 @@ fn check_endpoints(draft: &Draft, report: &Report) {
     }
 }
 
-/// Whether a socket bound to one address keeps the other from being bound.
+/// Whether a socket bound to one address prevents binding the other.
 fn collide(a: &SocketAddr, b: &SocketAddr) -> bool {
     a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
 }
@@ -97,9 +97,9 @@ fn check_names(draft: &Draft, report: &Report) {
     }
 }
 
-/// Bytes of one source in two volumes, one of which may write.
+/// Reports overlapping ranges of one source in two volumes, if one of them may write.
 fn check_ranges(draft: &Draft, report: &Report) {
-    // Looked up by hash, which is cheaper than comparing long paths part by part; gone through as they come.
+    // A hash look-up is cheaper than comparing long paths component by component; the iteration is in file order.
     let mut numbers: HashMap<&Path, usize> = HashMap::new();
     let mut sources: Vec<(&Path, Vec<&VolumeDraft>)> = Vec::new();
     for volume in volumes(draft).filter(|volume| !volume.broken) {

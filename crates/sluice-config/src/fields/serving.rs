@@ -1,4 +1,4 @@
-//! Keys of how the daemon is reached: the `export` of a volume, `[nbd]` and `[daemon]`.
+//! Keys of the daemon's endpoints: the `export` of a volume, `[nbd]` and `[daemon]`.
 
 use core::time::Duration;
 

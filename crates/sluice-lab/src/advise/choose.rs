@@ -1,4 +1,4 @@
-//! From what was measured to what to choose, and how sure that is.
+//! Choice of a scheduler pair from measurements, and its confidence.
 
 use std::cmp::Ordering;
 
@@ -9,46 +9,47 @@ use sluice_sim::statistics::Mean;
 
 use super::{Got, Pair};
 
-/// Differences below this part do not matter, however sure they are.
+/// Smaller relative differences do not count, whatever their confidence.
 const MATTERS: f64 = 0.01;
-/// Times by which another pair is better in what does not count, for it to be said.
+/// Factor by which another pair must be better in the other measure to be mentioned.
 const MUCH: f64 = 1.2;
-/// In a guest, the earlier the better among those that cannot be told apart.
+/// Preference in a guest, among pairs that cannot be distinguished.
 const IN_GUEST: [&str; 2] = ["noop", "deadline"];
-/// On the host of one VM.
+/// Preference on the host of one VM.
 const FOR_ONE: [&str; 2] = ["deadline", "noop"];
-/// On the host of several: what keeps them apart.
+/// Preference on the host of several VMs: schedulers that isolate them.
 const FOR_SEVERAL: [&str; 3] = ["mclock", "sfqd", "cfq"];
 
-/// What counts.
+/// The measure that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// Requests per second, the more the better.
+    /// Requests per second; higher is better.
     Throughput,
-    /// The 99th percentile of latency, the less the better.
+    /// 99th percentile of latency; lower is better.
     P99,
 }
 
-/// How a pair compares with the best one.
+/// Comparison of a pair with the best one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sureness {
     /// It has the best mean.
     Best,
-    /// It cannot be told from the best: the interval of the difference contains zero, or the difference is below 1 %, or
-    /// there is one run, and no interval. The interval is that of one comparison among many, and wider than that of one.
+    /// It cannot be distinguished from the best: the interval of the difference contains zero, or the difference is
+    /// below 1 %, or there is only one run and no interval. The interval is that of one comparison among many, and
+    /// wider than that of a single one.
     Same,
-    /// It is behind: with 95 % confidence nothing of which this is said is as good as the best.
+    /// It is worse: with 95 % confidence no pair marked so is as good as the best.
     Behind,
 }
 
-/// A pair with what is known of it.
+/// Results of a pair.
 #[derive(Debug, Clone)]
 pub struct Verdict {
-    /// In the guest.
+    /// Scheduler in the guest.
     pub guest: &'static str,
-    /// On the host.
+    /// Scheduler on the host.
     pub host: &'static str,
     /// Requests per second.
     pub iops: Mean,
@@ -56,53 +57,53 @@ pub struct Verdict {
     pub bytes: Mean,
     /// The 99th percentile of latency, in milliseconds.
     pub p99_ms: Mean,
-    /// How far it is behind the best one in what counts, in percent of that one, run by run.
+    /// How much worse it is than the best one in the measure that counts, in percent of that one, run by run.
     pub behind: Mean,
-    /// Whether that is known.
+    /// Confidence of that difference.
     pub sureness: Sureness,
-    /// Why it is not advised, whatever it gets.
+    /// Why it is never advised, whatever its results.
     pub never: Option<&'static str>,
-    /// Whether it may be chosen: it is not ruled out, and cannot be told from the best of those that are not.
+    /// Whether it may be chosen: it is not excluded, and cannot be distinguished from the best of those that are not.
     pub candidate: bool,
 }
 
-/// What to choose.
+/// The advice.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The best first.
+    /// All pairs, the best first.
     pub pairs: Vec<Verdict>,
-    /// Which of them to take.
+    /// Index of the advised pair.
     pub chosen: usize,
-    /// What was counted.
+    /// The measure that counts.
     pub by: By,
 }
 
 impl Verdict {
-    /// Both of it, for a sentence.
+    /// Both schedulers, for a sentence.
     fn name(&self) -> String {
         format!("{} above {}", self.guest, self.host)
     }
 }
 
 impl Answer {
-    /// Whether the measurements alone make the choice: every other pair that is not ruled out is behind the chosen one.
+    /// Whether the measurements alone determine the choice: every other pair that is not excluded is worse.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.pairs[0].behind.half.is_some() && self.not_ruled_out().count() > 1 && self.not_told_apart().count() == 1
     }
 
-    /// Pairs that cannot be told from the best one that may be chosen.
+    /// Pairs that cannot be distinguished from the best one that may be chosen.
     pub fn not_told_apart(&self) -> impl Iterator<Item = &Verdict> {
         self.pairs.iter().filter(|pair| pair.candidate)
     }
 
-    /// Pairs among which was chosen; all of them if each is ruled out.
+    /// Pairs that are not excluded; all of them if each is.
     fn not_ruled_out(&self) -> impl Iterator<Item = &Verdict> {
         let any = self.pairs.iter().any(|pair| pair.never.is_none());
         self.pairs.iter().filter(move |pair| pair.never.is_none() || !any)
     }
 
-    /// In sentences: what to choose, why, and how sure that is.
+    /// The advice in sentences: what to choose, why, and with which confidence.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let (chosen, best) = (&self.pairs[self.chosen], &self.pairs[0]);
@@ -134,7 +135,7 @@ impl Answer {
         said
     }
 
-    /// Says what the choice costs in what does not count, if another pair that cannot be told from it is much better there.
+    /// The cost of the choice in the other measure, if an indistinguishable pair is much better there.
     fn price(&self) -> Option<String> {
         let of = |pair: &Verdict| match self.by {
             By::Throughput => pair.p99_ms.mean,
@@ -156,7 +157,7 @@ impl Answer {
         })
     }
 
-    /// Says so if the choice at one level makes no difference beside what was chosen at the other.
+    /// Notes that the choice at one level makes no difference, given that at the other.
     fn indifferent(
         &self,
         here: fn(&Verdict) -> &'static str,
@@ -173,8 +174,8 @@ impl Answer {
     }
 }
 
-/// Ranks pairs, and takes of those that are not behind the one that the rule of thumb has first: in the guest noop or
-/// deadline; on the host deadline for one VM, what keeps them apart for several; anticipatory never in a guest.
+/// Ranks the pairs, and chooses among those that are not worse by the rule of thumb: in the guest noop or deadline; on
+/// the host deadline for one VM, an isolating scheduler for several; anticipatory never in a guest.
 // rule: two-tier.advice
 ///
 /// # Panics
@@ -186,11 +187,11 @@ pub fn choose(mut pairs: Vec<Pair>, vms: u32, by: By) -> Answer {
     let compared = pairs.len() - 1;
     let mut verdicts: Vec<_> = pairs.iter().map(|pair| verdict(pair, &best, compared, vms, by)).collect();
     verdicts[0].sureness = Sureness::Best;
-    // Only if everything is ruled out does one of those have to do.
+    // If all pairs are excluded, one of them is chosen anyway.
     let any = verdicts.iter().any(|pair| pair.never.is_none());
     let may = |pair: &Verdict| pair.never.is_none() || !any;
     let first = verdicts.iter().position(may).expect("there is a pair");
-    // What cannot be told from the best that may be taken.
+    // Pairs that cannot be distinguished from the best permitted one.
     let runs = pairs[first].runs.clone();
     for (pair, verdict) in pairs.iter().zip(&mut verdicts) {
         verdict.candidate = may(verdict) && !is_behind(&behind(&pair.runs, &runs, by), compared);
@@ -222,26 +223,26 @@ fn compare(a: &Pair, b: &Pair, by: By) -> Ordering {
     first.then(second).then_with(|| (a.guest.name, a.host.name).cmp(&(b.guest.name, b.host.name)))
 }
 
-/// How far runs are behind those with the same seeds, in percent.
+/// How much worse runs are than those with the same seeds, in percent.
 fn behind(runs: &[Got], best: &[Got], by: By) -> Mean {
     let sign = if by == By::Throughput { 1.0 } else { -1.0 };
     let differences = best.iter().zip(runs).map(|(best, got)| {
         let (best, got) = (value(best, by), value(got, by));
-        // Not minus zero, which people would see.
+        // Avoids minus zero in the output.
         100.0 * sign * (best - got) / best.max(f64::MIN_POSITIVE) + 0.0
     });
     Mean::of(&differences.collect::<Vec<_>>()).expect("a pair has runs")
 }
 
-/// Whether something is behind as far as is known, if so many are compared with the best one: all such answers together are
-/// right with 95 % confidence. Of one run the difference is all that there is.
+/// Whether a pair is worse, if `compared` pairs are compared with the best one: all such results together are correct
+/// with 95 % confidence. With one run the difference itself counts.
 fn is_behind(behind: &Mean, compared: usize) -> bool {
     behind.mean > 100.0 * MATTERS && behind.half_among(compared).is_none_or(|half| behind.mean > half)
 }
 
 fn verdict(pair: &Pair, best: &[Got], compared: usize, vms: u32, by: By) -> Verdict {
     let behind = behind(&pair.runs, best, by);
-    // A single run has no interval, and is sure of nothing.
+    // A single run has no interval and no confidence.
     let sureness = match behind.half.is_some() && is_behind(&behind, compared) {
         true => Sureness::Behind,
         false => Sureness::Same,
@@ -259,7 +260,7 @@ fn verdict(pair: &Pair, best: &[Got], compared: usize, vms: u32, by: By) -> Verd
     }
 }
 
-/// Why a pair is not advised.
+/// Why a pair is never advised.
 fn never(guest: &Descriptor, host: &Descriptor, vms: u32) -> Option<&'static str> {
     let keeps_apart = host.enforces(Field::Weight);
     match () {
@@ -271,7 +272,7 @@ fn never(guest: &Descriptor, host: &Descriptor, vms: u32) -> Option<&'static str
     }
 }
 
-/// The place in the rule of thumb.
+/// Rank in the rule of thumb.
 fn preference(pair: &Verdict, vms: u32) -> (usize, usize) {
     let place = |names: &[&str], name: &str| names.iter().position(|known| *known == name).unwrap_or(names.len());
     let hosts: &[&str] = if vms == 1 { &FOR_ONE } else { &FOR_SEVERAL };
@@ -284,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// A pair whose runs got so many requests per second.
+    /// A pair with these requests per second in its runs.
     fn pair(guest: &str, host: &str, iops: [f64; 4]) -> Pair {
         let [guest, host] = [guest, host].map(|name| schedulers::find(name).expect("a scheduler's name"));
         let got = |iops| Got { iops, bytes: iops * 4096.0, p99_ms: 1e4 / iops };
@@ -297,8 +298,8 @@ mod tests {
 
     // rule: two-tier.advice
     #[test]
-    fn among_equals_the_rule_of_thumb_chooses() {
-        // Seeds differ by much more than pairs do; run by run the pairs are the same, or not.
+    fn the_rule_of_thumb_chooses_among_equal_pairs() {
+        // Seeds differ much more than pairs; run by run the pairs are equal, or not.
         let fast = [900.0, 1100.0, 950.0, 1050.0];
         let slow = fast.map(|iops| iops * 0.9);
         let pairs = || {
@@ -323,7 +324,7 @@ mod tests {
 
     // rule: two-tier.advice
     #[test]
-    fn anticipatory_is_never_advised_in_a_guest_and_what_that_costs_is_said() {
+    fn anticipatory_is_never_advised_in_a_guest_and_its_cost_is_reported() {
         let answer = choose(
             vec![
                 pair("anticipatory", "noop", [100.0, 101.0, 99.0, 100.0]),
@@ -337,7 +338,7 @@ mod tests {
         let what = "There is no other pair to choose from. cfq \
                     above noop gets 20 % less than anticipatory above noop, which is not advised";
         assert!(said.contains(what), "{said}");
-        // By latency it is a longer one.
+        // By latency the sentence is longer.
         let mut pairs = [pair("anticipatory", "noop", [100.0; 4]), pair("cfq", "noop", [80.0; 4])];
         pairs.iter_mut().for_each(|pair| pair.runs.iter_mut().for_each(|got| got.p99_ms = 1000.0 / got.iops));
         let said = choose(pairs.into(), 1, By::P99).sentences().join(" ");
@@ -345,13 +346,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_how_sure_it_is_holds_for_what_is_chosen() {
+    fn the_stated_confidence_applies_to_the_chosen_pair() {
         let flat = |guest, host, iops| pair(guest, host, [iops, iops + 1.0, iops - 1.0, iops]);
         let said = |pairs: &[Pair], vms| {
             let answer = choose(pairs.to_vec(), vms, By::Throughput);
             (answer.is_alone(), answer.sentences().join(" "))
         };
-        // The best one of all is ruled out, and of the others none is ahead.
+        // The best pair is excluded, and of the others none is better.
         let mut pairs =
             vec![flat("anticipatory", "noop", 100.0), flat("cfq", "noop", 80.0), flat("noop", "noop", 80.0)];
         let (alone, text) = said(&pairs, 1);
@@ -365,16 +366,16 @@ mod tests {
             alone && text.starts_with("Choose noop") && text.contains("best of 2 pairs that may be advised"),
             "{text}"
         );
-        // With none to compare, nobody is behind.
+        // Without a comparison no pair is worse.
         let (alone, text) = said(&[flat("noop", "noop", 80.0)], 1);
         assert!(!alone && !text.contains("confidence") && text.contains("no other pair"), "{text}");
-        // Where all are ruled out that is said.
+        // If all are excluded, the text says so.
         let (_, text) = said(&[flat("noop", "noop", 80.0), flat("noop", "deadline", 90.0)], 3);
         assert!(text.contains("none of the pairs is advised") && text.contains("that host keeps no VM"), "{text}");
     }
 
     #[test]
-    fn a_difference_that_one_seed_makes_is_none() {
+    fn a_difference_of_one_seed_does_not_count() {
         let answer = choose(
             vec![
                 pair("noop", "noop", [100.0, 100.0, 100.0, 100.0]),
@@ -391,8 +392,8 @@ mod tests {
     }
 
     #[test]
-    fn among_many_pairs_one_that_is_behind_by_chance_is_not_told_apart() {
-        // 5 % behind on average, 3.3 % more or less: enough for a pair that is compared alone.
+    fn a_pair_that_is_worse_by_chance_is_not_distinguished_among_many() {
+        // 5 % worse on average, within 3.3 %: enough for a pair that is compared alone.
         let unlucky = [970.0, 950.0, 920.0, 960.0];
         let mut pairs = vec![pair("noop", "noop", [1000.0; 4]), pair("deadline", "noop", unlucky)];
         assert_eq!(choose(pairs.clone(), 1, By::Throughput).pairs[1].sureness, Sureness::Behind);
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn by_latency_the_order_may_be_another() {
+    fn the_order_by_latency_may_differ() {
         let with = |guest, p99_ms| {
             let mut pair = pair(guest, "noop", [100.0; 4]);
             pair.runs.iter_mut().for_each(|got| got.p99_ms = p99_ms);
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_choice_costs_in_what_does_not_count_is_said() {
+    fn the_cost_of_the_choice_in_the_other_measure_is_reported() {
         let with = |guest, p99_ms: f64, iops: f64| {
             let mut pair = pair(guest, "noop", [iops; 4]);
             pair.runs.iter_mut().for_each(|got| got.p99_ms = p99_ms);
@@ -433,13 +434,13 @@ mod tests {
     }
 
     #[test]
-    fn one_run_is_not_sure_of_anything() {
+    fn a_single_run_has_no_confidence() {
         let mut one = [pair("noop", "noop", [100.0; 4]), pair("cfq", "noop", [50.0; 4])];
         one.iter_mut().for_each(|pair| pair.runs.truncate(1));
         let answer = choose(one.into(), 1, By::Throughput);
         let said = answer.sentences().join(" ");
         assert!(said.contains("use more runs"), "{said}");
-        assert!(!answer.is_alone(), "nothing is told apart");
+        assert!(!answer.is_alone(), "no pair is distinguished");
         assert_eq!(answer.pairs.last().map(|pair| (pair.guest, pair.sureness)), Some(("cfq", Sureness::Same)));
         assert_eq!(names(&answer), ("noop", "noop"), "what got twice as much is chosen all the same");
     }

@@ -1,11 +1,12 @@
-//! Which scheduler to use in the guest and which on the host, for a load on a device: measured, not guessed.
+//! Advice which schedulers to use in the guest and on the host, for a load on a device, from simulations.
 //!
-//! Every pair runs with the same seeds, so that two pairs can be compared run by run: what one seed makes harder it makes
-//! harder for both. A pair is behind the best one if the 95 % interval of its difference says so; pairs of which it does not
-//! cannot be told apart, and among these a rule of thumb chooses ([`choose`]).
+//! Every pair runs with the same seeds, so two pairs can be compared run by run: a seed that is harder for one is
+//! harder for both. A pair is worse than the best one if the 95 % interval of its difference excludes zero. Other pairs
+//! cannot be distinguished, and among these a rule of thumb chooses ([`choose`]).
 //!
-//! Example: eight threads that read anywhere on a disk, one VM. Noop and deadline in the guest get 900 reads a second above
-//! any host, cfq 400: choose noop in the guest; what the host has cannot be told apart, so take deadline there.
+//! Example: eight threads with random reads on a disk, one VM. Noop and deadline in the guest get 900 reads per second
+//! with any host scheduler, cfq 400: choose noop in the guest. The host schedulers cannot be distinguished, so choose
+//! deadline there.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -33,82 +34,81 @@ mod choose;
 
 pub use choose::{Answer, By, Sureness, Verdict, choose};
 
-/// Not measured: schedulers learn how long threads think.
+/// Time that is not measured: schedulers learn think times.
 const WARM: Duration = Duration::from_secs(1);
 
-/// What a thread of a VM does.
+/// Load of a VM's thread.
 #[derive(Debug, Clone)]
 pub enum Load {
-    /// A workload by name.
+    /// A workload profile.
     Named(&'static WorkloadProfile, ParamTable),
-    /// A recorded load; its requests go to the threads as these become free. Each run has its own part of it.
+    /// A recorded trace; its requests go to threads as these become free. Each run uses a different part of it.
     Trace {
-        /// Where it is.
         file: PathBuf,
-        /// What it is.
         format: Format,
-        /// Requests in it.
+        /// Number of requests in it.
         rows: u64,
     },
 }
 
-/// What is asked.
+/// Input of the advice.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// What each VM does.
+    /// Load of each VM.
     pub load: Load,
-    /// On what.
+    /// The device.
     pub device: (Known, ParamTable),
-    /// Requests that the device takes at once.
+    /// Queue depth of the device.
     pub depth: u32,
-    /// Schedulers in the guest.
+    /// Schedulers to compare in the guest.
     pub guests: Vec<&'static Descriptor>,
-    /// Schedulers on the host.
+    /// Schedulers to compare on the host.
     pub hosts: Vec<&'static Descriptor>,
-    /// How many VMs do so, with equal rights.
+    /// Number of identical VMs, with equal weights.
     pub vms: u32,
-    /// Threads of each, with one request outstanding each unless the workload says otherwise.
+    /// Threads per VM, with one outstanding request each unless the workload says otherwise.
     pub threads: u32,
-    /// Between a guest and the host.
+    /// Ring between a guest and the host.
     pub ring: Ring,
-    /// What virtualisation costs each request.
+    /// Overhead of virtualisation per request.
     pub request_cost: Duration,
-    /// Runs of each pair, with seeds from `seed` on.
+    /// Number of runs of each pair, with consecutive seeds.
     pub runs: u32,
     /// The first seed.
     pub seed: u64,
-    /// Of each run, in virtual time, at most; the first second is not measured.
+    /// Maximum virtual time of each run; the first second is not measured.
     pub duration: Duration,
-    /// What counts.
+    /// The measure that counts.
     pub by: By,
 }
 
-/// One run of a pair.
+/// Results of one run of a pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Got {
-    /// Requests per second, all VMs together.
+    /// Requests per second of all VMs.
     pub iops: f64,
-    /// Bytes per second.
+    /// Bytes per second of all VMs.
     pub bytes: f64,
-    /// The 99th percentile of latency of the VM that has the worst, in milliseconds.
+    /// 99th percentile of latency of the worst VM, in milliseconds.
     pub p99_ms: f64,
 }
 
 /// All runs of a pair.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// In the guest.
+    /// Scheduler in the guest.
     pub guest: &'static Descriptor,
-    /// On the host.
+    /// Scheduler on the host.
     pub host: &'static Descriptor,
-    /// By seed.
+    /// Results by seed.
     pub runs: Vec<Got>,
 }
 
-/// Runs every pair with every seed, on so many processors, and chooses. `progress` is told how many runs are over, of how many.
+/// Runs every pair with every seed, `jobs` runs concurrently, and chooses. Calls `progress` with the number of
+/// completed runs and their total.
 ///
 /// # Errors
-/// A parameter that cannot be, a trace that cannot be read or is too short, or a run that broke a law.
+/// An invalid parameter, a trace that cannot be read or is too short, or a run that violated an invariant.
 pub fn advise(question: &Question, jobs: usize, progress: Progress<'_>) -> Result<Answer, LabError> {
     check(question)?;
     let pairs: Vec<_> =
@@ -120,7 +120,7 @@ pub fn advise(question: &Question, jobs: usize, progress: Progress<'_>) -> Resul
     Ok(choose(pairs.collect(), question.vms, question.by))
 }
 
-/// Refuses parameters of the device and of the workload that cannot be, by name.
+/// Rejects invalid parameters of the device and of the workload, by name.
 fn check(question: &Question) -> Result<(), LabError> {
     let (device, params) = &question.device;
     named(&format!("Device model {}", device.name()), &device.parameters(), params, &|params| {
@@ -134,7 +134,7 @@ fn check(question: &Question) -> Result<(), LabError> {
     })
 }
 
-/// Says which parameter is at fault, and what it may be.
+/// Names the parameter that causes a rejection, and its accepted values.
 fn named(
     what: &str,
     known: &[Parameter],
@@ -155,7 +155,7 @@ fn named(
     Err(LabError::Refused(refused))
 }
 
-/// Elevators of Linux in a guest: each of its threads is one process.
+/// Linux elevators in a guest: each of its threads is one process.
 fn in_guest(descriptor: &'static Descriptor, question: &Question) -> Host {
     let host = on_host(descriptor, question);
     if descriptor.name == "cfq" { host.text("mode", "2.6.32") } else { host }
@@ -164,7 +164,7 @@ fn in_guest(descriptor: &'static Descriptor, question: &Question) -> Host {
 fn on_host(descriptor: &'static Descriptor, question: &Question) -> Host {
     let mut host = Host::new(descriptor.name, question.depth);
     let (device, params) = &question.device;
-    // One that cannot be is refused when it is made.
+    // Invalid parameters are rejected when the device is built.
     if device.derive(params).is_ok_and(|derived| derived.rotational) {
         host = host.rotational();
     }
@@ -179,7 +179,7 @@ fn measure(
     run: u32,
 ) -> Result<Got, LabError> {
     let what = format!("{} in the guest above {}", guest.name, host.name);
-    // Seeds go round: none is before the first.
+    // Seeds wrap around.
     let seed = question.seed.wrapping_add(u64::from(run));
     let (known, params) = &question.device;
     let device = format!("Device model {}", known.name());
@@ -235,7 +235,7 @@ fn load(
             let rows_of_trace = Select::new(traces::read(*format, opened), None, volume, PastEnd::Wrap);
             failures.push(rows_of_trace.failure());
             let part = (rows / u64::from(question.runs)).max(1) as usize;
-            // Threads take turns at one reader.
+            // Threads share one reader in turn.
             let shared = Rc::new(RefCell::new(rows_of_trace.skip(run as usize * part).take(part)));
             let thread = |_| {
                 let shared = Rc::clone(&shared);
@@ -247,8 +247,8 @@ fn load(
     }
 }
 
-/// Of a recipe with threads of its own one is taken for each thread of the guest, unless something else is stated: schedulers
-/// in a guest know threads.
+/// A profile with threads gets one thread for each thread of the guest, unless stated otherwise: schedulers in a guest
+/// distinguish threads.
 fn one_thread(known: &WorkloadProfile, stated: &ParamTable) -> ParamTable {
     let mut params = stated.clone();
     for name in ["threads", "outstanding"] {

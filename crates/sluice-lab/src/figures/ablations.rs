@@ -1,4 +1,4 @@
-//! Each mechanism off and on: what it buys on its own.
+//! Each mechanism off and on: its effect alone.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::experiment::{self, Experiment};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, refused, run};
 
-/// Seconds before it is measured, and until it ends.
+/// Start and end of the measurement in seconds.
 const SECONDS: (usize, usize) = (5, 35);
-/// The same where slices are corrected: after two windows of ten seconds. In a minute the VM of the least weight has so few of an
-/// aged drive's bursts that chance decides.
+/// The same if slices are corrected: after two windows of ten seconds. In a minute the VM of the smallest weight would
+/// have too few of an aged drive's bursts for a stable result.
 const SLICES: (usize, usize) = (20, 620);
-/// Where each VM's disk begins, and how long it is.
+/// Distance and size of the VMs' disks.
 const SPAN: u64 = 16_000_000_000;
 
 macro_rules! row {
@@ -64,7 +64,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// A VM's policy and what it does with a disk of that length.
+/// A VM's policy, and its workload for a disk of this size.
 type ExperimentVm<'a> = (Policy, &'a dyn Fn(u64) -> Box<dyn Workload>);
 
 fn run_simulation(
@@ -119,7 +119,7 @@ fn in_order(outstanding: u32, length: u32, name: &str, span: u64, point: &BandPo
     closed(outstanding, Mix { reads: 1.0, length, address: Address::sequential(0, span) }, point, name)
 }
 
-/// Milliseconds of a bursty VM.
+/// Latency of a bursty VM in milliseconds.
 fn idle_credit(credit: u32, point: &BandPoint) -> Result<f64, LabError> {
     let bursty = |span| -> Box<dyn Workload> {
         let pattern = Pattern::Bursts(128, Duration::from_millis(400));
@@ -132,7 +132,7 @@ fn idle_credit(credit: u32, point: &BandPoint) -> Result<f64, LabError> {
     Ok(latency(&run_simulation(&host, array(point)?, SPAN, &[(policy, &bursty), (policy, &steady)])?, 0))
 }
 
-/// Small requests for each large one, of two equal VMs.
+/// Number of small requests per large one, of two equal VMs.
 fn normalisation(cost: CostModel, point: &BandPoint) -> Result<f64, LabError> {
     let [small, large] = [4 << 10, 256 << 10]
         .map(|length| move |span| closed(32, random_reads(length, span), point, &format!("{length}")));
@@ -141,7 +141,7 @@ fn normalisation(cost: CostModel, point: &BandPoint) -> Result<f64, LabError> {
     Ok(rate(&all, 0) / rate(&all, 1))
 }
 
-/// Requests per second of two VMs that read in order.
+/// Requests per second of two sequential readers.
 fn batching(most: i64, point: &BandPoint) -> Result<f64, LabError> {
     let [one, two] = ["one", "two"].map(|name| move |span| in_order(16, 16 << 10, name, span, point));
     let host = Host::new("mclock", 1).rotational().number("batch", most);
@@ -149,13 +149,13 @@ fn batching(most: i64, point: &BandPoint) -> Result<f64, LabError> {
     Ok(rate(&all, 0) + rate(&all, 1))
 }
 
-/// Flubber's policy: a bandwidth and a target.
+/// A policy for Flubber: bandwidth and latency target.
 fn promised(iops: u64, millis: u64, class: Kind) -> Policy {
     let latency = Some(LatencyTarget { p99: Duration::from_millis(millis), reads_only: false });
     Policy { latency, class, ..policy(iops, 0, 100) }
 }
 
-/// Requests per second of a VM that reads in order, beside one that reads anywhere.
+/// Requests per second of a sequential reader next to a random one.
 fn batch_and_delay(on: bool, point: &BandPoint) -> Result<f64, LabError> {
     let ordered = |span| in_order(16, 16 << 10, "in order", span, point);
     let anywhere = |span| closed(8, random_reads(16 << 10, span), point, "anywhere");
@@ -166,7 +166,7 @@ fn batch_and_delay(on: bool, point: &BandPoint) -> Result<f64, LabError> {
     Ok(rate(&run_simulation(&host, disk(point)?, SPAN, &vms)?, 0))
 }
 
-/// Milliseconds of a VM beside a backup.
+/// Latency of a VM next to a backup, in milliseconds.
 fn background(class: Kind, point: &BandPoint) -> Result<f64, LabError> {
     let anywhere = |span| closed(8, random_reads(16 << 10, span), point, "anywhere");
     let backup = |span| in_order(4, 44 << 10, "backup", span, point);
@@ -176,7 +176,7 @@ fn background(class: Kind, point: &BandPoint) -> Result<f64, LabError> {
     Ok(latency(&run_simulation(&host, disk(point)?, SPAN, &vms)?, 0))
 }
 
-/// The furthest that a VM's part of the bandwidth is from its part of the weights, in percent of the latter.
+/// The largest deviation of a VM's part of the bandwidth from its part of the weights, in percent of the latter.
 fn time_slices(scheduler: &'static str, depth: u32, point: &BandPoint) -> Result<f64, LabError> {
     let weights = [10, 7, 4, 1];
     let kind = models::find("ssd").expect("there is such a model");
@@ -198,7 +198,7 @@ fn time_slices(scheduler: &'static str, depth: u32, point: &BandPoint) -> Result
     Ok(off.fold(0.0, f64::max))
 }
 
-/// Requests per second of a VM after an equal one has come.
+/// Requests per second of a VM after an equal one has started.
 fn tag_adjustment(on: bool, point: &BandPoint) -> Result<f64, LabError> {
     let makes = ["first", "second"].map(|name| move |span| closed(32, random_reads(16 << 10, span), point, name));
     let starts = [0, 15].into_iter().zip(&makes);
@@ -208,7 +208,7 @@ fn tag_adjustment(on: bool, point: &BandPoint) -> Result<f64, LabError> {
     Ok(mean_rate(&experiment.run_simulation(host.gate()?, array(point)?, host.scheduler)?, 0, 15, SECONDS.1))
 }
 
-/// Megabits per second of a light NIC beside a heavy one that is never idle for long and has little to send.
+/// Megabits per second of a light NIC next to a heavy one with short pauses and little to send.
 fn inactivity_delay(delay: &str, point: &BandPoint) -> Result<f64, LabError> {
     let link = DeviceFile::load("netback-link")?.link(point)?;
     let model = Box::new(Link::new(LinkParams { completes_when: CompletesWhen::Sent, ..link.params() }));

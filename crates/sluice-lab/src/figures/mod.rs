@@ -1,4 +1,4 @@
-//! The list of figures. A new one is a file here and a line in [`ALL`].
+//! The list of figures. A figure is one file here and one line in [`ALL`].
 
 use crate::figure::{Figure, Paper};
 
@@ -45,7 +45,7 @@ pub const ALL: &[&Figure] = &[
     &ablations::FIGURE,
 ];
 
-/// What a word on the command line means: a figure, a row, a paper, or everything.
+/// Figures that a word of the command line selects: a figure, a row, a paper, or all.
 #[must_use]
 pub fn find(word: &str) -> Vec<&'static Figure> {
     let meant = |figure: &Figure| {
@@ -61,7 +61,7 @@ pub fn find(word: &str) -> Vec<&'static Figure> {
     ALL.iter().copied().filter(|figure| meant(figure)).collect()
 }
 
-/// Every word that means something: papers, figures and rows.
+/// All words that select figures: papers, figures and rows.
 pub fn words() -> impl Iterator<Item = String> {
     let papers = Paper::ALL.iter().map(|paper| paper.name().to_owned());
     let figures = ALL.iter().map(|figure| figure.id.to_owned());
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_unique_and_words_find_what_they_mean() {
+    fn ids_are_unique_and_words_find_their_figures() {
         let words: Vec<_> = words().collect();
         let mut unique = words.clone();
         unique.sort();

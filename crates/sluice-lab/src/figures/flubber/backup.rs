@@ -1,4 +1,4 @@
-//! Fig. 4 and Table IV: a backup in the host beside both VMs.
+//! Fig. 4 and Table IV: a backup in the host next to both VMs.
 
 use sluice_report::{Chart, Line, Table};
 

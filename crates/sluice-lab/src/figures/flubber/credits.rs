@@ -1,4 +1,4 @@
-//! Table II: what the interval factor does.
+//! Table II: the effect of the interval factor.
 
 use sluice_report::{Chart, Line, Table};
 
@@ -8,7 +8,7 @@ use crate::setup::within;
 
 use super::guests::{self, Assumed, Contender, Outcome, compete};
 
-/// The interval factors of the table.
+/// Interval factors of the table.
 const BETAS: [i64; 5] = [1, 2, 8, 32, 128];
 /// The paper's numbers: mean and largest IOPS, mean and largest delay in milliseconds, of both VMs.
 const PAPER: [[[f64; 4]; 2]; 5] = [
@@ -113,7 +113,7 @@ fn judge(finding: &mut Finding, ids: [&str; 3], outcomes: &[Outcome; BETAS.len()
     finding.judge(ids[2], spread[1] > spread[0], format!("{:.2}, against {:.2}", spread[1], spread[0]));
 }
 
-/// The interval factors at which the objective is met.
+/// Interval factors at which the objective is met.
 fn met(outcomes: &[Outcome; BETAS.len()]) -> String {
     let enough = |got: f64, due: u64| got >= due as f64 || within(got, due as f64, 0.15);
     let at = outcomes
@@ -154,7 +154,7 @@ fn from_arrival(beta: i64) -> Contender {
     Contender { name: "Flubber, paper, deadlines from arrival", host: host.text("start", "arrival"), real_time }
 }
 
-/// What other readings and assumptions give.
+/// Results of other interpretations and assumptions.
 fn readings(point: &BandPoint) -> Result<Table, LabError> {
     let mut columns = vec!["reading".to_owned()];
     columns.extend(BETAS.map(|beta| format!("beta {beta}")));

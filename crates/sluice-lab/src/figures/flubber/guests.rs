@@ -25,36 +25,36 @@ pub(super) const SLO: [(u64, u64); 2] = [(1000, 80), (120, 60)];
 const TRANSFER_MAX: Bytes = Bytes::kib(512);
 /// Names of the VMs.
 pub(super) const VMS: [&str; 2] = ["Seq VM", "Rnd VM"];
-/// What all figures assume of the guests.
+/// Common set-up of all figures.
 pub(super) const GUESTS: &str = "Two VMs on a SATA disk of 1 TB, one request at a time: 16 threads read 2 GiB of 128 files in order, 8 threads read \
      10,000 blocks of 16 KiB anywhere in 128 files of 1 GiB. Noop in the guests, a ring of 32 requests of at most 44 KiB. \
      Assumed: the sequential VM's read-ahead makes block requests of 38 KiB, one for each thread (both follow from the \
      paper's own numbers: 2 GiB in 54.16 s at 1015 requests per second, and throughput times delay is 16); the page cache \
      answers 36 % of the random reads; no time to think; images of 12 GB lie side by side; the host merges nothing.";
 
-/// What is assumed of the guests.
+/// Assumptions about the guests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Assumed {
-    /// Part of the random reads that the page cache answers.
+    /// Fraction of random reads that the page cache serves.
     pub(super) cached: f64,
-    /// Bytes of a sequential block request, before the ring splits it.
+    /// Size of a sequential block request in bytes, before the ring splits it.
     pub(super) block: u64,
-    /// From the start of one image to that of the next.
+    /// Distance between the starts of two images in bytes.
     pub(super) apart: u64,
-    /// From the start of one of a VM's files to that of the next; 0: one right behind the other.
+    /// Distance between the starts of a VM's files in bytes; 0 if they are adjacent.
     pub(super) files: u64,
-    /// What a thread does before each of its requests, in microseconds.
+    /// Think time of a thread before each of its requests, in microseconds.
     pub(super) think: u64,
-    /// Whether the host joins neighbouring requests of a VM.
+    /// Whether the host merges adjacent requests of a VM.
     pub(super) merging: bool,
-    /// Requests at the drive, which sorts them.
+    /// Requests in the drive's queue, which it sorts.
     pub(super) depth: u32,
-    /// Bytes of the drive's cache of writes.
+    /// Size of the drive's write cache in bytes.
     pub(super) write_cache: u64,
 }
 
 impl Assumed {
-    /// What the rows are judged with.
+    /// Assumptions for the rows.
     pub(super) const NOMINAL: Assumed = Assumed {
         cached: 0.36,
         block: 38 << 10,
@@ -65,48 +65,48 @@ impl Assumed {
         depth: 1,
         write_cache: 0,
     };
-    /// From the start of one file to that of the next if 128 of them are spread over an image.
+    /// Distance of files if 128 of them are spread over an image.
     pub(super) const SPREAD: u64 = Assumed::NOMINAL.apart / 128 / 4096 * 4096;
 }
 
-/// What the host does beside the VMs.
+/// The host's work in addition to the VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backup {
     /// The copy goes to the same disk.
     Same,
-    /// It goes elsewhere.
+    /// It goes to another disk.
     Elsewhere,
 }
 
 /// A scheduler of the paper.
 #[derive(Debug, Clone)]
 pub(super) struct Contender {
-    /// In tables.
+    /// Name in tables.
     pub(super) name: &'static str,
     pub(super) host: Host,
     /// Whether the random VM has real-time priority.
     pub(super) real_time: bool,
 }
 
-/// Flubber as published.
+/// Flubber in paper mode.
 pub(super) fn flubber_paper(beta: i64) -> Contender {
     let host = Host::new("flubber", 1).rotational().text("mode", "paper").number("beta", beta);
     Contender { name: "Flubber, paper", host, real_time: false }
 }
 
-/// Flubber as it serves real VMs.
+/// Flubber in product mode.
 pub(super) fn flubber_product(beta: i64) -> Contender {
     let host = Host::new("flubber", 1).rotational().number("beta", beta);
     Contender { name: "Flubber, product", host, real_time: false }
 }
 
-/// The scheduler of Linux 2.6.18 with all VMs alike, or the random VM before the other.
+/// CFQ of Linux 2.6.18 with equal VMs, or with real-time priority for the random VM.
 pub(super) fn cfq(real_time: bool) -> Contender {
     let name = if real_time { "CFQ, RT/BE" } else { "CFQ" };
     Contender { name, host: Host::new("cfq", 1).rotational().text("mode", "2.6.18"), real_time }
 }
 
-/// The earliest deadline first behind the same credits.
+/// Earliest deadline first with the same credits.
 pub(super) fn edf(beta: i64) -> Contender {
     Contender {
         name: "EDF with credits",
@@ -115,45 +115,45 @@ pub(super) fn edf(beta: i64) -> Contender {
     }
 }
 
-/// Every scheduler that is compared, at the paper's interval factor.
+/// All schedulers of the comparison, at the paper's interval factor.
 pub(super) fn contenders() -> [Contender; 5] {
     [cfq(false), cfq(true), edf(32), flubber_paper(32), flubber_product(32)]
 }
 
-/// What a VM got while both worked, in windows of a second.
+/// Results of a VM while both are active, in windows of a second.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Got {
     /// Block requests per second.
     pub(super) iops: f64,
-    /// The most in a second.
+    /// Maximum in a second.
     pub(super) iops_max: f64,
     /// Mean delay in milliseconds.
     pub(super) delay: f64,
-    /// The largest mean delay of a second.
+    /// Maximum of the mean delays of all seconds.
     pub(super) delay_max: f64,
-    /// Of the seconds, the part whose mean delay is within the target.
+    /// Fraction of the seconds with a mean delay within the target.
     pub(super) in_time: f64,
-    /// When it had done everything, in seconds.
+    /// Completion of its workload in seconds.
     pub(super) seconds: f64,
-    /// Block requests per second, and mean delay, in every second.
+    /// Block requests per second, and mean delay, in each second.
     pub(super) series: [Vec<(f64, f64)>; 2],
 }
 
 impl Got {
-    /// A delay in milliseconds, if any request was over while both worked.
+    /// A delay in milliseconds, if any request completed while both were active.
     pub(super) fn milliseconds(&self, delay: f64) -> String {
         if self.iops > 0.0 { format!("{delay:.1}") } else { "none over".into() }
     }
 }
 
-/// One run.
+/// Results of one run.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     /// The sequential VM and the random one.
     pub(super) vms: [Got; 2],
-    /// When the backup was over.
+    /// Completion of the backup in seconds.
     pub(super) backup: Option<f64>,
-    /// Part of the time until both VMs were done in which the disk did nothing.
+    /// Fraction of the time until both VMs completed in which the disk was idle.
     pub(super) idle: f64,
 }
 
@@ -180,7 +180,7 @@ fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn W
     profiles::build(["sysbench-seqrd", "sysbench-rndrd"][vm], recipe, &table).map_err(refused)
 }
 
-/// Both VMs, and perhaps a backup, until all is done.
+/// Runs both VMs, and optionally a backup, to completion.
 pub(super) fn compete(
     contender: &Contender,
     backup: Option<Backup>,
@@ -214,8 +214,8 @@ pub(super) fn compete(
     Ok(Outcome { vms, backup: backup.map(|_| ended(2)), idle })
 }
 
-/// Goes on until everything is done, or has failed to be; the part of the time in which the disk was idle though a VM
-/// had not done everything.
+/// Runs until all workloads have completed or failed to; returns the fraction of the time in which the disk was idle
+/// although a VM had not completed.
 fn run(simulation: &mut Simulation) -> f64 {
     let mut second = 0;
     while second < 3600 && (simulation.ended(0).is_none() || simulation.ended(1).is_none()) {
@@ -228,7 +228,7 @@ fn run(simulation: &mut Simulation) -> f64 {
     1.0 - (worked / over[0].max(over[1])).min(1.0)
 }
 
-/// Noop, which joins neighbours that wait for a place in the ring.
+/// Noop, which merges adjacent requests that wait for the ring.
 fn guest(ring: Ring) -> Result<Guest, LabError> {
     Host::new("noop", ring.slots).merging(ring.transfer_max).guest(ring)
 }
@@ -240,7 +240,7 @@ fn got(simulation: &Simulation, vm: usize, both: usize, seconds: f64) -> Got {
         window.latency as f64 / 1e6 / window.completed.max(1) as f64
     };
     let rate = |index: usize| series.get(index).map_or(0.0, |window| window.completed as f64);
-    // What both do in the first second, with an arm that comes from elsewhere, is not counted.
+    // The first second, in which the arm comes from another position, is not counted.
     let seconds_of_both = 1..both.max(2);
     let count = seconds_of_both.len() as f64;
     let windows = || seconds_of_both.clone().filter_map(|index| series.get(index));
@@ -260,7 +260,8 @@ fn got(simulation: &Simulation, vm: usize, both: usize, seconds: f64) -> Got {
     }
 }
 
-/// A copy of an image of 12 GB by the host: read in order with the kernel's read-ahead, written in bursts by its page cache.
+/// A copy of an image of 12 GB by the host: sequential reads with the kernel's read-ahead, writes in bursts by its page
+/// cache.
 struct Copy {
     left: u64,
     cursor: u64,
@@ -269,9 +270,9 @@ struct Copy {
 
 impl Copy {
     const IMAGE: u64 = 12_000_000_000;
-    /// Linux's read-ahead.
+    /// Read-ahead of Linux.
     const READ: u32 = 128 << 10;
-    /// What the page cache writes at once.
+    /// Size of a burst of the page cache.
     const BURST: u32 = 8 << 20;
 }
 
@@ -308,11 +309,11 @@ fn add_backup(
     point: &BandPoint,
 ) -> Result<(), LabError> {
     let mut policy = Policy::default();
-    // CFQ knows no background queue; the paper's text excludes its idle class.
+    // CFQ has no background queue; the paper's text excludes its idle class.
     if contender.host.scheduler != "cfq" {
         policy.class = sluice_sched::policy::Class::Background;
     }
-    // The host's page cache and its block layer instead of a ring.
+    // The host's page cache and block layer instead of a ring.
     let ring = Ring { slots: 128, transfer_max: TRANSFER_MAX };
     let vm = simulation.add_guest(0, policy, guest(ring)?).map_err(refused)?;
     let target = (target == Backup::Same).then_some(assumed.apart);
@@ -328,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_reads_all_and_writes_all_behind_it_in_bursts() {
+    fn a_copy_reads_everything_and_writes_it_in_bursts() {
         let mut copy = Copy { left: Copy::IMAGE, cursor: 0, target: Some(Assumed::NOMINAL.apart) };
         let (mut steps, mut random) = (VecDeque::new(), BandPoint::NOMINAL.stream("copy"));
         let (mut read, mut written) = (0, 0);

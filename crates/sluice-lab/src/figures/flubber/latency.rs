@@ -7,7 +7,7 @@ use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::guests::{self, Assumed, Backup, Outcome, compete, contenders};
 
-/// Windows that must be in time.
+/// Fraction of the windows that must meet the target.
 const IN_TIME: f64 = 0.95;
 const MODES: [usize; 2] = [3, 4];
 const MUST: &str = "under Flubber at beta 32 the mean delay is within the target (80 ms and 60 ms) in at least 95 % of the seconds \

@@ -1,4 +1,4 @@
-//! Table I: what the VMs require, and the credits that follow from it.
+//! Table I: requirements of the VMs, and the resulting credits.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::setup::{Host, closed, policy, random_reads, refused, run};
 
 use super::guests::{SLO, VMS};
 
-/// The interval factors of Table II with the credits that it lists.
+/// Interval factors of Table II with its credits.
 const CREDITS: [(i64, [u32; 2]); 5] = [(1, [8, 1]), (2, [16, 2]), (8, [64, 8]), (32, [256, 32]), (128, [1024, 128])];
-/// Requests per second of the device, and seconds.
+/// Requests per second of the device, and length in seconds.
 const DEVICE: (f64, u64) = (5000.0, 20);
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -37,7 +37,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// Served of each VM.
+/// Requests served of each VM.
 fn served(mode: &str, beta: i64, credits: [u32; 2], point: &BandPoint) -> Result<[u64; 2], LabError> {
     let host = Host::new("flubber", 1).text("mode", mode).number("beta", beta);
     let mut simulation = Simulation::new(host.gate()?, constant(DEVICE.0), Duration::ZERO, Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Fig. 3 and Table III: four schedulers without other work.
+//! Fig. 3 and Table III: the schedulers without other work.
 
 use sluice_report::{Chart, Line, Table};
 

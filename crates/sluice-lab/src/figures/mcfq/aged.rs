@@ -7,7 +7,7 @@ use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, WRITES, share, share_in, writes};
 
-/// Seconds that are measured on the clean drive, which must not fill up.
+/// Measured seconds on the clean drive, which must not fill up.
 const CLEAN: (usize, usize) = (5, 25);
 
 pub(in crate::figures) const FIGURE: Figure = Figure {

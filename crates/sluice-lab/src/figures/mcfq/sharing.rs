@@ -1,4 +1,4 @@
-//! Four VMs of the paper's weights on its drive.
+//! Four VMs with the paper's weights on its drive.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub(super) const DEVICE: &str = "mcfq-ssd";
 pub(super) const WEIGHTS: [u32; 4] = [10, 7, 4, 1];
 /// Their names.
 pub(super) const VMS: [&str; 4] = ["VM1", "VM2", "VM3", "VM4"];
-/// Of the write test: requests outstanding in each VM, and their length.
+/// Write test: outstanding requests per VM, and their length.
 pub(super) const WRITES: (u32, u32) = (16, 64 << 10);
-/// Seconds that are measured on an aged drive: after two of the longest windows of the manager, 30 of these. A minute holds three of
-/// them, and what came out of it was chance.
+/// Measured seconds on an aged drive: after two of the manager's longest windows, 30 of these. In a minute there are
+/// only three of them, and the results were random.
 pub(super) const LONG: (usize, usize) = (40, 640);
-/// Commands at the drive: what SATA has.
+/// Queue depth of the drive, as with SATA.
 const DEPTH: u32 = 31;
 
 /// CFQ with groups.
@@ -48,35 +48,35 @@ impl Drives {
         let ModelFile::Ssd(drive) = &file.model else {
             return Err(LabError::Device(DEVICE.into(), "it must be an SSD".into()));
         };
-        // A point of the band may have less room than the nominal one.
+        // At a point of the range the drive may be smaller than at the nominal one.
         let bytes = file.bytes() / 100 * 95;
         Ok(Drives { clean: drive.clean(point)?, aged: drive.aged(point)?, bytes })
     }
 
-    /// Bytes of one VM's volume.
+    /// Size of one VM's volume in bytes.
     pub(super) fn volume(&self) -> u64 {
         self.bytes / WEIGHTS.len() as u64 / 4096 * 4096
     }
 }
 
-/// Bytes per second that each VM got in each second.
+/// Bytes per second of each VM in each second.
 pub(super) struct Shares {
     seconds: Vec<[f64; 4]>,
 }
 
 impl Shares {
-    /// Bandwidth in multiples of the last VM's, on average.
+    /// Mean bandwidth in multiples of the last VM's.
     pub(super) fn ratios(&self) -> [f64; 4] {
         let sums: [f64; 4] = std::array::from_fn(|vm| self.seconds.iter().map(|second| second[vm]).sum());
         sums.map(|sum| sum / sums[3].max(1.0))
     }
 
-    /// The sum over the other VMs of how far these are from the weights, as parts of the weights.
+    /// Sum of the relative deviations of the other VMs from their weights.
     pub(super) fn error(&self) -> f64 {
         error(&self.ratios())
     }
 
-    /// How far the VMs' parts of a second's bandwidth are from those by weight, together; the mean over the seconds.
+    /// Deviation of the VMs' parts of a second's bandwidth from those by weight, summed; the mean over the seconds.
     pub(super) fn noise(&self) -> f64 {
         let all: f64 = WEIGHTS.iter().map(|weight| f64::from(*weight)).sum();
         let off = |second: &[f64; 4]| -> f64 {
@@ -86,12 +86,12 @@ impl Shares {
         self.seconds.iter().map(off).sum::<f64>() / self.seconds.len().max(1) as f64
     }
 
-    /// Megabytes per second of a VM over time, for a chart: two minutes at most.
+    /// Megabytes per second of a VM over time, for a chart: at most two minutes.
     pub(super) fn series(&self, vm: usize) -> Vec<(f64, f64)> {
         self.seconds.iter().take(120).enumerate().map(|(at, second)| (at as f64, second[vm] / 1e6)).collect()
     }
 
-    /// Megabytes per second of all.
+    /// Megabytes per second of all VMs.
     pub(super) fn rate(&self) -> f64 {
         self.seconds.iter().flatten().sum::<f64>() / 1e6 / self.seconds.len().max(1) as f64
     }
@@ -106,7 +106,7 @@ fn error(ratios: &[f64; 4]) -> f64 {
     (0..3).map(|vm| (ratios[vm] / f64::from(WEIGHTS[vm]) * f64::from(WEIGHTS[3]) - 1.0).abs()).sum()
 }
 
-/// The write test: 16 random writes of 64 KiB outstanding in each VM, unless it is swept.
+/// The write test: 16 random writes of 64 KiB outstanding per VM, unless swept.
 pub(super) fn writes(
     outstanding: u32,
     length: u32,
@@ -118,7 +118,7 @@ pub(super) fn writes(
     move |vm| Ok(closed(outstanding, mix.clone(), &point, VMS[vm]))
 }
 
-/// Every VM with a workload that `make` gives it, from second `from` to `to`.
+/// Runs every VM with a workload of `make`, measured from second `from` to `to`.
 pub(super) fn share(
     host: &Host,
     drive: &Ssd,
@@ -129,7 +129,7 @@ pub(super) fn share(
     share_in([0, 1, 2, 3], host, drive, volume, seconds, make)
 }
 
-/// The same with VMs that come in another order, and so have their turns in another.
+/// The same with VMs that are added in another order, and therefore have other turns.
 pub(super) fn share_in(
     order: [usize; 4],
     host: &Host,

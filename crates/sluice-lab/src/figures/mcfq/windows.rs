@@ -1,4 +1,4 @@
-//! Table 1: the window over which MoTS looks at bandwidth.
+//! Table 1: the window over which MoTS observes bandwidth.
 
 use sluice_report::{Chart, Line, Table};
 
@@ -7,7 +7,7 @@ use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, WRITES, share, writes};
 
-/// The windows of the table in seconds, with what the paper measured.
+/// Windows of the table in seconds, with the paper's measurements.
 const WINDOWS: [(i64, &str); 3] = [(5, "8.3:7.3:4.4:1"), (10, "10.3:7.6:4.4:1"), (20, "10.8:8.2:4.7:1")];
 const MODES: [&str; 2] = ["paper", "window"];
 

@@ -11,7 +11,7 @@ use crate::setup::{Host, refused};
 
 use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, share};
 
-/// Workloads, the recipe of each, and its rows in modes paper and window.
+/// Workloads, the profile of each, and its rows in modes paper and window.
 const WORKLOADS: [(&str, &str, [&str; 2]); 5] = [
     ("Fileserver", "filebench-fileserver", ["C3a", "C3f"]),
     ("Varmail", "filebench-varmail", ["C3b", "C3g"]),

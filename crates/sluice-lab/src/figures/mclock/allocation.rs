@@ -1,4 +1,4 @@
-//! Fig. 3: how a throughput T is divided among three VMs with reservations, a limit and shares.
+//! Fig. 3: division of a throughput T among three VMs with reservations, a limit and shares.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::setup::{Host, closed, mean_rate, policy, random_reads, refused, run, 
 
 /// Shares, reservations and limits of the three: RD, OLTP and DM.
 const VMS: [(&str, u64, u64, u32); 3] = [("RD", 250, 0, 100), ("OLTP", 250, 0, 200), ("DM", 0, 1000, 300)];
-/// The capacities of the figure at which the division is known by equation (1), and the division.
+/// Capacities of the figure at which equation (1) gives the division, and the division.
 const DIVISION: [(f64, [f64; 3]); 11] = [
     (400.0, [200.0, 200.0, 0.0]),
     (500.0, [250.0, 250.0, 0.0]),
@@ -26,7 +26,7 @@ const DIVISION: [(f64, [f64; 3]); 11] = [
     (2500.0, [500.0, 1000.0, 1000.0]),
     (3000.0, [666.7, 1333.3, 1000.0]),
 ];
-/// Seconds before it is measured, and until it ends.
+/// Start and end of the measurement in seconds.
 const SECONDS: (usize, usize) = (10, 70);
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -69,7 +69,7 @@ fn divide(host: &Host, capacity: f64, point: &BandPoint) -> Result<[f64; 3], Lab
     Ok(std::array::from_fn(|vm| mean_rate(&simulation, vm, SECONDS.0, SECONDS.1)))
 }
 
-/// The largest distance from what is due, as a part of T.
+/// Largest deviation from the expected rates, as a part of T.
 fn off(got: &[f64; 3], due: &[f64; 3], capacity: f64) -> f64 {
     got.iter().zip(due).map(|(got, due)| (got - due).abs() / capacity).fold(0.0, f64::max)
 }
@@ -90,7 +90,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         for (index, (_, host)) in hosts.iter().enumerate() {
             let got = divide(host, capacity, point)?;
             let distance = off(&got, &due, capacity);
-            // The published formulas promise nothing where reservations cannot be met.
+            // The published formulas guarantee nothing if reservations cannot be met.
             if (index == 0 || capacity >= 500.0) && distance > worst[index].0 {
                 worst[index] = (distance, capacity);
             }

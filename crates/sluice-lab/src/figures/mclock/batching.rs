@@ -11,15 +11,15 @@ use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_rate, policy, run, slashed};
 
-/// Reservation and weight of each VM: the first two live of their reservations.
+/// Reservation and weight of each VM: the first two are served by their reservations.
 const VMS: [(u64, u32); 4] = [(60, 1), (60, 1), (0, 100), (0, 100)];
 const VM_NAMES: [&str; 4] = ["VM1", "VM2", "VM3", "VM4"];
-/// Requests of a batch at most.
+/// Maximum number of requests in a batch.
 const BATCH: i64 = 8;
-/// Requests per second of the device without places.
+/// Requests per second of the device without seeks.
 const FLAT: f64 = 1600.0;
 const SECONDS: u64 = 60;
-/// Looks per second: few enough requests lie between two of them.
+/// Samples per second: few requests lie between two of them.
 const STEPS: u64 = 1000;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -49,7 +49,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// Requests per second of all, and for how many of others a VM behind its reservation ever waited.
+/// Requests per second of all VMs, and the maximum number of requests of others that a VM behind its reservation waited
+/// for.
 fn run_simulation(batch: i64, model: Box<dyn Model>, span: u64, point: &BandPoint) -> Result<(f64, u64), LabError> {
     let makes = VM_NAMES.map(|name| {
         move |span| closed(16, Mix { reads: 1.0, length: 8192, address: Address::sequential(0, span) }, point, name)
@@ -77,17 +78,17 @@ fn run_simulation(batch: i64, model: Box<dyn Model>, span: u64, point: &BandPoin
     Ok((rate, delays.iter().map(|delay| delay.longest).max().unwrap_or(0)))
 }
 
-/// How long a VM waits when it is behind its reservation, in requests of others.
+/// Waiting time of a VM that is behind its reservation, in requests of others.
 #[derive(Clone, Copy, Default)]
 struct Delay {
-    /// Requests of the VM at the last look, and of all when it was last served or not behind.
+    /// Requests of the VM at the last sample, and of all VMs when it was last served or not behind.
     mine: u64,
     since: u64,
     longest: u64,
 }
 
 impl Delay {
-    /// Takes what the VM and all VMs were dispatched so far, and how many the VM should have been.
+    /// Takes the dispatches of the VM and of all VMs so far, and the expected number of the VM.
     fn look(&mut self, mine: u64, all: u64, due: u64) {
         if mine > self.mine || mine >= due {
             (self.mine, self.since) = (mine, all);

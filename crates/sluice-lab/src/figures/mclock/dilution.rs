@@ -1,4 +1,4 @@
-//! Fig. 1: what a database loses when others come.
+//! Fig. 1: the throughput that a database loses when other VMs start.
 
 use sluice_report::Table;
 use sluice_sched::Instant;

@@ -1,5 +1,5 @@
-//! Fig. 9 and 10: dmClock. Several storage nodes, each with a gate of its own, and clients that tell each node what they got
-//! at the others.
+//! Fig. 9 and 10: dmClock. Several storage nodes, each with a gate, and clients that report their service at the other
+//! nodes to each node.
 
 use std::time::Duration;
 
@@ -13,30 +13,30 @@ use crate::device::{DeviceFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed, within};
 
-/// Requests that a node works on at once: its threads.
+/// Requests that a node serves concurrently: its threads.
 const THREADS: u32 = 16;
-/// Requests that a client has outstanding.
+/// Outstanding requests of a client.
 const OUTSTANDING: u32 = 64;
 
 /// A client.
 struct Client {
     policy: Policy,
-    /// It uses this node alone.
+    /// The only node that it uses, if any.
     pinned: Option<usize>,
     /// When it starts, in seconds.
     start: u64,
 }
 
-/// Storage nodes, clients, and whether they tell nodes of each other.
+/// Storage nodes, clients, and the form of their reports.
 struct Cluster<'a> {
     nodes: usize,
-    /// What each node is.
+    /// Device of each node.
     device: &'a DeviceFile,
     clients: &'a [Client],
-    /// Nothing: nodes know nothing of each other.
+    /// `None`: no reports.
     form: Option<Form>,
     host: Host,
-    /// Requests that each client keeps outstanding.
+    /// Outstanding requests of each client.
     outstanding: u32,
     seconds: u64,
 }
@@ -120,7 +120,7 @@ fn three(reservations: [u64; 3]) -> [Client; 3] {
     std::array::from_fn(|vm| Client { policy: policy(reservations[vm], 0, weights[vm]), pinned: None, start: 0 })
 }
 
-/// What each client gets between 10 and 60 s.
+/// Rate of each client between 10 and 60 s.
 fn shares(
     clients: &[Client; 3],
     form: Option<Form>,
@@ -252,7 +252,7 @@ fn measure_skewed(point: &BandPoint) -> Result<Finding, LabError> {
     Ok(finding)
 }
 
-/// The same by what a node gives.
+/// The same for different capacities of the nodes.
 fn capacities(device: &DeviceFile, clients: &[Client], point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["a node gives [IOPS]", "dmClock, product", "dmClock, paper"];
     let mut table = Table::new("c1/c2 by what a node gives [IOPS]", &columns);
@@ -303,7 +303,7 @@ fn measure_remote(point: &BandPoint) -> Result<Finding, LabError> {
         let mut cells = vec![nodes.to_string()];
         for (_, form, host) in modes() {
             let off = furthest(nodes, form.expect("clients tell"), &host, RESERVATION, point)?;
-            // What one node alone is off is its device's doing: there is nothing to tell.
+            // With one node the deviation is that of the device: there are no reports.
             holds &= nodes == 1 || off <= (nodes - 1) as f64;
             cells.push(format!("{off:.0}"));
             words.push(format!("{off:.0}"));
@@ -317,7 +317,7 @@ fn measure_remote(point: &BandPoint) -> Result<Finding, LabError> {
     Ok(finding)
 }
 
-/// How far what was dispatched ever is from `reservation` a second, over any span of whole seconds.
+/// Largest deviation of the dispatches from `reservation` per second, over any span of whole seconds.
 fn furthest(nodes: usize, form: Form, host: &Host, reservation: u64, point: &BandPoint) -> Result<f64, LabError> {
     let device = DeviceFile::load("mclock-node")?;
     let mut simulation = Simulation::new(host.gate()?, device.model(point), Duration::ZERO, Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Table 5: idle credit lets bursts through sooner.
+//! Table 5: idle credit serves bursts sooner.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, within};
 
-/// The weight of both: what VMware gives a disk by default. The paper says "equal".
+/// Weight of both VMs: VMware's default for a disk. The paper says "equal".
 const SHARES: u32 = 1000;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {

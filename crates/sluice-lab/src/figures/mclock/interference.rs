@@ -1,4 +1,4 @@
-//! Fig. 4: a limit on a migration gives latency back to others.
+//! Fig. 4: a limit on a migration reduces the latency of others.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, rates, slashed, within};
 
-/// In this order.
+/// The VMs in order.
 const VMS: [&str; 3] = ["RD", "OLTP", "DM"];
 /// When DM is limited, in seconds.
 const LIMITED: u64 = 140;
-/// What is measured before and after, in seconds.
+/// Measured intervals before and after, in seconds.
 const PARTS: [(usize, usize); 2] = [(60, 140), (160, 240)];
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -92,7 +92,7 @@ fn run_simulation(
     experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)
 }
 
-/// mClock on arrays that read ahead more and less.
+/// mClock on arrays with different read-ahead.
 fn sweep(mut device: DeviceFile, point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["read ahead [MiB]", "60 to 140 s [IOPS]", "[ms]", "160 to 240 s [IOPS]", "[ms]"];
     let mut table = Table::new("RD/OLTP/DM by what the array reads ahead", &columns);

@@ -11,7 +11,7 @@ use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, slashed, within};
 
-/// Weights of the four.
+/// Weights of the four VMs.
 const WEIGHTS: [(&str, u32); 4] = [("VM1", 1), ("VM2", 1), ("VM3", 2), ("VM4", 2)];
 /// Requests per second: "slightly smaller than the sum of reservations", which is 2048.
 const CAPACITY: f64 = 2040.0;
@@ -45,7 +45,7 @@ fn run_simulation(host: &Host, reservation: u64, point: &BandPoint) -> Result<Si
     experiment.run_simulation(host.gate()?, Box::new(Servers::new(1, time, point.stream("service"))), host.scheduler)
 }
 
-/// Throughput and latency of the four once the start is over.
+/// Throughput and latency of the four VMs after the start.
 fn got(run: &Simulation) -> ([f64; 4], [f64; 4]) {
     let vms = [0, 1, 2, 3];
     (vms.map(|vm| mean_rate(run, vm, 10, 70)), vms.map(|vm| mean_latency_ms(run, vm, 10, 70)))

@@ -1,4 +1,4 @@
-//! Fig. 5: limits hold as VMs come.
+//! Fig. 5: limits hold as VMs start.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed};
 
-/// Limits and weights; a VM more each minute.
+/// Limits and weights; one more VM each minute.
 const VMS: [(&str, u64, u32); 3] = [("VM1", 0, 1), ("VM2", 400, 1), ("VM3", 500, 2)];
-/// Seconds in which each number of VMs is measured: ten after the last has come.
+/// Measured seconds for each number of VMs: from ten seconds after the last start.
 const PARTS: [(usize, usize); 3] = [(10, 60), (70, 120), (130, 180)];
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -53,7 +53,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// One run: each VM's mean rate in each part, and its series.
+/// Results of one run: each VM's mean rate in each part, and its series.
 struct Run {
     parts: [[f64; 3]; 3],
     series: Vec<Line>,
@@ -92,13 +92,13 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         runs.push(run);
     }
     let mut finding = Finding::default();
-    // Which VM is held to which limit in which part.
+    // Which VM has which limit in which part.
     let held = [(1, 1, 400.0), (2, 1, 400.0), (2, 2, 500.0)];
     let (mut most, mut least, mut short) = (0.0f64, f64::MAX, false);
     for (run, (part, vm, limit)) in runs[..2].iter().flat_map(|run| held.map(|held| (run, held))) {
         let (got, share) = (run.parts[part][vm], runs[2].parts[part][vm]);
         (most, least) = (most.max(got / limit), least.min(got / limit));
-        // On a slow device of the band its share is less than its limit.
+        // On a slow device of the range its share is below its limit.
         short |= got < 0.99 * limit.min(share);
     }
     finding.judge("M3a", most <= 1.01 && !short, format!("{least:.3} to {most:.3} of the limits"));

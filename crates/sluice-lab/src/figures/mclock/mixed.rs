@@ -10,7 +10,7 @@ use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, closed, mean_rate, policy, rates, slashed, within};
 
-/// A VM: its name, bytes of a request, part of reads, part of random places, reservation, limit, weight.
+/// A VM: name, request size in bytes, fraction of reads, fraction of random offsets, reservation, limit, weight.
 struct Vm(&'static str, u32, f64, f64, u64, u64, u32);
 
 const VMS: [Vm; 4] = [

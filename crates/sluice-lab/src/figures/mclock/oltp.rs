@@ -1,4 +1,4 @@
-//! Fig. 8: a reservation protects databases from a newcomer.
+//! Fig. 8: a reservation protects databases from a VM that starts later.
 
 use sluice_report::{Chart, Line, Table};
 use sluice_sched::Instant;
@@ -14,9 +14,9 @@ use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_read
 
 /// Reservations and weights.
 const VMS: [(&str, u64, u32); 3] = [("OLTP1", 500, 2), ("OLTP2", 500, 1), ("Iometer", 0, 1)];
-/// When Iometer starts, in seconds.
+/// Start of Iometer in seconds.
 const START: u64 = 115;
-/// What is measured, in seconds: before, and after.
+/// Measured intervals before and after, in seconds.
 const PARTS: [(usize, usize); 2] = [(20, 115), (125, 285)];
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -57,13 +57,13 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// What is assumed of the recipe: readers, and whether a flush follows each write.
+/// Assumptions of the profile: readers, and whether a flush follows each write.
 #[derive(Clone, Copy)]
 struct Assumed(i64, bool);
 
 const NOMINAL: Assumed = Assumed(50, false);
 
-/// A run with what both OLTP VMs reserve, or without.
+/// A run with the reservations of both OLTP VMs, or without.
 fn run_simulation(
     host: &Host,
     reserved: bool,
@@ -72,7 +72,7 @@ fn run_simulation(
 ) -> Result<Simulation, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let (_, span) = device.place(0);
-    // Made once to have its error, then for the scene.
+    // Built once for its error, then for the experiment.
     let oltp = |vm: &str, volume| {
         let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, vm) };
         let table = [("readers", Value::Integer(readers)), ("flush", Value::Bool(flush))];
@@ -94,7 +94,7 @@ fn run_simulation(
     experiment.run_simulation(host.gate()?, device.model(point), host.scheduler)
 }
 
-/// The same with other recipes.
+/// The same with other profiles.
 fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["readers", "flush after a write", "mClock, product [IOPS]", "mClock, paper [IOPS]", "SFQ(D) [IOPS]"];
     let mut table = Table::new("OLTP1/OLTP2/Iometer with Iometer, other recipes", &columns);

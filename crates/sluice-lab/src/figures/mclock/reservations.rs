@@ -1,4 +1,4 @@
-//! Fig. 6: reservations hold as VMs come and the array gets slower.
+//! Fig. 6: reservations hold as VMs start and the array slows down.
 
 use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Simulation;
@@ -62,7 +62,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// A run, and what VM1 and VM2 were dispatched at the least in any second from 5 s after their start.
+/// A run, and the smallest number of dispatches of VM1 and VM2 in any second from 5 s after their start.
 fn run_simulation(host: &Host, reserved: bool, point: &BandPoint) -> Result<(Simulation, [u64; 2]), LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let makes = VMS.map(|(name, ..)| move |span| closed(32, random_reads(16 << 10, span), point, name));
@@ -87,7 +87,7 @@ fn run_simulation(host: &Host, reserved: bool, point: &BandPoint) -> Result<(Sim
     Ok((simulation, least))
 }
 
-/// What each VM got in the last fifty seconds.
+/// Rate of each VM in the last fifty seconds.
 fn last(simulation: &Simulation) -> [f64; 5] {
     std::array::from_fn(|vm| mean_rate(simulation, vm, 250, 300))
 }

@@ -8,9 +8,9 @@ use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::slashed;
 
-/// Seconds that are simulated, of which the first is not measured.
+/// Simulated seconds; the first one is not measured.
 const SECONDS: usize = 8;
-/// How far above a ratio counts as above it.
+/// Factor above which a ratio counts as larger.
 const MORE: f64 = 1.05;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -43,7 +43,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// What both get, and what they get over time.
+/// Rates of both, and their rates over time.
 fn divide(
     backend: Backend,
     flows: usize,

@@ -1,4 +1,4 @@
-//! Fig. 8: a VM's disk operations and another VM's network.
+//! Fig. 8: disk requests of one VM and network traffic of another.
 
 use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Change;
@@ -8,9 +8,9 @@ use crate::band::BandPoint;
 use crate::device::LinkFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
-/// When disk operations begin and end, and when all ends, in seconds.
+/// Start and end of the disk requests, and end of the run, in seconds.
 const TIMES: [u64; 3] = [8, 16, 26];
-/// A fall.
+/// Factor below which a rate counts as reduced.
 const FALLS: f64 = 0.95;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -42,7 +42,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// What the sender gets before, between and after, and over time.
+/// Rate of the sender before, during and after, and over time.
 fn simulate(backend: Backend, link: LinkFile, point: &BandPoint) -> Result<([f64; 3], Vec<f64>), LabError> {
     let mut bench = Bench::with_disk(backend, link, point)?;
     bench.flow(0, at(0), "VM1")?;
@@ -50,7 +50,8 @@ fn simulate(backend: Backend, link: LinkFile, point: &BandPoint) -> Result<([f64
     bench.simulation.plan_change(at(TIMES[1]), Change::Idle(1));
     bench.run(TIMES[2], backend.name())?;
     let [begins, ends, last] = TIMES.map(|time| time as usize);
-    // Frames count when they have a place in the queue: filling it takes some seconds, at the beginning and after it.
+    // Frames count when they are queued, and filling the queue takes some seconds at the start and after the disk
+    // requests.
     let means = [(begins - 2, begins), (begins + 2, ends), (last - 3, last)];
     Ok((means.map(|(from, to)| bench.mean(0, from, to)), bench.rates(0, 0, last)))
 }

@@ -8,7 +8,7 @@ use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::within;
 
-/// Seconds that are simulated, of which the first is not measured.
+/// Simulated seconds; the first one is not measured.
 const SECONDS: usize = 10;
 /// The first VM's minimum, in Mb/s of frames.
 const MINIMUM: u64 = 60;
@@ -52,10 +52,10 @@ fn weighted(policy: Policy, weight: u32) -> Policy {
     Policy { weight: Policy::weighted(weight).weight, ..policy }
 }
 
-/// Three that send; Mb/s of frames.
+/// Rates of three senders, in Mb/s of frames.
 struct Got {
     means: [f64; 3],
-    /// Of the first, in any second.
+    /// Minimum of the first one in any second.
     least: f64,
     full: f64,
     lines: Vec<Line>,

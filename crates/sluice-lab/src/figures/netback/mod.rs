@@ -1,7 +1,7 @@
 //! Performance isolation of virtual NICs in Xen: guests that send through a driver domain to a link of 100 Mb/s.
 //!
-//! Nothing here is unfair by a dice: seeds move the beginnings of flows and vary their distances alike for all. What
-//! differs between guests comes from windows, queues, weights and CPUs.
+//! Random numbers favour no guest: seeds shift the starts of flows and vary their intervals alike. Differences result
+//! from windows, queues, weights and CPUs.
 
 use std::time::Duration;
 
@@ -27,19 +27,19 @@ pub(super) mod rates;
 pub(super) mod two_rates;
 pub(super) mod unlimited;
 
-/// The device of all of them.
+/// Device of all figures.
 const DEVICE: &str = "netback-link";
-/// What a datagram of one full frame carries.
+/// Payload of a datagram of one full frame.
 const PAYLOAD: u32 = 1472;
 
-/// Who takes packets from the guests' rings.
+/// Back end that takes packets from the guests' rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backend {
-    /// Xen's: credits and turns of one packet; what it has taken is dropped where the interface's queue is full.
+    /// Xen's: credits and turns of one packet; packets are dropped when the interface's queue is full.
     Netback,
-    /// Turns of one packet, and none is taken that has no room downstream.
+    /// Turns of one packet; none is taken without room downstream.
     RoundRobin,
-    /// The paper's proposal: turns by weight, and none is taken that has no room downstream. In packets, as the paper has it.
+    /// The paper's proposal: turns by weight in packets; none is taken without room downstream.
     Packets,
     /// The same in bytes.
     Bytes,
@@ -69,33 +69,33 @@ impl Backend {
     }
 
     fn params(self, link: &LinkFile) -> LinkParams {
-        // Netback hands a copy to the bridge, and that is the end of it; the others learn when the wire has it.
+        // Netback passes a copy to the bridge, which completes the packet; the others wait until it is on the wire.
         let completes_when = if self == Backend::Netback { CompletesWhen::Queued } else { CompletesWhen::Sent };
         LinkParams { completes_when, ..link.params() }
     }
 }
 
-/// Where the guests' virtual CPUs run.
+/// CPUs of the guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guests {
-    /// On one CPU.
+    /// One CPU for both.
     Together,
-    /// On one CPU, and they loop until the next datagram is due instead of sleeping.
+    /// One CPU for both; they loop until the next datagram is due instead of sleeping.
     Looping,
-    /// On one each.
+    /// One CPU each.
     Apart,
 }
 
-/// The testbed: a link, a driver domain on a CPU of its own, and guests.
+/// The testbed: a link, a driver domain on a separate CPU, and guests.
 struct Bench {
     simulation: Simulation,
     link: LinkFile,
     point: BandPoint,
-    /// What a datagram carries.
+    /// Payload of a datagram in bytes.
     payload: u32,
 }
 
-/// The device at a point of the band.
+/// The device at a point of the range.
 fn link(point: &BandPoint) -> Result<LinkFile, LabError> {
     DeviceFile::load(DEVICE)?.link(point)
 }
@@ -117,7 +117,7 @@ fn micros(us: f64) -> Duration {
 }
 
 impl Bench {
-    /// Guests with these policies, and no flows yet.
+    /// Guests with these policies and no flows.
     fn new(
         backend: Backend,
         link: LinkFile,
@@ -143,8 +143,8 @@ impl Bench {
         Ok(Bench { simulation, link, point: *point, payload: PAYLOAD })
     }
 
-    /// A guest that sends, and one that reads from a disk behind the same driver domain, each on a CPU of its own; the latter
-    /// is held back.
+    /// A guest that sends and one that reads from a disk of the same driver domain, each on a separate CPU; the latter
+    /// is paused.
     fn with_disk(backend: Backend, link: LinkFile, point: &BandPoint) -> Result<Self, LabError> {
         let model = Box::new(Link::new(backend.params(&link)));
         let mut simulation =
@@ -165,18 +165,18 @@ impl Bench {
         Ok(Bench { simulation, link, point: *point, payload: PAYLOAD })
     }
 
-    /// With datagrams that carry so much.
+    /// Sets the payload of datagrams.
     fn payload(mut self, payload: u32) -> Self {
         self.payload = payload;
         self
     }
 
-    /// A flow of a VM at the full speed of the link, from `start` on; its random numbers are those of `name`.
+    /// Adds a flow of a VM at the full rate of the link, from `start` on; its random numbers are those of `name`.
     fn flow(&mut self, vm: usize, start: Instant, name: &str) -> Result<(), LabError> {
         self.flow_at(vm, self.link.bits_per_second, start, name)
     }
 
-    /// A flow that offers so many bits per second of data.
+    /// Adds a flow with this data rate in bits per second.
     fn flow_at(&mut self, vm: usize, bits_per_second: u64, start: Instant, name: &str) -> Result<(), LabError> {
         let LinkFile { buffer, jitter, .. } = self.link;
         let params = DatagramParams { payload: self.payload, bits_per_second, jitter, buffer };
@@ -189,19 +189,19 @@ impl Bench {
         setup::run(&mut self.simulation, seconds, what)
     }
 
-    /// What of the frames is data, where none of a datagram's fragments is lost.
+    /// Fraction of data in the frames, if no fragment is lost.
     fn data(&self) -> f64 {
         f64::from(self.payload) / frames_of(self.payload).iter().sum::<u32>() as f64
     }
 
-    /// What the full link carries, in Mb/s of data.
+    /// Data rate of the full link in Mb/s.
     fn full(&self) -> f64 {
         let params = self.link.params();
         let time: Duration = frames_of(self.payload).iter().map(|frame| params.time(*frame)).sum();
         f64::from(self.payload) * 8e-6 / time.as_secs_f64()
     }
 
-    /// Mb/s of data that a VM got in each second from `from` to `to`.
+    /// Data rate of a VM in Mb/s in each second from `from` to `to`.
     fn rates(&self, vm: usize, from: usize, to: usize) -> Vec<f64> {
         let series = self.simulation.record(vm).series();
         let bytes = |second: usize| series.get(second).map_or(0, |window| window.bytes);
@@ -212,12 +212,12 @@ impl Bench {
         self.rates(vm, from, to).iter().sum::<f64>() / (to - from) as f64
     }
 
-    /// Over time, for a chart.
+    /// The rates over time, for a chart.
     fn points(&self, vm: usize, to: usize) -> Vec<(f64, f64)> {
         timed(&self.rates(vm, 0, to))
     }
 
-    /// Frames of a VM that found the interface's queue full.
+    /// Frames of a VM that were dropped at a full queue.
     fn dropped(&self, vm: usize) -> u64 {
         self.simulation.record(vm).dropped
     }
@@ -228,12 +228,12 @@ fn timed(values: &[f64]) -> Vec<(f64, f64)> {
     values.iter().enumerate().map(|(second, value)| (second as f64, *value)).collect()
 }
 
-/// Least and most.
+/// Minimum and maximum.
 fn range(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(*value), most.max(*value)))
 }
 
-/// A maximum rate, in Mb/s of frames, as the toolstack has it.
+/// A maximum rate in Mb/s of frames, as in the toolstack.
 fn at_most(megabits: u64) -> Policy {
     let bytes = Some(ByteRate::per_second(megabits * 125_000));
     Policy { limit: Limit { iops: None, bytes }, ..Policy::default() }

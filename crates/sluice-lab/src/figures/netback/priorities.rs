@@ -11,7 +11,7 @@ use crate::setup::within;
 
 /// The largest weight.
 const MOST: u32 = 30;
-/// How far a VM's throughput may be off, as a part of what is due to it.
+/// Tolerance of a VM's throughput, as a part of the expected one.
 const TOLERANCE: f64 = 0.02;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -58,7 +58,7 @@ fn bench(backend: Backend, point: &BandPoint) -> Result<Bench, LabError> {
     Ok(bench)
 }
 
-/// A run with changing weights.
+/// A run with weights that change.
 fn changing(backend: Backend, point: &BandPoint) -> Result<Bench, LabError> {
     let mut bench = bench(backend, point)?;
     let steps = steps();
@@ -72,12 +72,12 @@ fn changing(backend: Backend, point: &BandPoint) -> Result<Bench, LabError> {
     Ok(bench)
 }
 
-/// Whether in the first second, in which the flows begin, a VM has its part of the link, within a part of all of it.
+/// Whether in the first second, in which the flows start, a VM has its part of the link, within a part of the whole.
 fn begins(bench: &Bench, vm: usize, due: f64) -> bool {
     (bench.mean(vm, 0, 1) / bench.full() - due).abs() <= TOLERANCE
 }
 
-/// How far from what is due to it any VM is in any second but the first, as a part of that.
+/// Largest relative deviation of any VM in any second after the first.
 fn furthest(bench: &Bench) -> f64 {
     let steps = steps();
     let off = |vm: usize| {
@@ -128,7 +128,7 @@ fn inactivity(finding: &mut Finding, point: &BandPoint) -> Result<(), LabError> 
     run.simulation.plan_change(at(3), Change::Idle(0));
     run.simulation.plan_change(at(6), Change::Start(0));
     run.run(9, "inactivity")?;
-    // In the first second flows begin; the first VM sends what it still has after it was stopped, and begins again.
+    // Flows start in the first second. The first VM sends its queued packets after it was stopped, and starts again.
     let [before, alone, after] = [(1, 3), (4, 6), (7, 9)].map(|(from, to)| run.mean(1, from, to) / run.full());
     let due = 1.0 / f64::from(MOST + 1);
     let shared = begins(&run, 1, due) && [before, after].iter().all(|part| within(*part, due, TOLERANCE));

@@ -1,4 +1,4 @@
-//! Fig. 4: two VMs with one maximum rate.
+//! Fig. 4: two VMs with the same maximum rate.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
 /// Maximum rates in Mb/s.
 const RATES: [u64; 4] = [25, 30, 35, 40];
-/// When the second VM begins, and when it ends, in seconds.
+/// Start and end of the second VM in seconds.
 const BEGINS: u64 = 5;
 const ENDS: usize = 20;
-/// Of each rate, as in the paper.
+/// Repetitions per rate, as in the paper.
 const REPETITIONS: usize = 10;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -57,14 +57,14 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// Repetitions with one pair of rates.
+/// Results of repetitions with one pair of rates.
 pub(super) struct Repeated {
     /// Mb/s of data, by VM, second and repetition.
     seconds: [Vec<Vec<f64>>; 2],
 }
 
 impl Repeated {
-    /// `count` repetitions.
+    /// Runs `count` repetitions.
     pub(super) fn run(
         backend: Backend,
         policies: [Policy; 2],
@@ -79,7 +79,7 @@ impl Repeated {
             let mut bench = Bench::new(backend, link(point)?, Guests::Together, &policies, point)?.payload(payload);
             for (vm, start) in [0, BEGINS].into_iter().enumerate() {
                 let name = format!("{name}, repetition {repetition}, VM{}", vm + 1);
-                // Nobody starts a program in step with the windows of somebody else's clock.
+                // A program does not start synchronously with the windows of another clock.
                 let later = point.stream(&format!("{name}, start")).below(1_000_000_000);
                 bench.flow(vm, at(start) + Duration::from_nanos(later), &name)?;
             }
@@ -95,23 +95,23 @@ impl Repeated {
         self.seconds[vm][from..to].iter().filter_map(|second| Mean::of(second))
     }
 
-    /// A VM's mean of seconds, in Mb/s.
+    /// Mean of a VM's rate over seconds, in Mb/s.
     pub(super) fn mean(&self, vm: usize, from: usize, to: usize) -> f64 {
         self.means(vm, from, to).map(|mean| mean.mean).sum::<f64>() / (to - from) as f64
     }
 
-    /// While both send.
+    /// Mean while both send.
     pub(super) fn both(&self, vm: usize) -> f64 {
         self.mean(vm, BEGINS as usize + 1, ENDS)
     }
 
-    /// Half of the 0.95 interval of one second's throughput while both send, in Mb/s: its mean.
+    /// Mean half-width of the 0.95 interval of a second's throughput while both send, in Mb/s.
     pub(super) fn half(&self, vm: usize) -> f64 {
         let from = BEGINS as usize + 1;
         self.means(vm, from, ENDS).filter_map(|mean| mean.half).sum::<f64>() / (ENDS - from) as f64
     }
 
-    /// What the first VM's throughput changes by when the second begins, as a part of it.
+    /// Relative change of the first VM's throughput when the second one starts.
     pub(super) fn change(&self) -> f64 {
         self.both(0) / self.mean(0, 1, BEGINS as usize) - 1.0
     }

@@ -43,7 +43,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let columns = ["back end", "VM1", "VM2", "of the rates", "0.95 intervals +-", "VM1 changes by"];
     let mut table = Table::new("30 and 40 Mb/s [Mb/s of data]", &columns);
     let policies = RATES.map(at_most);
-    // The first of them is the paper's.
+    // The first one is the paper's.
     let backends = if point.is_nominal() { &[Backend::Netback, Backend::Bytes][..] } else { &[Backend::Netback] };
     for backend in backends {
         let got = Repeated::run(*backend, policies, PAYLOAD, REPETITIONS, "rates 30 and 40", point)?;

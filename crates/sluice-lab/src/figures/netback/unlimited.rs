@@ -7,11 +7,11 @@ use super::{Backend, Bench, DEVICE, Guests, at, link, range};
 use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 
-/// Seconds that are simulated, of which the first is not looked at.
+/// Simulated seconds; the first one is not measured.
 const SECONDS: usize = 20;
-/// Seconds in a row that one of the two dominates.
+/// Consecutive seconds of domination that count as long.
 const LONG: usize = 5;
-/// Who has this part of what both have dominates.
+/// Fraction of both rates that counts as domination.
 const DOMINATES: f64 = 0.75;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -51,18 +51,18 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// One set-up.
+/// A set-up.
 struct Case {
     name: &'static str,
     backend: Backend,
     guests: Guests,
-    /// What a packet costs a guest, times that of the device file.
+    /// Factor of the CPU time of a packet in a guest.
     work: f64,
-    /// Somebody computes on the guests' CPU.
+    /// Whether another domain computes on the guests' CPU.
     computes: bool,
-    /// Whether distances of datagrams vary.
+    /// Whether the intervals of datagrams vary.
     varies: bool,
-    /// By how much the second VM's rate is higher.
+    /// How much higher the second VM's rate is.
     ppm: u64,
 }
 
@@ -76,9 +76,9 @@ const CASE: Case = Case {
     ppm: 0,
 };
 
-/// Nothing varies, and two clocks are not quite the same.
+/// Nothing varies, and the two clocks differ slightly.
 const IN_STEP: Case = Case { name: "no variation of distances, clocks 20 ppm apart", varies: false, ppm: 20, ..CASE };
-/// The guests' CPU has a little more to do than it can.
+/// The guests' CPU is slightly overloaded.
 const FULL: Case = Case { name: "a packet costs a guest 6 times as much", work: 6.0, ..CASE };
 
 const CAUSES: [Case; 14] = [
@@ -98,20 +98,20 @@ const CAUSES: [Case; 14] = [
     Case { backend: Backend::Bytes, ..IN_STEP },
 ];
 
-/// What the two got, second by second, and how many frames were lost.
+/// Rates of both VMs by second, and the number of dropped frames.
 struct Got {
     rates: [Vec<f64>; 2],
     dropped: u64,
 }
 
 impl Got {
-    /// The first VM's part of both, without the first second.
+    /// The first VM's part of both rates, without the first second.
     fn parts(&self) -> Vec<f64> {
         let both = self.rates[0].iter().zip(&self.rates[1]).skip(1);
         both.map(|(first, second)| first / (first + second)).collect()
     }
 
-    /// Seconds in a row that one of the two dominated, at most.
+    /// Maximum number of consecutive seconds in which one of the two dominated.
     fn longest(&self) -> usize {
         let (mut longest, mut runs) = (0, [0; 2]);
         for part in self.parts() {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn domination_is_counted_in_a_row_and_for_either() {
+    fn domination_counts_consecutive_seconds_of_either_vm() {
         let got =
             |first: &[f64]| Got { rates: [first.to_vec(), first.iter().map(|rate| 96.0 - rate).collect()], dropped: 0 };
         assert_eq!(got(&[90.0, 48.0, 50.0]).longest(), 0, "the first second is not looked at");

@@ -1,4 +1,4 @@
-//! Section 2.3: what is said of Xen's credit scheduler, in the version that the paper used.
+//! Section 2.3: statements about Xen's credit scheduler, in the paper's version.
 
 use sluice_report::Table;
 use sluice_sched::Instant;
@@ -11,7 +11,7 @@ use crate::setup::{at, within};
 
 /// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
-/// Seconds of a run in which everybody computes.
+/// Length in seconds of a run in which all domains compute.
 const SECONDS: u64 = 60;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -57,7 +57,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// Domains of these weights and caps that always compute.
+/// Domains with these weights and caps that always compute.
 fn computing(cpus: usize, domains: &[(u32, u32)]) -> (Host<u64>, Vec<VcpuId>) {
     let mut host = Host::new(Params::XEN_4_1, cpus);
     let vcpus: Vec<_> = domains
@@ -71,17 +71,18 @@ fn computing(cpus: usize, domains: &[(u32, u32)]) -> (Host<u64>, Vec<VcpuId>) {
     (host, vcpus)
 }
 
-/// Percent of one CPU that each gets.
+/// Percent of one CPU for each.
 fn shares(cpus: usize, domains: &[(u32, u32)]) -> Vec<f64> {
     let (mut host, vcpus) = computing(cpus, domains);
     host.advance(at(SECONDS), &mut Vec::new());
     vcpus.iter().map(|vcpu| 100.0 * host.used_nanos(*vcpu) as f64 * 1e-9 / SECONDS as f64).collect()
 }
 
-/// The shortest and the longest time for which the first of two has the CPU, in milliseconds, looked at every one.
+/// The shortest and the longest time for which the first of two has the CPU, in milliseconds, sampled every
+/// millisecond.
 fn slices() -> (u64, u64) {
     let (mut host, vcpus) = computing(1, &[(WEIGHT_DEFAULT, 0); 2]);
-    // The first accountings find not everybody active.
+    // In the first accountings not all of them are active.
     let (mut lengths, mut on) = (Vec::new(), 0);
     for now in 3_000..SECONDS * 1000 {
         host.advance(Instant::from_millis(now), &mut Vec::new());
@@ -91,12 +92,12 @@ fn slices() -> (u64, u64) {
             lengths.push(std::mem::take(&mut on));
         }
     }
-    // The first may have been cut off.
+    // The first one may be incomplete.
     let whole = lengths.iter().skip(1).copied();
     (whole.clone().min().unwrap_or(0), whole.max().unwrap_or(0))
 }
 
-/// The longest that an event waits, in milliseconds: `count` domains have one of 0.5 ms every 7 ms, beside one that computes.
+/// Maximum delay of an event in milliseconds: `count` domains have one of 0.5 ms every 7 ms, next to one that computes.
 fn latest(count: usize, compute_too: bool) -> f64 {
     let mut host: Host<u64> = Host::new(Params::XEN_4_1, 1);
     let mut vcpu = || {
@@ -108,7 +109,7 @@ fn latest(count: usize, compute_too: bool) -> f64 {
     busy.into_iter().for_each(|vcpu| host.set_busy(Instant::ZERO, vcpu, true));
     let mut done = Vec::new();
     for round in 0..500 {
-        // Not before the first accounting: at first everybody is as good as woken up.
+        // Not before the first accounting, when all of them have BOOST.
         let now = Instant::from_nanos(45 * MS + round * 7 * MS);
         host.advance(now, &mut done);
         woken.iter().for_each(|vcpu| host.submit(now, *vcpu, Work::Net, MS / 2, now.as_nanos()));

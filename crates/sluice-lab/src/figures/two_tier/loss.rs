@@ -1,4 +1,4 @@
-//! Fig. 2: what a load loses in a VM, by the guest's scheduler.
+//! Fig. 2: the loss of a load in a VM, by the guest's scheduler.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::run;
 
-/// Part of the sequential reads that is lost: the middle of the paper's 50 to 55 %. The one number that is fitted.
+/// Loss of sequential reads: the middle of the paper's 50 to 55 %. This is the only fitted value.
 const SEQUENTIAL_READ_LOSS: f64 = 0.525;
-/// What the paper has for the five loads, in percent.
+/// The paper's values for the five loads, in percent.
 const PAPER: [&str; 5] = ["about 30", "about 30", "50 to 55", "50 to 55", "more than 55, nearly 60"];
-/// Steps of the search for the cost of a request, from a second down.
+/// Steps of the search for the overhead of a request, starting at a second.
 const STEPS: u32 = 20;
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
@@ -45,7 +45,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// Requests per second of one thread, in a VM if a request costs something.
+/// Requests per second of one thread, in a VM if requests have an overhead.
 fn rate(
     name: &'static str,
     cost: Option<Duration>,
@@ -66,7 +66,7 @@ fn rate(
     Ok(simulation.rate(0))
 }
 
-/// What each request costs if sequential reads lose as much as they do in the paper.
+/// Overhead of each request at which sequential reads lose as much as in the paper.
 fn fit(point: &BandPoint) -> Result<Duration, LabError> {
     let (profile, bytes) = (&PROFILES[2], DeviceFile::load(DEVICE)?.bytes());
     let get = |cost| rate("noop", cost, 2, profile.threads(1, bytes, point)?, point);
@@ -79,7 +79,7 @@ fn fit(point: &BandPoint) -> Result<Duration, LabError> {
     Ok(high)
 }
 
-/// Reads of 256 KiB in order, of which the ring makes six.
+/// Sequential reads of 256 KiB, which the ring splits into six.
 fn large(point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
     let overrides: ParamTable = [("block", "256KiB"), ("operation", "256KiB")]
         .map(|(name, size)| (name.into(), Value::Text(size.into())))

@@ -13,19 +13,19 @@ pub(super) mod loss;
 pub(super) mod pairs;
 mod tiers;
 
-/// The device of all of them.
+/// Device of all figures.
 const DEVICE: &str = "two-tier-sas";
-/// The four of Linux, in the order of the paper.
+/// The four elevators of Linux, in the order of the paper.
 const ELEVATORS: [&str; 4] = ["noop", "deadline", "anticipatory", "cfq"];
 
 /// A load of FFSB.
 struct Profile {
-    /// As the paper calls it.
+    /// Name in the paper.
     name: &'static str,
     recipe: &'static str,
-    /// Instead of the recipe's own: the paper's mix is of random reads and writes.
+    /// Overrides the profile's fraction: the paper's mix has random reads and writes.
     random: Option<f64>,
-    /// Seconds that are simulated; a sequential one asks often.
+    /// Simulated seconds; a sequential load has many requests.
     seconds: u64,
 }
 
@@ -45,18 +45,18 @@ impl Profile {
     }
 }
 
-/// Which kernel an elevator is of.
+/// Kernel of an elevator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kernel {
-    /// The paper's.
+    /// The paper's kernel.
     Linux2_6_32,
-    /// That of Xen's first years.
+    /// The kernel of Xen's first years.
     Linux2_6_18,
-    /// The paper's, and nobody waits for the next request of whom it has just served.
+    /// The paper's kernel with idling disabled.
     NobodyIdles,
 }
 
-/// An elevator as that kernel has it, on what it takes for a disk; 32 requests at a time, joined up to 512 KiB.
+/// An elevator of that kernel for a disk; 32 requests in flight, merged up to 512 KiB.
 fn elevator(name: &'static str, kernel: Kernel) -> Host {
     let host = Host::new(name, 32).rotational().merging(Bytes::kib(512));
     match (name, kernel) {

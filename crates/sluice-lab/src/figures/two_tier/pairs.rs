@@ -12,12 +12,12 @@ use crate::setup::{Host, run, slashed};
 
 /// Threads of FFSB.
 const THREADS: u32 = 8;
-/// Differences that count as none.
+/// Relative difference that counts as none.
 const TIE: f64 = 0.05;
-/// How far apart the guest's schedulers may be at random writes.
+/// Maximum relative difference between the guest's schedulers for random writes.
 const NO_DIFFERENCE: f64 = 0.10;
-/// Of each load, in the order of [`PROFILES`]: the row of how much either choice changes, and that of the guests' order. Random
-/// writes have none of the former.
+/// For each load, in the order of [`PROFILES`]: the row for the effect of either choice, and that for the guests'
+/// order. Random writes have only the latter.
 const ROWS: [(Option<&str>, &str); 5] =
     [(Some("X2a"), "X3a"), (None, "X3e"), (Some("X2b"), "X3b"), (Some("X2c"), "X3c"), (Some("X2d"), "X3d")];
 
@@ -132,7 +132,7 @@ fn grid(profile: &Profile, point: &BandPoint) -> Result<Grid, LabError> {
     Ok(grid)
 }
 
-/// From the least to the most, as a part of the mean.
+/// Range of the values as a part of the mean.
 fn spread(values: [f64; 4]) -> f64 {
     let (least, most) = values.into_iter().fold((f64::MAX, 0.0f64), |(l, m), value| (l.min(value), m.max(value)));
     (most - least) / mean(values)
@@ -142,23 +142,23 @@ fn mean(values: [f64; 4]) -> f64 {
     values.iter().sum::<f64>() / 4.0
 }
 
-/// How much the host's choice changes under one guest, and the guest's above one host, on average.
+/// Mean effect of the host's choice for one guest, and of the guest's choice for one host.
 fn spreads(grid: &Grid) -> (f64, f64) {
     let columns = std::array::from_fn(|host| spread(grid.map(|row| row[host])));
     (mean(grid.map(spread)), mean(columns))
 }
 
-/// By guest, whatever the host has.
+/// By guest, over all hosts.
 fn by_guest(grid: &Grid) -> [f64; 4] {
     grid.map(mean)
 }
 
-/// Whether `a` is more than `b` by enough not to be a tie.
+/// Whether `a` exceeds `b` by more than the tolerance.
 fn above(a: f64, b: f64) -> bool {
     b < (1.0 - TIE) * a
 }
 
-/// Noop and deadline equal, cfq behind both, anticipatory behind that.
+/// Noop and deadline equal, cfq below both, anticipatory below that.
 fn ranked([noop, deadline, anticipatory, cfq]: [f64; 4]) -> bool {
     let tied = !above(noop, deadline) && !above(deadline, noop);
     tied && above(noop.min(deadline), cfq) && above(cfq, anticipatory)
@@ -199,7 +199,7 @@ fn table(profile: &Profile, grid: &Grid) -> Table {
     table
 }
 
-/// The same with one thing changed: what the differences between guests come from.
+/// The same with one change: the causes of the differences between guests.
 fn causes(point: &BandPoint) -> Result<Table, LabError> {
     let device = DeviceFile::load(DEVICE)?;
     let with = |change: fn(&mut DriveFile)| {

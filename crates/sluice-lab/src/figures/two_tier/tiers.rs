@@ -1,6 +1,6 @@
 //! Two tiers: threads in a guest, the guest's scheduler, a ring, the host's scheduler, a device.
 //!
-//! A single VM is all that the paper has; `advise` builds its own of several.
+//! The paper has a single VM only; `advise` builds several.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use sluice_sim::workloads::{Workload, profiles};
 use crate::figure::LabError;
 use crate::setup::{Host, refused};
 
-/// The first second is not measured: schedulers learn how long threads think.
+/// The first second is not measured: schedulers learn think times.
 pub(super) const WARM: Duration = Duration::from_secs(1);
 
 /// A VM with direct I/O, alone on a device, with a scheduler in the guest and one on the host.
 ///
 /// # Errors
-/// What a scheduler says of its parameters or the gates of the ring.
+/// Parameters that a scheduler or the gates of the ring reject.
 pub(super) fn virtual_machine(
     guest: &Host,
     host: &Host,
@@ -35,10 +35,10 @@ pub(super) fn virtual_machine(
     Ok(simulation)
 }
 
-/// The same threads without a VM: one scheduler, which knows each of them.
+/// The same threads without a VM: one scheduler, which distinguishes them.
 ///
 /// # Errors
-/// What the scheduler says of its parameters.
+/// Parameters that the scheduler rejects.
 pub(super) fn real_machine(
     host: &Host,
     model: Box<dyn Model>,
@@ -59,10 +59,10 @@ fn add(simulation: &mut Simulation, vm: usize, threads: Vec<Box<dyn Workload>>) 
     Ok(())
 }
 
-/// So many threads that each do what the recipe says, with a stream of random numbers each.
+/// `count` threads with the profile, each with a separate stream of random numbers.
 ///
 /// # Errors
-/// What the recipe says of its parameters.
+/// Parameters that the profile rejects.
 pub(super) fn threads(
     recipe: &str,
     overrides: &ParamTable,
