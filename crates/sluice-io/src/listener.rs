@@ -101,6 +101,14 @@ pub enum ListenError {
         /// The link.
         link: PathBuf,
     },
+    /// A call in its folder has not returned. The caller of this crate decides how long that may take.
+    #[error("Socket {endpoint} does not respond for {seconds} s: the file system of its folder hangs")]
+    Silent {
+        /// Which socket.
+        endpoint: String,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
+    },
     /// The owner or group is not known.
     #[error("Socket {endpoint}: {kind} {name} does not exist on this host; create it or use another")]
     Nobody {
@@ -189,6 +197,35 @@ enum Socket {
     Tcp(TcpListener),
 }
 
+/// A socket that is not in its place yet. Dropping it closes it.
+pub struct Prepared {
+    endpoint: Endpoint,
+    socket: PreparedSocket,
+}
+
+enum PreparedSocket {
+    Unix(socket_file::Prepared),
+    Tcp(std::net::TcpListener),
+}
+
+impl Prepared {
+    /// The second half of [`Bound::bind`]: clients find the socket from now on.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn place(self) -> Result<Bound, ListenError> {
+        let Prepared { endpoint, socket } = self;
+        let socket = match socket {
+            PreparedSocket::Tcp(listener) => BoundSocket::Tcp(listener),
+            PreparedSocket::Unix(prepared) => {
+                let (listener, file) = prepared.place().map_err(|error| unix_error(&endpoint, error))?;
+                BoundSocket::Unix(listener, file)
+            }
+        };
+        Ok(Bound { endpoint, socket })
+    }
+}
+
 /// A socket that listens, and of which nobody accepts clients yet. Dropping it closes the socket and removes its file.
 #[derive(Debug)]
 pub struct Bound {
@@ -209,14 +246,24 @@ impl Bound {
     /// # Errors
     /// [`ListenError`].
     pub fn bind(endpoint: Endpoint, ours: Option<FileId>) -> Result<Bound, ListenError> {
+        Bound::prepare(endpoint, ours)?.place()
+    }
+
+    /// The first half of [`Bound::bind`], which changes nothing at the endpoint's path. A TCP socket listens from then on.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn prepare(endpoint: Endpoint, ours: Option<FileId>) -> Result<Prepared, ListenError> {
         let socket = match &endpoint {
-            Endpoint::Tcp(address) => BoundSocket::Tcp(bind_tcp(&endpoint, *address)?),
-            Endpoint::Unix { .. } => {
-                let (listener, file) = bind_unix(&endpoint, ours)?;
-                BoundSocket::Unix(listener, file)
+            Endpoint::Tcp(address) => PreparedSocket::Tcp(bind_tcp(&endpoint, *address)?),
+            Endpoint::Unix { path, owner, group, mode } => {
+                let owner = resolve(&endpoint, "user", owner.as_deref(), users::user)?;
+                let group = resolve(&endpoint, "group", group.as_deref(), users::group)?;
+                let prepared = socket_file::prepare(path, owner, group, *mode, ours);
+                PreparedSocket::Unix(prepared.map_err(|error| unix_error(&endpoint, error))?)
             }
         };
-        Ok(Bound { endpoint, socket })
+        Ok(Prepared { endpoint, socket })
     }
 
     /// Where it listens.
@@ -296,21 +343,15 @@ impl Drop for Listener {
     }
 }
 
-fn bind_unix(
-    endpoint: &Endpoint,
-    ours: Option<FileId>,
-) -> Result<(std::os::unix::net::UnixListener, SocketFile), ListenError> {
-    let Endpoint::Unix { path, owner, group, mode } = endpoint else { panic!("{endpoint} is not a Unix socket") };
-    let owner = resolve(endpoint, "user", owner.as_deref(), users::user)?;
-    let group = resolve(endpoint, "group", group.as_deref(), users::group)?;
-    socket_file::listen(path, owner, group, *mode, ours).map_err(|error| match error {
+fn unix_error(endpoint: &Endpoint, error: SocketFileError) -> ListenError {
+    match error {
         SocketFileError::InUse => ListenError::InUse(endpoint.to_string()),
-        SocketFileError::NotASocket => ListenError::NotASocket(path.clone()),
+        SocketFileError::NotASocket => ListenError::NotASocket(PathBuf::from(endpoint.to_string())),
         SocketFileError::Exposed(exposed) => ListenError::Exposed { endpoint: endpoint.to_string(), exposed },
         SocketFileError::Link(link) => ListenError::Link { endpoint: endpoint.to_string(), link },
         SocketFileError::Folder(error) => io(endpoint, NO_FILE, error),
         SocketFileError::Owner(error) => io(endpoint, NO_OWNER, error),
-    })
+    }
 }
 
 fn io(endpoint: &Endpoint, advice: &'static str, source: io::Error) -> ListenError {

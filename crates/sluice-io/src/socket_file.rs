@@ -115,19 +115,47 @@ pub fn keep_new_files_private() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Makes a socket at `path` that listens, does not block, and has its owner, group and mode before it can be reached there.
-/// Replaces a socket at which no process listens, and the one that is `ours`, which comes back if the new one is dropped
-/// before it is kept.
+/// A socket that listens and is not in its place yet. Dropping it removes it.
+#[derive(Debug)]
+pub struct Prepared {
+    listener: UnixListener,
+    folder: OwnedFd,
+    name: OsString,
+    id: FileId,
+    private: PrivateFolder,
+    /// The socket that is `ours` is at its place.
+    replaces: bool,
+}
+
+impl Prepared {
+    /// Puts the socket in its place. Replaces a socket at which no process listens, and the one that is `ours`, which comes
+    /// back if the new one is dropped before it is kept.
+    ///
+    /// # Errors
+    /// [`SocketFileError`]; nothing has changed then.
+    pub fn place(self) -> Result<(UnixListener, SocketFile), SocketFileError> {
+        let Prepared { listener, folder, name, id, private, replaces } = self;
+        if replaces {
+            private.exchange(&name)?;
+            return Ok((listener, SocketFile { folder, name, id, displaced: Some(private) }));
+        }
+        private.move_to(&name)?;
+        Ok((listener, SocketFile { folder, name, id, displaced: None }))
+    }
+}
+
+/// Makes a socket for `path` that listens, does not block, and has its owner, group and mode before it can be reached there.
 ///
 /// # Errors
-/// [`SocketFileError`]; nothing has changed then.
-pub fn listen(
+/// [`SocketFileError`]; nothing has changed then. At the path is neither nothing, nor a socket at which no process listens, nor
+/// the one that is `ours`.
+pub fn prepare(
     path: &Path,
     owner: Option<u32>,
     group: Option<u32>,
     mode: u32,
     ours: Option<FileId>,
-) -> Result<(UnixListener, SocketFile), SocketFileError> {
+) -> Result<Prepared, SocketFileError> {
     let walked = path_walk::to_folder(path, &Trust::daemon().and(owner, group))?;
     if let Some(exposed) = walked.exposed {
         return Err(SocketFileError::Exposed(exposed));
@@ -141,12 +169,7 @@ pub fn listen(
     let owned = rustix::fs::chownat(&made, "", user, group, AtFlags::EMPTY_PATH);
     owned.map_err(|errno| SocketFileError::Owner(errno.into()))?;
     let id = id_of(&rustix::fs::fstat(&made)?);
-    if replaces {
-        private.exchange(&name)?;
-        return Ok((listener, SocketFile { folder, name, id, displaced: Some(private) }));
-    }
-    private.move_to(&name)?;
-    Ok((listener, SocketFile { folder, name, id, displaced: None }))
+    Ok(Prepared { listener, folder, name, id, private, replaces })
 }
 
 /// Whether `ours` is there. Refuses everything else but a socket at which nobody listens.
@@ -296,6 +319,16 @@ mod tests {
 
     use super::*;
     use crate::path_walk::beside;
+
+    fn listen(
+        path: &Path,
+        owner: Option<u32>,
+        group: Option<u32>,
+        mode: u32,
+        ours: Option<FileId>,
+    ) -> Result<(UnixListener, SocketFile), SocketFileError> {
+        prepare(path, owner, group, mode, ours)?.place()
+    }
 
     /// A user that no file belongs to.
     const TENANT: u32 = 54_321;

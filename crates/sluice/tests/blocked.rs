@@ -12,6 +12,7 @@ use common::fused::Fused;
 use common::raw::{Raw, WRITE};
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use sluice_client::vhost::{Client, ClientOptions};
 
 mod common;
 
@@ -157,6 +158,62 @@ fn a_path_that_hung_kept_other_volumes_out_of_service_and_refused_every_change()
 }
 
 #[test]
+fn one_path_that_hung_refused_the_start_of_all_volumes() {
+    let place = Place::new();
+    let (sources, sockets) = (place.file("sources"), place.file("sockets"));
+    for folder in [&sources, &sockets] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let image = |name: &str| {
+        let path = sources.join(name);
+        std::fs::write(&path, vec![0; MIB as usize]).unwrap();
+        path
+    };
+    let socket = |text: String, vm: &str| {
+        let there = sockets.join(format!("{vm}.sock"));
+        text.replace(place.volume_socket(vm, "v").to_str().unwrap(), there.to_str().unwrap())
+    };
+    let volumes = place.volume("source", "v", &image("a.img"), "")
+        + &place.vhost_volume("same", "v", &image("b.img"), "")
+        + &socket(place.volume("socket", "v", &place.image("c.img", MIB), ""), "socket")
+        + &socket(place.vhost_volume("guest", "v", &place.image("d.img", MIB), ""), "guest");
+    let host = host(&place) + &volumes;
+    let hung = [Hung::over(sources.clone()), Hung::over(sockets.clone())];
+
+    let daemon = Daemon::serve(&place, &host);
+    let said = daemon.stderr().up_to(&["Ready"]);
+    for (vm, path) in [
+        ("source", sources.join("a.img")),
+        ("same", sources.join("b.img")),
+        ("socket", sockets.join("socket.sock")),
+        ("guest", sockets.join("guest.sock")),
+    ] {
+        let is_of = |line: &&str| line.contains("out of service; retrying") && line.contains(&format!("vm=\"{vm}\""));
+        let line = said.lines().find(is_of).expect(&said);
+        assert!(line.contains(&format!("{} does not respond for 10 s", path.display())), "{line}");
+    }
+    let out_of_service = || daemon.accounts().0["out_of_service"].clone();
+    assert_eq!(out_of_service(), serde_json::json!(["guest/v", "same/v", "socket/v", "source/v"]));
+    others_go_on(&place, 1);
+    daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n"));
+
+    drop(hung);
+    until("all are in service again", || out_of_service() == serde_json::json!([]));
+    for (vm, path) in [("source", place.volume_socket("source", "v")), ("socket", sockets.join("socket.sock"))] {
+        let data = noise(7, 4096);
+        let mut raw = Raw::open(&path, &format!("{vm}/v")).unwrap();
+        raw.write(0, &data).unwrap();
+        assert!(raw.read(0, 4096).unwrap() == data);
+    }
+    for path in [place.volume_socket("same", "v"), sockets.join("guest.sock")] {
+        let mut guest = Client::connect(&path, &ClientOptions::default()).unwrap();
+        guest.read(0, &mut [0; 4096]).unwrap();
+    }
+    others_go_on(&place, 2);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
 fn a_daemon_whose_start_hung_did_not_hear_sigterm() {
     let place = Place::new();
     let hung = Hung::new(&place);
@@ -233,6 +290,33 @@ fn a_socket_in_use_was_replaced_while_another_folder_hung() {
     assert!(said.contains("hung/other.sock does not respond for 5 s"), "{said}");
     assert_eq!(std::fs::metadata(&socket).unwrap().ino(), before, "it leads to where the volume is served");
     others_go_on(&place, 1);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_socket_in_use_was_replaced_while_the_folder_of_another_one_hung() {
+    let place = Place::new();
+    let sockets = place.file("sockets");
+    std::fs::create_dir(&sockets).unwrap();
+    let (first, second) = (place.socket("first.sock"), sockets.join("second.sock"));
+    let image = |vm: &str| place.image(&format!("{vm}.img"), MIB);
+    let volume = |(vm, image): (&str, &Path), kind: &str, socket: &Path| {
+        let export = format!("export = {{ {kind}socket = \"{}\" }}", socket.display());
+        format!("[vm.{vm}.volume.v]\ndevice = \"disk\"\nsource = \"{}\"\n{export}\n", image.display())
+    };
+    let host = host(&place);
+    let guests = volume(("a", &image("a")), "type = \"vhost-user-blk\", ", &first)
+        + &volume(("b", &image("b")), "type = \"vhost-user-blk\", ", &second);
+    let daemon = Daemon::serve(&place, &(host.clone() + &guests));
+    let before = std::fs::metadata(&first).unwrap().ino();
+    let hung = Hung::over(sockets);
+    let clients = volume(("c", &image("c")), "", &first) + &volume(("d", &image("d")), "", &second);
+    let said = daemon.reload(&(host + &clients));
+    assert!(said.contains("sockets/second.sock does not respond for 5 s"), "{said}");
+    assert_eq!(std::fs::metadata(&first).unwrap().ino(), before, "it leads to where the volume is served");
+    Client::connect(&first, &ClientOptions::default()).unwrap().read(0, &mut [0; 4096]).unwrap();
+    others_go_on(&place, 1);
+    drop(hung);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 

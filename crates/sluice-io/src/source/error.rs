@@ -46,6 +46,15 @@ pub enum SourceError {
         path: PathBuf,
     },
 
+    /// A call on its path has not returned. The caller of this crate decides how long that may take.
+    #[error("Volume {path} does not respond for {seconds} s: its disk or file system hangs")]
+    Silent {
+        /// The volume's path.
+        path: PathBuf,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
+    },
+
     /// Neither a regular file nor a block device.
     #[error("Volume {path} is a {kind}: use a raw regular file or a block device")]
     NotAVolume {
@@ -212,6 +221,7 @@ mod tests {
                 source: io(),
             },
             SourceError::Link { path: path.clone(), link: path.clone(), by: Stranger::User(1000) },
+            SourceError::Silent { path: path.clone(), seconds: 5 },
             SourceError::NotAVolume { path: path.clone(), kind: "directory" },
             SourceError::NotDirect { path: path.clone() },
             SourceError::Replaced { path: path.clone() },

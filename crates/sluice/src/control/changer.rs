@@ -28,20 +28,20 @@ use sluice_config::{Diagnostics, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use self::helpers::{Helper, hangs};
+use self::helpers::{Helper, Helping, hangs};
 use super::apply::{self, Proposal, State};
 use super::server::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::{Failure, chain};
 use crate::output::Format;
-use crate::plane::{Done, Found, Plane, PlaneError, Step, Subject, VolumeName, accounts};
+use crate::plane::{Done, Found, Plane, PlaneError, Progress, Step, VolumeName, accounts};
 
 mod helpers;
 
 /// How long a helper may look at one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
-/// The same at the start, where locks of a dead daemon are waited for.
-const LOOK_MAX_AT_START: Duration = Duration::from_secs(15);
+/// The same at the start, where the locks of a dead daemon are waited for, for at most 5 s.
+const LOOK_MAX_AT_START: Duration = Duration::from_secs(10);
 /// Changes that may wait at once; more are refused.
 const ATTEMPTS_MAX: usize = 64;
 /// How long a volume waits for its bytes while the last requests of one that was detached hold them.
@@ -76,7 +76,7 @@ enum Event {
 
 /// What a helper returns.
 enum Outcome {
-    Found(Found),
+    Found,
     Loaded(Box<Result<Read, Diagnostics>>),
     /// The disks have reported what they have lost.
     Heard,
@@ -186,13 +186,14 @@ enum Kind {
 /// Why an attempt goes no further now.
 enum Waits {
     /// For a helper, which looks at this.
-    Helper(Subject),
+    Helper(Helping),
     /// For the last requests of a volume that has left.
     Leaving,
 }
 
 /// A change on its way.
 struct Attempt {
+    /// Of its last helper.
     number: u64,
     kind: Kind,
     since: Instant,
@@ -210,6 +211,7 @@ struct Thread {
     plane: Plane,
     state: State,
     attempts: Vec<Attempt>,
+    /// Helpers that were started.
     next: u64,
     /// Changes that were made.
     version: u64,
@@ -288,17 +290,17 @@ impl Thread {
 
     /// Continues the attempt, unless it was given up.
     fn back(&mut self, number: u64, outcome: Outcome) {
-        match (outcome, self.remove(number)) {
-            (Outcome::Found(found), Some(mut attempt)) => {
-                attempt.found.add(found);
+        let Some(mut attempt) = self.remove(number) else { return };
+        match outcome {
+            Outcome::Found => {
+                if let Waits::Helper(helping) = &attempt.waits {
+                    attempt.found.add(helping.0.take());
+                }
                 self.go_on(attempt);
             }
-            // What hung once may hang when it is closed.
-            (Outcome::Found(found), None) => drop(found),
-            (Outcome::Loaded(loaded), Some(attempt)) => self.loaded(attempt, *loaded),
-            (Outcome::Heard, Some(attempt)) => self.heard(attempt),
-            (Outcome::Panicked, Some(attempt)) => self.refuse(attempt, "The helper thread panicked; see the log"),
-            (Outcome::Loaded(_) | Outcome::Heard | Outcome::Panicked, None) => {}
+            Outcome::Loaded(loaded) => self.loaded(attempt, *loaded),
+            Outcome::Heard => self.heard(attempt),
+            Outcome::Panicked => self.refuse(attempt, "The helper thread panicked; see the log"),
         }
     }
 
@@ -314,10 +316,8 @@ impl Thread {
     }
 
     fn begin(&mut self, kind: Kind) {
-        self.next += 1;
-        let (number, since) = (self.next, Instant::now());
-        let (found, waits) = (Found::default(), Waits::Leaving);
-        let attempt = Attempt { number, kind, since, found, waits, proposal: None, has_waited: false };
+        let (found, waits, since) = (Found::default(), Waits::Leaving, Instant::now());
+        let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false };
         match attempt.kind {
             _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_)) => {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
@@ -327,8 +327,8 @@ impl Thread {
                 self.attempts.retain(|known| !matches!(known.kind, Kind::Reload(_)));
                 let (file, changes) = (self.file.clone(), self.state.changes.clone());
                 let paths = [file.clone()];
-                let job = move |subject: &Subject| {
-                    subject.set(&file);
+                let job = move |progress: &Progress| {
+                    progress.set(&file);
                     let loaded = sluice_config::load_changed(&file, &changes);
                     let read = |(files, host)| Read { files, host: Arc::new(host), changes };
                     Outcome::Loaded(Box::new(loaded.map(read)))
@@ -337,8 +337,8 @@ impl Thread {
             }
             Kind::Change { request: Request::AcceptLoss { ref target }, .. } => {
                 match apply::to_hear(&self.plane, target) {
-                    Ok(hearing) => self.help(attempt, &hearing.paths(), move |subject: &Subject| {
-                        hearing.hear(subject);
+                    Ok(hearing) => self.help(attempt, &hearing.paths(), move |progress: &Progress| {
+                        hearing.hear(progress);
                         Outcome::Heard
                     }),
                     Err(reply) => answer(attempt, reply),
@@ -358,18 +358,22 @@ impl Thread {
     /// Tries again what waits for volumes that leave, and gives up helpers that take too long.
     fn look_at_attempts(&mut self) {
         let now = Instant::now();
-        for attempt in std::mem::take(&mut self.attempts) {
-            match &attempt.waits {
-                Waits::Leaving => self.go_on(attempt),
-                Waits::Helper(subject) => {
-                    let (path, since) = subject.now();
-                    let max = if matches!(attempt.kind, Kind::Start(_)) { LOOK_MAX_AT_START } else { LOOK_MAX };
-                    if now.duration_since(since) < max {
-                        self.attempts.push(attempt);
-                        continue;
-                    }
-                    self.refuse(attempt, &hangs(&path, max));
-                }
+        for mut attempt in std::mem::take(&mut self.attempts) {
+            let Waits::Helper(helping) = &attempt.waits else {
+                self.go_on(attempt);
+                continue;
+            };
+            let (path, since) = helping.0.now();
+            let is_start = matches!(attempt.kind, Kind::Start(_));
+            let max = if is_start { LOOK_MAX_AT_START } else { LOOK_MAX };
+            if now.duration_since(since) < max {
+                self.attempts.push(attempt);
+            } else if is_start {
+                attempt.found.add(helping.0.take());
+                attempt.found.hangs(path, max);
+                self.go_on(attempt);
+            } else {
+                self.refuse(attempt, &hangs(&path, max));
             }
         }
     }
@@ -397,7 +401,10 @@ impl Thread {
             Ok(Step::Done(done)) => self.done(attempt, proposal, &done),
             Ok(Step::Needs(needs)) => {
                 attempt.proposal = Some((self.version, proposal));
-                self.help(attempt, &needs.paths(), move |subject: &Subject| Outcome::Found(needs.meet(subject)));
+                self.help(attempt, &needs.paths(), move |progress: &Progress| {
+                    needs.meet(progress);
+                    Outcome::Found
+                });
             }
             Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < LEAVING_MAX => {
                 (attempt.found, attempt.waits, attempt.has_waited) = (Found::default(), Waits::Leaving, true);
@@ -480,8 +487,8 @@ impl Thread {
 
     /// Everything stays as it is.
     fn refuse(&mut self, attempt: Attempt, error: &str) {
-        let Attempt { kind, found, .. } = attempt;
-        drop(found);
+        let Attempt { kind, found, waits, .. } = attempt;
+        drop((found, waits));
         match kind {
             Kind::Start(_) => drop(self.news.send(News::Started(Err(Failure::Run(error.into()))))),
             Kind::Change { reply, .. } => drop(reply.send(Reply::failed(Code::Refused, error))),

@@ -293,7 +293,7 @@ fn coming(
     }
 }
 
-fn name_of(endpoint: &sluice_config::Endpoint) -> String {
+pub(super) fn name_of(endpoint: &sluice_config::Endpoint) -> String {
     translate::endpoint(endpoint).to_string()
 }
 

@@ -1,6 +1,7 @@
 //! Why a host file cannot be put into force although it is right in itself.
 
 use std::io;
+use std::path::PathBuf;
 
 use sluice_io::device::EditError;
 use sluice_io::listener::ListenError;
@@ -60,6 +61,14 @@ pub(crate) enum PlaneError {
         /// Why.
         #[source]
         source: SourceError,
+    },
+    /// A path at which a helper thread was given up.
+    #[error("{path} does not respond for {seconds} s: its disk or file system hangs", path = .path.display())]
+    Hangs {
+        /// The path.
+        path: PathBuf,
+        /// How long it was waited for, in seconds.
+        seconds: u64,
     },
     /// Its bytes are being served in another way.
     #[error(

@@ -9,7 +9,7 @@ use sluice_io::device::{Edit, Store};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{Loss, Source};
 
-use super::{Plane, PlaneError, Subject};
+use super::{Plane, PlaneError, Progress};
 
 /// Open files that may yet be told of a loss that is being accepted.
 pub(crate) struct Hearing(Vec<Arc<Source>>);
@@ -20,10 +20,10 @@ impl Hearing {
         self.0.iter().map(|writer| writer.path().to_owned()).collect()
     }
 
-    /// Lets the kernel say it now. May take as long as a disk hangs; `subject` says on what.
-    pub(crate) fn hear(self, subject: &Subject) {
+    /// Lets the kernel say it now. May take as long as a disk hangs; `progress` says on what.
+    pub(crate) fn hear(self, progress: &Progress) {
         for writer in self.0 {
-            subject.set(writer.path());
+            progress.set(writer.path());
             writer.hear_of_loss();
         }
     }

@@ -25,6 +25,7 @@ pub(crate) mod accounts;
 mod commit;
 mod drain;
 mod error;
+mod found;
 mod loss;
 mod opening;
 mod sockets;
@@ -33,8 +34,9 @@ mod translate;
 
 pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
+pub(crate) use found::{Found, Progress};
 pub(crate) use loss::Hearing;
-pub(crate) use opening::{Found, Needs, Subject};
+pub(crate) use opening::Needs;
 use stage::Staged;
 
 /// How long all devices together may take to say what they do.
@@ -83,7 +85,8 @@ pub(crate) struct Plane {
     generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Volumes that have left, whose last requests may still be at the device.
     leaving: Vec<Leaving>,
-    /// Volumes of the file that are out of service: requests of a dead process hold their bytes.
+    /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead process
+    /// hold their bytes.
     missing: BTreeSet<VolumeName>,
     /// By their names.
     listeners: BTreeMap<String, Listener>,
@@ -152,7 +155,11 @@ impl Plane {
         loop {
             match self.apply_found(host, &Extra::Nothing, &mut found)? {
                 Step::Done(done) => return Ok(done.changes),
-                Step::Needs(needs) => found.add(needs.meet(&Subject::new())),
+                Step::Needs(needs) => {
+                    let progress = Progress::new();
+                    needs.meet(&progress);
+                    found.add(progress.take());
+                }
             }
         }
     }
@@ -170,6 +177,7 @@ impl Plane {
         let old = self.in_service();
         let changed = Changed::between(&old, host);
         let needs = opening::needs(self, &old, host, &changed, extra)?;
+        needs.leave_out_hung(found)?;
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.beyond(found)));
         }

@@ -5,21 +5,19 @@
 //! it then.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Volume};
 use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
-use sluice_io::listener::{Bound, Endpoint, ListenError};
+use sluice_io::listener::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
-use super::commit::{CLOSE_MAX, close};
+use super::found::{Found, Progress};
 use super::{Changed, Extra, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
 
 /// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
@@ -31,8 +29,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 pub(super) enum Tolerance {
     /// Never: it is refused, with all that comes with it.
     Never,
-    /// If requests of a dead process hold its bytes.
-    LeftBehind,
+    /// If its path hangs, or requests of a dead process hold its bytes: the start of others does not depend on its disk.
+    NoResponse,
     /// Always: it is out of service already.
     Anything,
 }
@@ -41,7 +39,7 @@ impl Tolerance {
     pub(super) fn covers(self, error: &SourceError) -> bool {
         match self {
             Tolerance::Never => false,
-            Tolerance::LeftBehind => error.is_left_behind(),
+            Tolerance::NoResponse => error.is_left_behind() || matches!(error, SourceError::Silent { .. }),
             Tolerance::Anything => true,
         }
     }
@@ -70,6 +68,10 @@ pub(super) struct Socket {
     pub(super) endpoint: Endpoint,
     /// One of ours has its place, and leaves with this very change.
     pub(super) ours: Option<FileId>,
+    /// VMMs connect to it, and not NBD clients.
+    pub(super) is_guests: bool,
+    /// If its folder hangs, its volumes are put out of service, and the rest goes on without them.
+    pub(super) may_hang: bool,
 }
 
 /// What a host file needs that is not there.
@@ -81,7 +83,7 @@ pub(crate) struct Needs {
     disks: Vec<(String, PathBuf)>,
     /// Logs of new devices.
     logs: Vec<(String, PathBuf)>,
-    sockets: Vec<Socket>,
+    pub(super) sockets: Vec<Socket>,
     lock_wait: Duration,
 }
 
@@ -131,113 +133,6 @@ impl Drop for Resized {
     }
 }
 
-type Sized = (Option<u64>, Result<Resized, SourceError>);
-
-/// What was found. Dropping it closes what was not put into force, on a thread of its own: that may take as long as a disk or a
-/// file system hangs.
-#[derive(Default)]
-pub(crate) struct Found {
-    volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
-    resized: BTreeMap<VolumeName, Sized>,
-    disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
-    logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
-    /// By their names.
-    sockets: BTreeMap<String, (Endpoint, Result<Bound, ListenError>)>,
-}
-
-/// What is being looked at, and since when, for whoever waits.
-#[derive(Clone)]
-pub(crate) struct Subject(Arc<Mutex<(PathBuf, Instant)>>);
-
-impl Subject {
-    pub(crate) fn new() -> Self {
-        Subject(Arc::new(Mutex::new((PathBuf::new(), Instant::now()))))
-    }
-
-    pub(crate) fn now(&self) -> (PathBuf, Instant) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// This is looked at from now on.
-    pub(crate) fn set(&self, path: &Path) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (path.to_owned(), Instant::now());
-    }
-}
-
-impl Found {
-    fn has_volume(&self, name: &VolumeName, volume: &Volume) -> bool {
-        self.volumes.get(name).is_some_and(|(of, _)| of == volume)
-    }
-
-    fn has_disk(&self, device: &str, path: &Path) -> bool {
-        self.disks.get(device).is_some_and(|(of, _)| of == path)
-    }
-
-    pub(super) fn volume(&self, name: &VolumeName) -> Option<&Result<Opened, SourceError>> {
-        self.volumes.get(name).map(|(_, opened)| opened)
-    }
-
-    pub(super) fn take_volume(&mut self, name: &VolumeName) -> Option<Result<Opened, SourceError>> {
-        self.volumes.remove(name).map(|(_, opened)| opened)
-    }
-
-    fn has_resized(&self, resizing: &Resizing) -> bool {
-        self.resized.get(&resizing.name).is_some_and(|(size, _)| *size == resizing.size)
-    }
-
-    pub(super) fn take_resized(&mut self, name: &VolumeName) -> Option<Result<Resized, SourceError>> {
-        self.resized.remove(name).map(|(_, resized)| resized)
-    }
-
-    pub(super) fn take_disk(&mut self, device: &str) -> Option<Result<DiskSet, SourceError>> {
-        self.disks.remove(device).map(|(_, disks)| disks)
-    }
-
-    fn has_log(&self, device: &str, path: &Path) -> bool {
-        self.logs.get(device).is_some_and(|(of, _)| of == path)
-    }
-
-    pub(super) fn take_log(&mut self, device: &str) -> Option<io::Result<File>> {
-        self.logs.remove(device).map(|(_, log)| log)
-    }
-
-    fn has_socket(&self, endpoint: &Endpoint) -> bool {
-        self.sockets.get(&endpoint.to_string()).is_some_and(|(of, _)| of == endpoint)
-    }
-
-    pub(super) fn take_socket(&mut self, name: &str) -> Option<Result<Bound, ListenError>> {
-        self.sockets.remove(name).map(|(_, bound)| bound)
-    }
-
-    /// Adds what was found later. What that replaces is closed with `later`.
-    pub(crate) fn add(&mut self, mut later: Found) {
-        exchange(&mut self.sockets, &mut later.sockets);
-        exchange(&mut self.volumes, &mut later.volumes);
-        exchange(&mut self.resized, &mut later.resized);
-        exchange(&mut self.disks, &mut later.disks);
-        exchange(&mut self.logs, &mut later.logs);
-    }
-}
-
-/// Moves all of `from` to `to`; what that replaces goes to `from`.
-fn exchange<K: Ord + Clone, V>(to: &mut BTreeMap<K, V>, from: &mut BTreeMap<K, V>) {
-    for (key, value) in std::mem::take(from) {
-        if let Some(replaced) = to.insert(key.clone(), value) {
-            from.insert(key, replaced);
-        }
-    }
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        let (volumes, resized) = (take(&mut self.volumes), take(&mut self.resized));
-        let (logs, sockets) = (take(&mut self.logs), take(&mut self.sockets));
-        if !(volumes.is_empty() && resized.is_empty() && logs.is_empty() && sockets.is_empty()) {
-            close(vec![(volumes, resized, logs, sockets)], CLOSE_MAX);
-        }
-    }
-}
-
 /// What `host` and `extra` need. `old` is what is served.
 pub(super) fn needs(
     plane: &Plane,
@@ -257,7 +152,7 @@ pub(super) fn needs(
         let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
         needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
     }
-    needs.sockets = sockets::needed(plane, host, changed)?;
+    needs.sockets = sockets::needed(plane, host, changed, extra)?;
     // A socket that takes the place of one in use is made last: then nothing else can hang any more.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
     let mut served = None;
@@ -282,7 +177,7 @@ pub(super) fn needs(
             }
             let tolerance = match (plane.missing.contains(&key), is_start) {
                 (true, _) => Tolerance::Anything,
-                (false, true) => Tolerance::LeftBehind,
+                (false, true) => Tolerance::NoResponse,
                 (false, false) => Tolerance::Never,
             };
             let replaces = plane.served.contains_key(&key);
@@ -339,7 +234,7 @@ fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(),
 }
 
 impl Needs {
-    /// The paths that [`Needs::meet`] looks at, as it names them to its subject.
+    /// The paths that [`Needs::meet`] looks at, as it names them to its progress.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let disks = self.disks.iter().chain(&self.logs).map(|(_, path)| path.clone());
         let resizings = self.resizings.iter().map(|resizing| resizing.source.path().to_owned());
@@ -351,7 +246,7 @@ impl Needs {
     /// What of it was not found yet.
     pub(super) fn beyond(mut self, found: &Found) -> Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
-        self.resizings.retain(|resizing| !found.has_resized(resizing));
+        self.resizings.retain(|resizing| !found.has_resized(&resizing.name, resizing.size));
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
         self.logs.retain(|(device, path)| !found.has_log(device, path));
         self.sockets.retain(|socket| !found.has_socket(&socket.endpoint));
@@ -367,7 +262,7 @@ impl Needs {
             found.has_log(device, path) && found.logs.get(device).is_some_and(|(_, log)| log.is_err())
         };
         let not_resized = |resizing: &Resizing| {
-            found.has_resized(resizing)
+            found.has_resized(&resizing.name, resizing.size)
                 && found.resized.get(&resizing.name).is_some_and(|(_, resized)| resized.is_err())
         };
         let refused = |opening: &Opening| {
@@ -378,11 +273,13 @@ impl Needs {
         };
         let not_bound = |socket: &Socket| {
             let bound = found.sockets.get(&socket.endpoint.to_string());
-            bound.is_some_and(|(of, bound)| *of == socket.endpoint && bound.is_err())
+            let failed =
+                |bound: &Result<_, _>| matches!(bound, Err(error) if !matches!(error, ListenError::Silent { .. }));
+            bound.is_some_and(|(of, bound)| *of == socket.endpoint && failed(bound))
         };
         let all = self.disks.iter().all(|(device, path)| found.has_disk(device, path))
             && self.logs.iter().all(|(device, path)| found.has_log(device, path))
-            && self.resizings.iter().all(|resizing| found.has_resized(resizing))
+            && self.resizings.iter().all(|resizing| found.has_resized(&resizing.name, resizing.size))
             && self.sockets.iter().all(|socket| found.has_socket(&socket.endpoint))
             && self.volumes.iter().all(|opening| found.has_volume(&opening.name, &opening.volume));
         let some_failed = self.sockets.iter().any(not_bound)
@@ -393,57 +290,114 @@ impl Needs {
         all || some_failed
     }
 
-    /// Looks, up to the first thing for which all is refused. May take as long as a disk or a file system hangs; `subject`
-    /// says on what.
-    pub(crate) fn meet(self, subject: &Subject) -> Found {
-        let mut found = Found::default();
-        for (device, path) in self.disks {
-            subject.set(&path);
-            let disks = DiskSet::of_path(&path);
-            let failed = disks.is_err();
-            found.disks.insert(device, (path, disks));
-            if failed {
-                return found;
+    /// Leaves out what cannot be looked at because its path hangs: volumes and sockets without which the rest may go on. What
+    /// lies in the same folder would hang as well, and is left out with it.
+    ///
+    /// # Errors
+    /// [`PlaneError::Hangs`]: something that nothing may go on without.
+    pub(super) fn leave_out_hung(&self, found: &mut Found) -> Result<(), PlaneError> {
+        for (path, time) in take(&mut found.hung) {
+            let seconds = time.as_secs();
+            let mut is_left_out = false;
+            for opening in self.volumes.iter().filter(|opening| opening.tolerance != Tolerance::Never) {
+                let source = opening.volume.source.as_ref().expect("only volumes with a source are opened");
+                if hangs_with(&path, source) && !found.has_volume(&opening.name, &opening.volume) {
+                    is_left_out |= *source == path;
+                    let error = SourceError::Silent { path: source.clone(), seconds };
+                    found.volumes.insert(opening.name.clone(), (opening.volume.clone(), Err(error)));
+                }
             }
+            for Socket { endpoint, .. } in self.sockets.iter().filter(|socket| socket.may_hang) {
+                let Endpoint::Unix { path: socket, .. } = endpoint else { continue };
+                if hangs_with(&path, socket) && !found.has_socket(endpoint) {
+                    is_left_out |= *socket == path;
+                    let error = ListenError::Silent { endpoint: endpoint.to_string(), seconds };
+                    found.sockets.insert(endpoint.to_string(), (endpoint.clone(), Err(error)));
+                }
+            }
+            if !is_left_out {
+                return Err(PlaneError::Hangs { path, seconds });
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks, up to the first thing for which all is refused, or until the helper is given up. May take as long as a disk or a
+    /// file system hangs; `progress` says on what, and gets what was found.
+    pub(crate) fn meet(self, progress: &Progress) {
+        let _ = self.find_files(progress).and_then(|(volumes, sockets)| {
+            open(volumes, progress)?;
+            make(sockets, progress)
+        });
+    }
+
+    /// Finds disks, logs and sizes. `None`: the rest is not looked at.
+    fn find_files(self, progress: &Progress) -> Option<((Vec<Opening>, Duration), Vec<Socket>)> {
+        for (device, path) in self.disks {
+            progress.set(&path);
+            let disks = DiskSet::of_path(&path);
+            let is_ok = disks.is_ok();
+            let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
+            (goes_on && is_ok).then_some(())?;
         }
         for (device, path) in self.logs {
-            subject.set(&path);
+            progress.set(&path);
             let log = slot_log::open(&path);
-            let failed = log.is_err();
-            found.logs.insert(device, (path, log));
-            if failed {
-                return found;
-            }
+            let is_ok = log.is_ok();
+            let goes_on = progress.add(|found| drop(found.logs.insert(device, (path, log))));
+            (goes_on && is_ok).then_some(())?;
         }
         for resizing in self.resizings {
-            subject.set(resizing.source.path());
+            progress.set(resizing.source.path());
             let resized = resizing.resize();
-            let failed = resized.is_err();
-            found.resized.insert(resizing.name, (resizing.size, resized));
-            if failed {
-                return found;
-            }
+            let is_ok = resized.is_ok();
+            let goes_on = progress.add(|found| drop(found.resized.insert(resizing.name, (resizing.size, resized))));
+            (goes_on && is_ok).then_some(())?;
         }
-        let until = Instant::now() + self.lock_wait;
-        for opening in self.volumes {
-            let opened = opening.open(until.saturating_duration_since(Instant::now()), subject);
-            let failed = opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error));
-            found.volumes.insert(opening.name, (opening.volume, opened));
-            if failed {
-                return found;
-            }
-        }
-        for Socket { endpoint, ours } in self.sockets {
-            subject.set(Path::new(&endpoint.to_string()));
-            let bound = Bound::bind(endpoint.clone(), ours);
-            let failed = bound.is_err();
-            found.sockets.insert(endpoint.to_string(), (endpoint, bound));
-            if failed {
-                break;
-            }
-        }
-        found
+        Some(((self.volumes, self.lock_wait), self.sockets))
     }
+}
+
+/// Opens volumes. They wait for locks for `lock_wait` together.
+fn open((volumes, lock_wait): (Vec<Opening>, Duration), progress: &Progress) -> Option<()> {
+    let until = Instant::now() + lock_wait;
+    for opening in volumes {
+        let opened = opening.open(until.saturating_duration_since(Instant::now()), progress);
+        let is_ok = opened.as_ref().err().is_none_or(|error| opening.tolerance.covers(error));
+        let goes_on = progress.add(|found| drop(found.volumes.insert(opening.name, (opening.volume, opened))));
+        (goes_on && is_ok).then_some(())?;
+    }
+    Some(())
+}
+
+/// Makes sockets. Those that take the place of one in use do so when all have been made.
+fn make(sockets: Vec<Socket>, progress: &Progress) -> Option<()> {
+    let mut unplaced = Vec::new();
+    for Socket { endpoint, ours, .. } in sockets {
+        progress.set(Path::new(&endpoint.to_string()));
+        let made = Bound::prepare(endpoint.clone(), ours);
+        match made {
+            Ok(prepared) if ours.is_some() => unplaced.push((endpoint, prepared)),
+            made => add_socket(endpoint, made.and_then(Prepared::place), progress)?,
+        }
+    }
+    for (endpoint, prepared) in unplaced {
+        progress.set(Path::new(&endpoint.to_string()));
+        add_socket(endpoint, prepared.place(), progress)?;
+    }
+    Some(())
+}
+
+fn add_socket(endpoint: Endpoint, bound: Result<Bound, ListenError>, progress: &Progress) -> Option<()> {
+    let is_ok = bound.is_ok();
+    let goes_on = progress.add(|found| drop(found.sockets.insert(endpoint.to_string(), (endpoint, bound))));
+    (goes_on && is_ok).then_some(())
+}
+
+/// Whether `path` hangs where `hung` does: they are the same, or in one folder. Devices in /dev have a folder, but not a disk, in
+/// common.
+fn hangs_with(hung: &Path, path: &Path) -> bool {
+    hung == path || hung.parent() == path.parent() && !hung.starts_with("/dev")
 }
 
 impl Resizing {
@@ -462,7 +416,7 @@ impl Resizing {
 }
 
 impl Opening {
-    fn open(&self, wait: Duration, subject: &Subject) -> Result<Opened, SourceError> {
+    fn open(&self, wait: Duration, progress: &Progress) -> Result<Opened, SourceError> {
         let ((vm, name), volume) = (&self.name, &self.volume);
         let spec = SourceSpec {
             path: volume.source.clone().expect("only volumes with a source are opened"),
@@ -471,7 +425,7 @@ impl Opening {
             read_only: volume.read_only,
             buffered: volume.buffered,
         };
-        subject.set(&spec.path);
+        progress.set(&spec.path);
         let source = Source::open_within(&spec, wait)?;
         let mut waited = source.waited();
         if volume.read_only {

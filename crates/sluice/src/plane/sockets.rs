@@ -6,66 +6,53 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::{Host, Protocol, Volume};
-use sluice_io::listener::{Catalogue, Endpoint, Listener};
+use sluice_io::listener::{Catalogue, Endpoint, ListenError, Listener};
 use sluice_io::vhost_user::listener::VhostListener;
 
-use super::opening::{Found, Socket};
-use super::{Changed, Plane, PlaneError, translate};
+use super::commit::name_of;
+use super::opening::{Needs, Socket};
+use super::{Changed, Extra, Found, Plane, PlaneError, translate};
 
 /// The sockets that must be made for `host`.
-pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed) -> Result<Vec<Socket>, PlaneError> {
-    let nbd = new_listeners(plane, host, changed)?.into_iter().map(|endpoint| {
-        let ours = plane.guests.get(&endpoint.to_string()).map(VhostListener::file);
-        Socket { endpoint, ours }
+pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed, extra: &Extra) -> Result<Vec<Socket>, PlaneError> {
+    let is_start = plane.devices.is_empty();
+    let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
+    let of_volumes = |of_guests| new_endpoints(plane, host, changed, extra, of_guests);
+    let known = |name: &str| plane.listeners.get(name).map(Listener::endpoint);
+    let nbd = beside(known, of_volumes(false).chain(&host.nbd.endpoints))?.into_iter().map(|endpoint| {
+        let name = endpoint.to_string();
+        let ours = plane.guests.get(&name).map(VhostListener::file);
+        Socket { endpoint, ours, is_guests: false, may_hang: is_start && !shared.contains(&name) }
     });
-    let guests = new_guests(plane, host, changed)?.into_iter().map(|endpoint| {
+    let known = |name: &str| plane.guests.get(name).map(VhostListener::endpoint);
+    let guests = beside(known, of_volumes(true))?.into_iter().map(|endpoint| {
         let ours = plane.listeners.get(&endpoint.to_string()).and_then(Listener::file);
-        Socket { endpoint, ours }
+        Socket { endpoint, ours, is_guests: true, may_hang: is_start }
     });
     Ok(nbd.chain(guests).collect())
 }
 
-/// Starts to accept NBD clients at the sockets that were made for them.
+/// Starts to accept clients at the sockets that were made for them.
 pub(super) fn listen(
     plane: &Plane,
-    host: &Host,
-    changed: &Changed,
+    needs: &Needs,
     found: &mut Found,
     listeners: &mut BTreeMap<String, Listener>,
+    guests: &mut BTreeMap<String, VhostListener>,
 ) -> Result<(), PlaneError> {
-    for endpoint in new_listeners(plane, host, changed)? {
+    for Socket { endpoint, is_guests, .. } in &needs.sockets {
         let name = endpoint.to_string();
-        let bound = found.take_socket(&name).expect("what is needed was found")?;
-        listeners.insert(name, Listener::start(bound, Catalogue::default(), &plane.connection_limit)?);
+        let bound = match found.take_socket(&name).expect("what is needed was found") {
+            Err(ListenError::Silent { .. }) => continue,
+            bound => bound?,
+        };
+        if *is_guests {
+            guests.insert(name, VhostListener::start(bound, None, &plane.connection_limit)?);
+        } else {
+            listeners.insert(name, Listener::start(bound, Catalogue::default(), &plane.connection_limit)?);
+        }
     }
     Ok(())
-}
-
-/// The same for VMMs.
-pub(super) fn listen_to_guests(
-    plane: &Plane,
-    host: &Host,
-    changed: &Changed,
-    found: &mut Found,
-    listeners: &mut BTreeMap<String, VhostListener>,
-) -> Result<(), PlaneError> {
-    for endpoint in new_guests(plane, host, changed)? {
-        let name = endpoint.to_string();
-        let bound = found.take_socket(&name).expect("what is needed was found")?;
-        listeners.insert(name, VhostListener::start(bound, None, &plane.connection_limit)?);
-    }
-    Ok(())
-}
-
-fn new_listeners(plane: &Plane, host: &Host, changed: &Changed) -> Result<Vec<Endpoint>, PlaneError> {
-    let own = new_endpoints(plane, host, changed, |volume| !is_guest(volume));
-    let known = |name: &str| plane.listeners.get(name).map(Listener::endpoint);
-    beside(known, own.chain(&host.nbd.endpoints))
-}
-
-fn new_guests(plane: &Plane, host: &Host, changed: &Changed) -> Result<Vec<Endpoint>, PlaneError> {
-    let known = |name: &str| plane.guests.get(name).map(VhostListener::endpoint);
-    beside(known, new_endpoints(plane, host, changed, is_guest))
 }
 
 /// Those that are not `known`, each once.
@@ -87,25 +74,32 @@ fn beside<'a>(
     Ok(new)
 }
 
-/// The endpoints of volumes that did not have them before.
+/// The endpoints of volumes for NBD clients, or for guests, that are new or had none. A volume that stays out of service may
+/// have none because its folder hangs, and is left alone.
 fn new_endpoints<'a>(
     plane: &'a Plane,
     host: &'a Host,
     changed: &'a Changed,
-    of: impl Fn(&Volume) -> bool,
+    extra: &'a Extra,
+    of_guests: bool,
 ) -> impl Iterator<Item = &'a sluice_config::Endpoint> {
     let volumes = changed.of(host).flat_map(|(vm, spec)| {
         let before = plane.host.vms.get(vm);
-        spec.volumes.iter().map(move |(name, volume)| (before.and_then(|vm| vm.volumes.get(name)), volume))
+        spec.volumes.iter().map(move |(name, volume)| (vm, before.and_then(|vm| vm.volumes.get(name)), volume))
     });
     let same = |before: Option<&Volume>, volume: &Volume| {
         before.is_some_and(|before| {
             before.export.endpoint == volume.export.endpoint && is_guest(before) == is_guest(volume)
         })
     };
+    let stays_missing = |vm: &String, volume: &Volume| {
+        !plane.missing.is_empty() && plane.stays_missing(&(vm.clone(), volume.name.clone()), volume, extra)
+    };
     volumes
-        .filter(move |(before, volume)| of(volume) && !same(*before, volume))
-        .map(|(_, volume)| &volume.export.endpoint)
+        .filter(move |(vm, before, volume)| {
+            is_guest(volume) == of_guests && !(same(*before, volume) && stays_missing(vm, volume))
+        })
+        .map(|(_, _, volume)| &volume.export.endpoint)
 }
 
 fn is_guest(volume: &Volume) -> bool {

@@ -10,8 +10,9 @@ use sluice_io::nbd::export::Export;
 use sluice_io::source::DiskSet;
 use sluice_io::vhost_user::listener::VhostListener;
 
-use super::opening::{Found, Needs, Opened, Opening, Resized};
-use super::{Changed, Extra, Plane, PlaneError, Running, VolumeName, sockets, translate};
+use super::commit::name_of;
+use super::opening::{Needs, Opened, Opening, Resized};
+use super::{Changed, Extra, Found, Plane, PlaneError, Running, VolumeName, sockets, translate};
 
 /// What is ready to be put into force. Where a change is refused it must be dropped by [`super::commit::close`]: that may take as long as
 /// a disk or a file system hangs.
@@ -43,8 +44,7 @@ pub(super) fn stage(
     start_devices(plane, host, found, &mut staged.devices)?;
     resize_volumes(plane, (old, host), changed, found, staged)?;
     open_volumes(plane, (old, host), changed, (needs, extra), found, staged)?;
-    sockets::listen(plane, host, changed, found, &mut staged.listeners)?;
-    sockets::listen_to_guests(plane, host, changed, found, &mut staged.guests)
+    sockets::listen(plane, needs, found, &mut staged.listeners, &mut staged.guests)
 }
 
 /// What runs may not change its nature.
@@ -161,6 +161,7 @@ fn open_volumes(
     staged: &mut Staged,
 ) -> Result<(), PlaneError> {
     let openings: BTreeMap<&VolumeName, &Opening> = needs.volumes.iter().map(|need| (&need.name, need)).collect();
+    let hung_sockets = found.hung_sockets();
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
@@ -169,6 +170,11 @@ fn open_volumes(
             }
             let key = (vm.clone(), name.clone());
             if plane.stays_missing(&key, volume, extra) {
+                staged.missing.insert(key);
+                continue;
+            }
+            if let Some(error) = hung_sockets.get(&name_of(&volume.export.endpoint)) {
+                tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
                 staged.missing.insert(key);
                 continue;
             }

@@ -20,7 +20,7 @@ use crate::control::changer::{Changer, LOOK_MAX, News};
 use crate::control::server::{Asked, Server};
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::plane::{Plane, Subject, accounts};
+use crate::plane::{Plane, PlaneError, Progress, accounts};
 
 /// Serve the virtual disks of a host file.
 ///
@@ -150,12 +150,12 @@ struct Begun {
 }
 
 impl Begun {
-    /// Reads the file and makes the control socket; `subject` says what it looks at.
-    fn of(file: &Path, subject: &Subject) -> Result<Begun, Failure> {
-        subject.set(file);
+    /// Reads the file and makes the control socket; `progress` says what it looks at.
+    fn of(file: &Path, progress: &Progress) -> Result<Begun, Failure> {
+        progress.set(file);
         let (files, host) = sluice_config::load_changed(file, &Changes::default()).map_err(Failure::Config)?;
         let bind = |path: &PathBuf| {
-            subject.set(path);
+            progress.set(path);
             Server::bind(path)
         };
         let control = host.daemon.control.as_ref().map(bind).transpose()?;
@@ -167,21 +167,19 @@ impl Begun {
 /// daemon is told to end meanwhile.
 async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
     let (reply, begun) = oneshot::channel();
-    let subject = Subject::new();
-    let (file, own) = (file.to_owned(), subject.clone());
+    let progress = Progress::new();
+    let (file, own) = (file.to_owned(), progress.clone());
     thread::Builder::new().name("begin".to_owned()).spawn(move || {
         let _ = reply.send(Begun::of(&file, &own));
     })?;
     let mut begun = pin!(begun);
     loop {
-        let (path, since) = subject.now();
+        let (path, since) = progress.now();
         tokio::select! {
             begun = &mut begun => return begun.expect("it answers, or panics").map(Some),
             () = tokio::time::sleep_until((since + LOOK_MAX).into()) => {
-                if subject.now().1 == since {
-                    let (path, seconds) = (path.display(), LOOK_MAX.as_secs());
-                    let error = format!("{path} does not respond for {seconds} s: its disk or file system hangs");
-                    return Err(Failure::Run(error.into()));
+                if progress.now().1 == since {
+                    return Err(PlaneError::Hangs { path, seconds: LOOK_MAX.as_secs() }.into());
                 }
             }
             _ = signals.terminate.recv() => return Ok(None),

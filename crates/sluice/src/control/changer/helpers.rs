@@ -2,7 +2,7 @@
 //!
 //! At most [`HELPERS_MAX`] helpers run for changes that were asked for, and at most [`SAME_PATH_MAX`] hang at one path. Volumes
 //! that are out of service are retried each second, each by a helper of its own, at most [`RETRIES_MAX`] for one device. A volume
-//! gets no further helper while its last one has not returned.
+//! gets no further helper while its last one has not returned. A start leaves one helper behind at each path that hangs.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Attempt, Event, Kind, LOOK_MAX, Outcome, RETRY_EVERY, Thread, Waits};
-use crate::plane::{Subject, VolumeName};
+use crate::plane::{PlaneError, Progress, VolumeName};
 
 /// Helpers that may run for changes that were asked for; more such changes are refused.
 const HELPERS_MAX: usize = 16;
@@ -23,9 +23,27 @@ const RETRIES_MAX: usize = 4;
 
 /// A helper thread that has not returned. Its attempt may have been given up.
 pub(super) struct Helper {
-    subject: Subject,
-    /// The volume that it retries.
-    retries: Option<VolumeName>,
+    progress: Progress,
+    purpose: Purpose,
+}
+
+#[derive(PartialEq)]
+enum Purpose {
+    /// The start, which gives a helper up at each path that hangs.
+    Start,
+    /// A change that was asked for.
+    Change,
+    /// This volume, which is out of service.
+    Retry(VolumeName),
+}
+
+/// A helper that an attempt waits for. Dropping it gives the helper up: what it has found is closed, and it looks no further.
+pub(super) struct Helping(pub(super) Progress);
+
+impl Drop for Helping {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
 }
 
 impl Thread {
@@ -58,7 +76,11 @@ impl Thread {
             Kind::Retry(name) => Some(name),
             Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
         });
-        self.helpers.values().filter_map(|helper| helper.retries.as_ref()).chain(attempts).collect()
+        let helpers = self.helpers.values().filter_map(|helper| match &helper.purpose {
+            Purpose::Retry(name) => Some(name),
+            Purpose::Start | Purpose::Change => None,
+        });
+        helpers.chain(attempts).collect()
     }
 
     /// Lets a helper do what may take long; it looks at `paths`.
@@ -66,27 +88,30 @@ impl Thread {
         &mut self,
         mut attempt: Attempt,
         paths: &[PathBuf],
-        job: impl FnOnce(&Subject) -> Outcome + Send + 'static,
+        job: impl FnOnce(&Progress) -> Outcome + Send + 'static,
     ) {
-        let retries = match &attempt.kind {
-            Kind::Retry(name) => Some(name.clone()),
-            Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
+        let purpose = match &attempt.kind {
+            Kind::Start(_) => Purpose::Start,
+            Kind::Change { .. } | Kind::Reload(_) => Purpose::Change,
+            Kind::Retry(name) => Purpose::Retry(name.clone()),
         };
-        if retries.is_none()
+        if purpose == Purpose::Change
             && let Err(error) = self.may_help(paths)
         {
             return self.refuse(attempt, &error);
         }
-        let subject = Subject::new();
-        let (events, number, own) = (self.events.clone(), attempt.number, subject.clone());
+        let progress = Progress::new();
+        self.next += 1;
+        attempt.number = self.next;
+        let (events, number, own) = (self.events.clone(), attempt.number, progress.clone());
         let spawned = thread::Builder::new().name("open".to_owned()).spawn(move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| job(&own))).unwrap_or(Outcome::Panicked);
             let _ = events.send(Event::Back(number, outcome));
         });
         match spawned {
             Ok(_) => {
-                self.helpers.insert(number, Helper { subject: subject.clone(), retries });
-                attempt.waits = Waits::Helper(subject);
+                self.helpers.insert(number, Helper { progress: progress.clone(), purpose });
+                attempt.waits = Waits::Helper(Helping(progress));
                 self.attempts.push(attempt);
             }
             Err(error) => self.refuse(attempt, &format!("A thread cannot be started: {error}")),
@@ -96,7 +121,7 @@ impl Thread {
     /// Whether a helper may be started for a change that looks at `paths`; why not.
     fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
         let now = Instant::now();
-        let at = self.helpers.values().map(|helper| helper.subject.now());
+        let at = self.helpers.values().map(|helper| helper.progress.now());
         let hung: Vec<_> = at.filter(|(_, since)| now.duration_since(*since) >= LOOK_MAX).collect();
         for path in paths {
             let since = hung.iter().filter(|(at, _)| at == path).map(|(_, since)| *since);
@@ -105,11 +130,11 @@ impl Thread {
                 return Err(hangs(path, now.duration_since(first)));
             }
         }
-        let busy: Vec<_> = self.helpers.values().filter(|helper| helper.retries.is_none()).collect();
+        let busy: Vec<_> = self.helpers.values().filter(|helper| helper.purpose == Purpose::Change).collect();
         if busy.len() < HELPERS_MAX {
             return Ok(());
         }
-        let paths: BTreeSet<PathBuf> = busy.into_iter().map(|helper| helper.subject.now().0).collect();
+        let paths: BTreeSet<PathBuf> = busy.into_iter().map(|helper| helper.progress.now().0).collect();
         let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
         let paths = paths.join(", ");
         Err(format!("{HELPERS_MAX} helper threads wait for these paths: {paths}; retry when they respond"))
@@ -118,6 +143,5 @@ impl Thread {
 
 /// The error for a path that has hung for this time.
 pub(super) fn hangs(path: &Path, time: Duration) -> String {
-    let (path, seconds) = (path.display(), time.as_secs());
-    format!("{path} does not respond for {seconds} s: its disk or file system hangs")
+    PlaneError::Hangs { path: path.to_owned(), seconds: time.as_secs() }.to_string()
 }
