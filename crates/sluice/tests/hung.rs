@@ -1,8 +1,10 @@
 //! A disk that does not answer: the daemon ends all the same, and the next one serves what lies elsewhere.
 
+use std::io::{ErrorKind, Read};
+
 use common::disk::{FileSystem, Hanging};
 use common::raw::{Raw, WRITE};
-use common::{Daemon, MIB, Place, noise, start, tool, until};
+use common::{Daemon, MIB, Place, Running, noise, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use sluice_client::vhost::{ClientOptions, Request};
 
@@ -135,6 +137,66 @@ fn a_daemon_whose_last_device_had_gone_down_went_on_as_if_it_served() {
     assert_eq!(accounts["devices"][0]["health"], "down", "{accounts}");
     assert!(client.is_shown_out());
     drop(tracing);
+}
+
+/// Hangs the thread of a device at its next wait for events, until what is returned is dropped.
+fn hang_thread(daemon: &Daemon, device: &str) -> Running {
+    let name = format!("dev-{device}\n");
+    let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten();
+    let is_it = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap() == name;
+    let task = tasks.find(is_it).expect("the device has a thread").file_name();
+    let mut strace = tool("strace", "strace");
+    strace.args(["-qq", "-o", "/dev/null", "-e", "inject=io_uring_enter:delay_enter=3600s", "-p"]).arg(task);
+    let tracing = start(&mut strace);
+    until("the thread hangs", || health(daemon, device) == "silent");
+    tracing
+}
+
+fn health(daemon: &Daemon, device: &str) -> String {
+    let accounts = daemon.accounts();
+    let devices = accounts.0["devices"].as_array().unwrap();
+    let it = devices.iter().find(|of| of["device"] == device).unwrap();
+    it["health"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn changes_of_a_device_that_hung_held_up_those_of_another_one() {
+    let place = Place::new();
+    let null = |vm: &str| {
+        let export = format!("export = {{ socket = \"{}\" }}", place.volume_socket(vm, "v").display());
+        format!("[vm.{vm}.volume.v]\ndevice = \"stuck\"\nsize = \"1MiB\"\n{export}\n")
+    };
+    let volumes = null("a") + &null("b") + &place.volume("fine", "v", &place.image("fine.img", MIB), "");
+    let host = daemon_keys(&place) + &place.device("") + "[device.stuck]\nbackend = \"null\"\n" + &volumes;
+    let daemon = Daemon::serve(&place, &host);
+    let mut client = open(&place, "b");
+    client.read(0, 4096).unwrap();
+    let hung = hang_thread(&daemon, "stuck");
+    let verb = |words: &[&str]| {
+        let mut command = sluice();
+        command.args(words).arg("--socket").arg(place.socket("control"));
+        command
+    };
+    // More of them than the harness waits for, if each is waited for alone.
+    let changes: Vec<_> =
+        (0..24).map(|number| start(&mut verb(&["set", "a", &format!("weight={}", 1 + number)]))).collect();
+    run(&mut verb(&["set", "fine", "weight=7"])).ok();
+    for change in changes {
+        let said = change.end().failed();
+        assert!(said.contains("Device stuck does not respond: it applies its part of the change"), "{said}");
+    }
+    let said = run(&mut verb(&["detach", "b"])).failed();
+    assert!(said.contains("Device stuck does not respond: it applies its part of the change"), "{said}");
+    client.stream.set_nonblocking(true).unwrap();
+    let read = client.stream.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(read, Err(ErrorKind::WouldBlock), "its client is still connected, as the answer says");
+    client.stream.set_nonblocking(false).unwrap();
+
+    drop(hung);
+    assert!(client.is_shown_out(), "it is disconnected when the device responds");
+    until("the device responds", || health(&daemon, "stuck") == "serving");
+    run(&mut verb(&["set", "a", "weight=7"])).ok();
+    assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 /// Whether another process traces all of its threads.

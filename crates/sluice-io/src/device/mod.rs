@@ -125,10 +125,15 @@ impl Device {
 
     /// Applies changes between two turns; waits until it has happened, for at most 5 s.
     pub fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
+        self.edit_within(edits, EDIT_MAX)
+    }
+
+    /// As [`Device::edit`], but waits for at most `patience`.
+    pub fn edit_within(&self, edits: Vec<Edit>, patience: Duration) -> Result<(), EditError> {
         let (reply, answer) = channel();
         let stopped = || EditError::Stopped(self.name.clone());
         self.mailbox.send(Message::Edit(edits, reply)).map_err(|_| stopped())?;
-        answer.recv_timeout(EDIT_MAX).map_err(|error| match error {
+        answer.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => EditError::Silent(self.name.clone()),
             RecvTimeoutError::Disconnected => stopped(),
         })?

@@ -22,7 +22,7 @@ use super::stage::{self, Staged};
 use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
 
 /// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
-const END_MAX: Duration = Duration::from_secs(5);
+const END_MAX: Duration = Duration::from_secs(1);
 /// How long closing the sources and sockets of volumes that have gone may take. A file system that hangs closes them later.
 pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 
@@ -83,7 +83,7 @@ fn apply(plane: &Plane, started: &BTreeMap<String, Running>, edits: Edits) -> Re
     let (mut unapplied, mut has_begun) = (Vec::new(), false);
     for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
         let running = plane.devices.get(&device).or_else(|| started.get(&device)).expect("edits are for known devices");
-        match running.device.edit(edits) {
+        match running.edit(edits) {
             Ok(()) => {}
             Err(EditError::Silent(_)) => unapplied.push(PlaneError::Silent(device)),
             Err(EditError::Stopped(_)) if has_begun => unapplied.push(PlaneError::Stopped(device)),

@@ -70,7 +70,7 @@ impl Plane {
         let lost: Vec<_> = self.lost(target).collect();
         for volume in &lost {
             let (vm, name, device) = (target.vm.clone(), volume.name.clone(), volume.device.clone());
-            let accepted = self.devices[&device].device.edit(vec![Edit::AcceptLoss { vm, volume: name }]);
+            let accepted = self.devices[&device].edit(vec![Edit::AcceptLoss { vm, volume: name }]);
             accepted.map_err(|source| PlaneError::Edit { device, source })?;
         }
         Ok(!lost.is_empty())

@@ -6,6 +6,7 @@
 //! and what the file does not name any more goes. VMs that stay are not paused.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Vm, Volume};
 use sluice_io::connection_limit::ConnectionLimit;
-use sluice_io::device::{Device, Edit, Health, Snapshot, Store, VolumeGeneration};
+use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source};
@@ -39,8 +40,13 @@ pub(crate) use loss::Hearing;
 pub(crate) use opening::Needs;
 use stage::Staged;
 
-/// How long all devices together may take to say what they do.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long all devices together may take to say what they do. Changes wait meanwhile.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How long a device may take to confirm its part of a change. Other changes wait meanwhile, so it is short; the device applies
+/// its part later all the same.
+const EDIT_MAX: Duration = Duration::from_secs(1);
+/// How long a device that has not confirmed its last change may take to show that it responds again.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// A volume's place in a host file: VM and volume.
 pub(crate) type VolumeName = (String, String);
@@ -52,6 +58,28 @@ pub(crate) struct Running {
     disks: Option<DiskSet>,
     /// What its disk says of itself.
     rotational: bool,
+    /// It has not confirmed its part of the last change, and has not responded since.
+    is_silent: Cell<bool>,
+}
+
+impl Running {
+    fn new(device: Device, disks: Option<DiskSet>) -> Running {
+        let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
+        Running { device, disks, rotational, is_silent: Cell::new(false) }
+    }
+
+    /// Sends the device its part of a change and waits for its confirmation, but only once for a device that hangs: its later
+    /// changes queue up in its mailbox.
+    fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
+        if self.is_silent.get() {
+            let now = self.device.ask().until(Instant::now() + GLANCE);
+            self.is_silent.set(now.health == Health::Silent);
+        }
+        let patience = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
+        let edited = self.device.edit_within(edits, patience);
+        self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
+        edited
+    }
 }
 
 /// What happened at the socket of a guest.

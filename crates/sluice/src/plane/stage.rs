@@ -85,7 +85,7 @@ fn start_devices(
         let down = Arc::clone(&plane.down);
         let went_down = Box::new(move || down.notify_one());
         let device = Device::start_watched(translate::device(spec, rotational, log), went_down).map_err(failed)?;
-        started.insert(name.clone(), Running { device, disks, rotational });
+        started.insert(name.clone(), Running::new(device, disks));
     }
     Ok(())
 }

@@ -10,7 +10,9 @@ use crate::output::Format;
 /// Detach a volume, or a VM with all its volumes, from the running daemon.
 ///
 /// Disconnects its clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
-/// stay in the guest's rings until the volume is attached again. The change lasts until the daemon exits; a reload keeps it.
+/// stay in the guest's rings until the volume is attached again. The change lasts until the daemon exits; a reload keeps it. If
+/// the device does not confirm the change within 1 s, the command fails and says so; clients are disconnected when the device
+/// responds again.
 #[derive(Args)]
 pub(crate) struct Detach {
     /// VM, or VM and volume, for example db1/data.

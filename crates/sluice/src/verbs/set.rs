@@ -11,7 +11,8 @@ use crate::output::Format;
 /// Change the policy of a running VM or of one of its volumes.
 ///
 /// Takes the keys of the host file and makes the same checks: `sluice set db1 limit="5000 iops" weight=300`. The change lasts
-/// until the daemon exits; a reload keeps it.
+/// until the daemon exits; a reload keeps it. If the device does not confirm the change within 1 s, the command fails and says
+/// so; the device applies the change when it responds again.
 #[derive(Args)]
 pub(crate) struct Set {
     /// VM, or VM and volume, for example db1/data.
