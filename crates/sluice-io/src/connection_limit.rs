@@ -35,10 +35,12 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitReached {
     /// All are taken.
-    #[error("nbd.connections_max is reached")]
+    #[error("nbd.connections_max is reached, or as many connections as there are file descriptors for")]
     Full,
     /// Those that are left are kept for others.
-    #[error("remaining connections are reserved for other sockets; raise nbd.connections_max")]
+    #[error(
+        "remaining connections are reserved for other sockets; raise nbd.connections_max, or LimitNOFILE if that bounds them"
+    )]
     Reserved,
 }
 
@@ -46,6 +48,12 @@ impl ConnectionLimit {
     /// So many from now on. Who sits stays, even if there are fewer.
     pub fn set_max(&self, max: u32) {
         self.state().max = max;
+    }
+
+    /// How many there may be.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        self.state().max
     }
 
     /// The places of one more socket.

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Descriptors that clients cannot have, so that the control socket can be reached and volumes can be attached; at most a
 /// quarter of those that there may be.
-const RESERVED: u64 = 256;
+pub const RESERVED: u64 = 256;
 
 /// Bytes that clients cannot have. The standard library ends the process where it finds no memory, so what is small and not
 /// asked about (a message between threads, an entry of a table) must find some: the stacks of a few helper threads, and
@@ -35,11 +35,18 @@ pub fn reserve<T>(list: &mut Vec<T>, more: usize) -> bool {
 /// Whether a client may keep this descriptor. The kernel gives the lowest number that is free, so a high one says that few are
 /// left.
 pub fn is_for_clients(descriptor: impl AsFd) -> bool {
-    let Some(limit) = getrlimit(Resource::Nofile).current else { return true };
-    u64::try_from(descriptor.as_fd().as_raw_fd()).is_ok_and(|number| number < limit - RESERVED.min(limit / 4))
+    let Some(all) = descriptors_for_clients() else { return true };
+    u64::try_from(descriptor.as_fd().as_raw_fd()).is_ok_and(|number| number < all)
 }
 
-/// Raises the soft limit of open descriptors to the hard one: each client and each volume takes one. Returns how many
+/// Descriptors that the process may have without those that clients cannot have. `None` is no limit.
+#[must_use]
+pub fn descriptors_for_clients() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile).current?;
+    Some(limit - RESERVED.min(limit / 4))
+}
+
+/// Raises the soft limit of open descriptors to the hard one: each client and each volume takes some. Returns how many
 /// there may be; `None` is no limit.
 pub fn raise_descriptors() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);

@@ -1,12 +1,14 @@
 //! Tenants that take all memory or all descriptors that the daemon may have: they are refused, and nobody else is.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use common::raw::{Raw, WRITE, header};
-use common::{Daemon, MIB, Place, noise, run, sluice, until};
+use common::{Daemon, MIB, Place, noise, run, sluice, tool, until};
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_client::vhost::memory::{Memory, PAGE};
 use sluice_client::vhost::session::Session;
@@ -194,5 +196,43 @@ fn rings_that_started_together_took_the_descriptors_of_the_control_socket() {
     assert!(connections.len() < 500);
     neighbours.control_answers();
     neighbours.work();
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn connections_that_were_allowed_took_the_descriptors_of_other_sockets() {
+    let place = Place::new();
+    let address = common::free_address();
+    let image = |name: &str| place.image(name, MIB);
+    let (tcp, control) = (place.volume("t", "v", &image("t.img"), ""), place.socket("control"));
+    let at = format!("socket = \"{}\"", place.volume_socket("t", "v").display());
+    let host = format!("[daemon]\ncontrol = \"{}\"\n[nbd]\nconnections_max = 500\n", control.display())
+        + &place.device("")
+        + &place.volume("a", "v", &image("a.img"), "")
+        + &place.volume("b", "v", &image("b.img"), "")
+        + &tcp.replace(&at, &format!("listen = \"{address}\""));
+    // Three quarters of them are for clients: 180, and the daemon needs 32 + 3 + 3 x (2 + 2) = 47.
+    let limited = |command: &mut Command| {
+        let mut prlimit = tool("prlimit", "util-linux");
+        prlimit.arg("--nofile=240").arg(command.get_program()).args(command.get_args());
+        prlimit
+    };
+    let daemon = Daemon::serve_by(&place, &host, limited);
+    let said = daemon.stderr().up_to(&["Ready"]);
+    let line = said.lines().find(|line| line.contains("limit of file descriptors is too low")).expect(&said);
+    assert!(line.contains("allowed=133 wanted=500") && line.contains("raise LimitNOFILE to 803"), "{line}");
+    assert_eq!(daemon.accounts().0["connections_max"], 133);
+
+    let hostile: Vec<Raw> = std::iter::from_fn(|| nbd(&place, "a").ok()).take(500).collect();
+    assert_eq!(hostile.len(), 133 - 2 * 2, "the rest is reserved for the others");
+    let others = || -> Vec<Raw> { (0..2).map(|_| nbd(&place, "b").unwrap()).collect() };
+    others().iter_mut().for_each(|raw| assert_eq!(raw.write(0, &noise(1, 4096)), Ok(())));
+    let mut over_tcp: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    for stream in &mut over_tcp {
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+    }
+    run(sluice().args(["set", "b", "weight=7", "--socket"]).arg(&control)).ok();
     assert_eq!(daemon.terminate().code(), Some(0));
 }

@@ -54,7 +54,7 @@ pub static NBD: Section = Section {
             Kind::Integer(1, 65_536),
             "1024",
             "Maximum number of connections of the host, over all sockets. Up to half of them are reserved, so that \
-             each socket can have two",
+             each socket can have two. Fewer are allowed, with a warning, if the limit of file descriptors is too low",
         )
         .default("1024")],
     ],

@@ -274,8 +274,7 @@ impl Thread {
             Event::Change((request, reply)) => self.begin(Kind::Change { request, reply }),
             Event::Reload => self.begin(Kind::Reload(None)),
             Event::Report => {
-                let (plane, missing) = (&self.plane, self.plane.missing_names());
-                accounts::print(&plane.snapshots(), &plane.guest_sockets(), &missing, self.format);
+                accounts::print(&self.plane.snapshots(), &self.plane.host_state(), self.format);
             }
             Event::LookAtDevices => self.look_at_devices(),
             Event::Back(number, outcome) => {

@@ -8,19 +8,29 @@ use sluice_sched::{Kind, Phase, Wait};
 use super::GuestSocket;
 use crate::output::{self, Format};
 
-/// Prints the accounts of all devices, what happened at the sockets of guests, and which volumes are out of service.
-pub(crate) fn print(devices: &[Snapshot], sockets: &[GuestSocket], missing: &[String], format: Format) {
+/// The state of the host beside its devices.
+pub(crate) struct HostState {
+    /// Connections that may be open at once.
+    pub(crate) connections_max: u32,
+    pub(crate) sockets: Vec<GuestSocket>,
+    /// Volumes that are out of service.
+    pub(crate) missing: Vec<String>,
+}
+
+/// Prints the accounts of all devices and the state of the host.
+pub(crate) fn print(devices: &[Snapshot], host: &HostState, format: Format) {
     match format {
         Format::Json => {
-            let sockets: Vec<Value> = sockets.iter().map(socket).collect();
+            let sockets: Vec<Value> = host.sockets.iter().map(socket).collect();
             output::json(&json!({
                 "event": "accounts",
                 "devices": as_json(devices),
                 "guest_sockets": sockets,
-                "out_of_service": missing,
+                "out_of_service": host.missing,
+                "connections_max": host.connections_max,
             }));
         }
-        Format::Table => print_table(devices, missing),
+        Format::Table => print_table(devices, host),
     }
 }
 
@@ -107,7 +117,7 @@ fn waits(count: impl Fn(Wait) -> u64) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
-fn print_table(devices: &[Snapshot], missing: &[String]) {
+fn print_table(devices: &[Snapshot], host: &HostState) {
     let mut table = output::table(&[
         "DEVICE",
         "VM",
@@ -142,9 +152,10 @@ fn print_table(devices: &[Snapshot], missing: &[String]) {
     for device in devices.iter().filter(|device| !matches!(device.health, Health::Serving | Health::Ended)) {
         output::line(&format!("Device {} is {}", device.device, device.health.name()));
     }
-    for volume in missing {
+    for volume in &host.missing {
         output::line(&format!("Volume {volume} is out of service"));
     }
+    output::line(&format!("At most {} connections are allowed", host.connections_max));
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use sluice_io::vhost_user::session;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};
-use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeName, translate};
+use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeName, connections, translate};
 
 /// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -58,9 +58,9 @@ pub(super) fn commit(
     }
     let again: Vec<VolumeName> = volumes.keys().filter(|name| plane.missing.contains(*name)).cloned().collect();
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
+    let connections_changed = host.nbd.connections_max != plane.host.nbd.connections_max;
     let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
     plane.generations.extend(generations);
-    plane.connection_limit.set_max(host.nbd.connections_max);
     plane.missing = missing;
     plane.host = host;
     listeners.values_mut().for_each(Listener::keep);
@@ -70,6 +70,9 @@ pub(super) fn commit(
     if sockets_changed || !changed.is_empty() {
         offer(plane, &changed);
         offer_to_guests(plane, &changed);
+    }
+    if sockets_changed || !changed.is_empty() || connections_changed {
+        connections::limit(plane);
     }
     for (vm, volume) in again {
         tracing::info!(vm, volume, "Volume is in service again");

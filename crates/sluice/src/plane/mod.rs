@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 
 pub(crate) mod accounts;
 mod commit;
+mod connections;
 mod drain;
 mod error;
 mod found;
@@ -33,6 +34,7 @@ mod sockets;
 mod stage;
 mod translate;
 
+use accounts::HostState;
 pub(crate) use drain::Draining;
 pub(crate) use error::PlaneError;
 pub(crate) use found::{Found, Progress};
@@ -241,11 +243,6 @@ impl Plane {
         &self.missing
     }
 
-    /// Their names, for people and programs.
-    pub(crate) fn missing_names(&self) -> Vec<String> {
-        self.missing.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect()
-    }
-
     /// Notified when a device goes down.
     pub(crate) fn down(&self) -> Arc<Notify> {
         Arc::clone(&self.down)
@@ -277,16 +274,20 @@ impl Plane {
         drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
     }
 
-    /// What happened at the sockets of guests.
+    /// What is shown beside what devices do.
     #[must_use]
-    pub(crate) fn guest_sockets(&self) -> Vec<GuestSocket> {
+    pub(crate) fn host_state(&self) -> HostState {
         let of = |(vm, volume, listener): (&String, &String, &VhostListener)| GuestSocket {
             vm: vm.clone(),
             volume: volume.clone(),
             socket: listener.endpoint().to_string(),
             totals: listener.totals(),
         };
-        commit::guest_sockets(self).map(of).collect()
+        HostState {
+            connections_max: self.connection_limit.max(),
+            sockets: commit::guest_sockets(self).map(of).collect(),
+            missing: self.missing.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect(),
+        }
     }
 
     /// Takes no more clients and no more requests; ends when everything is answered, which is waited for until `deadline`.

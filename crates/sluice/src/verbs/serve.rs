@@ -47,16 +47,7 @@ impl Serve {
         let mut signals = Signals::register()?;
         let Some(Begun { files, host, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
         host.warnings.iter().for_each(crate::output::say);
-        if let Some(descriptors) = sluice_io::limits::raise_descriptors()
-            && descriptors < u64::from(host.nbd.connections_max)
-        {
-            let wanted = host.nbd.connections_max;
-            tracing::warn!(
-                descriptors,
-                wanted,
-                "The limit of file descriptors is below the number of allowed connections; raise LimitNOFILE"
-            );
-        }
+        sluice_io::limits::raise_descriptors();
         let (_control, mut asked) = listen(control)?;
         let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(&host));
         let runtime = tokio::runtime::Handle::current();
@@ -202,7 +193,7 @@ fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>
 /// Ends within a second after `deadline`, whatever the disks do.
 async fn drain(plane: Plane, deadline: Instant, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
-    let (sockets, missing) = (plane.guest_sockets(), plane.missing_names());
+    let host = plane.host_state();
     let draining = plane.drain(deadline);
     let outstanding: u64 = draining.outstanding();
     tracing::info!(outstanding, "Draining");
@@ -212,5 +203,5 @@ async fn drain(plane: Plane, deadline: Instant, format: Format) {
     } else {
         tracing::warn!(?timeout, "Drain timed out: queued requests are dropped");
     }
-    accounts::print(&draining.finish().await, &sockets, &missing, format);
+    accounts::print(&draining.finish().await, &host, format);
 }

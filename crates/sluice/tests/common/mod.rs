@@ -323,7 +323,24 @@ impl Daemon {
     #[track_caller]
     pub(crate) fn serve_into(place: &Place, name: &str, host: &str, stderr: Stdio) -> Daemon {
         let file = place.write(name, host);
-        let running = start_into(sluice().args(["-o", "json", "serve"]).arg(&file), Stdio::piped(), stderr);
+        Daemon::started(start_into(&mut Daemon::command(&file), Stdio::piped(), stderr), file)
+    }
+
+    /// The same by a command that is made from the daemon's own, for example with other limits.
+    #[track_caller]
+    pub(crate) fn serve_by(place: &Place, host: &str, by: impl FnOnce(&mut Command) -> Command) -> Daemon {
+        let file = place.write("host.toml", host);
+        Daemon::started(start(&mut by(&mut Daemon::command(&file))), file)
+    }
+
+    fn command(file: &Path) -> Command {
+        let mut command = sluice();
+        command.args(["-o", "json", "serve"]).arg(file);
+        command
+    }
+
+    #[track_caller]
+    fn started(running: Running, file: PathBuf) -> Daemon {
         let ready = running.stdout.receiver.recv_timeout(LONG);
         let Ok(ready) = ready else { panic!("not ready:\n{}", running.end().stderr) };
         let ready: Value = serde_json::from_str(&ready).expect("its output is JSON");
