@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
@@ -156,19 +156,32 @@ pub struct Catalogue {
 impl Catalogue {
     /// Offers these, and no others.
     pub fn replace(&self, entries: Vec<Entry>) {
-        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+        *self.entries() = entries;
     }
 
-    /// What it offers now. A handshake works on such a copy, so that a reload cannot change it in the middle.
-    #[must_use]
-    pub fn snapshot(&self) -> Offer {
-        Offer { entries: self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is offered to one client.
-pub struct Offer {
+/// The volumes for one client: those that were offered when it connected. Each has its present size, because a handshake may take
+/// 30 s. One that has been removed or replaced since is still offered; its device then rejects the client.
+struct Offer {
     entries: Vec<Entry>,
+    catalogue: Catalogue,
+    /// What the client was told of last, which is what it chooses.
+    told: Mutex<Option<Entry>>,
+}
+
+impl Offer {
+    fn of(catalogue: &Catalogue) -> Offer {
+        Offer { entries: catalogue.entries().clone(), catalogue: catalogue.clone(), told: Mutex::default() }
+    }
+
+    /// What the client has chosen, as it was told.
+    fn chosen(self) -> Option<Entry> {
+        self.told.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Exports for Offer {
@@ -179,7 +192,12 @@ impl Exports for Offer {
     }
 
     fn find(&self, name: &str) -> Option<Export> {
-        self.entries.iter().find(|entry| entry.export.name == name).map(|entry| entry.export.clone())
+        let offered = self.entries.iter().find(|entry| entry.export.name == name)?;
+        let is_it = |entry: &&Entry| entry.export.name == name && entry.generation == offered.generation;
+        let now = self.catalogue.entries().iter().find(is_it).unwrap_or(offered).clone();
+        let export = now.export.clone();
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        Some(export)
     }
 }
 
@@ -431,7 +449,7 @@ async fn accept(name: &str, socket: &Socket, catalogue: &Catalogue, connection_l
                 continue;
             }
         };
-        let offer = catalogue.snapshot();
+        let offer = Offer::of(catalogue);
         let name = name.to_owned();
         let handshake = tokio::spawn(async move {
             match tokio::time::timeout(HANDSHAKE_MAX, client.welcome(offer, Box::new(permit))).await {
@@ -486,7 +504,7 @@ impl Client {
                 (negotiated, OwnedFd::from(stream))
             }
         };
-        let chosen = offer.entries.into_iter().find(|entry| entry.export.name == negotiated.export);
+        let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
         if let Some(Entry { export, vm, volume, generation, device }) = chosen {
             device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit });
         }

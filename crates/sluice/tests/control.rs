@@ -362,3 +362,16 @@ fn whoever_talks_nonsense_is_told_so() {
     json(ask(&place, &["set", "a", "weight=200"]));
     drop(silent);
 }
+
+#[test]
+fn a_handshake_that_began_before_a_resize_named_the_old_size() {
+    let place = Place::new();
+    let volume = place.volume("a", "v", &place.image("a.img", 2 * MIB), "size = \"2MiB\"");
+    let keys = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let _daemon = Daemon::serve(&place, &(keys + &place.device("") + &volume));
+    let early = common::raw::greet(&place.volume_socket("a", "v")).unwrap();
+    json(ask(&place, &["resize", "a/v", "4MiB"]));
+    let mut client = Raw::enter(early, "a/v").unwrap();
+    assert_eq!(client.size_bytes, 4 * MIB);
+    client.write(3 * MIB, &noise(1, 4096)).unwrap();
+}

@@ -39,8 +39,8 @@ pub const OPTION_HEADER_LEN: usize = 16;
 /// What a server says first: two magics and its flags (fixed newstyle, no zeroes).
 pub const GREETING: [u8; 18] = greeting();
 
-/// The exports that a client may ask for. Give each connection a snapshot, so that the export found after
-/// the handshake is the one whose size and flags the client was told.
+/// The exports that a client may ask for. The one that a client chooses is the last for which [`Exports::find`] was called, so
+/// that its size and flags are those that the client was told.
 pub trait Exports {
     /// All exports, for a client that wants to choose.
     fn list(&self) -> Vec<Listed>;
