@@ -25,6 +25,7 @@ pub mod listener;
 mod memory_budget;
 pub mod nbd;
 pub mod path_walk;
+pub mod signals;
 pub(crate) mod slab;
 pub mod socket_file;
 pub mod source;

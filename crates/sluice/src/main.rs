@@ -48,7 +48,11 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    sluice_io::signals::hold();
     let cli = Cli::parse();
+    if !cli.verb.is_daemon() {
+        sluice_io::signals::release();
+    }
     if cli.verb.is_daemon()
         && let Err(error) = output::never_wait()
     {

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use common::raw::{READ, Raw, WRITE, greet, header};
-use common::{Daemon, MIB, Place, noise, run, tool, until};
-use rustix::process::Signal;
+use common::{Daemon, MIB, Place, noise, run, start, tool, until};
+use rustix::process::{Pid, Signal, kill_process};
 use sluice_client::vhost::{Client, ClientOptions, Request};
 
 mod common;
@@ -476,4 +476,36 @@ fn sockets_have_the_owner_and_mode_that_the_file_says() {
     let said = daemon.reload(&host("0660"));
     assert!(said.contains("its owner, group and mode cannot change while it is served"), "{said}");
     assert_eq!(std::fs::metadata(place.socket("a.sock")).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+/// The threads of a process, by their names.
+fn threads(pid: i32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(name).map(|name| name.trim().to_owned()).collect()
+}
+
+#[test]
+fn a_signal_right_after_the_start_ended_the_daemon() {
+    let place = Place::new();
+    let file = place.write("host.toml", place.device("") + &vm(&place, "a", ""));
+    // Delays the runtime, without which no handler is there.
+    let mut strace = tool("strace", "strace");
+    strace.args(["-qq", "-o", "/dev/null", "-e", "inject=epoll_create1:delay_enter=1s"]);
+    let running = start(strace.arg(env!("CARGO_BIN_EXE_sluice")).args(["-o", "json", "serve"]).arg(&file));
+    let mut daemon = None;
+    until("its log has a thread", || {
+        let tracer = running.pid();
+        let children = std::fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
+        daemon = children.split_whitespace().next().map(|pid| pid.parse().unwrap());
+        daemon.is_some_and(|pid| threads(pid).iter().any(|name| name == "stdout"))
+    });
+    let daemon = Pid::from_raw(daemon.unwrap()).unwrap();
+    for signal in [Signal::USR1, Signal::HUP] {
+        kill_process(daemon, signal).unwrap();
+    }
+    running.stdout.up_to(&["\"event\":\"accounts\""]);
+    running.stderr.up_to(&["Reload applied"]);
+    kill_process(daemon, Signal::TERM).unwrap();
+    assert_eq!(running.end().code(), Some(0));
 }

@@ -45,6 +45,7 @@ impl Serve {
 
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
+        sluice_io::signals::release();
         let Some(Begun { files, host, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
         host.warnings.iter().for_each(crate::output::say);
         sluice_io::limits::raise_descriptors();
