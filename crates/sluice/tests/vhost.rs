@@ -1,17 +1,25 @@
 //! VMMs at a real daemon: what every request does, changes while they work, and VMMs that do what none should.
 
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Daemon, MIB, Place, noise, run, sluice, start, tool, until};
+use common::{Daemon, LONG, MIB, Place, noise, run, sluice, start, tool, until};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::Signal;
-use sluice_client::vhost::ring::{Descriptor, NEXT};
-use sluice_client::vhost::{ALL_FEATURES, Client, ClientError, ClientOptions, Request};
+use sluice_client::vhost::memory::{Memory, PAGE};
+use sluice_client::vhost::ring::{Descriptor, NEXT, Ring, WRITE};
+use sluice_client::vhost::session::{Inflight, Session};
+use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions, Request};
 
 mod common;
 
 const SIZE: u64 = 8 * MIB;
+/// Type of a request, as its header has it.
+const FLUSH: u32 = 4;
 const EVENT_IDX: u64 = 1 << 29;
 const INDIRECT: u64 = 1 << 28;
 
@@ -303,4 +311,44 @@ fn guests_are_served_where_there_is_no_proc() {
     assert!(bytes == data);
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.end().code(), Some(0));
+}
+
+/// The daemon's own log is sealed; a VMM may come with one that is not.
+#[test]
+fn an_in_flight_log_that_is_truncated_ends_the_session_of_its_vmm_alone() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let mut neighbour = vm(&place, "b");
+    let mut hostile = Session::connect(&place.volume_socket("a", "v"), LONG).unwrap();
+    hostile.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
+    hostile.set_features(ALL_FEATURES & hostile.features().unwrap()).unwrap();
+    let memory = Arc::new(Memory::new(16 * PAGE, 1).unwrap());
+    hostile.set_memory_table(&memory).unwrap();
+    let made = hostile.inflight(1, 64).unwrap();
+    let file = memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, made.len).unwrap();
+    hostile.set_inflight(&Inflight { file: file.try_clone().unwrap(), offset: 0, ..made }).unwrap();
+    let ring = Ring::new(Arc::clone(&memory), 0, 64);
+    hostile.set_ring_size(0, 64).unwrap();
+    hostile.set_ring_addresses(0, ring.parts().map(|offset| memory.user(offset))).unwrap();
+    hostile.enable_ring(0, true).unwrap();
+    let kick = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    hostile.set_ring_kick(0, Some(kick.as_fd())).unwrap();
+
+    ftruncate(&file, 0).unwrap();
+    // The daemon notes each request in the log before it starts it.
+    memory.write(8 * PAGE, &FLUSH.to_le_bytes());
+    ring.write_descriptor(0, Descriptor { address: memory.guest(8 * PAGE), len: 16, flags: NEXT, next: 1 });
+    ring.write_descriptor(1, Descriptor { address: memory.guest(9 * PAGE), len: 1, flags: WRITE, next: 0 });
+    ring.write_available(0, 0);
+    ring.set_available_index(1);
+    rustix::io::write(&kick, &1_u64.to_ne_bytes()).unwrap();
+    until("its session has ended", || hostile.features().is_err());
+    let accounts = daemon.accounts().0;
+    let sockets = accounts["guest_sockets"].as_array().unwrap();
+    let faults = |vm: &str| sockets.iter().find(|socket| socket["vm"] == vm).unwrap()["faults"].as_u64();
+    assert_eq!((faults("a"), faults("b")), (Some(1), Some(0)));
+    works(&mut neighbour);
+    works(&mut vm(&place, "a"));
+    assert_eq!(daemon.terminate().code(), Some(0));
 }
