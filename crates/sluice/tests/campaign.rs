@@ -40,6 +40,8 @@ enum Kind {
     Kill,
     /// The disk forgets what it has not been told to flush, and the daemon is gone with it.
     PowerCut,
+    /// The same after writes that were forced, and that no flush has covered.
+    PowerCutForced,
     /// Writes fail.
     Eio,
     /// The disk's cache takes writes and cannot get rid of them, so flushes fail.
@@ -52,9 +54,10 @@ enum Kind {
     NoMemory,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Kill,
     Kind::PowerCut,
+    Kind::PowerCutForced,
     Kind::Eio,
     Kind::EioAtFlush,
     Kind::Enospc,
@@ -354,7 +357,8 @@ impl Round {
     }
 
     fn check(&mut self) {
-        let victims = if self.kind == Kind::PowerCut { "check-cut" } else { "check" };
+        let is_cut = matches!(self.kind, Kind::PowerCut | Kind::PowerCutForced);
+        let victims = if is_cut { "check-cut" } else { "check" };
         self.victims().for_each(|client| client.check(victims));
         self.witnesses().for_each(|client| client.check("check"));
     }
@@ -373,6 +377,13 @@ impl Round {
     fn control_answers(&mut self) {
         let weight = format!("weight={}", 1 + self.random(900));
         run(sluice().args(["set", "rude", &weight, "--socket"]).arg(self.place.socket("control"))).ok();
+    }
+
+    /// Has the victims flush no more, and NBD's force what they write.
+    fn force(&mut self) {
+        self.victims().for_each(|client| client.tell("force"));
+        // Twice as many as are in flight.
+        (0..2).for_each(|_| self.all_go_on());
     }
 
     fn power_cut(&mut self) {
@@ -456,6 +467,10 @@ impl Round {
         match self.kind {
             Kind::Kill => self.kill(),
             Kind::PowerCut => self.power_cut(),
+            Kind::PowerCutForced => {
+                self.force();
+                self.power_cut();
+            }
             Kind::Eio | Kind::EioAtFlush | Kind::Enospc => self.writes_fail(),
             Kind::Stall => self.stall(),
             Kind::LogFull => {

@@ -3,6 +3,7 @@
 Commands come on standard input, one word per line; events go to standard output:
 
     go        connect and write with several requests in flight   "acked N" now and then, "refused ERRNO" once, "gone"
+    force     force every write from now on, where the protocol has forced writes, and flush no more
     stop      stop writing and wait for what is in flight         "stopped"
     check     connect and read everything: each block is at least as new as the last write that was acknowledged
     check-cut the same where the disk has lost its cache: at least as new as what a flush or a forced write has covered
@@ -240,6 +241,7 @@ class Client:
         self.number = self.acknowledged = self.forced = self.flushed = self.lost = 0
         self.refused = {}
         self.disk, self.writing, self.in_flight = None, False, {}
+        self.forces_all = False
 
     def connect(self):
         if self.disk:
@@ -256,7 +258,7 @@ class Client:
                 time.sleep(0.02)
 
     def submit(self):
-        if self.random.randrange(12) == 0:
+        if not self.forces_all and self.random.randrange(12) == 0:
             self.in_flight[self.disk.flush()] = ("flush", list(self.acked))
             return
         count = self.random.randint(1, RECORD_MAX)
@@ -266,7 +268,7 @@ class Client:
         if not busy.isdisjoint(blocks):
             return
         self.number += 1
-        forced = self.disk.forced and self.random.randrange(6) == 0
+        forced = self.disk.forced and (self.forces_all or self.random.randrange(6) == 0)
         # What is sent may happen, whatever becomes of the connection.
         for block in blocks:
             self.sent[block] = self.number
@@ -346,7 +348,9 @@ class Client:
     def obey(self, command):
         if command == "go":
             self.connect()
-            self.writing = True
+            self.writing, self.forces_all = True, False
+        elif command == "force":
+            self.forces_all = True
         elif command == "stop":
             self.stop()
         elif command == "mark":
