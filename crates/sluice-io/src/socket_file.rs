@@ -399,7 +399,7 @@ mod tests {
         assert!(matches!(listen(0o755, None), Err(SocketFileError::Exposed(_))));
         assert!(listen(0o755, Some(TENANT)).is_ok());
         symlink(here.path(), open.join("link")).unwrap();
-        let through = super::listen(&open.join("link/a.sock"), None, None, 0o600, None);
+        let through = self::listen(&open.join("link/a.sock"), None, None, 0o600, None);
         assert!(matches!(through, Err(SocketFileError::Link(link)) if link == open.join("link")));
     }
 
