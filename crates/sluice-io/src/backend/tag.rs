@@ -5,12 +5,14 @@
 //!       owner          operation    index of the object in its owner's table
 //! ```
 //!
-//! The owner is the loop (its wake-up), the disk (a slot's operation) or a frontend, which defines its operations itself.
+//! The owner is the loop (its wake-up and its timer), the disk (a slot's operation) or a frontend, which defines its operations itself.
 
 use crate::slab::FrontendNumber;
 
 const WAKEUP: u8 = 1;
 const DISK: u8 = 2;
+const TIMER: u8 = 3;
+const IGNORED: u8 = 4;
 const FRONTENDS: u8 = 16;
 
 /// The object of an operation.
@@ -18,6 +20,10 @@ const FRONTENDS: u8 = 16;
 pub(crate) enum Tag {
     /// A message has arrived in the mailbox.
     Wakeup,
+    /// The timer for deadlines has fired.
+    Timer,
+    /// An operation whose end nobody waits for.
+    Ignored,
     /// An operation of the disk, for the slot of this number.
     Disk(u32),
     /// An operation of a frontend: of which kind, and the index in the frontend's table.
@@ -28,6 +34,8 @@ impl Tag {
     pub(crate) fn pack(self) -> u64 {
         let (owner, operation, index) = match self {
             Tag::Wakeup => (WAKEUP, 0, 0),
+            Tag::Timer => (TIMER, 0, 0),
+            Tag::Ignored => (IGNORED, 0, 0),
             Tag::Disk(slot) => (DISK, 0, slot),
             Tag::Frontend(FrontendNumber(number), operation, index) => (FRONTENDS + number, operation, index),
         };
@@ -38,6 +46,8 @@ impl Tag {
         let (owner, operation, index) = ((user_data >> 56) as u8, (user_data >> 48) as u8, user_data as u32);
         match owner {
             WAKEUP => Tag::Wakeup,
+            TIMER => Tag::Timer,
+            IGNORED => Tag::Ignored,
             DISK => Tag::Disk(index),
             FRONTENDS.. => Tag::Frontend(FrontendNumber(owner - FRONTENDS), operation, index),
             other => unreachable!("no operation has the owner {other}"),
@@ -51,7 +61,9 @@ mod tests {
 
     #[test]
     fn a_tag_survives_packing() {
-        for tag in [Tag::Wakeup, Tag::Disk(u32::MAX), Tag::Frontend(FrontendNumber(3), 7, 1 << 31)] {
+        for tag in
+            [Tag::Wakeup, Tag::Timer, Tag::Ignored, Tag::Disk(u32::MAX), Tag::Frontend(FrontendNumber(3), 7, 1 << 31)]
+        {
             assert_eq!(Tag::unpack(tag.pack()), tag);
         }
     }

@@ -12,6 +12,7 @@ use crate::backend::retry::Later;
 use crate::backend::ring::Event;
 use crate::backend::tag::Tag;
 use crate::device::core::{Core, Ending};
+use crate::device::deadline_timer::DeadlineTimer;
 use crate::device::edit;
 use crate::device::mailbox::Inbox;
 use crate::device::message::Message;
@@ -29,6 +30,7 @@ pub(crate) struct Loop {
     frontends: Frontends,
     spin: Spin,
     later: Later,
+    deadline_timer: DeadlineTimer,
     wakeup: Box<u64>,
     iterations: u64,
     pub(crate) restarts: u64,
@@ -51,6 +53,7 @@ impl Loop {
             frontends: Frontends::new(),
             spin: Spin::default(),
             later: Later::default(),
+            deadline_timer: DeadlineTimer::default(),
             wakeup: Box::new(0),
             iterations: 0,
             restarts,
@@ -105,9 +108,11 @@ impl Loop {
         if !core.is_settled() || may_spin && self.spin.goes_on(now) || !self.frontends.stop_polling(core, now) {
             return Some(Duration::ZERO);
         }
+        if let Some(deadline) = self.frontends.next_deadline() {
+            self.deadline_timer.start(&mut core.backend.ring, deadline.since(now));
+        }
         let delayed = core.backend.delay.as_ref().and_then(crate::backend::delay::Delay::next);
-        let deadlines = [core.wake, delayed, self.frontends.next_deadline(), self.later.next()];
-        let wake = deadlines.into_iter().flatten().min()?;
+        let wake = [core.wake, delayed, self.later.next()].into_iter().flatten().min()?;
         Some(wake.since(now))
     }
 
@@ -127,6 +132,8 @@ impl Loop {
                 }
                 self.listen(inbox);
             }
+            Tag::Timer => self.deadline_timer.fired(),
+            Tag::Ignored => {}
             Tag::Disk(slot) => self.core.backend.operation_completed(now, Slot(slot), event.result),
             Tag::Frontend(number, operation, index) => {
                 self.frontends.event(&mut self.core, now, (number, operation, index), event.result);
@@ -236,6 +243,7 @@ impl Loop {
     /// Ends all sockets and stops listening to guests, so that the kernel lets go of all memory.
     pub(crate) fn shut_all_down(&mut self) {
         self.frontends.shut_down(&mut self.core);
+        self.deadline_timer.cancel(&mut self.core.backend.ring);
     }
 
     #[cfg(test)]

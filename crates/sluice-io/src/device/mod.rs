@@ -30,6 +30,7 @@ use crate::frontend::vhost_blk::SessionMessage;
 
 pub(crate) mod blocking;
 pub(crate) mod core;
+pub(crate) mod deadline_timer;
 pub(crate) mod edit;
 pub(crate) mod event_loop;
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(crate) trait Frontend {
         true
     }
 
-    /// When [`Frontend::poll`] must be called at the latest.
+    /// When [`Frontend::poll`] must be called at the latest, give or take a second.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
