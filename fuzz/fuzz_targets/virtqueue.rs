@@ -8,7 +8,9 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_export::device;
 use sluice_io::device::{Device, VolumeGeneration};
-use sluice_io::vhost_user::device_session::{Driver, QueueSpec, Session};
+use sluice_io::vhost_user::device_kind::Driver;
+use sluice_io::vhost_user::device_session::Session;
+use sluice_io::virtio::queue::QueueSpec;
 use sluice_io::vhost_user::memory::{self, Memory};
 use vm_memory::{Bytes, GuestAddress};
 

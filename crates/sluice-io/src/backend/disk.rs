@@ -14,15 +14,15 @@ use sluice_sched::{Device, Instant, Kind, Request};
 use crate::backend::buffer::{Buffer, Pool, Room};
 use crate::backend::delay::Delay;
 use crate::backend::jobs::{BlockingJob, Jobs};
-use crate::backend::lost::may_lose_earlier_writes;
 use crate::backend::merged::{Merged, PartOf, place_of};
 use crate::backend::request::{Data, IoRequest};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
 use crate::backend::sync::Files;
 use crate::backend::tag::Tag;
-use crate::backend::volume::{Volume, VolumeStore};
+use crate::backend::volume::{Stage, Volume, VolumeStore};
 use crate::slab::{IoId, Slab, VolumeKey};
+use crate::source::loss::may_lose_earlier_writes;
 use crate::source::{Allocation, ByteRange, Loss, Source, Span};
 use crate::virtio::GuestData;
 
@@ -45,17 +45,6 @@ pub(crate) struct SlotOp {
     /// When the delay device lets it go.
     ends: Instant,
     pub(crate) part_of: Option<PartOf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Transfer,
-    PunchHole,
-    ZeroRange,
-    WriteZeroes,
-    Discard,
-    Nothing,
-    Sync,
 }
 
 /// The device's side of the loop: what stands behind the gate.

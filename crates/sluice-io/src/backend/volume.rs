@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
-use crate::backend::disk::Stage;
 use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileIndex, Files};
 use crate::nbd::export::Export;
@@ -33,6 +32,18 @@ impl Outstanding {
         self.requests -= 1;
         self.bytes -= bytes;
     }
+}
+
+/// The operation that a slot does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Transfer,
+    PunchHole,
+    ZeroRange,
+    WriteZeroes,
+    Discard,
+    Nothing,
+    Sync,
 }
 
 /// A volume as the loop knows it.

@@ -21,10 +21,10 @@ use std::sync::Arc;
 use sluice_sched::gate::Slot;
 use sluice_sched::{GateSettings, Instant, Kind};
 
-use crate::backend::disk::{Backend, Stage};
+use crate::backend::disk::Backend;
 use crate::backend::jobs::BlockingJob;
 use crate::backend::request::IoRequest;
-use crate::backend::volume::{Volume, VolumeStore};
+use crate::backend::volume::{Stage, Volume, VolumeStore};
 use crate::slab::{IoId, VolumeKey};
 use crate::source::{Source, Support};
 

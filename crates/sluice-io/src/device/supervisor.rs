@@ -21,12 +21,11 @@ use crate::backend::delay::Delay;
 use crate::backend::disk::Backend;
 use crate::backend::ring::Ring;
 use crate::backend::slot_log;
-use crate::device::Edit;
 use crate::device::blocking::{self, Helper};
 use crate::device::core::{Core, Ending};
 use crate::device::event_loop::Loop;
 use crate::device::mailbox::{Inbox, Mailbox};
-use crate::device::spec::{DeviceSpec, Health, Snapshot};
+use crate::device::spec::{DeviceSpec, Edit, Health, Snapshot};
 
 /// The pauses before the restarts of a thread that fails again and again.
 const PAUSES: [Duration; 6] = [

@@ -48,3 +48,39 @@ impl Mark {
         self.0.store(loss as u8, Ordering::Relaxed);
     }
 }
+
+/// Whether a forced write that failed with `errno` may have lost writes before it, which were acknowledged: the disk, its
+/// transport or its file system failed. The block layer has many numbers for that, so all are taken for it but those that
+/// reject the write alone.
+pub(crate) fn may_lose_earlier_writes(errno: i32) -> bool {
+    const WRITE_REJECTED: [i32; 10] = [
+        libc::EINVAL,
+        libc::EOPNOTSUPP,
+        libc::ENOSPC,
+        libc::EDQUOT,
+        libc::EFBIG,
+        libc::EPERM,
+        libc::ENOMEM,
+        libc::EAGAIN,
+        libc::EINTR,
+        libc::ECANCELED,
+    ];
+    !WRITE_REJECTED.contains(&errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_write_that_failed_on_a_broken_path_was_no_loss_as_its_error_was_not_eio() {
+        let of_the_disk = [libc::EIO, libc::ENOLINK, libc::ETIMEDOUT, libc::EREMOTEIO, libc::ENODATA, libc::EILSEQ];
+        let of_the_file_system = [libc::EROFS, libc::ESHUTDOWN, libc::ENODEV, libc::ENXIO];
+        for errno in of_the_disk.into_iter().chain(of_the_file_system) {
+            assert!(may_lose_earlier_writes(errno), "{errno}");
+        }
+        for errno in [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSPC, libc::EDQUOT, libc::EFBIG] {
+            assert!(!may_lose_earlier_writes(errno), "{errno}");
+        }
+    }
+}

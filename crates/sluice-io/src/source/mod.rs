@@ -35,7 +35,7 @@ mod fiemap;
 mod forcing;
 pub mod holder;
 pub mod lock;
-pub mod loss;
+pub(crate) mod loss;
 pub mod open;
 pub mod range;
 mod sysfs;

@@ -18,7 +18,7 @@ use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 use super::device_kind::DeviceKind;
-use super::device_session::Driver;
+use super::device_kind::Driver;
 use crate::nbd::export::Export;
 
 /// The bit by which a driver asks for event indices.

@@ -2,7 +2,14 @@
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
-use super::device_session::Driver;
+/// What the guest's driver has settled for, as far as the device thread must know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Driver {
+    /// Feature bits that it acknowledged.
+    pub features: u64,
+    /// Writes may be cached until a flush; else each is durable when it is answered.
+    pub write_back: bool,
+}
 
 /// A kind of virtio device, as a volume (or a network) is offered by it.
 pub trait DeviceKind: Clone + PartialEq + Send + Sync + 'static {

@@ -4,56 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use vm_memory::GuestAddress;
 
+use super::device_kind::Driver;
 use super::memory::Memory;
 use crate::device::DeviceHandle;
 use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
-use crate::slab::ids;
-use crate::virtio::inflight::QueueLog;
+use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
-
-ids! {
-    /// A session of a VMM.
-    SessionId;
-}
-
-/// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
-/// descriptors are eventfds that do not block.
-#[derive(Debug)]
-pub struct QueueSpec {
-    /// Its number.
-    pub index: u16,
-    /// Entries.
-    pub size: u16,
-    /// Where its descriptor table is, as the guest counts.
-    pub descriptors: GuestAddress,
-    /// Its available ring.
-    pub available: GuestAddress,
-    /// Its used ring.
-    pub used: GuestAddress,
-    /// The next entry of the available ring to be taken, as the VMM says; with a log, the log knows better.
-    pub next_available: u16,
-    /// EVENT_IDX was negotiated.
-    pub event_index: bool,
-    /// Rung by the guest.
-    pub kick: OwnedFd,
-    /// Rung for the guest; absent: it polls.
-    pub call: Option<Arc<OwnedFd>>,
-    /// Rung for the VMM when the guest has broken the queue.
-    pub error: Option<Arc<OwnedFd>>,
-    /// If the VMM keeps one.
-    pub log: Option<QueueLog>,
-}
-
-/// What the guest's driver has settled for, as far as the device thread must know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Driver {
-    /// Feature bits that it acknowledged.
-    pub features: u64,
-    /// Writes may be cached until a flush; else each is durable when it is answered.
-    pub write_back: bool,
-}
 
 /// Why a device does not take something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

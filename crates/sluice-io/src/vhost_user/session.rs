@@ -22,8 +22,8 @@ use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserProtocolFeatu
 
 use super::blk::{self, Blk};
 use super::counts::Counts;
-use super::device_kind::DeviceKind;
-use super::device_session::{Driver, QueueSpec, Session as Place, SessionError};
+use super::device_kind::{DeviceKind, Driver};
+use super::device_session::{Session as Place, SessionError};
 use super::memory::{MemoryError, Table};
 use super::pace::Pace;
 use super::ring::{Ring, RingError};
@@ -32,6 +32,7 @@ use super::wire::{self, Message, MessageError};
 use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
 use crate::virtio::inflight::{Log, LogError};
+use crate::virtio::queue::QueueSpec;
 
 mod messages;
 

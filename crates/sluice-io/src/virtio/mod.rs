@@ -3,7 +3,7 @@
 pub(crate) mod chain;
 pub(crate) mod data;
 pub mod inflight;
-pub(crate) mod queue;
+pub mod queue;
 pub(crate) mod queue_set;
 
 pub(crate) use data::GuestData;

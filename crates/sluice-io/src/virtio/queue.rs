@@ -11,10 +11,43 @@ use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
 use crate::backend::request::RequestList;
 use crate::device::vm::Intake;
-use crate::vhost_user::device_session::{QueueSpec, SessionId};
+use crate::slab::ids;
 use crate::vhost_user::memory::Memory;
 use crate::virtio::chain::DescriptorTable;
 use crate::virtio::inflight::QueueLog;
+
+ids! {
+    /// A session of a VMM.
+    SessionId;
+}
+
+/// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
+/// descriptors are eventfds that do not block.
+#[derive(Debug)]
+pub struct QueueSpec {
+    /// Its number.
+    pub index: u16,
+    /// Entries.
+    pub size: u16,
+    /// Where its descriptor table is, as the guest counts.
+    pub descriptors: GuestAddress,
+    /// Its available ring.
+    pub available: GuestAddress,
+    /// Its used ring.
+    pub used: GuestAddress,
+    /// The next entry of the available ring to be taken, as the VMM says; with a log, the log knows better.
+    pub next_available: u16,
+    /// EVENT_IDX was negotiated.
+    pub event_index: bool,
+    /// Rung by the guest.
+    pub kick: OwnedFd,
+    /// Rung for the guest; absent: it polls.
+    pub call: Option<Arc<OwnedFd>>,
+    /// Rung for the VMM when the guest has broken the queue.
+    pub error: Option<Arc<OwnedFd>>,
+    /// If the VMM keeps one.
+    pub log: Option<QueueLog>,
+}
 
 /// A request that was taken from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

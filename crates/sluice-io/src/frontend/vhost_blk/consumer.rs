@@ -10,9 +10,9 @@ use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
 use crate::frontend::vhost_blk::session::SessionState;
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
-use crate::vhost_user::device_session::SessionId;
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed, Piece};
+use crate::virtio::queue::SessionId;
 use crate::virtio::queue::{Taken, VirtQueue};
 use crate::virtio::queue_set::{Consumer, QueueId};
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot::Sender;
 
-use crate::vhost_user::device_session::{Driver, QueueSpec, SessionId};
+use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::memory::Memory;
+use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
 
 /// A message about a session. Both threads name it by its id, whose generation no other session of this process has: a

@@ -24,7 +24,7 @@ use crate::device::core::Core;
 use crate::device::vm::Intake;
 use crate::frontend::Frontend;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
-use crate::vhost_user::device_session::SessionId;
+use crate::virtio::queue::SessionId;
 use crate::virtio::queue_set::{QueueId, QueueSet};
 use consumer::Blk;
 use session::SessionState;

@@ -9,10 +9,11 @@ use crate::device::core::{Core, Ending};
 use crate::device::vm::Intake;
 use crate::frontend::vhost_blk::{SessionChange, SessionMessage, VhostBlk};
 use crate::slab::{ClientRef, VolumeKey};
-use crate::vhost_user::device_session::{Driver, QueueSpec, SessionId};
+use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::memory::Memory;
 use crate::virtio::VirtQueue;
 use crate::virtio::queue::State;
+use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::virtio::queue_set::QueueId;
 
 /// A VMM that is connected for a volume.

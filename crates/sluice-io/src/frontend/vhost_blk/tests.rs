@@ -17,9 +17,11 @@ use crate::device::message::Message;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
-use crate::vhost_user::device_session::{Driver, QueueSpec, Session, SessionError};
+use crate::vhost_user::device_kind::Driver;
+use crate::vhost_user::device_session::{Session, SessionError};
 use crate::vhost_user::memory::{Memory, unshared};
 use crate::virtio::inflight::Log;
+use crate::virtio::queue::QueueSpec;
 
 mod budget;
 mod stale;
