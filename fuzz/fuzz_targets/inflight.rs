@@ -5,18 +5,8 @@
 //! what happens to it), and behind them what the log holds.
 #![no_main]
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
-
 use libfuzzer_sys::fuzz_target;
-use rustix::event::{EventfdFlags, eventfd};
 use sluice_io::virtio::inflight::{Log, QueueLog};
-
-fn bell() -> &'static Arc<OwnedFd> {
-    static BELL: OnceLock<Arc<OwnedFd>> = OnceLock::new();
-    let make = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("descriptors are left");
-    BELL.get_or_init(|| Arc::new(make()))
-}
 
 /// What is found is right in itself, and found again.
 fn settle(queue: &mut QueueLog, used: u16, entries: u16) {
@@ -32,7 +22,10 @@ fuzz_target!(|data: &[u8]| {
     let [queues, low, high, used_low, used_high, steps, rest @ ..] = data else { return };
     let (queues, entries) = (u16::from(queues % 4), u16::from_le_bytes([*low, *high]) % 2048);
     let mut used = u16::from_le_bytes([*used_low, *used_high]);
-    let Ok((log, file, len)) = Log::create(queues, entries, bell()) else { return };
+    let Ok((log, file, len)) = Log::create(queues, entries, &sluice_io::vhost_user::mapping::MappingOwner::default())
+    else {
+        return;
+    };
     let (steps, content) = rest.split_at(rest.len().min(usize::from(*steps) * 3));
     rustix::io::pwrite(&file, &content[..content.len().min(len as usize)], 0).expect("it fits");
     for index in 0..queues {

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use sluice_sched::Kind;
 use sluice_sim::scenario::trace::FORMATS;
 use sluice_sim::traces::write::{Target, write};
-use sluice_sim::traces::{PastEnd, Format, Row, Select, measured, read};
+use sluice_sim::traces::{Format, PastEnd, Row, Select, measured, read};
 
 /// Rows of reads and writes, in as many bytes of text as there are rows.
 fn again(target: Target, format: Format, rows: &[Row]) {

@@ -18,8 +18,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sluice_fuzz_export::{device, export};
 use sluice_io::device::{Device, VolumeGeneration};
-use sluice_io::vhost_user::counts::Counts;
 use sluice_io::vhost_user::blk::Blk;
+use sluice_io::vhost_user::counts::Counts;
 use sluice_io::vhost_user::session::{Entry, serve};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -122,11 +122,22 @@ async fn send_all(socket: &StdStream, data: &[u8], descriptors: &Descriptors) {
 }
 
 /// Serves what is sent meanwhile, until nothing more can be.
-fn session(entry: &watch::Receiver<Option<Entry>>, theirs: StdStream, ours: &StdStream, sent: impl Future<Output = ()>) {
+fn session(
+    entry: &watch::Receiver<Option<Entry>>,
+    theirs: StdStream,
+    ours: &StdStream,
+    sent: impl Future<Output = ()>,
+) {
     theirs.set_nonblocking(true).expect("it is a socket");
     bench().runtime.block_on(async {
         let stream = Arc::new(UnixStream::from_std(theirs).expect("it does not block"));
-        let served = serve(stream, entry.clone(), Box::new(()), Arc::new(Counts::default()));
+        let served = serve(
+            stream,
+            entry.clone(),
+            Box::new(()),
+            Arc::new(Counts::default()),
+            Arc::new(sluice_io::vhost_user::mapping::quota()),
+        );
         let sent = async {
             sent.await;
             // It may have gone: it has had enough.

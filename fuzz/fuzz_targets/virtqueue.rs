@@ -10,8 +10,8 @@ use sluice_fuzz_export::device;
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::device_kind::Driver;
 use sluice_io::vhost_user::device_session::Session;
-use sluice_io::virtio::queue::QueueSpec;
 use sluice_io::vhost_user::memory::{self, Memory};
+use sluice_io::virtio::queue::QueueSpec;
 use vm_memory::{Bytes, GuestAddress};
 
 #[path = "export.rs"]

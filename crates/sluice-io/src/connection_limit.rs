@@ -15,8 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const RESERVED_PER_SOCKET: u32 = 2;
 
 /// The places of a host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ConnectionLimit {
+    /// Places that are kept for each socket.
+    reserved_each: u32,
     state: Mutex<State>,
 }
 
@@ -27,7 +29,7 @@ struct State {
     /// By socket: how many of them are taken there.
     quotas: BTreeMap<u64, u32>,
     next_quota: u64,
-    /// What all sockets together lack of [`RESERVED_PER_SOCKET`].
+    /// What all sockets together lack of what is kept for each.
     reserved: u32,
 }
 
@@ -44,7 +46,19 @@ pub enum LimitReached {
     Reserved,
 }
 
+impl Default for ConnectionLimit {
+    fn default() -> Self {
+        ConnectionLimit::new(0, RESERVED_PER_SOCKET)
+    }
+}
+
 impl ConnectionLimit {
+    /// `max` places, of which `reserved_each` are kept for each socket.
+    #[must_use]
+    pub fn new(max: u32, reserved_each: u32) -> Self {
+        ConnectionLimit { reserved_each, state: Mutex::new(State { max, ..State::default() }) }
+    }
+
     /// So many from now on. Who sits stays, even if there are fewer.
     pub fn set_max(&self, max: u32) {
         self.state().max = max;
@@ -63,7 +77,7 @@ impl ConnectionLimit {
         let quota = state.next_quota;
         state.next_quota += 1;
         state.quotas.insert(quota, 0);
-        state.reserved += RESERVED_PER_SOCKET;
+        state.reserved += self.reserved_each;
         SocketQuota { of: Arc::clone(self), quota }
     }
 
@@ -91,11 +105,11 @@ impl SocketQuota {
         if taken >= max {
             return Err(LimitReached::Full);
         }
-        if *here >= RESERVED_PER_SOCKET && taken + reserved.min(max / 2) >= max {
+        if *here >= self.of.reserved_each && taken + reserved.min(max / 2) >= max {
             return Err(LimitReached::Reserved);
         }
         *here += 1;
-        let was_reserved = *here <= RESERVED_PER_SOCKET;
+        let was_reserved = *here <= self.of.reserved_each;
         state.taken += 1;
         state.reserved -= u32::from(was_reserved);
         Ok(ConnectionPermit { of: Arc::clone(&self.of), quota: self.quota })
@@ -106,7 +120,7 @@ impl Drop for SocketQuota {
     fn drop(&mut self) {
         let mut state = self.of.state();
         let taken = state.quotas.remove(&self.quota).expect("a row is there until it is dropped");
-        state.reserved -= RESERVED_PER_SOCKET.saturating_sub(taken);
+        state.reserved -= self.of.reserved_each.saturating_sub(taken);
     }
 }
 
@@ -123,7 +137,7 @@ impl Drop for ConnectionPermit {
         state.taken -= 1;
         let Some(here) = state.quotas.get_mut(&self.quota) else { return };
         *here -= 1;
-        let is_reserved = *here < RESERVED_PER_SOCKET;
+        let is_reserved = *here < self.of.reserved_each;
         state.reserved += u32::from(is_reserved);
     }
 }

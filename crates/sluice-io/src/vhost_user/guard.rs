@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Mappings that can be watched at once, those of all VMs together.
-const MAPPINGS_MAX: usize = 16384;
+pub(super) const MAPPINGS_MAX: usize = 16384;
 
 /// Pages of one mapping that are replaced one by one.
 const PAGES_MAX: u32 = 16;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::blk::Blk;
 use super::counts::{Counts, Totals};
 use super::device_kind::DeviceKind;
+use super::mapping;
 use super::session::{Entry, SessionEnd, serve};
 use super::socket::hung_up;
 use crate::connection_limit::{ConnectionLimit, SocketQuota};
@@ -62,6 +63,7 @@ impl<K: DeviceKind> VhostListener<K> {
             offered,
             connection_limit: connection_limit.quota(),
             counts: Arc::clone(&counts),
+            mappings: Arc::new(mapping::quota()),
         };
         let task = tokio::spawn(device.accept(socket));
         Ok(VhostListener { endpoint, entry, counts, task, file })
@@ -148,6 +150,7 @@ struct Acceptor<K> {
     offered: watch::Receiver<Option<Entry<K>>>,
     connection_limit: SocketQuota,
     counts: Arc<Counts>,
+    mappings: Arc<SocketQuota>,
 }
 
 impl<K: DeviceKind> Acceptor<K> {
@@ -212,7 +215,8 @@ impl<K: DeviceKind> Acceptor<K> {
         let (messages_before, queues_before) = (self.counts.messages(), self.counts.queues_started());
         let stream = Arc::new(stream);
         let weak = Arc::downgrade(&stream);
-        let session = serve(stream, self.offered.clone(), Box::new(permit), Arc::clone(&self.counts));
+        let session =
+            serve(stream, self.offered.clone(), Box::new(permit), Arc::clone(&self.counts), Arc::clone(&self.mappings));
         let task = tokio::spawn(async move {
             tracing::info!(vm, volume, process, "VMM connected");
             match session.await {

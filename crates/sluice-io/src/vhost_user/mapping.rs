@@ -3,13 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::{ptr, thread};
 
 use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::guard::{self, Watch};
+use crate::connection_limit::{ConnectionLimit, ConnectionPermit, SocketQuota};
 use crate::limits::is_memory_for_clients;
 
 /// As `statfs` knows it.
@@ -17,6 +18,9 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// What atomic accesses to a mapping want of its start, in bytes: the descriptor tables of rings want the most.
 pub const ALIGNMENT: u64 = 16;
+
+/// Mappings that are kept for each socket: a VMM of QEMU with 20 memory slots needs less than that, also while it changes them.
+const RESERVED_PER_SOCKET: u32 = 64;
 
 /// Areas that wait to be unmapped; beyond them who drops a mapping unmaps it.
 const AREAS_MAX: usize = 1024;
@@ -41,6 +45,9 @@ pub enum MappingError {
     /// Its addresses would leave the daemon none, or too little memory is left.
     #[error("Too little memory is left for it; raise LimitAS or give the VM less memory")]
     NoMemory,
+    /// As many mappings are in use as there may be; some are kept for other sockets.
+    #[error("Too many memory regions of all VMs are mapped; give this VM fewer")]
+    Quota,
     /// The system says no.
     #[error("Cannot map it")]
     Io(#[from] io::Error),
@@ -62,6 +69,25 @@ pub struct Mapping {
     part: *mut u8,
     part_len: usize,
     watch: Option<Watch>,
+    _permit: Option<ConnectionPermit>,
+}
+
+/// The session that a mapping is made for.
+#[derive(Debug, Clone, Default)]
+pub struct MappingOwner {
+    /// An eventfd that does not block, rung when a page is found to be gone.
+    pub bell: Option<Arc<OwnedFd>>,
+    /// The mappings that the VMMs of its socket may have.
+    pub quota: Option<Arc<SocketQuota>>,
+}
+
+/// The mappings that one more socket may have: of those that can be guarded, [`RESERVED_PER_SOCKET`] are kept for each socket,
+/// but no more than half of them for all.
+#[must_use]
+pub fn quota() -> SocketQuota {
+    static MAPPINGS: LazyLock<Arc<ConnectionLimit>> =
+        LazyLock::new(|| Arc::new(ConnectionLimit::new(guard::MAPPINGS_MAX as u32, RESERVED_PER_SOCKET)));
+    MAPPINGS.quota()
 }
 
 // SAFETY: a mapping is an address and a length; who reads and writes there does so by volatile or atomic accesses.
@@ -70,8 +96,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes from `offset` on, which is a multiple of [`ALIGNMENT`]. `bell` is rung when a page is found to be gone.
-    pub fn new(file: impl AsFd, offset: u64, len: u64, bell: Option<Arc<OwnedFd>>) -> Result<Self, MappingError> {
+    /// Maps `len` bytes from `offset` on, which is a multiple of [`ALIGNMENT`].
+    pub fn new(file: impl AsFd, offset: u64, len: u64, owner: &MappingOwner) -> Result<Self, MappingError> {
         if !offset.is_multiple_of(ALIGNMENT) {
             return Err(MappingError::Offset(offset));
         }
@@ -83,6 +109,8 @@ impl Mapping {
         };
         let from = offset & !(page_len - 1);
         let whole = (end - from).next_multiple_of(page_len) as usize;
+        let permit = owner.quota.as_ref().map(|quota| quota.take()).transpose();
+        let permit = permit.map_err(|_| MappingError::Quota)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place of the kernel's choice.
         let start = unsafe { mmap(ptr::null_mut(), whole, protection, flags, &file, from)? }.cast::<u8>();
@@ -92,11 +120,12 @@ impl Mapping {
             part: start.wrapping_add((offset - from) as usize),
             part_len: len as usize,
             watch: None,
+            _permit: permit,
         };
         if !is_memory_for_clients(0) {
             return Err(MappingError::NoMemory);
         }
-        mapping.watch = Some(guard::watch(start, whole, page_len as usize, bell)?);
+        mapping.watch = Some(guard::watch(start, whole, page_len as usize, owner.bell.clone())?);
         // SAFETY: the area is ours. Guests' data belong into no core dump; that it is not left out would be no harm.
         let _ = unsafe { rustix::mm::madvise(start.cast(), whole, rustix::mm::Advice::LinuxDontDump) };
         Ok(mapping)
@@ -206,8 +235,8 @@ mod tests {
     #[test]
     fn two_mappings_of_a_file_share_their_bytes() {
         let file = memfd(3 * 4096);
-        let whole = Mapping::new(&file, 0, 3 * 4096, None).unwrap();
-        let second_page = Mapping::new(&file, 4096, 100, None).unwrap();
+        let whole = Mapping::new(&file, 0, 3 * 4096, &MappingOwner::default()).unwrap();
+        let second_page = Mapping::new(&file, 4096, 100, &MappingOwner::default()).unwrap();
         byte(&whole, 4096 + 99).store(7, Ordering::Relaxed);
         assert_eq!(byte(&second_page, 99).load(Ordering::Relaxed), 7);
         assert_eq!(second_page.len_bytes(), 100);
@@ -216,29 +245,37 @@ mod tests {
     #[test]
     fn what_cannot_be_mapped_is_refused() {
         let file = memfd(8192);
-        assert!(matches!(Mapping::new(&file, 520, 512, None), Err(MappingError::Offset(520))));
-        assert!(matches!(Mapping::new(&file, 4096, 4097, None), Err(MappingError::Short { file: 8192, wanted: 8193 })));
-        assert_eq!(Mapping::new(&file, 512, 512, None).unwrap().len_bytes(), 512, "pages are our own business");
-        assert!(matches!(Mapping::new(&file, 0, 0, None), Err(MappingError::Short { .. })));
-        assert!(matches!(Mapping::new(&file, !4095, 8192, None), Err(MappingError::Short { .. })));
+        assert!(matches!(Mapping::new(&file, 520, 512, &MappingOwner::default()), Err(MappingError::Offset(520))));
+        assert!(matches!(
+            Mapping::new(&file, 4096, 4097, &MappingOwner::default()),
+            Err(MappingError::Short { file: 8192, wanted: 8193 })
+        ));
+        assert_eq!(
+            Mapping::new(&file, 512, 512, &MappingOwner::default()).unwrap().len_bytes(),
+            512,
+            "pages are our own business"
+        );
+        assert!(matches!(Mapping::new(&file, 0, 0, &MappingOwner::default()), Err(MappingError::Short { .. })));
+        assert!(matches!(Mapping::new(&file, !4095, 8192, &MappingOwner::default()), Err(MappingError::Short { .. })));
         let elsewhere = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(matches!(Mapping::new(&elsewhere, 0, 4096, None), Err(MappingError::NotMemory)));
+        assert!(matches!(Mapping::new(&elsewhere, 0, 4096, &MappingOwner::default()), Err(MappingError::NotMemory)));
         let (pipe, _) = std::io::pipe().unwrap();
-        assert!(matches!(Mapping::new(&pipe, 0, 4096, None), Err(MappingError::NotMemory)));
+        assert!(matches!(Mapping::new(&pipe, 0, 4096, &MappingOwner::default()), Err(MappingError::NotMemory)));
     }
 
     #[test]
     fn a_file_on_tmpfs_is_memory() {
         let file = tempfile::tempfile_in("/dev/shm").expect("glibc needs it for shared memory, so it is there");
         file.set_len(8192).unwrap();
-        assert_eq!(Mapping::new(&file, 4096, 4096, None).unwrap().len_bytes(), 4096);
+        assert_eq!(Mapping::new(&file, 4096, 4096, &MappingOwner::default()).unwrap().len_bytes(), 4096);
     }
 
     #[test]
     fn a_file_that_is_shortened_under_access_costs_zeroes_and_a_ring() {
         let file = memfd(64 * 4096);
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
-        let mapping = Mapping::new(&file, 0, 64 * 4096, Some(Arc::clone(&bell))).unwrap();
+        let mapping =
+            Mapping::new(&file, 0, 64 * 4096, &MappingOwner { bell: Some(Arc::clone(&bell)), quota: None }).unwrap();
         byte(&mapping, 5 * 4096).store(1, Ordering::Relaxed);
         byte(&mapping, 0).store(3, Ordering::Relaxed);
         ftruncate(&file, 4096).unwrap();
@@ -258,7 +295,7 @@ mod tests {
     #[test]
     fn threads_that_fault_together_all_go_on() {
         let file = memfd(1024 * 4096);
-        let mapping = Mapping::new(&file, 0, 1024 * 4096, None).unwrap();
+        let mapping = Mapping::new(&file, 0, 1024 * 4096, &MappingOwner::default()).unwrap();
         ftruncate(&file, 0).unwrap();
         let sum = AtomicU64::new(0);
         thread::scope(|scope| {
@@ -278,7 +315,7 @@ mod tests {
     #[test]
     fn a_fault_elsewhere_still_ends_the_process() {
         let file = memfd(4096);
-        let _installs_the_handler = Mapping::new(&file, 0, 4096, None).unwrap();
+        let _installs_the_handler = Mapping::new(&file, 0, 4096, &MappingOwner::default()).unwrap();
         // SAFETY: a new mapping, which nobody watches.
         let other = unsafe {
             mmap(ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap().cast::<AtomicU8>()
@@ -299,5 +336,21 @@ mod tests {
         // SAFETY: waits for the child of above.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS, "status {status:#x}");
+    }
+
+    #[test]
+    fn vmms_with_many_memory_regions_left_no_mapping_for_others() {
+        let limit = Arc::new(ConnectionLimit::new(1000, RESERVED_PER_SOCKET));
+        let [greedy, modest] = [(); 2].map(|()| Some(Arc::new(limit.quota())));
+        let map = |quota: &Option<Arc<SocketQuota>>| {
+            let file = memfd(4096);
+            Mapping::new(&file, 0, 4096, &MappingOwner { bell: None, quota: quota.clone() })
+        };
+        let all: Vec<_> = std::iter::from_fn(|| map(&greedy).ok()).collect();
+        assert_eq!(all.len(), 1000 - RESERVED_PER_SOCKET as usize);
+        assert!(matches!(map(&greedy), Err(MappingError::Quota)));
+        let modest: Vec<_> = (0..RESERVED_PER_SOCKET).map(|_| map(&modest).unwrap()).collect();
+        drop((all, modest));
+        assert!(map(&greedy).is_ok());
     }
 }

@@ -17,7 +17,7 @@ use vm_memory::{
     MemoryRegionAddress, VolatileSlice, guest_memory,
 };
 
-use super::mapping::{Mapping, MappingError};
+use super::mapping::{Mapping, MappingError, MappingOwner};
 
 /// Regions of one VMM. QEMU never has more memory slots for hot-plug.
 pub const REGIONS_MAX: usize = 256;
@@ -74,7 +74,7 @@ pub fn unshared(regions: &[(GuestAddress, usize)]) -> io::Result<Memory> {
     let regions = regions.iter().map(|&(start, len)| {
         let file = memfd_create("unshared", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, len as u64)?;
-        let mapping = Arc::new(Mapping::new(&file, 0, len as u64, None).map_err(io::Error::other)?);
+        let mapping = Arc::new(Mapping::new(&file, 0, len as u64, &MappingOwner::default()).map_err(io::Error::other)?);
         Ok(GuestRegion { start, mapping, _share: None })
     });
     Memory::from_regions(regions.collect::<io::Result<_>>()?).map_err(io::Error::other)
@@ -176,12 +176,12 @@ impl Region {
     fn map(
         wanted: &VhostUserMemoryRegion,
         file: &OwnedFd,
-        bell: &Arc<OwnedFd>,
+        owner: &MappingOwner,
         usage: &Arc<Usage>,
     ) -> Result<Self, MemoryError> {
         let (guest, user, len) = (wanted.guest_phys_addr, wanted.user_addr, wanted.memory_size);
         let failed = |source| MemoryError::Mapping { guest, source };
-        let mapping = Mapping::new(file, wanted.mmap_offset, len, Some(Arc::clone(bell))).map_err(failed)?;
+        let mapping = Mapping::new(file, wanted.mmap_offset, len, owner).map_err(failed)?;
         let mapping = Arc::new(mapping);
         let share = Some(Share::new(usage, len));
         let region = GuestRegion { start: GuestAddress(guest), mapping: Arc::clone(&mapping), _share: share };
@@ -195,16 +195,16 @@ pub struct Table {
     regions: Vec<Region>,
     memory: Arc<Memory>,
     /// Rung when a page of it is found to be gone.
-    bell: Arc<OwnedFd>,
+    owner: MappingOwner,
     /// Of all tables of this VMM.
     usage: Arc<Usage>,
 }
 
 impl Table {
-    /// No memory. `bell` is an eventfd that does not block.
+    /// No memory.
     #[must_use]
-    pub fn empty(bell: Arc<OwnedFd>) -> Self {
-        Table { regions: Vec::new(), memory: Arc::new(Memory::new()), bell, usage: Arc::default() }
+    pub fn empty(owner: MappingOwner) -> Self {
+        Table { regions: Vec::new(), memory: Arc::new(Memory::new()), owner, usage: Arc::default() }
     }
 
     /// For who reads and writes it.
@@ -226,7 +226,7 @@ impl Table {
         }
         check(wanted.iter().map(Place::of).collect())?;
         self.check_usage(wanted)?;
-        let map = |(wanted, file)| Region::map(wanted, file, &self.bell, &self.usage);
+        let map = |(wanted, file)| Region::map(wanted, file, &self.owner, &self.usage);
         let regions = wanted.iter().zip(files).map(map);
         Ok(self.made_of(regions.collect::<Result<_, _>>()?))
     }
@@ -236,7 +236,7 @@ impl Table {
         check(self.regions.iter().map(Place::at).chain([Place::of(wanted)]).collect())?;
         self.check_usage(std::slice::from_ref(wanted))?;
         let mut regions = self.regions.clone();
-        regions.push(Region::map(wanted, file, &self.bell, &self.usage)?);
+        regions.push(Region::map(wanted, file, &self.owner, &self.usage)?);
         Ok(self.made_of(regions))
     }
 
@@ -281,7 +281,7 @@ impl Table {
             false => Memory::from_arc_regions(regions.iter().map(|region| Arc::clone(&region.region)).collect())
                 .expect("sorted, and checked for overlap"),
         };
-        Table { regions, memory: Arc::new(memory), bell: Arc::clone(&self.bell), usage: Arc::clone(&self.usage) }
+        Table { regions, memory: Arc::new(memory), owner: self.owner.clone(), usage: Arc::clone(&self.usage) }
     }
 }
 
@@ -337,7 +337,8 @@ mod tests {
     const PAGE: u64 = 4096;
 
     fn empty() -> Table {
-        Table::empty(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()))
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Table::empty(MappingOwner { bell: Some(Arc::new(bell)), quota: None })
     }
 
     fn memfd(len: u64) -> OwnedFd {
@@ -457,6 +458,6 @@ mod tests {
         assert_eq!(table.memory().read_obj::<u64>(GuestAddress(2 * PAGE)).unwrap(), 0);
         assert_eq!(table.faults(), 1);
         let mut rung = [0; 8];
-        assert_eq!(rustix::io::read(&table.bell, &mut rung), Ok(8), "its owner is told");
+        assert_eq!(rustix::io::read(table.owner.bell.as_ref().unwrap(), &mut rung), Ok(8), "its owner is told");
     }
 }

@@ -126,6 +126,7 @@ mod tests {
     use vhost::vhost_user::message::VhostUserMemoryRegion;
 
     use super::*;
+    use crate::vhost_user::mapping::MappingOwner;
 
     #[test]
     fn only_eventfds_ring() {
@@ -148,7 +149,7 @@ mod tests {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 0x3000).unwrap();
         let region = VhostUserMemoryRegion::new(0x10_0000, 0x3000, 0x7000_0000, 0);
-        let table = Table::empty(bell).with(&region, &file).unwrap();
+        let table = Table::empty(MappingOwner { bell: Some(bell), quota: None }).with(&region, &file).unwrap();
         let find = |descriptors, available, used, size| {
             let places = UserPlaces { descriptors, available, used };
             Ring { size, places: Some(places), ..Ring::default() }.find(&table)

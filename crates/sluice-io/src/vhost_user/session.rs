@@ -24,11 +24,13 @@ use super::blk::{self, Blk};
 use super::counts::Counts;
 use super::device_kind::{DeviceKind, Driver};
 use super::device_session::{Session as Place, SessionError};
+use super::mapping::MappingOwner;
 use super::memory::{MemoryError, Table};
 use super::pace::Pace;
 use super::ring::{Ring, RingError};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
+use crate::connection_limit::SocketQuota;
 use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
 use crate::virtio::inflight::{Log, LogError};
@@ -163,6 +165,7 @@ pub async fn serve<K: DeviceKind>(
     entry: watch::Receiver<Option<Entry<K>>>,
     permit: Box<dyn Send>,
     counts: Arc<Counts>,
+    mappings: Arc<SocketQuota>,
 ) -> Result<SessionEnd, Fault> {
     let mut entry = entry;
     let Some(offered) = entry.borrow_and_update().clone() else { return Ok(SessionEnd::Withdrawn) };
@@ -171,7 +174,7 @@ pub async fn serve<K: DeviceKind>(
     let Entry { vm, volume, generation, device, .. } = &offered;
     let place = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
     counts.session();
-    let mut session = Session::new(stream, offered, place, counts)?;
+    let mut session = Session::new(stream, offered, place, (counts, mappings))?;
     let ended = match session.run(entry, &mut permit_released).await {
         // Killed while an answer was on its way to it, which breaks nothing.
         Err(Fault::Socket(error)) if error.is_departure() => Ok(SessionEnd::Left),
@@ -212,18 +215,25 @@ struct Session<K: DeviceKind> {
     channel: Option<OwnedFd>,
     /// Rung when memory is found to be gone.
     bell: Arc<OwnedFd>,
+    owner: MappingOwner,
     /// How often it may start rings.
     pace: Pace,
     refusals: u32,
 }
 
 impl<K: DeviceKind> Session<K> {
-    fn new(stream: Arc<UnixStream>, entry: Entry<K>, place: Place, counts: Arc<Counts>) -> io::Result<Self> {
+    fn new(
+        stream: Arc<UnixStream>,
+        entry: Entry<K>,
+        place: Place,
+        (counts, mappings): (Arc<Counts>, Arc<SocketQuota>),
+    ) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         if !is_for_clients(&bell) {
             return Err(io::Error::other("too few descriptors are left; raise LimitNOFILE"));
         }
         let bell = Arc::new(bell);
+        let owner = MappingOwner { bell: Some(Arc::clone(&bell)), quota: Some(mappings) };
         let queues = entry.kind.queues();
         Ok(Session {
             socket: Socket::new(stream),
@@ -233,7 +243,8 @@ impl<K: DeviceKind> Session<K> {
             features: None,
             protocol: Protocol::empty(),
             written: K::Written::default(),
-            memory: Table::empty(Arc::clone(&bell)),
+            memory: Table::empty(owner.clone()),
+            owner,
             log: None,
             rings: (0..queues).map(|_| Ring::default()).collect(),
             channel: None,

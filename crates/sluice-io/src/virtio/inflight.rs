@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering, compiler_fence
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vhost::vhost_user::message::VhostUserInflight;
 
-use crate::vhost_user::mapping::{Mapping, MappingError};
+use crate::vhost_user::mapping::{Mapping, MappingError, MappingOwner};
 
 /// Queues that a log may have.
 const QUEUES_MAX: u16 = 256;
@@ -89,25 +89,25 @@ pub struct Log {
 
 impl Log {
     /// A new one, empty, and the file that the VMM keeps (`GET_INFLIGHT_FD`). The file cannot be shortened.
-    pub fn create(queues: u16, entries: u16, bell: &Arc<OwnedFd>) -> Result<(Log, OwnedFd, u64), LogError> {
+    pub fn create(queues: u16, entries: u16, owner: &MappingOwner) -> Result<(Log, OwnedFd, u64), LogError> {
         let len = len_of(queues, entries)?;
         let file =
             memfd_create("inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(io::Error::from)?;
         ftruncate(&file, len).map_err(io::Error::from)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(io::Error::from)?;
-        let log = Log::open(&VhostUserInflight::new(len, 0, queues, entries), &file, bell)?;
+        let log = Log::open(&VhostUserInflight::new(len, 0, queues, entries), &file, owner)?;
         Ok((log, file, len))
     }
 
     /// One that the VMM has kept (`SET_INFLIGHT_FD`). What it says stays, unless it has never been written.
-    pub fn open(wanted: &VhostUserInflight, file: impl AsFd, bell: &Arc<OwnedFd>) -> Result<Log, LogError> {
+    pub fn open(wanted: &VhostUserInflight, file: impl AsFd, owner: &MappingOwner) -> Result<Log, LogError> {
         let (queues, entries) = (wanted.num_queues, wanted.queue_size);
         let needed = len_of(queues, entries)?;
         if wanted.mmap_size < needed {
             return Err(LogError::Small { len: wanted.mmap_size, needed });
         }
-        let mapping = Arc::new(Mapping::new(file, wanted.mmap_offset, needed, Some(Arc::clone(bell)))?);
+        let mapping = Arc::new(Mapping::new(file, wanted.mmap_offset, needed, owner)?);
         let log = Log { mapping, queues, entries };
         for queue in 0..queues {
             log.part(queue).prepare().map_err(|(version, entries)| LogError::Foreign { queue, version, entries })?;
@@ -382,12 +382,13 @@ mod tests {
 
     const NONE: [u16; 0] = [];
 
-    fn bell() -> Arc<OwnedFd> {
-        Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap())
+    fn owner() -> MappingOwner {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        MappingOwner { bell: Some(Arc::new(bell)), quota: None }
     }
 
     fn log(queues: u16, entries: u16) -> Log {
-        Log::create(queues, entries, &bell()).unwrap().0
+        Log::create(queues, entries, &owner()).unwrap().0
     }
 
     #[test]
@@ -417,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_part_lies_where_the_specification_says() {
-        let (log, file, len) = Log::create(2, 5, &bell()).unwrap();
+        let (log, file, len) = Log::create(2, 5, &owner()).unwrap();
         assert_eq!(len, 2 * 128, "16 + 5 x 16 bytes, to the next 64");
         let mut queue = log.queue(1, 5).unwrap();
         queue.recover(0x1234);
@@ -437,20 +438,20 @@ mod tests {
 
     #[test]
     fn the_file_cannot_be_shortened() {
-        let (_, file, len) = Log::create(1, 128, &bell()).unwrap();
+        let (_, file, len) = Log::create(1, 128, &owner()).unwrap();
         assert!(fcntl_get_seals(&file).unwrap().contains(SealFlags::SHRINK | SealFlags::SEAL));
         assert!(ftruncate(&file, len - 1).is_err());
     }
 
     #[test]
     fn a_kept_log_is_opened_again_and_a_foreign_one_refused() {
-        let (log, file, len) = Log::create(2, 16, &bell()).unwrap();
+        let (log, file, len) = Log::create(2, 16, &owner()).unwrap();
         let mut queue = log.queue(1, 16).unwrap();
         queue.recover(0);
         queue.taken(9);
         drop((log, queue));
         let open = |len, offset, queues, entries| {
-            Log::open(&VhostUserInflight::new(len, offset, queues, entries), &file, &bell())
+            Log::open(&VhostUserInflight::new(len, offset, queues, entries), &file, &owner())
         };
         assert_eq!(open(len, 0, 2, 16).unwrap().queue(1, 16).unwrap().recover(0), [9]);
         assert_eq!(open(len, 0, 2, 16).unwrap().queue(1, 8).unwrap().recover(0), [9], "a smaller ring, the same log");
@@ -576,7 +577,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_settled(bytes in prop::collection::vec(any::<u8>(), 144), used in any::<u16>()) {
-            let (log, file, _) = Log::create(1, 8, &bell()).unwrap();
+            let (log, file, _) = Log::create(1, 8, &owner()).unwrap();
             rustix::io::pwrite(&file, &bytes, 0).unwrap();
             let mut queue = log.queue(0, 8).unwrap();
             let found = queue.recover(used);

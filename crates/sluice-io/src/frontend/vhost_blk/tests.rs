@@ -19,6 +19,7 @@ use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::device_session::{Session, SessionError};
+use crate::vhost_user::mapping::MappingOwner;
 use crate::vhost_user::memory::{Memory, unshared};
 use crate::virtio::inflight::Log;
 use crate::virtio::queue::QueueSpec;
@@ -476,8 +477,7 @@ fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(10));
     policy.burst = Some(1);
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-    let (log, ..) = Log::create(1, ENTRIES, &bell).unwrap();
+    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
     let bench = bench(policy, Store::Null, 1 << 30, 64);
     let session = bench.open();
     let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
@@ -540,8 +540,7 @@ fn a_paused_vm_waited_until_its_zeroes_were_written() {
     let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
     let bench = delayed_bench(policy, store, 3 << 20, 64, Some(delay));
     bench.device.mailbox.send(Message::RefuseZeroing(0)).unwrap();
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-    let (log, ..) = Log::create(1, ENTRIES, &bell).unwrap();
+    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
     let session = bench.open();
     let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
     let mut segment = [0; 16];

@@ -275,7 +275,7 @@ impl<K: DeviceKind> Session<K> {
     /// The answer is as long as the question: compilers differ in the padding.
     fn inflight(&self, message: &Message) -> Result<Answer, Refusal> {
         let wanted = self.inflight_shape(message)?;
-        let (_, file, len) = Log::create(wanted.num_queues, wanted.queue_size, &self.bell)?;
+        let (_, file, len) = Log::create(wanted.num_queues, wanted.queue_size, &self.owner)?;
         let made = VhostUserInflight::new(len, 0, wanted.num_queues, wanted.queue_size);
         Ok(Answer::Reply(made.as_slice()[..message.payload.len()].to_vec(), Some(file)))
     }
@@ -286,7 +286,7 @@ impl<K: DeviceKind> Session<K> {
             return Err(Refusal::Running);
         }
         let file = message.one_descriptor()?;
-        self.log = Some(Log::open(&wanted, file, &self.bell)?);
+        self.log = Some(Log::open(&wanted, file, &self.owner)?);
         Ok(Answer::Done)
     }
 

@@ -608,7 +608,10 @@ fn an_in_flight_log_outlives_its_daemon() {
     let head = client.memory().u16(available + 4 + 2 * last).load(Ordering::Relaxed);
     let log = client.inflight().unwrap();
     let shape = VhostUserInflight::new(log.len, log.offset, log.queues, log.queue_size);
-    let mut part = Log::open(&shape, &log.file, &Arc::new(ring_fd())).unwrap().queue(0, 256).unwrap();
+    let mut part = Log::open(&shape, &log.file, &MappingOwner { bell: Some(Arc::new(ring_fd())), quota: None })
+        .unwrap()
+        .queue(0, 256)
+        .unwrap();
     let used = client.queue(0).ring().used_index();
     assert_eq!((used, part.recover(used).len()), (3, 0), "what was answered is not in it");
     part.taken(head);
@@ -663,7 +666,13 @@ fn who_never_stops_sending_leaves_the_others_their_turns() {
     let (_entry, offered) = watch::channel(Some(bench.entry.clone()));
     let turns = runtime.block_on(async {
         let stream = Arc::new(UnixStream::from_std(theirs).unwrap());
-        let session = tokio::spawn(serve(stream, offered, Box::new(()), Arc::new(Counts::default())));
+        let session = tokio::spawn(serve(
+            stream,
+            offered,
+            Box::new(()),
+            Arc::new(Counts::default()),
+            Arc::new(crate::vhost_user::mapping::quota()),
+        ));
         // What comes before the first answer is the device thread's time.
         let mut turns = 0;
         for message in 0..messages {
