@@ -324,15 +324,16 @@ impl Needs {
 
     /// Looks, up to the first thing for which all is refused, or until the helper is given up. May take as long as a disk or a
     /// file system hangs; `progress` says on what, and gets what was found.
-    pub(crate) fn meet(self, progress: &Progress) {
-        let _ = self.find_files(progress).and_then(|(volumes, sockets)| {
-            open(volumes, progress)?;
-            make(sockets, progress)
-        });
+    pub(crate) fn meet(mut self, progress: &Progress) {
+        let (volumes, sockets, lock_wait) = (take(&mut self.volumes), take(&mut self.sockets), self.lock_wait);
+        let _ = self
+            .find_files(progress)
+            .and_then(|()| open(volumes, lock_wait, progress))
+            .and_then(|()| make(sockets, progress));
     }
 
     /// Finds disks, logs and sizes. `None`: the rest is not looked at.
-    fn find_files(self, progress: &Progress) -> Option<((Vec<Opening>, Duration), Vec<Socket>)> {
+    fn find_files(self, progress: &Progress) -> Option<()> {
         for (device, path) in self.disks {
             progress.set(&path);
             let disks = DiskSet::of_path(&path);
@@ -354,12 +355,12 @@ impl Needs {
             let goes_on = progress.add(|found| drop(found.resized.insert(resizing.name, (resizing.size, resized))));
             (goes_on && is_ok).then_some(())?;
         }
-        Some(((self.volumes, self.lock_wait), self.sockets))
+        Some(())
     }
 }
 
 /// Opens volumes. They wait for locks for `lock_wait` together.
-fn open((volumes, lock_wait): (Vec<Opening>, Duration), progress: &Progress) -> Option<()> {
+fn open(volumes: Vec<Opening>, lock_wait: Duration, progress: &Progress) -> Option<()> {
     let until = Instant::now() + lock_wait;
     for opening in volumes {
         let opened = opening.open(until.saturating_duration_since(Instant::now()), progress);
