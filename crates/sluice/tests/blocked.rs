@@ -214,6 +214,43 @@ fn one_path_that_hung_refused_the_start_of_all_volumes() {
 }
 
 #[test]
+fn a_device_whose_path_hung_refused_the_start_of_all_others() {
+    let place = Place::new();
+    let fused = Fused::new(&place, 16);
+    let volume = |vm: &str| {
+        let volume = place.volume(vm, "v", &fused.disk(), "cache = \"buffered\"\nsize = \"4MiB\"");
+        volume.replace("device = \"disk\"", "device = \"fused\"")
+    };
+    let device = format!("[device.fused]\npath = \"{}\"\n", fused.folder().display());
+    let second = volume("second").replace("size =", "offset = \"4MiB\"\nsize =");
+    let host = host(&place) + &device + &volume("first") + &second;
+    let hung = Hung::over(fused.folder().to_owned());
+
+    let daemon = Daemon::serve(&place, &host);
+    let said = daemon.stderr().up_to(&["Ready"]);
+    let line = said.lines().find(|line| line.contains("out of service; retrying")).expect(&said);
+    let error = format!("Device fused: {} does not respond for 10 s", fused.folder().display());
+    assert!(line.contains("vm=\"first\"") && line.contains(&error), "{line}");
+    let out_of_service = || daemon.accounts().0["out_of_service"].clone();
+    assert_eq!(out_of_service(), serde_json::json!(["first/v", "second/v"]));
+    others_go_on(&place, 1);
+    let less = host.replace(&second, "").replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n");
+    daemon.accept(&less);
+    let said = daemon.reload(&host);
+    assert!(said.contains("fused/disk does not respond for 5 s"), "it is a new volume: {said}");
+
+    drop(hung);
+    until("it is in service again", || out_of_service() == serde_json::json!([]));
+    daemon.accept(&host);
+    for vm in ["first", "second"] {
+        let mut raw = Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap();
+        raw.write(0, &noise(7, 4096)).unwrap();
+    }
+    others_go_on(&place, 2);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
 fn a_daemon_whose_start_hung_did_not_hear_sigterm() {
     let place = Place::new();
     let hung = Hung::new(&place);

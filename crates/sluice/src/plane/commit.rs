@@ -36,12 +36,13 @@ pub(super) fn commit(
     let served = super::without(&host, &staged.missing);
     let generations: Generations = staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
     let opened = (&staged.volumes, &generations);
-    let edits = edits((&plane.in_service(), &served), vms, opened, &staged.resized, &rotational);
+    let runs = |device: &str| plane.devices.contains_key(device) || staged.devices.contains_key(device);
+    let edits = edits((&plane.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
     drop(served);
     let edits = refuse_down(plane, edits)?;
     let changes = edits.values().map(Vec::len).sum();
     let unapplied = apply(plane, &staged.devices, edits)?;
-    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests } =
+    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests, .. } =
         std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
     plane.devices.extend(devices);
@@ -194,11 +195,12 @@ fn edits(
     vms: &Changed,
     opened: (&Volumes, &Generations),
     resized: &Volumes,
+    runs: &dyn Fn(&str) -> bool,
     rotational: &dyn Fn(&str) -> bool,
 ) -> Edits {
     let mut edits = Edits::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
-        if edits.contains_key(device) {
+        if edits.contains_key(device) || !runs(device) {
             continue;
         }
         let mut list = Vec::new();

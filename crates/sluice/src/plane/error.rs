@@ -41,6 +41,9 @@ pub(crate) enum PlaneError {
         #[source]
         source: io::Error,
     },
+    /// A new volume on a device whose path hung at the start.
+    #[error("Device {0} is out of service: its path does not respond; retry when its volumes are in service again")]
+    OutOfService(String),
     /// Another disk, scheduler or delay under running VMs.
     #[error(
         "Device {device}: its {what} cannot change while it runs; restart the daemon, or use another name for the new device"

@@ -108,6 +108,7 @@ impl Leaving {
 /// Everything that runs for a host file.
 pub(crate) struct Plane {
     host: Arc<Host>,
+    /// Those of the file that run. A device whose path hung at the start does not, and all its volumes are out of service.
     devices: BTreeMap<String, Running>,
     /// What every volume is, and what its clients are told.
     served: BTreeMap<VolumeName, (Store, Export)>,
@@ -224,6 +225,23 @@ impl Plane {
     /// The file in force without the volumes that are out of service.
     fn in_service(&self) -> Cow<'_, Host> {
         without(&self.host, &self.missing)
+    }
+
+    /// Whether no host file is in force yet.
+    fn is_start(&self) -> bool {
+        self.host.devices.is_empty()
+    }
+
+    /// Whether a change starts this device: it is new, or it is out of service and a volume on it is retried.
+    fn starts(&self, device: &str, host: &Host, extra: &Extra) -> bool {
+        let is_retried = match extra {
+            Extra::Retry((vm, volume)) => {
+                let retried = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
+                retried.is_some_and(|volume| volume.device == device)
+            }
+            Extra::Nothing | Extra::Grow(_) => false,
+        };
+        !self.devices.contains_key(device) && (is_retried || !self.host.devices.contains_key(device))
     }
 
     /// Whether a volume is out of service, and a change to `volume` leaves it so without looking at its path.

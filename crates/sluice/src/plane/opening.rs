@@ -77,6 +77,9 @@ pub(super) struct Socket {
 /// What a host file needs that is not there.
 #[derive(Default)]
 pub(crate) struct Needs {
+    is_start: bool,
+    /// Devices that are started.
+    pub(super) devices: Vec<String>,
     pub(super) volumes: Vec<Opening>,
     resizings: Vec<Resizing>,
     /// Paths of new devices.
@@ -141,12 +144,14 @@ pub(super) fn needs(
     changed: &Changed,
     extra: &Extra,
 ) -> Result<Needs, PlaneError> {
-    let is_start = plane.devices.is_empty();
-    let mut needs = Needs { lock_wait: if is_start { LOCK_WAIT } else { Duration::ZERO }, ..Needs::default() };
+    let is_start = plane.is_start();
+    let lock_wait = if is_start { LOCK_WAIT } else { Duration::ZERO };
+    let mut needs = Needs { is_start, lock_wait, ..Needs::default() };
     for (name, device) in &host.devices {
-        if plane.devices.contains_key(name) {
+        if !plane.starts(name, host, extra) {
             continue;
         }
+        needs.devices.push(name.clone());
         let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
         needs.disks.extend(disk.map(|path| (name.clone(), path.clone())));
         let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
@@ -256,7 +261,9 @@ impl Needs {
     /// Whether all was found, or something for which all is refused.
     pub(super) fn are_met_by(&self, found: &Found) -> bool {
         let no_disk = |(device, path): &(String, PathBuf)| {
-            found.has_disk(device, path) && found.disks.get(device).is_some_and(|(_, disks)| disks.is_err())
+            let failed =
+                |disks: &Result<_, _>| matches!(disks, Err(error) if !matches!(error, SourceError::Silent { .. }));
+            found.has_disk(device, path) && found.disks.get(device).is_some_and(|(_, disks)| failed(disks))
         };
         let no_log = |(device, path): &(String, PathBuf)| {
             found.has_log(device, path) && found.logs.get(device).is_some_and(|(_, log)| log.is_err())
@@ -290,36 +297,64 @@ impl Needs {
         all || some_failed
     }
 
-    /// Leaves out what cannot be looked at because its path hangs: volumes and sockets without which the rest may go on. What
-    /// lies in the same folder would hang as well, and is left out with it.
+    /// Leaves out what cannot be looked at because its path hangs: devices, volumes and sockets without which the rest may go
+    /// on. Volumes of such a device are left out with it. So are volumes and sockets in the same folder as a volume or socket,
+    /// which would hang as well.
     ///
     /// # Errors
     /// [`PlaneError::Hangs`]: something that nothing may go on without.
     pub(super) fn leave_out_hung(&self, found: &mut Found) -> Result<(), PlaneError> {
         for (path, time) in take(&mut found.hung) {
             let seconds = time.as_secs();
-            let mut is_left_out = false;
-            for opening in self.volumes.iter().filter(|opening| opening.tolerance != Tolerance::Never) {
-                let source = opening.volume.source.as_ref().expect("only volumes with a source are opened");
-                if hangs_with(&path, source) && !found.has_volume(&opening.name, &opening.volume) {
-                    is_left_out |= *source == path;
-                    let error = SourceError::Silent { path: source.clone(), seconds };
-                    found.volumes.insert(opening.name.clone(), (opening.volume.clone(), Err(error)));
+            let is_hung_disk = |(device, disk): &&(String, PathBuf)| *disk == path && !found.has_disk(device, disk);
+            let hung_device = self.disks.iter().filter(|_| self.is_start).find(is_hung_disk);
+            let is_left_out = match hung_device {
+                Some((device, _)) => {
+                    let error = SourceError::Silent { path: path.clone(), seconds };
+                    found.disks.insert(device.clone(), (path.clone(), Err(error)));
+                    self.leave_out_volumes(found, seconds, |volume| volume.device == *device);
+                    true
                 }
-            }
-            for Socket { endpoint, .. } in self.sockets.iter().filter(|socket| socket.may_hang) {
-                let Endpoint::Unix { path: socket, .. } = endpoint else { continue };
-                if hangs_with(&path, socket) && !found.has_socket(endpoint) {
-                    is_left_out |= *socket == path;
-                    let error = ListenError::Silent { endpoint: endpoint.to_string(), seconds };
-                    found.sockets.insert(endpoint.to_string(), (endpoint.clone(), Err(error)));
+                None => {
+                    let hangs =
+                        |volume: &Volume| volume.source.as_ref().is_some_and(|source| hangs_with(&path, source));
+                    let volumes = self.leave_out_volumes(found, seconds, hangs);
+                    let sockets = self.leave_out_sockets(found, seconds, &path);
+                    volumes || sockets
                 }
-            }
+            };
             if !is_left_out {
                 return Err(PlaneError::Hangs { path, seconds });
             }
         }
         Ok(())
+    }
+
+    /// Returns whether there are any.
+    fn leave_out_volumes(&self, found: &mut Found, seconds: u64, hangs: impl Fn(&Volume) -> bool) -> bool {
+        let mut any = false;
+        for Opening { name, volume, .. } in self.volumes.iter().filter(|need| need.tolerance != Tolerance::Never) {
+            if hangs(volume) && !found.has_volume(name, volume) {
+                let path = volume.source.clone().expect("only volumes with a source are opened");
+                found.volumes.insert(name.clone(), (volume.clone(), Err(SourceError::Silent { path, seconds })));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Returns whether there are any.
+    fn leave_out_sockets(&self, found: &mut Found, seconds: u64, hung: &Path) -> bool {
+        let mut any = false;
+        for Socket { endpoint, .. } in self.sockets.iter().filter(|socket| socket.may_hang) {
+            let Endpoint::Unix { path, .. } = endpoint else { continue };
+            if hangs_with(hung, path) && !found.has_socket(endpoint) {
+                let error = ListenError::Silent { endpoint: endpoint.to_string(), seconds };
+                found.sockets.insert(endpoint.to_string(), (endpoint.clone(), Err(error)));
+                any = true;
+            }
+        }
+        any
     }
 
     /// Looks, up to the first thing for which all is refused, or until the helper is given up. May take as long as a disk or a

@@ -15,7 +15,7 @@ use super::{Changed, Extra, Found, Plane, PlaneError, translate};
 
 /// The sockets that must be made for `host`.
 pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed, extra: &Extra) -> Result<Vec<Socket>, PlaneError> {
-    let is_start = plane.devices.is_empty();
+    let is_start = plane.is_start();
     let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
     let of_volumes = |of_guests| new_endpoints(plane, host, changed, extra, of_guests);
     let known = |name: &str| plane.listeners.get(name).map(Listener::endpoint);

@@ -7,7 +7,7 @@ use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, Store};
 use sluice_io::listener::Listener;
 use sluice_io::nbd::export::Export;
-use sluice_io::source::DiskSet;
+use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
@@ -19,6 +19,8 @@ use super::{Changed, Extra, Found, Plane, PlaneError, Running, VolumeName, socke
 #[derive(Default)]
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
+    /// Devices whose paths hang, and their errors.
+    hung_devices: BTreeMap<String, String>,
     /// Volumes that are new, or lie somewhere else now.
     pub(super) volumes: BTreeMap<VolumeName, (Store, Export)>,
     /// Volumes that are out of service.
@@ -41,7 +43,7 @@ pub(super) fn stage(
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), PlaneError> {
-    start_devices(plane, host, found, &mut staged.devices)?;
+    start_devices(plane, host, needs, found, staged)?;
     resize_volumes(plane, (old, host), changed, found, staged)?;
     open_volumes(plane, (old, host), changed, (needs, extra), found, staged)?;
     sockets::listen(plane, needs, found, &mut staged.listeners, &mut staged.guests)
@@ -61,15 +63,21 @@ pub(super) fn check_devices(plane: &Plane, host: &Host) -> Result<(), PlaneError
 fn start_devices(
     plane: &Plane,
     host: &Host,
+    needs: &Needs,
     found: &mut Found,
-    started: &mut BTreeMap<String, Running>,
+    staged: &mut Staged,
 ) -> Result<(), PlaneError> {
-    for (name, spec) in &host.devices {
-        if plane.devices.contains_key(name) {
-            continue;
-        }
-        let disks = found.take_disk(name).transpose();
-        let disks = disks.map_err(|source| PlaneError::Disk { device: name.clone(), source })?;
+    let started = &mut staged.devices;
+    for name in &needs.devices {
+        let spec = &host.devices[name];
+        let disks = match found.take_disk(name).transpose() {
+            Err(SourceError::Silent { path, seconds }) => {
+                let error = PlaneError::Hangs { path, seconds };
+                staged.hung_devices.insert(name.clone(), format!("Device {name}: {error}"));
+                continue;
+            }
+            disks => disks.map_err(|source| PlaneError::Disk { device: name.clone(), source })?,
+        };
         if let Some(disks) = &disks {
             let staying = plane.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
             for (other, running) in staying.chain(&*started) {
@@ -173,13 +181,14 @@ fn open_volumes(
                 staged.missing.insert(key);
                 continue;
             }
-            if let Some(error) = hung_sockets.get(&name_of(&volume.export.endpoint)) {
+            let hung_device = staged.hung_devices.get(&volume.device);
+            if let Some(error) = hung_device.or_else(|| hung_sockets.get(&name_of(&volume.export.endpoint))) {
                 tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
                 staged.missing.insert(key);
                 continue;
             }
             let running = staged.devices.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
-            let running = running.expect("a checked file names devices that it has");
+            let running = running.ok_or_else(|| PlaneError::OutOfService(volume.device.clone()))?;
             if let Some(Ok(opened)) = found.volume(&key) {
                 check_disks(vm, volume, running, opened)?;
             }
