@@ -14,6 +14,7 @@
 //! | opening volumes | [`source`] |
 //! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
 //! | the number of connections | [`connection_limit`] |
+//! | signals that come before their handlers | [`signals`] |
 
 pub mod backend;
 pub mod clock;
