@@ -9,6 +9,11 @@
 //! request to server 1 reports `delta` = 1, so server 1 spaces the requests by 20 ms instead of 10 ms. Server 2 does
 //! the same, and the VM gets 100 IOPS in total.
 //!
+//! A report also contains the part of `delta` that completed since the VM last had no request outstanding at any server,
+//! `recent`. A VM that has requests queued elsewhere may lag here by as much. A VM that was silent is owed nothing for that
+//! time, as on a single server. Example: 256 requests are queued at each of servers 1 and 2 when a VM falls silent. Its next
+//! request, a minute later, reports `delta` = 256 and `recent` = 0.
+//!
 //! A [`Tracker`] belongs to one VM at its client, [`Clients`] to one server. With one server all counts are 0 in
 //! product form, so the gate decides as without dmClock.
 //!
@@ -106,6 +111,10 @@ struct Server {
 pub struct Tracker {
     form: Form,
     total: Sums,
+    /// Requests that were sent and have not ended.
+    outstanding: u64,
+    /// The cost of all that had completed when there were last none of them.
+    at_idle: u64,
     servers: BTreeMap<u32, Server>,
     /// When servers were last forgotten.
     swept: Instant,
@@ -125,6 +134,7 @@ impl Tracker {
         if now.since(self.swept) >= SERVER_FORGOTTEN {
             self.forget(now);
         }
+        self.outstanding += 1;
         let total = self.total;
         let known = self.servers.get_mut(&server).filter(|known| now.since(known.asked) < SERVER_FORGOTTEN);
         let Some(known) = known else {
@@ -140,9 +150,11 @@ impl Tracker {
         // Parts of a request are reported later, when they add up to a whole one.
         let whole = |cost: u64| u32::try_from(cost >> Cost::SHIFT).unwrap_or(u32::MAX);
         let delta = whole(unreported.all);
+        let recent = whole(total.all.wrapping_sub(self.at_idle)).min(delta);
         let remote = RemoteService {
             rho: whole(unreported.reserved).min(delta),
             delta,
+            recent,
             rho_bytes: unreported.reserved_bytes,
             delta_bytes: unreported.all_bytes,
             servers: 0,
@@ -155,6 +167,7 @@ impl Tracker {
     /// queue would exceed its limit, since servers would never learn of its service at other servers.
     // rule: mclock.client-counts
     pub fn refused(&mut self, server: u32, remote: RemoteService) {
+        self.ended();
         if let Some(known) = self.servers.get_mut(&server) {
             known.reported = known.reported.minus(Sums::of(&remote));
         }
@@ -174,6 +187,17 @@ impl Tracker {
         self.total.add(service, reserved);
         if let Some(known) = self.servers.get_mut(&server) {
             known.own.add(service, reserved);
+        }
+        self.ended();
+    }
+
+    /// Notes that a request is no longer outstanding. Called for requests that were cancelled or lost with their server;
+    /// [`Tracker::completed`] and [`Tracker::refused`] include it.
+    // rule: mclock.share-floor
+    pub fn ended(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if self.outstanding == 0 {
+            self.at_idle = self.total.all;
         }
     }
 
@@ -331,7 +355,7 @@ mod tests {
         tracker.completed(1, &reply(Phase::Weight, Cost::requests(4), 1 << 20));
         tracker.completed(2, &reply(Phase::Reservation, Cost::from_raw(7), 512));
         let remote = tracker.ask(secs(1), 1);
-        let due = RemoteService { rho: 0, delta: 16, rho_bytes: 512, delta_bytes: 66_048, servers: 2 };
+        let due = RemoteService { rho: 0, delta: 16, recent: 0, rho_bytes: 512, delta_bytes: 66_048, servers: 2 };
         assert_eq!(remote, due);
         tracker.refused(1, remote);
         assert_eq!(tracker.ask(secs(1), 1), due, "a rejected report is repeated");
@@ -357,6 +381,30 @@ mod tests {
             tracker.completed(2, &reply(Phase::Reservation, Cost::ONE, 8192));
             assert_eq!([told(&mut tracker, 1), told(&mut tracker, 1)], [(2, 4), (0, 0)], "{form:?}");
         }
+    }
+
+    // rule: mclock.share-floor
+    #[test]
+    fn what_completed_before_a_silence_was_reported_like_what_came_after_it() {
+        let mut tracker = Tracker::new(Form::Product);
+        let recent = |tracker: &mut Tracker, server: u32| {
+            let RemoteService { delta, recent, .. } = tracker.ask(secs(1), server);
+            (delta, recent)
+        };
+        (0..4).for_each(|number| _ = recent(&mut tracker, 1 + number % 2));
+        [1, 1, 2].iter().for_each(|server| tracker.completed(*server, &reply(Phase::Weight, Cost::requests(5), 0)));
+        assert_eq!(recent(&mut tracker, 2), (10, 10), "one is still outstanding at 2");
+        (0..2).for_each(|_| tracker.completed(2, &reply(Phase::Weight, Cost::requests(3), 0)));
+        assert_eq!(recent(&mut tracker, 1), (11, 0), "nothing was outstanding");
+        assert_eq!(recent(&mut tracker, 2), (0, 0));
+        tracker.completed(1, &reply(Phase::Weight, Cost::requests(7), 0));
+        assert_eq!(recent(&mut tracker, 2), (7, 7));
+        // One is cancelled, and a server refuses another one.
+        tracker.ended();
+        tracker.completed(2, &reply(Phase::Weight, Cost::requests(2), 0));
+        let remote = tracker.ask(secs(1), 1);
+        tracker.refused(1, remote);
+        assert_eq!(recent(&mut tracker, 1), (2, 0));
     }
 
     // rule: mclock.forget, mclock.first-request

@@ -8,10 +8,11 @@ use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-const SERVERS_2: RemoteService = RemoteService { rho: 0, delta: 0, rho_bytes: 0, delta_bytes: 0, servers: 2 };
+const SERVERS_2: RemoteService =
+    RemoteService { rho: 0, delta: 0, recent: 0, rho_bytes: 0, delta_bytes: 0, servers: 2 };
 
 fn reported(requests: u32, servers: u32) -> RemoteService {
-    RemoteService { delta: requests, delta_bytes: u64::from(requests) * 8192, servers, ..SERVERS_2 }
+    RemoteService { delta: requests, recent: requests, delta_bytes: u64::from(requests) * 8192, servers, ..SERVERS_2 }
 }
 
 /// The longest time between two dispatches of a VM after `from`, in milliseconds.
@@ -69,6 +70,30 @@ fn a_share_that_was_reset_before_the_first_report_began_at_zero() {
     assert!(rates.iter().all(|rate| (rate - 500.0).abs() <= 10.0), "{rates:?}");
 }
 
+// rule: mclock.share-floor
+#[test]
+fn what_was_served_elsewhere_before_a_silence_was_a_credit_after_it() {
+    let mut world = World::simple(&product(), 4, 1000);
+    let neighbour = world.busy(Policy::default(), Pattern::Closed(16));
+    let vm = world.vm(Policy::default());
+    let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);
+    source.remote = Some(SERVERS_2);
+    let source = world.source(source);
+    world.ask(source);
+    world.pump();
+    world.run_until(secs(10));
+    world.sources[source].remote = Some(RemoteService { recent: 0, ..reported(500, 2) });
+    world.ask(source);
+    world.sources[source].remote = Some(SERVERS_2);
+    (0..2000).for_each(|_| assert!(world.ask(source)));
+    world.pump();
+    world.run_until(secs(12));
+    let gap = longest_gap_ms(&world, neighbour, secs(9));
+    assert!(gap <= 20, "the neighbour waited for {gap} ms");
+    let rate = world.rates(&[neighbour], secs(10), secs(12))[0];
+    assert!((rate - 500.0).abs() <= 5.0, "{rate} of 500");
+}
+
 // rule: mclock.product-counts
 #[test]
 fn small_remote_requests_counted_as_large_local_ones() {
@@ -78,7 +103,7 @@ fn small_remote_requests_counted_as_large_local_ones() {
     let limit = Limit { iops: None, bytes: Some(ByteRate::per_second(100 << 20)) };
     let vm = world.vm(Policy { limit, ..Policy::default() });
     let mut source = Source::new(vm, VolumeId(0), Pattern::Closed(64)).lengths(&[1 << 20]);
-    source.remote = Some(RemoteService { delta: 16, delta_bytes: 16 * 4096, servers: 2, ..SERVERS_2 });
+    source.remote = Some(RemoteService { delta: 16, recent: 16, delta_bytes: 16 * 4096, servers: 2, ..SERVERS_2 });
     world.source(source);
     world.run_until(secs(12));
     let rate = world.rates(&[vm], secs(2), secs(12))[0];

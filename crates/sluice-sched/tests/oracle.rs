@@ -372,7 +372,7 @@ impl Scheduler for Oracle {
         level.set_limit(level.policy, servers, &facts, now);
         if let Some(client) = &mut vm.client {
             let (rho, delta) = (Tag::from(remote.rho), Tag::from(remote.delta));
-            client.reported += delta * ONE;
+            client.reported += delta.min(remote.recent.into()) * ONE;
             let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
             let reserved = Amount::new(rho * ONE, rho_bytes, &facts);
             let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &facts);

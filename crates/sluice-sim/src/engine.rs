@@ -480,6 +480,9 @@ impl Simulation {
         let open = self.open.get(over.token);
         let (index, thread) = (open.vm as usize, open.thread as usize);
         if over.outcome != Outcome::Done {
+            if let Some(tracker) = &mut self.vms[index].tracker {
+                tracker.ended();
+            }
             return if self.vms[index].state == State::Stopped {
                 self.cancelled(over.token);
             } else if self.nodes[node].alive {

@@ -186,13 +186,10 @@ impl Free<'_> {
 
     fn lie(&mut self) -> RemoteService {
         let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        RemoteService {
-            rho: count(self.input.number()),
-            delta: count(self.input.number()),
-            rho_bytes: self.input.number(),
-            delta_bytes: self.input.number(),
-            servers: count(self.input.number()),
-        }
+        let [rho, delta] = [0; 2].map(|_| count(self.input.number()));
+        let [rho_bytes, delta_bytes] = [0; 2].map(|_| self.input.number());
+        // No number of its own, so that seeds keep their meaning: less than `delta`, or more.
+        RemoteService { rho, delta, recent: rho, rho_bytes, delta_bytes, servers: count(self.input.number()) }
     }
 
     fn complete(&mut self, server: usize) {

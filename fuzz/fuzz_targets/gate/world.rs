@@ -316,9 +316,10 @@ impl World {
             self.log.push(Event::Finish { at: self.now, finished: *finished });
             let entry = self.ledger.entry(finished.token);
             assert_eq!(entry.server, server, "S1: it finishes at its server");
-            if finished.outcome == Outcome::Done {
-                let vm = self.servers[server].homes[entry.home].vm;
-                self.vms[vm].tracker.completed(server as u32, finished);
+            let tracker = &mut self.vms[self.servers[server].homes[entry.home].vm].tracker;
+            match finished.outcome {
+                Outcome::Done => tracker.completed(server as u32, finished),
+                Outcome::Failed | Outcome::Cancelled => tracker.ended(),
             }
         }
     }

@@ -74,6 +74,8 @@ pub struct RemoteService {
     pub rho: u32,
     /// Normalised requests served there in either phase.
     pub delta: u32,
+    /// Of `delta`, what completed since the client last had no request outstanding at any server.
+    pub recent: u32,
     /// Bytes served there to meet reservations, as [`CostModel::bytes`] counts them.
     pub rho_bytes: u64,
     /// Bytes served there in either phase.

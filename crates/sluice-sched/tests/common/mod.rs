@@ -458,6 +458,7 @@ impl Source {
         self.remote = Some(RemoteService {
             rho,
             delta,
+            recent: delta.div_ceil(2),
             rho_bytes,
             delta_bytes,
             servers: (delta.min(1 << 20) + 1).next_power_of_two(),

@@ -20,7 +20,8 @@ use super::tags::Amount;
 pub(super) struct Remote {
     /// Number of servers that it uses, this one included.
     pub(super) servers: u32,
-    /// Reported service at other servers since the VM was last served here, in raw cost units.
+    /// Reported service at other servers since the VM was last served here, in raw cost units. Only the recent part of each
+    /// report counts, see [`RemoteService::recent`].
     pub(super) since_served: u64,
     /// Cost of the VM's last request here in raw cost units. It stands for the size of requests at other servers, which
     /// reports do not contain.
@@ -41,8 +42,10 @@ impl Remote {
     }
 
     /// Notes the service that a report counts.
+    // rule: mclock.share-floor
     pub(super) fn note(&mut self, report: &RemoteService) {
-        self.since_served = self.since_served.saturating_add(u64::from(report.delta) << Cost::SHIFT);
+        let recent = u64::from(report.recent.min(report.delta)) << Cost::SHIFT;
+        self.since_served = self.since_served.saturating_add(recent);
     }
 }
 

@@ -305,8 +305,9 @@ impl Tags {
     }
 
     /// The furthest that a share may lie behind virtual time: the idle credit, plus the service at other servers since
-    /// it was last served here, since other VMs may have got as much here during that time. Example: with an idle
-    /// credit of 8 requests at weight 100 the floor is 8 x 25,200,000 = 201,600,000 units before virtual time.
+    /// it was last served here, since other VMs may have got as much here during that time. Service before the client last
+    /// had no request outstanding does not count: a VM is owed nothing for the time in which it requested nothing. Example:
+    /// with an idle credit of 8 requests at weight 100 the floor is 8 x 25,200,000 = 201,600,000 units before virtual time.
     // rule: mclock.share-floor
     fn share_floor(&self, clocks: &Clocks, remote: Option<&Remote>) -> ShareTag {
         let elsewhere = remote.map_or(0, |remote| self.share.step(remote.since_served));
