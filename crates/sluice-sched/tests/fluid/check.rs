@@ -130,6 +130,10 @@ fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {
         range = ((range.0 - own).max(0.0), range.1 + owed.iter().sum::<f64>() - own);
         verdict = compare(range);
     }
+    if several && verdict == Verdict::Low {
+        range.0 = phase.least_at_one_node(place, range.0);
+        verdict = compare(range);
+    }
     if let Some(least) = phase.least_of_few(place)
         && got + allowance(phase, !phase.others_are_slow(place)) < least
     {

@@ -1,6 +1,7 @@
 //! Controls: the model by hand, and runs that the check must not accept.
 
-use sluice_sched::{Iops, Policy, Weight};
+use sluice_sched::policy::Reservation;
+use sluice_sched::{ByteRate, Iops, Policy, Weight};
 
 use super::check::{FLOOR, Finding, Verdict, check};
 use super::holes::kib;
@@ -107,6 +108,10 @@ fn judge(nodes: usize, scheduler: &str, told: &[Policy], promised: &[Policy]) ->
     check(&plan_of, &runs)
 }
 
+fn weighted(hundredths: u64) -> Policy {
+    Policy { weight: Some(Weight::from_hundredths(hundredths)), ..Policy::default() }
+}
+
 fn verdicts(findings: &[Finding]) -> Vec<Verdict> {
     findings.iter().map(|finding| finding.verdict).collect()
 }
@@ -133,6 +138,35 @@ fn the_check_accepted_twice_its_due_on_several_nodes_as_left_over() {
         "{findings:?}"
     );
     assert_eq!(verdicts(&judge(2, "mclock", &told, &told)), [Verdict::Good; 5]);
+}
+
+/// The first of these VMs has all of its requests at one of three nodes from some moment of the second phase on. What it misses
+/// there the one with a reservation gets, which a check knows that accepts nothing else.
+#[test]
+fn the_check_knew_no_bound_for_requests_that_all_wait_at_one_of_three_nodes() {
+    let reserving =
+        |hundredths, iops, bytes| Policy { reservation: Reservation { iops, bytes }, ..weighted(hundredths) };
+    let before = reserving(139, None, Some(ByteRate::per_second(49_911_039)));
+    let after = reserving(1707, Some(Iops::from_milli(895_086)), None);
+    let closed = |policy, outstanding| Some(Use { policy, load: Load::Closed(outstanding) });
+    let silent = Some(Use { policy: weighted(54_879), load: Load::Off });
+    let phases = vec![
+        Phase { requests: 80_980.0, vms: vec![closed(weighted(604), 419), closed(before, 256), silent] },
+        Phase {
+            requests: 102_479.0,
+            vms: vec![closed(weighted(967), 256), closed(after, 256), closed(weighted(11_819), 256)],
+        },
+    ];
+    let cloud = Cloud { nodes: 3, request_bytes: 62_910, ..Cloud::device(4936.9, 1, 1) };
+    let mut plan = Plan { seed: 1608, cloud, vms: vec![vec![kib(8)]; 3], phases };
+    let findings = check(&plan, &run(&plan, "mclock"));
+    assert!(!findings.iter().any(Finding::is_bad), "{findings:?}");
+    let due = 4936.9 * 9.67 / 144.93;
+    assert!(findings[3].got < 0.98 * due && findings[3].due.0 > 0.0, "{:?} of {due:.1}", findings[3]);
+    // Without the reservation nothing explains it.
+    let runs = run(&plan, "mclock");
+    plan.phases[1].vms[1] = closed(weighted(1707), 256);
+    assert!(check(&plan, &runs)[3].is_bad());
 }
 
 #[test]
