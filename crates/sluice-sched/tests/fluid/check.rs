@@ -117,8 +117,9 @@ fn judge(phase: &PhaseCheck, place: usize, owed: &[f64]) -> Finding {
     // What others leave over at a node where they have nothing goes to whoever has something there, and hurts nobody.
     let left_over: f64 =
         (0..phase.members.len()).filter(|other| *other != place).map(|other| phase.unused(other)).sum();
+    let missed_by_nobody = phase.beyond_the_model();
     let compare = |(low, high): (f64, f64)| match got {
-        more if more > high + allowed(high).max(left_over) => Verdict::High,
+        more if more > high + allowed(high).max(left_over) + missed_by_nobody => Verdict::High,
         less if less < low - allowed(low) => Verdict::Low,
         _ => Verdict::Good,
     };

@@ -169,6 +169,23 @@ fn the_check_knew_no_bound_for_requests_that_all_wait_at_one_of_three_nodes() {
     assert!(check(&plan, &runs)[3].is_bad());
 }
 
+/// What random arrivals leave over on seven nodes comes more evenly than on the one device of the model.
+#[test]
+fn the_check_took_for_too_much_what_a_limit_lets_through_on_seven_nodes_and_nobody_misses() {
+    let cloud = Cloud { nodes: 7, ..Cloud::device(7740.6, 2, 1) };
+    let small = Policy { weight: Some(Weight::from_hundredths(82)), ..Policy::default().limited(1071) };
+    let arriving = Use { policy: weighted(97_162), load: Load::Poisson(7206.0) };
+    let limited = Use { policy: small, load: Load::Closed(71) };
+    let phase = Phase { requests: 46_176.0, vms: vec![Some(arriving), Some(limited)] };
+    let mut plan = Plan { seed: 4200, cloud, vms: vec![vec![kib(8)]; 2], phases: vec![phase] };
+    let runs = run(&plan, "mclock");
+    let findings = check(&plan, &runs);
+    assert_eq!(verdicts(&findings), [Verdict::Good; 2], "{findings:?}");
+    assert!(findings[1].got > 1.02 * findings[1].due.1 + findings[1].allowed, "{findings:?}");
+    plan.phases[0].vms[1] = Some(Use { policy: small.limited(350), ..limited });
+    assert_eq!(check(&plan, &runs)[1].verdict, Verdict::OverLimit);
+}
+
 #[test]
 fn the_check_notices_a_limit_that_does_not_hold() {
     let limited = |rate| Policy::default().limited(rate);
