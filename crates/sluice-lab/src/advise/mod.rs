@@ -126,11 +126,11 @@ fn check(question: &Question) -> Result<(), LabError> {
     named(&format!("Device model {}", device.name()), &device.parameters(), params, &|params| {
         device.derive(params).map(drop)
     })?;
-    let Load::Named(recipe, params) = &question.load else { return Ok(()) };
+    let Load::Named(profile, params) = &question.load else { return Ok(()) };
     let volume = device.derive(&question.device.1).map_or(0, |derived| derived.span / u64::from(question.vms));
-    named(&format!("Workload {}", recipe.name), recipe.parameters, params, &|params| {
-        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream(question.seed, "0/0") };
-        recipe.build(&one_thread(recipe, params), point).map(drop)
+    named(&format!("Workload {}", profile.name), profile.parameters, params, &|params| {
+        let context = profiles::BuildContext { volume, start: Instant::ZERO, random: stream(question.seed, "0/0") };
+        profile.build(&one_thread(profile, params), context).map(drop)
     })
 }
 
@@ -185,8 +185,8 @@ fn measure(
     let device = format!("Device model {}", known.name());
     let wrong = |error| LabError::Refused(format!("{device}: {error}"));
     let span = known.derive(params).map_err(wrong)?.span / u64::from(question.vms);
-    let point = models::BuildContext { seed, name: "device".to_owned() };
-    let model: Box<dyn Model> = known.build(params, &point).map_err(wrong)?;
+    let context = models::BuildContext { seed, name: "device".to_owned() };
+    let model: Box<dyn Model> = known.build(params, &context).map_err(wrong)?;
     let model = match question.request_cost {
         Duration::ZERO => model,
         each => Box::new(RequestOverhead::new(model, each)),
@@ -224,8 +224,8 @@ fn load(
         Load::Named(known, params) => (0..question.threads)
             .map(|thread| {
                 let random = stream(seed, &format!("{vm}/{thread}"));
-                let point = profiles::BuildContext { volume, start: Instant::ZERO, random };
-                let built = known.build(&one_thread(known, params), point);
+                let context = profiles::BuildContext { volume, start: Instant::ZERO, random };
+                let built = known.build(&one_thread(known, params), context);
                 built.map_err(|error| LabError::Refused(format!("Workload {}: {error}", known.name)))
             })
             .collect(),

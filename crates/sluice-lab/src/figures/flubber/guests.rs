@@ -166,7 +166,7 @@ fn policy(vm: usize, real_time: bool) -> Policy {
 
 fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn Workload>, LabError> {
     let start = Instant::ZERO;
-    let recipe = profiles::BuildContext { volume: assumed.apart.max(4 << 30), start, random: point.stream(VMS[vm]) };
+    let context = profiles::BuildContext { volume: assumed.apart.max(4 << 30), start, random: point.stream(VMS[vm]) };
     let mut table = ParamTable::new();
     table.insert("apart".into(), Value::Text(format!("{}B", assumed.files)));
     table.insert("think".into(), Value::Text(format!("{}us", assumed.think)));
@@ -177,7 +177,7 @@ fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn W
     } else {
         table.insert("cached".into(), Value::Float(assumed.cached));
     }
-    profiles::build(["sysbench-seqrd", "sysbench-rndrd"][vm], recipe, &table).map_err(refused)
+    profiles::build(["sysbench-seqrd", "sysbench-rndrd"][vm], context, &table).map_err(refused)
 }
 
 /// Runs both VMs, and optionally a backup, to completion.

@@ -37,9 +37,9 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     paper: Paper::Mcfq,
     label: "Table 3",
     title: "Five workloads under CFQ and MCFQ",
-    setup: "The four VMs and the aged drive of Fig. 2, each VM with the same workload: Filebench's fileserver and varmail, and look-alikes of \
+    setup: "The four VMs and the aged drive of Fig. 2, each VM with the same workload: Filebench's fileserver and varmail, and synthetic workloads like \
             the MSN, Exchange and Financial traces by their ratio of writes to reads and mean size (Table 3; the traces are \
-            not free). Assumed: 16 requests outstanding in a look-alike, anywhere in the volume. A window of 10 s, measured \
+            not free). Assumed: 16 requests outstanding in a synthetic workload, anywhere in the volume. A window of 10 s, measured \
             for ten minutes from 40 s on.",
     device: DEVICE,
     rows: &[
@@ -57,11 +57,11 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-fn test(host: &Host, recipe: &str, drives: &Drives, point: &BandPoint) -> Result<Shares, LabError> {
+fn test(host: &Host, profile: &str, drives: &Drives, point: &BandPoint) -> Result<Shares, LabError> {
     let volume = drives.volume();
     share(host, &drives.aged, volume, LONG, |vm| {
-        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: point.stream(VMS[vm]) };
-        profiles::build(recipe, point, &ParamTable::new()).map_err(refused)
+        let context = profiles::BuildContext { volume, start: Instant::ZERO, random: point.stream(VMS[vm]) };
+        profiles::build(profile, context, &ParamTable::new()).map_err(refused)
     })
 }
 
@@ -72,11 +72,11 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         Table::new("Bandwidth in multiples of VM4's (10:7:4:1 is due), and the error of the ratio", &columns);
     let mut finding = Finding::default();
     let mut errors = [const { Vec::new() }; 3];
-    for (name, recipe, rows) in WORKLOADS {
+    for (name, profile, rows) in WORKLOADS {
         let hosts = [sharing::cfq(), sharing::mcfq(MODES[0], 10), sharing::mcfq(MODES[1], 10)];
         let mut cells = vec![name.to_owned()];
         for (host, errors) in hosts.iter().zip(&mut errors) {
-            let shares = test(host, recipe, &drives, point)?;
+            let shares = test(host, profile, &drives, point)?;
             cells.extend([shares.text(), format!("{:.2}", shares.error()), format!("{:.1}", shares.rate())]);
             errors.push(shares.error());
         }

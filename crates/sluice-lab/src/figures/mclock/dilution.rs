@@ -34,8 +34,8 @@ fn run_simulation(host: &Host, reservation: u64, point: &BandPoint) -> Result<[f
     let device = DeviceFile::load(FIGURE.device)?;
     let (_, span) = device.place(0);
     let store = |volume| {
-        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, "store") };
-        profiles::build("dvdstore-like", point, &ParamTable::new())
+        let context = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, "store") };
+        profiles::build("dvdstore-like", context, &ParamTable::new())
     };
     store(span).map_err(refused)?;
     let database = |span| -> Box<dyn Workload> { store(span).expect("it could be made before, of the same size") };

@@ -24,7 +24,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     paper: Paper::Mclock,
     label: "Fig. 8",
     title: "Two OLTP VMs with reservations, and Iometer from 115 s on",
-    setup: "Ten disks as RAID-5, 32 requests at the array. Two VMs run the block-level recipe of Filebench's oltp with 50 readers of 2 KiB, \
+    setup: "Ten disks as RAID-5, 32 requests at the array. Two VMs run the block-level profile of Filebench's oltp with 50 readers of 2 KiB, \
             ten writers and a log, and no flush after a write; weights 2:1, reservations of 500 IOPS. The third, weight 1, keeps 32 random \
             reads of 16 KiB outstanding from 115 s on. Assumed: as many readers as always keep requests waiting, which the paper's \
             250 IOPS for a quarter of the weights say they did (200, the tool's own number, wait for ten writers most of the time: \
@@ -74,10 +74,10 @@ fn run_simulation(
     let (_, span) = device.place(0);
     // Built once for its error, then for the experiment.
     let oltp = |vm: &str, volume| {
-        let point = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, vm) };
+        let context = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, vm) };
         let table = [("readers", Value::Integer(readers)), ("flush", Value::Bool(flush))];
         let table: ParamTable = table.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        profiles::build("filebench-oltp", point, &table)
+        profiles::build("filebench-oltp", context, &table)
     };
     oltp("OLTP1", span).map_err(refused)?;
     let databases = ["OLTP1", "OLTP2"].map(|vm| {
@@ -97,7 +97,7 @@ fn run_simulation(
 /// The same with other profiles.
 fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["readers", "flush after a write", "mClock, product [IOPS]", "mClock, paper [IOPS]", "SFQ(D) [IOPS]"];
-    let mut table = Table::new("OLTP1/OLTP2/Iometer with Iometer, other recipes", &columns);
+    let mut table = Table::new("OLTP1/OLTP2/Iometer with Iometer, other profiles", &columns);
     for assumed in [Assumed(50, true), Assumed(100, false), Assumed(200, false), Assumed(200, true)] {
         let mut cells = vec![assumed.0.to_string(), if assumed.1 { "yes" } else { "no" }.to_owned()];
         for (_, host, reserved) in hosts() {

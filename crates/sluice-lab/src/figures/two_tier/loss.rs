@@ -8,7 +8,7 @@ use sluice_sched::stack::Ring;
 use sluice_sim::devices::overhead::RequestOverhead;
 use sluice_sim::workloads::Workload;
 
-use super::{DEVICE, ELEVATORS, Kernel, PROFILES, elevator, tiers};
+use super::{DEVICE, ELEVATORS, Kernel, LOADS, elevator, tiers};
 use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
@@ -68,8 +68,8 @@ fn rate(
 
 /// Overhead of each request at which sequential reads lose as much as in the paper.
 fn fit(point: &BandPoint) -> Result<Duration, LabError> {
-    let (profile, bytes) = (&PROFILES[2], DeviceFile::load(DEVICE)?.bytes());
-    let get = |cost| rate("noop", cost, 2, profile.threads(1, bytes, point)?, point);
+    let (load, bytes) = (&LOADS[2], DeviceFile::load(DEVICE)?.bytes());
+    let get = |cost| rate("noop", cost, 2, load.threads(1, bytes, point)?, point);
     let real = get(None)?;
     let (mut low, mut high) = (Duration::ZERO, Duration::from_millis(4));
     for _ in 0..STEPS {
@@ -85,7 +85,7 @@ fn large(point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
         .map(|(name, size)| (name.into(), Value::Text(size.into())))
         .into();
     let bytes = DeviceFile::load(DEVICE)?.bytes();
-    tiers::threads(PROFILES[2].recipe, &overrides, 1, bytes, |name| point.stream(name))
+    tiers::threads(LOADS[2].profile, &overrides, 1, bytes, |name| point.stream(name))
 }
 
 fn percent(vm: f64, real: f64) -> f64 {
@@ -100,10 +100,10 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         Table::new(title, &["load", "noop", "deadline", "anticipatory", "cfq", "real machine, noop [IOPS]", "paper"]);
     let mut lines: Vec<Line> = ELEVATORS.iter().map(|name| Line::new(*name, Vec::new())).collect();
     let mut middle = Vec::new();
-    for (profile, paper) in PROFILES.iter().zip(PAPER) {
+    for (load, paper) in LOADS.iter().zip(PAPER) {
         let (mut losses, mut noop) = ([0.0; 4], 0.0);
         for (number, name) in ELEVATORS.into_iter().enumerate() {
-            let get = |cost| rate(name, cost, profile.seconds, profile.threads(1, bytes, point)?, point);
+            let get = |cost| rate(name, cost, load.seconds, load.threads(1, bytes, point)?, point);
             let real = get(None)?;
             losses[number] = percent(get(Some(cost))?, real);
             noop = if number == 0 { real } else { noop };
@@ -111,7 +111,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         }
         middle.push(format!("{:.0}", losses.iter().sum::<f64>() / 4.0));
         let cells = losses.map(|loss| format!("{loss:.1}"));
-        table.row([profile.name.to_owned()].into_iter().chain(cells).chain([format!("{noop:.0}"), paper.to_owned()]));
+        table.row([load.name.to_owned()].into_iter().chain(cells).chain([format!("{noop:.0}"), paper.to_owned()]));
     }
     let (real, vm) = (rate("noop", None, 6, large(point)?, point)?, rate("noop", Some(cost), 6, large(point)?, point)?);
     let mut cells = vec!["sequential read, 256 KiB".to_owned(), format!("{:.1}", percent(vm, real))];
@@ -120,7 +120,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     finding.show("X1", format!("{} %, each request costing {:.0} us", middle.join(" %, "), cost.as_secs_f64() * 1e6));
     finding.tables.push(table);
-    let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
+    let names: Vec<_> = LOADS.iter().map(|load| load.name).collect();
     finding.charts.push(Chart::bars("Loss in a VM", "%", &names, lines));
     Ok(finding)
 }

@@ -19,29 +19,29 @@ const DEVICE: &str = "two-tier-sas";
 const ELEVATORS: [&str; 4] = ["noop", "deadline", "anticipatory", "cfq"];
 
 /// A load of FFSB.
-struct Profile {
+struct Load {
     /// Name in the paper.
     name: &'static str,
-    recipe: &'static str,
+    profile: &'static str,
     /// Overrides the profile's fraction: the paper's mix has random reads and writes.
     random: Option<f64>,
     /// Simulated seconds; a sequential load has many requests.
     seconds: u64,
 }
 
-const PROFILES: [Profile; 5] = [
-    Profile { name: "random read", recipe: "ffsb-random-read", random: None, seconds: 21 },
-    Profile { name: "random write", recipe: "ffsb-random-write", random: None, seconds: 21 },
-    Profile { name: "sequential read", recipe: "ffsb-sequential-read", random: None, seconds: 4 },
-    Profile { name: "sequential write", recipe: "ffsb-sequential-write", random: None, seconds: 21 },
-    Profile { name: "mixed", recipe: "ffsb-mixed", random: Some(1.0), seconds: 21 },
+const LOADS: [Load; 5] = [
+    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21 },
+    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21 },
+    Load { name: "sequential read", profile: "ffsb-sequential-read", random: None, seconds: 4 },
+    Load { name: "sequential write", profile: "ffsb-sequential-write", random: None, seconds: 21 },
+    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21 },
 ];
 
-impl Profile {
+impl Load {
     fn threads(&self, count: u32, volume: u64, point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
         let mut overrides = ParamTable::new();
         overrides.extend(self.random.map(|random| ("random".to_owned(), Value::Float(random))));
-        tiers::threads(self.recipe, &overrides, count, volume, |name| point.stream(name))
+        tiers::threads(self.profile, &overrides, count, volume, |name| point.stream(name))
     }
 }
 

@@ -4,7 +4,7 @@ use sluice_report::{Chart, Line, Table};
 use sluice_sched::stack::Ring;
 use sluice_sim::devices::Model;
 
-use super::{DEVICE, ELEVATORS, Kernel, PROFILES, Profile, elevator, tiers};
+use super::{DEVICE, ELEVATORS, Kernel, LOADS, Load, elevator, tiers};
 use crate::band::BandPoint;
 use crate::device::{DeviceFile, DriveFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
@@ -16,7 +16,7 @@ const THREADS: u32 = 8;
 const TIE: f64 = 0.05;
 /// Maximum relative difference between the guest's schedulers for random writes.
 const NO_DIFFERENCE: f64 = 0.10;
-/// For each load, in the order of [`PROFILES`]: the row for the effect of either choice, and that for the guests'
+/// For each load, in the order of [`LOADS`]: the row for the effect of either choice, and that for the guests'
 /// order. Random writes have only the latter.
 const ROWS: [(Option<&str>, &str); 5] =
     [(Some("X2a"), "X3a"), (None, "X3e"), (Some("X2b"), "X3b"), (Some("X2c"), "X3c"), (Some("X2d"), "X3d")];
@@ -36,11 +36,11 @@ macro_rules! one_at_a_time {
 const RANDOM: &str = one_at_a_time!("some 6 % of each other; anticipatory is the one ahead.");
 
 macro_rules! spread_row {
-    ($id:literal, $profile:literal) => {
+    ($id:literal, $load:literal) => {
         RowSpec {
             id: $id,
             class: Class::Shape,
-            must: concat!($profile, ": the host's choice changes less than the guest's"),
+            must: concat!($load, ": the host's choice changes less than the guest's"),
             paper: "changing the scheduler in Dom0 does not affect overall performance, that in the guest does more",
             note: "Eight threads have eight requests at most, and the disk takes 32: none ever waits on the host, so that its \
                    scheduler has nothing to choose from.",
@@ -49,12 +49,12 @@ macro_rules! spread_row {
 }
 
 macro_rules! rank_row {
-    ($id:literal, $profile:literal, $note:expr) => {
+    ($id:literal, $load:literal, $note:expr) => {
         RowSpec {
             id: $id,
             class: Class::Shape,
             must: concat!(
-                $profile,
+                $load,
                 ", guest: noop and deadline within 5 %, both above cfq, cfq above anticipatory, by 5 %"
             ),
             paper: "noop and deadline best, then cfq, anticipatory worst",
@@ -107,26 +107,20 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 /// Requests per second, by guest and host.
 type Grid = [[f64; 4]; 4];
 
-fn rate(
-    profile: &Profile,
-    guest: &Host,
-    host: &Host,
-    model: Box<dyn Model>,
-    point: &BandPoint,
-) -> Result<f64, LabError> {
-    let threads = profile.threads(THREADS, DeviceFile::load(DEVICE)?.bytes(), point)?;
+fn rate(load: &Load, guest: &Host, host: &Host, model: Box<dyn Model>, point: &BandPoint) -> Result<f64, LabError> {
+    let threads = load.threads(THREADS, DeviceFile::load(DEVICE)?.bytes(), point)?;
     let mut vm = tiers::virtual_machine(guest, host, Ring::XEN, model, threads)?;
-    run(&mut vm, profile.seconds, profile.name)?;
+    run(&mut vm, load.seconds, load.name)?;
     Ok(vm.rate(0))
 }
 
-fn grid(profile: &Profile, point: &BandPoint) -> Result<Grid, LabError> {
+fn grid(load: &Load, point: &BandPoint) -> Result<Grid, LabError> {
     let device = DeviceFile::load(DEVICE)?;
     let mut grid = [[0.0; 4]; 4];
     for (row, guest) in grid.iter_mut().zip(ELEVATORS) {
         for (cell, host) in row.iter_mut().zip(ELEVATORS) {
             let [guest, host] = [guest, host].map(|name| elevator(name, Kernel::Linux2_6_32));
-            *cell = rate(profile, &guest, &host, device.model(point), point)?;
+            *cell = rate(load, &guest, &host, device.model(point), point)?;
         }
     }
     Ok(grid)
@@ -168,8 +162,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let mut lines: Vec<Line> = ELEVATORS.iter().map(|name| Line::new(*name, Vec::new())).collect();
     let mut groups = Vec::new();
-    for (profile, (spread_row, rank_row)) in PROFILES.iter().zip(ROWS) {
-        let grid = grid(profile, point)?;
+    for (load, (spread_row, rank_row)) in LOADS.iter().zip(ROWS) {
+        let grid = grid(load, point)?;
         let (guests, (of_host, of_guest)) = (by_guest(&grid), spreads(&grid));
         if let Some(id) = spread_row {
             let measured = format!("{:.1} % by host, {:.1} % by guest", 100.0 * of_host, 100.0 * of_guest);
@@ -178,8 +172,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         let measured = format!("noop/deadline/anticipatory/cfq {} IOPS", slashed(&guests));
         let holds = if spread_row.is_some() { ranked(guests) } else { spread(guests) < NO_DIFFERENCE };
         finding.judge(rank_row, holds, measured);
-        finding.tables.push(table(profile, &grid));
-        groups.push(profile.name);
+        finding.tables.push(table(load, &grid));
+        groups.push(load.name);
         lines.iter_mut().zip(guests).for_each(|(line, got)| line.points.push((0.0, 100.0 * got / guests[0])));
     }
     if point.is_nominal() {
@@ -189,8 +183,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     Ok(finding)
 }
 
-fn table(profile: &Profile, grid: &Grid) -> Table {
-    let title = format!("{} [IOPS of 4 KiB], guest by host", profile.name);
+fn table(load: &Load, grid: &Grid) -> Table {
+    let title = format!("{} [IOPS of 4 KiB], guest by host", load.name);
     let columns: Vec<_> = std::iter::once("guest").chain(ELEVATORS).collect();
     let mut table = Table::new(title, &columns);
     for (guest, row) in ELEVATORS.into_iter().zip(grid) {
@@ -217,15 +211,15 @@ fn causes(point: &BandPoint) -> Result<Table, LabError> {
         ("a cache of writes of 16 MiB in the disk", own, with(|drive| drive.write_cache_bytes = 16 << 20)),
         ("a disk that takes one command at a time", own, with(|drive| drive.queue = 1)),
     ];
-    let columns: Vec<_> = std::iter::once("run").chain(PROFILES.iter().map(|profile| profile.name)).collect();
+    let columns: Vec<_> = std::iter::once("run").chain(LOADS.iter().map(|load| load.name)).collect();
     let mut table = Table::new("What it comes from: guests noop/deadline/anticipatory/cfq above cfq [IOPS]", &columns);
     for (name, kernel, device) in runs {
         let mut cells = vec![name.to_owned()];
-        for profile in &PROFILES {
+        for load in &LOADS {
             let mut guests = [0.0; 4];
             for (got, guest) in guests.iter_mut().zip(ELEVATORS) {
                 let [guest, host] = [guest, "cfq"].map(|name| elevator(name, kernel));
-                *got = rate(profile, &guest, &host, device.model(point), point)?;
+                *got = rate(load, &guest, &host, device.model(point), point)?;
             }
             cells.push(slashed(&guests));
         }

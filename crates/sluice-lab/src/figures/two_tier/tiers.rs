@@ -64,16 +64,16 @@ fn add(simulation: &mut Simulation, vm: usize, threads: Vec<Box<dyn Workload>>) 
 /// # Errors
 /// Parameters that the profile rejects.
 pub(super) fn threads(
-    recipe: &str,
+    profile: &str,
     overrides: &ParamTable,
     count: u32,
     volume: u64,
     stream: impl Fn(&str) -> Stream,
 ) -> Result<Vec<Box<dyn Workload>>, LabError> {
     let one = |number| {
-        let random = stream(&format!("{recipe}/{number}"));
-        let point = profiles::BuildContext { volume, start: Instant::ZERO, random };
-        profiles::build(recipe, point, overrides).map_err(refused)
+        let random = stream(&format!("{profile}/{number}"));
+        let context = profiles::BuildContext { volume, start: Instant::ZERO, random };
+        profiles::build(profile, context, overrides).map_err(refused)
     };
     (0..count).map(one).collect()
 }
