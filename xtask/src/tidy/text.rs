@@ -45,10 +45,25 @@ const RETIRED: &[(&str, &str)] = &[
     (concat!("stands in", " line"), "is queued"),
     (concat!("lets", " go of"), "releases"),
     (concat!("as things", " are"), "in the current state"),
+    (concat!("every", "body"), "all VMs, or all clients"),
+    (concat!("any", "body"), "the component that acts"),
+    (concat!("at the", " least"), "at least"),
+    (concat!("stand in", " line"), "are queued"),
+    (concat!("look-", "alike"), "synthetic workload"),
+    (concat!("device", " set"), "device preset"),
 ];
 
 /// What has not been rewritten yet; the list may only become shorter.
-const NOT_REWRITTEN: &[&str] = &["crates/", "xtask/", "fuzz/", "examples/", "docs/papers/"];
+const NOT_REWRITTEN: &[&str] = &[
+    "crates/sluice/",
+    "crates/sluice-client/",
+    "crates/sluice-io/",
+    "crates/sluice-sched/tests/fluid/",
+    "xtask/",
+    "fuzz/",
+    "examples/",
+    "docs/papers/",
+];
 
 pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();

@@ -25,7 +25,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             id: "M4a",
             class: Class::Exact,
             must: "with mClock, in both modes, VM1 is dispatched 300 and VM2 250 requests in every second from 5 s after its start, \
-                   2 % less at the least",
+                   at most 2 % less",
             paper: "300 and 250 IOPS",
             note: "",
         },
