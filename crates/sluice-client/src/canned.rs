@@ -1,13 +1,13 @@
-//! A server without a device: the ceiling of a client.
+//! NBD server without a device, used to measure the maximum throughput of a client.
 //!
-//! A benchmark of the data plane is bounded by its load generator. To know that bound, the same client is
-//! run against this server, which does a normal handshake and then answers each read with the same bytes
-//! and each other request with success, as cheaply as it can: requests are read in large pieces, a batch of
-//! replies leaves by one gathering write, and all read data come from one small buffer that stays in the
-//! first-level cache. What the client reaches here is printed beside what it reaches on a real volume.
+//! A data-plane benchmark cannot be faster than its load generator. To measure that ceiling, the same client runs
+//! against this server. The server does a normal handshake, returns the same bytes for each read, and reports success
+//! for every other request. It is as cheap as possible: it receives requests in large blocks, sends a batch of
+//! replies with one gathering write, and takes all read data from one small buffer that stays in the L1 cache.
+//! Reports print this ceiling next to the client's throughput on a real volume.
 //!
-//! It checks requests as the data plane does ([`sluice_io::nbd::transmission::check`]), so it serves as the peer in
-//! tests of the client too. It keeps nothing: what was written is forgotten.
+//! Requests are checked as in the data plane ([`sluice_io::nbd::transmission::check`]), so the server is also the
+//! peer in tests of the client. It discards written data.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,32 +22,32 @@ use sluice_io::nbd::negotiate::negotiate_blocking;
 use sluice_io::nbd::transmission::{Operation, Refusal, check};
 use sluice_io::nbd::wire::{self, Extent, RequestHeader};
 
-/// What each byte of read data is.
+/// Value of every byte of read data.
 pub const CANNED_FILL: u8 = 0x5a;
-/// Most connections that one [`CannedServer`] serves at once; others are closed.
+/// Maximum number of open connections of a [`CannedServer`]. Further connections are closed.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// Bytes of requests read at once.
+/// Maximum number of bytes of requests received with one call.
 const INPUT_LEN: usize = 256 << 10;
-/// Reads answered by one gathering write; two pieces each stay below the kernel's bound of 1024.
+/// Maximum number of reads answered with one gathering write. Each uses two segments, and the kernel accepts 1024.
 const BATCH: usize = 256;
 
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum CannedError {
-    /// The handshake did not come to an end.
+    /// The handshake failed.
     #[error("The handshake with the client failed")]
     Negotiate(#[source] NegotiateError),
     /// The connection failed.
     #[error("The connection to the client failed")]
     Io(#[source] io::Error),
-    /// The client sent something that is no request.
+    /// The client sent bytes that are not a request header.
     #[error("The client sent no request header")]
     Wire(#[source] wire::WireError),
 }
 
-/// Serves one export on a Unix socket, a thread per connection. Dropping it stops accepting and removes
-/// the socket; connections live on until their clients close them.
+/// Serves one export on a Unix socket, with a thread for each connection. Dropping it stops accepting and removes the
+/// socket. Open connections continue until their clients close them.
 #[derive(Debug)]
 pub struct CannedServer {
     path: PathBuf,
@@ -59,7 +59,7 @@ impl CannedServer {
     /// Listens on `path`.
     ///
     /// # Errors
-    /// Whatever binding the socket returns.
+    /// The error of binding the socket.
     pub fn bind_unix(path: impl AsRef<Path>, export: Export) -> io::Result<CannedServer> {
         let listener = UnixListener::bind(&path)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -72,7 +72,7 @@ impl CannedServer {
 impl Drop for CannedServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // A connection wakes the acceptor; if there can be none, the thread is left to itself.
+        // The connection wakes the acceptor thread. If it cannot be made, the thread is not joined.
         if UnixStream::connect(&self.path).is_ok()
             && let Some(acceptor) = self.acceptor.take()
         {
@@ -85,7 +85,7 @@ impl Drop for CannedServer {
 /// Starts a thread that serves one connection and returns the client's end of it.
 ///
 /// # Errors
-/// Whatever making a socket pair returns.
+/// The error of creating the socket pair.
 pub fn spawn_pair(export: Export) -> io::Result<(UnixStream, JoinHandle<Result<(), CannedError>>)> {
     let (ours, theirs) = UnixStream::pair()?;
     Ok((theirs, thread::spawn(move || serve(ours, &export))))
@@ -94,7 +94,7 @@ pub fn spawn_pair(export: Export) -> io::Result<(UnixStream, JoinHandle<Result<(
 /// Serves one connection in the caller's thread until the client disconnects.
 ///
 /// # Errors
-/// [`CannedError`]; a client that closes without a word is no error.
+/// [`CannedError`]. A client that closes without a disconnect request is not an error.
 pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export) -> Result<(), CannedError> {
     let negotiated = match negotiate_blocking(&mut stream, &Only(export)) {
         Err(NegotiateError::Aborted | NegotiateError::Closed { .. }) => return Ok(()),
@@ -114,7 +114,7 @@ pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export) -> Result<
     }
 }
 
-/// The one export of a canned server.
+/// Export list of a canned server: one export.
 struct Only<'a>(&'a Export);
 
 impl Exports for Only<'_> {
@@ -132,12 +132,12 @@ struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Bytes of payload to drop before the next header.
+    /// Number of payload bytes to skip before the next header.
     skip: usize,
 }
 
 impl Input {
-    /// The next header, if it is there.
+    /// Returns the next header, if all of it has arrived.
     fn next(&mut self) -> Option<&[u8; RequestHeader::LEN]> {
         let dropped = self.skip.min(self.end - self.start);
         self.start += dropped;
@@ -147,7 +147,7 @@ impl Input {
         Some(header)
     }
 
-    /// Reads more; false at the end of the connection.
+    /// Reads more bytes. Returns `false` at the end of the connection.
     fn fill(&mut self, stream: &mut impl Read) -> io::Result<bool> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -162,11 +162,11 @@ impl Input {
     }
 }
 
-/// Replies that leave together.
+/// Replies that are sent together.
 struct Replies {
-    /// All headers in a row, and replies without data.
+    /// Headers of all replies in a row, and complete replies without data.
     heads: Vec<u8>,
-    /// For each read, the end of its header in `heads` and the length of its data.
+    /// For each read: the end of its header in `heads`, and the length of its data.
     reads: Vec<(usize, usize)>,
 }
 
@@ -181,7 +181,7 @@ impl Replies {
         }
         pieces[2 * self.reads.len()] = IoSlice::new(&self.heads[start..]);
         let mut rest = &mut pieces[..=2 * self.reads.len()];
-        // Drops empty pieces at the front, so that nothing to send is no system call.
+        // Skips empty segments at the front, so that an empty batch needs no system call.
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             match stream.write_vectored(rest) {
@@ -201,13 +201,13 @@ impl Replies {
 enum More {
     /// The batch is full.
     Buffered,
-    /// No whole header is there.
+    /// The next header is incomplete.
     Needed,
-    /// The connection is to be closed.
+    /// The connection must be closed.
     Finished,
 }
 
-/// Answers what is there, up to one batch.
+/// Answers the received requests, up to one batch.
 fn answer(
     input: &mut Input,
     replies: &mut Replies,
@@ -268,7 +268,7 @@ fn accept(listener: &UnixListener, export: &Export, stop: &AtomicBool) {
             let export = export.clone();
             connections.push(thread::spawn(move || {
                 if let Err(error) = serve(stream, &export) {
-                    // names nothing: it serves benchmarks.
+                    // names nothing: used in benchmarks only.
                     tracing::warn!(%error, "A connection to the canned server ended early");
                 }
             }));

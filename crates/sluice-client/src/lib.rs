@@ -1,13 +1,13 @@
-//! Clients of our own, which speak to the daemon as a VMM or an NBD client does: for the demo, benchmarks and tests.
+//! The project's own NBD and vhost-user clients, for the demo, benchmarks and tests.
 //!
 //! | part | where |
 //! |---|---|
 //! | an NBD client | [`nbd`] |
-//! | a server that answers without a device: the client's ceiling | [`canned`] |
+//! | a server without a device, which measures the client's ceiling | [`canned`] |
 //! | a vhost-user-blk front end without a VM | [`vhost`] |
 //!
-//! Unsafe code is in [`vhost::memory`] alone: the memory that a front end shares with the daemon, which may change at any
-//! moment.
+//! Only [`vhost::memory`] has unsafe code: it maps the memory that the front end shares with the daemon. The daemon
+//! may change it at any time.
 
 #![deny(unsafe_code)]
 

@@ -1,14 +1,14 @@
 //! A lean NBD client for the demo, the benchmarks and the tests of the server.
 //!
-//! Problem: a general-purpose load generator spends 6 to 8 us of CPU per NBD request and saturates its core
-//! before the server does, so it measures itself. This client spends as little as it can: requests are queued
-//! in one buffer and leave by one write per batch; replies are read in large pieces and parsed in place; read
-//! data are dropped where they lie, or handed to the caller as a slice of that buffer. A table indexed by the
-//! wire's cookie finds a request without hashing. There is no thread, no runtime and no lock: one thread can
-//! drive any number of clients, in a closed loop (submit as replies come) or an open one (submit by the clock).
+//! A general-purpose load generator spends 6 to 8 us of CPU time on each NBD request. It saturates its core before
+//! the server does, and so measures itself. This client is cheaper: it collects requests in one buffer and sends a
+//! batch with one write. It receives replies in large blocks and parses them in place. Data of reads are dropped
+//! there, or passed to the caller as a slice of that buffer. A table indexed by the cookie on the wire finds a
+//! request without hashing. There is no thread, no runtime and no lock. One thread can drive any number of clients,
+//! in a closed loop (submit when replies arrive) or an open loop (submit at given times).
 //!
-//! Writing never blocks: a server that pushes back stops reading requests until its replies are read, and a
-//! client that blocked there would wait for ever. What the socket does not take stays in the buffer.
+//! Writing never blocks. A server that applies back-pressure stops reading requests until its replies are read, so a
+//! client that blocked in a write would wait for ever. Bytes that the socket does not accept stay in the buffer.
 //!
 //! Example, a closed loop of 32 reads on one connection:
 //!
@@ -28,8 +28,8 @@
 //! # Ok::<(), sluice_client::nbd::ClientError>(())
 //! ```
 //!
-//! Bounds: [`IN_FLIGHT_MAX`] requests and [`OUTPUT_LEN_MAX`] bytes of unsent requests per client; beyond
-//! them [`Client::submit`] refuses.
+//! Bounds: a client has at most [`IN_FLIGHT_MAX`] requests in flight and [`OUTPUT_LEN_MAX`] bytes of unsent requests.
+//! Above them [`Client::submit`] returns an error.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -50,17 +50,18 @@ mod inbox;
 mod slots;
 mod socket;
 
-/// Most requests that one client may have in flight.
+/// Maximum number of requests in flight of one client.
 pub const IN_FLIGHT_MAX: usize = 1 << 16;
-/// Most bytes of requests that wait to be sent, before the one that is being submitted.
+/// Maximum number of unsent bytes with which [`Client::submit`] accepts another request.
 pub const OUTPUT_LEN_MAX: usize = 128 << 20;
 
-/// Timeouts from here on use the socket's own timer, which saves two system calls but is a few ms coarse.
+/// Timeouts of at least this length use the socket's own timer. That saves two system calls, but is inexact by a few
+/// ms.
 const COARSE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long [`Client::disconnect`] waits for the server to take what is unsent.
+/// How long [`Client::disconnect`] waits for the server to accept unsent requests.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What can go wrong for a client.
+/// Errors of an NBD client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The socket cannot be opened or set up.
@@ -72,51 +73,48 @@ pub enum ClientError {
     /// The server closed the connection.
     #[error("The NBD server closed the connection")]
     Closed,
-    /// The server refused an option of the handshake.
+    /// The server refused an option during the handshake.
     #[error("The NBD server refused option {option} with error {kind:#x}: {message}")]
     Refused {
-        /// Which option; see [`wire::option`].
+        /// The option; see [`wire::option`].
         option: u32,
-        /// Which error; see [`wire::option_reply`].
+        /// The error code; see [`wire::option_reply`].
         kind: u32,
-        /// The server's own words, may be empty.
+        /// The server's message, may be empty.
         message: String,
     },
-    /// The server broke the protocol; the connection cannot be used any more.
-    #[error("The NBD server broke the protocol: {what}")]
+    /// The server violated the protocol. The connection is unusable.
+    #[error("The NBD server violated the protocol: {what}")]
     Protocol {
-        /// What it did.
+        /// The violation.
         what: &'static str,
     },
-    /// [`IN_FLIGHT_MAX`] is reached: receive first.
-    #[error("More than {IN_FLIGHT_MAX} requests would be in flight: receive replies first")]
+    /// [`IN_FLIGHT_MAX`] is reached; receive replies first.
+    #[error("{IN_FLIGHT_MAX} requests are in flight; receive replies first")]
     TooManyInFlight,
-    /// [`OUTPUT_LEN_MAX`] is reached: flush and receive first.
-    #[error("More than {OUTPUT_LEN_MAX} bytes of requests are unsent: flush and receive first")]
+    /// [`OUTPUT_LEN_MAX`] is reached; flush and receive first.
+    #[error("More than {OUTPUT_LEN_MAX} bytes of requests are unsent; flush and receive first")]
     OutputFull,
-    /// A read or write above [`PAYLOAD_LEN_MAX`].
-    #[error("A read or write has {len_bytes} bytes, more than {PAYLOAD_LEN_MAX}: split it")]
-    TooLong {
-        /// Its length.
-        len_bytes: usize,
-    },
+    /// A read or write is longer than [`PAYLOAD_LEN_MAX`].
+    #[error("A read or write of {len_bytes} bytes exceeds {PAYLOAD_LEN_MAX}; split it")]
+    TooLong { len_bytes: usize },
 }
 
-/// How to connect.
+/// Options of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Ask for structured replies; a server that does not know them is used without.
+    /// Request structured replies. A server that does not support them is used without.
     pub structured_replies: bool,
-    /// Select `base:allocation`, for [`Command::BlockStatus`]; needs structured replies.
+    /// Select the context `base:allocation`, for [`Command::BlockStatus`]. Requires structured replies.
     pub base_allocation: bool,
-    /// Hand the data of reads to the caller; else they are dropped as they come in.
+    /// Pass the data of reads to the caller. Otherwise they are dropped on arrival.
     pub keep_data: bool,
-    /// Longest silence of the server during the handshake.
+    /// Maximum time that the server may be silent during the handshake.
     pub handshake_timeout: Duration,
 }
 
 impl Default for ClientOptions {
-    /// Structured replies, no contexts, data dropped, 10 s.
+    /// Structured replies, no contexts, data dropped, a timeout of 10 s.
     fn default() -> ClientOptions {
         ClientOptions {
             structured_replies: true,
@@ -130,67 +128,52 @@ impl Default for ClientOptions {
 /// A request. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Read `len` bytes.
     Read {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
     },
-    /// Write `data`.
     Write {
-        /// Start.
         offset: u64,
-        /// What to write; copied into the output buffer.
+        /// Copied into the output buffer.
         data: &'a [u8],
-        /// Durable before the reply.
+        /// The data are durable before the reply.
         fua: bool,
     },
-    /// Make completed writes durable.
+    /// Makes completed writes durable.
     Flush,
-    /// Discard a range.
     Trim {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
     },
-    /// Zero a range.
     WriteZeroes {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
-        /// Keep the range allocated.
+        /// The range stays allocated.
         no_hole: bool,
-        /// Fail rather than be slow.
+        /// Fails if zeroing is not faster than writing.
         fast: bool,
     },
-    /// Ask which parts are allocated; the reply's data are for [`wire::extents`].
+    /// Queries the allocation of a range; parse the reply's data with [`wire::extents`].
     BlockStatus {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
     },
-    /// Any header and payload at all: for tests of what a server refuses. The client's own cookie
-    /// takes the place of the one in the header.
+    /// Any header and payload, for tests of what a server refuses. The client's own cookie replaces the one in the
+    /// header.
     Raw {
-        /// Sent but for its cookie.
         header: RequestHeader,
-        /// Sent behind it.
+        /// Sent after the header.
         payload: &'a [u8],
     },
 }
 
-/// A finished request.
+/// A completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply<'a> {
     /// The cookie given to [`Client::submit`].
     pub cookie: u64,
-    /// How it ended.
     pub result: Result<(), Errno>,
-    /// Data of a read if [`ClientOptions::keep_data`] is set; extents of a block status; else empty.
+    /// Data of a read if [`ClientOptions::keep_data`] is set, extents of a block status; otherwise empty.
     pub data: &'a [u8],
 }
 
@@ -202,7 +185,7 @@ pub struct Client {
     slots: Slots,
     inbox: Inbox,
     output: Vec<u8>,
-    /// Bytes of `output` that the socket has taken.
+    /// Number of bytes of `output` that the socket has accepted.
     sent: usize,
 }
 
@@ -210,79 +193,79 @@ impl Client {
     /// Connects over a Unix socket, with the default options.
     ///
     /// # Errors
-    /// [`ClientError::Connect`], or what the handshake ran into.
+    /// [`ClientError::Connect`], or an error of the handshake.
     pub fn connect_unix(path: impl AsRef<Path>, export: &str) -> Result<Client, ClientError> {
         let stream = UnixStream::connect(path).map_err(ClientError::Connect)?;
         Client::from_unix(stream, export, &ClientOptions::default())
     }
 
-    /// Connects over TCP, with the default options and without Nagle's delay.
+    /// Connects over TCP, with the default options and without Nagle's algorithm.
     ///
     /// # Errors
-    /// [`ClientError::Connect`], or what the handshake ran into.
+    /// [`ClientError::Connect`], or an error of the handshake.
     pub fn connect_tcp(address: impl ToSocketAddrs, export: &str) -> Result<Client, ClientError> {
         let stream = TcpStream::connect(address).map_err(ClientError::Connect)?;
         Client::from_tcp(stream, export, &ClientOptions::default())
     }
 
-    /// Takes over a connected Unix socket and does the handshake.
+    /// Does the handshake on a connected Unix socket.
     ///
     /// # Errors
-    /// [`ClientError::Connect`], or what the handshake ran into.
+    /// [`ClientError::Connect`], or an error of the handshake.
     pub fn from_unix(stream: UnixStream, export: &str, options: &ClientOptions) -> Result<Client, ClientError> {
         Client::start(Stream::Unix(stream), export, options)
     }
 
-    /// Takes over a connected TCP socket and does the handshake.
+    /// Does the handshake on a connected TCP socket.
     ///
     /// # Errors
-    /// [`ClientError::Connect`], or what the handshake ran into.
+    /// [`ClientError::Connect`], or an error of the handshake.
     pub fn from_tcp(stream: TcpStream, export: &str, options: &ClientOptions) -> Result<Client, ClientError> {
         stream.set_nodelay(true).map_err(ClientError::Connect)?;
         Client::start(Stream::Tcp(stream), export, options)
     }
 
-    /// Size of the export, in bytes.
+    /// Returns the size of the export, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.session.size_bytes
     }
 
-    /// The server's transmission flags, bits of [`wire::transmission_flag`].
+    /// Returns the server's transmission flags, bits of [`wire::transmission_flag`].
     pub fn transmission_flags(&self) -> u16 {
         self.session.flags
     }
 
-    /// Minimum, preferred and maximum block size in bytes, if the server told them.
+    /// Returns the minimum, preferred and maximum block size in bytes, if the server sent them.
     pub fn block_sizes(&self) -> Option<[u32; 3]> {
         self.session.block_sizes
     }
 
-    /// Structured replies are in use.
+    /// Whether structured replies are in use.
     pub fn structured_replies(&self) -> bool {
         self.session.structured_replies
     }
 
-    /// Id of `base:allocation`, if it is selected.
+    /// Returns the id of `base:allocation`, if it is selected.
     pub fn base_allocation(&self) -> Option<u32> {
         self.session.base_allocation
     }
 
-    /// Requests submitted and not answered yet.
+    /// Returns the number of requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.slots.in_flight()
     }
 
-    /// Bytes of requests that the socket has not taken yet.
+    /// Returns the number of bytes that the socket has not accepted yet.
     pub fn output_pending(&self) -> usize {
         self.output.len() - self.sent
     }
 
-    /// Queues a request; [`Client::flush_output`] sends what is queued. The cookie comes back in the
-    /// [`Reply`]; it need not be unique.
+    /// Queues a request; [`Client::flush_output`] sends queued requests. The [`Reply`] has the same cookie, which
+    /// need not be unique.
     ///
     /// # Errors
-    /// [`ClientError::TooManyInFlight`], [`ClientError::OutputFull`], [`ClientError::TooLong`]: nothing
-    /// was queued, the connection is as before.
+    /// [`ClientError::TooManyInFlight`], [`ClientError::OutputFull`], [`ClientError::TooLong`]: nothing was queued,
+    /// and the connection is still usable.
     pub fn submit(&mut self, cookie: u64, command: Command<'_>) -> Result<(), ClientError> {
         let (mut header, data) = encode(&command)?;
         if self.output_pending() > OUTPUT_LEN_MAX {
@@ -299,9 +282,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends queued requests until all are gone or the socket takes no more; true when all are gone.
-    /// Never blocks; if it returns false, wait for the socket to be writable (or let
-    /// [`Client::receive`] do it) and call again.
+    /// Sends queued requests until all are sent or the socket accepts no more. Returns whether all were sent. Never
+    /// blocks. After `false`, wait until the socket is writable and call again; [`Client::receive`] does both.
     ///
     /// # Errors
     /// [`ClientError::Io`].
@@ -317,12 +299,12 @@ impl Client {
         Ok(true)
     }
 
-    /// Hands over what has arrived, without waiting; returns the number of replies. It reads until the
-    /// socket is empty, so it suits level and edge triggered polling alike.
+    /// Passes the replies that have arrived to `on_reply`, without waiting, and returns their number. It reads until
+    /// the socket is empty, so it works with level-triggered and edge-triggered polling.
     ///
     /// # Errors
-    /// [`ClientError::Closed`], [`ClientError::Io`], [`ClientError::Protocol`]: drop the client. Replies
-    /// that arrived before the failure were handed over.
+    /// [`ClientError::Closed`], [`ClientError::Io`], [`ClientError::Protocol`]: drop the client. Replies that arrived
+    /// before the failure were passed on.
     pub fn try_receive(&mut self, on_reply: &mut impl FnMut(Reply<'_>)) -> Result<usize, ClientError> {
         let mut replies = 0;
         loop {
@@ -338,10 +320,10 @@ impl Client {
         }
     }
 
-    /// Sends what is queued, waits for at least one reply, and hands over all that have arrived; returns
-    /// their number. 0 means that the timeout passed or that nothing is in flight. `None` waits
-    /// without end and is the cheapest: one system call. A timeout of 100 ms or more costs no more, but is
-    /// a few ms coarse and starts anew with each piece of data; a shorter one is exact.
+    /// Sends queued requests, waits for at least one reply, passes all replies that have arrived to `on_reply` and
+    /// returns their number. It is 0 if the timeout expired or nothing is in flight. `None` waits without a limit and
+    /// is cheapest: one system call. A timeout of 100 ms or more costs no more, but is inexact by a few ms and
+    /// restarts whenever data arrive. A shorter timeout is exact.
     ///
     /// # Errors
     /// As [`Client::try_receive`].
@@ -374,11 +356,11 @@ impl Client {
         Ok(0)
     }
 
-    /// Says goodbye: sends what is queued and a disconnect, drops the replies that come meanwhile, and
-    /// closes. Receive the replies that matter before.
+    /// Sends the queued requests and a disconnect, and closes the connection. Replies that arrive until then are
+    /// dropped.
     ///
     /// # Errors
-    /// [`ClientError::Io`] also when the server takes nothing for 5 s; the connection is gone in any case.
+    /// [`ClientError::Io`], also if the server accepts nothing for 5 s. The connection is closed in any case.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         let command = wire::Command::Disconnect.into();
         let header = RequestHeader { flags: 0, command, cookie: 0, offset: 0, length: 0 };
@@ -406,7 +388,7 @@ impl Client {
         })
     }
 
-    /// Parses `len` bytes that the socket put into the inbox.
+    /// Parses `len` bytes that were received into the inbox.
     fn take(&mut self, len: usize, on_reply: &mut impl FnMut(Reply<'_>)) -> Result<usize, ClientError> {
         if len == 0 {
             return Err(ClientError::Closed);
@@ -415,8 +397,8 @@ impl Client {
         self.inbox.drain(&mut self.slots, on_reply)
     }
 
-    /// Waits until the socket can be read (or written, if something is unsent); false on timeout. The
-    /// deadline is set at the first wait, so that the clock is not read when there is nothing to wait for.
+    /// Waits until the socket is readable (or writable, if bytes are unsent). Returns `false` on timeout. The
+    /// deadline is set at the first wait, so the clock is not read when no wait is necessary.
     fn wait(
         &self,
         timeout: Option<Duration>,
@@ -433,14 +415,14 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// The socket, for polling several clients at once: readable when replies wait for
-    /// [`Client::try_receive`]. It stays in blocking mode.
+    /// The socket, for polling several clients at the same time. It is readable when [`Client::try_receive`] has
+    /// replies to read. It stays in blocking mode.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The header (its cookie still 0) and the payload of a command.
+/// Returns the header of a command, with cookie 0, and its payload.
 fn encode<'a>(command: &Command<'a>) -> Result<(RequestHeader, &'a [u8]), ClientError> {
     let bit = |set: bool, bit: u16| if set { bit } else { 0 };
     let header = |command: wire::Command, flags, offset, length| {

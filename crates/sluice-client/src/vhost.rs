@@ -1,23 +1,22 @@
 //! A vhost-user-blk front end without a VM, for the demo, the benchmarks and the tests of the back end.
 //!
-//! Problem: a guest under emulation spends more on a request than any back end does, and a VMM sends well-formed
-//! messages in one order alone. This front end has guest memory, rings and requests of its own and speaks the protocol
-//! as a VMM does, but lean enough to measure with, and open enough to break every rule: any message, any descriptor, any
-//! index.
+//! An emulated guest spends more time on a request than any back end does, and a VMM sends only well-formed messages
+//! in one order. This front end has its own guest memory, rings and requests, and speaks the protocol like a VMM. It
+//! is cheap enough to measure with, and can violate every rule: it sends any message, descriptor or index.
 //!
 //! | part | where |
 //! |---|---|
 //! | guest memory | [`memory`] |
 //! | a split ring, unchecked | [`ring`] |
 //! | requests on a ring, checked | [`queue`], [`request`] |
-//! | sleeping until a device answers | [`waiter`] |
+//! | sleeping until a device completes a request | [`waiter`] |
 //! | messages | [`link`], [`session`] |
-//! | the device's description of itself | [`config`] |
+//! | the configuration space | [`config`] |
 //!
-//! There is no thread and no lock. One thread can drive any number of queues, or each queue goes to a thread of its own
-//! ([`Client::take_queues`]). Completions are polled for, or waited for by an eventfd; the device is rung when it asks
-//! for it. A [`Client`] outlives its connection: [`Client::reconnect`] keeps memory, rings, what is in flight, and the
-//! in-flight log, as a VMM does when its back end has died.
+//! There is no thread and no lock. One thread can drive any number of queues, or each queue moves to its own thread
+//! ([`Client::take_queues`]). Completions are polled for, or waited for with an eventfd. The device is notified if it
+//! requests it. A [`Client`] outlives its connection: [`Client::reconnect`] keeps memory, rings, requests in flight
+//! and the in-flight log, like a VMM whose back end has died.
 //!
 //! Example, a closed loop of 32 reads:
 //!
@@ -33,13 +32,13 @@
 //!         queue.submit(slot, Request::Read { offset: u64::from(slot) * 4096, len: 4096 })?;
 //!     }
 //!     queue.publish()?;
-//!     free.extend(client.wait(0, 1)?.iter().map(|answer| answer.slot));
+//!     free.extend(client.wait(0, 1)?.iter().map(|completion| completion.slot));
 //! }
 //! # Ok::<(), sluice_client::vhost::ClientError>(())
 //! ```
 //!
-//! Bounds: a queue has [`ClientOptions::slots`] requests in flight and as many descriptors as its ring; beyond them
-//! [`Queue::submit`] refuses.
+//! Bounds: a queue has at most [`ClientOptions::slots`] requests in flight, and as many descriptors as its ring.
+//! Above them [`Queue::submit`] returns an error.
 
 use std::io;
 use std::path::Path;
@@ -59,14 +58,14 @@ pub use self::config::BlockConfig;
 use self::config::CONFIG_LEN;
 pub use self::memory::{Memory, Region};
 pub use self::queue::{Completion, Queue};
-use self::queue::{Manner, Measures};
+use self::queue::{QueueDimensions, RingFeatures};
 pub use self::request::{Cuts, Request};
 pub use self::session::{Inflight, Session};
 pub use self::waiter::Waiter;
 
 pub mod config;
 pub mod link;
-#[allow(unsafe_code, reason = "it is mapped, and the daemon writes to it")]
+#[allow(unsafe_code, reason = "it is mapped memory that the daemon writes")]
 pub mod memory;
 pub mod queue;
 pub mod request;
@@ -74,13 +73,13 @@ pub mod ring;
 pub mod session;
 pub mod waiter;
 
-/// What can go wrong for a front end.
+/// Errors of a front end.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The socket, the memory or an eventfd cannot be had.
+    /// The socket, the memory or an eventfd cannot be created or opened.
     #[error("Cannot connect to the vhost-user back end")]
     Connect(#[source] io::Error),
-    /// The connection failed, or nothing came in time.
+    /// The connection failed, or a message did not arrive in time.
     #[error("The connection to the vhost-user back end failed")]
     Io(#[source] io::Error),
     /// The back end closed the connection.
@@ -89,71 +88,62 @@ pub enum ClientError {
     /// The back end refused a message.
     #[error("The vhost-user back end refused {request:?} with {code}")]
     Refused {
-        /// Which message.
         request: FrontendReq,
-        /// With which number.
+        /// The number in the acknowledgement.
         code: u64,
     },
-    /// The back end broke the protocol.
-    #[error("The vhost-user back end broke the protocol: {what}")]
+    /// The back end violated the protocol.
+    #[error("The vhost-user back end violated the protocol: {what}")]
     Protocol {
-        /// What it did.
+        /// The violation.
         what: &'static str,
     },
-    /// The device lacks something that was asked for.
-    #[error("The vhost-user back end lacks what is needed: {what}")]
-    Lacking {
-        /// What.
-        what: &'static str,
-    },
-    /// There is no such slot, or its request is in flight.
-    #[error("Slot {slot} is in use or does not exist: take answers first")]
-    Busy {
-        /// Which.
-        slot: u16,
-    },
-    /// There are not enough descriptors.
-    #[error("Not enough descriptors are free: take answers first, or use a larger ring")]
+    /// The back end does not offer a feature that the front end needs.
+    #[error("The vhost-user back end does not offer {what}")]
+    Lacking { what: &'static str },
+    /// The slot does not exist, or its request is in flight.
+    #[error("Slot {slot} is in use or does not exist; take completions first")]
+    Busy { slot: u16 },
+    /// Too few descriptors are free.
+    #[error("Too few descriptors are free; take completions first, or use a larger ring")]
     Full,
-    /// More data than a slot holds.
-    #[error("A request has {len_bytes} bytes of data, more than a slot holds: split it")]
-    TooLong {
-        /// How many.
-        len_bytes: usize,
-    },
-    /// A request that was waited for ended with an error.
-    #[error("A request ended with status {status}")]
+    /// A request has more data than a slot holds.
+    #[error("A request has {len_bytes} bytes of data, more than a slot holds; split it")]
+    TooLong { len_bytes: usize },
+    /// A request that the caller waited for failed.
+    #[error("A request failed with status {status}")]
     Status {
-        /// What the device put into its status byte.
+        /// Value of the status byte.
         status: u8,
     },
 }
 
-/// How to connect.
+/// Options of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
     /// Entries of each ring, a power of two.
     pub queue_size: u16,
-    /// Requests of each queue that can be in flight.
+    /// Maximum number of requests in flight, for each queue.
     pub slots: u16,
-    /// Most data of one request, in bytes.
+    /// Maximum data of one request, in bytes.
     pub data_len_max: usize,
-    /// Into how many regions the guest memory is cut.
+    /// Number of regions into which guest memory is split.
     pub regions: usize,
-    /// Features to take where the device offers them.
+    /// Features to accept if the device offers them.
     pub features: u64,
-    /// Protocol features to take where the back end offers them.
+    /// Protocol features to accept if the back end offers them.
     pub protocol_features: VhostUserProtocolFeatures,
-    /// Ring each queue when it is started, for back ends that do not look at the ring by themselves.
+    /// Kick each queue when it starts, for back ends that do not look at the ring on their own.
     pub kick_at_start: bool,
-    /// Longest wait for a message, or for an answer in [`Client::wait`].
-    pub patience: Duration,
+    /// Maximum wait for a message, or for a completion in [`Client::wait`].
+    pub timeout: Duration,
 }
 
 impl Default for ClientOptions {
-    /// One queue of 256 entries, 64 requests of up to 64 KiB, one region, all features, no ringing, 10 s.
+    /// One queue of 256 entries, 64 requests of up to 64 KiB, one region, all features, no kick at the start, a
+    /// timeout of 10 s.
     fn default() -> ClientOptions {
         ClientOptions {
             queues: 1,
@@ -164,12 +154,12 @@ impl Default for ClientOptions {
             features: ALL_FEATURES,
             protocol_features: ALL_PROTOCOL_FEATURES,
             kick_at_start: false,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// All features that this front end knows.
+/// All features that this front end supports.
 pub const ALL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
     | 1 << VIRTIO_F_VERSION_1
     | 1 << VIRTIO_RING_F_EVENT_IDX
@@ -185,7 +175,7 @@ pub const ALL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
     | 1 << VIRTIO_BLK_F_WRITE_ZEROES
     | 1 << VIRTIO_BLK_F_RO;
 
-/// All protocol features that this front end knows.
+/// All protocol features that this front end supports.
 pub const ALL_PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::REPLY_ACK)
@@ -199,7 +189,7 @@ pub const ALL_PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFe
 pub struct Client {
     options: ClientOptions,
     memory: Arc<Memory>,
-    /// How the memory is handed over.
+    /// The memory table to send.
     table: Vec<Region>,
     session: Option<Session>,
     queues: Vec<Queue>,
@@ -213,12 +203,13 @@ impl Client {
     /// Connects and starts all queues.
     ///
     /// # Errors
-    /// [`ClientError::Connect`], or what the exchange ran into.
+    /// [`ClientError::Connect`], or an error of the exchange.
     pub fn connect(path: &Path, options: &ClientOptions) -> Result<Client, ClientError> {
         Client::connect_with(path, options, None)
     }
 
-    /// The same with an in-flight log that is there already, of another front end's or of none that fits.
+    /// As [`Client::connect`], with an in-flight log that exists already: that of another front end, or one that does
+    /// not fit.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -228,8 +219,8 @@ impl Client {
         inflight: Option<Inflight>,
     ) -> Result<Client, ClientError> {
         let ClientOptions { queue_size: size, slots, data_len_max, .. } = *options;
-        let measures = Measures { size, slots, data_len_max };
-        let len = measures.len_bytes() * usize::from(options.queues);
+        let dimensions = QueueDimensions { size, slots, data_len_max };
+        let len = dimensions.len_bytes() * usize::from(options.queues);
         let memory = Memory::new(len, options.regions).map_err(ClientError::Connect)?;
         let mut client = Client {
             options: options.clone(),
@@ -244,11 +235,12 @@ impl Client {
         };
         client.settle(path)?;
         let has = |feature: u32| client.features & 1 << feature != 0;
-        let manner = Manner { event_index: has(VIRTIO_RING_F_EVENT_IDX), indirect: has(VIRTIO_RING_F_INDIRECT_DESC) };
+        let ring_features =
+            RingFeatures { event_index: has(VIRTIO_RING_F_EVENT_IDX), indirect: has(VIRTIO_RING_F_INDIRECT_DESC) };
         for index in 0..options.queues {
-            let offset = usize::from(index) * measures.len_bytes();
-            let queue =
-                Queue::new(Arc::clone(&client.memory), offset, measures, manner).map_err(ClientError::Connect)?;
+            let offset = usize::from(index) * dimensions.len_bytes();
+            let queue = Queue::new(Arc::clone(&client.memory), offset, dimensions, ring_features)
+                .map_err(ClientError::Connect)?;
             client.waiter.add(&queue, index.into()).map_err(ClientError::Connect)?;
             client.queues.push(queue);
         }
@@ -256,27 +248,27 @@ impl Client {
         Ok(client)
     }
 
-    /// Leaves, without a word: memory, rings and what is in flight stay as they are.
+    /// Closes the connection. Memory, rings and requests in flight stay as they are.
     pub fn disconnect(&mut self) {
         self.session = None;
     }
 
-    /// Connects anew, as a VMM does when its back end has come back: same memory, same rings, same in-flight log. Each
-    /// ring goes on where the used index stands; what was taken beyond it is the log's affair.
+    /// Reconnects like a VMM whose back end is back: with the same memory, rings and in-flight log. Each ring
+    /// continues at its used index; the in-flight log covers the requests taken after it.
     ///
     /// # Errors
-    /// As [`Client::connect`]; and [`ClientError::Lacking`] if a feature in force is not offered any more.
+    /// As [`Client::connect`]; and [`ClientError::Lacking`] if a negotiated feature is not offered any more.
     pub fn reconnect(&mut self, path: &Path) -> Result<(), ClientError> {
         let before = self.features;
         self.disconnect();
         self.settle(path)?;
         if self.features != before {
-            return Err(ClientError::Lacking { what: "the features that were in force before" });
+            return Err(ClientError::Lacking { what: "the features that were negotiated before" });
         }
         self.start()
     }
 
-    /// The connection, for messages of any kind.
+    /// Returns the connection, for messages of any kind.
     ///
     /// # Errors
     /// [`ClientError::Closed`] after [`Client::disconnect`].
@@ -284,66 +276,65 @@ impl Client {
         self.session.as_ref().ok_or(ClientError::Closed)
     }
 
-    /// A queue.
+    /// Returns a queue.
     ///
     /// # Panics
-    /// If there is none of that number.
+    /// If there is no queue with this index.
     pub fn queue(&mut self, index: u16) -> &mut Queue {
         &mut self.queues[usize::from(index)]
     }
 
-    /// The queues, to be driven elsewhere; the connection stays here.
+    /// Returns the queues, for use in other threads. The connection stays here.
     pub fn take_queues(&mut self) -> Vec<Queue> {
         std::mem::take(&mut self.queues)
     }
 
-    /// Guest memory.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Hands the memory over in so many regions when it connects the next time.
+    /// Splits the memory into `regions` regions at the next connection.
     pub fn cut_memory(&mut self, regions: usize) {
         self.table = self.memory.cut(regions);
     }
 
-    /// Features in force.
+    /// Returns the negotiated features.
     #[must_use]
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// What the device said of itself when it was asked last.
+    /// Returns the device's configuration space as it was last read.
     #[must_use]
     pub fn config(&self) -> &BlockConfig {
         &self.config
     }
 
-    /// The in-flight log, if the back end keeps one.
+    /// Returns the in-flight log, if the back end keeps one.
     #[must_use]
     pub fn inflight(&self) -> Option<&Inflight> {
         self.inflight.as_ref()
     }
 
-    /// Takes the log away: a front end that comes back without one.
+    /// Removes and returns the in-flight log, for a front end that reconnects without one.
     pub fn take_inflight(&mut self) -> Option<Inflight> {
         self.inflight.take()
     }
 
-    /// Asks the device for its description again.
+    /// Reads the device's configuration space again.
     ///
     /// # Errors
-    /// What the exchange ran into.
+    /// An error of the exchange.
     pub fn read_config(&mut self) -> Result<&BlockConfig, ClientError> {
         self.config = BlockConfig::parse(&self.session()?.config(0, CONFIG_LEN)?);
         Ok(&self.config)
     }
 
-    /// Starts a queue at this entry of its available ring.
+    /// Starts a queue at entry `base` of its available ring.
     ///
     /// # Errors
-    /// What the exchange ran into.
+    /// An error of the exchange.
     pub fn start_queue(&mut self, index: u16, base: u16) -> Result<(), ClientError> {
         let session = self.session.as_ref().ok_or(ClientError::Closed)?;
         let queue = &mut self.queues[usize::from(index)];
@@ -362,27 +353,28 @@ impl Client {
         Ok(())
     }
 
-    /// Stops a queue; returns the entry of its available ring at which it goes on. What the device has taken is answered.
+    /// Stops a queue and returns the entry of its available ring at which it continues. The device has completed all
+    /// earlier requests.
     ///
     /// # Errors
-    /// What the exchange ran into.
+    /// An error of the exchange.
     pub fn stop_queue(&mut self, index: u16) -> Result<u16, ClientError> {
         self.session()?.ring_base(index)
     }
 
-    /// Waits until so many answers have come on a queue, or nothing is in flight, and returns all that have come.
+    /// Waits for `answers` completions on a queue, or until nothing is in flight. Returns all completions.
     ///
     /// # Errors
-    /// [`ClientError::Protocol`]; [`ClientError::Io`] when the patience ends.
+    /// [`ClientError::Protocol`]; [`ClientError::Io`] on timeout.
     pub fn wait(&mut self, index: u16, answers: usize) -> Result<Vec<Completion>, ClientError> {
-        let answered = self.wait_within(index, answers, self.options.patience)?;
+        let answered = self.wait_within(index, answers, self.options.timeout)?;
         if answered.len() < answers && self.queue(index).in_flight() > 0 {
             return Err(ClientError::Io(io::ErrorKind::TimedOut.into()));
         }
         Ok(answered)
     }
 
-    /// The same, but for a while of its own: what has come by then is returned, even if it is nothing.
+    /// As [`Client::wait`], with its own timeout. Returns the completions until then, possibly none.
     ///
     /// # Errors
     /// [`ClientError::Protocol`], [`ClientError::Io`].
@@ -390,14 +382,14 @@ impl Client {
         &mut self,
         index: u16,
         answers: usize,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<Completion>, ClientError> {
         let began = Instant::now();
         let (mut answered, mut rung) = (Vec::new(), Vec::new());
         let queue = &mut self.queues[usize::from(index)];
         loop {
             queue.reap(&mut answered)?;
-            let left = patience.saturating_sub(began.elapsed());
+            let left = timeout.saturating_sub(began.elapsed());
             if answered.len() >= answers || queue.in_flight() == 0 || left.is_zero() {
                 return Ok(answered);
             }
@@ -408,7 +400,7 @@ impl Client {
         }
     }
 
-    /// One request on a queue on which nothing else is in flight; its data are those of slot 0.
+    /// Runs one request on a queue with nothing in flight. Its data are those of slot 0.
     ///
     /// # Errors
     /// As [`Queue::submit`] and [`Client::wait`]; [`ClientError::Status`].
@@ -420,7 +412,7 @@ impl Client {
         match answers.as_slice() {
             [Completion { status, .. }] if *status != 0 => Err(ClientError::Status { status: *status }),
             [only] => Ok(*only),
-            _ => Err(ClientError::Protocol { what: "not one answer to one request" }),
+            _ => Err(ClientError::Protocol { what: "it did not complete one request exactly once" }),
         }
     }
 
@@ -446,10 +438,10 @@ impl Client {
         self.perform(0, Request::Write { offset, len: bytes.len() as u32 }).map(|_| ())
     }
 
-    /// Everything up to the memory table: what is in force, what the device is, where the memory lies.
+    /// Does the exchange up to the memory table: features, configuration space, memory.
     fn settle(&mut self, path: &Path) -> Result<(), ClientError> {
         let options = &self.options;
-        let mut session = Session::connect(path, options.patience)?;
+        let mut session = Session::connect(path, options.timeout)?;
         let offered = session.features()?;
         self.features = offered & options.features;
         if offered & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0 {
@@ -459,7 +451,7 @@ impl Client {
         session.set_owner()?;
         let has_queues = if session.has(VhostUserProtocolFeatures::MQ) { session.queues_max()? } else { 1 };
         if has_queues < options.queues.into() {
-            return Err(ClientError::Lacking { what: "as many queues" });
+            return Err(ClientError::Lacking { what: "enough queues" });
         }
         if session.has(VhostUserProtocolFeatures::BACKEND_REQ) {
             session.open_channel()?;

@@ -1,4 +1,4 @@
-//! The client's half of the handshake: structured replies and `base:allocation` if wanted, then `GO`.
+//! The client's half of the handshake: structured replies and `base:allocation` if requested, then `GO`.
 
 use std::io::{self, Read, Write};
 
@@ -8,10 +8,10 @@ use sluice_io::nbd::wire::{
     BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at,
 };
 
-/// Most replies to one option; a server with more is not followed.
+/// Maximum number of replies to one option; a server that sends more is rejected.
 const REPLIES_MAX: usize = 1024;
 
-/// What the handshake settled, as the client sees it.
+/// What the handshake negotiated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) size_bytes: u64,
@@ -21,7 +21,7 @@ pub(super) struct Session {
     pub(super) base_allocation: Option<u32>,
 }
 
-/// Runs the handshake on a blocking stream and leaves it at the first byte of transmission.
+/// Runs the handshake on a blocking stream and stops at the first byte of the transmission phase.
 pub(super) fn run<S: Read + Write>(
     stream: &mut S,
     export: &str,
@@ -43,15 +43,15 @@ pub(super) fn run<S: Read + Write>(
 fn greet<S: Read + Write>(stream: &mut S) -> Result<(), ClientError> {
     let mut greeting = [0; 18];
     read(stream, &mut greeting)?;
-    let flags = parse_greeting(&greeting).ok_or(broken("no greeting of a newstyle server"))?;
+    let flags = parse_greeting(&greeting).ok_or(broken("the greeting is not that of a newstyle server"))?;
     if flags & handshake_flag::FIXED_NEWSTYLE == 0 {
-        return Err(broken("no fixed newstyle handshake"));
+        return Err(broken("it does not support the fixed newstyle handshake"));
     }
     let answer = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
     stream.write_all(&u32::from(answer).to_be_bytes()).map_err(ClientError::Io)
 }
 
-/// `None` when the server has the option but not that context.
+/// Returns `None` if the server supports the option but not the context.
 fn select_base_allocation<S: Read + Write>(stream: &mut S, name: &[u8]) -> Result<Option<u32>, ClientError> {
     let query = [&1u32.to_be_bytes(), &(BASE_ALLOCATION.len() as u32).to_be_bytes(), BASE_ALLOCATION.as_bytes()];
     let payload = [name, &query.concat()].concat();
@@ -70,7 +70,7 @@ fn go<S: Read + Write>(stream: &mut S, name: &[u8], session: &mut Session) -> Re
     let mut told = false;
     ask(stream, option::GO, &[name, &wanted].concat(), |kind, payload| {
         if kind != option_reply::INFO || payload.len() < 2 {
-            return Err(broken("an answer to GO that is no information"));
+            return Err(broken("a reply to GO is not an information reply"));
         }
         match (u16_at(payload, 0), payload.len()) {
             (info::EXPORT, 12) => {
@@ -78,15 +78,15 @@ fn go<S: Read + Write>(stream: &mut S, name: &[u8], session: &mut Session) -> Re
                 told = true;
             }
             (info::BLOCK_SIZE, 14) => session.block_sizes = Some([2, 6, 10].map(|at| u32_at(payload, at))),
-            (info::EXPORT | info::BLOCK_SIZE, _) => return Err(broken("information of a wrong length")),
+            (info::EXPORT | info::BLOCK_SIZE, _) => return Err(broken("an information reply has a wrong length")),
             _ => {}
         }
         Ok(())
     })?;
-    if told { Ok(()) } else { Err(broken("no size of the export")) }
+    if told { Ok(()) } else { Err(broken("the size of the export is missing")) }
 }
 
-/// Sends an option and gives each reply before the final one to `on_reply`.
+/// Sends an option and passes each reply before the final one to `on_reply`.
 fn ask<S: Read + Write>(
     stream: &mut S,
     code: u32,
@@ -99,9 +99,9 @@ fn ask<S: Read + Write>(
     for _ in 0..REPLIES_MAX {
         let mut header = [0; OptionReplyHeader::LEN];
         read(stream, &mut header)?;
-        let header = OptionReplyHeader::parse(&header).ok_or(broken("an option reply with a wrong magic"))?;
+        let header = OptionReplyHeader::parse(&header).ok_or(broken("an option reply has a wrong magic"))?;
         if header.option != code || header.len_bytes > OPTION_LEN_MAX {
-            return Err(broken("an option reply that does not fit the option"));
+            return Err(broken("an option reply is for another option"));
         }
         let mut payload = vec![0; header.len_bytes as usize];
         read(stream, &mut payload)?;
@@ -114,10 +114,10 @@ fn ask<S: Read + Write>(
             kind => on_reply(kind, &payload)?,
         }
     }
-    Err(broken("an endless answer to an option"))
+    Err(broken("an option has too many replies"))
 }
 
-/// Turns the refusal of something that we can do without into false.
+/// Returns `false` if the server refused an option that the client can do without.
 fn offered(answer: Result<(), ClientError>) -> Result<bool, ClientError> {
     match answer {
         Ok(()) => Ok(true),

@@ -1,8 +1,8 @@
-//! What the server sent and nobody has parsed yet: replies are parsed where they lie.
+//! Receive buffer. Replies are parsed in place.
 //!
-//! The buffer is filled by large reads and emptied reply by reply. Data of a read that are not wanted are
-//! dropped piece by piece, so they never need to fit. Data that are wanted must lie in a row, so the buffer
-//! grows to the longest read submitted; they are copied only when a server splits one read into several chunks.
+//! The buffer is filled by large reads and emptied reply by reply. Data of a read that the caller does not keep are
+//! dropped as they arrive, so they never need to fit. Data that the caller keeps must be contiguous, so the buffer
+//! grows to the longest read submitted. They are copied only if a server splits one read into several chunks.
 
 use std::mem;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use sluice_io::nbd::wire::{
     SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, chunk, u32_at, u64_at,
 };
 
-/// Bytes read at once: enough for 60 replies of 4 KiB, and still inside a second-level cache.
+/// Size of the buffer: enough for 60 replies of 4 KiB, and small enough for an L2 cache.
 const BUFFER_LEN: usize = 256 << 10;
 
-/// Received bytes and the state of parsing.
+/// Received bytes and the state of the parser.
 #[derive(Debug)]
 pub(super) struct Inbox {
     buffer: Vec<u8>,
@@ -25,23 +25,23 @@ pub(super) struct Inbox {
     end: usize,
     structured: bool,
     keep_data: bool,
-    /// Bytes that are dropped as they come.
+    /// Number of bytes to drop on arrival.
     skip: usize,
-    /// The slot whose reply is complete once they have come.
+    /// The slot whose reply is complete when these bytes have arrived.
     skip_ends: Option<u32>,
 }
 
-/// What one look at the buffer found.
+/// Result of one parsing step.
 enum Step {
-    /// More bytes must come first.
+    /// More bytes must arrive first.
     Incomplete,
-    /// A part of a reply.
+    /// A part of a reply was parsed.
     Consumed,
-    /// The end of this slot's reply, and where its data lie if all of them came just now.
+    /// The reply of this slot is complete. The range is that of its data, if they arrived in one chunk.
     Finished(u32, Range<usize>),
 }
 
-/// Some bytes of a read, in the chunk or simple reply at the start of the buffer.
+/// Data of a read, in the chunk or simple reply at the start of the buffer.
 struct Data {
     slot: u32,
     head_len: usize,
@@ -51,13 +51,12 @@ struct Data {
 }
 
 impl Inbox {
-    /// An empty inbox.
     pub(super) fn new(structured: bool, keep_data: bool) -> Inbox {
         let buffer = vec![0; BUFFER_LEN];
         Inbox { buffer, start: 0, end: 0, structured, keep_data, skip: 0, skip_ends: None }
     }
 
-    /// Makes room for the reply to a read of that length.
+    /// Makes room for the reply to a read of `len` bytes.
     pub(super) fn expect_read(&mut self, len: u32) {
         let needed = READ_DATA_CHUNK_LEN + len.min(PAYLOAD_LEN_MAX) as usize;
         if self.keep_data && needed > self.buffer.len() {
@@ -65,7 +64,7 @@ impl Inbox {
         }
     }
 
-    /// Where the next bytes go; never empty.
+    /// Returns the free part of the buffer; never empty.
     pub(super) fn space(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -75,12 +74,12 @@ impl Inbox {
         &mut self.buffer[self.end..]
     }
 
-    /// That many bytes were put into [`Inbox::space`].
+    /// Records that `len` bytes were written to [`Inbox::space`].
     pub(super) fn filled(&mut self, len: usize) {
         self.end += len;
     }
 
-    /// Hands over all complete replies; returns their number.
+    /// Passes all complete replies to `on_reply` and returns their number.
     pub(super) fn drain(
         &mut self,
         slots: &mut Slots,
@@ -114,7 +113,7 @@ impl Inbox {
                 Some(Err(_)) => unreachable!("the magic was just compared"),
                 None => Ok(Step::Incomplete),
             },
-            _ => Err(broken("a reply with an unknown magic")),
+            _ => Err(broken("a reply has an unknown magic")),
         }
     }
 
@@ -138,7 +137,7 @@ impl Inbox {
             Kind::Plain => false,
         };
         if unfit {
-            return Err(broken("a simple reply where a structured one is due"));
+            return Err(broken("a simple reply was sent instead of a structured one"));
         }
         slot.errno = errno;
         if errno.is_none() && slot.kind == Kind::Read {
@@ -160,10 +159,10 @@ impl Inbox {
             let (offset, len) = (u64_at(bytes, CHUNK_HEADER_LEN), header.length - 8);
             return self.data(Data { slot: index, head_len: READ_DATA_CHUNK_LEN, offset, len, done }, slots);
         }
-        // All others are short: wait for the whole chunk.
+        // All other chunks are short, so they are parsed when they are complete.
         let len = CHUNK_HEADER_LEN + header.length as usize;
         if len > self.buffer.len() {
-            return Err(broken("a chunk longer than any that was asked for"));
+            return Err(broken("a chunk is longer than any requested length"));
         }
         if len > bytes.len() {
             return Ok(Step::Incomplete);
@@ -184,7 +183,7 @@ impl Inbox {
         if self.keep_data && available < total && total <= self.buffer.len() {
             return Ok(Step::Incomplete);
         }
-        // From here on the bytes are consumed, so they are claimed only once.
+        // These bytes are consumed below, so `claim` counts them only once.
         let at = claim(slot, data.offset, data.len)?;
         if available < total {
             self.skip = total;
@@ -217,7 +216,7 @@ impl Inbox {
             Kind::Plain => false,
         };
         if missing && errno.is_none() {
-            return Err(broken("a successful reply without all that was asked for"));
+            return Err(broken("a successful reply lacks some of the requested data"));
         }
         let mut gathered = mem::take(&mut slot.gathered);
         slots.release(index);
@@ -234,7 +233,7 @@ impl Inbox {
     }
 }
 
-/// Takes a chunk that is wholly there. Returns where extents lie in its payload, if it has any.
+/// Handles a complete chunk. Returns the range of the extents in its payload, if it has any.
 fn take_short_chunk(slot: &mut Slot, kind: u16, payload: &[u8], keep_data: bool) -> Result<Range<usize>, ClientError> {
     match (kind, slot.kind) {
         (chunk::NONE, _) if payload.is_empty() => {}
@@ -254,12 +253,12 @@ fn take_short_chunk(slot: &mut Slot, kind: u16, payload: &[u8], keep_data: bool)
             let errno = Errno::from_wire(u32_at(payload, 0)).unwrap_or(Errno::Einval);
             slot.errno.get_or_insert(errno);
         }
-        _ => return Err(broken("a chunk that does not fit its request")),
+        _ => return Err(broken("a chunk does not match its request")),
     }
     Ok(0..0)
 }
 
-/// Counts data of a read as received; returns where in the read they belong.
+/// Counts data of a read as received. Returns their position in the read.
 fn claim(slot: &mut Slot, offset: u64, len: u32) -> Result<usize, ClientError> {
     let inside = |at: &u64| at.checked_add(u64::from(len)).is_some_and(|end| end <= u64::from(slot.len));
     let at = offset.checked_sub(slot.offset).filter(inside);
@@ -269,11 +268,12 @@ fn claim(slot: &mut Slot, offset: u64, len: u32) -> Result<usize, ClientError> {
             slot.received = received;
             Ok(at as usize)
         }
-        _ => Err(broken("data outside of what was to be read")),
+        _ => Err(broken("data lie outside the requested range")),
     }
 }
 
-/// The place of `len` bytes at `at` in a read that comes in pieces; [`claim`] has checked both.
+/// Returns the buffer for `len` bytes at position `at` of a read that arrives in several chunks. [`claim`] has
+/// checked both.
 fn gather(slot: &mut Slot, at: usize, len: u32) -> &mut [u8] {
     slot.gathered.resize(slot.len as usize, 0);
     &mut slot.gathered[at..at + len as usize]
@@ -292,7 +292,7 @@ mod tests {
 
     type Outcome = Result<Vec<(u64, Result<(), Errno>, Vec<u8>)>, ClientError>;
 
-    /// Feeds `bytes` in pieces of `piece` bytes and returns what was handed over.
+    /// Feeds `bytes` in blocks of `piece` bytes and returns the replies.
     fn feed(inbox: &mut Inbox, slots: &mut Slots, bytes: &[u8], piece: usize) -> Outcome {
         let mut replies = Vec::new();
         for part in bytes.chunks(piece) {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_an_error() {
+    fn a_protocol_violation_is_an_error() {
         let at = |offset: u64| offset.to_be_bytes();
         type Bad<'a> = (&'static str, &'a dyn Fn(u64) -> Vec<u8>);
         let cases: [Bad<'_>; 11] = [

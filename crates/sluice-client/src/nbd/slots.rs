@@ -1,8 +1,8 @@
-//! The table of requests in flight.
+//! Table of requests in flight.
 //!
-//! A reply names its request by the cookie alone, and a simple reply to a read does not even say how many
-//! bytes follow. So each request gets a slot, and the wire's cookie is the slot's index, with a generation in
-//! the upper half that changes whenever the slot is freed: a reply that comes twice, or was made up, is found out.
+//! A reply identifies its request only by the cookie, and a simple reply to a read does not state how many bytes
+//! follow. So each request has a slot. Its cookie on the wire is the slot's index, with a generation in the upper
+//! half. The generation changes when the slot is freed, so a duplicate or invented reply is detected.
 
 use super::{ClientError, IN_FLIGHT_MAX};
 use sluice_io::nbd::wire::{self, Errno};
@@ -10,7 +10,7 @@ use sluice_io::nbd::wire::{self, Errno};
 /// What a reply may carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Data.
+    /// Data of a read.
     Read,
     /// Extents.
     BlockStatus,
@@ -33,20 +33,19 @@ impl From<wire::Command> for Kind {
 pub(super) struct Slot {
     generation: u32,
     busy: bool,
-    /// The caller's cookie.
     pub(super) cookie: u64,
     pub(super) kind: Kind,
     pub(super) offset: u64,
     pub(super) len: u32,
-    /// Bytes of a read that have come so far.
+    /// Number of bytes of a read that have arrived.
     pub(super) received: u32,
-    /// From the first chunk that reports a failure.
+    /// Errno of the first chunk that reports an error.
     pub(super) errno: Option<Errno>,
-    /// Data of a reply that came in several chunks; empty in the common case of one.
+    /// Data of a reply that arrived in several chunks; empty in the common case of one chunk.
     pub(super) gathered: Vec<u8>,
 }
 
-/// All slots, free and busy.
+/// All slots, free and in use.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
@@ -54,12 +53,12 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a slot and returns the cookie for the wire; `None` when all are busy.
+    /// Takes a slot and returns its cookie for the wire, or `None` if all are in use.
     pub(super) fn insert(&mut self, cookie: u64, kind: Kind, offset: u64, len: u32) -> Option<u64> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -72,21 +71,21 @@ impl Slots {
         Some(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// The slot that a cookie from the wire names.
+    /// Returns the slot of a cookie from the wire.
     pub(super) fn find(&mut self, wire_cookie: u64) -> Result<(u32, &mut Slot), ClientError> {
         let (generation, index) = ((wire_cookie >> 32) as u32, wire_cookie as u32);
         match self.slots.get_mut(index as usize) {
             Some(slot) if slot.busy && slot.generation == generation => Ok((index, slot)),
-            _ => Err(ClientError::Protocol { what: "a reply to no request in flight" }),
+            _ => Err(ClientError::Protocol { what: "a reply has an unknown cookie" }),
         }
     }
 
-    /// The busy slot of that index, which [`Slots::find`] returned.
+    /// Returns the slot with an index that [`Slots::find`] returned.
     pub(super) fn slot(&mut self, index: u32) -> &mut Slot {
         &mut self.slots[index as usize]
     }
 
-    /// Frees a busy slot.
+    /// Frees a slot that is in use.
     pub(super) fn release(&mut self, index: u32) {
         let slot = self.slot(index);
         slot.busy = false;
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_good_once() {
+    fn a_cookie_is_valid_once() {
         let mut slots = Slots::default();
         let first = slots.insert(77, Kind::Read, 0, 512).expect("room");
         let second = slots.insert(77, Kind::Plain, 0, 0).expect("room");

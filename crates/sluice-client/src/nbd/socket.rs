@@ -1,7 +1,7 @@
-//! The client's socket: Unix or TCP, always in blocking mode, with the non-blocking calls made by flag.
+//! The client's socket: Unix or TCP, always in blocking mode. Non-blocking calls pass a flag.
 //!
-//! The flag on each call (instead of switching the socket's mode) lets one client block for replies and yet
-//! never block for sending, at no extra system call.
+//! A flag on each call, instead of a mode of the socket, lets a client block for replies and never block for sending.
+//! It costs no additional system call.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,25 +13,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// What to wait for.
+/// Event to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// Something to read, or the end of the connection.
+    /// Data to read, or the end of the connection.
     Read,
-    /// That, or room to write.
+    /// The same, or space to write.
     ReadOrWrite,
 }
 
 /// A connected stream.
 #[derive(Debug)]
 pub(super) enum Stream {
-    /// Over a path or a pair.
+    /// A Unix socket, from a path or a pair.
     Unix(UnixStream),
-    /// Over the network.
     Tcp(TcpStream),
 }
 
-/// A stream and the read timeout that it currently has.
+/// A stream and its current read timeout.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
@@ -39,8 +38,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Takes a stream over: blocking mode, and `timeout` for each read and write until
-    /// [`Socket::receive_blocking`] sets another.
+    /// Uses a stream in blocking mode, with `timeout` for each read and write until [`Socket::receive_blocking`] sets
+    /// another.
     pub(super) fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
         let timeout = Some(timeout);
         match &stream {
@@ -52,12 +51,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// What is there to read, or `None` when nothing is; 0 is the end of the connection.
+    /// Reads what has arrived, or returns `None` if nothing has. 0 is the end of the connection.
     pub(super) fn receive_now(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
         ready(retry(|| recv(self, &mut *bytes, RecvFlags::DONTWAIT).map(|(_, len)| len)))
     }
 
-    /// Waits for something to read: `None` when `timeout` passed without.
+    /// Waits for data, or returns `None` after `timeout`.
     pub(super) fn receive_blocking(
         &mut self,
         bytes: &mut [u8],
@@ -67,20 +66,20 @@ impl Socket {
         ready(retry(|| recv(&*self, &mut *bytes, RecvFlags::empty()).map(|(_, len)| len)))
     }
 
-    /// Sends what the socket takes at once, or `None` when it takes nothing.
+    /// Sends what the socket accepts immediately, or returns `None` if it accepts nothing.
     pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         ready(retry(|| send(self, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)))
     }
 
-    /// Waits without end or for `timeout`; false when it passed.
+    /// Waits for an event. Returns `false` after `timeout`.
     pub(super) fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         let events = match interest {
             Interest::Read => PollFlags::IN,
             Interest::ReadOrWrite => PollFlags::IN | PollFlags::OUT,
         };
-        // A timeout too long for the kernel is as good as none.
+        // A timeout that is too long for the kernel counts as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        // After a signal the caller comes back with what is left of its timeout.
+        // After a signal the caller calls again with the rest of its timeout.
         match poll(&mut [PollFd::new(self, events)], timeout.as_ref()) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(true),
@@ -88,7 +87,7 @@ impl Socket {
         }
     }
 
-    /// Skips the system call when the timeout is already set.
+    /// Skips the system call if this timeout is already set.
     fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if self.read_timeout != timeout {
             match &self.stream {
@@ -142,7 +141,7 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Turns "not now" into `None`.
+/// Returns `None` if the call would block.
 fn ready(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(len) => Ok(Some(len)),

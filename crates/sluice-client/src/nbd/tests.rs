@@ -43,7 +43,7 @@ fn all_options() -> impl Iterator<Item = ClientOptions> {
 }
 
 #[test]
-fn the_handshake_tells_what_the_export_is() {
+fn the_handshake_reports_the_properties_of_the_export() {
     for options in all_options() {
         let (client, served) = pair(sample("a"), &options);
         assert_eq!(client.size_bytes(), 1 << 20);
@@ -100,7 +100,7 @@ fn extents_can_be_read_from_a_reply() {
 }
 
 #[test]
-fn a_closed_loop_of_many_requests() {
+fn a_closed_loop_completes_many_requests() {
     for keep_data in [false, true] {
         let (mut client, served) = pair(sample("a"), &ClientOptions { keep_data, ..ClientOptions::default() });
         let mut free: Vec<u64> = (0..64).collect();
@@ -129,8 +129,8 @@ fn a_closed_loop_of_many_requests() {
 }
 
 #[test]
-fn payloads_larger_than_every_buffer() {
-    // 16 MiB of writes and of reads on the way: both directions fill up, and nobody may wait for the other.
+fn payloads_larger_than_every_buffer_do_not_deadlock() {
+    // 16 MiB of writes and of reads are in flight: both directions fill up, and neither side may wait for the other.
     for keep_data in [false, true] {
         let options = ClientOptions { keep_data, ..ClientOptions::default() };
         let (mut client, served) = pair(sample("a"), &options);
@@ -153,7 +153,7 @@ fn payloads_larger_than_every_buffer() {
 }
 
 #[test]
-fn two_clients_in_one_thread_without_blocking() {
+fn one_thread_polls_two_clients_without_blocking() {
     let (first, first_served) = pair(sample("a"), &ClientOptions::default());
     let (second, second_served) = pair(sample("a"), &ClientOptions::default());
     let mut clients = [first, second];
@@ -178,7 +178,7 @@ fn two_clients_in_one_thread_without_blocking() {
     end(second, second_served);
 }
 
-/// 1 MiB, writable, with everything offered.
+/// A writable export of 1 MiB with every feature.
 fn sample(name: &str) -> Export {
     Export {
         name: name.to_owned(),
@@ -198,7 +198,7 @@ fn sample(name: &str) -> Export {
     }
 }
 
-/// A server that says what the test tells it to, after a normal handshake.
+/// Starts a server that runs `script` after a normal handshake.
 fn scripted(script: impl FnOnce(UnixStream) + Send + 'static) -> (Client, JoinHandle<()>) {
     struct Sample;
     impl sluice_io::nbd::handshake::Exports for Sample {
@@ -225,7 +225,7 @@ fn next_cookie(stream: &mut UnixStream) -> u64 {
 }
 
 #[test]
-fn a_timeout_passes_and_the_reply_comes_later() {
+fn a_reply_after_a_timeout_is_still_received() {
     let (say, heard) = std::sync::mpsc::channel::<()>();
     let (mut client, server) = scripted(move |mut stream| {
         let cookie = next_cookie(&mut stream);
@@ -233,7 +233,7 @@ fn a_timeout_passes_and_the_reply_comes_later() {
         stream.write_all(&simple_reply(cookie, Ok(()))).expect("the client lives");
     });
     client.submit(5, Command::Flush).expect("room");
-    // One fine and one coarse timeout: the server answers only when it is told to.
+    // One exact and one coarse timeout. The server replies only when the test tells it to.
     for timeout in [Duration::from_millis(1), COARSE_TIMEOUT] {
         let replies = client.receive(Some(timeout), &mut |_| panic!("no reply yet"));
         assert_eq!(replies.expect("connected"), 0);
@@ -245,7 +245,7 @@ fn a_timeout_passes_and_the_reply_comes_later() {
 }
 
 #[test]
-fn replies_may_come_in_any_order() {
+fn replies_arrive_in_any_order() {
     let (mut client, server) = scripted(|mut stream| {
         let mut cookies: Vec<u64> = (0..3).map(|_| next_cookie(&mut stream)).collect();
         cookies.reverse();
@@ -262,7 +262,7 @@ fn replies_may_come_in_any_order() {
 }
 
 #[test]
-fn a_server_that_leaves_is_seen() {
+fn a_closed_connection_is_reported() {
     let (mut client, server) = scripted(|mut stream| {
         next_cookie(&mut stream);
     });
@@ -273,7 +273,7 @@ fn a_server_that_leaves_is_seen() {
 }
 
 #[test]
-fn a_refused_write_does_not_disturb_what_follows() {
+fn a_request_after_a_refused_write_succeeds() {
     let export = Export { read_only: true, ..sample("a") };
     let (mut client, served) = pair(export, &ClientOptions::default());
     client.submit(1, Command::Write { offset: 0, data: &[0x25; 8192], fua: false }).expect("room");
@@ -294,7 +294,7 @@ fn a_fatal_request_closes_the_connection() {
 }
 
 #[test]
-fn an_unknown_export_is_refused_with_the_servers_words() {
+fn the_servers_message_for_an_unknown_export_is_reported() {
     let (stream, served) = canned::spawn_pair(sample("a")).expect("a socket pair");
     let error = Client::from_unix(stream, "b", &ClientOptions::default()).expect_err("no such export");
     let text = error.to_string();
@@ -304,7 +304,7 @@ fn an_unknown_export_is_refused_with_the_servers_words() {
 }
 
 #[test]
-fn what_is_no_server_is_found_out() {
+fn a_peer_that_is_not_an_nbd_server_is_an_error() {
     for greeting in [&b"HTTP/1.1 400 Bad Request"[..], b"NBDMAGICIHAVEOPT\0\0", b"NBD"] {
         let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
         ours.write_all(greeting).expect("room in the socket");
@@ -315,7 +315,7 @@ fn what_is_no_server_is_found_out() {
 }
 
 #[test]
-fn submit_refuses_what_cannot_be_sent() {
+fn submit_rejects_requests_above_its_bounds() {
     let (mut client, served) = pair(sample("a"), &ClientOptions::default());
     let too_long = client.submit(1, Command::Read { offset: 0, len: PAYLOAD_LEN_MAX + 1 });
     assert!(matches!(too_long, Err(ClientError::TooLong { .. })));
@@ -330,7 +330,7 @@ fn submit_refuses_what_cannot_be_sent() {
 }
 
 #[test]
-fn over_a_path_and_over_tcp() {
+fn unix_and_tcp_sockets_work() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("nbd.sock");
     let server = CannedServer::bind_unix(&path, sample("a")).expect("a new socket");

@@ -1,49 +1,49 @@
-//! The configuration space of a block device, as the back end tells it.
+//! The configuration space of a block device, as the back end reports it.
 
-/// Bytes of the space that are asked for: up to and with the limits of write zeroes.
+/// Number of bytes that are read: up to and including the limits of write zeroes.
 pub const CONFIG_LEN: u32 = 60;
-/// Where the write-cache setting lies in it.
+/// Offset of the write-cache setting.
 pub const WRITE_CACHE: u32 = 32;
 
-/// What the device says of itself: Virtual I/O Device 1.2, section 5.2.4. Sectors are of 512 bytes.
+/// Configuration space of a block device: Virtual I/O Device 1.2, section 5.2.4. Sectors have 512 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockConfig {
     /// Size, in sectors.
     pub capacity: u64,
-    /// Longest segment, in bytes.
+    /// Maximum segment length, in bytes.
     pub size_max: u32,
-    /// Most segments of a request.
+    /// Maximum number of segments of a request.
     pub seg_max: u32,
-    /// Logical block, in bytes.
+    /// Logical block size, in bytes.
     pub block_size: u32,
-    /// Logical blocks in a physical one, as a power of two.
+    /// Logical blocks per physical block, as a power of two.
     pub physical_block_exponent: u8,
-    /// First logical block that lies at the start of a physical one.
+    /// First logical block at the start of a physical block.
     pub alignment_offset: u8,
-    /// Smallest I/O that costs nothing extra, in blocks.
+    /// Minimum I/O size without a penalty, in blocks.
     pub io_min: u16,
-    /// Best I/O, in blocks.
+    /// Optimal I/O size, in blocks.
     pub io_opt: u32,
-    /// The write cache is on.
+    /// Whether the write cache is on.
     pub write_cache: bool,
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Longest discard, in sectors.
+    /// Maximum length of a discard, in sectors.
     pub discard_sectors_max: u32,
-    /// Most ranges of a discard.
+    /// Maximum number of ranges of a discard.
     pub discard_segments_max: u32,
-    /// What discards are aligned to, in sectors.
+    /// Alignment of discards, in sectors.
     pub discard_alignment: u32,
-    /// Longest range of zeroes, in sectors.
+    /// Maximum length of a range of zeroes, in sectors.
     pub zeroes_sectors_max: u32,
-    /// Most ranges of a write of zeroes.
+    /// Maximum number of ranges of a write of zeroes.
     pub zeroes_segments_max: u32,
-    /// Writing zeroes may deallocate.
+    /// Whether writing zeroes may deallocate.
     pub zeroes_may_unmap: bool,
 }
 
 impl BlockConfig {
-    /// Reads the first [`CONFIG_LEN`] bytes of the space; what is missing counts as zero.
+    /// Parses the first [`CONFIG_LEN`] bytes of the space; missing bytes count as zero.
     #[must_use]
     pub fn parse(space: &[u8]) -> BlockConfig {
         let mut bytes = [0; CONFIG_LEN as usize];
@@ -71,7 +71,7 @@ impl BlockConfig {
         }
     }
 
-    /// Size, in bytes.
+    /// Returns the size, in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.capacity * 512
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_standard_says() {
+    fn fields_have_the_offsets_of_the_standard() {
         let space: Vec<u8> = (0..60).collect();
         let config = BlockConfig::parse(&space);
         assert_eq!(config.capacity, 0x0706_0504_0302_0100);

@@ -1,7 +1,8 @@
-//! Messages on a vhost-user socket, with descriptors beside them: sent whole, received with patience that ends.
+//! Messages on a vhost-user socket, with file descriptors as ancillary data. They are sent whole and received with a
+//! timeout.
 //!
-//! A message is a header of three words (request, flags, length of what follows) and a payload, all in the machine's
-//! own byte order. [`Link::send_bytes`] sends anything at all, for tests of what a back end refuses.
+//! A message is a header of three words (request, flags, payload length) and a payload, in native byte order.
+//! [`Link::send_bytes`] sends any bytes, for tests of what a back end refuses.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,25 +18,25 @@ use vhost::vhost_user::message::{MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE, VhostUse
 
 use super::ClientError;
 
-/// Version 1 of the protocol, as the flags carry it.
+/// Version 1 of the protocol, as in the flags.
 pub const VERSION: u32 = 1;
-/// Flag: this answers a message.
+/// Flag: the message is a reply.
 pub const REPLY: u32 = VhostUserHeaderFlag::REPLY.bits();
-/// Flag: the sender wants to know how it went.
+/// Flag: the sender requests an acknowledgement.
 pub const NEED_REPLY: u32 = VhostUserHeaderFlag::NEED_REPLY.bits();
-/// Bytes of a header.
+/// Length of a header, in bytes.
 pub const HEADER_LEN: usize = 12;
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug)]
 pub struct Message {
-    /// What it asks for, or what it answers.
+    /// The request, also in the reply to it.
     pub request: u32,
     /// Version and flags.
     pub flags: u32,
-    /// What followed the header.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
-    /// Descriptors beside it.
+    /// File descriptors sent with the message.
     pub files: Vec<OwnedFd>,
 }
 
@@ -46,14 +47,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Takes a connected socket over; nothing is waited for longer than `patience`.
+    /// Uses a connected socket. Each wait lasts at most `timeout`.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn new(stream: UnixStream, patience: Duration) -> io::Result<Link> {
+    /// The error of a system call.
+    pub fn new(stream: UnixStream, timeout: Duration) -> io::Result<Link> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         Ok(Link { stream })
     }
 
@@ -70,7 +71,7 @@ impl Link {
         self.send_bytes(&bytes, files)
     }
 
-    /// Sends bytes as they are, descriptors beside the first.
+    /// Sends bytes unchanged, with file descriptors at the first byte.
     ///
     /// # Errors
     /// [`ClientError::Io`].
@@ -81,7 +82,7 @@ impl Link {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
             let mut beside = SendAncillaryBuffer::new(&mut space);
             if !files.is_empty() {
-                assert!(beside.push(SendAncillaryMessage::ScmRights(files)), "there is space for so many");
+                assert!(beside.push(SendAncillaryMessage::ScmRights(files)), "there is space for all descriptors");
             }
             let piece = [IoSlice::new(&bytes[sent..])];
             match sendmsg(&self.stream, &piece, &mut beside, SendFlags::NOSIGNAL) {
@@ -96,14 +97,14 @@ impl Link {
     /// Waits for a message.
     ///
     /// # Errors
-    /// [`ClientError::Closed`], [`ClientError::Io`] (also when nothing came in time), [`ClientError::Protocol`].
+    /// [`ClientError::Closed`], [`ClientError::Io`] (also on timeout), [`ClientError::Protocol`].
     pub fn receive(&self) -> Result<Message, ClientError> {
         let (mut header, mut files) = ([0; HEADER_LEN], Vec::new());
         self.receive_bytes(&mut header, &mut files)?;
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let len = word(8) as usize;
         if len > MAX_MSG_SIZE {
-            return Err(ClientError::Protocol { what: "a message longer than any" });
+            return Err(ClientError::Protocol { what: "a message is too long" });
         }
         let mut payload = vec![0; len];
         self.receive_bytes(&mut payload, &mut files)?;
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_travel_beside_a_message() {
+    fn descriptors_are_received_with_their_message() {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let link = |stream| Link::new(stream, Duration::from_secs(10)).expect("a socket");
         let (ours, theirs) = (link(ours), link(theirs));

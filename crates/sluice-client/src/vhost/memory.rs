@@ -1,11 +1,11 @@
-//! The front end's guest memory: one memfd, mapped, that the back end maps as well.
+//! The front end's guest memory: one memfd that the back end maps as well.
 //!
-//! Three ways to name a byte of it: its *offset* in the memfd, which this client uses throughout; its *guest* address,
-//! which stands in descriptors; its *user* address, where it is mapped here, which stands in the messages on rings. They
-//! differ on purpose, so that a back end that takes one for the other fails at once. The memory table may cut the memfd
-//! into several regions.
+//! A byte has three addresses: its *offset* in the memfd, which this client uses; its *guest* address, which
+//! descriptors contain; and its *user* address in this process, which messages about rings contain. They differ on
+//! purpose, so that a back end that confuses two of them fails immediately. The memory table may split the memfd into
+//! several regions.
 //!
-//! The other side may write at any moment, so nothing here is ever borrowed: words are atomics, bytes are copied.
+//! The other side may write at any time, so nothing here is borrowed: words are atomics, and bytes are copied.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,23 +16,22 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use vm_memory::VolatileSlice;
 
-/// Where guest memory begins unless a table says otherwise.
+/// Guest address of the start of the memory, unless a table states another.
 pub const GUEST_BASE: u64 = 0x4000_0000;
-/// What regions, rings and buffers are aligned to, in bytes.
+/// Alignment of regions, rings and buffers, in bytes.
 pub const PAGE: usize = 4096;
 
-/// An entry of the memory table: a piece of the memfd.
+/// An entry of the memory table: a range of the memfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Where the guest sees it.
+    /// Guest address.
     pub guest: u64,
-    /// Where it begins in the memfd, in bytes.
+    /// Offset in the memfd, in bytes.
     pub offset: usize,
-    /// Its length, in bytes.
     pub len: usize,
 }
 
-/// Guest memory, zero at first.
+/// Guest memory, initially zero.
 #[derive(Debug)]
 pub struct Memory {
     file: OwnedFd,
@@ -41,17 +40,17 @@ pub struct Memory {
     regions: Vec<Region>,
 }
 
-// SAFETY: it owns the mapping, which lives as long as the value, and is accessed by atomics and volatile copies alone.
+// SAFETY: the value owns the mapping, which lives as long, and only atomics and volatile copies access it.
 unsafe impl Send for Memory {}
 // SAFETY: as above; no reference to plain memory is handed out.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// So many bytes, a multiple of [`PAGE`], in `regions` pieces that the guest sees one behind the other. The file
-    /// cannot shrink, so nobody who maps it can be made to fault.
+    /// Creates memory of `len` bytes, a multiple of [`PAGE`], in `regions` regions that are contiguous for the guest.
+    /// The file cannot shrink, so an access through another mapping cannot fault.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of a system call.
     pub fn new(len: usize, regions: usize) -> io::Result<Memory> {
         assert!(len > 0 && len.is_multiple_of(PAGE) && (1..=len / PAGE).contains(&regions));
         let file = memfd_create("guest memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -64,82 +63,81 @@ impl Memory {
         Ok(Memory { file, start, len, regions: cut(len, regions) })
     }
 
-    /// The table of this memory in so many pieces; what the guest sees stays where it is.
+    /// Returns a table that splits this memory into `regions` regions. Guest addresses do not change.
     #[must_use]
     pub fn cut(&self, regions: usize) -> Vec<Region> {
         cut(self.len, regions)
     }
 
-    /// The same memory under another table, from now on.
+    /// Replaces the memory table.
     ///
     /// # Panics
-    /// If a region lies outside of the memory.
+    /// If a region lies outside the memory.
     pub fn set_regions(&mut self, regions: Vec<Region>) {
         assert!(regions.iter().all(|region| region.offset + region.len <= self.len));
         self.regions = regions;
     }
 
-    /// The memory table.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// How many bytes there are.
+    /// Returns the size, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.len
     }
 
-    /// Where the guest sees this byte; beyond the table an address that nothing is at.
+    /// Returns the guest address of a byte, or an unmapped address if the byte is not in the table.
     #[must_use]
     pub fn guest(&self, offset: usize) -> u64 {
         let region = self.regions.iter().find(|region| (region.offset..region.offset + region.len).contains(&offset));
         region.map_or(u64::MAX - offset as u64, |region| region.guest + (offset - region.offset) as u64)
     }
 
-    /// Where this byte is mapped here.
+    /// Returns the user address of a byte.
     #[must_use]
     pub fn user(&self, offset: usize) -> u64 {
         self.start.as_ptr() as u64 + offset as u64
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` to `offset`.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If they lie outside the memory.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.slice(offset, bytes.len()).copy_from(bytes);
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from `offset` to `bytes`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If they lie outside the memory.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         self.slice(offset, bytes.len()).copy_to(bytes);
     }
 
-    /// A single byte.
+    /// Returns the byte at `offset`.
     ///
     /// # Panics
-    /// If it lies outside or, with more bytes than one, is not aligned; so do the others.
+    /// If it lies outside the memory. The wider accesses also panic if `offset` is not aligned.
     #[inline]
     #[must_use]
     pub fn u8(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: inside the mapping, and accessed atomically by everybody in this process.
+        // SAFETY: inside the mapping, and all accesses in this process are atomic.
         unsafe { AtomicU8::from_ptr(self.word(offset, 1)) }
     }
 
-    /// A word of 2 bytes.
+    /// Returns the word of 2 bytes at `offset`.
     #[inline]
     #[must_use]
     pub fn u16(&self, offset: usize) -> &AtomicU16 {
-        // SAFETY: inside the mapping, aligned, and accessed atomically by everybody in this process.
+        // SAFETY: inside the mapping, aligned, and all accesses in this process are atomic.
         unsafe { AtomicU16::from_ptr(self.word(offset, 2).cast()) }
     }
 
-    /// A word of 4 bytes.
+    /// Returns the word of 4 bytes at `offset`.
     #[inline]
     #[must_use]
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
@@ -147,7 +145,7 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
     }
 
-    /// A word of 8 bytes.
+    /// Returns the word of 8 bytes at `offset`.
     #[inline]
     #[must_use]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
@@ -177,7 +175,7 @@ impl AsFd for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and nothing borrowed from it is left.
+        // SAFETY: mapped in `new`, and no borrow of it remains.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -195,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_has_three_names() {
+    fn a_byte_has_three_addresses() {
         let mut memory = Memory::new(5 * PAGE, 2).expect("memory");
         let cut = [(0, 3 * PAGE), (3 * PAGE, 2 * PAGE)];
         let at = |(offset, len)| Region { guest: GUEST_BASE + offset as u64, offset, len };

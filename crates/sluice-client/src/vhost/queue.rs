@@ -1,11 +1,11 @@
-//! A queue as a driver keeps it: slots for requests, descriptors for slots, and no system call that can be spared.
+//! A queue as a driver keeps it: slots for requests, descriptors for slots, and as few system calls as possible.
 //!
-//! The caller numbers its requests by slot. A slot has a place for header, data and status in guest memory and is free
-//! again when its request is answered; its data stay until it is used anew. [`Queue::submit`] only writes memory,
-//! [`Queue::publish`] lets the device see all that was submitted and rings if the device asked for it, [`Queue::reap`]
-//! takes what has been answered. Nothing here waits: see [`super::waiter`].
+//! The caller numbers its requests by slot. A slot has space for header, data and status in guest memory. It is free
+//! when its request completes; its data remain until the slot is used again. [`Queue::submit`] only writes memory.
+//! [`Queue::publish`] makes submitted requests visible to the device, and kicks it if it requested that.
+//! [`Queue::reap`] takes completions. Nothing here waits: see [`super::waiter`].
 //!
-//! What the device returns is checked: an answer for a request that is not in flight, or a second one, is an error.
+//! Used entries are checked: a completion of a request that is not in flight is an error.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,60 +19,58 @@ use super::memory::{Memory, PAGE};
 use super::request::{Cuts, HEADER_LEN, Request, cut};
 use super::ring::{self, DESCRIPTOR_LEN, Descriptor, INDIRECT, NEXT, Ring, WRITE};
 
-/// Status of a request that the device has not touched.
+/// Initial value of a status byte, before the device writes it.
 pub const STATUS_UNTOUCHED: u8 = 0xff;
-/// Most descriptors in an indirect table: it lies in the page before a slot's data.
+/// Maximum number of descriptors in an indirect table, which lies in the page before a slot's data.
 pub const INDIRECT_MAX: usize = (PAGE - HEADER_LEN - 64) / DESCRIPTOR_LEN;
 
-/// Measures of a queue.
+/// Dimensions of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Measures {
-    /// Entries of its ring, a power of two.
+pub(super) struct QueueDimensions {
+    /// Number of ring entries, a power of two.
     pub(super) size: u16,
-    /// Requests that can be in flight.
+    /// Maximum number of requests in flight.
     pub(super) slots: u16,
-    /// Most data of one request, in bytes.
+    /// Maximum data of one request, in bytes.
     pub(super) data_len_max: usize,
 }
 
-impl Measures {
-    /// From one slot to the next.
+impl QueueDimensions {
+    /// Returns the distance between two slots, in bytes.
     fn stride(&self) -> usize {
         PAGE + self.data_len_max.next_multiple_of(PAGE)
     }
 
-    /// Bytes of guest memory. The last page holds the last slot's status.
+    /// Returns the size in guest memory, in bytes. The last page contains the last slot's status.
     pub(super) fn len_bytes(&self) -> usize {
         Ring::len_bytes(self.size) + usize::from(self.slots) * self.stride() + PAGE
     }
 }
 
-/// How the device notifies and how chains are laid.
+/// How the device notifies and how chains are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Manner {
+pub(super) struct RingFeatures {
     pub(super) event_index: bool,
     pub(super) indirect: bool,
 }
 
-/// A piece of guest memory in a chain.
+/// A segment of guest memory in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Guest address.
     pub address: u64,
-    /// Bytes.
     pub len: u32,
-    /// The device writes it.
+    /// Whether the device writes it.
     pub writable: bool,
 }
 
-/// A request that has been answered.
+/// A completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// Its slot.
     pub slot: u16,
-    /// What the device put into its status byte.
+    /// Value of the status byte.
     pub status: u8,
-    /// Bytes that the device says to have written.
+    /// Number of bytes written, as reported by the device.
     pub written: u32,
 }
 
@@ -81,53 +79,58 @@ pub struct Completion {
 pub struct Queue {
     memory: Arc<Memory>,
     ring: Ring,
-    measures: Measures,
-    manner: Manner,
+    dimensions: QueueDimensions,
+    ring_features: RingFeatures,
     kick: OwnedFd,
     call: OwnedFd,
     error: OwnedFd,
-    /// Where the slots begin.
+    /// Offset of the first slot.
     area: usize,
     slots: Vec<Slot>,
-    /// Which slot a chain belongs to, by its head; [`NOBODY`] for none.
+    /// The slot of each chain, by the chain's head, or [`NO_SLOT`].
     owners: Vec<u16>,
-    /// Descriptors that no chain uses.
+    /// Descriptors that are not part of a chain.
     free: Vec<u16>,
     pieces: Vec<Piece>,
-    /// The available index with what is not published yet.
+    /// The available index, including entries that are not published yet.
     filled: u16,
     published: u16,
-    /// The used index up to which answers have been taken.
+    /// The used index up to which completions have been taken.
     taken: u16,
     in_flight: u16,
     kicks: u64,
 }
 
-const NOBODY: u16 = u16::MAX;
+const NO_SLOT: u16 = u16::MAX;
 
 #[derive(Debug, Default)]
 struct Slot {
     busy: bool,
     chain: Vec<u16>,
-    /// Where its status is.
+    /// Offset of its status byte.
     status: usize,
 }
 
 impl Queue {
-    pub(super) fn new(memory: Arc<Memory>, offset: usize, measures: Measures, manner: Manner) -> io::Result<Queue> {
-        let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    pub(super) fn new(
+        memory: Arc<Memory>,
+        offset: usize,
+        dimensions: QueueDimensions,
+        ring_features: RingFeatures,
+    ) -> io::Result<Queue> {
+        let new_eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Queue {
-            ring: Ring::new(Arc::clone(&memory), offset, measures.size),
+            ring: Ring::new(Arc::clone(&memory), offset, dimensions.size),
             memory,
-            measures,
-            manner,
-            kick: bell()?,
-            call: bell()?,
-            error: bell()?,
-            area: offset + Ring::len_bytes(measures.size),
-            slots: (0..measures.slots).map(|_| Slot::default()).collect(),
-            owners: vec![NOBODY; measures.size.into()],
-            free: (0..measures.size).rev().collect(),
+            dimensions,
+            ring_features,
+            kick: new_eventfd()?,
+            call: new_eventfd()?,
+            error: new_eventfd()?,
+            area: offset + Ring::len_bytes(dimensions.size),
+            slots: (0..dimensions.slots).map(|_| Slot::default()).collect(),
+            owners: vec![NO_SLOT; dimensions.size.into()],
+            free: (0..dimensions.size).rev().collect(),
             pieces: Vec::new(),
             filled: 0,
             published: 0,
@@ -137,77 +140,76 @@ impl Queue {
         })
     }
 
-    /// Requests that can be in flight, as far as there are descriptors.
+    /// Returns the maximum number of requests in flight, if there are enough descriptors.
     #[must_use]
     pub fn slots(&self) -> u16 {
-        self.measures.slots
+        self.dimensions.slots
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
-    /// How often the device has been rung.
+    /// Returns the number of kicks sent to the device.
     #[must_use]
     pub fn kicks(&self) -> u64 {
         self.kicks
     }
 
-    /// The ring itself: what a test writes there is its own affair.
+    /// Returns the ring, in which a test may write anything.
     #[must_use]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// The guest memory that it lies in.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Where the data of a slot lie in the memory; the header ends there.
+    /// Returns the offset of a slot's data in the memory. The header ends there.
     #[must_use]
     pub fn data(&self, slot: u16) -> usize {
-        self.area + usize::from(slot) * self.measures.stride() + PAGE
+        self.area + usize::from(slot) * self.dimensions.stride() + PAGE
     }
 
-    /// Copies into a slot's data, for a request that is submitted next.
+    /// Copies `bytes` into a slot's data, for the next request.
     ///
     /// # Panics
-    /// If it is more than a slot holds.
+    /// If a slot holds less.
     pub fn write_data(&self, slot: u16, bytes: &[u8]) {
-        assert!(bytes.len() <= self.measures.data_len_max);
+        assert!(bytes.len() <= self.dimensions.data_len_max);
         self.memory.write(self.data(slot), bytes);
     }
 
-    /// Copies a slot's data out.
+    /// Copies a slot's data to `bytes`.
     ///
     /// # Panics
-    /// If it is more than a slot holds.
+    /// If a slot holds less.
     pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
-        assert!(bytes.len() <= self.measures.data_len_max);
+        assert!(bytes.len() <= self.dimensions.data_len_max);
         self.memory.read(self.data(slot), bytes);
     }
 
-    /// Puts a request into the ring; [`Queue::publish`] shows it to the device.
+    /// Adds a request to the ring; [`Queue::publish`] makes it visible to the device.
     ///
     /// # Errors
-    /// [`ClientError::Busy`], [`ClientError::Full`], [`ClientError::TooLong`]: nothing has changed.
+    /// [`ClientError::Busy`], [`ClientError::Full`], [`ClientError::TooLong`]: the queue is unchanged.
     #[inline]
     pub fn submit(&mut self, slot: u16, request: Request) -> Result<(), ClientError> {
         self.submit_cut(slot, request, Cuts::default())
     }
 
-    /// The same, cut into descriptors as wanted.
+    /// As [`Queue::submit`], split into descriptors as `cuts` states.
     ///
     /// # Errors
     /// As [`Queue::submit`].
     pub fn submit_cut(&mut self, slot: u16, request: Request, cuts: Cuts<'_>) -> Result<(), ClientError> {
         let form = request.form();
         let len = form.to_device as usize + form.from_device as usize;
-        if len > self.measures.data_len_max {
+        if len > self.dimensions.data_len_max {
             return Err(ClientError::TooLong { len_bytes: len });
         }
         self.check_free(slot)?;
@@ -228,15 +230,15 @@ impl Queue {
         let to_device = HEADER_LEN as u32 + form.to_device;
         cut(to_device, cuts.readable, HEADER_LEN as u32, &mut |at, len| add(header + at as usize, len, false));
         cut(form.from_device + 1, cuts.writable, form.from_device, &mut |at, len| add(from + at as usize, len, true));
-        let indirect = self.manner.indirect;
+        let indirect = self.ring_features.indirect;
         let put = self.put(slot, &pieces, indirect, from + form.from_device as usize);
         pieces.clear();
         self.pieces = pieces;
         put
     }
 
-    /// Puts any chain into the ring, whatever lies there. Its last byte that the device writes ought to be in the slot's
-    /// data, at `status` bytes from their start, else the completion says [`STATUS_UNTOUCHED`].
+    /// Adds any chain to the ring. The last byte that the device writes should be at `status` bytes from the start of
+    /// the slot's data; otherwise the completion has [`STATUS_UNTOUCHED`].
     ///
     /// # Errors
     /// As [`Queue::submit`].
@@ -251,13 +253,13 @@ impl Queue {
         self.put(slot, pieces, indirect, self.data(slot) + status)
     }
 
-    /// Puts a head into the available ring that belongs to no slot.
+    /// Adds a head without a slot to the available ring.
     pub fn push_head(&mut self, head: u16) {
         self.ring.write_available(self.filled, head);
         self.filled = self.filled.wrapping_add(1);
     }
 
-    /// Shows the device what was submitted, and rings if it asked for that; whether it did.
+    /// Makes submitted requests visible to the device, and kicks it if it requested that. Returns whether it did.
     ///
     /// # Errors
     /// [`ClientError::Io`].
@@ -269,48 +271,49 @@ impl Queue {
         }
         self.ring.set_available_index(new);
         self.published = new;
-        let wanted = self.ring.wants_kick(self.manner.event_index, old, new);
+        let wanted = self.ring.wants_kick(self.ring_features.event_index, old, new);
         if wanted {
             self.kick()?;
         }
         Ok(wanted)
     }
 
-    /// Rings.
+    /// Kicks the device.
     ///
     /// # Errors
     /// [`ClientError::Io`].
     pub fn kick(&mut self) -> Result<(), ClientError> {
         self.kicks += 1;
         match rustix::io::write(&self.kick, &1u64.to_ne_bytes()) {
-            // So often rung and never heard: it is readable all the same.
+            // The eventfd's counter is at its maximum; it is readable all the same.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(error) => Err(ClientError::Io(error.into())),
         }
     }
 
-    /// Whether there are answers to be taken.
+    /// Whether there are completions to take.
     #[inline]
     #[must_use]
     pub fn has_answers(&self) -> bool {
         self.ring.used_index() != self.taken
     }
 
-    /// Takes all answers that there are; returns how many.
+    /// Takes all completions and returns their number.
     ///
     /// # Errors
-    /// [`ClientError::Protocol`]: the device answered what it was not asked. Answers before that have been taken.
+    /// [`ClientError::Protocol`]: the device completed a request that was not in flight. Earlier completions have
+    /// been taken.
     #[inline]
     pub fn reap(&mut self, answered: &mut Vec<Completion>) -> Result<usize, ClientError> {
         let mut count = 0;
         loop {
-            // Once more after the last: more may have come meanwhile, and taking them now is cheapest.
+            // Reads the index again after the last entry: taking new completions now is cheapest.
             let index = self.ring.used_index();
             if index == self.taken {
                 return Ok(count);
             }
             if index.wrapping_sub(self.taken) > self.in_flight {
-                return Err(ClientError::Protocol { what: "more answers than requests" });
+                return Err(ClientError::Protocol { what: "it completed more requests than were submitted" });
             }
             while self.taken != index {
                 answered.push(self.take()?);
@@ -319,46 +322,47 @@ impl Queue {
         }
     }
 
-    /// Asks to be woken by the next answer; false if there are some already, so that there is no need to sleep.
+    /// Requests an interrupt for the next completion. Returns `false` if there are completions already, so that the
+    /// caller need not sleep.
     pub fn arm(&self) -> bool {
-        if self.manner.event_index {
+        if self.ring_features.event_index {
             self.ring.set_used_event(self.taken);
         } else {
             self.ring.set_no_interrupt(false);
         }
-        // What we ask for must be out before we look for the last time, else both sides may go to sleep.
+        // The request must be visible before the last look at the ring; otherwise both sides may sleep.
         std::sync::atomic::fence(Ordering::SeqCst);
         !self.has_answers()
     }
 
-    /// Asks not to be woken: for who polls.
+    /// Disables interrupts, for a caller that polls.
     pub fn disarm(&self) {
-        if self.manner.event_index {
+        if self.ring_features.event_index {
             self.ring.set_used_event(self.taken.wrapping_sub(1));
         } else {
             self.ring.set_no_interrupt(true);
         }
     }
 
-    /// What the device rings when it has answered.
+    /// Returns the eventfd by which the device reports completions.
     #[must_use]
     pub fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// What we ring.
+    /// Returns the eventfd by which the driver kicks the device.
     #[must_use]
     pub fn kick_descriptor(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
 
-    /// What the device rings when it finds the ring broken.
+    /// Returns the eventfd by which the device reports a broken ring.
     #[must_use]
     pub fn error(&self) -> BorrowedFd<'_> {
         self.error.as_fd()
     }
 
-    /// Whether the device has found the ring broken since this was asked last.
+    /// Whether the device has reported a broken ring since the last call.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         rustix::io::read(&self.error, &mut [0u8; 8]).is_ok()
@@ -371,7 +375,7 @@ impl Queue {
         }
     }
 
-    /// Lays a chain and puts it into the available ring.
+    /// Builds a chain and adds it to the available ring.
     fn put(&mut self, slot: u16, pieces: &[Piece], indirect: bool, status: usize) -> Result<(), ClientError> {
         let indirect = indirect && pieces.len() > 1;
         let needed = if indirect { 1 } else { pieces.len() };
@@ -413,12 +417,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next answer.
+    /// Takes the next completion.
     fn take(&mut self) -> Result<Completion, ClientError> {
         let used = self.ring.used(self.taken);
-        let owner = self.owners.get_mut(used.head as usize).map(|owner| std::mem::replace(owner, NOBODY));
-        let Some(slot) = owner.filter(|slot| *slot != NOBODY) else {
-            return Err(ClientError::Protocol { what: "an answer to no request in flight" });
+        let owner = self.owners.get_mut(used.head as usize).map(|owner| std::mem::replace(owner, NO_SLOT));
+        let Some(slot) = owner.filter(|slot| *slot != NO_SLOT) else {
+            return Err(ClientError::Protocol { what: "it completed a request that was not in flight" });
         };
         let state = &mut self.slots[usize::from(slot)];
         self.free.extend(state.chain.drain(..).rev());

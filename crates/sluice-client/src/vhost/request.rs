@@ -1,7 +1,8 @@
-//! What a driver can ask a block device for, and how the bytes of it lie in a slot.
+//! The requests that a driver sends to a block device, and their layout in a slot.
 //!
-//! A request is two streams of bytes: what the device reads (a header of 16 bytes, then data of a write or the ranges of
-//! a discard), and what it writes (data of a read, then the status byte). A slot holds both in one piece,
+//! A request is two streams of bytes. The device reads one (a header of 16 bytes, then the data of a write or the
+//! ranges of a discard) and writes the other (the data of a read, then the status byte). A slot holds both
+//! contiguously,
 //!
 //! ```text
 //! ... indirect table | header | data to the device | data from the device | status
@@ -16,81 +17,69 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
 };
 
-/// Bytes of a request's header.
+/// Length of a request header, in bytes.
 pub const HEADER_LEN: usize = 16;
-/// Bytes of a range in a discard.
+/// Length of a range of a discard, in bytes.
 pub const RANGE_LEN: u32 = 16;
-/// Bytes of a sector.
+/// Length of a sector, in bytes.
 pub const SECTOR: u64 = 512;
 
-/// A request. Offsets and lengths are in bytes; those of well-behaved drivers are whole sectors.
+/// A request. Offsets and lengths are in bytes. Valid requests have whole sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Read `len` bytes into the slot's data.
     Read {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
     },
     /// Write `len` bytes of the slot's data.
     Write {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
     },
-    /// Make completed writes durable.
+    /// Makes completed writes durable.
     Flush,
-    /// Read the device's name into the slot's data.
+    /// Read the device's id into the slot's data.
     GetId,
-    /// Discard a range.
     Discard {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u64,
     },
-    /// Zero a range.
     WriteZeroes {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u64,
-        /// It may be deallocated.
+        /// The range may be deallocated.
         unmap: bool,
     },
-    /// Anything else: a header of any kind, and so many bytes of the slot's data to and from the device.
+    /// Any other request: any type in the header, and any number of bytes of the slot's data in either direction.
     Other {
-        /// Type.
         kind: u32,
-        /// Sector.
         sector: u64,
-        /// Bytes that the device reads.
+        /// Number of bytes that the device reads.
         to_device: u32,
-        /// Bytes that it writes, without the status.
+        /// Number of bytes that the device writes, without the status.
         from_device: u32,
     },
 }
 
-/// How to cut a request's streams into descriptors: the lengths of the pieces, in bytes. What they leave over becomes one
-/// more piece. Without any, header, data and status are a piece each.
+/// How to split a request's streams into descriptors: the lengths of the segments, in bytes. The rest of a stream
+/// becomes one more segment. Without lengths, header, data and status are one segment each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cuts<'a> {
-    /// Of what the device reads.
+    /// Segments that the device reads.
     pub readable: &'a [u32],
-    /// Of what the device writes.
+    /// Segments that the device writes.
     pub writable: &'a [u32],
 }
 
-/// A request without its meaning.
+/// Layout of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) kind: u32,
     pub(super) sector: u64,
     pub(super) to_device: u32,
     pub(super) from_device: u32,
-    /// What goes to the device, where the request itself says it.
+    /// Offset and length sent to the device as data, for requests that have a range.
     pub(super) range: Option<[u64; 2]>,
 }
 
@@ -124,7 +113,8 @@ impl Request {
     }
 }
 
-/// Cuts `len` bytes as `lengths` say, the rest in one; `default` is the first cut where nothing is said.
+/// Splits `len` bytes into segments of `lengths`, and a last segment with the rest. `default` is the first length if
+/// `lengths` is empty.
 pub(super) fn cut(len: u32, lengths: &[u32], default: u32, piece: &mut impl FnMut(u32, u32)) {
     let mut begin = 0;
     let default = [default];
@@ -151,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_cut_anywhere() {
+    fn a_stream_is_split_at_any_byte() {
         assert_eq!(pieces(16, &[], 16), [(0, 16)]);
         assert_eq!(pieces(528, &[], 16), [(0, 16), (16, 512)]);
         assert_eq!(pieces(1, &[], 0), [(0, 1)]);
@@ -160,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_count_sectors() {
+    fn a_range_is_sent_in_sectors() {
         let zeroes = Request::WriteZeroes { offset: 4096, len: 1024, unmap: true }.form();
         assert_eq!(zeroes.range, Some([8, 2 | 1 << 32]));
         assert_eq!((zeroes.kind, zeroes.sector, zeroes.to_device), (VIRTIO_BLK_T_WRITE_ZEROES, 0, 16));

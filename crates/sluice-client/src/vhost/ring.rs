@@ -1,7 +1,7 @@
-//! A split virtqueue, the driver's side of it: descriptor table, available ring, used ring.
+//! The driver's side of a split virtqueue: descriptor table, available ring, used ring.
 //!
-//! Nothing here checks what it writes: a test may put any descriptor, entry or index there. [`super::queue`] is what
-//! keeps to the rules. Layout and rules: Virtual I/O Device 1.2, section 2.7.
+//! Nothing written here is checked: a test may write any descriptor, entry or index. [`super::queue`] obeys the
+//! rules. Layout and rules: Virtual I/O Device 1.2, section 2.7.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -12,38 +12,37 @@ use virtio_bindings::virtio_ring::{
 
 use super::memory::{Memory, PAGE};
 
-/// Bytes of a descriptor.
+/// Length of a descriptor, in bytes.
 pub const DESCRIPTOR_LEN: usize = 16;
-/// Flag: another descriptor follows.
+/// Flag: the chain continues.
 pub const NEXT: u16 = VRING_DESC_F_NEXT as u16;
-/// Flag: the device writes here.
+/// Flag: the device writes the segment.
 pub const WRITE: u16 = VRING_DESC_F_WRITE as u16;
-/// Flag: here lies a table of descriptors.
+/// Flag: the segment is a table of descriptors.
 pub const INDIRECT: u16 = VRING_DESC_F_INDIRECT as u16;
 
-/// A descriptor as it lies in memory.
+/// A descriptor as in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {
     /// Guest address.
     pub address: u64,
-    /// Bytes.
     pub len: u32,
-    /// Of [`NEXT`], [`WRITE`], [`INDIRECT`].
+    /// A combination of [`NEXT`], [`WRITE`], [`INDIRECT`].
     pub flags: u16,
-    /// The one that follows.
+    /// Index of the next descriptor.
     pub next: u16,
 }
 
 /// An entry of the used ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
-    /// First descriptor of the chain.
+    /// Index of the chain's first descriptor.
     pub head: u32,
-    /// Bytes that the device wrote.
+    /// Number of bytes that the device wrote.
     pub len: u32,
 }
 
-/// The three parts of a queue, in memory. Offsets are into the [`Memory`].
+/// The three areas of a queue, in memory. Offsets are in the [`Memory`].
 #[derive(Debug, Clone)]
 pub struct Ring {
     memory: Arc<Memory>,
@@ -54,29 +53,29 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring at `offset`, which is aligned to a page, of `size` entries.
+    /// Creates a ring of `size` entries at the page-aligned `offset`.
     #[must_use]
     pub fn new(memory: Arc<Memory>, offset: usize, size: u16) -> Ring {
-        // The parts lie on pages of their own: each side writes to what is its own, and not into lines of the other.
+        // Each area has its own pages, so the two sides never write to the same cache line.
         let available = offset + (usize::from(size) * DESCRIPTOR_LEN).next_multiple_of(PAGE);
         let used = available + (6 + 2 * usize::from(size)).next_multiple_of(PAGE);
         Ring { memory, size, descriptors: offset, available, used }
     }
 
-    /// Bytes that a ring takes.
+    /// Returns the size of a ring in memory, in bytes.
     #[must_use]
     pub fn len_bytes(size: u16) -> usize {
         let size = usize::from(size);
         [size * DESCRIPTOR_LEN, 6 + 2 * size, 6 + 8 * size].map(|part| part.next_multiple_of(PAGE)).iter().sum()
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Where its parts lie: descriptor table, available ring, used ring.
+    /// Returns the offsets of descriptor table, available ring and used ring.
     #[must_use]
     pub fn parts(&self) -> [usize; 3] {
         [self.descriptors, self.available, self.used]
@@ -88,45 +87,44 @@ impl Ring {
         write_descriptor(&self.memory, self.descriptors + usize::from(index) * DESCRIPTOR_LEN, descriptor);
     }
 
-    /// Writes an entry of the available ring; `position` counts on and on, as the index does.
+    /// Writes an entry of the available ring. `position` is a running index, like the available index.
     #[inline]
     pub fn write_available(&self, position: u16, head: u16) {
         let entry = self.available + 4 + 2 * usize::from(position & (self.size - 1));
         self.memory.u16(entry).store(head, Ordering::Relaxed);
     }
 
-    /// Lets the device see everything up to this index.
+    /// Makes all entries before `index` visible to the device.
     #[inline]
     pub fn set_available_index(&self, index: u16) {
         self.memory.u16(self.available + 2).store(index, Ordering::Release);
     }
 
-    /// The index of the available ring.
     #[must_use]
     pub fn available_index(&self) -> u16 {
         self.memory.u16(self.available + 2).load(Ordering::Relaxed)
     }
 
-    /// Asks for no interrupts, where EVENT_IDX is not used.
+    /// Disables interrupts, if EVENT_IDX is not used.
     pub fn set_no_interrupt(&self, is_set: bool) {
         let flags = if is_set { VRING_AVAIL_F_NO_INTERRUPT as u16 } else { 0 };
         self.memory.u16(self.available).store(flags, Ordering::Relaxed);
     }
 
-    /// Asks for an interrupt when the used index passes this, where EVENT_IDX is used.
+    /// Requests an interrupt when the used index passes `index`, if EVENT_IDX is used.
     #[inline]
     pub fn set_used_event(&self, index: u16) {
         self.memory.u16(self.available + 4 + 2 * usize::from(self.size)).store(index, Ordering::Relaxed);
     }
 
-    /// Up to where the device has answered.
+    /// Returns the used index.
     #[inline]
     #[must_use]
     pub fn used_index(&self) -> u16 {
         self.memory.u16(self.used + 2).load(Ordering::Acquire)
     }
 
-    /// An entry of the used ring.
+    /// Returns an entry of the used ring.
     #[inline]
     #[must_use]
     pub fn used(&self, position: u16) -> Used {
@@ -135,11 +133,11 @@ impl Ring {
         Used { head: word(entry), len: word(entry + 4) }
     }
 
-    /// Whether the device wants to be told that the index has moved from `old` to `new`, which has been set.
+    /// Whether the device requests a kick for the change of the available index from `old` to `new`.
     #[inline]
     #[must_use]
     pub fn wants_kick(&self, event_index: bool, old: u16, new: u16) -> bool {
-        // The index must be out before what the device asks for is read, else both sides may go to sleep.
+        // The index must be visible before the device's request is read; otherwise both sides may sleep.
         fence(Ordering::SeqCst);
         if event_index {
             let event = self.memory.u16(self.used + 4 + 8 * usize::from(self.size)).load(Ordering::Relaxed);
@@ -150,7 +148,7 @@ impl Ring {
     }
 }
 
-/// Writes a descriptor anywhere: into a table of indirect ones, for instance.
+/// Writes a descriptor at any offset, for example into an indirect table.
 #[inline]
 pub fn write_descriptor(memory: &Memory, offset: usize, descriptor: Descriptor) {
     let Descriptor { address, len, flags, next } = descriptor;
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lies_as_the_standard_says() {
+    fn a_ring_has_the_layout_of_the_standard() {
         let ring = ring(4);
         let [descriptors, available, used] = ring.parts();
         ring.write_descriptor(1, Descriptor { address: 0x1122, len: 0x33, flags: NEXT | WRITE, next: 2 });
@@ -184,7 +182,7 @@ mod tests {
         assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 7, 0]);
         ring.memory.write(used, &[1, 0, 5, 0, 3, 0, 0, 0, 1, 2, 0, 0]);
         assert_eq!((ring.used_index(), ring.used(4)), (5, Used { head: 3, len: 0x201 }));
-        assert!(!ring.wants_kick(false, 0, 1), "it said no");
+        assert!(!ring.wants_kick(false, 0, 1), "kicks are disabled");
     }
 
     #[test]

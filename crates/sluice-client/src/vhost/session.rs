@@ -1,7 +1,7 @@
-//! The front end's half of the message exchange: one call per message.
+//! The front end's half of the message exchange: one method per message.
 //!
-//! With REPLY_ACK every message that has no answer of its own is acknowledged, and a refusal is an error here. Nothing
-//! checks whether a message makes sense now: that is what the back end is tested for.
+//! With REPLY_ACK every message without a reply is acknowledged, and a refusal is an error here. Messages are sent in
+//! any order and state, because tests need that.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,21 +20,20 @@ use super::ClientError;
 use super::link::{Link, Message, NEED_REPLY, REPLY};
 use super::memory::{Memory, Region};
 
-/// In a message that carries the descriptor of a ring: there is none.
+/// Value in a message about a ring's descriptor: there is none.
 pub const NO_DESCRIPTOR: u64 = 1 << 8;
 
-/// The in-flight log of a device: memory of the back end's making, kept by us for the one that comes after it.
+/// The in-flight log of a device: memory that the back end creates and the front end keeps for the next back end.
 #[derive(Debug)]
 pub struct Inflight {
-    /// The memory.
     pub file: OwnedFd,
-    /// How long it is, in bytes.
+    /// Length, in bytes.
     pub len: u64,
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Queues that it is for.
+    /// Number of queues.
     pub queues: u16,
-    /// Entries of each.
+    /// Number of entries of each queue.
     pub queue_size: u16,
 }
 
@@ -42,73 +41,70 @@ pub struct Inflight {
 #[derive(Debug)]
 pub struct Session {
     link: Link,
-    /// Protocol features in force.
+    /// Negotiated protocol features.
     protocol: u64,
-    /// Our end of the channel on which the back end speaks first.
+    /// The front end's end of the back-end channel, on which the back end sends requests.
     channel: Option<Link>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Session {
-    /// Connects; no message is waited for longer than `patience`.
+    /// Connects. Each wait for a message lasts at most `timeout`.
     ///
     /// # Errors
     /// [`ClientError::Connect`].
-    pub fn connect(path: &Path, patience: Duration) -> Result<Session, ClientError> {
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Session, ClientError> {
         let stream = UnixStream::connect(path).map_err(ClientError::Connect)?;
-        let link = Link::new(stream, patience).map_err(ClientError::Connect)?;
-        Ok(Session { link, protocol: 0, channel: None, patience })
+        let link = Link::new(stream, timeout).map_err(ClientError::Connect)?;
+        Ok(Session { link, protocol: 0, channel: None, timeout })
     }
 
-    /// The socket, for messages of any kind.
+    /// Returns the socket, for messages of any kind.
     #[must_use]
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Features that the device offers.
+    /// Returns the features that the device offers.
     ///
     /// # Errors
-    /// [`ClientError::Io`], [`ClientError::Closed`], [`ClientError::Protocol`]; [`ClientError::Refused`] where there is
-    /// an acknowledgement. So it is with every message.
+    /// As for every message: [`ClientError::Io`], [`ClientError::Closed`], [`ClientError::Protocol`], and
+    /// [`ClientError::Refused`] if the message is acknowledged.
     pub fn features(&self) -> Result<u64, ClientError> {
         self.ask_number(FrontendReq::GET_FEATURES, &[])
     }
 
-    /// Settles the features.
     pub fn set_features(&self, features: u64) -> Result<(), ClientError> {
         self.tell(FrontendReq::SET_FEATURES, &features.to_ne_bytes(), &[])
     }
 
-    /// Protocol features that the back end offers.
+    /// Returns the protocol features that the back end offers.
     pub fn protocol_features(&self) -> Result<u64, ClientError> {
         self.ask_number(FrontendReq::GET_PROTOCOL_FEATURES, &[])
     }
 
-    /// Settles the protocol features.
     pub fn set_protocol_features(&mut self, features: u64) -> Result<(), ClientError> {
         self.tell(FrontendReq::SET_PROTOCOL_FEATURES, &features.to_ne_bytes(), &[])?;
         self.protocol = features;
         Ok(())
     }
 
-    /// Whether a protocol feature is in force.
+    /// Whether a protocol feature was negotiated.
     #[must_use]
     pub fn has(&self, feature: VhostUserProtocolFeatures) -> bool {
         self.protocol & feature.bits() != 0
     }
 
-    /// We are the owner.
     pub fn set_owner(&self) -> Result<(), ClientError> {
         self.tell(FrontendReq::SET_OWNER, &[], &[])
     }
 
-    /// Most queues that the back end has.
+    /// Returns the back end's maximum number of queues.
     pub fn queues_max(&self) -> Result<u64, ClientError> {
         self.ask_number(FrontendReq::GET_QUEUE_NUM, &[])
     }
 
-    /// Most memory slots that the back end has.
+    /// Returns the back end's maximum number of memory slots.
     pub fn memory_slots_max(&self) -> Result<u64, ClientError> {
         self.ask_number(FrontendReq::GET_MAX_MEM_SLOTS, &[])
     }
@@ -121,7 +117,7 @@ impl Session {
         let reply = self.ask(FrontendReq::GET_CONFIG, &payload, &[])?;
         let space = reply.payload.get(header.as_slice().len()..).unwrap_or_default();
         if space.len() != len as usize {
-            return Err(ClientError::Protocol { what: "another length of the configuration space" });
+            return Err(ClientError::Protocol { what: "the configuration space has another length" });
         }
         Ok(space.to_vec())
     }
@@ -132,12 +128,12 @@ impl Session {
         self.tell(FrontendReq::SET_CONFIG, &[header.as_slice(), bytes].concat(), &[])
     }
 
-    /// Hands over the memory table.
+    /// Sends the memory table.
     pub fn set_memory_table(&self, memory: &Memory) -> Result<(), ClientError> {
         self.set_table(memory, memory.regions())
     }
 
-    /// Hands over another table of that memory.
+    /// Sends another table of the same memory.
     pub fn set_table(&self, memory: &Memory, regions: &[Region]) -> Result<(), ClientError> {
         let count = VhostUserMemory::new(regions.len() as u32);
         let mut payload = count.as_slice().to_vec();
@@ -153,17 +149,17 @@ impl Session {
         self.tell(FrontendReq::ADD_MEM_REG, single(memory, region).as_slice(), &[memory.as_fd()])
     }
 
-    /// Takes a region out of the table.
+    /// Removes a region from the table.
     pub fn remove_region(&self, memory: &Memory, region: Region) -> Result<(), ClientError> {
         self.tell(FrontendReq::REM_MEM_REG, single(memory, region).as_slice(), &[])
     }
 
-    /// Entries of a ring.
+    /// Sets the number of entries of a ring.
     pub fn set_ring_size(&self, index: u16, size: u32) -> Result<(), ClientError> {
         self.ring(FrontendReq::SET_VRING_NUM, index, size)
     }
 
-    /// Where the parts of a ring are mapped here: descriptors, available, used.
+    /// Sets the user addresses of a ring's areas: descriptor table, available ring, used ring.
     pub fn set_ring_addresses(&self, index: u16, parts: [u64; 3]) -> Result<(), ClientError> {
         let [descriptors, available, used] = parts;
         let none = VhostUserVringAddrFlags::empty();
@@ -171,73 +167,77 @@ impl Session {
         self.tell(FrontendReq::SET_VRING_ADDR, address.as_slice(), &[])
     }
 
-    /// The next entry of the available ring that is to be taken.
+    /// Sets the next entry of the available ring that the back end takes.
     pub fn set_ring_base(&self, index: u16, base: u16) -> Result<(), ClientError> {
         self.ring(FrontendReq::SET_VRING_BASE, index, u32::from(base))
     }
 
-    /// Stops a ring; returns the next entry of the available ring that would have been taken.
+    /// Stops a ring and returns the next entry of its available ring that the back end would take.
     pub fn ring_base(&self, index: u16) -> Result<u16, ClientError> {
         let state = VhostUserVringState::new(u32::from(index), 0);
         let reply = self.ask(FrontendReq::GET_VRING_BASE, state.as_slice(), &[])?;
         reply.ring_base()
     }
 
-    /// What we ring.
+    /// Sets the eventfd by which the front end kicks the back end.
     pub fn set_ring_kick(&self, index: u16, kick: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
         self.ring_descriptor(FrontendReq::SET_VRING_KICK, index, kick)
     }
 
-    /// What the back end rings.
+    /// Sets the eventfd by which the back end reports completions.
     pub fn set_ring_call(&self, index: u16, call: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
         self.ring_descriptor(FrontendReq::SET_VRING_CALL, index, call)
     }
 
-    /// What the back end rings when the ring is broken.
+    /// Sets the eventfd by which the back end reports a broken ring.
     pub fn set_ring_error(&self, index: u16, error: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
         self.ring_descriptor(FrontendReq::SET_VRING_ERR, index, error)
     }
 
-    /// Lets a ring run, or rest.
+    /// Enables or disables a ring.
     pub fn enable_ring(&self, index: u16, enabled: bool) -> Result<(), ClientError> {
         self.ring(FrontendReq::SET_VRING_ENABLE, index, u32::from(enabled))
     }
 
-    /// Asks for an in-flight log for so many queues of such size.
+    /// Requests an in-flight log for `queues` queues of `queue_size` entries.
     pub fn inflight(&self, queues: u16, queue_size: u16) -> Result<Inflight, ClientError> {
         let wanted = VhostUserInflight::new(0, 0, queues, queue_size);
         let mut reply = self.ask(FrontendReq::GET_INFLIGHT_FD, wanted.as_slice(), &[])?;
-        let bytes = reply.payload.get(..16).ok_or(ClientError::Protocol { what: "a short in-flight log" })?;
+        let bytes = reply
+            .payload
+            .get(..16)
+            .ok_or(ClientError::Protocol { what: "the reply about the in-flight log is too short" })?;
         let (len, offset) = bytes.split_at(8);
         let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-        let file = reply.files.pop().ok_or(ClientError::Protocol { what: "an in-flight log without its file" })?;
+        let file = reply.files.pop().ok_or(ClientError::Protocol { what: "the in-flight log has no file" })?;
         Ok(Inflight { file, len: number(len), offset: number(offset), queues, queue_size })
     }
 
-    /// Hands an in-flight log over.
+    /// Sends an in-flight log.
     pub fn set_inflight(&self, inflight: &Inflight) -> Result<(), ClientError> {
         let Inflight { file, len, offset, queues, queue_size } = inflight;
         let message = VhostUserInflight::new(*len, *offset, *queues, *queue_size);
         self.tell(FrontendReq::SET_INFLIGHT_FD, message.as_slice(), &[file.as_fd()])
     }
 
-    /// Puts the device back to where it began.
+    /// Resets the device.
     pub fn reset_device(&self) -> Result<(), ClientError> {
         self.tell(FrontendReq::RESET_DEVICE, &[], &[])
     }
 
-    /// Opens the channel on which the back end speaks first.
+    /// Opens the back-end channel.
     pub fn open_channel(&mut self) -> Result<(), ClientError> {
         let (ours, theirs) = UnixStream::pair().map_err(ClientError::Io)?;
         self.tell(FrontendReq::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
-        self.channel = Some(Link::new(ours, self.patience).map_err(ClientError::Io)?);
+        self.channel = Some(Link::new(ours, self.timeout).map_err(ClientError::Io)?);
         Ok(())
     }
 
-    /// Waits until the back end says that the configuration space has changed; false when it says nothing for so long.
-    pub fn config_changed(&self, patience: Duration) -> Result<bool, ClientError> {
-        let channel = self.channel.as_ref().ok_or(ClientError::Protocol { what: "no channel for the back end" })?;
-        let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    /// Waits until the back end reports a change of the configuration space. Returns `false` after `timeout`.
+    pub fn config_changed(&self, timeout: Duration) -> Result<bool, ClientError> {
+        let channel =
+            self.channel.as_ref().ok_or(ClientError::Protocol { what: "the back-end channel is not open" })?;
+        let time = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let ready = poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&time));
         if ready.map_err(|error| ClientError::Io(error.into()))? == 0 {
             return Ok(false);
@@ -248,11 +248,11 @@ impl Session {
         }
         match message.request == BackendReq::CONFIG_CHANGE_MSG as u32 {
             true => Ok(true),
-            false => Err(ClientError::Protocol { what: "an unknown message of the back end's own" }),
+            false => Err(ClientError::Protocol { what: "an unknown message on the back-end channel" }),
         }
     }
 
-    /// Sends a message that has no answer of its own; with REPLY_ACK its acknowledgement is waited for.
+    /// Sends a message without a reply. With REPLY_ACK it waits for the acknowledgement.
     pub fn tell(&self, request: FrontendReq, payload: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         if !self.has(VhostUserProtocolFeatures::REPLY_ACK) {
             return self.link.send(request as u32, 0, payload, files);
@@ -264,17 +264,17 @@ impl Session {
         }
     }
 
-    /// Sends a message and waits for its answer.
+    /// Sends a message and waits for its reply.
     pub fn ask(&self, request: FrontendReq, payload: &[u8], files: &[BorrowedFd<'_>]) -> Result<Message, ClientError> {
         self.link.send(request as u32, 0, payload, files)?;
         self.answer(request)
     }
 
-    /// Waits for the answer to a message that was sent by other means.
+    /// Waits for the reply to a message that was sent with [`Session::link`].
     pub fn answer(&self, request: FrontendReq) -> Result<Message, ClientError> {
         let reply = self.link.receive()?;
         if reply.request != request as u32 || reply.flags & REPLY == 0 {
-            return Err(ClientError::Protocol { what: "a reply to something else" });
+            return Err(ClientError::Protocol { what: "a reply to another message" });
         }
         Ok(reply)
     }
@@ -299,16 +299,16 @@ impl Session {
 }
 
 impl Message {
-    /// The payload as a number.
+    /// Returns the payload as a number.
     ///
     /// # Errors
     /// [`ClientError::Protocol`] if it has another length.
     pub fn number(&self) -> Result<u64, ClientError> {
         let bytes = self.payload.as_slice().try_into();
-        bytes.map(u64::from_ne_bytes).map_err(|_| ClientError::Protocol { what: "a reply of another length" })
+        bytes.map(u64::from_ne_bytes).map_err(|_| ClientError::Protocol { what: "a reply has a wrong length" })
     }
 
-    /// The payload as the answer to the stop of a ring.
+    /// Parses the payload of the reply to GET_VRING_BASE.
     ///
     /// # Errors
     /// [`ClientError::Protocol`] if it has another length.

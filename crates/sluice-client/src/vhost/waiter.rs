@@ -1,7 +1,7 @@
-//! Sleeping until a device answers on any of many queues.
+//! Sleeps until a device completes requests on any of many queues.
 //!
-//! The eventfds are watched for edges: each ring of the device wakes once, and nobody has to read the counter. So a
-//! sleep costs one system call, however many queues there are.
+//! The eventfds are watched edge-triggered: each call of the device wakes once, and the counter need not be read. So
+//! a sleep costs one system call for any number of queues.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,40 +11,40 @@ use rustix::event::{Timespec, epoll};
 
 use super::queue::Queue;
 
-/// Most wake-ups that are taken at once; others come with the next call.
+/// Maximum number of events taken with one call. The rest follow with the next call.
 const EVENTS_MAX: usize = 64;
 
-/// Queues to sleep on.
+/// A set of queues to wait for.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: OwnedFd,
 }
 
 impl Waiter {
-    /// Without queues.
+    /// Creates an empty set.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of a system call.
     pub fn new() -> io::Result<Waiter> {
         Ok(Waiter { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Watches a queue too, as `token`.
+    /// Adds a queue, identified by `token`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of a system call.
     pub fn add(&self, queue: &Queue, token: u64) -> io::Result<()> {
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(&self.epoll, queue.call(), epoll::EventData::new_u64(token), edges)?)
     }
 
-    /// Sleeps until a device rings or `patience` ends; the tokens of the queues that were rung are put behind `rung`.
-    /// Every queue must have been armed and found empty before: see [`Queue::arm`].
+    /// Sleeps until a device calls, or until `timeout`. Appends the tokens of the called queues to `rung`. Every
+    /// queue must have been armed and found empty before: see [`Queue::arm`].
     ///
     /// # Errors
-    /// What the system says.
-    pub fn wait(&self, patience: Option<Duration>, rung: &mut Vec<u64>) -> io::Result<()> {
-        let time = patience.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() });
+    /// The error of a system call.
+    pub fn wait(&self, timeout: Option<Duration>, rung: &mut Vec<u64>) -> io::Result<()> {
+        let time = timeout.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() });
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; EVENTS_MAX];
         let count = match epoll::wait(&self.epoll, &mut events, time.as_ref()) {

@@ -148,7 +148,7 @@ fn listen(
 }
 
 fn options() -> ClientOptions {
-    ClientOptions { patience: PATIENCE, ..ClientOptions::default() }
+    ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }
 }
 
 fn write_and_read(client: &mut Client) {
