@@ -1,11 +1,11 @@
-//! `cargo xtask bench`: every number that is promised, measured beside what it is compared with.
+//! `cargo xtask bench`: measures every promised number next to a baseline.
 //!
-//! Problem: on a shared machine the same program runs 30 % faster or slower from one minute to the next. So nothing
-//! here is measured alone: subject and baseline take turns in short rounds, each round gives a ratio, and the median
-//! of the rounds is reported with its spread. Absolute figures hold for the machine that the report names.
+//! On a shared machine the same program may run 30 % faster or slower from one minute to the next. So nothing is
+//! measured alone: subject and baseline alternate in short rounds. Each round gives a ratio, and the report states
+//! the median of the rounds with its spread. Absolute figures apply to the machine that the report names.
 //!
-//! Reports go to standard output, as Markdown tables or as JSON; progress goes to standard error. What each number
-//! means is in `docs/benchmarks.md`.
+//! Reports go to standard output, as Markdown tables or as JSON. Progress goes to standard error.
+//! `docs/benchmarks.md` explains each number.
 
 mod accuracy;
 mod contest;
@@ -25,32 +25,32 @@ use std::process::{Command, ExitCode};
 use crate::{Verb, workspace};
 use report::{Format, Report};
 
-/// Measure what is promised, beside what it is compared with.
+/// Measure promised numbers next to their baselines.
 #[derive(clap::Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]
     what: What,
-    /// A smoke run: proves that the benchmark works; its numbers mean little.
+    /// Run briefly, to prove that the benchmark works. The numbers mean little.
     #[arg(long, global = true)]
     quick: bool,
-    /// How to print the report.
+    /// Format of the report.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// CPU time and memory that the core takes per request, from 10 to 100,000 VMs.
+    /// CPU time and memory of the core per request, with 10 to 100,000 VMs.
     Core(core::Options),
-    /// What a request over NBD costs, beside other servers.
+    /// Cost of a request over NBD, next to other servers.
     Nbd(nbd::Options),
-    /// What a request over vhost-user-blk costs, beside other back ends.
+    /// Cost of a request over vhost-user-blk, next to other back ends.
     Vhost(vhost::Options),
-    /// How many requests per second the simulator gets through.
+    /// Requests per second of the simulator.
     Sim,
-    /// What a change costs on a host with many VMs, and the start.
+    /// Cost of the start and of changes on a host with many VMs.
     Control(control::Options),
-    /// Whether VMs get what they are promised, beside what else limits and shares.
+    /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
     Accuracy(accuracy::Options),
 }
 
@@ -74,7 +74,7 @@ impl Verb for Bench {
     }
 }
 
-/// A number from a build without optimisation is worth nothing.
+/// Restarts in a release build: numbers of an unoptimised build mean nothing.
 fn again_in_release() -> Result<ExitCode, String> {
     let mut command: Command = workspace::cargo();
     command.args(["run", "--quiet", "--release", "--package", "xtask", "--"]).args(std::env::args_os().skip(1));

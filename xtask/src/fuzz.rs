@@ -1,30 +1,31 @@
-//! `cargo xtask fuzz`: what a client, a guest or an operator can send, sent at random; and calls to the core at random.
+//! `cargo xtask fuzz`: random input from clients, guests and operators, and random calls to the core.
 //!
-//! The targets are the files of `fuzz/fuzz_targets`; each starts from its folder in `fuzz/seeds`, which holds what a
-//! well-behaved peer sends and what once failed. What a run finds on its way stays in `fuzz/corpus`, outside of git. A
-//! panic, a hang of ten seconds, or 2 GiB of memory ends a run with a file to repeat it in `fuzz/artifacts`.
+//! The targets are the files of `fuzz/fuzz_targets`. Each starts with the inputs in its folder of `fuzz/seeds`: those
+//! of a valid peer, and those that once failed. Inputs found during a run are kept in `fuzz/corpus`, outside git. A
+//! panic, a hang of ten seconds, or 2 GiB of memory ends a run, and leaves a file in `fuzz/artifacts` that repeats
+//! it.
 //!
-//! libFuzzer learns which input reaches new code from counters that the compiler puts in; the stable compiler can do that.
-//! Only what watches every access to memory needs a nightly one.
+//! libFuzzer finds new code paths with counters that the compiler inserts. The stable compiler supports that; only
+//! the check of every memory access needs a nightly compiler.
 
 use crate::{Verb, workspace};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Counters for libFuzzer, and the checks of our own that a debug build has.
+/// Counters for libFuzzer, and the assertions of a debug build.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks --cfg fuzzing";
 
-/// Fuzz what clients, guests and operators send, and the core. Needs a C++ compiler.
+/// Fuzz the input of clients, guests and operators, and the core. Needs a C++ compiler.
 #[derive(clap::Args)]
 pub(crate) struct Fuzz {
-    /// Which targets; all without it.
+    /// Targets to run. Default: all.
     targets: Vec<String>,
-    /// How long to run each, in seconds.
+    /// Seconds to run each target.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Watch every access to memory, which needs a nightly toolchain.
+    /// Check every memory access. Needs a nightly toolchain.
     #[arg(long)]
     address: bool,
 }
@@ -35,7 +36,7 @@ impl Verb for Fuzz {
     fn run(self) -> Result<ExitCode, String> {
         let known = targets(&workspace::root())?;
         if let Some(unknown) = self.targets.iter().find(|target| !known.contains(target)) {
-            return Err(format!("No fuzz target is called '{unknown}'; there are: {}", known.join(", ")));
+            return Err(format!("Unknown fuzz target '{unknown}'; the targets are: {}", known.join(", ")));
         }
         let chosen = if self.targets.is_empty() { known } else { self.targets };
         let failed = fuzz(&chosen, self.seconds, self.address)?;
@@ -48,13 +49,13 @@ impl Verb for Fuzz {
     }
 }
 
-/// Runs all targets for some seconds each; how many there are, and which of them failed.
+/// Runs all targets for `seconds` each. Returns their number, and the names of those that failed.
 pub(crate) fn run_all(seconds: u32) -> Result<(usize, Vec<String>), String> {
     let known = targets(&workspace::root())?;
     Ok((known.len(), fuzz(&known, seconds, false)?))
 }
 
-/// Builds and runs; which targets failed.
+/// Builds and runs the targets. Returns the names of those that failed.
 fn fuzz(targets: &[String], seconds: u32, address: bool) -> Result<Vec<String>, String> {
     let root = workspace::root();
     let programs = build(&root, address)?;
@@ -68,7 +69,7 @@ fn fuzz(targets: &[String], seconds: u32, address: bool) -> Result<Vec<String>, 
     Ok(failed)
 }
 
-/// The targets that Cargo.toml of the fuzz folder names.
+/// Returns the targets in the Cargo.toml of the fuzz folder.
 fn targets(root: &Path) -> Result<Vec<String>, String> {
     let manifest = root.join("fuzz/Cargo.toml");
     let text = std::fs::read_to_string(&manifest).map_err(|error| format!("Cannot read {manifest:?}: {error}"))?;
@@ -76,8 +77,8 @@ fn targets(root: &Path) -> Result<Vec<String>, String> {
     Ok(paths.map(str::to_owned).collect())
 }
 
-/// Builds all targets; where their programs are. For a stated target, so that only they are instrumented and not the
-/// programs that build them.
+/// Builds all targets and returns the folder of their programs. The target triple is stated, so that only the targets
+/// are instrumented and not the build scripts.
 fn build(root: &Path, address: bool) -> Result<PathBuf, String> {
     let host = host()?;
     let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
@@ -92,17 +93,19 @@ fn build(root: &Path, address: bool) -> Result<PathBuf, String> {
     let status = cargo.status().map_err(|error| format!("Cannot start cargo: {error}"))?;
     match status.success() {
         true => Ok(folder.join(host).join("release")),
-        false => Err("The fuzz targets do not build (they need a C++ compiler, as in Debian's package g++)".to_owned()),
+        false => {
+            Err("Cannot build the fuzz targets (they need a C++ compiler, such as Debian's package g++)".to_owned())
+        }
     }
 }
 
-/// The kind of machine that the compiler runs on.
+/// Returns the target triple of the compiler's machine.
 fn host() -> Result<String, String> {
     let asked = Command::new("rustc").args(["--print", "host-tuple"]).output();
     let asked = asked.map_err(|error| format!("Cannot start rustc: {error}"))?;
     match String::from_utf8(asked.stdout) {
         Ok(host) if asked.status.success() => Ok(host.trim().to_owned()),
-        _ => Err("`rustc --print host-tuple` says nothing".to_owned()),
+        _ => Err("`rustc --print host-tuple` printed nothing".to_owned()),
     }
 }
 

@@ -1,10 +1,9 @@
-//! The tasks of a developer, run as `cargo xtask <verb>`.
+//! The developer's tasks: `cargo xtask <verb>`.
 //!
-//! They are Rust and not shell, so that they run wherever the project builds and are themselves
-//! formatted, linted and tested. A verb is one file: a `clap::Args` struct whose doc comment is the
-//! help, and an `impl Verb`. To add `lint`, write `lint.rs`, name its module below and add
-//! `entry::<lint::Lint>()` to `VERBS`. A module without its entry is dead code, which clippy
-//! refuses, so neither line can be forgotten.
+//! They are written in Rust instead of shell, so that they run wherever the project builds, and are formatted, linted
+//! and tested. A verb is one file: a `clap::Args` struct whose doc comment is the help, and an `impl Verb`. To add
+//! `lint`, write `lint.rs`, name its module below, and add `entry::<lint::Lint>()` to `VERBS`. A module without an
+//! entry is dead code, which clippy rejects, so neither line can be forgotten.
 
 #![forbid(unsafe_code)]
 
@@ -29,16 +28,16 @@ const VERBS: &[Entry] = &[
     entry::<papers::Papers>(),
 ];
 
-/// A verb's options are the type itself; running consumes them.
+/// A verb. The type holds its options; running consumes them.
 trait Verb: Args {
     const NAME: &'static str;
 
-    /// An error is printed as `error: <text>`; a verb that has reported its own findings returns a
+    /// Runs the verb. An error is printed as `error: <text>`. A verb that has reported its own findings returns a
     /// failing `ExitCode` instead.
     fn run(self) -> Result<ExitCode, String>;
 }
 
-/// A verb with its type forgotten, so that verbs fit into one list.
+/// A verb without its type, for the list of all verbs.
 struct Entry {
     name: &'static str,
     augment: fn(Command) -> Command,
@@ -58,7 +57,7 @@ fn main() -> ExitCode {
 fn command() -> Command {
     Command::new("xtask")
         .bin_name("cargo xtask")
-        .about("The tasks of a developer")
+        .about("The developer's tasks")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(VERBS.iter().map(|verb| (verb.augment)(Command::new(verb.name))))
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_parses_and_says_what_it_does() {
+    fn every_verb_has_a_valid_parser_and_a_help_text() {
         let command = command();
         command.clone().debug_assert();
         for verb in command.get_subcommands() {

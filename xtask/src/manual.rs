@@ -1,7 +1,7 @@
-//! `cargo xtask manual`: the parts of the manual that follow from the code.
+//! `cargo xtask manual`: the pages of the manual that are generated from the code.
 //!
-//! The keys of the host file and of the scenario file are lists in `sluice-config`, the schedulers one list in `sluice-sched`, the verbs are
-//! those of the binary. Their pages are made from them and committed, and a test holds the two together.
+//! The keys of the host file and of the scenario file, the schedulers, and the verbs of the binary are lists in the
+//! code. The pages generated from them are committed, and a test compares them with the code.
 
 use crate::{Verb, workspace};
 use sluice_config::fields::{Choice, HOST, Key, Kind, Section};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Write docs/host-file.md, docs/scenario-file.md, docs/schedulers/*.md and docs/commands.md anew from the code.
+/// Generate docs/host-file.md, docs/scenario-file.md, docs/schedulers/*.md and docs/commands.md from the code.
 #[derive(clap::Args)]
 pub(crate) struct Manual {}
 
@@ -31,7 +31,7 @@ impl Verb for Manual {
     }
 }
 
-/// Paths and texts.
+/// Returns the path and text of each generated page.
 fn pages() -> Vec<(String, String)> {
     let mut pages =
         vec![("docs/host-file.md".to_owned(), host_file()), ("docs/scenario-file.md".to_owned(), scenario_file())];
@@ -68,7 +68,7 @@ fn scenario_file() -> String {
     text
 }
 
-/// What can be chosen, each with its parameters.
+/// Writes the options of a choice, each with its parameters.
 fn choice(text: &mut String, choice: &Choice) {
     let _ = write!(text, "\n## `[{}]`\n\n{}.\n", choice.title, choice.doc);
     for option in (choice.options)() {
@@ -87,7 +87,7 @@ fn choice(text: &mut String, choice: &Choice) {
     }
 }
 
-/// A table, and after it the tables inside it that are not there yet: several have a policy's.
+/// Writes a table, and after it its inner tables that the page does not have yet.
 fn section(text: &mut String, section_: &'static Section, there: &mut BTreeSet<&'static str>) {
     if !there.insert(section_.title) {
         return;
@@ -110,7 +110,7 @@ fn section(text: &mut String, section_: &'static Section, there: &mut BTreeSet<&
             section(text, inner, there);
         }
         match &key.kind {
-            // A VM's workload is what a named one is.
+            // `[vm.NAME.workload]` has the keys of `[workload.NAME]`, which has its own section.
             Kind::Chosen(known) if !section_.title.starts_with("vm.") => choice(text, known),
             Kind::NamedChoices(known) => choice(text, known),
             _ => {}
@@ -118,7 +118,7 @@ fn section(text: &mut String, section_: &'static Section, there: &mut BTreeSet<&
     }
 }
 
-/// Whether the key is followed by a name, so that the titles of tables have it.
+/// Whether a name follows the key, so that the titles of tables contain it.
 fn has_names(kind: &Kind) -> bool {
     matches!(kind, Kind::Named(_) | Kind::List(_) | Kind::Open(_) | Kind::NamedChoices(_))
 }
@@ -191,7 +191,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
     text
 }
 
-/// What the binary says of itself.
+/// Returns the page of the binary's help texts.
 fn commands() -> Result<String, String> {
     let help = |arguments: &[&str]| {
         let run = workspace::cargo()
@@ -216,10 +216,10 @@ fn commands() -> Result<String, String> {
     Ok(text)
 }
 
-/// The verbs that a help lists.
+/// Returns the verbs listed in a help text.
 fn subcommands(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    // A verb is indented by two; what is further in continues its description.
+    // A verb is indented by two spaces; lines with a deeper indent continue its description.
     let verbs = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
     let names = verbs.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help");
     names.map(str::to_owned).collect()
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_table_has_two_places_in_a_page_and_every_key_has_one() {
+    fn no_table_appears_twice_and_every_key_has_a_table() {
         for (path, text) in pages() {
             let mut titles = BTreeSet::new();
             let twice = text.lines().filter(|line| line.starts_with('#')).find(|line| !titles.insert(*line));
@@ -242,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_are_what_the_code_says() {
+    fn the_committed_pages_match_the_code() {
         for (path, text) in pages() {
             let written = std::fs::read_to_string(workspace::root().join(&path)).unwrap_or_default();
-            assert!(written == text, "{path} is not what the code says; run `cargo xtask manual`");
+            assert!(written == text, "{path} does not match the code; run `cargo xtask manual`");
         }
     }
 }

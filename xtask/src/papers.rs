@@ -1,10 +1,9 @@
-//! `cargo xtask papers`: which rules of the papers have code, and which have a test.
+//! `cargo xtask papers`: lists the rules of the papers with the code and the tests that cite them.
 //!
-//! `docs/rules.toml` gives each rule an id. Code and tests cite it in a comment that begins with the word: a rule
-//! without a citation is either missing or unmarked, and an id that does not exist is a mistake, which
-//! `cargo xtask test` refuses.
+//! `docs/rules.toml` gives each rule an id. Code and tests cite it in a comment that begins with the word. A rule
+//! without a citation is missing or not marked. An id that does not exist is an error, and `cargo xtask test` fails.
 //!
-//! A citation counts as a test's in a file below a folder `tests`, in a file `tests.rs`, and below `#[cfg(test)]`.
+//! A citation belongs to a test if it is in a folder `tests`, in a file `tests.rs`, or below `#[cfg(test)]`.
 
 use crate::{Verb, workspace};
 use clap::ValueEnum;
@@ -15,19 +14,20 @@ use std::process::ExitCode;
 use toml::Spanned;
 
 const RULES: &str = "docs/rules.toml";
-/// What a citation begins with, behind the slashes of its comment. Put together, else this file would cite.
+/// First word of a citation, after the slashes of its comment. It is concatenated because this file would cite
+/// otherwise.
 const MARK: &str = concat!("rule", ": ");
 
 /// Print each rule of the papers with its code and its test.
 #[derive(clap::Args)]
 pub(crate) struct Papers {
-    /// Only rules of this scheduler.
+    /// Print only the rules of this scheduler.
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
-    /// Only rules without code or without a test.
+    /// Print only rules without code or without a test.
     #[arg(long)]
     uncovered: bool,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
@@ -57,7 +57,7 @@ impl Verb for Papers {
             Output::Text => format!("{}\n{summary}\n", rules.iter().map(Rule::show).collect::<String>()),
             Output::Json => serde_json::to_string_pretty(&rules).expect("rules are plain data") + "\n",
         };
-        // Whoever reads only the beginning closes the pipe.
+        // A reader such as `head` may close the pipe early.
         match std::io::stdout().write_all(text.as_bytes()) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(format!("Cannot print: {error}")),
             _ => {}
@@ -67,7 +67,7 @@ impl Verb for Papers {
     }
 }
 
-/// A rule and who cites it.
+/// A rule and its citations.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Rule {
     id: String,
@@ -88,7 +88,7 @@ impl Rule {
     }
 }
 
-/// Prints what is cited and does not exist; returns how many.
+/// Prints citations of rules that do not exist. Returns their number.
 pub(crate) fn check_citations() -> Result<usize, String> {
     let (rules, mistakes) = collect()?;
     mistakes.iter().for_each(|mistake| println!("{mistake}"));
@@ -96,7 +96,7 @@ pub(crate) fn check_citations() -> Result<usize, String> {
     Ok(mistakes.len())
 }
 
-/// The rules with their citations, and what is wrong.
+/// Returns the rules with their citations, and the errors found.
 fn collect() -> Result<(Vec<Rule>, Vec<String>), String> {
     let read = |path: &str| {
         std::fs::read_to_string(workspace::root().join(path)).map_err(|error| format!("Cannot read {path}: {error}"))
@@ -109,7 +109,7 @@ fn collect() -> Result<(Vec<Rule>, Vec<String>), String> {
     Ok((rules, mistakes))
 }
 
-/// The rules, in the order of the file.
+/// Returns the rules, in the order of the file.
 fn parse(text: &str) -> Result<Vec<Rule>, String> {
     type Section = BTreeMap<String, Spanned<String>>;
     let tables: BTreeMap<String, BTreeMap<String, Section>> =
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
     }
 }
 
-/// Enters the citations of one file.
+/// Adds the citations of one file.
 fn cite(rules: &mut [Rule], path: &str, text: &str, mistakes: &mut Vec<String>) {
     let mut tests = path.split('/').any(|part| part == "tests" || part == "tests.rs");
     for (index, line) in text.lines().enumerate() {
@@ -151,7 +151,7 @@ fn cite(rules: &mut [Rule], path: &str, text: &str, mistakes: &mut Vec<String>) 
     }
 }
 
-/// The ids that a line cites: those behind the mark, where it is the first word of a comment.
+/// Returns the ids that a line cites: those after the mark, if it is the first word of a comment.
 fn cited(line: &str) -> impl Iterator<Item = &str> {
     let comment = line.find("//").map_or("", |at| line[at..].trim_start_matches(['/', '!']).trim_start());
     let ids = comment.strip_prefix(MARK).unwrap_or("");
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_used_once_in_a_scheduler() {
+    fn a_duplicate_name_in_a_scheduler_is_an_error() {
         let error = parse("[a.\"2\"]\nx = \"1\"\n[a.\"3\"]\nx = \"2\"\n").expect_err("x is there twice");
         assert!(error.contains("'a.x'"), "{error}");
     }
 
     #[test]
-    fn a_citation_is_code_or_test_by_where_it_stands() {
+    fn the_place_of_a_citation_decides_between_code_and_test() {
         let mut rules = parse(TEXT).expect("it is well formed");
         let mut mistakes = Vec::new();
         let cites = |ids: &str| format!("    step(); // {MARK}{ids}\n");
@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn prose_that_has_the_word_cites_nothing() {
+    fn prose_with_the_word_is_not_a_citation() {
         assert_eq!(cited(&format!("//! The driver's {MARK}after every call")).count(), 0);
         assert_eq!(cited(&format!("let {MARK}u8 = 1;")).count(), 0);
     }
 
     #[test]
-    fn the_rules_of_the_project_are_well_formed() {
+    fn the_rules_of_the_project_are_valid() {
         let (rules, mistakes) = collect().expect("the rules are readable");
         assert_eq!(mistakes, [""; 0]);
         assert!(rules.iter().all(|rule| !rule.text.is_empty() && !rule.text.ends_with('.')));

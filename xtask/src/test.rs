@@ -1,10 +1,9 @@
-//! `cargo xtask test`: everything that must hold before a change goes in, by one command.
+//! `cargo xtask test`: runs everything that must pass before a change is merged.
 //!
-//! The steps run in order and all of them run: a missing blank line must not hide a failing test.
-//! Each step counts what it proved. For the tests these are libtest's own numbers, summed over all
-//! test binaries; each named check (fmt, clippy, tidy, papers, docs) and each fuzz target counts as one; the preparations (tools, build)
-//! count only when they fail. The last line on standard output is `N passed, N failed` alone, for whoever
-//! reads it by machine.
+//! The steps run in order, and a failed step does not stop the next one: a missing blank line must not hide a failing
+//! test. Tests are counted with libtest's own numbers, summed over all test binaries. Each check (fmt, clippy, tidy,
+//! papers, docs) and each fuzz target counts as one. Preparations (tools, build) count only when they fail. The last
+//! line on standard output is exactly `N passed, N failed`, for scripts.
 
 mod libtest;
 mod tools;
@@ -15,19 +14,19 @@ use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// What is built beside the defaults, so that it is checked too; the step `build` has the defaults.
+/// Features that are checked in addition to the defaults. The step `build` uses the defaults.
 const FEATURES: &str = "--features=sluice/parquet";
-/// How long each fuzz target runs.
+/// Seconds to run each fuzz target.
 const FUZZ_SECONDS: u32 = 5;
 
 /// Run all checks and tests, and print `N passed, N failed` as the last line.
 #[derive(clap::Args)]
 pub(crate) struct Test {
-    /// Run this step alone; may be given several times.
+    /// Run only this step (may be given several times).
     #[arg(long, value_name = "STEP")]
     only: Vec<Step>,
 
-    /// Do not install missing tools, only say which are missing.
+    /// Do not install missing tools; only list them.
     #[arg(long)]
     no_install: bool,
 }
@@ -35,27 +34,27 @@ pub(crate) struct Test {
 /// The steps, in the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Step {
-    /// The programs that the black-box tests start, from Debian's packages.
+    /// Install the programs that the black-box tests start, from Debian's packages.
     Tools,
-    /// The code is as rustfmt writes it.
+    /// Check the formatting with rustfmt.
     Fmt,
-    /// clippy has nothing to say.
+    /// Run clippy without warnings.
     Clippy,
-    /// The rules of `cargo xtask tidy`.
+    /// Check the rules of `cargo xtask tidy`.
     Tidy,
-    /// Every rule of the papers that is cited exists.
+    /// Check that every cited rule of the papers exists.
     Papers,
-    /// The release binary builds.
+    /// Build the release binary.
     Build,
-    /// Unit, contract, black-box and documentation tests.
+    /// Run unit, contract, black-box and documentation tests.
     Tests,
-    /// No fuzz target fails in a few seconds.
+    /// Run each fuzz target for a few seconds.
     Fuzz,
-    /// The code's documentation builds, and its links lead somewhere.
+    /// Build the code's documentation and check its links.
     Docs,
 }
 
-/// What a step proved.
+/// Numbers of passed and failed checks of a step.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Tally {
     passed: u64,
@@ -185,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_ends_with_the_sum_alone_on_its_line() {
+    fn the_last_line_of_the_summary_is_the_sum() {
         let took = Duration::from_millis(1500);
         let rows = [
             Row { step: Step::Build, tally: Tally::of_preparation(true), took },
@@ -206,7 +205,7 @@ fmt     ok          1 passed    0 failed     1.5 s
     }
 
     #[test]
-    fn checks_count_and_preparations_count_only_their_failure() {
+    fn preparations_count_only_when_they_fail() {
         let tally = |passed, failed| Tally { passed, failed };
         assert_eq!(Tally::of_check(true), tally(1, 0));
         assert_eq!(Tally::of_check(false), tally(0, 1));

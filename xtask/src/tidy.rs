@@ -1,12 +1,12 @@
-//! `cargo xtask tidy`: the rules of style that a machine can check, so that nobody argues about them.
+//! `cargo xtask tidy`: checks the style rules that a machine can check.
 //!
-//! Formatting is rustfmt's and correctness is clippy's; tidy holds what neither knows: how long a
-//! function and a file may be, which words and paths must not appear, and what the scheduling core
-//! and the tests must not call. Rules on text are in `text`, rules on Rust in `rust`, which work on
-//! tokens: so a word inside a string or a comment is not taken for code, and code inside a macro is
-//! not overlooked. Each rule is a function from a file to its violations, and its tests are beside it.
+//! rustfmt checks formatting and clippy checks correctness. Tidy checks the length of functions and files, words and
+//! paths that must not appear, and calls that are not allowed in the scheduling core and in tests. Rules for text are
+//! in `text`, rules for Rust in `rust`. The latter work on tokens, so a word in a string or a comment is not taken
+//! for code, and code inside a macro is checked. Each rule is a function from a file to its violations, with its
+//! tests in the same file.
 //!
-//! The checks' own needles are put together with `concat!`: spelled out, tidy would find them here.
+//! The patterns are written with `concat!`, so that tidy does not find them here.
 
 mod rust;
 mod text;
@@ -16,7 +16,7 @@ use crate::{Verb, workspace};
 use std::fmt;
 use std::process::ExitCode;
 
-/// Check every file for the rules of style that a machine can check.
+/// Check every file for style rules.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
@@ -31,7 +31,7 @@ impl Verb for Tidy {
     }
 }
 
-/// One breach of one rule, shown as `file:line: what, and what to do`.
+/// A violation of a rule, printed as `file:line: what is wrong, and what to do`.
 #[derive(Debug, PartialEq, Eq)]
 struct Violation {
     path: String,
@@ -45,7 +45,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A file with its path relative to the repository root, `/` between folders.
+/// A file. Its path is relative to the repository root, with `/` between folders.
 struct Source<'a> {
     path: &'a str,
     text: &'a str,
@@ -66,7 +66,7 @@ impl Source<'_> {
     }
 }
 
-/// Prints every violation of every file, and how many there are; returns their number.
+/// Prints every violation in every file, and their number. Returns the number.
 pub(crate) fn check_workspace() -> Result<usize, String> {
     let files = workspace::files()?;
     let mut count = 0;
@@ -86,7 +86,7 @@ pub(crate) fn check_workspace() -> Result<usize, String> {
 
 fn check_file(path: &str) -> Result<Vec<Violation>, String> {
     let bytes = std::fs::read(workspace::root().join(path)).map_err(|error| format!("Cannot read {path}: {error}"))?;
-    // What is not text has no lines to check.
+    // Binary files are not checked.
     Ok(match std::str::from_utf8(&bytes) {
         Ok(text) if !text.contains('\0') => check(&Source { path, text }),
         _ => Vec::new(),
@@ -94,7 +94,7 @@ fn check_file(path: &str) -> Result<Vec<Violation>, String> {
 }
 
 fn check(source: &Source<'_>) -> Vec<Violation> {
-    // Seeds of a fuzzer and data of others are input, and as ugly as they need to be.
+    // Fuzzer seeds and third-party data are input and have no style.
     if source.has_folder("corpus") || source.has_folder("seeds") || source.has_folder("data") {
         return Vec::new();
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_violation_reads_as_compilers_write_it() {
+    fn a_violation_is_printed_like_a_compiler_error() {
         let source = Source { path: "a/b.rs", text: "fn f() {} \n" };
         let shown: Vec<String> = check(&source).iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["a/b.rs:1: trailing whitespace, remove it"]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn violations_of_a_file_come_in_the_order_of_its_lines() {
+    fn violations_are_sorted_by_line() {
         let source = Source { path: "a.rs", text: "fn f() { dbg!(1); }\nfn g() {} \n" };
         let lines: Vec<usize> = check(&source).iter().map(|v| v.line).collect();
         assert_eq!(lines, [1, 2]);

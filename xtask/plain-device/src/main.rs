@@ -1,7 +1,7 @@
-//! A vhost-user-blk device that completes every request at once and keeps nothing: `plain-device SOCKET QUEUES`.
+//! A vhost-user-blk device that completes every request immediately and stores nothing: `plain-device SOCKET QUEUES`.
 //!
-//! The baseline of `cargo xtask bench vhost`: what the crates that others build their devices on make of the protocol,
-//! with their own connection handler, a thread per queue, and no scheduler. It checks what must be checked and does nothing else.
+//! The baseline of `cargo xtask bench vhost`: the common vhost crates with their own connection handler, a thread for
+//! each queue, and no scheduler. It makes only the checks that the protocol needs.
 
 #![forbid(unsafe_code)]
 
@@ -26,11 +26,11 @@ use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_con
 
 type Memory = GuestMemoryAtomic<GuestMemoryMmap<()>>;
 
-/// 1 GiB, in sectors.
+/// Capacity in sectors: 1 GiB.
 const CAPACITY: u64 = 1 << 21;
 const QUEUE_SIZE_MAX: usize = 1024;
 const SEGMENTS_MAX: u32 = 126;
-/// Bytes of the configuration space.
+/// Size of the configuration space, in bytes.
 const CONFIG_LEN: usize = 60;
 
 struct Plain {
@@ -41,7 +41,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// Answers everything that is in the queue.
+    /// Completes all available requests.
     fn serve(&self, vring: &VringRwLock<Memory>) -> io::Result<()> {
         let memory = self.memory.memory();
         let mut vring = vring.get_mut();
@@ -59,7 +59,7 @@ impl Plain {
     }
 }
 
-/// Answers one request; how many bytes the guest may take for written.
+/// Completes one request. Returns the number of bytes written for the guest.
 fn answer(memory: &GuestMemoryMmap<()>, chain: impl Iterator<Item = Descriptor>) -> u32 {
     let (mut header, mut last, mut len, mut inside) = (None, None, 0u64, true);
     for piece in chain {
@@ -182,7 +182,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves one front end after the other, for ever.
+/// Serves one front end after another, until the process is killed.
 fn serve(socket: &str, queues: usize) -> ExitCode {
     let mut listener = match Listener::new(socket, true) {
         Ok(listener) => listener,
@@ -197,7 +197,7 @@ fn serve(socket: &str, queues: usize) -> ExitCode {
         let exits = (0..queues).map(|_| exit()).collect();
         let device = Plain { memory: memory.clone(), queues, event_index: AtomicBool::new(false), exits };
         let daemon = VhostUserDaemon::new("plain-device".to_owned(), Arc::new(device), memory);
-        // A front end that leaves is an error to the crate, and the end of this daemon object alone.
+        // The crate reports a disconnected front end as an error, which ends only this daemon object.
         let served = daemon.map_err(|error| error.to_string()).and_then(|mut daemon| {
             daemon.start(&mut listener).map_err(|error| error.to_string())?;
             daemon.wait().map_err(|error| error.to_string())

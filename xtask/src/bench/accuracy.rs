@@ -1,9 +1,9 @@
-//! `cargo xtask bench accuracy`: whether VMs get what they are promised.
+//! `cargo xtask bench accuracy`: whether VMs get their shares, limits and reservations.
 //!
-//! The device is a `delay` device, whose capacity is a number and not a hope; the requests come through real NBD sockets.
-//! What a limit or a reservation does in a window is counted at dispatch, from the device's own log. Others are asked for
-//! the same beside it: QEMU's throttle filter over NBD, the kernel's blk-throttle and BFQ on a loop device. Reservations
-//! have nobody to be compared with.
+//! The device is a `delay` device, whose capacity is known exactly. Requests arrive over real NBD sockets. The effect
+//! of a limit or a reservation in a window is counted at dispatch, from the device's own log. The same is measured
+//! for QEMU's throttle filter over NBD, and for the kernel's blk-throttle and BFQ on a loop device. None of them
+//! offers reservations.
 
 mod hosts;
 mod kernel;
@@ -20,30 +20,30 @@ use super::stats::Samples;
 use hosts::{Host, Vm};
 use slots::Slots;
 
-/// Rates of the device for the shares (IOPS), and the scales of the weights 1:2:3.
+/// Rates of the device in the test of shares (IOPS), and the factors by which the weights 1:2:3 are multiplied.
 const RATES: [u64; 4] = [100, 1_000, 10_000, 50_000];
 const SCALES: [f64; 3] = [0.01, 1.0, 100.0];
-/// Limits that are compared (IOPS), and the requests that each VM keeps in flight.
+/// Limits to compare (IOPS), and the number of requests that each VM keeps in flight.
 const LIMITS: [u64; 3] = [1_000, 2_000, 3_000];
 const DEPTH: u32 = 16;
-/// Capacity of the device and reservation of one VM on it (IOPS).
+/// Capacity of the device and reservation of one VM (IOPS).
 const RESERVATIONS: [(u64, u64); 2] = [(1_000, 250), (10_000, 2_500)];
 
-/// What of it to run.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Rounds to measure.
+    /// Number of rounds.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Where the scratch file for the kernel's schedulers is made. Default: the build's folder.
+    /// Folder of the scratch file for the kernel's schedulers. Default: the build folder.
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Without the servers and kernel schedulers that it is compared with.
+    /// Leave out the other servers and the kernel's schedulers.
     #[arg(long)]
     own_only: bool,
 }
 
-/// How long the measurements take.
+/// Duration of the measurements.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     warm: Duration,
@@ -74,10 +74,10 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Three VMs of weights 1:2:3, all of them always asking.
+/// Three VMs of weights 1:2:3, always backlogged.
 fn shares(report: &mut Report, options: &Options, effort: Effort) -> Result<(), String> {
     let mut measured = vec![[Samples::default(), Samples::default()]; RATES.len() * SCALES.len()];
-    // Slow devices run side by side; fast ones need the processor.
+    // Slow devices run concurrently; a fast one needs the CPU for itself.
     let (slow, fast): (Vec<u64>, Vec<u64>) = RATES.iter().partition(|rate| **rate <= 10_000);
     let slow: Vec<(u64, f64)> = slow.into_iter().flat_map(|rate| SCALES.map(|scale| (rate, scale))).collect();
     let fast = fast.into_iter().flat_map(|rate| SCALES.map(|scale| vec![(rate, scale)]));
@@ -117,7 +117,7 @@ fn shares(report: &mut Report, options: &Options, effort: Effort) -> Result<(), 
     Ok(())
 }
 
-/// How far the share that is furthest off is from 1:2:3, in percent of all.
+/// Returns the largest deviation of a VM from its share 1:2:3, in percent of the total.
 fn deviation(outcomes: &[Outcome]) -> f64 {
     let all = total(outcomes);
     let off = outcomes.iter().zip([1.0, 2.0, 3.0]).map(|(got, part)| (got.iops() / all - part / 6.0).abs() * 100.0);
@@ -128,7 +128,7 @@ fn total(outcomes: &[Outcome]) -> f64 {
     outcomes.iter().map(Outcome::iops).sum()
 }
 
-/// What a limit did: achieved and its p99 as parts of what they should be.
+/// Measurements under a limit: throughput and p99, relative to their nominal values.
 #[derive(Clone, Default)]
 struct Limited {
     achieved: Samples,
@@ -138,7 +138,8 @@ struct Limited {
 }
 
 impl Limited {
-    /// A VM that keeps `DEPTH` requests in flight at its limit waits for as many intervals each time.
+    /// Adds a round. A VM that keeps `DEPTH` requests in flight at its limit has a nominal latency of `DEPTH`
+    /// intervals.
     fn push(&mut self, limit: u64, iops: f64, p99_us: f64) {
         self.achieved.push(iops / limit as f64);
         self.latency.push(p99_us / (f64::from(DEPTH) * 1e6 / limit as f64));
@@ -197,7 +198,8 @@ fn limits(
     Ok(())
 }
 
-/// QEMU's filter; `false` if it is not there or does not do what it says: that of 7.2 lets everything pass over NBD.
+/// Measures QEMU's filter. Returns `false` if it is not installed or does not limit: that of 7.2 limits nothing over
+/// NBD.
 fn filtered_limits(report: &mut Report, filter: &mut [Limited], effort: Effort) -> Result<bool, String> {
     if !server::has("qemu-storage-daemon") {
         report.note("QEMU's throttle filter left out: qemu-storage-daemon is not installed");
@@ -216,7 +218,7 @@ fn filtered_limits(report: &mut Report, filter: &mut [Limited], effort: Effort) 
     Ok(true)
 }
 
-/// Three limited VMs and one that takes the rest, on a device that has plenty.
+/// Three VMs with limits and one without, on a device with enough capacity.
 fn own_limits(ours: &mut [Limited], effort: Effort) -> Result<(), String> {
     let mut vms: Vec<Vm> = LIMITS.iter().map(|limit| Vm { limit: Some(*limit), depth: DEPTH, ..Vm::on(0) }).collect();
     vms.push(Vm { depth: 32, ..Vm::on(0) });
@@ -260,7 +262,7 @@ fn add_limits(report: &mut Report, servers: &[(&str, &[Limited])]) {
         }
         let ours = &servers[0].1[index];
         report.target(format!("achieved / limit, {limit}"), Bound::AtLeast(0.99), ours.achieved.median());
-        // The stated burst is the device's depth, and one request on top.
+        // The stated burst is the device's depth, plus one request.
         let most = f64::from(hosts::DEVICE_DEPTH) + 1.01;
         report.target(format!("requests above limit x time, {limit}"), Bound::AtMost(most), ours.excess.median());
         report.target(format!("p99 / (interval x depth), {limit}"), Bound::AtMost(1.5), ours.latency.median());
@@ -268,7 +270,7 @@ fn add_limits(report: &mut Report, servers: &[(&str, &[Limited])]) {
     report.table(table);
 }
 
-/// One VM that lives by its reservation, beside two of a thousandfold weight.
+/// One VM with a reservation, next to two whose weights are a thousand times larger.
 fn reservations(report: &mut Report, options: &Options, effort: Effort) -> Result<(), String> {
     let mut table = Table::new(
         "Reservations",

@@ -1,7 +1,7 @@
-//! A contest: servers that serve the same are asked the same, in turns, round by round.
+//! Comparison of servers: all serve the same data to the same client, and alternate round by round.
 //!
-//! What a frontend's benchmark knows itself is who takes part ([`Kind`]), in which shapes, and how to ask. Beside the IOPS,
-//! which on two processors are as much the client's as the server's, stands the CPU time that the server spent per request.
+//! The benchmark of a frontend provides the contestants ([`Kind`]), the shapes and the load. On two CPUs the IOPS
+//! depend as much on the client as on the server, so the tables also state the server's CPU time per request.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use super::report::{Cell, Report, Table};
 use super::server::{self, Server};
 use super::stats::Samples;
 
-/// What is served.
+/// The volume that is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Store {
-    /// Completes at once and keeps nothing.
+    /// Completes immediately and stores nothing.
     Null,
-    /// A file of 1 GiB, past the page cache.
+    /// A file of 1 GiB, with direct I/O.
     File,
 }
 
@@ -31,60 +31,61 @@ impl Store {
     }
 }
 
-/// What every server of a contest is told.
-pub(super) struct Setting<'a> {
+/// Settings of every server in a comparison.
+pub(super) struct ServerSettings<'a> {
     pub(super) store: Store,
     pub(super) file: &'a Path,
-    /// The folder of their sockets.
+    /// Folder of the servers' sockets.
     pub(super) sockets: &'a Path,
-    /// Other builds of our daemon.
+    /// Other builds of the daemon.
     pub(super) beside: &'a [PathBuf],
 }
 
-/// Who takes part.
+/// A contestant.
 pub(super) trait Kind: Copy + PartialEq {
     fn name(self) -> &'static str;
 
-    /// What must be installed.
+    /// The program that must be installed.
     fn program(self) -> Option<&'static str>;
 
-    /// Starts it, if it is a process; it listens at `socket`.
-    fn start(self, setting: &Setting<'_>, socket: PathBuf) -> Result<Option<Server>, String>;
+    /// Starts the server at `socket`, if the contestant is a process.
+    fn start(self, setting: &ServerSettings<'_>, socket: PathBuf) -> Result<Option<Server>, String>;
 }
 
-/// Which part of a contest is run.
+/// Selects a part of a comparison.
 #[derive(Debug, clap::Args)]
 pub(super) struct Choice {
-    /// Where the scratch file is made; a disk that can do direct I/O. Default: the build's folder.
+    /// Folder of the scratch file, on a disk that supports direct I/O. Default: the build folder.
     #[arg(long, value_name = "DIR")]
     pub(super) folder: Option<PathBuf>,
-    /// Only these, as the table calls them; ratios are to the first.
+    /// Run only these servers, with their names in the table. Ratios are relative to the first.
     #[arg(long, value_name = "SERVER,...", value_delimiter = ',')]
     who: Vec<String>,
-    /// Only these, as the table calls them, such as `1 x 32`.
+    /// Run only these shapes, with their names in the table, such as `1 x 32`.
     #[arg(long, value_name = "SHAPE;...", value_delimiter = ';')]
     shapes: Vec<String>,
-    /// Other builds of `sluice`, or scripts that start them, which take part as `beside`, `beside 2` and so on; at most 4.
+    /// Other builds of `sluice`, or scripts that start them. They are named `beside`, `beside 2` and so on; at most
+    /// 4.
     #[arg(long, value_name = "PROGRAM,...", value_delimiter = ',')]
     pub(super) beside: Vec<PathBuf>,
 }
 
 impl Choice {
-    /// Whether this one takes part.
+    /// Whether a server takes part.
     pub(super) fn has(&self, who: &str) -> bool {
         self.who.is_empty() || self.who.iter().any(|wanted| wanted == who)
     }
 
-    /// Whether this shape is asked for.
+    /// Whether a shape is selected.
     pub(super) fn has_shape(&self, shape: &str) -> bool {
         self.shapes.is_empty() || self.shapes.iter().any(|wanted| wanted == shape)
     }
 }
 
-/// How other builds of our daemon are called.
+/// Names of the other builds of the daemon.
 pub(super) const BESIDE: [&str; 4] = ["beside", "beside 2", "beside 3", "beside 4"];
 
-/// What was measured of one server under one shape, round by round.
+/// Measurements of one server in one shape, for each round.
 #[derive(Default, Clone)]
 pub(super) struct Measured {
     pub(super) iops: Samples,
@@ -94,7 +95,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// One round, in which the server spent so many seconds of CPU time.
+    /// Adds a round in which the server used `cpu_seconds` of CPU time.
     pub(super) fn note(&mut self, outcome: &Outcome, cpu_seconds: f64) {
         self.cpu_us.push(cpu_seconds * 1e6 / outcome.requests as f64);
         self.iops.push(outcome.iops());
@@ -102,7 +103,7 @@ impl Measured {
         self.p99_us.push(outcome.percentile_us(99.0));
     }
 
-    /// One round of fio on the file itself.
+    /// Adds a round of fio on the file.
     pub(super) fn note_fio(&mut self, file: &Path, jobs: u32, depth: u32, time: Duration) -> Result<(), String> {
         let (iops, p50_us, p99_us) = fio::run(file, size_of(file), jobs, depth, time)?;
         self.iops.push(iops);
@@ -113,21 +114,21 @@ impl Measured {
     }
 }
 
-/// One server.
+/// A server and its measurements.
 pub(super) struct Contestant<K> {
     pub(super) kind: K,
     pub(super) socket: PathBuf,
     server: Option<Server>,
-    /// By shape.
+    /// For each shape.
     pub(super) measured: Vec<Measured>,
 }
 
 impl<K: Kind> Contestant<K> {
-    /// Starts those of `kinds` that are chosen and installed.
+    /// Starts the selected and installed servers of `kinds`.
     pub(super) fn start_all(
         kinds: &[K],
         shapes: usize,
-        setting: &Setting<'_>,
+        setting: &ServerSettings<'_>,
         choice: &Choice,
         report: &mut Report,
     ) -> Result<Vec<Contestant<K>>, String> {
@@ -144,13 +145,13 @@ impl<K: Kind> Contestant<K> {
         Ok(contestants)
     }
 
-    /// CPU time that the server has used, in seconds; not a number if it is no process.
+    /// Returns the CPU time that the server has used, in seconds, or NaN if it is not a process.
     pub(super) fn cpu_seconds(&self) -> f64 {
         self.server.as_ref().map_or(f64::NAN, Server::cpu_seconds)
     }
 }
 
-/// The table of a contest, with a row for each shape and server; those of shapes that were not run are left out.
+/// Returns the table of a comparison, with a row for each server and each shape that was run.
 pub(super) fn table<K: Kind>(store: Store, shapes: &[String], contestants: &[Contestant<K>]) -> Table {
     let mut table = Table::new(
         format!("4 KiB random reads, {}", store.name()),
@@ -187,7 +188,7 @@ pub(super) fn table<K: Kind>(store: Store, shapes: &[String], contestants: &[Con
     table
 }
 
-/// The size of a file, in bytes.
+/// Returns the size of a file, in bytes.
 fn size_of(file: &Path) -> u64 {
     fs::metadata(file).map_or(1 << 30, |metadata| metadata.len())
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask bench control`: what a change costs on a host with many VMs, and the start.
+//! `cargo xtask bench control`: the cost of the start and of changes on a host with many VMs.
 //!
-//! Each VM has a volume of 1 MiB in a file of its own, with an NBD socket of its own. Timed from the outside: from the start
-//! of the process to its ready line, from a request at the control socket to its reply, from SIGHUP to the line that says that
-//! the file was applied. With `--beside` another build takes turns.
+//! Each VM has a volume of 1 MiB in its own file, and its own NBD socket. All times are measured from outside: from
+//! the start of the process to its ready line, from a request on the control socket to its reply, from SIGHUP to the
+//! log line of the applied file. With `--beside`, another build alternates with this one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,23 +19,23 @@ use super::report::{Bound, Cell, Report, Table};
 use super::server::{build_sluice, scratch, sluice_binary};
 use super::stats::Samples;
 
-/// Bytes of each volume.
+/// Size of each volume, in bytes.
 const VOLUME_BYTES: u64 = 1 << 20;
-/// Changes of one kind in a round.
+/// Number of changes of each kind in a round.
 const CHANGES: usize = 20;
 
-/// What of it to run.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Another build of the daemon, which takes turns.
+    /// Another build of the daemon, which alternates with this one.
     #[arg(long, value_name = "PROGRAM")]
     beside: Option<PathBuf>,
-    /// Rounds to measure.
+    /// Number of rounds.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
 }
 
-/// What was measured of one build, in ms.
+/// Measurements of one build, in ms.
 #[derive(Default)]
 struct Measured {
     start_half: Samples,
@@ -49,13 +49,13 @@ struct Measured {
 pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     build_sluice()?;
     let (vms, rounds) = if quick { (100, 1) } else { (2000, options.rounds) };
-    let place = Place::new(vms)?;
+    let fixture = Fixture::new(vms)?;
     let mut builds = vec![("this build", sluice_binary(), Measured::default())];
     builds.extend(options.beside.clone().map(|program| ("beside", program, Measured::default())));
     for round in 0..rounds {
         for (name, program, measured) in &mut builds {
             eprintln!("control: {name}, round {} of {rounds}", round + 1);
-            measured.measure(&place, program)?;
+            measured.measure(&fixture, program)?;
         }
     }
     let mut report = Report::new("control");
@@ -85,15 +85,15 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The files and the sockets of all VMs.
-struct Place {
+/// Files and sockets of all VMs.
+struct Fixture {
     files: tempfile::TempDir,
     sockets: tempfile::TempDir,
     vms: usize,
 }
 
-impl Place {
-    fn new(vms: usize) -> Result<Place, String> {
+impl Fixture {
+    fn new(vms: usize) -> Result<Fixture, String> {
         let files = scratch(None)?;
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
         for vm in 0..=vms {
@@ -101,14 +101,14 @@ impl Place {
             let made = fs::File::create_new(&path).and_then(|file| file.set_len(VOLUME_BYTES));
             made.map_err(|error| format!("Cannot make {}: {error}", path.display()))?;
         }
-        Ok(Place { files, sockets, vms })
+        Ok(Fixture { files, sockets, vms })
     }
 
     fn control(&self) -> PathBuf {
         self.sockets.path().join("control")
     }
 
-    /// Removes the sockets of a daemon that was killed.
+    /// Removes the sockets of a killed daemon.
     fn clean(&self) -> std::io::Result<()> {
         for socket in fs::read_dir(self.sockets.path())? {
             fs::remove_file(socket?.path())?;
@@ -116,7 +116,7 @@ impl Place {
         Ok(())
     }
 
-    /// A host file of the first `vms`; the first VM has another weight.
+    /// Returns a host file with the first `vms` VMs. `weight` is the weight of the first.
     fn host(&self, vms: usize, weight: usize) -> String {
         let (folder, control) = (self.files.path().display(), self.control().display().to_string());
         let mut text = format!("[daemon]\ncontrol = \"{control}\"\n[device.disk]\npath = \"{folder}\"\n");
@@ -135,29 +135,29 @@ impl Place {
 }
 
 impl Measured {
-    fn measure(&mut self, place: &Place, program: &Path) -> Result<(), String> {
-        let half = place.vms / 2;
-        let (daemon, start) = Daemon::start(place, program, half)?;
+    fn measure(&mut self, fixture: &Fixture, program: &Path) -> Result<(), String> {
+        let half = fixture.vms / 2;
+        let (daemon, start) = Daemon::start(fixture, program, half)?;
         self.start_half.push(start);
         let mut daemon = daemon;
         for change in 0..CHANGES {
-            self.reload.push(daemon.reload(&place.host(half, 200 + change))?);
+            self.reload.push(daemon.reload(&fixture.host(half, 200 + change))?);
         }
         drop(daemon);
-        let (daemon, start) = Daemon::start(place, program, place.vms)?;
+        let (daemon, start) = Daemon::start(fixture, program, fixture.vms)?;
         self.start.push(start);
         for change in 0..CHANGES {
-            let vm = format!("vm{}", change * place.vms / CHANGES);
-            self.set.push(ask(place, &json!({ "verb": "set", "target": vm, "keys": { "weight": 200 + change } }))?);
-            self.attach.push(ask(place, &place.attach())?);
-            self.detach.push(ask(place, &json!({ "verb": "detach", "target": "more" }))?);
+            let vm = format!("vm{}", change * fixture.vms / CHANGES);
+            self.set.push(ask(fixture, &json!({ "verb": "set", "target": vm, "keys": { "weight": 200 + change } }))?);
+            self.attach.push(ask(fixture, &fixture.attach())?);
+            self.detach.push(ask(fixture, &json!({ "verb": "detach", "target": "more" }))?);
         }
         drop(daemon);
         Ok(())
     }
 }
 
-impl Place {
+impl Fixture {
     fn attach(&self) -> Value {
         let source = self.files.path().join(format!("{}.img", self.vms));
         let socket = self.sockets.path().join("more.sock");
@@ -170,23 +170,23 @@ fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1000.0
 }
 
-/// How long a request at the control socket takes, in ms.
-fn ask(place: &Place, request: &Value) -> Result<f64, String> {
+/// Sends a request to the control socket. Returns the time to the reply, in ms.
+fn ask(fixture: &Fixture, request: &Value) -> Result<f64, String> {
     let begin = Instant::now();
     let exchange = || -> std::io::Result<String> {
-        let mut stream = UnixStream::connect(place.control())?;
+        let mut stream = UnixStream::connect(fixture.control())?;
         writeln!(stream, "{request}")?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
         Ok(line)
     };
-    let line = exchange().map_err(|error| format!("The control socket: {error}"))?;
+    let line = exchange().map_err(|error| format!("Control socket: {error}"))?;
     let took = milliseconds(begin);
-    let reply: Value = serde_json::from_str(&line).map_err(|error| format!("The control socket: {error}: {line}"))?;
-    if reply["ok"] == true { Ok(took) } else { Err(format!("{request} is refused: {reply}")) }
+    let reply: Value = serde_json::from_str(&line).map_err(|error| format!("Control socket: {error}: {line}"))?;
+    if reply["ok"] == true { Ok(took) } else { Err(format!("{request} was rejected: {reply}")) }
 }
 
-/// A daemon whose log is read; killed when it is dropped.
+/// A daemon and its log. Dropping it kills the daemon.
 struct Daemon {
     child: Child,
     file: PathBuf,
@@ -194,23 +194,23 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it; how long until it was ready, in ms.
-    fn start(place: &Place, program: &Path, vms: usize) -> Result<(Daemon, f64), String> {
-        let file = place.files.path().join("host.toml");
+    /// Starts the daemon. Returns also the time until it was ready, in ms.
+    fn start(fixture: &Fixture, program: &Path, vms: usize) -> Result<(Daemon, f64), String> {
+        let file = fixture.files.path().join("host.toml");
         let failed = |error: std::io::Error| format!("Cannot start {}: {error}", program.display());
-        fs::write(&file, place.host(vms, 100)).map_err(failed)?;
-        place.clean().map_err(failed)?;
+        fs::write(&file, fixture.host(vms, 100)).map_err(failed)?;
+        fixture.clean().map_err(failed)?;
         let begin = Instant::now();
         let mut command = Command::new(program);
         let command = command.arg("serve").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let log = BufReader::new(child.stderr.take().expect("it is piped")).lines();
         let mut daemon = Daemon { child, file, log };
-        daemon.says("Ready")?;
+        daemon.wait_for_line("Ready")?;
         Ok((daemon, milliseconds(begin)))
     }
 
-    fn says(&mut self, wanted: &str) -> Result<(), String> {
+    fn wait_for_line(&mut self, wanted: &str) -> Result<(), String> {
         let mut last = String::new();
         for line in self.log.by_ref().map_while(Result::ok) {
             if line.contains(wanted) {
@@ -218,16 +218,16 @@ impl Daemon {
             }
             last = line;
         }
-        Err(format!("The daemon ended and never said {wanted}: {last}"))
+        Err(format!("The daemon exited before it logged {wanted}: {last}"))
     }
 
-    /// How long it takes to apply another file, in ms.
+    /// Returns the time to apply another file, in ms.
     fn reload(&mut self, host: &str) -> Result<f64, String> {
         fs::write(&self.file, host).map_err(|error| format!("Cannot write {}: {error}", self.file.display()))?;
         let begin = Instant::now();
         let pid = Pid::from_raw(self.child.id() as i32).expect("a child has a number");
-        kill_process(pid, Signal::HUP).map_err(|error| format!("The daemon has gone: {error}"))?;
-        self.says("Reload applied")?;
+        kill_process(pid, Signal::HUP).map_err(|error| format!("Cannot signal the daemon: {error}"))?;
+        self.wait_for_line("Reload applied")?;
         Ok(milliseconds(begin))
     }
 }

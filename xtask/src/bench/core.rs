@@ -1,9 +1,9 @@
-//! `cargo xtask bench core`: what a decision costs.
+//! `cargo xtask bench core`: the cost of a decision.
 //!
-//! One thread puts requests through a whole gate, with its accounts: insert, pump, complete. Every owner has a
-//! reservation, a limit and a weight, and 32 requests waiting at all times. The subject is mClock (mode `product`); noop
-//! in the same harness shows how much of the time is the gate's, the harness's and the memory's; the other schedulers follow,
-//! each alone. Time is the CPU time of the thread; memory is what the allocator was asked for.
+//! One thread passes requests through a complete gate with its statistics: insert, pump, complete. Every owner has a
+//! reservation, a limit and a weight, and always has 32 queued requests. The subject is mClock (mode `product`). noop
+//! in the same harness shows the share of the gate, the harness and memory. The other schedulers are measured alone.
+//! Time is the thread's CPU time; memory is counted by the allocator.
 
 mod harness;
 
@@ -19,28 +19,28 @@ use harness::{Harness, QUEUED};
 #[global_allocator]
 pub(super) static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Owners, and the most nanoseconds per request that are promised.
+/// Numbers of owners, and the promised maximum in nanoseconds per request.
 const SIZES: &[(u32, Option<f64>)] =
     &[(10, Some(100.0)), (100, None), (1_000, Some(150.0)), (10_000, None), (100_000, Some(400.0))];
-/// Owners for each of the other schedulers, and the most nanoseconds per request that are promised.
+/// Numbers of owners for the other schedulers, and the promised maximum in nanoseconds per request.
 const OTHER_SIZES: &[(u32, Option<f64>)] = &[(10, None), (1_000, Some(250.0)), (100_000, None)];
-/// Volumes of one VM, and the most that a request may cost with the larger number, as a ratio.
+/// Numbers of volumes of one VM, and the promised maximum of the ratio of their costs per request.
 const VOLUMES: ([u32; 2], f64) = ([1, 256], 2.0);
-/// Bytes that a waiting request may cost.
+/// Maximum memory per queued request, in bytes.
 const BYTES_MAX: f64 = 64.0;
 
-/// What of it to run.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Only with so many owners (several may be given).
+    /// Run only with this number of owners (may be given several times).
     #[arg(long, value_name = "N")]
     owners: Vec<u32>,
-    /// Only this scheduler, for a profiler.
+    /// Run only this scheduler, for a profiler.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 }
 
-/// How much to measure.
+/// Duration of the measurements.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     rounds: usize,
@@ -48,7 +48,7 @@ struct Effort {
     added: u32,
 }
 
-/// A scheduler under test and what was measured of it.
+/// A scheduler and its measurements.
 struct Subject {
     harness: Harness,
     request_ns: Samples,
@@ -113,7 +113,8 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     Ok(report)
 }
 
-/// One VM with one volume and with many, each with a reservation, a limit and a weight inside the VM.
+/// Compares a VM with one volume and a VM with many. Each volume has a reservation, a limit and a weight inside the
+/// VM.
 fn add_volumes(report: &mut Report, effort: Effort) -> Result<(), String> {
     let (volumes, bound) = VOLUMES;
     let mut subjects = Vec::new();
@@ -143,7 +144,7 @@ fn add_volumes(report: &mut Report, effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// One of the other schedulers, alone: with as many requests as this, only one fits into memory at a time.
+/// Measures one of the other schedulers alone: with this number of requests, only one fits into memory.
 fn add_other(
     report: &mut Report,
     time: &mut Table,
@@ -190,13 +191,13 @@ impl Subject {
     }
 }
 
-/// How often anything was allocated since `region` began.
+/// Returns the number of allocations since `region` began.
 fn allocations(region: &Region<'_, System>) -> usize {
     let change = region.change();
     change.allocations + change.reallocations
 }
 
-/// Bytes that are allocated more than when `region` began.
+/// Returns the growth of allocated memory since `region` began, in bytes.
 pub(super) fn grown(region: &Region<'_, System>) -> f64 {
     let change = region.change();
     change.bytes_allocated as f64 - change.bytes_deallocated as f64

@@ -1,10 +1,10 @@
-//! fio's io_uring engine on a file itself: what the disk gives without a server.
+//! fio's io_uring engine on a file: the throughput of the disk without a server.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Random reads of 4 KiB past the page cache. Returns IOPS, p50 and p99 in microseconds.
+/// Random reads of 4 KiB with direct I/O. Returns IOPS, p50 and p99 in microseconds.
 pub(super) fn run(
     file: &Path,
     size_bytes: u64,
@@ -20,10 +20,10 @@ pub(super) fn run(
     command.arg(format!("--iodepth={depth}")).arg(format!("--numjobs={jobs}"));
     let output = command.output().map_err(|error| format!("Cannot start fio: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    parse(&text).ok_or_else(|| format!("fio said: {text} {}", String::from_utf8_lossy(&output.stderr)))
+    parse(&text).ok_or_else(|| format!("Cannot parse fio's output: {text} {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Reads fio's terse output, version 3.
+/// Parses fio's terse output, version 3.
 pub(super) fn parse(text: &str) -> Option<(f64, f64, f64)> {
     let fields: Vec<&str> = text.lines().find(|line| line.starts_with("3;"))?.split(';').collect();
     let percentile = |name: &str| fields.iter().find_map(|field| field.strip_prefix(name)?.parse().ok());
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terse_output_of_fio_is_understood() {
+    fn terse_output_of_fio_is_parsed() {
         let line =
             "3;fio-3.33;bare;0;0;4096;40960;10240;100;1;2;3;4;5;6;7;8;1.000000%=9;50.000000%=410;99.000000%=2000;x";
         assert_eq!(parse(line), Some((10240.0, 410.0, 2000.0)));

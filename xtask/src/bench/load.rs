@@ -1,7 +1,7 @@
-//! Load on NBD servers: closed loops of random reads, by one thread, with the lean client.
+//! Load on NBD servers: closed loops of random reads in one thread, with the lean client.
 //!
-//! One thread drives all connections, so that on two processors the server has the other one for itself. Times are read
-//! once per turn and not once per request: a latency is exact to one turn.
+//! One thread drives all connections, so that on two CPUs the server has the other one for itself. The clock is read
+//! once per iteration and not once per request, so a latency is exact to one iteration.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use sluice_sched::gate::histogram::Histogram;
 pub(super) struct Target {
     pub(super) socket: PathBuf,
     pub(super) export: String,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub(super) depth: u32,
-    /// Bytes per read.
+    /// Length of a read, in bytes.
     pub(super) block: u32,
 }
 
-/// What one connection got, between two moments.
+/// Results of one connection in a period.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
     pub(super) requests: u64,
@@ -34,7 +34,7 @@ impl Outcome {
         self.requests as f64 / self.seconds
     }
 
-    /// A percentile of the latencies, in microseconds.
+    /// Returns a percentile of the latencies, in microseconds.
     pub(super) fn percentile_us(&self, percent: f64) -> f64 {
         self.latency.percentile(percent).map_or(f64::NAN, |nanos| nanos as f64 / 1e3)
     }
@@ -43,7 +43,7 @@ impl Outcome {
 /// Connections under load.
 pub(super) struct Load {
     loops: Vec<Loop>,
-    /// When the turn began.
+    /// Start of the iteration.
     now: Instant,
     random: u64,
 }
@@ -53,14 +53,14 @@ struct Loop {
     client: Client,
     block: u32,
     blocks: u64,
-    /// When each request was sent.
+    /// Submission time of each request.
     sent: Vec<Instant>,
     answered: Vec<u64>,
     outcome: Outcome,
 }
 
 impl Load {
-    /// Connects and fills the pipes.
+    /// Connects, and submits the first requests.
     pub(super) fn start(targets: &[Target]) -> Result<Load, ClientError> {
         let now = Instant::now();
         let connect = |target: &Target| {
@@ -80,7 +80,7 @@ impl Load {
         Ok(load)
     }
 
-    /// Runs for about `time`; returns what each connection got answered in it.
+    /// Runs for about `time`. Returns the results of each connection.
     pub(super) fn run(&mut self, time: Duration) -> Result<Vec<Outcome>, ClientError> {
         let begin = Instant::now();
         for each in &mut self.loops {
@@ -97,7 +97,8 @@ impl Load {
         Ok(outcomes.collect())
     }
 
-    /// Takes the last answers and says goodbye: nbdkit 1.32 aborts when a client leaves without.
+    /// Receives the last replies and disconnects: nbdkit 1.32 aborts when a client closes without a disconnect
+    /// request.
     pub(super) fn finish(self) -> Result<(), ClientError> {
         for Loop { mut client, .. } in self.loops {
             while client.in_flight() > 0 {
@@ -108,7 +109,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for replies on any connection and takes all that have come.
+    /// Waits for replies on any connection, and receives all that have arrived.
     fn receive(&mut self) -> Result<(), ClientError> {
         if let [only] = self.loops.as_mut_slice() {
             let answered = &mut only.answered;
@@ -139,7 +140,7 @@ impl Load {
         }
     }
 
-    /// Asks anew for what has been answered.
+    /// Submits a request for each received reply.
     fn submit(&mut self) -> Result<(), ClientError> {
         for each in &mut self.loops {
             for cookie in each.answered.drain(..) {
@@ -163,7 +164,7 @@ mod tests {
     use sluice_client::canned::CannedServer;
 
     #[test]
-    fn closed_loops_get_answers_on_every_connection() {
+    fn closed_loops_complete_requests_on_every_connection() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("canned");
         let _server = CannedServer::bind_unix(&socket, crate::bench::nbd::export("disk")).unwrap();

@@ -1,9 +1,9 @@
-//! `cargo xtask bench nbd`: what a request over NBD costs, beside other servers.
+//! `cargo xtask bench nbd`: the cost of a request over NBD, next to other servers.
 //!
-//! Every server is a process of its own and serves the same: a volume that completes at once, then a file read past the
-//! page cache. The same client asks all of them in turns, round by round. Beside the IOPS, which on two processors are
-//! as much the client's as the server's, stands the CPU time that the server spent per request. The client's own ceiling
-//! is what it reaches against a server that answers without a device.
+//! Every server is a separate process and serves the same volumes: one that completes immediately, then a file with
+//! direct I/O. The same client submits to all of them, alternating round by round. On two CPUs the IOPS depend as
+//! much on the client as on the server, so the report also states the server's CPU time per request. The client's
+//! ceiling is its throughput on a server without a device.
 
 mod peers;
 
@@ -15,14 +15,14 @@ use sluice_client::canned::CannedServer;
 use sluice_client::nbd::ClientError;
 use sluice_io::nbd::export::Export;
 
-use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Measured, Setting, Store};
+use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Measured, ServerSettings, Store};
 use super::load::{Load, Outcome, Target};
 use super::report::{Bound, Report};
 use super::server;
 use super::stats::Samples;
 use peers::Kind;
 
-/// Connections, and the requests that each keeps in flight.
+/// Number of connections, and of the requests that each keeps in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     connections: u32,
@@ -38,20 +38,20 @@ impl Shape {
 const SHAPES: [Shape; 3] =
     [Shape { connections: 1, depth: 1 }, Shape { connections: 1, depth: 32 }, Shape { connections: 4, depth: 32 }];
 
-/// What of it to run.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
     #[command(flatten)]
     choice: Choice,
-    /// Only this kind of volume.
+    /// Run only this kind of volume.
     #[arg(long, value_name = "KIND", value_enum)]
     only: Option<Store>,
-    /// Rounds to measure.
+    /// Number of rounds.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
 }
 
-/// How long one measurement takes.
+/// Duration of one measurement.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     warm: Duration,
@@ -74,7 +74,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
         let canned = CannedServer::bind_unix(sockets.path().join("canned"), export("disk"));
         let canned = canned.map_err(|error| format!("Cannot listen: {error}"))?;
-        let setting = Setting { store, file: &file, sockets: sockets.path(), beside: &options.choice.beside };
+        let setting = ServerSettings { store, file: &file, sockets: sockets.path(), beside: &options.choice.beside };
         let kinds = kinds(store, &options.choice);
         let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, &mut report)?;
         for round in 0..options.rounds {
@@ -104,7 +104,7 @@ fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
     kinds
 }
 
-/// What the servers offer.
+/// The export of the servers.
 pub(super) fn export(name: &str) -> Export {
     Export {
         name: name.to_owned(),
@@ -146,7 +146,7 @@ fn measure(
     let outcomes = load.run(effort.time).map_err(failed)?;
     let spent = contestant.cpu_seconds() - before;
     load.finish().map_err(failed)?;
-    // All connections ask for the same: the latencies of one stand for all.
+    // All connections submit the same load, so the latencies of one represent all.
     let requests = outcomes.iter().map(|outcome| outcome.requests).sum();
     let outcome = Outcome { requests, ..outcomes.into_iter().next().expect("there is a connection") };
     contestant.measured[index].note(&outcome, spent);

@@ -1,10 +1,10 @@
-//! A report: tables, promised targets, and on what it was measured.
+//! A report: tables, promised targets, and the machine of the measurement.
 
 use std::fmt::Write as _;
 
 use super::stats::Samples;
 
-/// How to print a report.
+/// Format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     /// Markdown tables.
@@ -13,7 +13,7 @@ pub(super) enum Format {
     Json,
 }
 
-/// What one benchmark has to say.
+/// Results of one benchmark.
 #[derive(Debug)]
 pub(super) struct Report {
     name: &'static str,
@@ -35,13 +35,13 @@ pub(super) struct Table {
 #[derive(Debug, Clone)]
 pub(super) enum Cell {
     Text(String),
-    /// A value and how many digits of it matter.
+    /// A value, and the number of digits to print.
     Number(f64, usize),
-    /// Median, smallest and largest, and how many digits of them matter.
+    /// Median, minimum and maximum, and the number of digits to print.
     Spread(f64, (f64, f64), usize),
 }
 
-/// A promise: at most or at least so much.
+/// A promised number, and its measurement.
 #[derive(Debug)]
 struct Target {
     what: String,
@@ -49,7 +49,7 @@ struct Target {
     measured: f64,
 }
 
-/// What a target wants.
+/// Bound of a target.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Bound {
     AtMost(f64),
@@ -77,7 +77,7 @@ impl Report {
         self.targets.push(Target { what: what.into(), bound, measured });
     }
 
-    /// Says something beside the numbers; the same only once.
+    /// Adds a remark below the tables; duplicates are dropped.
     pub(super) fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
@@ -104,7 +104,8 @@ impl Report {
         out
     }
 
-    /// One object; written by hand, as a library for it would be this crate's largest dependency.
+    /// Returns the report as one JSON object. It is written by hand because a library would be this crate's largest
+    /// dependency.
     pub(super) fn json(&self) -> String {
         let Machine { kernel, cpu, cpus, load } = &self.machine;
         let machine = object([
@@ -179,7 +180,7 @@ impl Cell {
         Cell::Text(text.into())
     }
 
-    /// The median with its range.
+    /// Returns a cell with the median and its range.
     pub(super) fn spread(samples: &Samples, digits: usize) -> Cell {
         Cell::Spread(samples.median(), samples.range(), digits)
     }
@@ -240,7 +241,7 @@ impl Machine {
     }
 }
 
-/// A number with so many digits behind the point, thousands apart.
+/// Formats a number with `digits` decimal places and grouped thousands.
 fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_the_same_in_both_formats() {
+    fn both_formats_have_the_same_content() {
         let mut report = Report::new("test");
         let mut table = Table::new("t", &["what", "ns"]);
         table.row(vec![Cell::text("a"), Cell::spread(&[3.0, 1.0, 2.0].into_iter().collect(), 0)]);

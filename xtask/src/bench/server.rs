@@ -1,4 +1,4 @@
-//! Servers as processes of their own: ours and those it is compared with.
+//! Servers as separate processes: the daemon and the servers of the comparison.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,43 +10,43 @@ use std::time::{Duration, Instant};
 
 use crate::workspace;
 
-/// How long a server may take until it can be reached.
+/// Maximum time until a server is reachable.
 const START_MAX: Duration = Duration::from_secs(20);
 
-/// A running server; dropping it ends it.
+/// A running server. Dropping it kills the server.
 pub(super) struct Server {
     child: Child,
     pub(super) sockets: Vec<PathBuf>,
 }
 
 impl Server {
-    /// Starts `command` and waits until all `sockets` can be reached.
+    /// Starts `command` and waits until all `sockets` are reachable.
     pub(super) fn start(command: &mut Command, sockets: Vec<PathBuf>) -> Result<Server, String> {
         let name = command.get_program().to_string_lossy().into_owned();
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("Cannot start {name}: {error}"))?;
         let stderr = child.stderr.take().expect("it is piped");
-        let said = thread::spawn(move || BufReader::new(stderr).lines().map_while(Result::ok).collect::<Vec<_>>());
+        let output = thread::spawn(move || BufReader::new(stderr).lines().map_while(Result::ok).collect::<Vec<_>>());
         let mut server = Server { child, sockets };
         let begin = Instant::now();
         while !server.sockets.iter().all(|socket| UnixStream::connect(socket).is_ok()) {
             let ended = server.child.try_wait().is_ok_and(|status| status.is_some());
             if ended || begin.elapsed() > START_MAX {
                 drop(server);
-                let said = said.join().unwrap_or_default().join("; ");
-                return Err(format!("{name} cannot be reached: {said}"));
+                let output = output.join().unwrap_or_default().join("; ");
+                return Err(format!("{name} is not reachable: {output}"));
             }
             thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
     }
 
-    /// Our daemon with a host file.
+    /// Starts the daemon with a host file.
     pub(super) fn sluice(folder: &Path, name: &str, host: &str, sockets: Vec<PathBuf>) -> Result<Server, String> {
         Server::build_of_sluice(&sluice_binary(), folder, name, host, sockets)
     }
 
-    /// The same, of a build that lies elsewhere.
+    /// Starts another build of the daemon.
     pub(super) fn build_of_sluice(
         program: &Path,
         folder: &Path,
@@ -63,17 +63,17 @@ impl Server {
         self.child.id()
     }
 
-    /// CPU time that it has used, in seconds: utime and stime of the process.
+    /// Returns the CPU time used, in seconds: utime and stime of the process.
     pub(super) fn cpu_seconds(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name, in brackets, may hold spaces; the fields after it are counted from 3.
+        // The name, in parentheses, may contain spaces; the fields after it start at number 3.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let ticks: f64 =
             fields.split_whitespace().skip(14 - 3).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
         ticks / rustix::param::clock_ticks_per_second() as f64
     }
 
-    /// Asks it to end, and waits: what it writes at its end is complete then.
+    /// Sends SIGTERM and waits, so that the server's output files are complete.
     pub(super) fn terminate(mut self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -92,22 +92,22 @@ impl Drop for Server {
     }
 }
 
-/// Our daemon.
+/// Returns the path of the daemon.
 pub(super) fn sluice_binary() -> PathBuf {
-    // The daemon is built into the folder from which this program runs.
+    // The daemon is built into the folder of this program.
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(|folder| folder.join("sluice"));
     beside.unwrap_or_else(|| workspace::root().join("target/release/sluice"))
 }
 
-/// Makes sure that the daemon is built from what is in the workspace.
+/// Builds the daemon from the workspace.
 pub(super) fn build_sluice() -> Result<(), String> {
     eprintln!("building the daemon");
     let mut cargo = workspace::cargo();
     let status = cargo.args(["build", "--quiet", "--release", "--package", "sluice"]).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        _ => Err("The daemon cannot be built: see cargo's messages".to_owned()),
+        _ => Err("Cannot build the daemon; see cargo's messages".to_owned()),
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// A folder on a real disk, which goes at the end.
+/// Makes a folder on a real disk, which is removed when dropped.
 pub(super) fn scratch(folder: Option<&Path>) -> Result<tempfile::TempDir, String> {
     let folder = folder.map_or_else(|| workspace::root().join("target"), Path::to_path_buf);
     tempfile::Builder::new()
@@ -125,7 +125,7 @@ pub(super) fn scratch(folder: Option<&Path>) -> Result<tempfile::TempDir, String
         .map_err(|error| format!("Cannot make a folder in {}: {error}", folder.display()))
 }
 
-/// A file whose every byte has been written, so that reads come from the disk.
+/// Makes a file and writes every byte of it, so that reads come from the disk.
 pub(super) fn written_file(path: &Path, mib: u64) -> Result<(), String> {
     use std::io::Write as _;
     let write = || {

@@ -1,8 +1,8 @@
-//! `cargo xtask bench sim`: how fast the simulator is, with the scheduler in the loop, on one core.
+//! `cargo xtask bench sim`: the speed of the simulator with the scheduler, on one core.
 //!
-//! CPU time of the thread, and requests that were completed in it. Before it is measured each simulation runs for a
-//! quarter of the requests; noop beside mClock shows what the scheduler costs of it. Memory is what the allocator was asked
-//! for: by an SSD of 400 GB for each of its pages, and by a simulation for each of its VMs at the end of its rounds.
+//! It measures completed requests per second of the thread's CPU time, after a warm-up of a quarter of the requests.
+//! noop next to mClock shows the scheduler's part. Memory is counted by the allocator: for each page of an SSD of 400
+//! GB, and for each VM of a simulation at the end of its rounds.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ use super::core::{ALLOCATOR, grown};
 use super::report::{Bound, Cell, Report, Table};
 use super::stats::Samples;
 
-/// Memory that a flash drive may take: for each page of its flash, and beside.
+/// Maximum memory of a flash drive: for each page of its flash, and in addition.
 const PAGE_BYTES: f64 = 10.0;
 const DRIVE_BYTES: f64 = (64 << 20) as f64;
-/// How many times as much a request may cost among 10,000 VMs as among ten.
+/// Maximum ratio of the cost of a request with 10,000 VMs to that with ten.
 const MANY_VMS: f64 = 3.0;
-/// Requests outstanding at the device.
+/// Number of outstanding requests at the device.
 const DEPTH: u32 = 32;
 
-/// A case: what it is called, its device, how many VMs there are, and how many requests per second are wanted.
+/// A simulation: name, device, number of VMs, and promised requests per second.
 struct Case {
     name: &'static str,
     device: fn() -> (Box<dyn Model>, u64),
@@ -118,7 +118,7 @@ fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
     Ok(simulation)
 }
 
-/// CPU time of this thread, in seconds.
+/// Returns the CPU time of this thread, in seconds.
 fn cpu() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -128,7 +128,7 @@ fn completed(simulation: &Simulation) -> u64 {
     (0..simulation.vms()).map(|vm| simulation.record(vm).completed).sum()
 }
 
-/// Goes on until so many more requests are over; requests per second of CPU time.
+/// Runs until `requests` more requests have completed. Returns requests per second of CPU time.
 fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
     let before = completed(simulation);
     let (begin, mut step) = (cpu(), Duration::from_millis(100));
@@ -137,7 +137,7 @@ fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
         simulation.run_until(Instant::from_nanos(simulation.now().as_nanos() + step.as_nanos() as u64));
         done = completed(simulation) - before;
         let rate = done as f64 / requests as f64;
-        // Looking at thousands of records after each step would be what is measured.
+        // Checking thousands of records after each step would dominate the measurement.
         if rate < 0.05 {
             step *= 4;
         }
@@ -145,7 +145,7 @@ fn measure(simulation: &mut Simulation, requests: u64) -> f64 {
     done as f64 / (cpu() - begin)
 }
 
-/// What an SSD of 400 GB takes for each page of its flash, and beside those that it may.
+/// Measures the memory of an SSD of 400 GB for each page of its flash.
 fn flash_memory(report: &mut Report) -> Result<(), String> {
     let overrides = [("state".to_owned(), Value::Text("clean".to_owned()))].into();
     let region = Region::new(ALLOCATOR);
@@ -199,7 +199,7 @@ pub(super) fn run(quick: bool) -> Result<Report, String> {
         }
     }
     report.table(table);
-    // The first two cases differ in their VMs alone.
+    // The first two cases differ only in the number of VMs.
     report.target("cost of a request, 10,000 VMs / 10", Bound::AtMost(MANY_VMS), medians[0] / medians[1]);
     flash_memory(&mut report)?;
     report.note("B per VM: with the device, which is what counts in cases of few");

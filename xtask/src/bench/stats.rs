@@ -1,6 +1,6 @@
-//! What repeated measurements come to.
+//! Statistics of repeated measurements.
 
-/// Measurements of one thing.
+/// Measurements of one quantity.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Samples(Vec<f64>);
 
@@ -13,7 +13,7 @@ impl Samples {
         self.0.is_empty()
     }
 
-    /// The middle one, or the mean of the two in the middle; not a number if nothing was measured.
+    /// Returns the median, or NaN if there are no measurements.
     pub(super) fn median(&self) -> f64 {
         let sorted = self.sorted();
         match sorted.len() {
@@ -23,13 +23,13 @@ impl Samples {
         }
     }
 
-    /// Smallest and largest.
+    /// Returns the minimum and maximum.
     pub(super) fn range(&self) -> (f64, f64) {
         let sorted = self.sorted();
         (sorted.first().copied().unwrap_or(f64::NAN), sorted.last().copied().unwrap_or(f64::NAN))
     }
 
-    /// Round by round, what this measured divided by what `other` did.
+    /// Returns the ratio of this quantity to `other` in each round.
     pub(super) fn ratio(&self, other: &Samples) -> Samples {
         self.0.iter().zip(&other.0).map(|(own, others)| own / others).collect()
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_ratios_is_of_rounds_that_ran_side_by_side() {
+    fn a_ratio_compares_measurements_of_the_same_round() {
         let own: Samples = [1.0, 20.0, 3.0].into_iter().collect();
         let others: Samples = [2.0, 40.0, 3.0].into_iter().collect();
         assert_eq!(own.ratio(&others).median(), 0.5);

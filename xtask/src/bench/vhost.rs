@@ -1,12 +1,13 @@
-//! `cargo xtask bench vhost`: what a request over vhost-user-blk costs, beside other back ends.
+//! `cargo xtask bench vhost`: the cost of a request over vhost-user-blk, next to other back ends.
 //!
-//! Every back end is a process of its own and serves the same: a volume that completes at once, then a file read past the
-//! page cache. Our own front end asks all of them in turns, round by round: first one request at a time, then 32, then 32
-//! on each of four queues, which one thread of the front end drives, and then a thread each. Beside the IOPS, which on two processors are as much the front end's as the back end's,
-//! stands the CPU time that the back end spent per request.
+//! Every back end is a separate process and serves the same volumes: one that completes immediately, then a file with
+//! direct I/O. The project's own front end submits to all of them, alternating round by round: one request at a time,
+//! then 32, then 32 on each of four queues, first driven by one thread and then by a thread for each queue. On two
+//! CPUs the IOPS depend as much on the front end as on the back end, so the report also states the back end's CPU
+//! time per request.
 //!
-//! Then many VMs: a hundred with a queue each on one device, beside one VM with as many requests in flight. And silence:
-//! how often the daemon wakes up while a connected VM asks for nothing.
+//! Two more parts follow. A hundred VMs with a queue each on one device are compared with one VM with as many
+//! requests in flight. And the daemon's wake-ups are counted while a connected VM is idle.
 
 mod idle;
 mod load;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use sluice_client::vhost::ClientError;
 
-use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Setting, Store};
+use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, ServerSettings, Store};
 use super::report::{Bound, Report};
 use super::server;
 use load::{Load, Target};
@@ -27,12 +28,13 @@ use peers::Kind;
 
 const BLOCK: u32 = 4096;
 
-/// Queues, and the requests that each keeps in flight.
+/// Number of queues, and of the requests that each keeps in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     queues: u16,
     depth: u16,
-    /// A thread of the front end for each queue, as a guest's processors do; else one thread for all.
+    /// Whether each queue has its own thread of the front end, like the vCPUs of a guest. Otherwise one thread drives
+    /// all.
     apart: bool,
 }
 
@@ -53,19 +55,19 @@ const SHAPES: [Shape; 4] = [
     Shape::of(peers::QUEUES, 32, true),
 ];
 
-/// What of it to run.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
     #[command(flatten)]
     choice: Choice,
-    /// Only this part.
+    /// Run only this part.
     #[arg(long, value_name = "PART", value_enum)]
     only: Option<Part>,
-    /// The front end polls for answers instead of sleeping: what the back end alone takes, where there is a processor for
-    /// each of them.
+    /// Let the front end poll for completions instead of sleeping. This shows the cost of the back end alone, if each
+    /// of them has a CPU.
     #[arg(long)]
     poll: bool,
-    /// Rounds to measure.
+    /// Number of rounds.
     #[arg(long, value_name = "N", default_value_t = 21)]
     rounds: usize,
 }
@@ -73,24 +75,24 @@ pub(super) struct Options {
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// A volume that completes at once.
+    /// A volume that completes immediately.
     Null,
-    /// A file of 1 GiB, past the page cache.
+    /// A file of 1 GiB, with direct I/O.
     File,
     /// A hundred VMs.
     Many,
-    /// No request at all.
+    /// A connected VM without requests.
     Idle,
 }
 
-/// How long one measurement takes.
+/// Duration of one measurement.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     warm: Duration,
     time: Duration,
-    /// Of the hundred VMs, whose shares must settle.
+    /// Duration for the hundred VMs, whose shares must settle.
     shares: Duration,
-    /// The front end never sleeps.
+    /// Whether the front end polls instead of sleeping.
     poll: bool,
 }
 
@@ -100,7 +102,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     let millis = Duration::from_millis;
     let effort = match quick {
         true => Effort { warm: millis(20), time: millis(100), shares: millis(500), poll: options.poll },
-        // Short, so that all take their turn before the machine is another one.
+        // Short, so that the state of the machine hardly changes during a round.
         false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll: options.poll },
     };
     let scratch = server::scratch(options.choice.folder.as_deref())?;
@@ -128,10 +130,10 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     Ok(report)
 }
 
-/// One kind of volume, everybody.
+/// Compares all back ends with one kind of volume.
 fn compare(report: &mut Report, store: Store, file: &Path, options: &Options, effort: Effort) -> Result<(), String> {
     let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-    let setting = Setting { store, file, sockets: sockets.path(), beside: &options.choice.beside };
+    let setting = ServerSettings { store, file, sockets: sockets.path(), beside: &options.choice.beside };
     let kinds = kinds(store, &options.choice);
     let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, report)?;
     for round in 0..options.rounds {
@@ -154,7 +156,7 @@ fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
     kinds
 }
 
-/// What went wrong, with its cause.
+/// Formats an error with its cause.
 fn failed(who: &str, error: &ClientError) -> String {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{who}: {error}{cause}")
@@ -173,7 +175,7 @@ fn measure(contestant: &mut Contestant<Kind>, index: usize, file: &Path, effort:
     let before = contestant.cpu_seconds();
     let outcome = Load::run_apart(&mut loads, effort.time).map_err(failed)?;
     let spent = contestant.cpu_seconds() - before;
-    // The first of them holds the connection.
+    // The first load holds the connection, so it ends last.
     loads.into_iter().rev().try_for_each(Load::finish).map_err(failed)?;
     contestant.measured[index].note(&outcome, spent);
     Ok(())

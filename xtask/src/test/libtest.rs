@@ -1,10 +1,10 @@
-//! Runs `cargo test`, shows its output as it comes, and adds up what each test binary reports.
+//! Runs `cargo test`, forwards its output, and sums the results of the test binaries.
 
 use super::{Tally, name_of};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-/// The sum of the lines `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
+/// The sum of lines such as `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Results {
     passed: u64,
@@ -12,14 +12,14 @@ struct Results {
     ignored: u64,
 }
 
-/// Copies what the tests print to `shown`, which is standard output but in our own tests: there, the
-/// numbers of an example would be counted as real ones.
+/// Copies the tests' output to `shown`. It is standard output except in the tests of this file, whose example numbers
+/// would otherwise be counted.
 pub(super) fn run(mut command: Command, shown: &mut impl Write) -> Result<Tally, String> {
     let name = name_of(&command);
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("Cannot start {name}: {error}"))?;
     let output = child.stdout.take().expect("stdout is piped");
     let mut results = Results::default();
-    // Bytes, because what a failing test prints need not be UTF-8.
+    // Bytes, because the output of a failing test need not be UTF-8.
     for line in BufReader::new(output).split(b'\n') {
         let mut line = line.map_err(|error| format!("Cannot read from {name}: {error}"))?;
         results.add_line(&String::from_utf8_lossy(&line));
@@ -44,8 +44,8 @@ impl Results {
         self.ignored += number_before(line, " ignored");
     }
 
-    /// A test that is ignored proves nothing, and a test binary that does not build or dies reports nothing:
-    /// both are failures, although libtest counts none.
+    /// Counts an ignored test as a failure, because it proves nothing. A test binary that does not build or crashes
+    /// reports no result and is a failure as well. libtest counts neither.
     fn judge(&self, succeeded: bool) -> (Tally, Option<String>) {
         let passed = self.passed;
         let failed = self.failed + self.ignored;
@@ -103,7 +103,7 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
     }
 
     #[test]
-    fn a_success_needs_no_remark() {
+    fn a_success_has_no_remark() {
         let all = results("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured;");
         assert_eq!(all.judge(true), (tally(7, 0), None));
     }
@@ -123,7 +123,7 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
     }
 
     #[test]
-    fn output_is_passed_on_and_counted() {
+    fn output_is_forwarded_and_counted() {
         let mut shown = Vec::new();
         let mut command = Command::new("printf");
         command.arg("test result: ok. 3 passed; 0 failed; 0 ignored;\\n\\377 no newline");

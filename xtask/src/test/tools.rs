@@ -1,8 +1,8 @@
-//! The programs that the black-box tests start, and the Debian packages that bring them.
+//! The programs that the black-box tests start, and their Debian packages.
 //!
-//! The tests check the daemon against other people's NBD clients, servers and file systems; none of these
-//! is linked into it. What is missing is installed when that needs no question (root, and apt-get is there);
-//! else the error says what to install.
+//! The tests check the daemon against NBD clients, servers and file systems of other projects, none of which is
+//! linked into it. Missing packages are installed if the user is root and apt-get exists. Otherwise the error lists
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +35,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
 ];
 
-/// Where Debian keeps programs of the administrator, which are not on every user's path.
+/// Folders of Debian's administration programs, which are not in every user's path.
 const ADMIN_FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 pub(super) fn provide(install: bool) -> Result<(), String> {
@@ -54,11 +54,11 @@ pub(super) fn provide(install: bool) -> Result<(), String> {
     apt_get(&install)?;
     match self::missing(is_installed) {
         missing if missing.is_empty() => Ok(()),
-        missing => Err(format!("Installed, but still without a program of: {}", missing.join(" "))),
+        missing => Err(format!("Packages are installed, but programs are still missing from: {}", missing.join(" "))),
     }
 }
 
-/// The packages of which a program is missing, each once.
+/// Returns the packages with a missing program, without duplicates.
 fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let tools = TOOLS.iter().filter(|(program, _)| !is_installed(program));
     let mut packages: Vec<&str> = tools.map(|(_, package)| *package).collect();
@@ -92,7 +92,7 @@ fn is_root() -> bool {
     effective_uid(&status) == Some(0)
 }
 
-/// The line `Uid:` lists the real, effective, saved and file system user.
+/// Parses the line `Uid:`, which lists the real, effective, saved and file system user.
 fn effective_uid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
@@ -116,20 +116,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_asked_for_once_and_only_when_missing() {
+    fn a_missing_package_is_requested_once() {
         assert_eq!(missing(|_| true), Vec::<&str>::new());
         let packages = missing(|program| !program.starts_with("qemu-"));
         assert_eq!(packages, ["qemu-system-common", "qemu-system-x86", "qemu-utils"]);
     }
 
     #[test]
-    fn the_advice_is_a_command_to_copy() {
+    fn the_error_has_a_complete_install_command() {
         let advice = advice(&["fio", "nbdkit"]);
         assert!(advice.ends_with("apt-get install -y --no-install-recommends fio nbdkit"), "{advice}");
     }
 
     #[test]
-    fn the_effective_user_decides() {
+    fn the_effective_user_id_is_parsed() {
         let status = "Name:\tx\nUid:\t1000\t0\t1000\t1000\nGid:\t1\t1\t1\t1\n";
         assert_eq!(effective_uid(status), Some(0));
         assert_eq!(effective_uid(""), None);

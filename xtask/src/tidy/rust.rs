@@ -1,4 +1,5 @@
-//! Rules on Rust source: lengths, unsafe, what is unfinished, what the core and the tests must not call.
+//! Rules for Rust source: lengths, unsafe code, unfinished code, and calls that are not allowed in the core and in
+//! tests.
 
 use super::tokens::{Attribute, Kind, Tokens};
 use super::{Source, Violation};
@@ -8,24 +9,24 @@ use std::ops::RangeInclusive;
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 600;
 
-/// The crates that may say `unsafe`: what serves guest memory, and the front end that shares it.
+/// Crates that may contain `unsafe`: the data plane that accesses guest memory, and the front end that shares it.
 const UNSAFE_CRATES: &[&str] = &["crates/sluice-io/", "crates/sluice-client/"];
 
-/// The scheduling core, whose decisions must repeat.
+/// The scheduling core, whose decisions must be repeatable.
 const CORE: &str = "crates/sluice-sched/src/";
 
-/// Where memory is read that a guest or its VMM writes at the same time.
+/// Folders of code that reads memory which a guest or its VMM may change at the same time.
 const SHARED: &[&str] =
     &["crates/sluice-io/src/vhost/", "crates/sluice-io/src/device/vhost/", "crates/sluice-client/src/vhost/"];
 
-/// Reads in which the compiler takes it that nobody else writes.
+/// Reads for which the compiler assumes that nothing else writes.
 const PLAIN_READS: &[&str] =
     &["read_unaligned", "copy_to_nonoverlapping", "copy_nonoverlapping", "from_raw_parts", "from_raw_parts_mut"];
 
 /// Calls that wait for a duration.
 const SLEEPS: &[&str] = &["sleep", "sleep_ms", "sleep_until", "park_timeout"];
 
-/// Where clients decide how much is logged.
+/// Code whose log lines are caused by clients.
 const DATA_PLANE: &str = "crates/sluice-io/src/";
 const LEVELS: &[&str] = &["error", "warn", "info", "debug"];
 /// Fields by which the log counts lines, see `output/limits.rs`.
@@ -68,7 +69,8 @@ struct TestItem {
 }
 
 impl File<'_> {
-    /// Everything in a `tests` folder or a `tests.rs` is test code, and has no limit on its length.
+    /// Whether the file contains only tests: it is in a folder `tests` or is named `tests.rs`. It has no length
+    /// limit.
     fn is_all_tests(&self) -> bool {
         self.source.has_folder("tests") || self.source.path.ends_with("/tests.rs")
     }
@@ -77,7 +79,7 @@ impl File<'_> {
         self.is_all_tests() || self.tests.iter().any(|item| item.lines.contains(&line))
     }
 
-    /// The comment on `line` itself, and the lines directly above it that are comments or attributes only.
+    /// Returns the comment on `line`, and those in the lines directly above it that are only comments or attributes.
     fn comments_at(&self, line: usize) -> impl Iterator<Item = &str> {
         let above = self.lines[..line - 1].iter().rev();
         let above = above.take_while(|text| {
@@ -201,7 +203,7 @@ fn safety_comment(file: &File<'_>) -> Vec<Violation> {
     violations
 }
 
-/// A statement broken over lines has its comment above its first line.
+/// Returns the first line of the statement that ends on `line`. Its comment is above the first line.
 fn first_line_of_statement(file: &File<'_>, line: usize) -> usize {
     let mut first = line;
     while first > 1 {
@@ -251,7 +253,8 @@ fn plain_reads(file: &File<'_>) -> Vec<Violation> {
     (0..tokens.len()).filter(|_| is_shared).filter(plain).map(violation).collect()
 }
 
-/// Lines that say of whom they are count against that one alone; others' lines are lost with those that do not.
+/// Checks that a log line of the data plane names its VM, endpoint or device. Such lines count only against that one;
+/// lines without a name share one limit.
 fn log_names(file: &File<'_>) -> Vec<Violation> {
     let tokens = file.tokens;
     let is_line = |at: &usize| {
@@ -263,8 +266,8 @@ fn log_names(file: &File<'_>) -> Vec<Violation> {
         names || file.comments_at(tokens.line(*at)).any(|comment| comment.starts_with("names nothing:"))
     };
     let violation = |at| {
-        let what = "log line of the data plane that names no vm, endpoint or device, by which lines are limited; name \
-                    one, or say `// names nothing: <why>`";
+        let what = "log line of the data plane without vm, endpoint or device, by which lines are limited; add \
+                    one, or write `// names nothing: <why>`";
         file.source.violation(tokens.line(at), what.to_string())
     };
     let lines = (0..tokens.len()).filter(|_| file.source.path.starts_with(DATA_PLANE));
@@ -332,8 +335,7 @@ fn is_test_attribute(tokens: &Tokens, attribute: &Attribute) -> bool {
 mod tests {
     use super::*;
 
-    /// No line.
-    const NONE: [usize; 0] = [];
+    const NO_LINES: [usize; 0] = [];
 
     /// `(line, first words)` of every violation.
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
@@ -355,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn functions_longer_than_a_screen() {
+    fn a_function_longer_than_a_screen_is_found() {
         assert_eq!(found("a.rs", &function_of(70)), []);
         let over = [(1, "function `long`".to_string())];
         assert_eq!(found("a.rs", &function_of(71)), over);
     }
 
     #[test]
-    fn functions_in_tests_impls_and_macros_are_measured_too() {
+    fn functions_in_tests_impls_and_macros_are_checked() {
         let long = function_of(71);
         for (before, after) in [
             ("#[cfg(test)]\nmod tests {\n", "}\n"),
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_in_strings_and_comments_close_nothing() {
+    fn braces_in_strings_and_comments_are_ignored() {
         let text =
             format!("fn long() {{\n    // }}\n    g(\"}}\", r#\"}}\"#, '}}');\n{}}}\n", "    step();\n".repeat(68));
         assert_eq!(lines("a.rs", &text), [1]);
@@ -384,53 +386,53 @@ mod tests {
     #[test]
     fn a_declaration_without_body_has_no_length() {
         let text = format!("trait T {{\n    fn f();\n{}}}\n", "    const C: u8;\n".repeat(80));
-        assert_eq!(lines("a.rs", &text), NONE);
+        assert_eq!(lines("a.rs", &text), NO_LINES);
     }
 
     #[test]
-    fn files_longer_than_their_limit() {
+    fn a_file_longer_than_its_limit_is_found() {
         let body = "struct S;\n".repeat(600);
-        assert_eq!(lines("src/a.rs", &body), NONE);
+        assert_eq!(lines("src/a.rs", &body), NO_LINES);
         let tests = "#[cfg(test)]\nmod tests {\n    use super::*;\n}\n";
-        assert_eq!(lines("src/a.rs", &format!("{body}{tests}")), NONE);
+        assert_eq!(lines("src/a.rs", &format!("{body}{tests}")), NO_LINES);
         let longer = format!("{body}struct T;\n");
         assert_eq!(lines("src/a.rs", &longer), [1]);
-        assert_eq!(lines("crates/x/tests/a.rs", &longer), NONE);
-        assert_eq!(lines("src/gate/tests.rs", &longer), NONE);
+        assert_eq!(lines("crates/x/tests/a.rs", &longer), NO_LINES);
+        assert_eq!(lines("src/gate/tests.rs", &longer), NO_LINES);
     }
 
     #[test]
-    fn unfinished_code() {
+    fn unfinished_code_is_found() {
         let text = "fn f() { todo!() }\nfn g() { unimplemented!(); }\nfn h() { dbg!(1); }\n";
         assert_eq!(lines("a.rs", text), [1, 2, 3]);
         let text = "// dbg!(1)\nfn f() { g(\"todo!()\"); }\nfn todo() -> bool { dbg != 1 }\n";
-        assert_eq!(lines("a.rs", text), NONE);
+        assert_eq!(lines("a.rs", text), NO_LINES);
     }
 
     #[test]
-    fn ignored_tests() {
+    fn ignored_tests_are_found() {
         let text = "#[test]\n#[ignore]\nfn a() {}\n#[ignore = \"slow\"]\nfn b() {}\n";
         assert_eq!(lines("a.rs", text), [2, 4]);
         let text = "#[cfg_attr(debug_assertions, ignore)]\nfn a() {}\n";
         assert_eq!(lines("a.rs", text), [1]);
-        assert_eq!(lines("a.rs", "fn ignore() {}\n"), NONE);
+        assert_eq!(lines("a.rs", "fn ignore() {}\n"), NO_LINES);
     }
 
     #[test]
-    fn crates_that_allow_unsafe() {
+    fn a_crate_that_allows_unsafe_is_found() {
         for path in ["crates/x/src/lib.rs", "xtask/src/main.rs", "a/src/bin/b.rs"] {
             assert_eq!(lines(path, "//! About.\n\nmod a;\n"), [1], "{path}");
             let forbids = "//! About.\n\n#![forbid(unsafe_code)]\n\nmod a;\n";
-            assert_eq!(lines(path, forbids), NONE, "{path}");
+            assert_eq!(lines(path, forbids), NO_LINES, "{path}");
         }
         for path in ["crates/sluice-io/src/lib.rs", "crates/sluice-client/src/lib.rs"] {
-            assert_eq!(lines(path, "mod a;\n"), NONE);
+            assert_eq!(lines(path, "mod a;\n"), NO_LINES);
         }
-        assert_eq!(lines("crates/x/src/gate.rs", "struct S;\n"), NONE);
+        assert_eq!(lines("crates/x/src/gate.rs", "struct S;\n"), NO_LINES);
     }
 
     #[test]
-    fn unsafe_says_why() {
+    fn unsafe_without_a_safety_comment_is_found() {
         let bare = "fn f() {\n    unsafe { g() };\n}\nunsafe impl Send for S {}\n";
         assert_eq!(lines("a.rs", bare), [2, 4]);
         let explained = "fn f() {
@@ -448,21 +450,21 @@ mod tests {
 unsafe impl Send for S {}
 unsafe fn declared() {}
 ";
-        assert_eq!(lines("a.rs", explained), NONE);
+        assert_eq!(lines("a.rs", explained), NO_LINES);
         let too_far = "// SAFETY: of f.\nfn f() {\n    unsafe { g() };\n}\n";
         assert_eq!(lines("a.rs", too_far), [3]);
     }
 
     #[test]
-    fn guests_memory_is_read_by_volatile_loads() {
+    fn plain_reads_of_guest_memory_are_found() {
         let plain = "fn f() {\n    place.read_unaligned();\n    place.copy_to_nonoverlapping(room, 4);\n}\n";
         assert_eq!(lines("crates/sluice-io/src/device/vhost/chain.rs", plain), [2, 3]);
         assert_eq!(lines("crates/sluice-io/src/vhost/a.rs", plain), [2, 3]);
-        assert_eq!(lines("crates/sluice-io/src/buffer.rs", plain), NONE);
+        assert_eq!(lines("crates/sluice-io/src/buffer.rs", plain), NO_LINES);
     }
 
     #[test]
-    fn the_core_repeats_its_decisions() {
+    fn clocks_and_hash_maps_in_the_core_are_found() {
         let text = "use std::collections::HashMap;
 fn f() { let t = std::time::Instant::now(); }
 fn g() { let t = SystemTime::now(); }
@@ -471,33 +473,33 @@ struct S { names: HashSet<u8> }
 ";
         let path = "crates/sluice-sched/src/gate.rs";
         assert_eq!(lines(path, text), [1, 2, 3, 4, 5]);
-        assert_eq!(lines("crates/sluice-io/src/a.rs", text), NONE);
+        assert_eq!(lines("crates/sluice-io/src/a.rs", text), NO_LINES);
         let own = "use crate::time::Instant;\nfn f(now: Instant) -> BTreeMap<u8, u8> {}\n";
-        assert_eq!(lines(path, own), NONE);
+        assert_eq!(lines(path, own), NO_LINES);
     }
 
     #[test]
-    fn tests_wait_for_events() {
+    fn sleeping_tests_are_found() {
         let sleeps = "fn f() {\n    std::thread::sleep(d);\n    tokio::time::sleep(d).await;\n}\n";
         assert_eq!(lines("crates/x/tests/a.rs", sleeps), [2, 3]);
-        assert_eq!(lines("crates/x/src/a.rs", sleeps), NONE);
+        assert_eq!(lines("crates/x/src/a.rs", sleeps), NO_LINES);
         let module = format!("#[cfg(all(test, unix))]\nmod tests {{\n{sleeps}}}\n");
         assert_eq!(lines("crates/x/src/a.rs", &module), [4, 5]);
         let function = format!("#[tokio::test]\nasync {sleeps}");
         assert_eq!(lines("crates/x/src/a.rs", &function), [3, 4]);
         let production = format!("#[cfg(not(test))]\n{sleeps}");
-        assert_eq!(lines("crates/x/src/a.rs", &production), NONE);
+        assert_eq!(lines("crates/x/src/a.rs", &production), NO_LINES);
     }
 
     #[test]
-    fn a_line_that_named_nobody_was_limited_with_those_of_all() {
+    fn a_log_line_without_vm_endpoint_or_device_is_found() {
         let text = "fn f() {\n    tracing::warn!(\"silent\");\n    tracing::warn!(endpoint, \"silent\");\n    tracing::info!(\n        vm = v.name,\n        \"it\"\n    );\n    // names nothing: there is one.\n    tracing::error!(%error, \"it\");\n}\n";
         assert_eq!(lines("crates/sluice-io/src/a.rs", text), [2]);
-        assert_eq!(lines("crates/sluice/src/a.rs", text), NONE);
+        assert_eq!(lines("crates/sluice/src/a.rs", text), NO_LINES);
     }
 
     #[test]
-    fn a_bounded_poll_says_what_it_polls() {
+    fn a_poll_without_its_comment_is_found() {
         let text = "fn f() {
     // polls: the socket of the daemon, for at most 10 s.
     sleep(d);
@@ -511,7 +513,7 @@ fn sleep(d: Duration) {}
     }
 
     #[test]
-    fn text_that_is_not_rust_is_said_so() {
+    fn text_that_is_not_rust_is_reported() {
         let found = found("a.rs", "fn f() {\n");
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].1, "not Rust");

@@ -1,20 +1,20 @@
-//! Rules that hold for every text file: layout, paths of one machine, words that belong elsewhere.
+//! Rules for every text file: layout, paths of a particular machine, unwanted words.
 
 use super::{Source, Violation};
 
-/// Folders that exist on the machine of whoever wrote the line, and on no other. Examples in documents use
-/// folders that any host may have: `/srv/vm`, `/run/sluice`, `/etc/sluice`.
+/// Folders that exist only on the author's machine. Examples in documents use folders that any host may have:
+/// `/srv/vm`, `/run/sluice`, `/etc/sluice`.
 const MACHINE_FOLDERS: &[&str] =
     &[concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
-/// Promises to do something later: a defect is fixed or reported, and a missing part is left out and said so.
+/// Promises of later work. A defect is fixed or reported; a missing part is left out, and its documentation says so.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Words of the place where work is organised; the project speaks of itself alone.
+/// Words about the place where the work is organised. The texts are only about the project.
 const WORKPLACE: &[&str] =
     &[concat!("agent", " session"), concat!("coding", " agent"), concat!("generated with", " ai")];
 
-/// Hosts of package registries: which mirror a machine uses is that machine's configuration.
+/// Hosts of package registries. The mirror that a machine uses belongs in its own configuration.
 const REGISTRIES: &[&str] = &[
     concat!("crates", ".io"),
     concat!("pypi", ".org"),
@@ -33,7 +33,7 @@ const REGISTRIES: &[&str] = &[
     concat!("registry-1.docker", ".io"),
 ];
 
-/// Words that are not the field's, and what to write.
+/// Words that are not standard terms, and their replacements.
 const RETIRED: &[(&str, &str)] = &[
     (concat!("an", "ew"), "again, or re-"),
     (concat!("by which", " right"), "in which phase"),
@@ -53,7 +53,7 @@ const RETIRED: &[(&str, &str)] = &[
     (concat!("device", " set"), "device preset"),
 ];
 
-/// What has not been rewritten yet; the list may only become shorter.
+/// Folders that have not been rewritten. This list may only become shorter.
 const NOT_REWRITTEN: &[&str] = &[
     "crates/sluice/",
     "crates/sluice-client/",
@@ -98,7 +98,7 @@ fn layout(source: &Source<'_>, line: &str) -> Option<String> {
 fn machine_folder(line: &str) -> Option<String> {
     let found = MACHINE_FOLDERS.iter().find(|folder| {
         line.match_indices(*folder).any(|(at, _)| {
-            // `docs/work/` and `$OUT/work/` are relative to something; `/home/<name>` names nobody.
+            // `docs/work/` and `$OUT/work/` are relative to something; `/home/<name>` is a placeholder.
             let starts_a_path = !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.~}>*".contains(c));
             let names_something = line[at + folder.len()..].starts_with(|c: char| !"<$*".contains(c));
             starts_a_path && (names_something || !folder.starts_with(concat!("/ho", "me")))
@@ -109,13 +109,13 @@ fn machine_folder(line: &str) -> Option<String> {
 
 fn unfinished(line: &str) -> Option<String> {
     let found = UNFINISHED.iter().find(|word| has_word(line, word))?;
-    Some(format!("unfinished work ({found}), finish it or say plainly what is missing"))
+    Some(format!("unfinished work ({found}), finish it or state what is missing"))
 }
 
 fn workplace(line: &str) -> Option<String> {
     let line = line.to_lowercase();
     let found = WORKPLACE.iter().find(|word| has_word(&line, word))?;
-    Some(format!("workplace words (\"{found}\"), speak of the project alone"))
+    Some(format!("workplace words (\"{found}\"), write only about the project"))
 }
 
 fn issue_number(line: &str) -> Option<String> {
@@ -130,7 +130,7 @@ fn issue_number(line: &str) -> Option<String> {
             }
         };
         if numbered {
-            let advice = "describe the matter itself (for the verb write submit or dispatch)";
+            let advice = "describe the problem itself (for the verb write submit or dispatch)";
             return Some(format!("number of an issue, {advice}"));
         }
     }
@@ -138,7 +138,7 @@ fn issue_number(line: &str) -> Option<String> {
 }
 
 fn registry(source: &Source<'_>, line: &str) -> Option<String> {
-    // The lock file is cargo's, which writes where each package comes from.
+    // Cargo writes the source of each package into the lock file.
     if source.path.ends_with("Cargo.lock") {
         return None;
     }
@@ -153,7 +153,7 @@ fn retired(source: &Source<'_>, line: &str) -> Option<String> {
     }
     let line = line.to_lowercase();
     let (word, better) = RETIRED.iter().find(|(word, _)| has_word(&line, word))?;
-    Some(format!("\"{word}\" is not the field's word, write: {better}"))
+    Some(format!("\"{word}\" is not a standard term, write: {better}"))
 }
 
 /// Whether `word` occurs with no letter, digit or underscore on either side.
@@ -170,8 +170,7 @@ fn is_number(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// No line.
-    const NONE: [usize; 0] = [];
+    const NO_LINES: [usize; 0] = [];
 
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
         check(&Source { path, text }).into_iter().map(|violation| (violation.line, violation.what)).collect()
@@ -182,25 +181,25 @@ mod tests {
     }
 
     #[test]
-    fn retired_words_are_found_where_texts_have_been_rewritten() {
+    fn retired_words_are_found_in_rewritten_folders() {
         let line = concat!("It is made an", "ew.\n");
-        let what = concat!("\"an", "ew\" is not the field's word, write: again, or re-").to_owned();
+        let what = concat!("\"an", "ew\" is not a standard term, write: again, or re-").to_owned();
         assert_eq!(found("docs/a.md", line), [(1, what)]);
         assert!(found("crates/a/src/a.rs", line).is_empty() && found("README.md", "A new one.\n").is_empty());
     }
 
     #[test]
-    fn layout_of_lines_and_files() {
-        assert_eq!(lines("good\n\nlines\n"), NONE);
-        assert_eq!(lines(""), NONE);
+    fn bad_layout_is_found() {
+        assert_eq!(lines("good\n\nlines\n"), NO_LINES);
+        assert_eq!(lines(""), NO_LINES);
         assert_eq!(lines("space \nmore\ntab\t\nreturn\r\n"), [1, 3, 4]);
         assert_eq!(lines("one\ntwo"), [2]);
-        assert_eq!(lines("all:\n\tmake\n"), NONE);
+        assert_eq!(lines("all:\n\tmake\n"), NO_LINES);
         assert_eq!(found("a.rs", "fn f() {\n\tg();\n}\n").len(), 1);
     }
 
     #[test]
-    fn folders_of_one_machine() {
+    fn folders_of_a_particular_machine_are_found() {
         for bad in [
             concat!("see /wo", "rk/main for it\n"),
             concat!("path = \"/fa", "rm/x\"\n"),
@@ -214,37 +213,37 @@ mod tests {
             concat!("docs/wo", "rk/one ~/wo", "rk/two ${OUT}/wo", "rk/three\n"),
             concat!("never write /ho", "me/<name>\n"),
         ] {
-            assert_eq!(lines(good), NONE, "{good}");
+            assert_eq!(lines(good), NO_LINES, "{good}");
         }
     }
 
     #[test]
-    fn unfinished_work() {
+    fn unfinished_work_is_found() {
         assert_eq!(lines(concat!("// TO", "DO: later\n")), [1]);
         assert_eq!(lines(concat!("FIX", "ME\n")), [1]);
         assert_eq!(lines(concat!("a XX", "X b\n")), [1]);
-        assert_eq!(lines("mktemp /tmp/XXXXXX\nmastodon\n"), NONE);
+        assert_eq!(lines("mktemp /tmp/XXXXXX\nmastodon\n"), NO_LINES);
     }
 
     #[test]
-    fn workplace_words() {
+    fn workplace_words_are_found() {
         assert_eq!(lines(concat!("Written in an Agent", " Session\n")), [1]);
-        assert_eq!(lines("an NBD session ends; the agenda\n"), NONE);
+        assert_eq!(lines("an NBD session ends; the agenda\n"), NO_LINES);
     }
 
     #[test]
-    fn numbers_of_issues() {
+    fn issue_numbers_are_found() {
         for bad in [concat!("fixes issue", " #12\n"), concat!("Issue", " 7 says\n"), concat!("(issues", "#3)\n")] {
             assert_eq!(lines(bad), [1], "{bad}");
         }
-        assert_eq!(lines("an issue of 3 disks\n# 1 heading\ntissue 5\n"), NONE);
+        assert_eq!(lines("an issue of 3 disks\n# 1 heading\ntissue 5\n"), NO_LINES);
     }
 
     #[test]
-    fn hosts_of_registries() {
+    fn hosts_of_registries_are_found() {
         assert_eq!(lines(concat!("https://static.crates", ".io/x\n")), [1]);
         assert_eq!(lines(concat!("deb http://deb.debian", ".org/debian\n")), [1]);
-        assert_eq!(lines("https://example.org/crates\n"), NONE);
+        assert_eq!(lines("https://example.org/crates\n"), NO_LINES);
         assert_eq!(found("Cargo.lock", concat!("crates", ".io\n")), []);
     }
 }

@@ -1,7 +1,7 @@
-//! Rust source as a flat list of tokens with their lines: enough for tidy's rules.
+//! Rust source as a flat list of tokens with their lines.
 //!
-//! A syntax tree would leave the inside of macros as it stands, and there our property tests live.
-//! Tokens know strings and comments from code, which is all that the rules need beyond the words.
+//! A syntax tree would not parse the inside of macros, which contain the property tests. Tokens distinguish code from
+//! strings and comments, which is enough for tidy's rules.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Word(String),
     Mark(char),
     Literal,
-    /// An opening bracket; `closes` is the index of its partner.
+    /// An opening bracket; `closes` is the index of its closing bracket.
     Open {
         delimiter: Delimiter,
         closes: usize,
@@ -34,7 +34,7 @@ pub(super) struct Attribute {
 }
 
 impl Tokens {
-    /// The error is the line at which the text stops being Rust.
+    /// Lexes `text`. The error is the line from which the text is not Rust.
     pub(super) fn lex(text: &str) -> Result<Self, usize> {
         let stream: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| error.span().start().line)?;
         let mut tokens = Vec::new();
@@ -69,7 +69,7 @@ impl Tokens {
         self.kind(at) == Some(&Kind::Mark(mark))
     }
 
-    /// The index of the closing partner, if an opening `delimiter` is at `at`.
+    /// Returns the index of the closing bracket, if an opening `delimiter` is at `at`.
     pub(super) fn group(&self, at: usize, delimiter: Delimiter) -> Option<usize> {
         match self.kind(at) {
             Some(Kind::Open { delimiter: found, closes }) if *found == delimiter => Some(*closes),
@@ -77,7 +77,7 @@ impl Tokens {
         }
     }
 
-    /// Whether `first::second` stands at `at`.
+    /// Whether `first::second` is at `at`.
     pub(super) fn is_path(&self, at: usize, first: &str, second: &str) -> bool {
         self.is_word(at, first)
             && self.is_mark(at + 1, ':')
@@ -99,7 +99,8 @@ impl Tokens {
         (attribute.start..attribute.end).any(|at| self.is_word(at, word))
     }
 
-    /// The item that starts at `at` ends at the returned index: its body's bracket or its semicolon.
+    /// Returns the index of the last token of the item that starts at `at`: the closing bracket of its body, or its
+    /// semicolon.
     pub(super) fn item_end(&self, at: usize) -> Option<usize> {
         let mut at = at;
         loop {
@@ -107,7 +108,7 @@ impl Tokens {
                 Kind::Mark(';') => return Some(at),
                 Kind::Open { delimiter: Delimiter::Brace, closes } => return Some(*closes),
                 Kind::Open { closes, .. } => at = closes + 1,
-                // The end of what surrounds the item.
+                // The item has no end before that of its parent.
                 Kind::Close => return None,
                 _ => at += 1,
             }
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brackets_know_their_partners_and_lines() {
+    fn brackets_have_their_partners_and_lines() {
         let tokens = Tokens::lex("fn f() {\n    g(\"}\"); // }\n}\n").expect("is Rust");
         let close = tokens.item_end(0).expect("has a body");
         assert_eq!(close, tokens.len() - 1);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_broken_file_is_named() {
+    fn the_line_of_a_syntax_error_is_reported() {
         assert_eq!(Tokens::lex("fn f() {}\n}\n").err(), Some(2));
     }
 }

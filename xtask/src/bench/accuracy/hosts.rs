@@ -1,4 +1,4 @@
-//! Our daemon with delay devices, and VMs that ask it through NBD.
+//! The daemon with delay devices, and VMs that submit requests over NBD.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use super::super::load::{Load, Outcome, Target};
 use super::super::server::Server;
 use super::Slots;
 
-/// Requests at the device: more than it serves side by side, so that a late wake-up takes no capacity.
+/// Depth of the device: more than it serves concurrently, so that a late wake-up wastes no capacity.
 pub(super) const DEVICE_DEPTH: u32 = 2 * PARALLEL;
 const PARALLEL: u32 = 8;
-/// The size that costs 1, so that normalised IOPS are IOPS.
+/// The reference size, so that normalised IOPS are IOPS.
 const BLOCK: u32 = 8192;
 
 /// A VM with one volume.
@@ -21,18 +21,18 @@ pub(super) struct Vm {
     pub(super) weight: f64,
     pub(super) limit: Option<u64>,
     pub(super) reservation: Option<u64>,
-    /// Requests that it keeps in flight.
+    /// Number of requests that it keeps in flight.
     pub(super) depth: u32,
 }
 
 impl Vm {
-    /// An ordinary one.
+    /// Returns a VM with default settings.
     pub(super) fn on(device: usize) -> Vm {
         Vm { device, weight: 100.0, limit: None, reservation: None, depth: 32 }
     }
 }
 
-/// The daemon.
+/// A running daemon.
 pub(super) struct Host {
     server: Server,
     targets: Vec<Target>,
@@ -41,7 +41,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Devices of these rates (IOPS); the first one may log its slots.
+    /// Starts a daemon with devices of these rates (IOPS). If `logs` is set, the first device logs its slots.
     pub(super) fn start(rates: &[u64], vms: Vec<Vm>, logs: bool) -> Result<Host, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
         let log = folder.path().join("slots.csv");
@@ -80,7 +80,7 @@ impl Host {
         Ok(Host { server, targets, log, _folder: folder })
     }
 
-    /// All VMs ask at once; what each got after the warm-up.
+    /// Runs all VMs at the same time. Returns the outcome of each after the warm-up.
     pub(super) fn load(&self, warm: Duration, time: Duration) -> Result<Vec<Outcome>, String> {
         let failed = |error| format!("sluice: {error}");
         let mut load = Load::start(&self.targets).map_err(failed)?;
@@ -90,7 +90,7 @@ impl Host {
         Ok(outcomes)
     }
 
-    /// Ends the daemon; what its first device logged.
+    /// Terminates the daemon and returns the log of its first device.
     pub(super) fn end(self) -> Result<Slots, String> {
         self.server.terminate();
         Slots::read(&self.log)

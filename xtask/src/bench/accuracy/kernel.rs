@@ -1,7 +1,7 @@
-//! The kernel's own means, on a loop device over a file: blk-throttle (a limit) and BFQ (shares).
+//! The kernel's schedulers on a loop device over a file: blk-throttle (limits) and BFQ (shares).
 //!
-//! Needs root and the blkio controller of cgroup v1; both are checked, and the reason is said where they are missing. The
-//! groups and the loop device are removed at the end.
+//! They need root and the blkio controller of cgroup v1. If either is missing, the error says so. The groups and the
+//! loop device are removed at the end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// A loop device and three groups.
 pub(super) struct Kernel {
     device: String,
-    /// Where the kernel shows the device.
+    /// The device's queue folder in sysfs.
     queue: PathBuf,
     number: String,
     groups: PathBuf,
@@ -38,7 +38,7 @@ impl Kernel {
         let file = scratch.join("loop.img");
         server::written_file(&file, mib)?;
         let losetup = Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file).output();
-        let output = losetup.map_err(|error| format!("losetup cannot be started: {error}"))?;
+        let output = losetup.map_err(|error| format!("Cannot start losetup: {error}"))?;
         if !output.status.success() {
             return Err(format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
         }
@@ -49,12 +49,12 @@ impl Kernel {
         let kernel = Kernel { device, queue: block.join("queue"), number, groups };
         for name in NAMES {
             let made = fs::create_dir_all(kernel.groups.join(name));
-            made.map_err(|error| format!("{} cannot be made: {error}", kernel.groups.display()))?;
+            made.map_err(|error| format!("Cannot make {}: {error}", kernel.groups.display()))?;
         }
         Ok(kernel)
     }
 
-    /// Three jobs held by blk-throttle: IOPS and p99 in microseconds.
+    /// Runs three jobs under blk-throttle. Returns IOPS and p99 in microseconds.
     pub(super) fn throttle(&self, limits: &[u64], time: Duration) -> Result<Vec<(f64, f64)>, String> {
         self.set_scheduler("none")?;
         self.set_limits(limits)?;
@@ -63,13 +63,13 @@ impl Kernel {
         measured
     }
 
-    /// Three jobs and no scheduler: IOPS.
+    /// Runs three jobs without a scheduler. Returns IOPS.
     pub(super) fn plain(&self, time: Duration) -> Result<Vec<f64>, String> {
         self.set_scheduler("none")?;
         Ok(self.jobs(time)?.into_iter().map(|(iops, _)| iops).collect())
     }
 
-    /// Three jobs under BFQ with weights 100:200:300: IOPS.
+    /// Runs three jobs under BFQ with weights 100:200:300. Returns IOPS.
     pub(super) fn bfq(&self, time: Duration) -> Result<Vec<f64>, String> {
         self.set_scheduler("bfq")?;
         set(&self.queue.join("iosched/low_latency"), "0")?;
@@ -107,10 +107,13 @@ impl Kernel {
         let mut measured = Vec::new();
         for job in jobs {
             let output = job.and_then(std::process::Child::wait_with_output);
-            let output = output.map_err(|error| format!("fio cannot be started: {error}"))?;
+            let output = output.map_err(|error| format!("Cannot start fio: {error}"))?;
             let text = String::from_utf8_lossy(&output.stdout);
             let parsed = fio::parse(&text).map(|(iops, _, p99_us)| (iops, p99_us));
-            measured.push(parsed.ok_or_else(|| format!("fio said: {}", String::from_utf8_lossy(&output.stderr)))?);
+            measured
+                .push(parsed.ok_or_else(|| {
+                    format!("Cannot parse fio's output: {}", String::from_utf8_lossy(&output.stderr))
+                })?);
         }
         Ok(measured)
     }
@@ -128,5 +131,5 @@ impl Drop for Kernel {
 }
 
 fn set(file: &Path, value: &str) -> Result<(), String> {
-    fs::write(file, value).map_err(|error| format!("{} does not take {value}: {error}", file.display()))
+    fs::write(file, value).map_err(|error| format!("Cannot write {value} to {}: {error}", file.display()))
 }

@@ -1,16 +1,16 @@
-//! The log of a delay device: when it was given whose request. What a scheduler promises is checked here, where no
-//! socket and no client's clock lies in between.
+//! The log of a delay device: the time and the owner of each dispatched request. Guarantees are checked here, without
+//! the effects of sockets and a client's clock.
 
 use std::path::Path;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// When the requests of each owner were dispatched, in nanoseconds.
+/// Dispatch times of the requests of each owner, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Slots(Vec<Vec<u64>>);
 
 impl Slots {
-    /// Reads a log that its daemon has finished.
+    /// Reads the log of a daemon that has exited.
     pub(super) fn read(path: &Path) -> Result<Slots, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("Cannot read {}: {error}", path.display()))?;
         Ok(Slots::parse(&text))
@@ -35,8 +35,8 @@ impl Slots {
         slots
     }
 
-    /// The dispatches of `owner` without the first second, in which queues fill, and the last fifth of a second, in
-    /// which they empty.
+    /// Returns the dispatches of `owner` without the first second, in which queues fill, and the last fifth of a
+    /// second, in which they empty.
     pub(super) fn steady(&self, owner: usize) -> &[u64] {
         let Some(all) = self.0.get(owner) else { return &[] };
         let (Some(first), Some(last)) = (all.first(), all.last()) else { return &[] };
@@ -46,12 +46,12 @@ impl Slots {
     }
 }
 
-/// Fewest and most dispatches in any window of one second.
+/// Returns the smallest and largest number of dispatches in a window of one second.
 pub(super) fn second(dispatches: &[u64]) -> Option<(u64, u64)> {
     let last = *dispatches.last()?;
     let mut counts = Vec::new();
     for (index, begin) in dispatches.iter().enumerate() {
-        // A window just behind a dispatch holds the fewest, one that begins with it the most.
+        // A window that begins just after a dispatch has the fewest dispatches; one that begins with it has the most.
         if begin + SECOND_NS > last {
             break;
         }
@@ -62,9 +62,9 @@ pub(super) fn second(dispatches: &[u64]) -> Option<(u64, u64)> {
     Some((fewest, counts.iter().map(|(_, most)| *most).max()?))
 }
 
-/// How many requests more than `rate` times its length any window held.
+/// Returns the maximum, over all windows, of the number of requests minus `rate` times the length of the window.
 pub(super) fn excess(dispatches: &[u64], rate: f64) -> f64 {
-    // For dispatch j the worst window begins at the dispatch whose own due time was the furthest ahead.
+    // For dispatch j, the worst window begins at the dispatch that is furthest ahead of its nominal time.
     let mut lead = f64::MAX;
     let mut worst = 0f64;
     for (index, at) in dispatches.iter().enumerate() {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn windows_are_counted_at_dispatch() {
-        // 100 per second, but ten at once after two seconds.
+        // 100 per second, but ten at the same instant after two seconds.
         let mut dispatches: Vec<u64> = (0..400).map(|index| index * SECOND_NS / 100).collect();
         assert_eq!(second(&dispatches), Some((100, 100)));
         assert!((excess(&dispatches, 100.0) - 1.0).abs() < 1e-6);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_by_its_column_names() {
+    fn a_log_is_read_by_column_name() {
         let slots = Slots::parse("dispatch_ns,start_ns,owner\n5,6,1\n7,8,1\nbroken\n9,9,0\n");
         assert_eq!(slots.0, [vec![9], vec![5, 7]]);
         assert!(slots.steady(1).is_empty() && slots.steady(7).is_empty());

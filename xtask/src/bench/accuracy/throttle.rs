@@ -1,4 +1,4 @@
-//! QEMU's throttle filter, as qemu-storage-daemon offers it over NBD: one group and one export per VM.
+//! QEMU's throttle filter in qemu-storage-daemon over NBD: one group and one export for each VM.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use super::super::load::{Load, Target};
 use super::super::server::Server;
 use super::{DEPTH, Effort};
 
-/// IOPS and p99 in microseconds, by limit.
+/// Returns IOPS and p99 in microseconds for each limit.
 pub(super) fn run(limits: &[u64], effort: Effort) -> Result<Vec<(f64, f64)>, String> {
     let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
     let socket = folder.path().join("qsd");

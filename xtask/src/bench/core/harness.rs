@@ -1,8 +1,8 @@
 //! A gate under full load in virtual time.
 //!
-//! The device takes 32 requests, and completes one every microsecond in the order in which it got them. Reservations add
-//! up to half of that, a third of the owners may have four fifths of an equal share, so that each of the three things
-//! that mClock decides (due by reservation, next by share, held by limit) happens all the time.
+//! The device takes 32 requests, and completes one every microsecond in the order of submission. Reservations add up
+//! to half of its capacity, and a third of the owners have a limit of four fifths of an equal share. So all three
+//! cases of mClock (due by reservation, next by share, held back by a limit) occur continuously.
 
 use std::collections::VecDeque;
 
@@ -15,16 +15,16 @@ use sluice_sched::{
     Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, VolumeId, Wait, schedulers,
 };
 
-/// Requests that each owner has waiting.
+/// Number of queued requests of each owner.
 pub(super) const QUEUED: u32 = 32;
 
 const DEPTH: u32 = 32;
 const STEP_NS: u64 = 1_000;
 const LENGTHS_KIB: [u32; 8] = [4, 8, 16, 32, 64, 128, 256, 4];
-/// Normalised requests per second that the device completes, by the mean cost of [`LENGTHS_KIB`].
+/// Normalised requests that the device completes per second, from the mean cost of [`LENGTHS_KIB`].
 const CAPACITY_MILLI: u64 = 1_180_000_000;
 
-/// A gate, its device, and those who ask.
+/// A gate, its device and its owners.
 pub(super) struct Harness {
     gate: Gate,
     device: Fifo,
@@ -34,7 +34,7 @@ pub(super) struct Harness {
     random: u64,
 }
 
-/// Of all dispatches, how many by which right, and how many waited for their owner's limit.
+/// Numbers of dispatches by phase, and of those that waited for their owner's limit.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Phases {
     pub(super) reservation: u64,
@@ -43,11 +43,11 @@ pub(super) struct Phases {
     pub(super) all: u64,
 }
 
-/// Completes in order.
+/// A device that completes in order.
 #[derive(Default)]
 struct Fifo {
     flight: VecDeque<Slot>,
-    /// Whose requests were dispatched and are to be replaced.
+    /// Owners of dispatched requests that must be replaced.
     dispatched: Vec<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Device for Fifo {
     }
 }
 
-/// CPU time of this thread, in nanoseconds.
+/// Returns the CPU time of this thread, in nanoseconds.
 fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -91,8 +91,8 @@ impl Harness {
         Ok(harness)
     }
 
-    /// One owner with so many volumes, each of which has a policy and a queue as an owner of [`Harness::new`] has. The owner
-    /// reserves what they reserve together.
+    /// Creates a gate with one owner of `volumes` volumes. Each has the policy and queue of an owner of
+    /// [`Harness::new`], and the owner reserves their sum.
     pub(super) fn of_volumes(scheduler: &str, volumes: u32) -> Result<Harness, String> {
         let mut harness = Harness::new(scheduler, 0)?;
         let now = Instant::from_nanos(0);
@@ -107,15 +107,15 @@ impl Harness {
         Ok(harness)
     }
 
-    /// Lets every owner's queue fill, in turns, so that neighbours in a queue are no neighbours in memory.
+    /// Fills the queues of all owners in turn, so that neighbours in a queue are not neighbours in memory.
     pub(super) fn fill(&mut self) {
         for _ in 0..QUEUED {
             (0..self.owners.len() as u32).for_each(|index| self.insert(index));
         }
     }
 
-    /// Goes on until every owner has been served several times, and from there on until nothing grows any more (`grows`
-    /// says whether something did since it was asked last), for at most fifty times as long.
+    /// Runs until every owner has been served several times, and then until memory stops growing, for at most fifty
+    /// times as long. `grows` reports whether it grew since the last call.
     pub(super) fn warm_up(&mut self, mut grows: impl FnMut() -> bool) {
         for _ in 0..50 {
             let _ = self.run(100_000.max(self.owners.len() as u64 * 5));
@@ -125,7 +125,7 @@ impl Harness {
         }
     }
 
-    /// Serves so many requests; returns the CPU time in nanoseconds.
+    /// Serves `requests` requests. Returns the CPU time in nanoseconds.
     pub(super) fn run(&mut self, requests: u64) -> f64 {
         let mut left = requests;
         let begin = cpu_ns();
@@ -149,8 +149,8 @@ impl Harness {
         (cpu_ns() - begin) as f64
     }
 
-    /// What it costs to make an owner known and to take its first request, in nanoseconds: at the least a thousand
-    /// owners come, a tenth of the present ones at a time, and leave again.
+    /// Returns the cost of adding an owner and inserting its first request, in nanoseconds. At least a thousand
+    /// owners are added, a tenth of the present number at a time, and removed again.
     pub(super) fn add_owners(&mut self, count: u32) -> f64 {
         let present = self.owners.len();
         let at_once = (present as u32 / 10).clamp(10, 1_000).min(count);
@@ -172,7 +172,7 @@ impl Harness {
         spent as f64 / f64::from(added)
     }
 
-    /// What has been decided so far.
+    /// Returns the dispatches so far.
     pub(super) fn phases(&self) -> Phases {
         let mut phases = Phases::default();
         for (owner, _) in &self.owners {
@@ -185,7 +185,7 @@ impl Harness {
         phases
     }
 
-    /// Without rates of requests, if the scheduler counts bytes and refuses them.
+    /// Adds an owner, without rates in requests if the scheduler rejects them because it counts bytes.
     fn add_owner(&mut self, mut policy: Policy) -> (OwnerId, VolumeId) {
         if !self.counts_requests {
             (policy.reservation.iops, policy.limit.iops) = (None, None);
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_mclock_decides_happens() {
+    fn every_kind_of_decision_of_mclock_occurs() {
         let mut harness = Harness::new("mclock", 10).unwrap();
         harness.fill();
         harness.run(20_000);

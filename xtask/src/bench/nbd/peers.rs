@@ -1,24 +1,24 @@
-//! Who is compared, and how each is told to serve the same.
+//! The servers of the comparison, and their configurations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::super::contest::{self, Setting, Store};
+use super::super::contest::{self, ServerSettings, Store};
 use super::super::server::Server;
 
-/// A server, or what else stands in the table.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Ours, with mClock.
+    /// The daemon, with mClock.
     Sluice,
     /// Another build of it.
     Beside(usize),
     /// qemu-storage-daemon.
     Qsd,
     Nbdkit,
-    /// Ours without a device: the client's ceiling.
+    /// The canned server without a device: the client's ceiling.
     Canned,
-    /// No server: fio's io_uring engine on the file itself.
+    /// fio's io_uring engine on the file, without a server.
     Fio,
 }
 
@@ -43,8 +43,8 @@ impl contest::Kind for Kind {
         }
     }
 
-    fn start(self, setting: &Setting<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
-        let Setting { store, file, sockets, beside } = *setting;
+    fn start(self, setting: &ServerSettings<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
+        let ServerSettings { store, file, sockets, beside } = *setting;
         let host = || host_file(store, file, &socket);
         let server = match self {
             Kind::Sluice => Server::sluice(sockets, "host", &host(), vec![socket])?,
@@ -69,7 +69,7 @@ impl Kind {
     }
 }
 
-/// One VM with a reservation, a limit and a weight, none of which holds it back.
+/// Returns the host file of one VM with a reservation, a limit and a weight, none of which is reached.
 fn host_file(store: Store, file: &Path, socket: &Path) -> String {
     let device = match store {
         Store::Null => "backend = \"null\"".to_owned(),
@@ -90,7 +90,7 @@ fn host_file(store: Store, file: &Path, socket: &Path) -> String {
 fn qsd(store: Store, file: &Path, socket: &Path) -> Command {
     let node = match store {
         Store::Null => "driver=null-co,read-zeroes=on,size=1073741824,node-name=disk".to_owned(),
-        // Locks are off because the same file is served by others, all of which only read.
+        // Locks are off because other servers serve the same file. All of them only read.
         Store::File => {
             format!("driver=file,filename={},cache.direct=on,aio=io_uring,locking=off,node-name=disk", file.display())
         }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_file_that_is_measured_is_sound() {
+    fn the_measured_host_file_is_valid() {
         let host = host_file(Store::Null, Path::new("/x"), Path::new("/run/sluice"));
         assert!(host.contains("backend = \"null\"") && host.contains("socket = \"/run/sluice\""), "{host}");
     }

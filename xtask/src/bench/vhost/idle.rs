@@ -1,21 +1,21 @@
-//! Silence: how often the daemon wakes up while a connected VM asks for nothing.
+//! Wake-ups of the daemon while a connected VM is idle.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::contest::{Kind as _, Setting, Store};
+use super::super::contest::{Kind as _, ServerSettings, Store};
 use super::super::report::{Bound, Report};
 use super::load::{Load, Target};
 use super::peers::{Kind, QUEUES};
 use super::{BLOCK, Effort, failed};
 
-/// After the last request: whatever the daemon does once, or by polling for a while, is over then.
+/// Wait after the last request, until one-time work and polling of the daemon have ended.
 const CALM: Duration = Duration::from_millis(500);
 
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<(), String> {
     let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-    let setting = Setting { store: Store::Null, file: Path::new(""), sockets: sockets.path(), beside: &[] };
+    let setting = ServerSettings { store: Store::Null, file: Path::new(""), sockets: sockets.path(), beside: &[] };
     let server = Kind::Sluice.start(&setting, sockets.path().join("quiet"))?;
     let server = server.expect("ours is a process");
     let target = Target { socket: server.sockets[0].clone(), queues: QUEUES, depth: 32, block: BLOCK, poll: false };
@@ -32,9 +32,9 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// How often the threads of a process have gone to sleep so far.
+/// Returns the number of times that the threads of a process have gone to sleep.
 fn wake_ups(pid: u32) -> Result<u64, String> {
-    let failed = |error| format!("Cannot see the daemon's threads: {error}");
+    let failed = |error| format!("Cannot read the daemon's threads: {error}");
     let mut total = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)? {
         let status = fs::read_to_string(thread.map_err(failed)?.path().join("status")).map_err(failed)?;

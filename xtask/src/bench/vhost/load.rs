@@ -1,8 +1,8 @@
-//! Load on vhost-user-blk devices: closed loops of random reads on any number of queues, by one thread.
+//! Load on vhost-user-blk devices: closed loops of random reads on any number of queues in one thread.
 //!
-//! One thread drives all queues, so that on two processors the server has the other one for itself. It looks at queues
-//! that are busy, and sleeps on eventfds when none has an answer; the device is rung when it asks for it. Times are read
-//! once per turn and not once per request: a latency is exact to one turn.
+//! One thread drives all queues, so that on two CPUs the server has the other one for itself. It polls busy queues,
+//! and sleeps on eventfds when none has a completion. It kicks the device when the device requests it. The clock is
+//! read once per iteration and not once per request, so a latency is exact to one iteration.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,33 +11,33 @@ use sluice_client::vhost::{Client, ClientError, ClientOptions, Completion, Queue
 
 use super::super::load::Outcome;
 
-/// How long any answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the eventfds are looked at while some queue always has answers, in turns.
+/// Maximum time to a completion.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of iterations between two looks at the eventfds, while some queue always has completions.
 const GLANCE: u32 = 16;
 
-/// A front end's part of a load.
+/// One front end of a load.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) socket: PathBuf,
     pub(super) queues: u16,
-    /// Requests that each queue keeps in flight.
+    /// Number of requests that each queue keeps in flight.
     pub(super) depth: u16,
-    /// Bytes per read.
+    /// Length of a read, in bytes.
     pub(super) block: u32,
-    /// Look for answers without end and never sleep; the device is asked not to ring.
+    /// Poll for completions and never sleep. The device is asked not to interrupt.
     pub(super) poll: bool,
 }
 
 /// Front ends under load.
 pub(super) struct Load {
-    /// The connections, which only have to stay.
+    /// The connections, which must stay open.
     _clients: Vec<Client>,
     loops: Vec<Loop>,
-    /// Never sleep.
+    /// Poll and never sleep.
     poll: bool,
-    /// Which queues are looked at; the others are armed.
-    awake: Vec<usize>,
+    /// Indices of the queues that are polled; the others are armed.
+    polled: Vec<usize>,
     waiter: Waiter,
     rung: Vec<u64>,
     turns: u32,
@@ -52,13 +52,13 @@ struct Loop {
     client: usize,
     block: u32,
     blocks: u64,
-    /// When each slot's request was made.
+    /// Submission time of each slot's request.
     sent: Vec<Instant>,
     answered: Vec<Completion>,
 }
 
 impl Load {
-    /// Connects and fills the queues.
+    /// Connects, and submits the first requests.
     pub(super) fn start(targets: &[Target]) -> Result<Load, ClientError> {
         let (mut clients, mut loops) = (Vec::new(), Vec::new());
         for (index, target) in targets.iter().enumerate() {
@@ -69,7 +69,7 @@ impl Load {
         Load::of(clients, loops, targets)
     }
 
-    /// The same for one front end, but a load of its own for each queue: to be run by threads side by side.
+    /// As [`Load::start`] for one front end, with a separate load for each queue, to be run by concurrent threads.
     pub(super) fn start_apart(target: &Target) -> Result<Vec<Load>, ClientError> {
         let (client, loops) = connect(target, 0)?;
         let mut clients = vec![client];
@@ -79,7 +79,8 @@ impl Load {
             .collect()
     }
 
-    /// Runs all of them at once, a thread each; their one front end's outcome, with the latencies of its first queue.
+    /// Runs all loads concurrently, each in its thread. Returns the outcome of their front end, with the latencies of
+    /// its first queue.
     pub(super) fn run_apart(loads: &mut [Load], time: Duration) -> Result<Outcome, ClientError> {
         let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
             let threads: Vec<_> = loads.iter_mut().map(|load| scope.spawn(|| load.run(time))).collect();
@@ -97,7 +98,7 @@ impl Load {
         }
         let mut load = Load {
             _clients: clients,
-            awake: (0..loops.len()).collect(),
+            polled: (0..loops.len()).collect(),
             loops,
             waiter,
             rung: Vec::new(),
@@ -108,7 +109,7 @@ impl Load {
             poll: targets.iter().any(|target| target.poll),
         };
         if load.poll {
-            // Once is enough: the index that it asks for is not reached again but by going round.
+            // Once is enough: the requested index is not reached again until the ring's index wraps around.
             load.loops.iter().for_each(|each| each.queue.disarm());
         }
         for index in 0..load.loops.len() {
@@ -120,12 +121,12 @@ impl Load {
         Ok(load)
     }
 
-    /// Runs for about `time`; returns what each front end got answered in it.
+    /// Runs for about `time`. Returns the results of each front end.
     pub(super) fn run(&mut self, time: Duration) -> Result<Vec<Outcome>, ClientError> {
         let begin = Instant::now();
         self.outcomes.iter_mut().for_each(|outcome| *outcome = Outcome::default());
         while self.now.saturating_duration_since(begin) < time {
-            if !self.turn()? {
+            if !self.iterate()? {
                 self.sleep()?;
             }
         }
@@ -134,20 +135,20 @@ impl Load {
         Ok(outcomes.collect())
     }
 
-    /// Takes the last answers, and leaves.
+    /// Takes the last completions and disconnects.
     pub(super) fn finish(mut self) -> Result<(), ClientError> {
         self.pause()
     }
 
-    /// Takes the last answers, and asks for nothing more.
+    /// Takes the last completions and submits no more.
     pub(super) fn pause(&mut self) -> Result<(), ClientError> {
         let begin = Instant::now();
         for each in &mut self.loops {
             while each.queue.in_flight() > 0 {
                 if each.queue.reap(&mut each.answered)? == 0 && each.queue.arm() {
-                    self.waiter.wait(Some(PATIENCE), &mut self.rung).map_err(ClientError::Io)?;
+                    self.waiter.wait(Some(TIMEOUT), &mut self.rung).map_err(ClientError::Io)?;
                 }
-                if begin.elapsed() > PATIENCE {
+                if begin.elapsed() > TIMEOUT {
                     return Err(ClientError::Io(std::io::ErrorKind::TimedOut.into()));
                 }
             }
@@ -155,10 +156,10 @@ impl Load {
         Ok(())
     }
 
-    /// Takes what the queues that are awake have, and asks anew; false if there was nothing.
-    fn turn(&mut self) -> Result<bool, ClientError> {
+    /// Takes the completions of the polled queues, and submits again. Returns `false` if there were none.
+    fn iterate(&mut self) -> Result<bool, ClientError> {
         let mut any = false;
-        for &index in &self.awake {
+        for &index in &self.polled {
             let each = &mut self.loops[index];
             any |= each.queue.reap(&mut each.answered)? > 0;
         }
@@ -166,8 +167,8 @@ impl Load {
         if !any {
             return Ok(false);
         }
-        for at in 0..self.awake.len() {
-            let index = self.awake[at];
+        for at in 0..self.polled.len() {
+            let index = self.polled[at];
             let mut answered = std::mem::take(&mut self.loops[index].answered);
             for answer in &answered {
                 self.note(index, *answer)?;
@@ -179,36 +180,36 @@ impl Load {
             each.queue.publish()?;
         }
         self.turns += 1;
-        if self.turns.is_multiple_of(GLANCE) && self.awake.len() < self.loops.len() {
+        if self.turns.is_multiple_of(GLANCE) && self.polled.len() < self.loops.len() {
             self.wake(Duration::ZERO)?;
         }
         Ok(true)
     }
 
-    /// Sleeps until some queue has an answer.
+    /// Sleeps until some queue has a completion.
     fn sleep(&mut self) -> Result<(), ClientError> {
         if self.poll {
             std::hint::spin_loop();
             return Ok(());
         }
         let loops = &self.loops;
-        self.awake.retain(|index| !loops[*index].queue.arm());
-        if self.awake.is_empty() {
-            self.wake(PATIENCE)?;
-            if self.awake.is_empty() {
+        self.polled.retain(|index| !loops[*index].queue.arm());
+        if self.polled.is_empty() {
+            self.wake(TIMEOUT)?;
+            if self.polled.is_empty() {
                 return Err(ClientError::Io(std::io::ErrorKind::TimedOut.into()));
             }
         }
         Ok(())
     }
 
-    /// Adds the queues that were rung to those that are awake.
-    fn wake(&mut self, patience: Duration) -> Result<(), ClientError> {
+    /// Adds the queues that were called to the polled ones.
+    fn wake(&mut self, timeout: Duration) -> Result<(), ClientError> {
         self.rung.clear();
-        self.waiter.wait(Some(patience), &mut self.rung).map_err(ClientError::Io)?;
+        self.waiter.wait(Some(timeout), &mut self.rung).map_err(ClientError::Io)?;
         for token in &self.rung {
-            if !self.awake.contains(&(*token as usize)) {
-                self.awake.push(*token as usize);
+            if !self.polled.contains(&(*token as usize)) {
+                self.polled.push(*token as usize);
             }
         }
         Ok(())
@@ -240,7 +241,7 @@ impl Load {
     }
 }
 
-/// Connects a front end; its queues.
+/// Connects a front end. Returns also its queues.
 fn connect(target: &Target, index: usize) -> Result<(Client, Vec<Loop>), ClientError> {
     let mut client = Client::connect(&target.socket, &options(target))?;
     let blocks = client.config().size_bytes() / u64::from(target.block);
@@ -256,11 +257,11 @@ fn connect(target: &Target, index: usize) -> Result<(Client, Vec<Loop>), ClientE
 fn options(target: &Target) -> ClientOptions {
     ClientOptions {
         queues: target.queues,
-        // Room for chains of three where the device does not take indirect ones.
+        // Enough entries for chains of three, if the device does not support indirect descriptors.
         queue_size: (target.depth * 3).next_power_of_two().max(128),
         slots: target.depth,
         data_len_max: target.block as usize,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
         ..ClientOptions::default()
     }
 }

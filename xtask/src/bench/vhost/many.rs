@@ -1,9 +1,9 @@
-//! A hundred VMs with a queue each, beside one VM with as many requests in flight.
+//! A hundred VMs with a queue each, compared with one VM with as many requests in flight.
 //!
-//! On a `delay` device the capacity is a number; a file shows what so many queues cost. The VMs have weights 1, 2 and 3 in
-//! turn. For the total each has one request in flight, so that it is as much as the one VM has. For the shares each has
-//! [`WAITING`]: who has nothing waiting when its turn comes asks for nothing, and a file answers a few hundred requests
-//! in the time for which a busy machine lets the front end wait for its processor.
+//! The capacity of a `delay` device is known exactly; a file shows the cost of many queues. The VMs have weights 1, 2
+//! and 3 in turn. For the total, each has one request in flight, so that all together have as many as the one VM. For
+//! the shares, each has [`WAITING`]. A VM with nothing queued gives up its turn, and a file completes a few hundred
+//! requests while a busy machine keeps the front end waiting for its CPU.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,12 +19,12 @@ use super::{Effort, failed};
 
 const VMS: usize = 100;
 const WEIGHTS: usize = 3;
-/// Requests that each of many VMs has in flight where shares are measured.
+/// Number of requests in flight of each VM when shares are measured.
 const WAITING: u16 = 16;
-/// Of the delay device: requests per second, and how many it works on side by side.
+/// Requests per second of the delay device, and the number that it serves concurrently.
 const RATE: u64 = 5_000;
 const PARALLEL: u64 = 8;
-/// What counts as one request of the delay device, so that normalised IOPS are IOPS.
+/// Reference size of the delay device, so that normalised IOPS are IOPS.
 const REFERENCE: u32 = 8192;
 
 /// Both loads on one kind of device.
@@ -110,7 +110,7 @@ impl Pair {
         Ok(())
     }
 
-    /// All VMs of a server ask at once; what each got.
+    /// Runs all VMs of a server at the same time. Returns the outcome of each.
     fn load(&self, server: &Server, depth: u16, effort: Effort) -> Result<Vec<Outcome>, String> {
         let block = if self.store == Store::Null { REFERENCE } else { super::BLOCK };
         let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block, poll: false };
@@ -128,7 +128,7 @@ fn weight(vm: usize) -> usize {
     1 + vm % WEIGHTS
 }
 
-/// How far the VMs of one weight together are from their share at most, in percent of all.
+/// Returns the largest deviation of the VMs of one weight together from their share, in percent of the total.
 fn deviation(outcomes: &[Outcome]) -> f64 {
     let total: f64 = outcomes.iter().map(Outcome::iops).sum();
     let weights: usize = (0..outcomes.len()).map(weight).sum();
@@ -140,7 +140,7 @@ fn deviation(outcomes: &[Outcome]) -> f64 {
     off.fold(0.0, f64::max)
 }
 
-/// A VM per socket; a file is cut into as many ranges.
+/// Returns a host file with a VM for each socket. A file is divided into equal ranges.
 fn host_file(store: Store, file: &Path, size: u64, sockets: &[PathBuf]) -> String {
     let mut text = match store {
         Store::Null => format!(
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_files_are_sound() {
+    fn the_host_files_are_valid() {
         let sockets: Vec<PathBuf> = (0..VMS).map(|vm| PathBuf::from(format!("/run/sluice/{vm}"))).collect();
         for store in [Store::Null, Store::File] {
             sluice_config::parse("many", &host_file(store, Path::new("/srv/vm/disk.img"), 1 << 30, &sockets)).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deviation_is_that_of_whole_classes() {
+    fn the_deviation_is_that_of_all_vms_of_one_weight() {
         let outcome = |requests| Outcome { requests, seconds: 1.0, ..Outcome::default() };
         assert!(deviation(&[outcome(100), outcome(200), outcome(300)]) < 1e-9);
         let off = deviation(&[outcome(200), outcome(200), outcome(200)]);

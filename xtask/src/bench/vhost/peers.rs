@@ -1,29 +1,29 @@
-//! Who is compared, and how each is told to serve the same.
+//! The back ends of the comparison, and their configurations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::super::contest::{self, Setting, Store};
+use super::super::contest::{self, ServerSettings, Store};
 use super::super::server::Server;
 use crate::workspace;
 
-/// Most queues of a device.
+/// Maximum number of queues of a device.
 pub(super) const QUEUES: u16 = 4;
 
-/// A device, or what else stands in the table.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Ours, with mClock.
+    /// The daemon, with mClock.
     Sluice,
     /// Another build of it.
     Beside(usize),
-    /// Ours, without an opinion.
+    /// The daemon, with noop.
     Noop,
     /// qemu-storage-daemon.
     Qsd,
-    /// The common crates with their own connection handler: no disk, a thread per queue.
+    /// The common crates with their own connection handler: no disk, a thread for each queue.
     Plain,
-    /// No server: fio's io_uring engine on the file itself.
+    /// fio's io_uring engine on the file, without a server.
     Fio,
 }
 
@@ -47,8 +47,8 @@ impl contest::Kind for Kind {
         }
     }
 
-    fn start(self, setting: &Setting<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
-        let Setting { store, file, sockets, beside } = *setting;
+    fn start(self, setting: &ServerSettings<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
+        let ServerSettings { store, file, sockets, beside } = *setting;
         let host = |scheduler| host_file(self.name(), scheduler, store, file, &socket);
         let server = match self {
             Kind::Sluice => Server::sluice(sockets, "mclock", &host("mclock"), vec![socket])?,
@@ -67,8 +67,9 @@ impl contest::Kind for Kind {
     }
 }
 
-/// One VM; with mClock it has a reservation, a limit and a weight, none of which holds it back. It is called after its server:
-/// a daemon takes another one that reads the same file for the same VM for its predecessor, and waits for it to end.
+/// Returns the host file of one VM. With mClock it has a reservation, a limit and a weight, none of which is reached.
+/// The VM is named after its server: a daemon that finds the same file locked for the same VM takes the other daemon
+/// for its predecessor, and waits for it to exit.
 fn host_file(server: &str, scheduler: &str, store: Store, file: &Path, socket: &Path) -> String {
     let vm = server.replace(' ', "-");
     let (device, source) = match store {
@@ -90,7 +91,7 @@ fn host_file(server: &str, scheduler: &str, store: Store, file: &Path, socket: &
 fn qsd(store: Store, file: &Path, socket: &Path) -> Command {
     let node = match store {
         Store::Null => "driver=null-co,read-zeroes=on,size=1073741824,node-name=disk".to_owned(),
-        // Locks are off because the same file is served by others, all of which only read.
+        // Locks are off because other servers serve the same file. All of them only read.
         Store::File => {
             format!("driver=file,filename={},cache.direct=on,aio=io_uring,locking=off,node-name=disk", file.display())
         }
@@ -104,7 +105,7 @@ fn qsd(store: Store, file: &Path, socket: &Path) -> Command {
     command
 }
 
-/// It is a crate of its own, for its dependencies' sake.
+/// Returns the build folder of the plain device. It is a separate workspace because of its dependencies.
 fn plain_folder() -> PathBuf {
     workspace::root().join("target/plain-device")
 }
@@ -119,7 +120,7 @@ pub(super) fn build_plain() -> Result<(), String> {
     cargo.env("CARGO_TARGET_DIR", plain_folder()).args(["build", "--quiet", "--release", "--manifest-path"]);
     match cargo.arg("xtask/plain-device/Cargo.toml").status() {
         Ok(status) if status.success() => Ok(()),
-        _ => Err("The plain device cannot be built: see cargo's messages".to_owned()),
+        _ => Err("Cannot build the plain device; see cargo's messages".to_owned()),
     }
 }
 
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_files_that_are_measured_are_sound() {
+    fn the_measured_host_files_are_valid() {
         for (scheduler, store) in [("mclock", Store::Null), ("noop", Store::File)] {
             let host =
                 host_file("beside 2", scheduler, store, Path::new("/srv/vm/disk.img"), Path::new("/run/sluice/vm"));
