@@ -1,4 +1,4 @@
-//! Any text as a host file: an answer or findings, never a panic.
+//! Any text as a host file: it is parsed or rejected, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

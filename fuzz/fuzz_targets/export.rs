@@ -1,11 +1,11 @@
-//! What all targets serve: an export, and a device with one VM that has it.
+//! Shared by the targets: an export, and a device with one VM that owns it.
 
 use sluice_io::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use sluice_io::nbd::export::Export;
 use sluice_io::nbd::handshake::{Exports, Listed};
 use sluice_sched::{GateSettings, Policy, schedulers};
 
-/// 1 MiB, everything offered.
+/// 1 MiB with every feature.
 pub fn export() -> Export {
     Export {
         name: "vm/disk".to_owned(),
@@ -25,7 +25,7 @@ pub fn export() -> Export {
     }
 }
 
-/// Just that one.
+/// A list of that export.
 pub struct Offer;
 
 impl Exports for Offer {
@@ -38,7 +38,7 @@ impl Exports for Offer {
     }
 }
 
-/// A device that stores nothing, with a small depth and a small window: volume `disk` of VM `vm`.
+/// Starts a device that stores nothing, with a small depth and a small window, and volume `disk` of VM `vm`.
 pub fn device() -> Device {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").expect("it is in the list"),

@@ -1,14 +1,14 @@
-//! Any bytes as an in-flight log, and any use of it afterwards: no panic, no end of the walk that is not reached, and what
-//! was settled stays so.
+//! Any bytes as an in-flight log, and any use of it. There must be no panic and no endless walk, and a recovered log
+//! must stay recovered.
 //!
-//! An input: queues, entries (2 bytes), the ring's index (2 bytes), the number of steps, the steps (a head of 2 bytes and
-//! what happens to it), and behind them what the log holds.
+//! Format of an input: queues, entries (2 bytes), the ring's index (2 bytes), the number of steps, the steps (a head
+//! of 2 bytes and an action), and then the content of the log.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use sluice_io::virtio::inflight::{Log, QueueLog};
 
-/// What is found is right in itself, and found again.
+/// Checks that recovery finds a consistent state, and finds it again.
 fn settle(queue: &mut QueueLog, used: u16, entries: u16) {
     let found = queue.recover(used);
     let mut sorted = found.clone();

@@ -10,7 +10,7 @@ use sluice_io::nbd::negotiate::negotiate_blocking;
 #[path = "export.rs"]
 mod sluice_fuzz_export;
 
-/// What the client sends; what it is sent is dropped.
+/// The client's bytes; the server's bytes are dropped.
 struct Stream<'a>(Cursor<&'a [u8]>);
 
 impl Read for Stream<'_> {

@@ -1,5 +1,5 @@
-//! Any bytes as requests to a real device thread, over a real socket. The thread must survive, and must let go of
-//! every request: a second, well-behaved client of the same VM finds its window open.
+//! Any bytes as requests to a real device thread, over a real socket. The thread must survive and free every request:
+//! a second, valid client of the same VM finds its window open.
 #![no_main]
 
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use sluice_io::device::{Arrived, Device, VolumeGeneration};
 use sluice_io::nbd::handshake::Negotiated;
 
 #[path = "export.rs"]
-#[allow(dead_code, reason = "each target uses its part of what they share")]
+#[allow(dead_code, reason = "each target uses only a part of the shared code")]
 mod sluice_fuzz_export;
 
 fn device() -> &'static Device {

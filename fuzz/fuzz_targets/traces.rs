@@ -1,5 +1,5 @@
-//! A trace in any of the formats: rows or an error that names the row, never a panic; nothing behind an error; and what is
-//! written of them is read back.
+//! A trace in any of the formats. Parsing returns rows or an error that names the row, never panics, and returns
+//! nothing after an error. Written rows are read back unchanged.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +8,7 @@ use sluice_sim::scenario::trace::FORMATS;
 use sluice_sim::traces::write::{Target, write};
 use sluice_sim::traces::{Format, PastEnd, Row, Select, measured, read};
 
-/// Rows of reads and writes, in as many bytes of text as there are rows.
+/// Writes rows of reads and writes and reads them back, with as many bytes of text as there are rows.
 fn again(target: Target, format: Format, rows: &[Row]) {
     let mut text = Vec::new();
     write(target, rows.iter().copied(), &mut text).expect("a vector takes all");
@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
     let volume = 1 << 20;
     let selected = Select::new(read(format, data), None, volume, PastEnd::Wrap);
     selected.for_each(|row| assert!(row.offset + u64::from(row.length) <= volume));
-    // Streams are files there, and each has lines of its own.
+    // Streams are separate files there, with their own lines.
     rows.retain(|row| matches!(row.kind, Kind::Read | Kind::Write) && row.stream < 100);
     again(Target::Fio, Format::Fio, &rows);
     again(Target::Spc, Format::Spc, &rows);

@@ -1,9 +1,9 @@
-//! Any messages, with any descriptors, to a session on a real socket in front of a real device thread. The session must end
-//! when its VMM disconnected, must let go of everything, and nothing may panic; a VMM that behaves is served afterwards.
+//! Any messages, with any descriptors, to a session on a real socket in front of a real device thread. The session
+//! must end when its VMM disconnects and free all resources. Nothing may panic, and a valid VMM is served afterwards.
 //!
-//! An input is a list of records: request, flags (bit 0: wants a reply; bits 1 to 4: which descriptors; bit 5: the length
-//! lies; bits 6 and 7: by how much, or how often the session gets its turn before the next message), length of the payload (2
-//! bytes), payload. The whole input is also what the guest's memory holds.
+//! Format of an input: a list of records of request, flags (bit 0: acknowledgement requested; bits 1 to 4:
+//! descriptors; bit 5: wrong length; bits 6 and 7: by how much, or how often the session is polled before the next
+//! message), length of the payload (2 bytes), payload. The whole input is also the content of guest memory.
 #![no_main]
 
 use std::io::{IoSlice, Read};
@@ -25,12 +25,12 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 #[path = "export.rs"]
-#[allow(dead_code, reason = "each target uses its part of what they share")]
+#[allow(dead_code, reason = "each target uses only a part of the shared code")]
 mod sluice_fuzz_export;
 
-/// Bytes of the guest's memory.
+/// Size of guest memory, in bytes.
 const MEMORY_LEN: u64 = 64 << 10;
-/// Records of one input; their answers fit into the socket.
+/// Maximum number of records of an input, whose replies fit into the socket.
 const RECORDS_MAX: usize = 200;
 
 struct Bench {
@@ -46,7 +46,7 @@ fn bench() -> &'static Bench {
     })
 }
 
-/// What a VMM may pass.
+/// Descriptors that a VMM may pass.
 struct Descriptors {
     kick: OwnedFd,
     memory: OwnedFd,
@@ -100,7 +100,7 @@ fn send(socket: &StdStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> boo
     sent.is_ok_and(|sent| sent == bytes.len())
 }
 
-/// Sends the messages of an input, and lets the session have its turns in between.
+/// Sends the messages of an input, and polls the session in between.
 async fn send_all(socket: &StdStream, data: &[u8], descriptors: &Descriptors) {
     let mut rest = data;
     for _ in 0..RECORDS_MAX {
@@ -121,7 +121,7 @@ async fn send_all(socket: &StdStream, data: &[u8], descriptors: &Descriptors) {
     }
 }
 
-/// Serves what is sent meanwhile, until nothing more can be.
+/// Serves messages while they are sent, until no more can be sent.
 fn session(
     entry: &watch::Receiver<Option<Entry>>,
     theirs: StdStream,
@@ -140,7 +140,7 @@ fn session(
         );
         let sent = async {
             sent.await;
-            // It may have gone: it has had enough.
+            // The session may have ended because of a protocol violation.
             let _ = ours.shutdown(std::net::Shutdown::Write);
         };
         let _ = tokio::join!(served, sent);

@@ -1,5 +1,5 @@
-//! Any bytes as descriptor table, available ring and data of a guest, at a real device thread. The thread must survive, must
-//! let go of every request, and must stay within the guest's memory; a queue that is started anew is served.
+//! Any bytes as descriptor table, available ring and data of a guest, at a real device thread. The thread must
+//! survive, free every request, and stay within guest memory. A restarted queue is served.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -15,14 +15,14 @@ use sluice_io::virtio::queue::QueueSpec;
 use vm_memory::{Bytes, GuestAddress};
 
 #[path = "export.rs"]
-#[allow(dead_code, reason = "each target uses its part of what they share")]
+#[allow(dead_code, reason = "each target uses only a part of the shared code")]
 mod sluice_fuzz_export;
 
 const ENTRIES: u16 = 16;
 const TABLE: GuestAddress = GuestAddress(0);
 const AVAILABLE: GuestAddress = GuestAddress(0x100);
 const USED: GuestAddress = GuestAddress(0x1000);
-/// Two regions with a border inside of what descriptors name, and nothing behind them.
+/// Two regions with a border inside the range that descriptors name, and nothing after them.
 const BORDER: u64 = 0x8000;
 const END: u64 = 0x1_0000;
 
@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
     let memory: Arc<Memory> = Arc::new(memory::unshared(&ranges).expect("little memory"));
     let len = bytes.len().min(END as usize);
     memory.write_slice(&bytes[..len], TABLE).expect("it fits");
-    // The used ring is the device's from the start on; the guest's index is what the input says, within bounds or not.
+    // The used ring belongs to the device from the start. The guest's index is part of the input, valid or not.
     memory.write_slice(&[0; 8], USED).expect("it fits");
     let opened = runtime.block_on(device.handle().open("vm", "disk", VolumeGeneration::default(), Box::new(())));
     let session = opened.expect("the volume is there");
@@ -88,7 +88,8 @@ fuzz_target!(|data: &[u8]| {
     memory.write_slice(&[0, 0, 1, 0, 0, 0], AVAILABLE).expect("it fits");
     let kick = start(&session, &memory, false);
     rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("an eventfd takes a kick");
-    // A queue that stops first would put it back into the ring; one that never answers hangs here, which is found.
+    // A stopping queue may return the request to the ring. If it never completes, the target hangs here, which is
+    // detected.
     let used = || memory.read_obj::<u16>(GuestAddress(USED.0 + 2)).expect("it is there");
     while used() == 0 {
         std::thread::yield_now();

@@ -1,7 +1,7 @@
-//! Shares by weight: while two VMs have requests queued, what they were dispatched, each over its weight, stays together.
+//! Shares by weight: while two VMs have requests queued, their services divided by their weights stay close together.
 //!
-//! In every interval in which both are backlogged the difference is at most one request of each, or one batch of each where
-//! a scheduler makes batches, and what an idle VM may save up. \[sfq\] Theorem 1; it holds whatever the device does.
+//! In every interval in which both are backlogged, the difference is at most one request of each, or one batch of
+//! each if the scheduler dispatches in batches, plus the idle credit. \[sfq\] Theorem 1; it holds for every device.
 //!
 //! Service is counted in the scheduler's own units of virtual time, so that its rounding is not taken for an error.
 
@@ -10,29 +10,30 @@ use std::collections::BTreeMap;
 use sluice_sched::tag::Spacing;
 use sluice_sched::{Cost, OwnerId, Policy, Weight};
 
-/// A VM that is served by its weight alone.
+/// A VM that is served only by its weight.
 #[derive(Debug)]
 struct Flow {
     spacing: Spacing,
-    /// The largest request that was queued, and what the VM may have saved up, in units of virtual time.
+    /// The largest request that was queued, and the VM's possible idle credit, in units of virtual time.
     largest: u64,
     credit: u64,
-    /// The last request that was dispatched.
+    /// The last dispatched request.
     last: u64,
     served: i128,
 }
 
-/// The backlogged VMs that are served by their weights alone.
+/// The backlogged VMs that are served only by their weights.
 #[derive(Debug)]
 pub struct Fairness {
     flows: BTreeMap<OwnerId, Flow>,
-    /// What the last request of a VM that had none queued for a while took: so far its clock may be ahead when it comes back.
+    /// Service of the last request of a VM that then had none queued: its clock may be ahead by this when it is
+    /// backlogged again.
     ahead: BTreeMap<OwnerId, u64>,
-    /// The least and the greatest difference of service of two flows since both are backlogged.
+    /// Minimum and maximum of the difference of service of two flows since both are backlogged.
     ranges: BTreeMap<(OwnerId, OwnerId), (i128, i128)>,
-    /// Requests in a batch.
+    /// Number of requests in a batch.
     batch: u64,
-    /// Each request counts 1.
+    /// Whether each request counts 1.
     by_request: bool,
 }
 
@@ -42,13 +43,13 @@ impl Fairness {
         Fairness { flows, ahead, ranges: BTreeMap::new(), batch, by_request }
     }
 
-    /// A VM is backlogged from now on. `has_credit`: it may have saved up its idle credit.
+    /// A VM becomes backlogged. With `has_credit` it may have an idle credit.
     pub fn start(&mut self, owner: OwnerId, policy: &Policy, has_credit: bool) {
         let weight = policy.effective_weight().unwrap_or(Weight::MIN);
         let spacing = Spacing::of_weight(Some(weight));
         let saved = if has_credit { u64::from(policy.idle_credit) } else { 0 };
         let credit = spacing.of(saved << Cost::SHIFT);
-        // Under another policy it is still as far ahead as its largest request, or behind as its credit, has put it.
+        // Under another policy it is still ahead by its largest request, or behind by its idle credit.
         let (largest, known) = self.flows.get(&owner).map_or((0, 0), |flow| (flow.largest, flow.credit));
         let credit = credit.max(known);
         self.stop(owner);
@@ -60,7 +61,7 @@ impl Fairness {
         self.flows.insert(owner, Flow { spacing, largest, credit, last: largest, served: 0 });
     }
 
-    /// A VM is not backlogged any more, or something else than its weight counts.
+    /// A VM is not backlogged any more, or is not served only by its weight.
     pub fn stop(&mut self, owner: OwnerId) {
         if let Some(flow) = self.flows.remove(&owner) {
             self.ahead.insert(owner, flow.last);
@@ -68,7 +69,7 @@ impl Fairness {
         }
     }
 
-    /// A VM has this request queued.
+    /// A request of a VM is queued.
     pub fn note(&mut self, owner: OwnerId, cost: Cost) {
         let cost = if self.by_request { Cost::ONE } else { cost };
         if let Some(flow) = self.flows.get_mut(&owner) {
@@ -76,7 +77,7 @@ impl Fairness {
         }
     }
 
-    /// A VM was dispatched a request. Returns the VM that is too far behind or ahead, if there is one.
+    /// A request of a VM is dispatched. Returns an error for a VM that is too far behind or ahead.
     pub fn serve(&mut self, owner: OwnerId, cost: Cost) -> Result<(), String> {
         let Fairness { flows, ranges, batch, by_request, .. } = self;
         let Some(flow) = flows.get_mut(&owner) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Free runs: anything in any order, at one to three servers.
+//! Free runs: any calls in any order, on one to three servers.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ const OPERATIONS_MAX: u32 = 300;
 const PIECES_TOTAL_MAX: u32 = 1500;
 const VMS_MAX: usize = 40;
 const VOLUMES_MAX: usize = 5;
-/// Requests that wait for a limit for longer than this are cancelled at the end of a run.
+/// Requests that wait longer for a limit are cancelled at the end of a run.
 const PATIENCE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A free run; returns what the gates did.
+/// Runs an input. Returns the events of the gates.
 pub fn run(mut input: Input<'_>, is_printing: bool) -> Vec<Event> {
     let world = world(&mut input, is_printing);
     let mut run = Free { world, input };
@@ -108,13 +108,13 @@ impl Free<'_> {
         if (18..=25).contains(&(code & 31)) {
             self.world.servers.iter().for_each(Server::check_policies);
         }
-        // Several inputs may share one pump.
+        // Several calls may share one pump.
         if code & 32 == 0 {
             (0..self.world.servers.len()).for_each(|server| self.world.pump(server));
         }
     }
 
-    /// A VM, and its owner at this server.
+    /// Chooses a VM, and its owner at this server.
     fn vm(&mut self, server: usize) -> Option<(usize, OwnerId)> {
         let vm = self.input.below(self.world.vms.len().max(1));
         Some((vm, self.world.owner(vm, server)?))
@@ -126,7 +126,7 @@ impl Free<'_> {
         volumes.get(place).map(|(volume, _)| *volume)
     }
 
-    /// Up to 16 requests.
+    /// Submits up to 16 requests.
     fn ask(&mut self, server: usize) {
         let Some((vm, owner)) = self.vm(server) else { return };
         let Some(volume) = self.volume(vm, server) else { return };
@@ -168,7 +168,7 @@ impl Free<'_> {
         length.min(piece_max.saturating_mul(PIECES_MAX))
     }
 
-    /// Mostly behind or before the VM's last request, so that neighbours can be merged.
+    /// Chooses an offset, usually directly after or before the VM's last request, so that requests can be merged.
     fn offset(&mut self, vm: usize, length: u32, place: u8) -> u64 {
         let last = self.world.vms[vm].next_offset;
         let next = match place {
@@ -178,7 +178,7 @@ impl Free<'_> {
             12 => u64::MAX,
             _ => self.input.number(),
         };
-        // Frontends refuse what does not lie in the volume.
+        // Frontends reject requests outside the volume.
         let next = next.min(u64::MAX - u64::from(length));
         self.world.vms[vm].next_offset = next + u64::from(length);
         next
@@ -218,7 +218,7 @@ impl Free<'_> {
             step @ 0..=9 => (steps[usize::from(step)] * times, true),
             10 => (MILLI * times, false),
             11 => (3600 * SECOND * times, false),
-            // To the next event, and a little later.
+            // To the next event, or a little later.
             later => {
                 let next = self.world.next().map_or(0, |(at, _)| at.nanos_since(self.world.now));
                 let late = [0, 1, MILLI, SECOND][usize::from(later & 3)];
@@ -233,7 +233,7 @@ impl Free<'_> {
         let Some((vm, owner)) = self.vm(server) else { return };
         let how = self.input.byte();
         let new = if how & 1 == 0 { policy(&mut self.input) } else { self.world.home(vm, server).policy };
-        // Most of what the scheduler would refuse is made acceptable.
+        // Most policies that the scheduler would reject are repaired.
         let descriptor = self.world.servers[server].subject.descriptor;
         let acceptable = |policy: Policy| match descriptor.check_units(&policy) {
             Err(_) if how & 24 != 24 => in_bytes(policy),
@@ -342,7 +342,7 @@ impl Free<'_> {
         let _ = self.world.servers[server].gate.inspect(self.world.now);
     }
 
-    /// No request comes any more: all that waits goes, except for what waits for its limit for too long.
+    /// No more requests arrive: all queued requests must be dispatched, except those that wait too long for a limit.
     fn drain(&mut self) {
         self.world.say(format_args!("the end begins"));
         let horizon = self.world.now + PATIENCE;

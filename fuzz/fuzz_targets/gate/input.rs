@@ -1,4 +1,4 @@
-//! The fuzzer's bytes as numbers. An input that is used up continues with zeros, so every input is valid.
+//! The fuzzer's bytes as numbers. At its end an input continues with zeros, so every input is valid.
 
 /// A reader of the input.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ impl<'a> Input<'a> {
         self.bytes.is_empty()
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn byte(&mut self) -> u8 {
         match self.bytes.split_first() {
             Some((first, rest)) => {
@@ -27,7 +27,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A number from 0 to `bound` - 1. Takes one byte for bounds up to 256, else two.
+    /// Returns a number from 0 to `bound` - 1. Uses one byte for bounds up to 256, otherwise two.
     pub fn below(&mut self, bound: usize) -> usize {
         let number = match bound {
             0..=256 => usize::from(self.byte()),
@@ -36,17 +36,17 @@ impl<'a> Input<'a> {
         number % bound.max(1)
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
-    /// True for one in `n` bytes; false for a byte of 0.
+    /// Returns true for one in `n` bytes, and false for a byte of 0.
     pub fn one_in(&mut self, n: u8) -> bool {
         self.byte() % n == n - 1
     }
 
-    /// A number of any magnitude: small ones, powers of two and their neighbours, the largest.
+    /// Returns a number of any magnitude: small ones, powers of two and their neighbours, the largest.
     pub fn number(&mut self) -> u64 {
         let (shift, low) = (self.byte(), u64::from(self.byte()));
         match shift {

@@ -1,22 +1,22 @@
-//! What became of each arrival: each part is dispatched at most once, each arrival finishes exactly once, and the accounts
-//! that the gate keeps of each VM agree.
+//! The state of each arrival: each part is dispatched at most once, each arrival completes exactly once, and the
+//! gate's statistics of each VM are right.
 
 use sluice_sched::gate::{Finished, Outcome, OwnerAccount, Part, Service};
 use sluice_sched::{Arrival, CostModel, Kind, OwnerId, Phase, Policy, Request, Scope, VolumeId};
 
-/// Most pieces of one arrival.
+/// Maximum number of pieces of an arrival.
 pub const PIECES_MAX: u32 = 64;
 
-/// One arrival. Its token is its place in the ledger.
+/// One arrival. Its token is its index in the ledger.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub arrival: Arrival,
     pub server: usize,
-    /// Which of the server's homes it belongs to.
+    /// Index of the home to which it belongs.
     pub home: usize,
     piece_max: u32,
     pieces: u32,
-    /// Pieces that were dispatched, one bit each, and of these for a reservation.
+    /// Dispatched pieces, one bit each, and those of them dispatched in the reservation phase.
     sent: u64,
     reserved: u64,
     completed: u32,
@@ -25,7 +25,7 @@ pub struct Entry {
     is_finished: bool,
 }
 
-/// What the gate must have counted of a VM.
+/// Expected statistics of a VM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub arrived: u64,
@@ -58,7 +58,7 @@ impl Counts {
         self.dispatched - self.completed - self.failed
     }
 
-    /// S1 by VM.
+    /// Checks S1 for a VM.
     pub fn check(&self, account: &OwnerAccount) {
         let known = Counts {
             arrived: account.arrived,
@@ -82,7 +82,7 @@ impl Counts {
 #[derive(Debug, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
-    /// Pieces of all of them.
+    /// Total number of pieces.
     pub pieces: u32,
 }
 
@@ -99,7 +99,7 @@ impl Entry {
         self.pieces - self.sent.count_ones() - self.cancelled
     }
 
-    /// What the pieces of these bits get.
+    /// Returns the service of the pieces with these bits.
     fn service(&self, model: &CostModel, pieces: u64) -> Service {
         let (kind, mut sum) = (self.arrival.kind, Service::NONE);
         for index in (0..self.pieces).filter(|index| pieces >> index & 1 == 1) {
@@ -120,13 +120,13 @@ impl Entry {
     }
 }
 
-/// How many pieces the gate makes of a request.
+/// Returns the number of pieces into which the gate splits a request.
 pub fn pieces(length: u32, piece_max: u32) -> u32 {
     length.div_ceil(piece_max).max(1)
 }
 
 impl Ledger {
-    /// The token of the next arrival.
+    /// Returns the token of the next arrival.
     pub fn next_token(&self) -> u32 {
         self.entries.len() as u32
     }
@@ -135,7 +135,7 @@ impl Ledger {
         &self.entries[token as usize]
     }
 
-    /// The gate has taken an arrival; its token is the next one.
+    /// The gate has accepted an arrival, with the next token.
     pub fn accept(&mut self, arrival: Arrival, server: usize, home: usize, piece_max: u32) -> u32 {
         assert_eq!(arrival.token, self.next_token());
         let pieces = pieces(arrival.length, piece_max);
@@ -158,7 +158,7 @@ impl Ledger {
         pieces
     }
 
-    /// The gate has submitted these parts as one request. Returns the homes that they belong to.
+    /// The gate has submitted these parts as one request. Returns their homes.
     pub fn submit(&mut self, server: usize, request: &Request, parts: &[Part]) -> usize {
         let (mut offset, mut home) = (request.offset, None);
         for part in parts {
@@ -185,7 +185,7 @@ impl Ledger {
         home.expect("a submission has a part")
     }
 
-    /// A part has left the device.
+    /// The device has completed a part.
     pub fn complete(&mut self, model: &CostModel, part: &Part, ok: bool, counts: &mut Counts) {
         let entry = &mut self.entries[part.token as usize];
         let kind = entry.arrival.kind;
@@ -202,7 +202,7 @@ impl Ledger {
         }
     }
 
-    /// All that waits of `scope` leaves unserved. Returns how many pieces that are.
+    /// All queued pieces of `scope` are cancelled. Returns their number.
     pub fn cancel(&mut self, server: usize, scope: Scope) -> u64 {
         let mut cancelled = 0;
         for entry in self.entries.iter_mut().filter(|entry| !entry.is_finished && entry.is_in(server, scope)) {
@@ -213,7 +213,7 @@ impl Ledger {
         cancelled
     }
 
-    /// The gate says that an arrival is over.
+    /// The gate reports the completion of an arrival.
     pub fn finish(&mut self, model: &CostModel, finished: &Finished) {
         let entry = &mut self.entries[finished.token as usize];
         assert!(!entry.is_finished, "S1: finishes twice: {entry:?}");
@@ -229,7 +229,7 @@ impl Ledger {
         assert_eq!(finished.reserved, entry.service(model, entry.reserved), "of that, reserved: {entry:?}");
     }
 
-    /// No arrival of the last call may be over without having finished.
+    /// Checks that the gate has reported every arrival that completed in the last call.
     pub fn check_finished<'a>(&self, tokens: impl Iterator<Item = &'a u32>) {
         for token in tokens {
             let entry = self.entry(*token);
@@ -237,7 +237,7 @@ impl Ledger {
         }
     }
 
-    /// Nothing is left.
+    /// Checks that no arrival is left.
     pub fn check_all_finished(&self) {
         let left = self.entries.iter().find(|entry| !entry.is_finished);
         assert!(left.is_none(), "S1: never finishes: {left:?}");

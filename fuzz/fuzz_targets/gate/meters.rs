@@ -1,23 +1,24 @@
-//! What a limit allows at most, and until when it may make a request wait, in integers.
+//! The maximum that a limit allows, and the longest time for which it may delay a request, in integers.
 //!
-//! Both are leaky buckets, one in requests and one in bytes. The first one checks that a limit holds: its level, which is
-//! the largest excess over rate x time of all windows that end now, never exceeds burst + one request. The second one
-//! has no burst at all; as soon as it is empty, no limit explains a wait any more.
+//! Both are leaky buckets, one in requests and one in bytes. The first checks that a limit holds. Its level is the
+//! largest excess over rate x time of all windows that end now, and never exceeds burst + one request. The second has
+//! no burst: as soon as it is empty, no limit explains a wait.
 //!
-//! Example: limit 100/s, burst 5, cost 1. Six requests at 0 s raise the level to 6, which is the most; a seventh at once
-//! is an error. Without a burst the six are paid for at 0.06 s, and at the latest then the next one has to go.
+//! Example: limit 100/s, burst 5, cost 1. Six requests at 0 s raise the level to 6, which is the maximum; an
+//! immediate seventh is an error. Without a burst the bucket of six requests is empty at 0.06 s, and the next request
+//! must be dispatched by then.
 
 use sluice_sched::{Cost, Limit};
 
-/// Binary digits behind the nanosecond in which instants are kept here.
+/// Binary digits after the nanosecond in the instants here.
 const SHIFT: u32 = 16;
-/// Bursts of more nanoseconds than this, 18 years, are not checked: the scheduler's clock ends after twice as many.
+/// Bursts of more nanoseconds than this, 18 years, are not checked: the scheduler's clock ends after twice as long.
 const BURST_MAX: u128 = 1 << 59;
-/// Windows of rates above these are not checked: their spacing is a handful of the scheduler's units of time.
+/// Windows of higher rates are not checked: their spacing is a few of the scheduler's units of time.
 const MILLI_MAX: u64 = 1_000_000_000_000;
 const BYTES_MAX: u64 = 1 << 50;
 
-/// How fast a bucket empties: `per_nano` of `unit` parts of a request (or byte) in each nanosecond.
+/// Rate at which a bucket empties: `per_nano` of `unit` parts of a request (or byte) in each nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Leak {
     per_nano: u128,
@@ -33,7 +34,7 @@ struct Bucket {
     level: u128,
     largest: u128,
     at: u64,
-    /// When a limiter without burst lets the next request pass, in 1/65,536 ns.
+    /// Instant at which a limiter without a burst passes the next request, in 1/65,536 ns.
     passes: u128,
 }
 
@@ -42,20 +43,20 @@ struct Bucket {
 pub struct Meters {
     requests: Bucket,
     bytes: Bucket,
-    /// What a limiter lets through at once, in raw cost units and in bytes.
+    /// Burst of a limiter, in raw cost units and in bytes.
     burst: (u64, u64),
-    /// Bytes of the largest request for which credits of several windows may have been saved.
+    /// Length of the largest request for which credits of several windows may have been saved, in bytes.
     saved: u64,
 }
 
 impl Bucket {
-    /// Another rate. Service that is not paid for yet stays the same service.
+    /// Changes the rate. Service that is not paid for keeps its amount.
     fn set(&mut self, now: u64, leak: Option<Leak>) {
         let now = u128::from(now) << SHIFT;
         let owed = self.passes.saturating_sub(now);
         self.passes = match (self.leak, leak) {
             (Some(old), Some(new)) if owed > 0 => {
-                // The scheduler's distances are integers, too short ones by some binary digits.
+                // The scheduler's distances are integers, which are too short by some binary digits.
                 let served = owed.checked_mul((old.per_nano >> 10) + (old.per_nano >> 25)).filter(|_| old.is_checked);
                 served.map_or(u128::MAX >> 1, |served| now + served.div_ceil(new.per_nano >> 10))
             }
@@ -68,11 +69,11 @@ impl Bucket {
         (self.level, self.largest, self.at) = (0, 0, now);
     }
 
-    /// Returns the level after `amount`, and the most that it may be.
+    /// Returns the level after `amount`, and its maximum.
     fn charge(&mut self, now: u64, amount: u64, burst: u64) -> Option<(u128, u128)> {
         let Leak { per_nano, unit, is_checked } = self.leak?;
         let amount = u128::from(amount) * unit;
-        // The scheduler's distances are integers: a rate may be exceeded by its last binary digits.
+        // The scheduler's distances are integers, so a rate may be exceeded in its last binary digits.
         let leaked = (per_nano + (per_nano >> 15)).saturating_mul(u128::from(now - self.at));
         self.level = self.level.saturating_sub(leaked);
         self.largest = if self.level == 0 { amount } else { self.largest.max(amount) };
@@ -81,7 +82,7 @@ impl Bucket {
         // A sixteenth of a nanosecond for rounding.
         let paid = (amount << SHIFT).div_ceil(per_nano) + (1 << (SHIFT - 4));
         self.passes = self.passes.max(u128::from(now) << SHIFT).saturating_add(paid);
-        // The burst is a distance of the scheduler's, rounded up to sixteenths of a nanosecond, and so is each step.
+        // The scheduler rounds the burst's distance and each step up to sixteenths of a nanosecond.
         let rounding = per_nano / 8;
         let is_checked = is_checked && u128::from(burst) * unit / per_nano < BURST_MAX;
         is_checked.then(|| (self.level / unit, u128::from(burst) + (self.largest + rounding).div_ceil(unit)))
@@ -93,8 +94,7 @@ impl Bucket {
 }
 
 impl Meters {
-    /// Takes over a limit. `burst` is in raw cost units and in bytes. Where limit or burst are others than before, windows
-    /// start again.
+    /// Sets a limit. `burst` is in raw cost units and in bytes. Windows start again if limit or burst have changed.
     pub fn set(&mut self, now: u64, limit: &Limit, burst: (u64, u64)) {
         let of_requests = |milli: u64| Leak {
             per_nano: u128::from(milli) * u128::from(Cost::ONE.raw()),
@@ -119,7 +119,7 @@ impl Meters {
         self.burst = burst;
     }
 
-    /// A request is dispatched. Returns what it exceeds, if anything.
+    /// A request is dispatched. Returns an error if it exceeds the limit.
     pub fn charge(&mut self, now: u64, cost: Cost, bytes: u64) -> Result<(), String> {
         let over = |what: &str, level: Option<(u128, u128)>, unit: u128| match level {
             Some((level, most)) if level > most => {
@@ -134,12 +134,12 @@ impl Meters {
         over("bytes", bytes, 1)
     }
 
-    /// A request of this length waits; it may leave without using what was saved for it.
+    /// A request of this length is queued; it may be removed without using the credits saved for it.
     pub fn save(&mut self, length: u64) {
         self.saved = self.saved.max(length);
     }
 
-    /// When any limiter lets the next request pass.
+    /// Returns the instant at which every limiter passes the next request.
     pub fn passes(&self) -> u64 {
         self.requests.passes().max(self.bytes.passes())
     }

@@ -1,4 +1,4 @@
-//! The runs of the target, and what they share.
+//! The runs of the target, and their shared parts.
 
 mod fairness;
 mod free;
@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use input::Input;
 
-/// One input: it runs twice, and both runs do the same.
+/// Runs an input twice; both runs must do the same.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let run: fn(Input<'_>, bool) -> Vec<world::Event> = match input.byte() % 8 {
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(first.len(), second.len(), "S4: the second run has another number of events");
 }
 
-/// Whether somebody wants to see what happens.
+/// Whether actions are printed.
 fn is_printing() -> bool {
     static PRINTING: OnceLock<bool> = OnceLock::new();
     *PRINTING.get_or_init(|| std::env::var_os("SLUICE_FUZZ_PRINT").is_some())

@@ -1,17 +1,17 @@
-//! A device made of numbers: it holds what it was given and says when each request would be done.
+//! A modelled device: it holds submitted requests and states when each would complete.
 
 use std::time::Duration;
 
 use sluice_sched::gate::{Device, Part, Slot, Submission};
 use sluice_sched::{Cost, Instant, Request};
 
-/// What is at the device.
+/// A request at the device.
 #[derive(Debug, Clone)]
 pub struct Flying {
     pub slot: Slot,
     pub request: Request,
     pub parts: Vec<Part>,
-    /// It carries several arrivals.
+    /// Whether it contains several arrivals.
     pub is_merged: bool,
     pub due: Instant,
 }
@@ -20,18 +20,18 @@ pub struct Flying {
 #[derive(Debug, Default)]
 pub struct Model {
     pub flying: Vec<Flying>,
-    /// Slots that it has now.
+    /// Current number of slots.
     pub depth: u32,
-    /// Each request takes this long, and each KiB of it this much longer.
+    /// Time for each request, and additional time for each KiB of it.
     pub service: Duration,
     pub service_kib: Duration,
-    /// Instead of both: what it does in a second, in thousandths of a normalised request.
+    /// Instead of both: its capacity, in thousandths of a normalised request per second.
     pub capacity_milli: Option<u64>,
-    /// One request after the other; else all at once.
+    /// Whether it serves one request at a time instead of all concurrently.
     pub is_serial: bool,
-    /// Nothing is done before.
+    /// Nothing completes before this instant.
     pub stalled_until: Instant,
-    /// Every third request fails.
+    /// Whether every third request fails.
     pub is_failing: bool,
     busy_until: Instant,
     completed: u32,
@@ -42,13 +42,13 @@ impl Model {
         Model { depth, service: Duration::from_millis(1), ..Model::default() }
     }
 
-    /// Where in `flying` the request is that is done first, and when.
+    /// Returns the index in `flying` and the instant of the next completion.
     pub fn next(&self) -> Option<(usize, Instant)> {
         let dues = self.flying.iter().enumerate().map(|(place, flying)| (flying.due.max(self.stalled_until), place));
         dues.min().map(|(due, place)| (place, due))
     }
 
-    /// Takes a request out; returns it, and whether it succeeded.
+    /// Removes a request. Returns it, and whether it succeeded.
     pub fn take(&mut self, place: usize) -> (Flying, bool) {
         self.completed += 1;
         (self.flying.remove(place), !(self.is_failing && self.completed.is_multiple_of(3)))
@@ -69,7 +69,7 @@ impl Model {
     }
 }
 
-/// How long a device of `milli` thousandths of a request per second takes for a cost, at most.
+/// Returns the maximum time for a cost on a device of `milli` thousandths of a request per second.
 pub fn cost_time(cost_raw: u64, milli: u64) -> Duration {
     let nanos = u128::from(cost_raw) * 1_000_000_000_000 / (u128::from(milli) * u128::from(Cost::ONE.raw()));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

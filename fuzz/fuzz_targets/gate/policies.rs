@@ -1,4 +1,4 @@
-//! Random policies: the ordinary ones, and the ends of each range.
+//! Random policies: ordinary ones, and the ends of each range.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const RATES_MILLI: [u64; 12] = [
 /// Bytes per second.
 const BYTE_RATES: [u64; 10] =
     [1 << 20, 1 << 19, 10 << 20, 100 << 20, 1_000_000, 1 << 30, 65_536, 1024, 1 << 50, u64::MAX];
-/// In hundredths.
+/// Hundredths.
 const WEIGHTS: [u64; 10] = [10_000, 100, 200, 1000, 100_000, 30_000, 1, 100_000_000, 12_345, 50];
 const BURSTS: [u32; 8] = [1, 2, 5, 20, 64, 1000, 65_535, 3];
 const CREDITS: [u32; 5] = [0, 1, 8, 64, 256];
@@ -38,7 +38,7 @@ fn byte_rate(input: &mut Input<'_>) -> ByteRate {
     ByteRate::per_second(input.pick(&BYTE_RATES))
 }
 
-/// A policy. One in 64 may contradict itself, which the gate must refuse.
+/// Returns a policy. One in 64 may contradict itself, which the gate must reject.
 pub fn policy(input: &mut Input<'_>) -> Policy {
     let stated = input.byte();
     let has = |bit: u8| stated & 1 << bit != 0;
@@ -71,7 +71,7 @@ pub fn policy(input: &mut Input<'_>) -> Policy {
     if policy.check().is_ok() || input.one_in(64) { policy } else { repaired(policy) }
 }
 
-/// Latency target, class and priorities.
+/// Sets latency target, class and priorities.
 fn flavour(input: &mut Input<'_>, policy: &mut Policy) {
     let millis = [80, 10, 0, 1, 1000, 60, 3_600_000];
     let p99 = match input.byte() {
@@ -90,7 +90,7 @@ fn flavour(input: &mut Input<'_>, policy: &mut Policy) {
     policy.priority_level = flags >> 5;
 }
 
-/// Makes the limits at least the reservations, and gives a weight where nothing would be served.
+/// Raises the limits to the reservations, and sets a weight where nothing would be served.
 fn repaired(policy: Policy) -> Policy {
     let Policy { limit, reservation, .. } = policy;
     let limit = Limit {
@@ -101,14 +101,14 @@ fn repaired(policy: Policy) -> Policy {
     Policy { limit, weight, ..policy }
 }
 
-/// The policy without its rates of requests.
+/// Returns the policy without its rates in requests.
 pub fn in_bytes(mut policy: Policy) -> Policy {
     (policy.limit.iops, policy.reservation.iops) = (None, None);
     policy.weight = policy.weight.or(Some(Weight::DEFAULT).filter(|_| !policy.is_reserved()));
     policy
 }
 
-/// A policy for a volume of a VM under `outer`. Most reserve at most a quarter of what the VM does.
+/// Returns a policy for a volume of a VM under `outer`. Most reserve at most a quarter of the VM's reservation.
 pub fn inner(input: &mut Input<'_>, outer: &Policy) -> Policy {
     if !input.one_in(2) {
         return Policy::default();

@@ -1,17 +1,18 @@
-//! Regular runs: a device that keeps its capacity, clients that do not lie, and reservations that fit.
+//! Regular runs: a device that keeps its capacity, truthful clients, and reservations that fit.
 //!
-//! The device serves one request after the other, cost / C seconds each, so it also moves at least B = C x `request_bytes`
-//! of the bytes that count for a reservation. The sum of max(r/C, b/B) over all VMs, r and b their reservations, stays
-//! within 1 - `weight_floor`. VMs come, leave, pause and change, under every load of the others.
+//! The device serves one request at a time, for cost / C seconds each. So it also transfers at least B = C x
+//! `request_bytes` of the bytes that count for a reservation. The sum of max(r/C, b/B) over all VMs, where r and b
+//! are their reservations, is at most 1 - `weight_floor`. VMs are added, removed, paused and changed under every load
+//! of the others.
 //!
-//! In every interval in which a VM always has requests queued it gets its reservation, less an allowance: what the others
-//! are due at once, what is in flight, and one request more or less at both ends of the interval.
+//! In every interval in which a VM always has requests queued it gets its reservation minus an allowance: what is due
+//! to the others at the same instant, the requests in flight, and one request at each end of the interval.
 //!
-//! While a VM without a reservation, that no limit holds, always has requests queued, at least `weight_floor` of what is
-//! dispatched is divided by weight.
+//! While a VM without a reservation always has requests queued and no limit holds it back, at least `weight_floor` of
+//! the dispatched service is divided by weight.
 //!
-//! Example: C = 1000/s, depth 4, two VMs that reserve 450/s each, all costs 1. Allowed are 9 ms; in a second each VM gets
-//! at least 450 - 4.05 - 2 requests.
+//! Example: C = 1000/s, depth 4, two VMs that reserve 450/s each, all costs 1. The allowance is 9 ms; in a second
+//! each VM gets at least 450 - 4.05 - 2 requests.
 
 use std::time::Duration;
 
@@ -29,17 +30,17 @@ const ARRIVALS_MAX: u32 = 1000;
 const VMS_MAX: usize = 12;
 const LENGTH_MAX: u32 = 262_144;
 const LENGTHS: [u32; 8] = [8192, 4096, 65_536, LENGTH_MAX, 512, 131_072, 0, 16_384];
-/// In hundredths of a percent of the device.
+/// Hundredths of a percent of the device.
 const PARTS: [u64; 8] = [0, 1000, 500, 2500, 4700, 50, 9000, 9800];
 
-/// A rate that a VM is promised, in one currency.
+/// The reserved rate of a VM, in requests or in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rate {
-    /// Parts of a raw cost unit, or of a byte, in each nanosecond.
+    /// Parts of a raw cost unit, or of a byte, per nanosecond.
     per_nano: i128,
-    /// Parts of one.
+    /// Number of parts in one unit.
     unit: i128,
-    /// What the VM got more than this rate since the interval began, and the most that it has been.
+    /// Service above this rate since the start of the interval, and its maximum.
     ahead: i128,
     ahead_max: i128,
     at: u64,
@@ -50,7 +51,7 @@ struct Rate {
 struct Client {
     policy: Policy,
     is_on: bool,
-    /// What it uses of the device at its reservation, in hundredths of a percent.
+    /// Its part of the device at its reservation, in hundredths of a percent.
     part: u64,
     rates: [Rate; 2],
     length: u32,
@@ -66,15 +67,15 @@ struct Regular<'a> {
     request_bytes: u64,
     depth: u32,
     batch: u64,
-    /// What is divided by weight at least, in hundredths of a percent.
+    /// Minimum part of the service that is divided by weight, in hundredths of a percent.
     floor: i128,
-    /// What was divided more than that, in raw cost units times 10,000, and the most that it has been.
+    /// Service divided by weight above that minimum, in raw cost units times 10,000, and its maximum.
     above_floor: i128,
     above_floor_max: i128,
     has_stalled: bool,
 }
 
-/// A regular run; returns what the gate did.
+/// Runs an input. Returns the events of the gate.
 pub fn run(input: Input<'_>, is_printing: bool) -> Vec<Event> {
     let mut run = Regular::new(input, is_printing);
     for _ in 0..OPERATIONS_MAX {
@@ -91,7 +92,7 @@ impl Rate {
         (self.ahead, self.ahead_max, self.at) = (0, 0, now);
     }
 
-    /// Time passes. Returns how much service is missing now, beyond the allowance for `late` nanoseconds and for `amount`.
+    /// Advances the time. Returns the missing service above the allowance for `late` nanoseconds and for `amount`.
     fn pass(&mut self, now: u64, late: u64, amount: u64) -> i128 {
         self.ahead -= self.per_nano * i128::from(now - self.at);
         self.at = now;
@@ -174,7 +175,7 @@ impl<'a> Regular<'a> {
         }
     }
 
-    /// The next completion, or wake-up; then every VM that asks has requests queued again.
+    /// Handles the next completion or wake-up; then every active VM has requests queued again.
     fn step(&mut self) {
         let next = self.world.next();
         if let Some((at, server)) = next {
@@ -189,7 +190,7 @@ impl<'a> Regular<'a> {
         self.pump();
     }
 
-    /// As a driver has to after every input. What comes afterwards stands behind other requests of the same VMs.
+    /// Pumps, as a driver must after every call. Later requests are queued after others of the same VMs.
     fn pump(&mut self) {
         self.fill_all();
         let before = self.world.log.len();
@@ -202,7 +203,7 @@ impl<'a> Regular<'a> {
         (0..self.clients.len()).for_each(|client| self.fill(client));
     }
 
-    /// One pump dispatches at most as many as the device takes.
+    /// Queues requests for one pump, which dispatches at most as many as the device accepts.
     fn fill(&mut self, client: usize) {
         if !self.clients[client].is_on {
             return;
@@ -234,27 +235,27 @@ impl<'a> Regular<'a> {
         }
     }
 
-    /// The interval of a VM begins now.
+    /// Begins the interval of a VM.
     fn restart(&mut self, client: usize) {
         let now = self.world.now.as_nanos();
         self.clients[client].rates.iter_mut().for_each(|rate| rate.restart(now));
     }
 
-    /// In raw cost units.
+    /// Returns the largest cost, in raw cost units.
     fn largest_cost(&self) -> u64 {
         let cost = self.world.servers[0].gate.settings().cost;
         let costs = [Kind::Read, Kind::Flush, Kind::Discard].map(|kind| u64::from(cost.cost(kind, LENGTH_MAX).raw()));
         costs.into_iter().max().expect("there are three")
     }
 
-    /// How late a reservation may be served, in nanoseconds.
+    /// Returns the maximum delay of a reservation, in nanoseconds.
     fn allowance(&self) -> u64 {
         let reserved = self.clients.iter().filter(|client| client.part > 0).count() as u64;
         let requests = (reserved + 1) * self.batch + u64::from(self.depth) + 2;
         cost_time(requests * self.largest_cost(), self.capacity_milli).as_nanos() as u64
     }
 
-    /// What no VM that always has requests queued may miss.
+    /// Checks the reservation of every VM that always has requests queued.
     fn check(&mut self) {
         if self.has_stalled {
             return;
@@ -277,7 +278,7 @@ impl<'a> Regular<'a> {
         }
     }
 
-    /// Counts what was dispatched since the log had this many events.
+    /// Counts the requests dispatched after this number of events in the log.
     fn count(&mut self, before: usize) {
         let cost = self.world.servers[0].gate.settings().cost;
         for event in &self.world.log[before..] {
@@ -292,7 +293,7 @@ impl<'a> Regular<'a> {
         }
     }
 
-    /// Whether a VM without a reservation always has requests queued until the next pump, and no limit holds it.
+    /// Whether a VM without a reservation always has requests queued until the next pump, and no limit holds it back.
     fn is_floor_due(&self) -> bool {
         let due = |(index, client): (usize, &Client)| {
             let free = !client.policy.is_reserved() && client.policy.limit == Limit::default();
@@ -313,14 +314,14 @@ impl<'a> Regular<'a> {
             self.above_floor += of_request * if phase == Phase::Weight { 10_000 - self.floor } else { -self.floor };
             self.above_floor_max = self.above_floor_max.max(self.above_floor);
         }
-        // A batch of reserved requests, and one that is dispatched before it is the turn of the floor again.
+        // A batch of reserved requests, and one that is dispatched before the floor is due again.
         let allowed = 10_000 * i128::from(self.largest_cost()) * i128::from(2 * self.batch);
         let missing = self.above_floor_max - self.above_floor - allowed;
         let cost = missing / 10_000;
         assert!(missing <= 0, "floor: {cost}/65,536 requests less than {}/10,000 go by weight", self.floor);
     }
 
-    /// A policy with a reservation that still fits, and the part of the device that it takes.
+    /// Returns a policy with a reservation that still fits, and its part of the device.
     fn policy(&mut self, index: Option<usize>) -> (Policy, u64) {
         let others = self.clients.iter().enumerate().filter(|(other, _)| Some(*other) != index);
         let free = 10_000 - self.floor as u64 - others.map(|(_, client)| client.part).sum::<u64>();
@@ -334,7 +335,7 @@ impl<'a> Regular<'a> {
         let milli = self.capacity_milli * part / 10_000;
         let bytes = u128::from(self.capacity_milli) * u128::from(self.request_bytes) * u128::from(part) / 10_000_000;
         let bytes = u64::try_from(bytes).unwrap_or(0);
-        // Rates below the smallest that can be stated would be raised to it.
+        // Rates below the smallest possible rate would be raised to it.
         if part > 0 && milli > 1 && bytes > 1024 {
             policy.reservation.iops = (how & 3 != 1).then(|| Iops::from_milli(milli));
             policy.reservation.bytes = (how & 1 == 1).then(|| ByteRate::per_second(bytes));
@@ -417,8 +418,7 @@ impl<'a> Regular<'a> {
         self.world.say(format_args!("VM {client} gets {policy:?}"));
     }
 
-    /// The device does nothing for a while. What reservations then catch up is not theirs alone, so from here on only the
-    /// floor is checked.
+    /// Stalls the device. Catching up also serves others, so from now on only the floor is checked.
     fn stall(&mut self) {
         let millis = 20 * (1 + self.input.below(8) as u64);
         self.has_stalled = true;
@@ -426,7 +426,7 @@ impl<'a> Regular<'a> {
         self.world.say(format_args!("the device stalls for {millis} ms"));
     }
 
-    /// Requests of other sizes and kinds from now on.
+    /// Changes the sizes and kinds of requests.
     fn ask_for_others(&mut self, client: usize) {
         let (length, kind) = (self.input.pick(&LENGTHS), self.input.pick(&[Kind::Read, Kind::Write, Kind::Discard]));
         if self.is_here(client) {

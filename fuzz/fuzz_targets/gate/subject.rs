@@ -1,4 +1,4 @@
-//! Which scheduler runs, with which parameters, and what it promises.
+//! The scheduler under test, its parameters and its guarantees.
 
 use sluice_sched::params::{ParamTable, Parameter, Range, Value};
 use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
@@ -14,58 +14,57 @@ pub struct Subject {
     pub params: ParamTable,
 }
 
-/// When a scheduler may let requests wait although a slot is free.
+/// Conditions in which a scheduler may leave a slot free although requests are queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// While at least this many requests are in flight; 0: as many as the device takes.
+    /// At least this many requests are in flight; 0 stands for the device's depth.
     Depth(u64),
-    /// For limits, and for reservations of VMs without weight. `inside`: volumes have policies of their own.
+    /// Waits for limits, and for reservations of VMs without weight. `inside`: volumes have their own policies.
     Tags { inside: bool },
-    /// For byte limits. `or_depth`: also while at least this many requests are in flight.
+    /// Waits for byte limits. `or_depth`: also while at least this many requests are in flight.
     Windows { or_depth: u64 },
-    /// For this many nanoseconds at most.
+    /// Waits at most this many nanoseconds.
     AtMost(u64),
-    /// The same, or as long as the longest latency target of a VM.
+    /// As `AtMost`, or up to the longest latency target of a VM.
     Deadlines(u64),
-    /// By rules of its own.
+    /// Its own rules, which are not checked.
     Somehow,
 }
 
-/// Which limits hold in every window of time.
+/// Limits that hold in every window of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limits {
     None,
-    /// In requests and in bytes, those of volumes too: rate x time + burst + the largest request.
+    /// Limits in requests and in bytes, also of volumes: rate x time + burst + the largest request.
     Buckets,
-    /// In bytes: this many windows of this many nanoseconds may be used back to back, and one more for a large request.
+    /// Limits in bytes: the credits of this many windows of this many nanoseconds may be used back to back, and one
+    /// more for a large request.
     Windows {
         nanos: u64,
         windows: u128,
     },
 }
 
-/// What is left over is shared by weight, in batches of this many requests.
+/// Spare capacity is shared by weight, in batches of this many requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     pub batch: u64,
-    /// Each request counts 1.
+    /// Whether each request counts 1.
     pub by_request: bool,
-    /// VMs have an idle credit.
+    /// Whether VMs have an idle credit.
     pub with_credit: bool,
 }
 
-/// Which requests are dispatched in the order of their arrival.
+/// Requests that are dispatched in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// None.
     Any,
-    /// Those of a volume.
+    /// Those of each volume.
     Volume,
-    /// All.
     All,
 }
 
-/// What a scheduler promises with its parameters.
+/// Guarantees of a scheduler with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
     pub order: Order,
@@ -75,13 +74,13 @@ pub struct Promise {
 }
 
 impl Subject {
-    /// mClock as a product with its default parameters.
+    /// Returns mClock in product mode with its default parameters.
     pub fn product() -> Self {
         Subject { descriptor: &schedulers::mclock::DESCRIPTOR, params: ParamTable::new() }
     }
 
-    /// Chooses a scheduler, half of the time that of the product, and states about a quarter of its parameters. A parameter that
-    /// it does not accept is left out.
+    /// Chooses a scheduler, half of the time mClock in product mode, and sets about a quarter of its parameters. A
+    /// parameter that it rejects is left out.
     pub fn read(input: &mut Input<'_>) -> Self {
         let place = input.below(2 * schedulers::ALL.len());
         let mut subject = Subject::product();
@@ -106,13 +105,13 @@ impl Subject {
         self.descriptor.build(facts, &self.params).expect("parameters that were accepted before")
     }
 
-    /// `rotational` is what the scheduler knows of its device.
+    /// Returns the guarantees; `rotational` is the property of the device.
     pub fn promise(&self, rotational: bool) -> Promise {
         let contract = Promise { order: Order::Any, waits: Waits::Somehow, limits: Limits::None, shares: None };
         let in_order = Promise { order: Order::Volume, ..contract };
         let at_most =
             |names: &[&str]| names.iter().map(|name| self.nanos(name)).max().unwrap_or(0) + self.nanos("tick");
-        // A clock that ticks shows the end of a window up to a tick early.
+        // A clock with ticks shows the end of a window up to a tick early.
         let windows = if self.nanos("tick") > 0 { 3 } else { 2 };
         let windows = Limits::Windows { nanos: self.nanos("interval"), windows };
         match self.descriptor.name {
@@ -122,7 +121,7 @@ impl Subject {
                 let shares = Shares { batch: 1, by_request: self.word("charge") == "request", with_credit: false };
                 Promise { waits: Waits::Depth(self.integer("depth")), shares: Some(shares), ..in_order }
             }
-            // As published, the limit of mClock is exceeded after a stall.
+            // The published mClock exceeds its limit after a stall.
             "mclock" if self.word("mode") == "paper" => Promise { waits: Waits::Tags { inside: false }, ..in_order },
             "mclock" => {
                 let batch = match (self.integer("batch"), rotational) {
@@ -152,7 +151,7 @@ impl Subject {
         }
     }
 
-    /// A parameter as text: as stated, or its default.
+    /// Returns a parameter as text: the stated value, or the default.
     pub fn word(&self, name: &str) -> String {
         match self.params.get(name) {
             Some(Value::Text(text)) => text.clone(),
@@ -170,7 +169,7 @@ impl Subject {
         self.word(name).parse().expect("a whole number")
     }
 
-    /// A parameter that is a time; 0 for one that is not stated and has no default.
+    /// Returns a parameter that is a time; 0 if it is not stated and has no default.
     pub fn nanos(&self, name: &str) -> u64 {
         parse_duration(&self.word(name)).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -182,7 +181,8 @@ impl core::fmt::Display for Subject {
     }
 }
 
-/// A value of the parameter's kind: an end of its range, or one that is often used or strange and may lie outside.
+/// Returns a value of the parameter's kind: an end of its range, a usual value, or an unusual one, which may be out
+/// of range.
 fn value(input: &mut Input<'_>, parameter: &Parameter) -> Option<Value> {
     let which = input.byte();
     if let (Some(ends), 0..=63) = (parameter.range.ends(), which) {

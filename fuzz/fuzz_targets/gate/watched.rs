@@ -1,12 +1,12 @@
-//! A scheduler between the gate and the checks: each call is passed on, each answer is checked against the contract.
+//! A wrapper of a scheduler: it forwards each call of the gate and checks each result against the contract.
 //!
-//! | id | what holds |
+//! | id | guarantee |
 //! |---|---|
-//! | S1 | what is dispatched or cancelled was queued and is unchanged; the counts that `inspect` shows are right |
-//! | S2 | no more in flight than slots |
-//! | S3 | where promised, the requests of a volume leave in the order of their arrival |
-//! | S5 | a wait lies in the future, and a limit or something in flight explains it |
-//! | S6 | a wake-up leads to a dispatch or to a later one, and comes when the first request may go |
+//! | S1 | each dispatched or cancelled request was queued and is unchanged; the counts of `inspect` are right |
+//! | S2 | not more requests in flight than slots |
+//! | S3 | where guaranteed, the requests of a volume are dispatched in the order of arrival |
+//! | S5 | a wait ends in the future, and a limit or a request in flight explains it |
+//! | S6 | a wake-up leads to a dispatch or to a later wake-up, and is not later than the first eligible request |
 //! | limits | in every window at most rate x time + burst + one request |
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,14 +20,14 @@ use super::fairness::Fairness;
 use super::meters::Meters;
 use super::subject::{Limits, Order, Promise, Subject, Waits};
 
-/// Wake-ups without a dispatch that may follow each other.
+/// Maximum number of consecutive wake-ups without a dispatch.
 const REPEATS_MAX: u32 = 3;
 
 struct Volume {
     id: VolumeId,
     policy: Policy,
     meters: Meters,
-    /// Its queued requests in the order of their arrival.
+    /// Its queued requests in the order of arrival.
     queue: VecDeque<RequestId>,
 }
 
@@ -35,9 +35,9 @@ struct Member {
     owner: OwnerId,
     policy: Policy,
     meters: Meters,
-    /// Its client has reported service at other servers, which the meters do not know.
+    /// Whether its client has reported service of other servers, which the meters do not count.
     is_remote: bool,
-    /// It has had something else than weights: its share may be ahead or behind.
+    /// Whether it had a policy with more than a weight, so that its share may be ahead or behind.
     was_clamped: bool,
     volumes: Vec<Volume>,
 }
@@ -45,15 +45,15 @@ struct Member {
 /// The policies of VMs and of volumes.
 pub type Policies = BTreeMap<(OwnerId, Option<VolumeId>), Policy>;
 
-/// A scheduler under watch.
+/// A wrapped scheduler.
 pub struct Watched {
     inner: Box<dyn Scheduler>,
     name: String,
-    /// What the gate has told it.
+    /// The policies that the gate has reported.
     known: Arc<Mutex<Policies>>,
     promise: Promise,
     fairness: Option<Fairness>,
-    /// A window of rate credits with the tick by which it may be longer, in nanoseconds.
+    /// Length of a window of rate credits including a tick, in nanoseconds.
     window: u64,
     /// The longest latency target of any VM so far, in nanoseconds.
     latency_max: u64,
@@ -76,7 +76,8 @@ impl Member {
     }
 }
 
-/// What a limiter lets through at once, in raw cost units and in bytes: as stated, else the depth times the largest piece.
+/// Returns the burst of a limiter, in raw cost units and in bytes: as stated, otherwise the depth times the largest
+/// piece.
 fn burst(limits: Limits, facts: &Facts, policy: &Policy) -> (u64, u64) {
     match (limits, policy.burst) {
         (Limits::Windows { nanos, windows }, _) => {
@@ -133,7 +134,7 @@ impl Watched {
         found.expect("S7: the gate adds an owner before it uses it")
     }
 
-    /// Takes over the limits of all policies. The default burst follows the depth.
+    /// Sets the limits of all policies. The default burst depends on the depth.
     fn set_meters(&mut self) {
         let Watched { members, promise: Promise { limits, .. }, facts, now, .. } = self;
         let set = |meters: &mut Meters, policy: &Policy, is_volume: bool| {
@@ -150,7 +151,7 @@ impl Watched {
         }
     }
 
-    /// S1, S3 and limits.
+    /// Checks S1, S3 and limits.
     fn check_dispatch(&mut self, request: Request) {
         let Watched { name, promise, .. } = self;
         let (name, promise) = (name.clone(), *promise);
@@ -193,10 +194,10 @@ impl Watched {
         }
     }
 
-    /// The shares of a VM are counted from now on, if nothing but its weight counts.
+    /// Starts counting the shares of a VM, if it is served only by its weight.
     fn restart_shares(&mut self, owner: OwnerId) {
         let Some(shares) = self.promise.shares else { return };
-        // SFQ(D) knows weights only.
+        // SFQ(D) supports only weights.
         let has_limits = self.promise.limits != Limits::None;
         let member = self.members.iter_mut().find(|member| member.owner == owner).expect("a known owner");
         let unclamped = |policy: &Policy| policy.limit == Limit::default() && policy.weight.is_some();
@@ -216,7 +217,7 @@ impl Watched {
         }
     }
 
-    /// S5 and S6.
+    /// Checks S5 and S6.
     fn check_wait(&mut self, now: Instant, until: Instant) {
         assert!(until > now, "S5: {}: a wait lies in the future, {until:?} at {now:?}", self.name);
         self.repeats = if self.waiting_for == Some(now) { self.repeats + 1 } else { 0 };
@@ -237,7 +238,7 @@ impl Watched {
         assert!(nanos <= nanos_max, "S5: {} waits for {nanos} ns at {now:?}, at most {nanos_max}", self.name);
     }
 
-    /// Each VM with requests waits for its byte limit, and for no longer than the windows that pay for one request.
+    /// Checks that each VM with requests waits for its byte limit, at most for the windows that pay for one request.
     fn check_windows(&self, now: Instant, until: Instant) {
         let Limits::Windows { nanos, .. } = self.promise.limits else { return };
         let mut windows = 1;
@@ -267,7 +268,8 @@ impl Watched {
         }
     }
 
-    /// Each VM with requests waits for its limit, or for its reservation where it has no weight; and not for longer.
+    /// Checks that each VM with requests waits for its limit, or for its reservation if it has no weight, and not
+    /// longer.
     fn check_tags(&self, now: Instant, until: Option<Instant>) {
         let state = self.inner.inspect(now);
         for member in self.members.iter().filter(|member| member.is_queued()) {
@@ -281,18 +283,18 @@ impl Watched {
         }
     }
 
-    /// An instant, in nanoseconds, at which a VM with requests has to go at the latest, as far as can be said.
+    /// Returns the instant by which a VM with requests must be served, in nanoseconds, if it is known.
     fn may_go(&self, member: &Member, shown: &OwnerState) -> u64 {
         let Waits::Tags { inside } = self.promise.waits else { return u64::MAX };
         let shown_passes = shown.limit_passes_ns.unwrap_or(0);
         let due = shown.reservation_due_ns.unwrap_or(u64::MAX);
         if !inside {
-            // As published: the constraint phase looks at no limit.
+            // In the published mClock the constraint phase ignores limits.
             return if member.policy.weight.is_some() { shown_passes.min(due) } else { due };
         }
         let volumes = member.volumes.iter().filter(|volume| !volume.queue.is_empty());
         let weighted = volumes.filter(|volume| volume.policy.weight.is_some());
-        // A volume without weight waits for its reservation, which nobody shows.
+        // A volume without weight waits for its reservation, which `inspect` does not show.
         let Some(volumes_pass) = weighted.map(|volume| volume.meters.passes()).min() else { return u64::MAX };
         let is_limited = |policy: &Policy| policy.limit != Limit::default();
         let remote_limits = member.is_remote
@@ -363,7 +365,7 @@ impl Scheduler for Watched {
         let has_windows = matches!(self.promise.limits, Limits::Windows { .. });
         let member = self.member(request.owner);
         let wakes = !member.is_queued();
-        // Of a scheduler that was replaced it has requests that were counted there.
+        // Requests of a replaced scheduler were counted there.
         member.is_remote |= request.flags.contains(Flags::TRACKED);
         member.volume(request.volume).queue.push_back(request.id);
         if has_windows {

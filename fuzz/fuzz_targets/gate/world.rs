@@ -1,7 +1,7 @@
-//! Servers, VMs and time: each server is a gate in front of a modelled device, a VM has an owner at each server.
+//! Servers, VMs and time. Each server is a gate in front of a modelled device, and a VM has an owner at each server.
 //!
-//! The world calls gates as a driver does and hands everything that comes back to the [`Ledger`]. It keeps a log of what
-//! gates did, by which two runs are compared.
+//! The world calls gates as a driver does, and passes every result to the [`Ledger`]. It keeps a log of the gates'
+//! events, by which two runs are compared.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::policies::in_bytes;
 use super::subject::Subject;
 use super::watched::{Policies, Watched};
 
-/// Events that one advance of time handles; what is left is late.
+/// Maximum number of events that one advance of time handles; the rest is late.
 const EVENTS_MAX: u32 = 64;
 
 /// One gate with its device.
@@ -29,21 +29,21 @@ pub struct Server {
     pub capacity: Capacity,
     pub rotational: bool,
     pub subject: Subject,
-    /// What the scheduler knows.
+    /// The policies that the scheduler knows.
     known: Arc<Mutex<Policies>>,
     wake: Option<Instant>,
 }
 
-/// One VM. At each server it is an owner.
+/// A VM. At each server it is an owner.
 #[derive(Debug)]
 pub struct Vm {
-    /// Its place in `homes` of each server.
+    /// Its index in `homes` of each server.
     pub homes: Vec<usize>,
     pub tracker: Tracker,
     pub next_offset: u64,
 }
 
-/// What gates did.
+/// Events of the gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     Submit { at: Instant, server: usize, token: u32, skip: u32, length: u32, id: RequestId, phase: Phase, wait: Wait },
@@ -51,7 +51,7 @@ pub enum Event {
     Wake { at: Instant, server: usize, wake: Option<Instant> },
 }
 
-/// Everything.
+/// The servers, VMs and time of a run.
 pub struct World {
     pub servers: Vec<Server>,
     pub vms: Vec<Vm>,
@@ -70,7 +70,7 @@ impl Server {
         Server { gate, model, homes, capacity, rotational, subject, known, wake: None }
     }
 
-    /// Another scheduler, unless it refuses the policies that there are.
+    /// Replaces the scheduler, unless the new one rejects the present policies.
     pub fn replace(&mut self, now: Instant, subject: Subject, merging: bool) -> Result<(), ChangeError> {
         let settings = *self.gate.settings();
         let facts = Facts::of(&settings, self.rotational, &self.capacity);
@@ -84,7 +84,7 @@ impl Server {
         replaced
     }
 
-    /// The largest piece of a request.
+    /// Returns the largest piece of a request.
     pub fn piece_max(&self, kind: Kind) -> u32 {
         let settings = self.gate.settings();
         let max = match kind {
@@ -94,12 +94,12 @@ impl Server {
         u32::try_from(max.0).unwrap_or(u32::MAX).max(512)
     }
 
-    /// When something happens next.
+    /// Returns the instant of the next event.
     fn next(&self) -> Option<Instant> {
         self.model.next().map(|(_, due)| due).into_iter().chain(self.wake).min()
     }
 
-    /// The scheduler knows the policies that its driver has stated, all of them and no others.
+    /// Checks that the scheduler knows exactly the policies that its driver has set.
     pub fn check_policies(&self) {
         let present = self.homes.iter().filter(|home| home.is_present);
         let stated = present.flat_map(|Home { owner, policy, volumes, .. }| {
@@ -130,7 +130,7 @@ impl Server {
     }
 }
 
-/// A change contradicts itself, or states a rate that the scheduler does not count.
+/// Whether a change contradicts itself, or has a rate that the scheduler does not count.
 pub fn refused_for_a_reason(subject: &Subject, error: Option<&ChangeError>) {
     let is_reason = match error {
         None | Some(ChangeError::Policy(_) | ChangeError::VolumesOverReserve { .. }) => true,
@@ -146,14 +146,14 @@ impl World {
         World { servers, vms, ledger, now: start, log, is_printing }
     }
 
-    /// Prints what happens, if that is wanted.
+    /// Prints an action, if printing is on.
     pub fn say(&self, what: core::fmt::Arguments<'_>) {
         if self.is_printing {
             println!("{:>12} ns: {what}", self.now.as_nanos());
         }
     }
 
-    /// A VM with a volume at each server.
+    /// Adds a VM with a volume at each server.
     pub fn add_vm(&mut self, policy: Policy) -> bool {
         if let Err(error) = policy.check() {
             let refused = self.servers[0].gate.add_owner(self.now, policy);
@@ -176,7 +176,8 @@ impl World {
         true
     }
 
-    /// The policy, without rates of requests if one of the servers counts bytes; that one must refuse it as it is.
+    /// Returns the policy, without rates in requests if one of the servers counts bytes. That server must reject the
+    /// original one.
     fn in_bytes_where_needed(&mut self, policy: Policy) -> Policy {
         let mut counts_bytes = false;
         for server in &mut self.servers {
@@ -188,7 +189,7 @@ impl World {
         if counts_bytes { in_bytes(policy) } else { policy }
     }
 
-    /// The owner of a VM at a server, if it is still there.
+    /// Returns the owner of a VM at a server, if it still exists.
     pub fn owner(&self, vm: usize, server: usize) -> Option<OwnerId> {
         let home = self.servers[server].homes.get(*self.vms.get(vm)?.homes.get(server)?)?;
         home.is_present.then_some(home.owner)
@@ -234,7 +235,7 @@ impl World {
         self.finish(server, finished);
     }
 
-    /// A request of a VM. Returns whether the gate took it.
+    /// Submits a request of a VM. Returns whether the gate accepted it.
     pub fn ask(&mut self, vm: usize, server: usize, arrival: Arrival) -> bool {
         let home = self.vms[vm].homes[server];
         let piece_max = self.servers[server].piece_max(arrival.kind);
@@ -256,7 +257,7 @@ impl World {
         true
     }
 
-    /// Lets the gate of a server fill its device.
+    /// Pumps the gate of a server.
     pub fn pump(&mut self, server: usize) {
         let Server { gate, model, homes, wake, .. } = &mut self.servers[server];
         let before = model.flying.len();
@@ -285,8 +286,8 @@ impl World {
         self.servers[server].check_accounts();
     }
 
-    /// The request at this place of the device's list leaves. `ok` says of each part whether it succeeded; none: all by
-    /// the device's own word.
+    /// Completes the request at this index of the device's list. `ok` states for each part whether it succeeded; if
+    /// it is empty, the device decides.
     pub fn complete(&mut self, server: usize, place: usize, ok: Option<u64>) {
         let Server { gate, model, homes, .. } = &mut self.servers[server];
         let (Flying { slot, parts, is_merged, .. }, succeeds) = model.take(place);
@@ -324,18 +325,18 @@ impl World {
         }
     }
 
-    /// What an honest client sends along.
+    /// Returns the remote service that a truthful client reports.
     pub fn honest(&mut self, vm: usize, server: usize) -> RemoteService {
         self.vms[vm].tracker.ask(self.now, server as u32)
     }
 
-    /// When something happens next anywhere, and where.
+    /// Returns the instant and the server of the next event.
     pub fn next(&self) -> Option<(Instant, usize)> {
         let next = self.servers.iter().enumerate().filter_map(|(index, server)| Some((server.next()?, index)));
         next.min()
     }
 
-    /// Goes on to `at`, and handles one event of a server: a completion that is due, else the wake-up.
+    /// Advances to `at` and handles one event of a server: a due completion, otherwise the wake-up.
     pub fn happen(&mut self, at: Instant, server: usize) {
         self.now = self.now.max(at);
         if let Some((place, due)) = self.servers[server].model.next()
@@ -346,7 +347,7 @@ impl World {
         self.pump(server);
     }
 
-    /// Time passes. A punctual driver handles what happens meanwhile, a late one nothing.
+    /// Advances the time. A punctual driver handles the events until then; a late one does not.
     pub fn advance(&mut self, by: Duration, is_punctual: bool) {
         let end = self.now + by;
         let mut events = if is_punctual { EVENTS_MAX } else { 0 };
