@@ -1,4 +1,4 @@
-//! How a verb fails: what is said, and the exit code.
+//! Errors of a verb: the message and the exit code.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use sluice_config::Diagnostics;
 
 use crate::output::Format;
 
-/// What an operator is told of exit codes; the codes themselves are in [`Failure::report`].
+/// Explanation of exit codes in the help; the codes are in [`Failure::report`].
 pub(crate) const CODES: &str = "\
 Exit codes:
   0  Success
@@ -22,63 +22,63 @@ errors prints its \"diagnostics\". Errors in arguments are printed on standard e
 
 /// Why a verb did not succeed.
 pub(crate) enum Failure {
-    /// The host file is wrong; every finding is reported.
+    /// The host file has errors; all of them are reported.
     Config(Diagnostics),
-    /// Something failed while it ran; its causes follow in a chain.
+    /// An error while it ran; its sources follow in a chain.
     Run(Box<dyn Error + Send + Sync>),
-    /// It ran and its answer is "no"; everything has been printed already.
+    /// The verb ran with a negative result, which has been printed.
     No,
-    /// It was simulated, and a VM did not get what it was promised; everything has been printed already.
+    /// The simulation ran, and a VM did not get what it was guaranteed; the result has been printed.
     NotKept,
-    /// There is no such thing.
+    /// The named object does not exist.
     NotFound(String),
-    /// It cannot be done as things are.
+    /// The command cannot be carried out in the current state.
     Refused(String),
-    /// There is no daemon to do it.
+    /// No daemon is running.
     Unreachable(String),
 }
 
 impl Failure {
-    /// What happened, in one line.
+    /// Returns the error in one line.
     pub(crate) fn into_text(self) -> String {
         match self {
             Failure::Config(diagnostics) => diagnostics.to_string(),
             Failure::Run(error) => chain(&*error),
-            Failure::No => "it ran, and its answer is no".to_owned(),
-            Failure::NotKept => "it ran, and a promise was not kept".to_owned(),
+            Failure::No => "it ran with a negative result".to_owned(),
+            Failure::NotKept => "it ran, and a guarantee was not kept".to_owned(),
             Failure::NotFound(text) | Failure::Refused(text) | Failure::Unreachable(text) => text,
         }
     }
 
-    /// Says on standard error what happened; on standard output too if that is to be JSON.
+    /// Prints the error on standard error, and as JSON on standard output if `format` is JSON.
     pub(crate) fn report(self, format: Format) -> ExitCode {
         match self {
             Failure::Config(diagnostics) => {
-                crate::output::say(&diagnostics);
+                crate::output::message(&diagnostics);
                 if format == Format::Json {
                     crate::output::json(&serde_json::json!({ "ok": false, "diagnostics": diagnostics }));
                 }
                 ExitCode::from(1)
             }
-            Failure::Run(error) => say(&chain(&*error), format, 1),
+            Failure::Run(error) => print(&chain(&*error), format, 1),
             Failure::No => ExitCode::from(1),
             Failure::NotKept => ExitCode::from(2),
-            Failure::NotFound(text) => say(&text, format, 3),
-            Failure::Refused(text) => say(&text, format, 4),
-            Failure::Unreachable(text) => say(&text, format, 5),
+            Failure::NotFound(text) => print(&text, format, 3),
+            Failure::Refused(text) => print(&text, format, 4),
+            Failure::Unreachable(text) => print(&text, format, 5),
         }
     }
 }
 
-fn say(text: &str, format: Format, code: u8) -> ExitCode {
-    crate::output::say(format_args!("error: {text}"));
+fn print(text: &str, format: Format, code: u8) -> ExitCode {
+    crate::output::message(format_args!("error: {text}"));
     if format == Format::Json {
         crate::output::json(&serde_json::json!({ "ok": false, "error": text }));
     }
     ExitCode::from(code)
 }
 
-/// An error and its causes in one line.
+/// Returns an error and its sources in one line.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

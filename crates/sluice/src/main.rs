@@ -3,13 +3,14 @@
 //! | verb | file |
 //! |---|---|
 //! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions` | `verbs/` |
-//! | `attach`, `detach`, `resize`, `set`, `accept-loss` | `verbs/`, and `control/` at both ends of the daemon's socket |
-//! | what a host file becomes: devices, volumes, sockets; start and reload | `plane/` |
-//! | what `export` prints, one format per file | `export/` |
-//! | what `demo` shows | `demo/` |
-//! | whose results are kept: which program this is | `program.rs` |
-//! | how far long work is | `progress.rs` |
-//! | `sim`: what is made of a simulated run | `verbs/sim/`, `sim/` |
+//! | `attach`, `detach`, `resize`, `set`, `accept-loss` | `verbs/`, and `control/` for both ends of the control
+//! socket |
+//! | devices, volumes and sockets of a host file; start and reload | `plane/` |
+//! | output of `export`, one format per file | `export/` |
+//! | `demo` | `demo/` |
+//! | the identity of this program, for cached results | `program.rs` |
+//! | progress of long commands | `progress.rs` |
+//! | `sim`, and the output of simulated runs | `verbs/sim/`, `sim/` |
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -37,7 +38,7 @@ struct Cli {
     /// Format of results on standard output.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Print more log messages on standard error; twice: debug messages too.
+    /// Print more log messages on standard error; given twice, also debug messages.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
     /// Print only warnings and errors.
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     {
         return Failure::from(error).report(cli.output);
     }
-    output::start_logging(cli.verbose, cli.quiet || cli.verbose == 0 && cli.verb.is_a_show());
+    output::start_logging(cli.verbose, cli.quiet || cli.verbose == 0 && cli.verb.owns_terminal());
     let code = match cli.verb.run(cli.output, cli.quiet) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(cli.output),
@@ -66,8 +67,8 @@ fn main() -> ExitCode {
     output::finish();
     match output::lost() {
         Some(error) if code == ExitCode::SUCCESS => {
-            output::say(format_args!(
-                "error: Standard output has not got all of it: {error}; make room, or write it elsewhere"
+            output::message(format_args!(
+                "error: Cannot write all results to standard output: {error}; free space, or write them elsewhere"
             ));
             output::finish();
             ExitCode::FAILURE

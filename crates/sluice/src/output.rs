@@ -1,8 +1,7 @@
-//! What goes to standard output and to standard error.
+//! Standard output and standard error.
 //!
-//! A verb that does something and ends writes both directly, and waits for whoever reads them. The daemon serves while it
-//! speaks, so [`never_wait`] puts a queue before each of them: a text may be lost there and counted, and nothing else can
-//! happen.
+//! A command that ends writes both directly, and waits for their readers. The daemon must not wait, so [`never_wait`]
+//! puts a queue in front of each. The only possible failure there is that a text is dropped and counted.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -23,15 +22,16 @@ mod outlet;
 use limits::Limits;
 use outlet::Outlet;
 
-/// Longest line of the log, in bytes.
+/// Maximum length of a log line, in bytes.
 const LINE_MAX: usize = 2048;
-/// Most bytes that wait to be written to standard error, and to standard output, where the accounts of all VMs are one text.
+/// Maximum number of queued bytes for standard error, and for standard output, where the statistics of all VMs are
+/// one text.
 const LOG_MAX: usize = 1 << 20;
 const RESULTS_MAX: usize = 64 << 20;
-/// How long the end of the process is held up by somebody who does not read one of them.
+/// Maximum delay of the exit by a reader that does not read.
 const FLUSH_MAX: Duration = Duration::from_millis(200);
 
-/// How results are printed.
+/// Format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people.
@@ -40,7 +40,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The daemon's ways out.
+/// The daemon's output queues.
 struct Outlets {
     error: Outlet,
     output: Outlet,
@@ -49,12 +49,12 @@ struct Outlets {
 
 static OUTLETS: OnceLock<Outlets> = OnceLock::new();
 
-/// A part of a device as JSON shows it; `None` where the device's figures are not stated.
+/// Returns a part of a device in percent; `None` if the device's capacity is not stated.
 pub(crate) fn percent(part: Option<Part>) -> Option<f64> {
     part.map(|part| part.0 as f64 / 100.0)
 }
 
-/// Logs go to standard error; `RUST_LOG` overrides the flags.
+/// Starts logging to standard error; `RUST_LOG` overrides the flags.
 pub(crate) fn start_logging(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "error",
@@ -64,16 +64,16 @@ pub(crate) fn start_logging(verbose: u8, quiet: bool) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // The library must not speak of its own errors: it would do so on the same standard error, and panic.
+    // The library would print its own errors on the same standard error, and panic.
     let lines = tracing_subscriber::fmt::layer().with_writer(LogWriter).with_ansi(colour).log_internal_errors(false);
     let limits = OUTLETS.get().map(|outlets| outlets.limits.clone());
     tracing_subscriber::registry().with(lines).with(limits).with(filter).init();
 }
 
-/// From now on nothing that is said is waited for, and no VM can fill the log. For the daemon, before it logs anything.
+/// Makes all output asynchronous, and limits the log lines of each VM. For the daemon, before it logs anything.
 ///
 /// # Errors
-/// If there is no thread for it.
+/// If a thread cannot be started.
 pub(crate) fn never_wait() -> io::Result<()> {
     let limits = Limits::default();
     limits.clone().start()?;
@@ -82,15 +82,15 @@ pub(crate) fn never_wait() -> io::Result<()> {
     let _ = OUTLETS.set(Outlets { error, output, limits });
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
-        let message = panic.payload_as_str().unwrap_or("of another type than text");
+        let reason = panic.payload_as_str().unwrap_or("of another type than text");
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
-        // Not as a line of the log: its library may be what panics.
-        say(format_args!("PANIC in thread {thread} at {location}: {message}"));
+        // Not as a log line: the panic may come from the logging library.
+        message(format_args!("PANIC in thread {thread} at {location}: {reason}"));
     }));
     Ok(())
 }
 
-/// Waits for a short time until what was said has been written. For the end of the process.
+/// Waits for a short time until queued output has been written. For the end of the process.
 pub(crate) fn finish() {
     if let Some(Outlets { error, output, limits }) = OUTLETS.get() {
         limits.report();
@@ -99,13 +99,13 @@ pub(crate) fn finish() {
     }
 }
 
-/// Prints one JSON value on a line of its own.
+/// Prints a JSON value on its own line.
 pub(crate) fn json(value: &impl Serialize) {
     let text = serde_json::to_string(value).expect("our own types have string keys");
     line(&text);
 }
 
-/// Prints a line; a closed pipe is no error, anything else is remembered as [`lost`].
+/// Prints a line. A closed pipe is not an error; other errors are remembered for [`lost`].
 pub(crate) fn line(text: &str) {
     match OUTLETS.get() {
         Some(outlets) => outlets.output.put(format!("{text}\n").into_bytes()),
@@ -113,14 +113,14 @@ pub(crate) fn line(text: &str) {
     }
 }
 
-/// Prints what has its own lines.
+/// Prints bytes without adding a newline.
 pub(crate) fn raw(bytes: &[u8]) {
     let mut stdout = io::stdout();
     written(stdout.write_all(bytes).and_then(|()| stdout.flush()));
 }
 
-/// Says something on standard error. If that cannot be, it cannot be said either.
-pub(crate) fn say(text: impl Display) {
+/// Prints a message on standard error. Errors are ignored, because they cannot be printed either.
+pub(crate) fn message(text: impl Display) {
     match OUTLETS.get() {
         Some(outlets) => {
             let text = text.to_string();
@@ -130,10 +130,10 @@ pub(crate) fn say(text: impl Display) {
     }
 }
 
-/// Why standard output has not got all of what was printed, if it has not: who reads it later must not take it for whole.
+/// Returns why standard output is incomplete, if it is. A later reader must not take it for complete.
 pub(crate) fn lost() -> Option<String> {
     match OUTLETS.get().map(|outlets| outlets.output.unwritten()) {
-        Some(texts) if texts > 0 => Some(format!("{texts} texts found nobody to take them")),
+        Some(texts) if texts > 0 => Some(format!("{texts} texts could not be written")),
         _ => LOST.get().cloned(),
     }
 }
@@ -148,7 +148,7 @@ fn written(result: io::Result<()>) {
     }
 }
 
-/// Takes the log line by line.
+/// Writes the log line by line.
 struct LogWriter;
 
 impl<'a> MakeWriter<'a> for LogWriter {
@@ -160,7 +160,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 }
 
 impl Write for LogWriter {
-    /// A call has one line; it cannot fail.
+    /// Each call is one line. It cannot fail.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let line = bounded(text);
         match OUTLETS.get() {
@@ -175,7 +175,7 @@ impl Write for LogWriter {
     }
 }
 
-/// One line of bounded length: what others have put into it neither begins a line of its own nor fills the log.
+/// Returns one line of bounded length: text from clients can neither start a new line nor fill the log.
 fn bounded(text: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_end_matches('\n');
@@ -188,7 +188,7 @@ fn bounded(text: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// A table with a header.
+/// Returns a table with a header.
 #[must_use]
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_calls_itself_is_one_line_of_bounded_length() {
+    fn a_name_from_a_client_is_logged_as_one_line_of_bounded_length() {
         let named = |name: &str| String::from_utf8(bounded(format!("Refused: {name}\n").as_bytes())).unwrap();
         assert_eq!(named("a\n2026 INFO all is well"), "Refused: a 2026 INFO all is well\n");
         let long = named(&"\u{e4}".repeat(2000));

@@ -1,4 +1,4 @@
-//! How far it is and how long it will take, on standard error. Nothing waits for it.
+//! Progress and remaining time of a long command, on standard error.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-/// How it is said.
+/// Format of progress messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Style {
-    /// A bar on a terminal, elsewhere a line for each tenth.
+    /// A bar on a terminal, otherwise a line for each tenth.
     Auto,
     /// A line of JSON for each tenth.
     Json,
@@ -18,20 +18,20 @@ pub(crate) enum Style {
     None,
 }
 
-/// What takes less is over before anybody asks.
+/// Time without output, since a shorter command needs none.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// Something that takes a while.
+/// Progress of a command.
 pub(crate) struct Progress {
     what: &'static str,
     began: Instant,
-    said: u32,
+    event: u32,
     style: Style,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// `what` is going on, in runs or in virtual time.
+    /// Starts the progress of `what`.
     pub(crate) fn new(what: &'static str, style: Style, quiet: bool) -> Self {
         let style = if quiet && style == Style::Auto { Style::None } else { style };
         let on_terminal = style == Style::Auto && std::io::stderr().is_terminal();
@@ -41,30 +41,31 @@ impl Progress {
             let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
             bar.with_style(style).with_message(what)
         });
-        Progress { what, began: Instant::now(), said: 0, style, bar }
+        Progress { what, began: Instant::now(), event: 0, style, bar }
     }
 
-    /// So much of it is done: from 0 to 1.
+    /// Reports that a part of the work is done, from 0 to 1.
     pub(crate) fn show(&mut self, done: f64) {
         if let Some(bar) = &self.bar {
             return bar.set_position((done * 1000.0) as u64);
         }
         let (tenths, passed) = ((done * 10.0) as u32, self.began.elapsed());
-        if tenths <= self.said || self.style == Style::None || self.style == Style::Auto && passed < SILENT {
+        if tenths <= self.event || self.style == Style::None || self.style == Style::Auto && passed < SILENT {
             return;
         }
-        self.said = tenths;
+        self.event = tenths;
         let left = passed.as_secs_f64() / done * (1.0 - done);
         match self.style {
             Style::Json => {
-                let said = json!({ "what": self.what, "done": done, "elapsed_s": passed.as_secs_f64(), "eta_s": left });
-                crate::output::say(said);
+                let event =
+                    json!({ "what": self.what, "done": done, "elapsed_s": passed.as_secs_f64(), "eta_s": left });
+                crate::output::message(event);
             }
-            _ => crate::output::say(format_args!("{}: {} %, {left:.0} s to go", self.what, tenths * 10)),
+            _ => crate::output::message(format_args!("{}: {} %, {left:.0} s to go", self.what, tenths * 10)),
         }
     }
 
-    /// It is over.
+    /// Ends the display.
     pub(crate) fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();

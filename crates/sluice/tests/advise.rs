@@ -1,4 +1,4 @@
-//! `sluice advise`: what it says, that it repeats, and that wrong questions are refused with what to change.
+//! `sluice advise`: its output, its repeatability, and errors that say what to change.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 mod common;
 
-/// Few pairs, and short runs.
+/// Options for few pairs and short runs.
 const SMALL: [&str; 8] = ["--guest", "noop,cfq", "--host", "noop,mclock", "--duration", "3s", "--runs", "3"];
 
 fn advise(arguments: &[&str]) -> Ended {
@@ -21,7 +21,7 @@ fn json_of(ended: &Ended) -> Value {
 
 // rule: two-tier.advice
 #[test]
-fn on_a_disk_that_sorts_the_guest_is_advised_not_to_wait_and_the_host_makes_no_difference() {
+fn a_disk_that_sorts_needs_no_idling_in_the_guest_and_any_host_scheduler_will_do() {
     let question = ["ffsb-random-read", "--device", "hdd,queue=32", "--ring", "xen"];
     let first = advise(&[&question[..], &SMALL].concat());
     let answer = json_of(&first);
@@ -31,18 +31,18 @@ fn on_a_disk_that_sorts_the_guest_is_advised_not_to_wait_and_the_host_makes_no_d
     assert_eq!(sureness.len(), 4);
     assert!(sureness.iter().all(|(guest, sureness)| (*guest == "cfq") == (*sureness == "behind")), "{sureness:?}");
     assert!(pairs.iter().all(|pair| pair["iops"]["half_interval_95"].as_f64() > Some(0.0)), "{pairs:?}");
-    let said = answer["sentences"].to_string();
-    assert!(said.contains("The host's choice among mclock, noop makes no difference"), "{said}");
-    // The same however many runs go side by side.
+    let output = answer["sentences"].to_string();
+    assert!(output.contains("The host's choice among mclock, noop makes no difference"), "{output}");
+    // The result does not depend on the number of concurrent runs.
     let again = advise(&[&question[..], &SMALL, &["--jobs", "3"]].concat());
     assert_eq!(first.stdout, again.stdout);
-    // Between several VMs, one that keeps them apart.
+    // For several VMs, a scheduler that isolates them.
     let several = json_of(&advise(&[&question[..], &SMALL, &["--vms", "3", "--threads", "2"]].concat()));
     assert_eq!(several["choose"]["host"].as_str(), Some("mclock"), "{several}");
 }
 
 #[test]
-fn people_are_told_in_a_table_and_in_sentences() {
+fn the_text_output_is_a_table_and_sentences() {
     let ended = run(sluice().args(["advise", "closed,size=4KiB", "--device", "sas-15k-450"]).args(SMALL));
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     for what in ["GUEST", "P99 [ms]", "95 % intervals", "Choose ", "cannot be told from the best"] {
@@ -63,7 +63,7 @@ fn a_trace_is_replayed_in_parts() {
 }
 
 #[test]
-fn a_file_that_has_no_end_is_refused() {
+fn an_endless_file_is_rejected() {
     let place = tempfile::tempdir().unwrap();
     let pipe = place.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -77,7 +77,7 @@ fn a_file_that_has_no_end_is_refused() {
 }
 
 #[test]
-fn an_empty_trace_is_no_matter_of_fewer_runs() {
+fn the_error_for_an_empty_trace_advised_fewer_runs() {
     let place = Place::new();
     let trace = place.write("empty.spc", "");
     let ended = advise(&["--trace", trace.to_str().unwrap(), "--trace-format", "spc", "--device", "hdd"]);
@@ -85,7 +85,7 @@ fn an_empty_trace_is_no_matter_of_fewer_runs() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_with_what_does() {
+fn an_unknown_name_is_rejected_with_the_known_ones() {
     let cases: [(&[&str], &str); 12] = [
         (&["ffsb", "--device", "hdd"], "No workload is called 'ffsb'; there are: closed"),
         (&["closed", "--device", "floppy"], "No device model is called 'floppy'; there are: "),

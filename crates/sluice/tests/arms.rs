@@ -1,10 +1,10 @@
-//! The same cases on a real device and on the modelled one: the daemon with a `delay` device and NBD clients, and the
-//! simulator with servers of the same number and time. Both run the same gate and scheduler; each VM's part of what was
-//! served must be the same within 2 % of it all.
+//! The same cases on a real and on a modelled device: the daemon with a `delay` device and NBD clients, and the
+//! simulator with as many servers of the same service time. Both run the same gate and scheduler. Each VM's part of
+//! the completed requests must agree within 2 % of the total.
 //!
-//! Parts are counted up to a number of requests and not up to a time: a machine that stands still for a moment slows both the
-//! clients and the count down. What a clock decides (limits, reservations) can be off if it stands still in the wrong moment,
-//! so that a case has three tries.
+//! Parts are counted over a number of requests and not over a time, because a pause of the machine delays clients and
+//! counting alike. Decisions that depend on a clock (limits, reservations) may be wrong after a pause, so each case
+//! has three attempts.
 #![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::path::PathBuf;
@@ -27,19 +27,19 @@ use sluice_sim::workloads::{Address, Closed, Mix};
 
 mod common;
 
-/// 2,000 requests per second.
+/// The device serves 2,000 requests per second.
 const SERVICE: Duration = Duration::from_millis(4);
 const SERVERS: u32 = 8;
 const DEPTH: u32 = 32;
-/// Each VM's requests in flight, and their size.
+/// Requests in flight of each VM, and their size.
 const OUTSTANDING: u32 = 32;
 const BLOCK: u32 = 8192;
-/// Requests that are not counted, and that are.
+/// Numbers of requests before counting, and during it.
 const WARM: u64 = 500;
 const COUNTED: u64 = 2500;
 const VOLUME: u64 = 64 << 20;
 
-/// A VM's policy, for both arms.
+/// Policy of a VM, in both arms.
 #[derive(Clone, Copy)]
 struct Vm {
     weight: u32,
@@ -51,14 +51,14 @@ const fn vm(weight: u32, reservation: Option<u64>, limit: Option<u64>) -> Vm {
     Vm { weight, reservation, limit }
 }
 
-/// Parts of the requests that were counted.
+/// Returns each VM's part of the counted requests.
 fn parts(counts: &[u64], before: &[u64]) -> Vec<f64> {
     let counts: Vec<f64> = counts.iter().zip(before).map(|(count, before)| (count - before) as f64).collect();
     let all: f64 = counts.iter().sum();
     counts.iter().map(|count| count / all).collect()
 }
 
-/// A client that always has as many requests in flight, and says when one is over.
+/// A client with a constant number of requests in flight, which reports each completion.
 fn ask(socket: PathBuf, export: String, vm: usize, over: Sender<usize>, stop: Arc<AtomicBool>) {
     let mut client = Client::connect_unix(&socket, &export).unwrap();
     let mut free: Vec<u64> = (0..u64::from(OUTSTANDING)).collect();
@@ -71,7 +71,7 @@ fn ask(socket: PathBuf, export: String, vm: usize, over: Sender<usize>, stop: Ar
         }
         client.flush_output().unwrap();
         client.receive(None, &mut |reply| free.push(reply.cookie)).unwrap();
-        // Whoever counts may have left.
+        // The counting thread may have ended.
         for _ in &free {
             let _ = over.send(vm);
         }
@@ -150,7 +150,7 @@ fn modelled(vms: &[Vm]) -> Vec<f64> {
 }
 
 #[test]
-fn a_modelled_device_serves_as_a_real_one_does() {
+fn a_modelled_device_divides_its_capacity_like_a_real_one() {
     let cases = [
         ("shares", [vm(1, None, None), vm(2, None, None), vm(3, None, None)]),
         ("a reservation", [vm(1, Some(500), None), vm(1000, None, None), vm(1000, None, None)]),

@@ -1,7 +1,8 @@
-//! The crate `blkio`, which knows nothing of ours, as a front end of volumes over vhost-user-blk.
+//! The independent crate `blkio` as a front end of vhost-user-blk volumes.
 //!
-//! Its interface hands out raw pointers and completions that only unsafe code can read. So what came of a request is seen
-//! here by the content that it left and by the daemon's accounts, and memory is written through its descriptor.
+//! Its interface returns raw pointers and completions that only unsafe code can read. So the tests check the result
+//! of a request by the content of the disk and the daemon's statistics, and access memory through its file
+//! descriptor.
 
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -15,15 +16,15 @@ mod common;
 
 const SIZE: u64 = 16 * MIB;
 const QUEUES: i32 = 2;
-/// Bytes of each request, and how many are in flight on a queue.
+/// Size of a request, and number of requests in flight on a queue.
 const BLOCK: usize = 64 * KIB as usize;
 const DEPTH: usize = 32;
 
-/// A started front end with memory for a request in every slot of every queue.
+/// A started front end with memory for one request in each slot of each queue.
 struct Front {
     queues: Vec<Blkioq>,
     region: MemoryRegion,
-    /// The region's memory as a file.
+    /// The memory of the region as a file.
     memory: File,
     blkio: Blkio,
 }
@@ -48,7 +49,7 @@ impl Front {
         Ok(Front { queues, region, memory, blkio })
     }
 
-    /// Where a slot's data lie in the memory.
+    /// Returns the offset of a slot's data in the memory.
     fn place(queue: usize, slot: usize) -> usize {
         (queue * DEPTH + slot) * BLOCK
     }
@@ -67,7 +68,7 @@ impl Front {
         data
     }
 
-    /// Waits for the answers to so many requests.
+    /// Waits for `count` completions.
     fn finish(&mut self, queue: usize, count: usize) {
         let mut completions: Vec<MaybeUninit<Completion>> = (0..DEPTH).map(|_| MaybeUninit::uninit()).collect();
         let mut left = LONG;
@@ -91,7 +92,7 @@ fn set_up(lines: &str) -> (Place, Daemon) {
 }
 
 #[test]
-fn blkio_learns_what_the_volume_is() {
+fn blkio_reads_the_properties_of_the_volume() {
     let (place, _daemon) = set_up("");
     let front = Front::new(&place.volume_socket("a", "v"), QUEUES);
     let number = |name: &str| front.blkio.get_u64(name).unwrap();
@@ -103,7 +104,7 @@ fn blkio_learns_what_the_volume_is() {
 }
 
 #[test]
-fn what_blkio_writes_it_reads_on_every_queue() {
+fn blkio_reads_back_its_writes_on_every_queue() {
     let (place, daemon) = set_up("");
     let mut front = Front::new(&place.volume_socket("a", "v"), QUEUES);
     let new = noise(2, SIZE as usize);
@@ -160,7 +161,7 @@ fn blkio_discards_and_zeroes() {
 }
 
 #[test]
-fn blkio_comes_back_and_is_told_what_it_may_only_read() {
+fn blkio_reconnects_and_learns_that_a_volume_is_read_only() {
     let (place, daemon) = set_up("read_only = true");
     let socket = place.volume_socket("a", "v");
     let refused = Front::try_new(&socket, QUEUES, false).err().expect("it wants to write");

@@ -1,4 +1,4 @@
-//! Paths that do not answer: whoever names one waits alone, and not for ever.
+//! Paths that do not respond delay only the change that names them, for a bounded time.
 #![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::fs::File;
@@ -37,8 +37,8 @@ fn attach(place: &Place, source: &Path, socket: &Path) -> std::process::Command 
     verb(place, &["attach", "new/v", "device=disk", &source, &socket])
 }
 
-/// Handshakes, requests and changes go on.
-fn others_go_on(place: &Place, seed: u64) {
+/// Checks that handshakes, requests and changes work.
+fn assert_others_work(place: &Place, seed: u64) {
     ask(place, &["set", "fine", &format!("weight={}", seed + 100)]).ok();
     let mut raw = Raw::open(&place.volume_socket("fine", "v"), "fine/v").unwrap();
     let data = noise(seed, 4096);
@@ -46,7 +46,7 @@ fn others_go_on(place: &Place, seed: u64) {
     assert!(raw.read(0, 4096).unwrap() == data);
 }
 
-/// A file system that answers nothing: it is mounted, and nobody serves it.
+/// A hung file system: it is mounted, and no server answers it.
 struct Hung {
     folder: PathBuf,
     connection: Option<OwnedFd>,
@@ -59,10 +59,10 @@ impl Hung {
         Hung::over(folder)
     }
 
-    /// Hides what the folder had.
+    /// Mounts over a folder and hides its content.
     fn over(folder: PathBuf) -> Hung {
         let connection = File::options().read(true).write(true).open("/dev/fuse").expect("FUSE is needed, and root");
-        // The program that mounts gets it as its standard input.
+        // The mount program inherits it as its standard input.
         let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
         let mut mount = tool("mount", "mount");
         mount.args(["-i", "-n", "-t", "fuse", "-o", options, "hung"]).arg(&folder);
@@ -74,7 +74,7 @@ impl Hung {
 
 impl Drop for Hung {
     fn drop(&mut self) {
-        // Its end is the end of everything that waits for it.
+        // Closing the connection ends everything that waits for it.
         self.connection.take();
         let unmounted = run(tool("umount", "mount").arg("--lazy").arg(&self.folder));
         if !unmounted.status.success() {
@@ -84,22 +84,22 @@ impl Drop for Hung {
 }
 
 #[test]
-fn a_hung_file_system_that_was_named_to_attach_stopped_everything() {
+fn attaching_from_a_hung_file_system_stopped_everything() {
     let place = Place::new();
     let hung = Hung::new(&place);
     let daemon = Daemon::serve(&place, &host(&place));
     let attaching = start(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new")));
     until("a helper looks at it", || threads(daemon.pid()).iter().any(|name| name == "open"));
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     let refused = attaching.end().failed();
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/disk.img"), "{refused}");
-    others_go_on(&place, 2);
-    // A file may name it too.
+    assert_others_work(&place, 2);
+    // A host file may name it too.
     let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
-    let said = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
-    assert!(said.contains("hung/disk.img does not respond for"), "{said}");
-    others_go_on(&place, 3);
-    // Two helpers hang there; there is no third one.
+    let log = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
+    assert!(log.contains("hung/disk.img does not respond for"), "{log}");
+    assert_others_work(&place, 3);
+    // Two helpers hang at this path, so a third is not started.
     let refused = run(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new"))).failed();
     assert!(refused.contains("hung/disk.img does not respond for"), "{refused}");
     assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 2);
@@ -108,7 +108,7 @@ fn a_hung_file_system_that_was_named_to_attach_stopped_everything() {
     drop(hung);
 }
 
-/// The names of a process's threads.
+/// Returns the names of a process's threads.
 fn threads(pid: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
@@ -116,7 +116,7 @@ fn threads(pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn a_path_that_hung_kept_other_volumes_out_of_service_and_refused_every_change() {
+fn a_hung_path_kept_other_volumes_out_of_service_and_blocked_every_change() {
     let place = Place::new();
     let (first, second) = (Hanging::new(&place, "first"), Hanging::new(&place, "second"));
     let links = place.file("links");
@@ -138,17 +138,17 @@ fn a_path_that_hung_kept_other_volumes_out_of_service_and_refused_every_change()
     let daemon = Daemon::serve(&place, &host);
     assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!(["a/v", "b/v"]));
 
-    // From now on the path of the first volume hangs, and the disk of the second one responds again.
+    // Now the path of the first volume hangs, and the disk of the second one responds again.
     let hung = Hung::over(links);
     second.below.thaw();
-    let said = daemon.stderr().up_to(&["Volume is in service again"]);
-    assert!(said.contains("vm=\"b\"") && open("b").read(0, 4096).unwrap() == data, "{said}");
-    others_go_on(&place, 1);
+    let log = daemon.stderr().up_to(&["Volume is in service again"]);
+    assert!(log.contains("vm=\"b\"") && open("b").read(0, 4096).unwrap() == data, "{log}");
+    assert_others_work(&place, 1);
     daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n"));
-    let said = daemon.stderr().up_to(&["Volume stays out of service"]);
-    assert!(said.contains("links/first does not respond for 5 s"), "{said}");
-    // Its helper still hangs, and it gets no other one.
-    others_go_on(&place, 2);
+    let log = daemon.stderr().up_to(&["Volume stays out of service"]);
+    assert!(log.contains("links/first does not respond for 5 s"), "{log}");
+    // Its helper still hangs, so no other is started.
+    assert_others_work(&place, 2);
     assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 1);
     drop(hung);
     first.below.thaw();
@@ -158,7 +158,7 @@ fn a_path_that_hung_kept_other_volumes_out_of_service_and_refused_every_change()
 }
 
 #[test]
-fn one_path_that_hung_refused_the_start_of_all_volumes() {
+fn one_hung_path_kept_all_volumes_from_starting() {
     let place = Place::new();
     let (sources, sockets) = (place.file("sources"), place.file("sockets"));
     for folder in [&sources, &sockets] {
@@ -181,7 +181,7 @@ fn one_path_that_hung_refused_the_start_of_all_volumes() {
     let hung = [Hung::over(sources.clone()), Hung::over(sockets.clone())];
 
     let daemon = Daemon::serve(&place, &host);
-    let said = daemon.stderr().up_to(&["Ready"]);
+    let log = daemon.stderr().up_to(&["Ready"]);
     for (vm, path) in [
         ("source", sources.join("a.img")),
         ("same", sources.join("b.img")),
@@ -189,12 +189,12 @@ fn one_path_that_hung_refused_the_start_of_all_volumes() {
         ("guest", sockets.join("guest.sock")),
     ] {
         let is_of = |line: &&str| line.contains("out of service; retrying") && line.contains(&format!("vm=\"{vm}\""));
-        let line = said.lines().find(is_of).expect(&said);
+        let line = log.lines().find(is_of).expect(&log);
         assert!(line.contains(&format!("{} does not respond for 10 s", path.display())), "{line}");
     }
     let out_of_service = || daemon.accounts().0["out_of_service"].clone();
     assert_eq!(out_of_service(), serde_json::json!(["guest/v", "same/v", "socket/v", "source/v"]));
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n"));
 
     drop(hung);
@@ -209,7 +209,7 @@ fn one_path_that_hung_refused_the_start_of_all_volumes() {
         let mut guest = Client::connect(&path, &ClientOptions::default()).unwrap();
         guest.read(0, &mut [0; 4096]).unwrap();
     }
-    others_go_on(&place, 2);
+    assert_others_work(&place, 2);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
@@ -251,7 +251,7 @@ fn a_device_whose_path_hung_refused_the_start_of_all_others() {
 }
 
 #[test]
-fn a_daemon_whose_start_hung_did_not_hear_sigterm() {
+fn a_daemon_ignored_sigterm_while_its_start_hung() {
     let place = Place::new();
     let hung = Hung::new(&place);
     let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
@@ -263,7 +263,7 @@ fn a_daemon_whose_start_hung_did_not_hear_sigterm() {
 }
 
 #[test]
-fn a_host_file_that_hung_kept_the_first_signal_from_being_heard() {
+fn a_daemon_ignored_the_first_signal_while_its_host_file_hung() {
     let place = Place::new();
     let hung = Hung::new(&place);
     let begin = |file: &Path| start(sluice().arg("serve").arg(file));
@@ -272,39 +272,39 @@ fn a_host_file_that_hung_kept_the_first_signal_from_being_heard() {
     until("a helper looks at it", || is_looking(running.pid()));
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().code(), Some(0));
-    let said = begin(&hung.folder.join("host.toml")).end().failed();
-    assert!(said.contains("hung/host.toml does not respond for 5 s"), "{said}");
-    // The control socket may lie there too.
+    let log = begin(&hung.folder.join("host.toml")).end().failed();
+    assert!(log.contains("hung/host.toml does not respond for 5 s"), "{log}");
+    // The control socket may be there too.
     let control = format!("[daemon]\ncontrol = \"{}\"\n", hung.folder.join("control").display());
-    let said = begin(&place.write("control.toml", control)).end().failed();
-    assert!(said.contains("hung/control does not respond for 5 s"), "{said}");
+    let log = begin(&place.write("control.toml", control)).end().failed();
+    assert!(log.contains("hung/control does not respond for 5 s"), "{log}");
 }
 
 #[test]
-fn a_socket_in_a_folder_that_hung_stopped_all_changes() {
+fn a_socket_in_a_hung_folder_blocked_all_changes() {
     let place = Place::new();
     let hung = Hung::new(&place);
     let daemon = Daemon::serve(&place, &host(&place));
     let attaching = start(&mut attach(&place, &place.image("new.img", MIB), &hung.folder.join("new.sock")));
     until("a helper looks at it", || threads(daemon.pid()).iter().any(|name| name == "open"));
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     let refused = attaching.end().failed();
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/new.sock"), "{refused}");
-    others_go_on(&place, 2);
+    assert_others_work(&place, 2);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 #[test]
-fn a_log_of_a_new_device_on_a_hung_file_system_stopped_all_changes() {
+fn a_device_log_on_a_hung_file_system_blocked_all_changes() {
     let place = Place::new();
     let hung = Hung::new(&place);
     let host = host(&place);
     let daemon = Daemon::serve(&place, &host);
     let log = hung.folder.join("slots.csv");
     let delay = format!("[device.second.delay]\ntime = \"1ms\"\nlog = \"{}\"\n", log.display());
-    let said = daemon.reload(&(host + "[device.second]\nbackend = \"null\"\n" + &delay));
-    assert!(said.contains("hung/slots.csv does not respond for 5 s"), "{said}");
-    others_go_on(&place, 1);
+    let log = daemon.reload(&(host + "[device.second]\nbackend = \"null\"\n" + &delay));
+    assert!(log.contains("hung/slots.csv does not respond for 5 s"), "{log}");
+    assert_others_work(&place, 1);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
@@ -323,10 +323,10 @@ fn a_socket_in_use_was_replaced_while_another_folder_hung() {
         format!("[vm.{vm}.volume.v]\ndevice = \"disk\"\nsource = \"{}\"\n{export}\n", image.display())
     };
     let new = volume("new", &socket) + &volume("other", &hung.folder.join("other.sock"));
-    let said = daemon.reload(&(host + &new));
-    assert!(said.contains("hung/other.sock does not respond for 5 s"), "{said}");
+    let log = daemon.reload(&(host + &new));
+    assert!(log.contains("hung/other.sock does not respond for 5 s"), "{log}");
     assert_eq!(std::fs::metadata(&socket).unwrap().ino(), before, "it leads to where the volume is served");
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
@@ -348,11 +348,11 @@ fn a_socket_in_use_was_replaced_while_the_folder_of_another_one_hung() {
     let before = std::fs::metadata(&first).unwrap().ino();
     let hung = Hung::over(sockets);
     let clients = volume(("c", &image("c")), "", &first) + &volume(("d", &image("d")), "", &second);
-    let said = daemon.reload(&(host + &clients));
-    assert!(said.contains("sockets/second.sock does not respond for 5 s"), "{said}");
+    let log = daemon.reload(&(host + &clients));
+    assert!(log.contains("sockets/second.sock does not respond for 5 s"), "{log}");
     assert_eq!(std::fs::metadata(&first).unwrap().ino(), before, "it leads to where the volume is served");
     Client::connect(&first, &ClientOptions::default()).unwrap().read(0, &mut [0; 4096]).unwrap();
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     drop(hung);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
@@ -373,18 +373,18 @@ fn a_socket_of_a_refused_change_whose_folder_hung_stopped_all_changes() {
     std::fs::write(place.file("host.toml"), host + &volume("first", &first) + &volume("second", &second)).unwrap();
     daemon.signal(rustix::process::Signal::HUP);
     until("the first socket is made", || holds_a_socket(&below.folder));
-    // The first one cannot be removed, and the second one cannot be made any more.
+    // Now the first socket cannot be removed, and the second one cannot be made.
     below.freeze();
     drop(hung);
-    let said = daemon.stderr().up_to(&["the running configuration is unchanged"]);
-    assert!(said.contains("second.sock"), "{said}");
-    others_go_on(&place, 1);
+    let log = daemon.stderr().up_to(&["the running configuration is unchanged"]);
+    assert!(log.contains("second.sock"), "{log}");
+    assert_others_work(&place, 1);
     below.thaw();
     until("the first socket is removed", || !holds_a_socket(&below.folder));
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
-/// Whether a folder, or one in it, holds a socket.
+/// Whether a folder or its subfolders contain a socket.
 fn holds_a_socket(folder: &Path) -> bool {
     let is_one = |entry: std::fs::DirEntry| match entry.file_type() {
         Ok(kind) if kind.is_dir() => holds_a_socket(&entry.path()),
@@ -395,7 +395,7 @@ fn holds_a_socket(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_disk_that_hung_when_its_loss_was_accepted_stopped_all_changes() {
+fn accepting_the_loss_of_a_hung_disk_blocked_all_changes() {
     let place = Place::new();
     let fused = Fused::new(&place, 16);
     let disk = Loop::new(&fused.disk());
@@ -411,11 +411,11 @@ fn a_disk_that_hung_when_its_loss_was_accepted_stopped_all_changes() {
     fused.stop();
     let accepting = start(&mut verb(&place, &["accept-loss", "lost/v"]));
     until("a helper asks the disk", || threads(daemon.pid()).iter().any(|name| name == "open"));
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     let refused = accepting.end().failed();
     let path = disk.path.display();
     assert!(refused.contains(&format!("{path} does not respond for 5 s")), "{refused}");
-    others_go_on(&place, 2);
+    assert_others_work(&place, 2);
     fused.go_on();
     ask(&place, &["accept-loss", "lost/v"]).ok();
     lost.write(0, &noise(2, 4096)).unwrap();
@@ -423,7 +423,7 @@ fn a_disk_that_hung_when_its_loss_was_accepted_stopped_all_changes() {
 }
 
 #[test]
-fn a_request_to_a_server_that_hung_stopped_every_vm_of_its_device() {
+fn a_request_to_a_hung_server_stopped_every_vm_of_its_device() {
     let place = Place::new();
     let fused = Fused::new(&place, 16);
     let hung = place.volume("hung", "v", &fused.disk(), "cache = \"buffered\"");
@@ -440,15 +440,15 @@ fn a_request_to_a_server_that_hung_stopped_every_vm_of_its_device() {
         accounts.0["devices"].as_array().unwrap().iter().any(|device| device["in_flight"] == 1)
     };
     until("it is at the device", at_the_device);
-    // The device thread answers what needs no server.
+    // The device thread still answers requests that need no server.
     assert!(second.read(1 << 40, 4096).is_err());
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     fused.go_on();
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 #[test]
-fn a_socket_that_accepts_nobody_stopped_everything() {
+fn a_socket_with_a_full_backlog_stopped_everything() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
     let path = place.socket("full");
@@ -468,13 +468,13 @@ fn a_socket_that_accepts_nobody_stopped_everything() {
     }
     let refused = run(&mut attach(&place, &place.image("new.img", MIB), &path)).failed();
     assert!(refused.contains("is in use by another process"), "{refused}");
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     assert!(listener.as_raw_fd() >= 0 && !waiting.is_empty());
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_stopped_everything() {
+fn a_pipe_without_a_reader_stopped_everything() {
     let place = Place::new();
     let host = host(&place);
     let daemon = Daemon::serve(&place, &host);
@@ -484,18 +484,18 @@ fn a_pipe_that_nobody_reads_stopped_everything() {
     assert!(refused.contains("is a pipe"), "{refused}");
     let delay = format!("[device.second.delay]\ntime = \"1ms\"\nlog = \"{}\"\n", pipe.display());
     let second = format!("[device.second]\nbackend = \"null\"\n{delay}");
-    let said = daemon.reload(&(host + &second));
+    let log = daemon.reload(&(host + &second));
     assert!(
-        said.contains("the running configuration is unchanged") && said.contains("Device second cannot be started"),
-        "{said}"
+        log.contains("the running configuration is unchanged") && log.contains("Device second cannot be started"),
+        "{log}"
     );
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
-/// The last close of a block device writes back what is in the page cache.
+/// The last close of a block device writes back its pages in the page cache.
 #[test]
-fn a_buffered_volume_on_a_hung_disk_stopped_everything_when_it_was_detached() {
+fn detaching_a_buffered_volume_from_a_hung_disk_stopped_everything() {
     let place = Place::new();
     let below = FileSystem::new(&place.image("below.img", 64 * MIB), place.file("mounted"));
     let image = below.folder.join("disk.img");
@@ -507,7 +507,7 @@ fn a_buffered_volume_on_a_hung_disk_stopped_everything_when_it_was_detached() {
     below.freeze();
     raw.write(0, &noise(1, 64 << 10)).unwrap();
     ask(&place, &["detach", "new"]).ok();
-    others_go_on(&place, 1);
+    assert_others_work(&place, 1);
     below.thaw();
     assert_eq!(daemon.terminate().code(), Some(0));
 }

@@ -1,15 +1,15 @@
-//! A campaign of faults: whatever breaks, nothing acknowledged is lost, other devices go on without an error, and the
-//! daemon ends when it is told to.
+//! A campaign of faults. Whatever breaks, no acknowledged write is lost, other devices continue without errors, and
+//! the daemon exits on SIGTERM.
 //!
-//! Each round has a daemon with two devices and four clients, one over NBD (libnbd) and one over vhost-user-blk on each
-//! device; `campaign/client.py` shares no code with the daemon. The device `bad` is a disk with a volatile cache (nbdkit
-//! behind FUSE) that can fail, hang, and lose its cache; the clients on `good` are witnesses, which may see no error. All
-//! write, a fault of the round's kind happens, the daemon ends, and a new one serves the same volumes: every client reads
-//! all it ever wrote, writes again, and reads again.
+//! Each round has a daemon with two devices and four clients: one over NBD (libnbd) and one over vhost-user-blk on
+//! each device. `campaign/client.py` shares no code with the daemon. The device `bad` is a disk with a volatile cache
+//! (nbdkit behind FUSE) that can fail, hang, and lose its cache. The clients on `good` are witnesses, which must see
+//! no error. All clients write, a fault of the round's kind occurs, the daemon ends, and a new one serves the same
+//! volumes. Then every client reads everything it ever wrote, writes again, and reads again.
 //!
-//! `SLUICE_CAMPAIGN_ROUNDS=500` is the long form: so many rounds, the kinds in turn. `SLUICE_CAMPAIGN_SEED` is a number that
-//! decides what is left to chance (when a fault comes, and how a round ends), and `SLUICE_CAMPAIGN_STALL` the seconds for which
-//! a disk hangs.
+//! `SLUICE_CAMPAIGN_ROUNDS=500` is the long form: 500 rounds, which cycle through the kinds. `SLUICE_CAMPAIGN_SEED`
+//! seeds the random choices (the time of a fault, and the end of a round). `SLUICE_CAMPAIGN_STALL` is the number of
+//! seconds for which a disk hangs.
 #![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::collections::BTreeMap;
@@ -29,25 +29,25 @@ mod common;
 const CLIENT: &str = include_str!("campaign/client.py");
 const SIZE: u64 = MIB;
 
-/// A number from the environment.
-fn setting(name: &str, usually: u64) -> u64 {
-    std::env::var(name).map_or(usually, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+/// Returns a number from the environment.
+fn from_environment(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// kill -9 of the daemon.
+    /// The daemon is killed with SIGKILL.
     Kill,
-    /// The disk forgets what it has not been told to flush, and the daemon is gone with it.
+    /// The disk loses writes that were not flushed, and the daemon dies at the same time.
     PowerCut,
     /// The same after writes that were forced, and that no flush has covered.
     PowerCutForced,
     /// Writes fail.
     Eio,
-    /// The disk's cache takes writes and cannot get rid of them, so flushes fail.
+    /// The disk's cache accepts writes but cannot write them back, so flushes fail.
     EioAtFlush,
     Enospc,
-    /// The disk answers nothing.
+    /// The disk does not respond.
     Stall,
     LogFull,
     NoDescriptors,
@@ -67,7 +67,7 @@ const KINDS: [Kind; 10] = [
     Kind::NoMemory,
 ];
 
-/// A disk with a volatile cache: nbdkit's, whose memory dies with it, in front of a file, behind FUSE.
+/// A disk with a volatile cache: nbdkit's memory in front of a file, behind FUSE.
 struct Disk {
     folder: PathBuf,
     failing: PathBuf,
@@ -96,7 +96,7 @@ impl Disk {
         disk
     }
 
-    /// Begins to serve what is in the file.
+    /// Starts the disk.
     fn plug(&mut self) {
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_file(&self.mounted);
@@ -125,7 +125,7 @@ impl Disk {
         std::fs::remove_file(&self.failing).unwrap();
     }
 
-    /// Its cache is gone, and what is asked of it fails.
+    /// The cache is lost, and requests fail.
     fn cut(&mut self) {
         let (server, fuse) = self.running.take().expect("it is plugged in");
         server.kill();
@@ -155,7 +155,7 @@ struct Client {
     report: Report,
 }
 
-/// What a client counted from its start.
+/// Counters of a client since its start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Report {
     acknowledged: u64,
@@ -196,34 +196,34 @@ impl Client {
         writeln!(self.child.stdin.as_mut().expect("it is piped"), "{command}").unwrap();
     }
 
-    /// Everything up to the line with this word.
+    /// Returns all output up to the line with this word.
     #[track_caller]
-    fn hear(&self, word: &str) -> String {
+    fn wait_for(&self, word: &str) -> String {
         let lines = self.lines.up_to(&[word, "gone"]);
         let as_wanted = lines.lines().last().is_some_and(|line| line.starts_with(word));
-        assert!(as_wanted, "{} waits for {word}:\n{lines}{}", self.vm, self.stderr.said());
+        assert!(as_wanted, "{} waits for {word}:\n{lines}{}", self.vm, self.stderr.so_far());
         lines
     }
 
-    /// Has something acknowledged from now on.
+    /// Waits until a new write is acknowledged.
     #[track_caller]
-    fn goes_on(&mut self) {
+    fn assert_progress(&mut self) {
         self.tell("mark");
-        self.hear("marked");
-        self.hear("acked");
+        self.wait_for("marked");
+        self.wait_for("acked");
     }
 
-    /// Reads all and compares.
+    /// Reads and compares everything.
     #[track_caller]
     fn check(&mut self, command: &str) {
         self.tell(command);
-        let lines = self.hear("checked");
+        let lines = self.wait_for("checked");
         let counts = lines.lines().last().and_then(|line| line.strip_prefix("checked ")).expect("it was heard");
         let counts: Value = serde_json::from_str(counts).unwrap();
         let number = |name: &str| counts[name].as_u64().unwrap();
         let [acknowledged, forced, flushed] = ["acknowledged", "forced", "flushed"].map(number);
         self.report = Report { acknowledged, forced, flushed, refused: number("refused"), lost: number("lost") };
-        assert_eq!(self.report.lost, 0, "{} has lost blocks:\n{}", self.vm, self.stderr.said());
+        assert_eq!(self.report.lost, 0, "{} has lost blocks:\n{}", self.vm, self.stderr.so_far());
         assert!(!self.is_witness() || self.report.refused == 0, "{} saw errors: {counts}", self.vm);
     }
 }
@@ -289,7 +289,7 @@ impl Round {
     }
 
     fn serve(&mut self) {
-        // Of a log that takes nothing nothing can be read, so the other rounds look for panics.
+        // A full log cannot be read, so only the other rounds look for panics.
         let daemon = if self.kind == Kind::LogFull {
             let full = File::options().write(true).open("/dev/full").unwrap();
             Daemon::serve_into(&self.place, "host.toml", &self.host, full.into())
@@ -311,36 +311,36 @@ impl Round {
         self.clients.iter_mut().filter(|client| !client.is_witness())
     }
 
-    fn witnesses_go_on(&mut self) {
-        self.witnesses().for_each(Client::goes_on);
+    fn assert_witnesses_progress(&mut self) {
+        self.witnesses().for_each(Client::assert_progress);
     }
 
-    fn all_go_on(&mut self) {
-        self.clients.iter_mut().for_each(Client::goes_on);
+    fn assert_all_progress(&mut self) {
+        self.clients.iter_mut().for_each(Client::assert_progress);
     }
 
-    /// Lets all write, for a while that the seed decides.
+    /// Lets all clients write for a time that the seed decides.
     fn work(&mut self) {
         self.clients.iter_mut().for_each(|client| client.tell("go"));
         for _ in 0..=self.random(4) {
-            self.all_go_on();
+            self.assert_all_progress();
         }
     }
 
     fn kill(&mut self) {
         self.daemon.take().expect("it runs").kill();
-        self.all_are_gone();
+        self.wait_for_all_to_exit();
     }
 
-    /// Ends the witnesses before the daemon, so that they see no error.
+    /// Stops the witnesses before the daemon, so that they see no error.
     fn stop_witnesses(&mut self) {
         for client in self.witnesses() {
             client.tell("stop");
-            client.hear("stopped");
+            client.wait_for("stopped");
         }
     }
 
-    /// The daemon ends when it is told.
+    /// Terminates the daemon; it must exit by itself.
     fn terminate(&mut self) {
         self.stop_witnesses();
         let accounts = self.daemon().accounts();
@@ -349,11 +349,11 @@ impl Round {
         }
         let ended = self.daemon.take().expect("it runs").terminate();
         assert_ended(&ended);
-        self.all_are_gone();
+        self.wait_for_all_to_exit();
     }
 
-    fn all_are_gone(&self) {
-        self.clients.iter().for_each(|client| drop(client.hear("gone")));
+    fn wait_for_all_to_exit(&self) {
+        self.clients.iter().for_each(|client| drop(client.wait_for("gone")));
     }
 
     fn check(&mut self) {
@@ -363,18 +363,18 @@ impl Round {
         self.witnesses().for_each(|client| client.check("check"));
     }
 
-    /// Connections to a VM of its own that says only wrong things.
-    fn be_rude(&self, times: usize) {
+    /// Connects to a separate VM and sends invalid data.
+    fn send_garbage(&self, times: usize) {
         let socket = self.place.volume_socket("rude", "v");
         for _ in 0..times {
             let mut broken = Raw::open(&socket, "rude/v").unwrap();
             let _ = broken.stream.write_all(&[0; 28]);
-            assert!(broken.is_shown_out());
+            assert!(broken.is_disconnected());
             let _ = greet(&socket).unwrap().write_all(b"no option at all");
         }
     }
 
-    fn control_answers(&mut self) {
+    fn assert_control_responds(&mut self) {
         let weight = format!("weight={}", 1 + self.random(900));
         run(sluice().args(["set", "rude", &weight, "--socket"]).arg(self.place.socket("control"))).ok();
     }
@@ -383,7 +383,7 @@ impl Round {
     fn force(&mut self) {
         self.victims().for_each(|client| client.tell("force"));
         // Twice as many as are in flight.
-        (0..2).for_each(|_| self.all_go_on());
+        (0..2).for_each(|_| self.assert_all_progress());
     }
 
     fn power_cut(&mut self) {
@@ -395,23 +395,23 @@ impl Round {
 
     fn writes_fail(&mut self) {
         self.disk.fail();
-        self.victims().for_each(|client| drop(client.hear("refused")));
-        self.witnesses_go_on();
+        self.victims().for_each(|client| drop(client.wait_for("refused")));
+        self.assert_witnesses_progress();
         self.disk.mend();
     }
 
     fn stall(&mut self) {
         self.disk.signal(Signal::STOP);
-        let until = Instant::now() + Duration::from_secs(setting("SLUICE_CAMPAIGN_STALL", 0));
+        let until = Instant::now() + Duration::from_secs(from_environment("SLUICE_CAMPAIGN_STALL", 0));
         loop {
-            self.witnesses_go_on();
-            self.control_answers();
+            self.assert_witnesses_progress();
+            self.assert_control_responds();
             if Instant::now() >= until {
                 break;
             }
         }
-        // The kernel lets no process die before a request that a FUSE server has taken is answered, so what must come while the
-        // disk hangs is that the daemon has given it up.
+        // The kernel lets no process exit before a request that a FUSE server has taken is answered. So while the
+        // disk hangs, the test waits for the log line that the daemon has given up.
         match self.random(3) {
             0 => {
                 self.stop_witnesses();
@@ -419,7 +419,7 @@ impl Round {
                 self.daemon().stderr().up_to(&["Drain timed out"]);
                 self.disk.signal(Signal::CONT);
                 assert_ended(&self.daemon.take().expect("it runs").end());
-                self.all_are_gone();
+                self.wait_for_all_to_exit();
             }
             1 => {
                 self.daemon().signal(Signal::KILL);
@@ -428,7 +428,7 @@ impl Round {
             }
             _ => {
                 self.disk.signal(Signal::CONT);
-                self.all_go_on();
+                self.assert_all_progress();
             }
         }
     }
@@ -439,11 +439,11 @@ impl Round {
         let socket = self.place.volume_socket("rude", "v");
         let all: Vec<Raw> = std::iter::from_fn(|| Raw::open(&socket, "rude/v").ok()).take(500).collect();
         assert!((1..500).contains(&all.len()), "{} connections", all.len());
-        self.control_answers();
-        self.all_go_on();
+        self.assert_control_responds();
+        self.assert_all_progress();
     }
 
-    /// Buffers of the largest requests, all half sent, on more connections than there is memory for.
+    /// Sends half of the largest requests, on more connections than fit into memory.
     fn take_memory(&mut self) {
         let limit = self.daemon().address_space_bytes() + 24 * MIB;
         self.daemon().limit("as", limit);
@@ -451,15 +451,15 @@ impl Round {
         let mut all = Vec::new();
         for cookie in 0..64 {
             let Ok(mut raw) = Raw::open(&socket, "rude/v") else { continue };
-            // What finds no room stays in the socket, and what finds none there is not sent.
+            // Bytes without a buffer stay in the socket; bytes that do not fit there are not sent.
             raw.stream.set_nonblocking(true).unwrap();
             let _ = raw.stream.write_all(&header(WRITE, 0, cookie, 0, SIZE as u32));
             let _ = raw.stream.write_all(&vec![7; SIZE as usize / 2]);
             all.push(raw);
         }
-        // 16 MiB are kept from clients.
+        // 16 MiB are reserved.
         until("clients find no memory", || self.daemon().address_space_bytes() + 18 * MIB > limit);
-        self.all_go_on();
+        self.assert_all_progress();
     }
 
     fn run(mut self) -> Vec<Report> {
@@ -474,9 +474,9 @@ impl Round {
             Kind::Eio | Kind::EioAtFlush | Kind::Enospc => self.writes_fail(),
             Kind::Stall => self.stall(),
             Kind::LogFull => {
-                self.be_rude(30);
-                self.all_go_on();
-                self.control_answers();
+                self.send_garbage(30);
+                self.assert_all_progress();
+                self.assert_control_responds();
             }
             Kind::NoDescriptors => self.take_descriptors(),
             Kind::NoMemory => self.take_memory(),
@@ -487,10 +487,10 @@ impl Round {
         self.serve();
         self.check();
         self.work();
-        // What was on its way when the old daemon ended must not come over what is new.
+        // Requests in flight when the old daemon ended must not overwrite newer data.
         for client in &mut self.clients {
             client.tell("stop");
-            client.hear("stopped");
+            client.wait_for("stopped");
             client.check("check");
         }
         assert_ended(&self.daemon.take().expect("it runs").terminate());
@@ -504,9 +504,9 @@ fn assert_ended(ended: &Ended) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_and_other_devices_go_on_whatever_breaks() {
-    let rounds = setting("SLUICE_CAMPAIGN_ROUNDS", KINDS.len() as u64);
-    let seed = setting("SLUICE_CAMPAIGN_SEED", 1);
+fn no_fault_loses_acknowledged_writes_or_disturbs_other_devices() {
+    let rounds = from_environment("SLUICE_CAMPAIGN_ROUNDS", KINDS.len() as u64);
+    let seed = from_environment("SLUICE_CAMPAIGN_SEED", 1);
     let mut counts: BTreeMap<Kind, (u64, Report)> = BTreeMap::new();
     for round in 0..rounds {
         let kind = KINDS[(round % KINDS.len() as u64) as usize];

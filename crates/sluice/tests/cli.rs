@@ -1,4 +1,4 @@
-//! The command line: what is printed where, and with which exit code.
+//! The command line: output and exit codes.
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 mod common;
 
-fn said(arguments: &[&str]) -> Ended {
+fn run_sluice(arguments: &[&str]) -> Ended {
     run(sluice().args(arguments))
 }
 
-/// In the folder of a place, so that messages name files as they were named.
-fn said_in(place: &Place, arguments: &[&str]) -> Ended {
+/// Runs in the folder of a place, so that messages contain relative file names.
+fn run_in(place: &Place, arguments: &[&str]) -> Ended {
     run(sluice().current_dir(place.folder()).args(arguments))
 }
 
 #[track_caller]
-fn assert_said(ended: &Ended, code: i32, stdout: &str, stderr: &str) {
+fn assert_output(ended: &Ended, code: i32, stdout: &str, stderr: &str) {
     assert_eq!((ended.code(), ended.stdout.as_str(), ended.stderr.as_str()), (Some(code), stdout, stderr));
 }
 
@@ -87,11 +87,11 @@ error: VM a: policy: there is no policy 'glod'
 "#;
 
 #[test]
-fn check_says_everything_that_is_wrong_with_its_place() {
+fn check_reports_every_error_with_its_position() {
     let place = Place::new();
     place.write("host.toml", WRONG);
-    assert_said(&said_in(&place, &["check", "host.toml"]), 1, "", FINDINGS);
-    let ended = said_in(&place, &["check", "host.toml", "--output", "json"]);
+    assert_output(&run_in(&place, &["check", "host.toml"]), 1, "", FINDINGS);
+    let ended = run_in(&place, &["check", "host.toml", "--output", "json"]);
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), FINDINGS));
     let found = json_of(&ended.stdout);
     assert_eq!(found["ok"], false);
@@ -106,31 +106,31 @@ fn check_says_everything_that_is_wrong_with_its_place() {
 }
 
 #[test]
-fn serve_refuses_a_wrong_file_with_the_same_words() {
+fn serve_rejects_an_invalid_file_with_the_same_messages() {
     let place = Place::new();
     place.write("host.toml", WRONG);
-    assert_said(&said_in(&place, &["serve", "host.toml"]), 1, "", FINDINGS);
-    let ended = said_in(&place, &["-o", "json", "serve", "host.toml"]);
+    assert_output(&run_in(&place, &["serve", "host.toml"]), 1, "", FINDINGS);
+    let ended = run_in(&place, &["-o", "json", "serve", "host.toml"]);
     assert_eq!((ended.code(), &json_of(&ended.stdout)["ok"]), (Some(1), &json!(false)));
 }
 
 #[test]
-fn a_missing_file_is_an_error_of_that_file() {
+fn a_missing_file_is_reported_by_name() {
     let place = Place::new();
     let missing = "error: Cannot read file: No such file or directory (os error 2)\n --> none.toml\n\n1 error\n";
     for verb in ["check", "serve"] {
-        assert_said(&said_in(&place, &[verb, "none.toml"]), 1, "", missing);
+        assert_output(&run_in(&place, &[verb, "none.toml"]), 1, "", missing);
     }
 }
 
 #[test]
-fn check_says_what_a_right_file_promises() {
-    let ended = said(&["check", &example("host.toml")]);
+fn check_reports_the_guarantees_of_a_valid_file() {
+    let ended = run_sluice(&["check", &example("host.toml")]);
     let expected = " DEVICE  SCHEDULER  VMS  VOLUMES  CAPACITY                 RESERVED                    FLOOR \n \
          nvme0   mclock     3    4        40000 iops@8KiB, 2GiB/s  2492.307 iops@8KiB (6.24%)  2%    \n \
          VM      DEVICE  PART  \n backup  nvme0   0%    \n db1     nvme0   5%    \n web1    nvme0   1.24% \nNo errors\n";
-    assert_said(&ended, 0, expected, "");
-    let ended = said(&["-o", "json", "check", &example("two-vms.toml")]);
+    assert_output(&ended, 0, expected, "");
+    let ended = run_sluice(&["-o", "json", "check", &example("two-vms.toml")]);
     let expected = json!({
         "ok": true,
         "warnings": [],
@@ -145,7 +145,7 @@ fn check_says_what_a_right_file_promises() {
 }
 
 #[test]
-fn check_counts_what_is_reserved_in_bytes_too() {
+fn check_counts_reservations_in_bytes() {
     let place = Place::new();
     let volume = |vm| format!("[vm.{vm}]\nreservation = \"10MiB/s\"\n") + &place.volume(vm, "v", &place.file(vm), "");
     let device = "capacity = \"1000 iops\"\nbandwidth = \"100MiB/s\"\nmclock = { weight_floor = \"0.5%\" }";
@@ -163,7 +163,7 @@ fn check_counts_what_is_reserved_in_bytes_too() {
 }
 
 #[test]
-fn files_in_the_folder_beside_are_laid_over() {
+fn files_in_the_folder_next_to_a_host_file_override_it() {
     let place = Place::new();
     let image = place.image("a.img", 1 << 20);
     let file = place.write("host.toml", place.device("") + &place.volume("a", "v", &image, ""));
@@ -172,12 +172,12 @@ fn files_in_the_folder_beside_are_laid_over() {
     let check = || run(sluice().args(["-o", "json", "check"]).arg(&file));
     assert_eq!(json_of(&check().ok())["devices"][0]["scheduler"], "noop");
     std::fs::write(place.file("host.d/20.toml"), "[device.disk]\nscheduler = \"nop\"\n").unwrap();
-    let said = check().failed();
-    assert!(said.contains("there is no scheduler 'nop'") && said.contains("host.d/20.toml:2:13"), "{said}");
+    let error = check().failed();
+    assert!(error.contains("there is no scheduler 'nop'") && error.contains("host.d/20.toml:2:13"), "{error}");
 }
 
 #[test]
-fn a_warning_does_not_refuse() {
+fn a_warning_is_not_an_error() {
     let place = Place::new();
     let image = place.image("a.img", 1 << 20);
     let file = place.write("host.toml", place.device("") + &place.volume("a", "v", &image, "cache = \"buffered\""));
@@ -188,28 +188,28 @@ fn a_warning_does_not_refuse() {
 }
 
 #[test]
-fn what_is_not_on_the_command_line_is_refused_with_2() {
+fn invalid_arguments_exit_with_2() {
     for arguments in [&["--frobnicate"][..], &["serv"], &["serve"], &["check", "a", "b"], &[]] {
-        let ended = said(arguments);
+        let ended = run_sluice(arguments);
         assert_eq!((ended.code(), ended.stdout.as_str()), (Some(2), ""), "{arguments:?}");
         assert!(ended.stderr.contains("Usage: sluice"), "{arguments:?}: {}", ended.stderr);
     }
-    assert_eq!(said(&["-o", "xml", "schema"]).code(), Some(2));
-    let ended = said(&["--frobnicate"]);
+    assert_eq!(run_sluice(&["-o", "xml", "schema"]).code(), Some(2));
+    let ended = run_sluice(&["--frobnicate"]);
     assert!(ended.stderr.starts_with("error: unexpected argument '--frobnicate' found\n"), "{}", ended.stderr);
 }
 
 #[test]
-fn help_and_version_are_answers() {
-    assert_said(&said(&["--version"]), 0, concat!("sluice ", env!("CARGO_PKG_VERSION"), "\n"), "");
+fn help_and_version_succeed() {
+    assert_output(&run_sluice(&["--version"]), 0, concat!("sluice ", env!("CARGO_PKG_VERSION"), "\n"), "");
     for verb in ["serve", "check", "schema", "schedulers", "demo", "completions"] {
-        let ended = said(&[verb, "--help"]);
+        let ended = run_sluice(&[verb, "--help"]);
         assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""), "{verb}");
         assert!(ended.stdout.contains(&format!("Usage: sluice {verb}")), "{}", ended.stdout);
     }
 }
 
-/// Every dotted key of a TOML table, arrays left out.
+/// Collects every dotted key of a TOML table, without arrays.
 fn keys(value: &toml::Value, path: &[&str], found: &mut Vec<Vec<String>>) {
     let toml::Value::Table(table) = value else { return };
     for (key, value) in table {
@@ -219,7 +219,7 @@ fn keys(value: &toml::Value, path: &[&str], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// What a schema says of a key in a table: its property, or what it says of all that have no property.
+/// Returns the schema of a key in a table: that of its property, or that of additional properties.
 fn step<'a>(schema: &'a Value, root: &'a Value, key: &str) -> Option<&'a Value> {
     let schema = match schema["$ref"].as_str() {
         Some(reference) => root.pointer(reference.strip_prefix('#')?)?,
@@ -236,7 +236,7 @@ fn step<'a>(schema: &'a Value, root: &'a Value, key: &str) -> Option<&'a Value> 
 
 #[test]
 fn the_schema_contains_every_key_of_the_examples() {
-    let ended = said(&["schema"]);
+    let ended = run_sluice(&["schema"]);
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
     let schema = json_of(&ended.stdout);
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
@@ -257,18 +257,18 @@ fn the_schema_contains_every_key_of_the_examples() {
 #[test]
 fn schedulers_are_listed_and_described() {
     let names = schedulers(|_| true);
-    let table = said(&["schedulers"]).ok();
+    let table = run_sluice(&["schedulers"]).ok();
     let listed: Vec<&str> = table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!(listed, names);
     for name in &names {
-        let page = said(&["schedulers", name]).ok();
+        let page = run_sluice(&["schedulers", name]).ok();
         assert!(page.starts_with(&format!("{name}: ")), "{page}");
         for part in
             ["IDEA", "WHEN TO USE IT", "POLICY FIELDS THAT IT ENFORCES", "PARAMETERS in [device.NAME.", "SOURCE"]
         {
             assert!(page.contains(&format!("\n{part}")), "{name} has no {part}: {page}");
         }
-        let described = json_of(&said(&["schedulers", name, "-o", "json"]).ok());
+        let described = json_of(&run_sluice(&["schedulers", name, "-o", "json"]).ok());
         assert_eq!(described["name"], **name);
         for key in ["summary", "idea", "when", "source"] {
             assert!(described[key].as_str().is_some_and(|text| !text.is_empty()), "{name} has no {key}");
@@ -276,37 +276,37 @@ fn schedulers_are_listed_and_described() {
         assert!(described["enforces"].is_array() && described["parameters"].is_array());
     }
     let unknown = format!("error: No scheduler is called 'none'; there are: {}\n", names.join(", "));
-    assert_said(&said(&["schedulers", "none"]), 3, "", &unknown);
+    assert_output(&run_sluice(&["schedulers", "none"]), 3, "", &unknown);
 }
 
 #[test]
 fn completions_are_printed_for_every_shell() {
     for (shell, start) in [("bash", "_sluice()"), ("zsh", "#compdef sluice"), ("fish", "# Print an optspec")] {
-        let script = said(&["completions", shell]).ok();
+        let script = run_sluice(&["completions", shell]).ok();
         assert!(script.starts_with(start), "{shell}: {}", &script[..script.len().min(80)]);
         assert!(script.contains("schedulers") && script.contains("completions"), "{shell}");
     }
-    assert_eq!(said(&["completions", "cmd"]).code(), Some(2));
+    assert_eq!(run_sluice(&["completions", "cmd"]).code(), Some(2));
 }
 
 #[test]
-fn what_has_no_room_is_not_taken_for_printed() {
+fn output_to_a_full_disk_is_an_error() {
     let example = example("host.toml");
     for arguments in [&["schema"][..], &["-o", "json", "check", &example], &["completions", "bash"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let child = sluice().args(arguments).stdout(full).stderr(std::process::Stdio::piped()).spawn().unwrap();
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
         assert!(
-            said.starts_with("error: Standard output has not got all of it: No space left"),
-            "{arguments:?}: {said}"
+            error.starts_with("error: Cannot write all results to standard output: No space left"),
+            "{arguments:?}: {error}"
         );
     }
 }
 
 #[test]
-fn a_reader_that_has_left_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let example = example("host.toml");
     for arguments in
         [&["schema"][..], &["schedulers"], &["schedulers", "mclock"], &["check", &example], &["completions", "bash"]]

@@ -1,4 +1,4 @@
-//! libnbd's tools see what the host file says, and every request does what the protocol says it does.
+//! libnbd's tools see the volumes of the host file, and every request behaves as the protocol states.
 
 use std::os::unix::fs::FileExt;
 
@@ -12,7 +12,7 @@ fn nbdinfo(arguments: &[&str]) -> Value {
     serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
 }
 
-/// One VM with one volume, and its export's address.
+/// Serves one VM with one volume. Returns also the URI of its export.
 fn one_volume(size_bytes: u64, lines: &str) -> (Place, Daemon, String) {
     let place = Place::new();
     let image = place.image("a.img", size_bytes);
@@ -22,13 +22,13 @@ fn one_volume(size_bytes: u64, lines: &str) -> (Place, Daemon, String) {
     (place, daemon, uri)
 }
 
-/// Runs a script with one connection `h`, that checks nothing before it sends.
+/// Runs a script with one connection `h`, without libnbd's own checks of requests.
 #[track_caller]
 fn script(uri: &str, script: &str) -> String {
     nbdsh(&format!("h.add_meta_context('base:allocation')\nh.connect_uri('{uri}')\nh.set_strict_mode(0)\n{script}"))
 }
 
-/// For scripts: the error number of a call that must fail.
+/// Python function for scripts: returns the error number of a call that must fail.
 const REFUSED: &str = "
 import errno
 def refused(call, *arguments, **named):
@@ -40,7 +40,7 @@ def refused(call, *arguments, **named):
 ";
 
 #[test]
-fn nbdinfo_sees_what_an_export_offers() {
+fn nbdinfo_reports_the_features_of_an_export() {
     let (_place, _daemon, uri) = one_volume(64 * MIB, "");
     let info = nbdinfo(&["--json", &uri]);
     assert_eq!(
@@ -48,7 +48,7 @@ fn nbdinfo_sees_what_an_export_offers() {
         (&json!("newstyle-fixed"), &json!(false), &json!(true))
     );
     let mut export = info["exports"][0].clone();
-    // What file(1) thinks of the content is not ours to say.
+    // The result of file(1) for the content does not matter.
     export.as_object_mut().unwrap().remove("content");
     let expected = json!({
         "export-name": "a/v",
@@ -75,7 +75,7 @@ fn nbdinfo_sees_what_an_export_offers() {
 }
 
 #[test]
-fn nbdinfo_sees_that_a_volume_is_read_only_or_buffered() {
+fn nbdinfo_reports_read_only_and_buffered_volumes() {
     let place = Place::new();
     let image = place.image("a.img", MIB + 512);
     let volumes = place.volume("a", "r", &image, "read_only = true")
@@ -90,7 +90,7 @@ fn nbdinfo_sees_that_a_volume_is_read_only_or_buffered() {
 }
 
 #[test]
-fn the_shared_sockets_list_every_volume_and_serve_each_by_its_name() {
+fn the_shared_sockets_list_every_volume_and_serve_each_by_name() {
     let (place, address) = (Place::new(), free_address());
     let mut host = place.device("");
     for (vm, size) in [("a", 1), ("b", 2), ("c", 3)] {
@@ -122,13 +122,13 @@ fn the_shared_sockets_list_every_volume_and_serve_each_by_its_name() {
         let printed = run(tool("nbdinfo", "libnbd-bin").args(["--size", &format!("nbd://{address}/{name}")])).ok();
         assert_eq!(printed.trim(), (size * MIB).to_string());
     }
-    // Its own socket serves a volume as the default, and no other volume.
+    // A volume's own socket serves it as the default export, and no other volume.
     let own = format!("nbd+unix://?socket={}", named.display());
     assert_eq!(nbdinfo(&["--list", "--json", &own])["exports"].as_array().unwrap().len(), 1);
     assert_eq!(run(tool("nbdinfo", "libnbd-bin").args(["--size", &own])).ok().trim(), (4 * MIB).to_string());
     let other = format!("nbd+unix:///a%2Froot?socket={}", named.display());
-    let said = run(tool("nbdinfo", "libnbd-bin").args(["--size", &other])).failed();
-    assert!(said.contains("server has no export named 'a/root'"), "{said}");
+    let output = run(tool("nbdinfo", "libnbd-bin").args(["--size", &other])).failed();
+    assert!(output.contains("server has no export named 'a/root'"), "{output}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn nbdinfo_maps_holes_and_data() {
 }
 
 #[test]
-fn nbdcopy_there_and_back_gives_the_same_bytes() {
+fn nbdcopy_reads_back_what_it_wrote() {
     let (place, _daemon, uri) = one_volume(24 * MIB, "");
     let mut content = noise(1, 24 * MIB as usize);
     content[5 * MIB as usize..11 * MIB as usize].fill(0);
@@ -174,16 +174,16 @@ fn nbdcopy_there_and_back_gives_the_same_bytes() {
     run(nbdcopy().arg("--connections=4").arg(&uri).arg(&back)).ok();
     assert!(std::fs::read(&back).unwrap() == content, "what came back is something else");
     assert!(std::fs::read(place.file("a.img")).unwrap() == content, "the image is something else");
-    // Synchronous and without extents: other paths through the copy and through the daemon.
+    // Synchronous and without extents: other code paths of nbdcopy and of the daemon.
     std::fs::remove_file(&back).unwrap();
     run(nbdcopy().args(["--synchronous", "--no-extents"]).arg(&uri).arg(&back)).ok();
     assert!(std::fs::read(&back).unwrap() == content, "what came back is something else");
 }
 
 #[test]
-fn writes_zeroes_and_trims_do_what_they_say() {
+fn writes_zeroes_and_trims_change_exactly_their_range() {
     let (place, _daemon, uri) = one_volume(16 * MIB, "");
-    let said = script(
+    let output = script(
         &uri,
         "
 def extents(count, offset):
@@ -212,8 +212,8 @@ h.shutdown()
 ",
     );
     let contents = "0 x\n1 zero\n2 zero\n3 zero\n4 zero\n5 zero\n6 zero\n7 mixed\n";
-    let rest = said.strip_prefix(contents).unwrap_or_else(|| panic!("{said}"));
-    // A file system calls zeroed space that it keeps a hole as well: it reads as zeroes.
+    let rest = output.strip_prefix(contents).unwrap_or_else(|| panic!("{output}"));
+    // A file system also reports allocated zeroes as a hole: they read as zeroes.
     assert_eq!(rest, "[1048576, 0, 6291456, 3, 1048576, 0, 1048576, 3]\n[1048576, 3]\n");
     use std::os::unix::fs::MetadataExt;
     let allocated = std::fs::metadata(place.file("a.img")).unwrap().blocks() * 512;
@@ -221,7 +221,7 @@ h.shutdown()
 }
 
 #[test]
-fn structured_and_simple_replies_carry_the_same() {
+fn structured_and_simple_replies_have_the_same_content() {
     let (_place, _daemon, uri) = one_volume(4 * MIB, "");
     let content = "
 pattern = bytes(range(256)) * 4096
@@ -247,27 +247,27 @@ h.shutdown()
 }
 
 #[test]
-fn a_client_that_knows_only_export_name_is_served() {
+fn a_client_that_supports_only_export_name_is_served() {
     let (_place, _daemon, uri) = one_volume(MIB, "");
     for flags in ["0", "nbd.HANDSHAKE_FLAG_NO_ZEROES"] {
-        let said = nbdsh(&format!(
+        let output = nbdsh(&format!(
             "h.set_handshake_flags({flags})\nh.connect_uri('{uri}')\nprint(h.get_protocol(), h.get_size())\n\
              h.pwrite(b'y' * 4096, 8192)\nh.flush()\nassert h.pread(8192, 8192) == b'y' * 4096 + bytes(4096)\nh.shutdown()\n"
         ));
-        assert_eq!(said, "newstyle 1048576\n");
+        assert_eq!(output, "newstyle 1048576\n");
     }
-    let said = nbdsh(&format!(
+    let output = nbdsh(&format!(
         "{REFUSED}\nh.set_handshake_flags(0)\nprint(refused(h.connect_uri, '{}'))",
         uri.replace("/a/v", "/a/none")
     ));
-    assert!(!said.contains("accepted"), "{said}");
+    assert!(!output.contains("accepted"), "{output}");
 }
 
 #[test]
-fn options_can_be_tried_before_one_is_chosen() {
+fn several_options_can_be_sent_before_an_export_is_chosen() {
     let (_place, _daemon, uri) = one_volume(MIB, "");
     let socket = uri.split_once("socket=").unwrap().1;
-    let said = nbdsh(&format!(
+    let output = nbdsh(&format!(
         "{REFUSED}
 h.set_opt_mode(True)
 h.connect_unix('{socket}')
@@ -291,16 +291,16 @@ h.shutdown()
 "
     ));
     assert_eq!(
-        said,
+        output,
         "[('a/v', 'volume v of VM a')]\nENOENT\nENOENT\n1048576 a/v volume v of VM a\n['base:allocation']\nTrue\n"
     );
 }
 
 #[test]
-fn a_flush_on_one_connection_covers_what_another_has_written() {
+fn a_flush_covers_writes_of_other_connections() {
     let (place, daemon, uri) = one_volume(4 * MIB, "cache = \"buffered\"");
-    // The page cache holds what was not flushed; a copy that goes around it sees what was.
-    let said = nbdsh(&format!(
+    // The page cache holds unflushed data; a copy with direct I/O reads only flushed data.
+    let output = nbdsh(&format!(
         "
 other = nbd.NBD()
 other.connect_uri('{uri}')
@@ -312,7 +312,7 @@ other.flush()
 h.shutdown(); other.shutdown()
 "
     ));
-    assert_eq!(said, "");
+    assert_eq!(output, "");
     let direct = run(std::process::Command::new("dd").args(["bs=1M", "count=1", "iflag=direct", "status=none"]).arg({
         let mut argument = std::ffi::OsString::from("if=");
         argument.push(place.file("a.img"));
@@ -323,9 +323,9 @@ h.shutdown(); other.shutdown()
 }
 
 #[test]
-fn what_is_out_of_range_or_misaligned_is_refused_and_the_connection_goes_on() {
+fn an_invalid_range_is_rejected_and_the_connection_continues() {
     let (_place, daemon, uri) = one_volume(MIB, "");
-    let said = script(
+    let output = script(
         &uri,
         &format!(
             "{REFUSED}
@@ -348,19 +348,19 @@ h.shutdown()
         "1048576 512 {beyond}\n1048064 1024 {beyond}\n4611686018427387904 512 {beyond}\n\
          18446744073709551104 512 {beyond}\n7 512 {wrong}\n512 7 {wrong}\n0 0 {wrong}\nEINVAL\nEINVAL\n"
     );
-    assert_eq!(said, expected);
+    assert_eq!(output, expected);
     let accounts = daemon.accounts();
     assert_eq!((accounts.number("a", "refused"), accounts.number("a", "protocol_errors")), (37, 0));
 }
 
 #[test]
-fn a_read_only_export_refuses_every_change() {
+fn a_read_only_export_rejects_every_change() {
     let place = Place::new();
     let content = noise(3, MIB as usize);
     let image = place.write("a.img", &content);
     let host = place.device("") + &place.volume("a", "v", &image, "read_only = true");
     let daemon = Daemon::serve(&place, &host);
-    let said = script(
+    let output = script(
         &place.uri("a", "v"),
         &format!(
             "{REFUSED}
@@ -371,15 +371,15 @@ h.shutdown()
 "
         ),
     );
-    assert_eq!(said, "True EPERM EPERM EPERM\n1048576\n");
+    assert_eq!(output, "True EPERM EPERM EPERM\n1048576\n");
     assert_eq!(daemon.terminate().code(), Some(0));
     assert!(std::fs::read(&image).unwrap() == content);
 }
 
 #[test]
-fn the_largest_requests_pass_and_larger_ones_are_refused() {
+fn requests_above_the_maximum_size_are_rejected() {
     let (_place, _daemon, uri) = one_volume(80 * MIB, "");
-    let said = script(
+    let output = script(
         &uri,
         &format!(
             "{REFUSED}
@@ -400,13 +400,13 @@ h.shutdown()
 "
         ),
     );
-    assert_eq!(said, "EOVERFLOW EINVAL\n");
+    assert_eq!(output, "EOVERFLOW EINVAL\n");
 }
 
 #[test]
-fn a_buffered_volume_takes_whole_sectors_too() {
+fn a_buffered_volume_accepts_single_sectors() {
     let (place, daemon, uri) = one_volume(64 * KIB, "cache = \"buffered\"");
-    let said = script(
+    let output = script(
         &uri,
         &format!(
             "{REFUSED}
@@ -422,7 +422,7 @@ h.shutdown()
 "
         ),
     );
-    assert_eq!(said, "512\nEINVAL EINVAL\n");
+    assert_eq!(output, "512\nEINVAL EINVAL\n");
     assert_eq!(daemon.terminate().code(), Some(0));
     let content = std::fs::read(place.file("a.img")).unwrap();
     assert_eq!((content[9 * 512], content[10 * 512], content.len() as u64), (9, 0, 64 * KIB));

@@ -1,4 +1,4 @@
-//! Changes at the control socket: attach, detach, resize, set; beside clients at work, all or nothing.
+//! Changes over the control socket: attach, detach, resize and set, while clients work, all or nothing.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,7 @@ fn json(ended: Ended) -> Value {
 }
 
 #[test]
-fn a_limit_is_set_and_lifted_under_a_client() {
+fn a_limit_is_set_and_removed_while_a_client_works() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let mut client = open(&place, "a", "v");
@@ -59,7 +59,7 @@ fn a_limit_is_set_and_lifted_under_a_client() {
 }
 
 #[test]
-fn a_reservation_and_a_target_are_set_and_taken_back() {
+fn a_reservation_and_a_latency_target_are_set_and_removed() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let after = |keys: &[&str]| json(ask(&place, &[&["set", "a"], keys].concat()))["after"]["policy"].clone();
@@ -71,7 +71,7 @@ fn a_reservation_and_a_target_are_set_and_taken_back() {
 }
 
 #[test]
-fn who_asks_for_a_change_is_told_what_is_wrong_with_it_and_not_with_others() {
+fn an_error_of_a_change_reports_only_problems_of_that_change() {
     let place = Place::new();
     let (own, free) = (place.image("own.img", MIB), place.image("free.img", MIB));
     let host = host(&place) + "[vm.z]\nreservation = \"400 iops\"\n" + &place.volume("z", "v", &own, "");
@@ -109,18 +109,21 @@ fn attach_named_any_file_of_the_host() {
         ask(&place, &["attach", "b/v", "device=disk", &keys[0], &keys[1]])
     };
     for source in [&outside, &inside.join("../outside.img"), &inside] {
-        let said = attach(source).failed();
-        assert!(said.contains("Volume b/v: source: ") && said.contains("the source_root of [daemon]"), "{said}");
+        let output = attach(source).failed();
+        assert!(output.contains("Volume b/v: source: ") && output.contains("the source_root of [daemon]"), "{output}");
     }
     json(attach(&image));
     open(&place, "b", "v");
-    // What was attached must lie in the folder of a later file, too.
-    let said = daemon.reload(&served.replace("[daemon]\n", "[daemon]\nsource_root = \"/srv/other\"\n"));
-    assert!(said.contains("is not in /srv/other") && said.contains("the running configuration is unchanged"), "{said}");
+    // An attached source must also be in the folder that a later file states.
+    let output = daemon.reload(&served.replace("[daemon]\n", "[daemon]\nsource_root = \"/srv/other\"\n"));
+    assert!(
+        output.contains("is not in /srv/other") && output.contains("the running configuration is unchanged"),
+        "{output}"
+    );
 }
 
 #[test]
-fn clients_took_all_descriptors_and_the_control_socket_was_mute() {
+fn clients_used_up_all_descriptors_and_the_control_socket_did_not_respond() {
     let place = Place::new();
     let file = place.write("host.toml", host(&place));
     let mut limited = tool("prlimit", "util-linux");
@@ -136,9 +139,9 @@ fn clients_took_all_descriptors_and_the_control_socket_was_mute() {
     json(ask(&place, &["attach", "a/w", "device=disk", &keys[0], &keys[1]]));
 }
 
-/// 600 of 1000 iops are reserved; at run time others came for 50 of 100 MiB/s.
+/// 600 of 1000 IOPS are reserved; at run time, reservations of 50 of 100 MiB/s were added.
 #[test]
-fn a_device_was_sold_twice_by_set_attach_and_reload() {
+fn set_attach_and_reload_overcommitted_a_device() {
     let place = Place::new();
     let (own, free) = (place.image("own.img", MIB), place.image("free.img", MIB));
     let host = host(&place).replace("capacity", "bandwidth = \"100MiB/s\"\ncapacity")
@@ -155,9 +158,12 @@ fn a_device_was_sold_twice_by_set_attach_and_reload() {
     let attach = ["attach", "b/v", "device=disk", &keys[0], &keys[1]];
     let attached = ask(&place, &attach).failed();
     assert!(attached.contains("VM b reserves 50MiB/s, 50% of the device ") && attached.contains(sum), "{attached}");
-    let said = daemon.reload(&host.replace("weight = 100", "reservation = \"50MiB/s\""));
-    assert!(said.contains("the running configuration is unchanged") && said.contains("with this one 110%"), "{said}");
-    // What is free is admitted, and then nothing more.
+    let output = daemon.reload(&host.replace("weight = 100", "reservation = \"50MiB/s\""));
+    assert!(
+        output.contains("the running configuration is unchanged") && output.contains("with this one 110%"),
+        "{output}"
+    );
+    // The free part is admitted, and nothing above it.
     json(ask(&place, &["set", "a", "reservation=38MiB/s"]));
     let attached = ask(&place, &attach).failed();
     assert!(attached.contains(sum), "{attached}");
@@ -166,13 +172,13 @@ fn a_device_was_sold_twice_by_set_attach_and_reload() {
 }
 
 #[test]
-fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
+fn an_inadmissible_reservation_is_rejected_with_the_message_of_check() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
     let refused = ask(&place, &["set", "a", "reservation=2000 iops"]);
     assert_eq!(refused.code(), Some(1));
-    let said = refused.failed();
-    assert!(said.contains("(capacity = 1000 iops@8KiB); at most 98% can be reserved"), "{said}");
+    let output = refused.failed();
+    assert!(output.contains("(capacity = 1000 iops@8KiB); at most 98% can be reserved"), "{output}");
     let cases: [(&[&str], i32, &str); 8] = [
         (&["set", "a", "wieght=3"], 1, "did you mean 'weight'?"),
         (&["set", "b", "weight=3"], 3, "There is no VM b; there are a"),
@@ -186,8 +192,8 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
     for (verb, code, words) in cases {
         let ended = ask(&place, verb);
         assert_eq!(ended.code(), Some(code), "{verb:?}");
-        let said = ended.failed();
-        assert!(said.contains(words), "{verb:?}: {said}");
+        let output = ended.failed();
+        assert!(output.contains(words), "{verb:?}: {output}");
     }
     let nobody = run(sluice().args(["set", "a", "weight=3", "--socket"]).arg(place.socket("other")));
     assert_eq!(nobody.code(), Some(5));
@@ -198,7 +204,7 @@ fn what_cannot_be_promised_is_refused_with_the_words_of_the_file() {
 }
 
 #[test]
-fn volumes_come_grow_and_go_beside_a_client_at_work() {
+fn volumes_are_attached_grown_and_detached_while_another_client_works() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
     let mut at_work = open(&place, "a", "v");
@@ -219,7 +225,7 @@ fn volumes_come_grow_and_go_beside_a_client_at_work() {
     let mut again = open(&place, "b", "new");
     again.write(7 * MIB, &noise(3, 4096)).unwrap();
 
-    // A reload keeps it.
+    // A reload keeps the change.
     daemon.signal(rustix::process::Signal::HUP);
     daemon.stderr().up_to(&["Reload applied"]);
     assert_eq!(again.read(7 * MIB, 4096).unwrap(), noise(3, 4096));
@@ -233,7 +239,7 @@ fn volumes_come_grow_and_go_beside_a_client_at_work() {
 }
 
 #[test]
-fn a_vm_without_clients_is_detached_and_nobody_else_notices() {
+fn detaching_a_vm_without_clients_disturbs_no_other_vm() {
     let place = Place::new();
     let second = place.volume("b", "v", &place.image("b.img", MIB), "");
     let daemon = Daemon::serve(&place, &(host(&place) + &second));
@@ -244,7 +250,7 @@ fn a_vm_without_clients_is_detached_and_nobody_else_notices() {
 }
 
 #[test]
-fn a_volume_comes_back_while_its_last_requests_are_at_the_device() {
+fn a_volume_is_attached_again_while_its_last_requests_are_in_flight() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 8\n";
     let daemon = Daemon::serve(&place, &(host(&place) + slow));
@@ -260,7 +266,7 @@ fn a_volume_comes_back_while_its_last_requests_are_at_the_device() {
 }
 
 #[test]
-fn a_file_brings_a_volume_back_while_its_last_requests_are_at_the_device() {
+fn a_reload_adds_a_volume_again_while_its_last_requests_are_in_flight() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 8\n";
     let second = place.volume("b", "v", &place.image("b.img", MIB), "") + slow;
@@ -278,7 +284,7 @@ fn a_file_brings_a_volume_back_while_its_last_requests_are_at_the_device() {
 }
 
 #[test]
-fn what_others_hold_is_refused_at_once() {
+fn a_source_that_another_process_has_locked_is_rejected_immediately() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
     let taken = std::fs::File::options().write(true).open(place.image("b.img", MIB)).unwrap();
@@ -291,7 +297,7 @@ fn what_others_hold_is_refused_at_once() {
 }
 
 #[test]
-fn a_file_grows_only_for_a_change_that_is_made() {
+fn a_rejected_resize_does_not_extend_the_file() {
     let place = Place::new();
     let host = host(&place);
     let second = place.volume("a", "w", &place.file("a.img"), "");
@@ -307,7 +313,7 @@ fn a_file_grows_only_for_a_change_that_is_made() {
 }
 
 #[test]
-fn a_volume_on_a_block_device_grows_as_far_as_that_has_room() {
+fn a_volume_on_a_block_device_grows_up_to_the_size_of_the_device() {
     let place = Place::new();
     let device = Loop::new(&place.image("disk.img", 4 * MIB));
     let part = place.volume("b", "v", &device.path, "size = \"2MiB\"");
@@ -319,9 +325,10 @@ fn a_volume_on_a_block_device_grows_as_far_as_that_has_room() {
     assert!(refused.contains("5242880 bytes long"), "{refused}");
 }
 
-/// What a volume has read for a request that its VMM sends again must not land over the answer of the next one.
+/// A read of the previous volume for a request that the VMM sends again must not overwrite the result of the next
+/// volume.
 #[test]
-fn another_volume_at_a_socket_waits_for_the_last_requests_of_the_first() {
+fn another_volume_on_a_socket_waits_for_the_last_requests_of_the_first() {
     let place = Place::new();
     let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
     let device = place.device("[device.disk.delay]\nparallel = 4\ntime = \"1s\"\n");
@@ -335,7 +342,7 @@ fn another_volume_at_a_socket_waits_for_the_last_requests_of_the_first() {
     ask(&place, &["detach", "a/v"]).ok();
     let (source, socket) = (format!("source={}", second.display()), place.volume_socket("a", "v"));
     let socket_key = format!("export.socket={}", socket.display());
-    // By another name, too: it is the socket that the VMM knows.
+    // Under another name as well: the VMM knows only the socket.
     let attach = ["attach", "a/w", "device=disk", &source, "export.type=vhost-user-blk", &socket_key];
     ask(&place, &attach).ok();
     assert_eq!(in_flight(), 0);
@@ -347,7 +354,7 @@ fn another_volume_at_a_socket_waits_for_the_last_requests_of_the_first() {
 }
 
 #[test]
-fn whoever_talks_nonsense_is_told_so() {
+fn an_invalid_request_gets_an_error() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     for nonsense in ["\n", "{}\n", "{\"verb\":\"set\",\"target\":\"a\",\"keys\":{},\"more\":1}\n", "\u{7f}\n"] {

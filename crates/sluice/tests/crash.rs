@@ -1,6 +1,6 @@
-//! A daemon that is killed at any moment, and what is on the disk then and afterwards.
+//! A daemon that is killed at any time, and the content of the disk then and later.
 //!
-//! `SLUICE_CRASHES=200` is the long form: so many kills per test.
+//! `SLUICE_CRASHES=200` is the long form: 200 kills in each test.
 #![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use std::fs::File;
@@ -18,20 +18,20 @@ mod common;
 
 const QUEUES: u16 = 2;
 const APPENDERS: usize = 8;
-/// Most answers between a start and the next kill.
+/// Maximum number of completions between a start and the next kill.
 const ANSWERS_MAX: u64 = 150;
 
-/// How often a daemon is killed, unless the environment wants more.
-fn crashes(usually: u64) -> u64 {
-    std::env::var("SLUICE_CRASHES").map_or(usually, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"))
+/// Returns the number of kills: `default`, unless the environment states another.
+fn crashes(default: u64) -> u64 {
+    std::env::var("SLUICE_CRASHES").map_or(default, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"))
 }
 
 fn options(queue_size: u16) -> ClientOptions {
     ClientOptions { queues: QUEUES, queue_size, slots: 24, ..ClientOptions::default() }
 }
 
-/// A front end whose back end dies again and again.
-struct Scene<'a> {
+/// A front end whose back end dies repeatedly.
+struct Fixture<'a> {
     place: &'a Place,
     host: String,
     source: &'a Path,
@@ -40,17 +40,17 @@ struct Scene<'a> {
     journal: Journal,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Fixture<'a> {
     fn new(place: &'a Place, host: String, source: &'a Path) -> Self {
         let daemon = Daemon::serve(place, &host);
         let client = place.vhost("a", "v", &options(64));
         assert!(client.inflight().is_some(), "without an in-flight log requests would be lost");
         let seed = 0x5eed_0000_0000_0001;
         let journal = Journal::new(APPENDERS, QUEUES, client.config().block_size, seed);
-        Scene { place, host, source, daemon: Some(daemon), client, journal }
+        Fixture { place, host, source, daemon: Some(daemon), client, journal }
     }
 
-    /// Works until so many answers have come, and leaves much in flight.
+    /// Works until `answers` requests have completed, and leaves many in flight.
     fn work(&mut self, answers: u64) {
         let mut answered = 0;
         self.journal.fill(&mut self.client);
@@ -64,7 +64,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Ends the daemon as a crash does. What it answered before is in the rings.
+    /// Kills the daemon. Earlier completions are in the rings.
     fn kill(&mut self) {
         self.daemon.take().expect("it runs").kill();
         for index in 0..QUEUES {
@@ -79,8 +79,8 @@ impl<'a> Scene<'a> {
         self.client.reconnect(&self.place.volume_socket("a", "v")).unwrap();
     }
 
-    /// Waits for all that is in flight.
-    fn settle(&mut self) {
+    /// Waits until nothing is in flight.
+    fn wait_until_idle(&mut self) {
         for index in 0..QUEUES {
             while self.client.queue(index).in_flight() > 0 {
                 let answers = self.client.wait(index, 1).unwrap();
@@ -99,7 +99,7 @@ impl<'a> Scene<'a> {
         self.journal.check(&disk);
     }
 
-    /// Checks what is on the disk, whoever runs.
+    /// Checks the content of the disk, whether or not a daemon runs.
     fn check_the_disk(&self) {
         self.journal.check(&std::fs::read(self.source).unwrap()[..Journal::len_bytes(APPENDERS) as usize]);
     }
@@ -110,27 +110,27 @@ fn no_acknowledged_write_is_lost_when_the_daemon_is_killed() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let host = place.device("depth = 16") + &place.vhost_volume("a", "v", &image, "");
-    let mut scene = Scene::new(&place, host, &image);
+    let mut fixture = Fixture::new(&place, host, &image);
     for crash in 0..crashes(100) {
-        // Every fourth one dies while it takes over from the one before it.
-        let answers = if crash % 4 == 3 { 0 } else { scene.journal.random(ANSWERS_MAX) };
-        scene.work(answers);
-        scene.kill();
-        scene.check_the_disk();
-        scene.restart();
+        // Every fourth daemon is killed while it recovers the requests of the previous one.
+        let answers = if crash % 4 == 3 { 0 } else { fixture.journal.random(ANSWERS_MAX) };
+        fixture.work(answers);
+        fixture.kill();
+        fixture.check_the_disk();
+        fixture.restart();
         if crash % 4 == 1 {
             continue;
         }
-        scene.settle();
-        scene.check_through_the_daemon();
+        fixture.wait_until_idle();
+        fixture.check_through_the_daemon();
     }
-    scene.settle();
-    scene.check_through_the_daemon();
-    assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+    fixture.wait_until_idle();
+    fixture.check_through_the_daemon();
+    assert_eq!(fixture.daemon.take().expect("it runs").terminate().code(), Some(0));
 }
 
 #[test]
-fn what_is_taken_over_is_logged_and_counted() {
+fn recovered_requests_are_logged_and_counted() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let slow = "depth = 16\n[device.disk.delay]\ntime = \"10s\"\nparallel = 16\n";
@@ -149,76 +149,76 @@ fn what_is_taken_over_is_logged_and_counted() {
 
     let daemon = Daemon::serve(&place, &(place.device("depth = 16") + &served));
     client.reconnect(&place.volume_socket("a", "v")).unwrap();
-    let said = daemon.stderr().up_to(&["queue=1"]);
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains("recovered from the in-flight log")).collect();
+    let output = daemon.stderr().up_to(&["queue=1"]);
+    let lines: Vec<&str> = output.lines().filter(|line| line.contains("recovered from the in-flight log")).collect();
     for (line, words) in lines.iter().zip(["queue=0 requests=3", "queue=1 requests=2"]) {
-        assert!(line.contains("vm=\"a\" volume=\"v\"") && line.contains(words), "{said}");
+        assert!(line.contains("vm=\"a\" volume=\"v\"") && line.contains(words), "{output}");
     }
-    assert_eq!((lines.len(), count(&daemon)), (2, 5.into()), "{said}");
+    assert_eq!((lines.len(), count(&daemon)), (2, 5.into()), "{output}");
     assert_eq!(client.wait(0, 3).unwrap().len() + client.wait(1, 2).unwrap().len(), 5);
 }
 
 #[test]
-fn writes_of_a_killed_daemon_never_land_over_newer_ones() {
+fn writes_of_a_killed_daemon_never_overwrite_newer_ones() {
     let place = Place::new();
     let device = Loop::new(&place.image("disk.img", MIB));
     let host = place.device("depth = 16") + &place.vhost_volume("a", "v", &device.path, "");
-    let mut scene = Scene::new(&place, host, &device.path);
+    let mut fixture = Fixture::new(&place, host, &device.path);
     let mut groups = Vec::new();
     for crash in 0..crashes(30) {
-        // Kernels without a throttle: the kills stay, the requests that outlive the daemon are few.
+        // Without a throttle in the kernel, the daemon is killed all the same, but few requests outlive it.
         let group = Throttle::new(&format!("crash-{crash}"), &device.path, 200);
-        group.iter().for_each(|group| group.hold(scene.daemon.as_ref().expect("it runs").pid()));
+        group.iter().for_each(|group| group.hold(fixture.daemon.as_ref().expect("it runs").pid()));
         groups.extend(group);
-        let answers = scene.journal.random(30);
-        scene.work(answers);
-        scene.kill();
-        scene.restart();
-        scene.settle();
-        // The next records go where the old ones were, at full speed; what is late would show.
-        scene.work(ANSWERS_MAX);
-        scene.settle();
-        scene.check_through_the_daemon();
+        let answers = fixture.journal.random(30);
+        fixture.work(answers);
+        fixture.kill();
+        fixture.restart();
+        fixture.wait_until_idle();
+        // The next records replace the old ones at full speed, so late writes would show.
+        fixture.work(ANSWERS_MAX);
+        fixture.wait_until_idle();
+        fixture.check_through_the_daemon();
     }
-    assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+    assert_eq!(fixture.daemon.take().expect("it runs").terminate().code(), Some(0));
 }
 
 #[test]
-fn a_front_end_comes_back_with_its_memory_in_other_regions_or_as_another_guest() {
+fn a_front_end_reconnects_with_other_memory_regions_or_as_another_guest() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let host = place.device("depth = 16") + &place.vhost_volume("a", "v", &image, "");
-    let mut scene = Scene::new(&place, host, &image);
+    let mut fixture = Fixture::new(&place, host, &image);
     for regions in [3, 8, 1] {
-        scene.work(50);
-        scene.kill();
-        scene.client.cut_memory(regions);
-        scene.restart();
-        scene.settle();
-        scene.check_through_the_daemon();
+        fixture.work(50);
+        fixture.kill();
+        fixture.client.cut_memory(regions);
+        fixture.restart();
+        fixture.wait_until_idle();
+        fixture.check_through_the_daemon();
     }
-    // Other memory, other rings, no log: what was in flight is nobody's.
+    // Other memory, other rings and no log: the requests in flight are dropped.
     for queue_size in [128, 32, 256] {
-        scene.work(50);
-        scene.kill();
-        let mut daemon = Daemon::serve(&place, &scene.host);
+        fixture.work(50);
+        fixture.kill();
+        let mut daemon = Daemon::serve(&place, &fixture.host);
         if queue_size == 32 {
-            // Nobody comes back at first, and nothing is missed.
+            // At first no front end connects, and nothing is lost.
             assert_eq!(daemon.terminate().code(), Some(0));
-            daemon = Daemon::serve(&place, &scene.host);
+            daemon = Daemon::serve(&place, &fixture.host);
         }
-        scene.journal.forget(&std::fs::read(&image).unwrap()[..Journal::len_bytes(APPENDERS) as usize]);
-        scene.daemon = Some(daemon);
-        scene.client = place.vhost("a", "v", &options(queue_size));
-        scene.check_through_the_daemon();
-        scene.work(50);
-        scene.settle();
-        scene.check_through_the_daemon();
+        fixture.journal.forget(&std::fs::read(&image).unwrap()[..Journal::len_bytes(APPENDERS) as usize]);
+        fixture.daemon = Some(daemon);
+        fixture.client = place.vhost("a", "v", &options(queue_size));
+        fixture.check_through_the_daemon();
+        fixture.work(50);
+        fixture.wait_until_idle();
+        fixture.check_through_the_daemon();
     }
-    assert_eq!(scene.daemon.take().expect("it runs").terminate().code(), Some(0));
+    assert_eq!(fixture.daemon.take().expect("it runs").terminate().code(), Some(0));
 }
 
-/// Whether somebody else has a lock on the file, or part of it.
+/// Whether another process has a lock on a part of the file.
 fn is_locked(path: &Path) -> bool {
     let file = File::options().read(true).write(true).open(path).unwrap();
     match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -230,7 +230,7 @@ fn is_locked(path: &Path) -> bool {
     }
 }
 
-/// Writes that the kernel holds at a block device.
+/// Returns the number of writes in flight at a block device.
 fn writes_in_flight(device: &Path) -> u64 {
     let name = device.file_name().unwrap().to_str().unwrap();
     let counts = std::fs::read_to_string(format!("/sys/block/{name}/inflight")).unwrap();
@@ -252,14 +252,14 @@ fn send_writes(raw: &mut Raw, count: u64) -> Vec<Vec<u8>> {
     blocks
 }
 
-fn assert_landed(disk: &[u8], blocks: &[Vec<u8>]) {
+fn assert_written(disk: &[u8], blocks: &[Vec<u8>]) {
     for (number, block) in blocks.iter().enumerate() {
         assert!(disk[number * 64 * KIB as usize..][..4096] == *block, "write {number} has not landed");
     }
 }
 
 #[test]
-fn the_lock_of_a_killed_daemon_is_held_until_its_writes_have_landed() {
+fn the_lock_of_a_killed_daemon_is_held_until_its_writes_complete() {
     let place = Place::new();
     let below = FileSystem::new(&place.image("below.img", 64 * MIB), place.file("mounted"));
     let image = below.folder.join("disk.img");
@@ -284,12 +284,12 @@ fn the_lock_of_a_killed_daemon_is_held_until_its_writes_have_landed() {
     });
     assert_eq!(writes_in_flight(&device.path), 0, "the next one has waited for them");
     let mut raw = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
-    assert_landed(&raw.read(0, MIB as u32).unwrap(), &blocks);
+    assert_written(&raw.read(0, MIB as u32).unwrap(), &blocks);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
 #[test]
-fn the_lock_on_a_file_is_held_until_the_writes_below_it_have_landed() {
+fn the_lock_on_a_file_is_held_until_the_writes_below_it_complete() {
     let place = Place::new();
     let below = FileSystem::new(&place.image("below.img", 64 * MIB), place.file("mounted"));
     let image = below.folder.join("disk.img");
@@ -308,13 +308,13 @@ fn the_lock_on_a_file_is_held_until_the_writes_below_it_have_landed() {
     daemon.kill();
     assert!(is_locked(&image), "the kernel holds the others");
     until("the lock is free", || !is_locked(&image));
-    assert_landed(&std::fs::read(&image).unwrap(), &blocks);
+    assert_written(&std::fs::read(&image).unwrap(), &blocks);
 }
 
-/// A read on its way into a guest's memory must not come there when the guest has had its answer from the next daemon, and
-/// uses the place for something else. Readers lock beside each other, so their lock alone does not tell.
+/// A read into guest memory must not complete after the next daemon has answered the guest, which may use the memory
+/// for something else. Readers share a lock, so the lock alone does not prevent that.
 #[test]
-fn reads_of_a_killed_daemon_are_over_before_the_next_one_answers_them() {
+fn reads_of_a_killed_daemon_complete_before_the_next_one_answers_them() {
     let place = Place::new();
     let device = Loop::new(&place.write("disk.img", noise(7, MIB as usize)));
     let host = place.device("") + &place.vhost_volume("a", "v", &device.path, "read_only = true");
@@ -346,9 +346,9 @@ fn reads_of_a_killed_daemon_are_over_before_the_next_one_answers_them() {
     }
 }
 
-/// A client that comes back writes anew what was not answered, and more.
+/// A reconnected client repeats unanswered writes, and sends more.
 #[test]
-fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {
+fn earlier_writes_of_a_reconnected_nbd_client_do_not_overwrite_later_ones() {
     let place = Place::new();
     let device = Loop::new(&place.image("disk.img", MIB));
     let host = place.device("") + &place.volume("a", "v", &device.path, "");
@@ -356,7 +356,7 @@ fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {
     let group = Throttle::new("nbd", &device.path, 20);
     group.iter().for_each(|group| group.hold(daemon.pid()));
     let mut raw = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
-    // What is held back lands in order: when the last one is there, so are those before it.
+    // Delayed writes complete in order: when the last one has completed, so have the others.
     let last = send_writes(&mut raw, 9).pop().unwrap();
     assert_eq!(raw.reply().unwrap().1, 0, "the first is through");
     until("the daemon has all", || {
@@ -364,7 +364,7 @@ fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {
         let completed = accounts.vm("a")["completed"]["write"].as_u64().unwrap();
         completed + accounts.number("a", "outstanding") >= 9
     });
-    // A turn later the kernel has them too.
+    // One iteration later the kernel has them too.
     daemon.accounts();
     daemon.kill();
     let daemon = Daemon::serve(&place, &host);
@@ -374,6 +374,6 @@ fn an_nbd_client_that_comes_back_is_not_overtaken_by_what_it_wrote_before() {
         raw.write(number as u64 * 64 * KIB, block).unwrap();
     }
     until("nothing is on its way", || raw.read(8 * 64 * KIB, 4096).unwrap() == last);
-    assert_landed(&raw.read(0, MIB as u32).unwrap(), &newer);
+    assert_written(&raw.read(0, MIB as u32).unwrap(), &newer);
     assert_eq!(daemon.terminate().code(), Some(0));
 }

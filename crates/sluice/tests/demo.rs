@@ -1,4 +1,4 @@
-//! `sluice demo` as a newcomer runs it: the real binary, to its end and interrupted.
+//! `sluice demo` as a new user runs it: the real binary, to its end and interrupted.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-/// The demo, its temporary files in `folder`.
+/// Returns the demo, with its temporary files in `folder`.
 fn demo(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command.args(["--output", "json", "demo", "--seconds", "4"]).env("TMPDIR", folder).env_remove("RUST_LOG");
@@ -22,13 +22,13 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// The number at a path into the object.
+/// Returns the number at a path in the object.
 fn number(value: &Value, path: &str) -> f64 {
     value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {path} of {value}"))
 }
 
 #[test]
-fn noop_breaks_the_reservation_and_mclock_keeps_every_promise() {
+fn noop_violates_the_reservation_and_mclock_keeps_every_guarantee() {
     let folder = tempfile::tempdir().unwrap();
     let started = Instant::now();
     let output = demo(folder.path()).output().unwrap();
@@ -68,16 +68,16 @@ fn noop_breaks_the_reservation_and_mclock_keeps_every_promise() {
 }
 
 #[test]
-fn an_interrupt_removes_what_was_made() {
+fn an_interrupt_removes_the_temporary_files() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = demo(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    let running = said.find(|line| line.as_ref().unwrap().contains("noop:"));
+    let mut progress = BufReader::new(child.stderr.take().unwrap()).lines();
+    let running = progress.find(|line| line.as_ref().unwrap().contains("noop:"));
     assert!(running.is_some());
     assert!(!is_empty(folder.path()));
     let kill = format!("kill -INT {}", child.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    let rest: Vec<String> = said.map(Result::unwrap).collect();
+    let rest: Vec<String> = progress.map(Result::unwrap).collect();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(rest.iter().any(|line| line.contains("Interrupted")), "{rest:?}");
@@ -87,7 +87,7 @@ fn an_interrupt_removes_what_was_made() {
 }
 
 #[test]
-fn quiet_says_nothing_on_the_way() {
+fn quiet_prints_no_progress() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = demo(&folder.path().join("is-not-there"));
     let output = command.arg("--quiet").output().unwrap();

@@ -1,4 +1,4 @@
-//! Tenants that take all memory or all descriptors that the daemon may have: they are refused, and nobody else is.
+//! Tenants that use up all memory or all descriptors of the daemon: they are rejected, and other VMs are served.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,12 +17,12 @@ use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientEr
 mod common;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What the daemon may have beyond what it has when it is ready.
+/// Memory that the daemon may allocate in addition to its size when it is ready.
 const ROOM: u64 = 48 * MIB;
 const QUEUES: u16 = 64;
 const ENOMEM: u32 = 12;
 
-/// VM `a` with a volume for each front end, and VMs `b` and `c` with one of them each.
+/// Serves VM `a` with a volume for each frontend, and VMs `b` and `c` with one of them each.
 fn serve(place: &Place) -> Daemon {
     let image = |name: &str| place.image(name, 64 * MIB);
     let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
@@ -46,7 +46,7 @@ fn guest_socket(place: &Place, vm: &str) -> PathBuf {
     place.volume_socket(vm, "guest")
 }
 
-/// VMs that do their work whatever a neighbour takes.
+/// VMs that must be served whatever a neighbour uses up.
 struct Neighbours<'a> {
     place: &'a Place,
     b: Raw,
@@ -59,7 +59,7 @@ impl Neighbours<'_> {
         let c = Client::connect(&guest_socket(place, "c"), &ClientOptions::default()).unwrap();
         let mut neighbours = Neighbours { place, b: nbd(place, "b").unwrap(), c, times: 0 };
         neighbours.work();
-        neighbours.control_answers();
+        neighbours.assert_control_responds();
         neighbours
     }
 
@@ -76,13 +76,13 @@ impl Neighbours<'_> {
     }
 
     #[track_caller]
-    fn control_answers(&mut self) {
+    fn assert_control_responds(&mut self) {
         let weight = format!("weight={}", 1 + self.times % 900);
         run(sluice().args(["set", "b", &weight, "--socket"]).arg(self.place.socket("control"))).ok();
     }
 }
 
-/// All that has been sent, as far as the daemon takes it.
+/// Sends as much as the daemon accepts.
 fn send_what_goes(raw: &mut Raw, bytes: &[u8]) {
     raw.stream.set_nonblocking(true).unwrap();
     let _ = raw.stream.write_all(bytes);
@@ -90,7 +90,7 @@ fn send_what_goes(raw: &mut Raw, bytes: &[u8]) {
 }
 
 #[test]
-fn connections_that_took_all_memory_ended_the_daemon() {
+fn connections_that_used_up_memory_ended_the_daemon() {
     let place = Place::new();
     let daemon = serve(&place);
     let mut neighbours = Neighbours::new(&place);
@@ -102,7 +102,7 @@ fn connections_that_took_all_memory_ended_the_daemon() {
         assert!(all.len() < 900, "there is memory for all");
         neighbours.work();
     }
-    neighbours.control_answers();
+    neighbours.assert_control_responds();
     let data = vec![7; 32 * MIB as usize];
     assert_eq!(early.write(0, &data), Err(ENOMEM), "its client is told");
     neighbours.work();
@@ -114,20 +114,20 @@ fn connections_that_took_all_memory_ended_the_daemon() {
 }
 
 #[test]
-fn half_sent_writes_that_took_all_memory_ended_the_daemon() {
+fn half_sent_writes_that_used_up_memory_ended_the_daemon() {
     let place = Place::new();
     let daemon = serve(&place);
     let mut neighbours = Neighbours::new(&place);
     let mut all: Vec<Raw> = (0..64).map(|_| nbd(&place, "a").unwrap()).collect();
     daemon.limit("as", daemon.address_space_bytes() + ROOM);
-    // The smaller ones take what the larger ones leave.
+    // Smaller requests use the memory that larger ones leave.
     for (number, raw) in all.iter_mut().enumerate() {
         let length = (32 * MIB) >> (number / 4).min(13);
         let bytes = header(WRITE, 0, 1, 0, length as u32);
         send_what_goes(raw, &[bytes, vec![7; length as usize / 2]].concat());
         neighbours.work();
     }
-    neighbours.control_answers();
+    neighbours.assert_control_responds();
     drop(all);
     until("there is memory again", || nbd(&place, "a").is_ok_and(|mut raw| raw.write(0, &[7; MIB as usize]) == Ok(())));
     neighbours.work();
@@ -135,7 +135,7 @@ fn half_sent_writes_that_took_all_memory_ended_the_daemon() {
 }
 
 #[test]
-fn guest_memory_that_took_all_addresses_ended_the_daemon() {
+fn guest_memory_that_used_up_the_address_space_ended_the_daemon() {
     let place = Place::new();
     let daemon = serve(&place);
     let mut neighbours = Neighbours::new(&place);
@@ -157,7 +157,7 @@ fn guest_memory_that_took_all_addresses_ended_the_daemon() {
     }
     assert_eq!(refused, 10, "there is memory for all");
     neighbours.work();
-    neighbours.control_answers();
+    neighbours.assert_control_responds();
     assert!(nbd(&place, "b").is_err(), "nobody gets what is kept for the daemon");
     drop(hostile);
     until("there is memory again", || nbd(&place, "b").is_ok());
@@ -166,7 +166,7 @@ fn guest_memory_that_took_all_addresses_ended_the_daemon() {
 }
 
 #[test]
-fn rings_that_started_together_took_the_descriptors_of_the_control_socket() {
+fn rings_that_started_together_used_up_the_descriptors_of_the_control_socket() {
     let place = Place::new();
     let daemon = serve(&place);
     let mut neighbours = Neighbours::new(&place);
@@ -177,7 +177,7 @@ fn rings_that_started_together_took_the_descriptors_of_the_control_socket() {
     session.set_features(ALL_FEATURES & session.features().unwrap()).unwrap();
     let memory = Memory::new(16 * PAGE, 1).unwrap();
     let places = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
-    // Each ring has three, and all start when the memory comes.
+    // Each ring has three descriptors, and all rings start when the memory table arrives.
     let rings = (limit * 3 / 4 - daemon.descriptors() - 8) / 3;
     for ring in 0..rings as u16 {
         session.set_ring_size(ring, 64).unwrap();
@@ -194,7 +194,7 @@ fn rings_that_started_together_took_the_descriptors_of_the_control_socket() {
     let connections = std::iter::from_fn(|| nbd(&place, "a").ok()).take(500);
     let connections: Vec<Raw> = connections.collect();
     assert!(connections.len() < 500);
-    neighbours.control_answers();
+    neighbours.assert_control_responds();
     neighbours.work();
     assert_eq!(daemon.terminate().code(), Some(0));
 }

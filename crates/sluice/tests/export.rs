@@ -1,4 +1,4 @@
-//! What VMMs are told: the texts whole, and the programs themselves where Debian has them.
+//! `sluice export`: the exact output, and the VMMs themselves where Debian has them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -59,7 +59,7 @@ fn assert_prints(arguments: &[&str], expected: &str) {
 }
 
 #[test]
-fn qemu_is_told_of_memory_and_disks() {
+fn qemu_gets_memory_and_disks() {
     let expected = r"-m 4096M \
 -object memory-backend-memfd,id=sluice-memory,size=4096M,share=on \
 -machine memory-backend=sluice-memory \
@@ -78,7 +78,7 @@ fn qemu_is_told_of_memory_and_disks() {
 }
 
 #[test]
-fn libvirt_is_told_of_memory_and_disks() {
+fn libvirt_gets_memory_and_disks() {
     let expected = r"<domain>
   <memoryBacking>
     <source type='memfd'/>
@@ -127,7 +127,7 @@ fn libvirt_is_told_of_memory_and_disks() {
 }
 
 #[test]
-fn cloud_hypervisor_is_told_of_memory_and_disks() {
+fn cloud_hypervisor_gets_memory_and_disks() {
     let expected = "--memory size=512M,shared=on \\\n--disk 'vhost_user=true,socket=/run/plain a.sock,id=sluice0' \
                     vhost_user=true,socket=/run/plain-b.sock,id=sluice1\n";
     assert_prints(&["cloud-hypervisor-args", "plain", "--memory", "512MiB"], expected);
@@ -138,7 +138,7 @@ fn cloud_hypervisor_is_told_of_memory_and_disks() {
 }
 
 #[test]
-fn firecracker_is_told_of_disks() {
+fn firecracker_gets_disks() {
     let expected = r#"{
   "drives": [
     {
@@ -158,7 +158,7 @@ fn firecracker_is_told_of_disks() {
 }
 
 #[test]
-fn clients_of_nbd_are_told_of_uris() {
+fn nbd_clients_get_uris() {
     let expected = "nbd+unix:///nbd/a?socket=/run/a%2C%20%26b.sock\nnbd://[::1]:10809/b%2Cb\n";
     assert_prints(&["nbd-uri", "nbd"], expected);
     let shared = export(&format!("{HOST}\n[nbd]\nsocket = \"/run/all.sock\"\n"), &["nbd-uri", "fast"]);
@@ -166,29 +166,29 @@ fn clients_of_nbd_are_told_of_uris() {
 }
 
 #[test]
-fn programs_get_the_same_as_json() {
-    let said = |arguments: &[&str]| -> Value { serde_json::from_str(&export(HOST, arguments).ok()).unwrap() };
-    let qemu = said(&["qemu-args", "nbd", "-o", "json"]);
+fn json_has_the_same_content() {
+    let printed = |arguments: &[&str]| -> Value { serde_json::from_str(&export(HOST, arguments).ok()).unwrap() };
+    let qemu = printed(&["qemu-args", "nbd", "-o", "json"]);
     assert_eq!((&qemu["vm"], &qemu["format"]), (&json!("nbd"), &json!("qemu-args")));
     assert_eq!(qemu["arguments"][3], "virtio-blk-pci,id=sluice0,drive=sluice0-node");
-    let libvirt = said(&["libvirt-xml", "nbd", "-o", "json"]);
+    let libvirt = printed(&["libvirt-xml", "nbd", "-o", "json"]);
     assert_eq!(libvirt["xml"].as_str().unwrap().to_owned() + "\n", export(HOST, &["libvirt-xml", "nbd"]).ok());
-    let firecracker = said(&["firecracker-json", "fast", "-o", "json"]);
+    let firecracker = printed(&["firecracker-json", "fast", "-o", "json"]);
     assert_eq!(firecracker["drives"][1]["socket"], "/run/b's.sock");
-    let uris = said(&["nbd-uri", "nbd", "-o", "json"]);
+    let uris = printed(&["nbd-uri", "nbd", "-o", "json"]);
     assert_eq!(uris["uris"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn what_cannot_be_told_is_refused_with_what_to_change() {
+fn an_impossible_export_is_rejected_with_what_to_change() {
     let refused: [(&[&str], i32, &str); 10] = [
         (&["qemu-args", "fats"], 3, "No VM is called 'fats'; there are: empty, fast, nbd, plain"),
         (&["qemu-args", "empty"], 1, "VM empty has no volumes; add [vm.empty.volume.NAME] to the host file"),
         (
             &["qemu-args", "fast"],
             1,
-            "A vhost-user volume shares the memory of its VM, and QEMU wants its size with that; add --memory with what \
-             the VM has, for example --memory 4GiB",
+            "A vhost-user volume shares the memory of its VM, and QEMU needs the size of that memory; add --memory \
+             with the VM's memory size, for example --memory 4GiB",
         ),
         (&["qemu-args", "fast", "--memory=4096"], 2, ""),
         (
@@ -199,25 +199,25 @@ fn what_cannot_be_told_is_refused_with_what_to_change() {
         (
             &["firecracker-json", "nbd"],
             1,
-            "Firecracker has no NBD client, and volume nbd/a is served over NBD; write export = { type = \
+            "Volume nbd/a is served over NBD, and Firecracker has no NBD client; write export = { type = \
              \"vhost-user-blk\", socket = \"/run/sluice/NAME.sock\" } for it",
         ),
         (
             &["cloud-hypervisor-args", "nbd"],
             1,
-            "Cloud Hypervisor has no NBD client, and volume nbd/a is served over NBD; write export = { type = \
+            "Volume nbd/a is served over NBD, and Cloud Hypervisor has no NBD client; write export = { type = \
              \"vhost-user-blk\", socket = \"/run/sluice/NAME.sock\" } for it",
         ),
         (
             &["cloud-hypervisor-args", "fast", "--memory=4GiB"],
             1,
-            "Cloud Hypervisor cannot use the path '/run/a, b.sock', because ',' separates its options; use another \
-             path",
+            "Cloud Hypervisor cannot use the path '/run/a, b.sock', because it separates options with ','; use \
+             another path",
         ),
         (
             &["nbd-uri", "fast"],
             1,
-            "Volume fast/a is served over vhost-user-blk alone; write export = { type = \"nbd\", … } for it, or add \
+            "Volume fast/a is served only over vhost-user-blk; write export = { type = \"nbd\", … } for it, or add \
              [nbd] to the host file",
         ),
         (&["firecracker-json", "fast", "--root=c"], 3, "No volume of VM fast is called 'c'; there are: a, b"),
@@ -231,18 +231,18 @@ fn what_cannot_be_told_is_refused_with_what_to_change() {
     }
 }
 
-/// The properties of a vhost-user drive in Firecracker's API specification (`Drive`), and whether each is required.
+/// Properties of a vhost-user drive in Firecracker's API specification (`Drive`), and whether each is required.
 const FIRECRACKER_DRIVE: [(&str, bool); 5] =
     [("drive_id", true), ("is_root_device", true), ("socket", true), ("partuuid", false), ("cache_type", false)];
 
-/// The keys that Cloud Hypervisor's documents give `--disk` for vhost-user, and its API specification `DiskConfig`.
+/// Keys of `--disk` for vhost-user in Cloud Hypervisor's documentation and in its API specification (`DiskConfig`).
 const CLOUD_HYPERVISOR_DISK: [&str; 7] =
     ["vhost_user", "socket", "num_queues", "queue_size", "id", "pci_segment", "readonly"];
 
 #[test]
-fn documented_keys_alone_are_used_where_no_program_can_be_asked() {
-    let said = |arguments: &[&str]| -> Value { serde_json::from_str(&export(HOST, arguments).ok()).unwrap() };
-    for drive in said(&["firecracker-json", "fast"])["drives"].as_array().unwrap() {
+fn only_documented_keys_are_used_for_vmms_that_are_not_installed() {
+    let printed = |arguments: &[&str]| -> Value { serde_json::from_str(&export(HOST, arguments).ok()).unwrap() };
+    for drive in printed(&["firecracker-json", "fast"])["drives"].as_array().unwrap() {
         let drive = drive.as_object().unwrap();
         assert!(drive.keys().all(|key| FIRECRACKER_DRIVE.iter().any(|(known, _)| known == key)), "{drive:?}");
         for (key, _) in FIRECRACKER_DRIVE.iter().filter(|(_, required)| *required) {
@@ -252,7 +252,7 @@ fn documented_keys_alone_are_used_where_no_program_can_be_asked() {
         assert!(id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{id}");
         assert!(drive["is_root_device"].is_boolean() && drive["socket"].is_string());
     }
-    let arguments = said(&["cloud-hypervisor-args", "plain", "--memory", "1GiB", "--cpus", "2", "-o", "json"]);
+    let arguments = printed(&["cloud-hypervisor-args", "plain", "--memory", "1GiB", "--cpus", "2", "-o", "json"]);
     let arguments: Vec<&str> = arguments["arguments"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
     assert_eq!((arguments[0], arguments[1], arguments[2]), ("--memory", "size=1024M,shared=on", "--disk"));
     assert_eq!(arguments.len(), 5);
@@ -263,14 +263,15 @@ fn documented_keys_alone_are_used_where_no_program_can_be_asked() {
     }
 }
 
-/// A daemon whose paths have what needs quoting.
+/// A daemon whose paths need quoting.
 struct Served {
     place: Place,
     file: PathBuf,
     _daemon: Daemon,
 }
 
-/// Its VM has `a` over vhost-user-blk, and `b` and `c` over NBD; all are at `[nbd]` as well.
+/// Serves a VM with `a` over vhost-user-blk, and `b` and `c` over NBD. The shared socket of `[nbd]` serves all of
+/// them.
 fn served() -> Served {
     let place = Place::new();
     let socket = |name: &str| place.socket(&format!("{name}, it's.sock"));
@@ -290,10 +291,11 @@ fn served() -> Served {
 }
 
 #[test]
-fn qemu_starts_with_its_arguments_as_a_shell_reads_them() {
+fn qemu_starts_with_its_arguments_from_a_shell() {
     let served = served();
-    let said = run(sluice().args(["export", "qemu-args", "v", "--memory", "64MiB", "--cpus", "2"]).arg(&served.file));
-    let arguments = said.ok();
+    let printed =
+        run(sluice().args(["export", "qemu-args", "v", "--memory", "64MiB", "--cpus", "2"]).arg(&served.file));
+    let arguments = printed.ok();
     let line = served.place.socket("qmp");
     let listener = UnixListener::bind(&line).unwrap();
     let qemu = tool("qemu-system-x86_64", "qemu-system-x86");
@@ -304,7 +306,7 @@ fn qemu_starts_with_its_arguments_as_a_shell_reads_them() {
         line.display()
     );
     let running = start(Command::new("sh").args(["-c", &script]));
-    let stream = connection(listener).recv_timeout(LONG).unwrap_or_else(|_| panic!("{}", running.stderr.said()));
+    let stream = connection(listener).recv_timeout(LONG).unwrap_or_else(|_| panic!("{}", running.stderr.so_far()));
     let qmp = Qmp::new(stream);
     for (device, kind) in
         [("sluice0", "vhost-user-blk-pci"), ("sluice1", "virtio-blk-pci"), ("sluice2", "virtio-blk-pci")]
@@ -325,8 +327,8 @@ fn qemu_starts_with_its_arguments_as_a_shell_reads_them() {
     running.end().ok();
 }
 
-/// libvirt's driver inside virsh, with a folder of its own. It wants an account that Debian's service brings, unless it
-/// is run by nobody in particular.
+/// Returns virsh with libvirt's embedded driver and its own folder. As root, the driver needs the user account that
+/// Debian's service creates, unless QEMU runs as the user nobody.
 fn virsh(folder: &Path) -> Command {
     let is_root = rustix::process::geteuid().is_root();
     let virsh = tool("virsh", "libvirt-clients");
@@ -343,10 +345,10 @@ fn virsh(folder: &Path) -> Command {
 }
 
 #[test]
-fn libvirt_makes_qemu_arguments_of_its_parts() {
+fn libvirt_accepts_its_parts_and_makes_qemu_arguments() {
     let place = Place::new();
     let file = place.write("host.toml", HOST);
-    // Whoever runs libvirt's driver must be able to read and write there.
+    // The user that runs libvirt's driver must be able to read and write there.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let arguments_of = |vm: &str| {

@@ -1,4 +1,4 @@
-//! What breaks below the daemon reaches the client whom it concerns, as the error that it is, and nobody else.
+//! Faults below the daemon reach the affected client with the right error, and no other client.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()
 }
 
-/// A volume that must work all the time: it writes and reads something new.
+/// Checks that a volume works: writes new data and reads them.
 fn assert_works(raw: &mut Raw, seed: u64) {
     let data = noise(seed, 64 << 10);
     assert_eq!(raw.write(128 * KIB, &data), Ok(()));
@@ -22,7 +22,7 @@ fn assert_works(raw: &mut Raw, seed: u64) {
     assert!(raw.read(128 * KIB, 64 << 10).unwrap() == data);
 }
 
-/// A small file system with room for far less than the files in it claim.
+/// Makes a file system that is much smaller than the files in it claim to be.
 fn small_file_system(place: &Place) -> FileSystem {
     FileSystem::new(&place.image("small.img", 64 * MIB), place.file("mounted"))
 }
@@ -33,7 +33,7 @@ fn sparse(path: PathBuf, size_bytes: u64) -> PathBuf {
 }
 
 #[test]
-fn a_full_disk_is_reported_as_such_and_others_go_on() {
+fn a_full_disk_is_reported_as_enospc_and_other_volumes_work() {
     let place = Place::new();
     let small = small_file_system(&place);
     let full = sparse(small.folder.join("full.img"), 256 * MIB);
@@ -60,16 +60,16 @@ fn a_full_disk_is_reported_as_such_and_others_go_on() {
 }
 
 #[test]
-fn a_file_shorter_than_declared_is_refused() {
+fn a_file_shorter_than_its_volume_is_rejected() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let lines = "offset = \"512KiB\"\nsize = \"1MiB\"";
-    let said = Daemon::refused(&place, &(place.device("") + &place.volume("a", "v", &image, lines)));
-    assert!(said.contains("is shorter than declared: it has 1048576 bytes and the volume needs 1572864"), "{said}");
+    let output = Daemon::refused(&place, &(place.device("") + &place.volume("a", "v", &image, lines)));
+    assert!(output.contains("is shorter than declared: it has 1048576 bytes and the volume needs 1572864"), "{output}");
 }
 
 #[test]
-fn a_file_cut_off_under_the_daemon_fails_beyond_its_end_alone() {
+fn a_file_truncated_while_served_fails_only_past_its_end() {
     let place = Place::new();
     let (cut, fine) = (place.image("cut.img", 8 * MIB), place.image("fine.img", MIB));
     let volumes = place.volume("cut", "v", &cut, "") + &place.volume("fine", "v", &fine, "");
@@ -88,14 +88,14 @@ fn a_file_cut_off_under_the_daemon_fails_beyond_its_end_alone() {
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
-/// A block device that cannot store what is written to it: its blocks come from a file system that is full.
+/// A block device that cannot store writes, because the file system of its file is full.
 struct Thin {
     device: Loop,
     small: FileSystem,
 }
 
 impl Thin {
-    /// Its first MiB of each 64 MiB has its blocks.
+    /// Makes a device of which only the first MiB of each 64 MiB is allocated.
     fn new(place: &Place) -> Self {
         let small = small_file_system(place);
         let file = sparse(small.folder.join("thin.img"), 256 * MIB);
@@ -116,7 +116,7 @@ impl Thin {
 }
 
 #[test]
-fn errors_of_a_block_device_reach_its_own_client() {
+fn errors_of_a_block_device_reach_only_its_client() {
     let place = Place::new();
     let thin = Thin::new(&place);
     let fine = place.image("fine.img", MIB);
@@ -125,11 +125,11 @@ fn errors_of_a_block_device_reach_its_own_client() {
     let (mut raw, mut fine) = (open(&place, "thin"), open(&place, "fine"));
     let known = noise(1, MIB as usize);
     assert!(raw.read(0, MIB as u32).unwrap() == known);
-    // Kernels differ in what a loop device says when its file finds no space.
+    // Kernels differ in the error of a loop device whose file has no space.
     let failed = raw.write(8 * MIB, &known).unwrap_err();
     assert!(failed == EIO || failed == ENOSPC, "{failed}");
     assert_works(&mut fine, 2);
-    // Cut off below: the device's reads fail as those of a broken disk do.
+    // The file below is truncated: reads of the device fail like those of a broken disk.
     let file = thin.small.folder.join("thin.img");
     std::fs::File::options().write(true).open(file).unwrap().set_len(512 * KIB).unwrap();
     assert_eq!(raw.read(16 * MIB, 4096), Err(EIO));
@@ -139,7 +139,7 @@ fn errors_of_a_block_device_reach_its_own_client() {
     assert_eq!((accounts.number("thin", "failed") >= 2, accounts.number("fine", "failed")), (true, 0));
 }
 
-/// `a` and `b` on ranges of one thin device, through the page cache; `fine` on a file of its own.
+/// Serves `a` and `b` on ranges of one thin device through the page cache, and `fine` on a separate file.
 fn with_page_cache(place: &Place, thin: &Thin, fine: &Path) -> (String, String) {
     let buffered = "cache = \"buffered\"";
     let fine = place.device("") + &place.volume("fine", "v", fine, "");
@@ -148,7 +148,7 @@ fn with_page_cache(place: &Place, thin: &Thin, fine: &Path) -> (String, String) 
 }
 
 #[test]
-fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_opened_again() {
+fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_reopened() {
     let place = Place::new();
     let thin = Thin::new(&place);
     let (fine, all) = with_page_cache(&place, &thin, &place.image("fine.img", MIB));
@@ -164,10 +164,10 @@ fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_opened_again() {
     assert_eq!(b.write(0, &known), Err(EIO));
     assert_eq!(b.flush(), Err(EIO));
     assert_works(&mut other, 2);
-    thin.small.relieve();
+    thin.small.free_space();
     assert_eq!(b.read(0, 4096), Err(EIO), "that the cause is gone does not bring back what is lost");
     daemon.accept(&fine);
-    assert!(a.is_shown_out() && b.is_shown_out());
+    assert!(a.is_disconnected() && b.is_disconnected());
     daemon.accept(&all);
     let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
     assert!(b.read(0, MIB as u32).unwrap() == known);
@@ -175,20 +175,20 @@ fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_opened_again() {
     assert_works(&mut other, 4);
 }
 
-/// What the daemon answers to a verb about a target, as JSON.
+/// Runs a verb on a target. Returns the exit code and the JSON output.
 fn ask(place: &Place, verb: &str, target: &str) -> (Option<i32>, Value) {
     let socket = place.socket("control");
     let ended = run(sluice().args(["-o", "json", verb, target, "--socket"]).arg(socket));
     (ended.code(), serde_json::from_str(&ended.stdout).unwrap_or(Value::Null))
 }
 
-/// A host file with a control socket.
+/// Returns a host file with a control socket.
 fn controlled(place: &Place, rest: &str) -> String {
     format!("[daemon]\ncontrol = \"{}\"\n{rest}", place.socket("control").display())
 }
 
 #[test]
-fn a_failed_sync_lets_direct_reads_go_on_and_writes_when_the_loss_is_accepted() {
+fn after_a_failed_sync_direct_reads_continue_and_writes_resume_when_the_loss_is_accepted() {
     let place = Place::new();
     let thin = Thin::new(&place);
     let (_, all) = with_page_cache(&place, &thin, &place.image("fine.img", MIB));
@@ -205,8 +205,8 @@ fn a_failed_sync_lets_direct_reads_go_on_and_writes_when_the_loss_is_accepted() 
         assert_eq!(a.read(8 * MIB, 4096), Err(EIO), "the page cache may show what never got to the disk");
     }
     assert_eq!(daemon.accounts().vm("direct")["writes_fail"], serde_json::json!(["v"]));
-    // The cause is gone, but nobody has said that he knows of the loss.
-    thin.small.relieve();
+    // The cause is removed, but no operator has accepted the loss.
+    thin.small.free_space();
     assert_eq!(direct.write(0, &known), Err(EIO));
     let (code, reply) = ask(&place, "accept-loss", "direct/v");
     assert_eq!((code, &reply["before"]["writes_fail"]), (Some(0), &Value::from("yes: a sync failed")), "{reply}");
@@ -220,7 +220,7 @@ fn a_failed_sync_lets_direct_reads_go_on_and_writes_when_the_loss_is_accepted() 
 }
 
 #[test]
-fn a_failed_forced_write_to_a_block_device_concerns_its_volume_alone() {
+fn a_failed_forced_write_to_a_block_device_affects_only_its_volume() {
     let place = Place::new();
     let fused = Fused::new(&place, 16);
     let device = Loop::new(&fused.disk());
@@ -246,7 +246,7 @@ fn a_failed_forced_write_to_a_block_device_concerns_its_volume_alone() {
 }
 
 #[test]
-fn who_accepts_his_own_loss_accepts_none_of_others() {
+fn accepting_the_loss_of_one_volume_does_not_accept_that_of_others() {
     let place = Place::new();
     let fused = Fused::new(&place, 16);
     let device = Loop::new(&fused.disk());
@@ -264,7 +264,7 @@ fn who_accepts_his_own_loss_accepts_none_of_others() {
     assert_eq!(a.ask(WRITE, FUA, MIB, 64 << 10, &known), Err(EIO));
     assert_eq!(ask(&place, "accept-loss", "a").0, Some(0));
     fused.mend();
-    // Whether the kernel has tried to write back meanwhile or not: a flush that succeeds has flushed.
+    // Whether or not the kernel has tried to write back: a flush that succeeds has flushed.
     let flushed = b.flush();
     drop((a, b));
     assert_eq!(daemon.terminate().code(), Some(0));
@@ -274,7 +274,7 @@ fn who_accepts_his_own_loss_accepts_none_of_others() {
     assert!(flushed == Err(EIO) || found == known, "{flushed:?}");
 }
 
-/// The kernel reports lost writes once: to whichever call asks first, and that may be a forced write.
+/// The kernel reports lost writes once, to the first call that checks, which may be a forced write.
 #[test]
 fn a_forced_write_that_learns_of_lost_writes_fails_the_file() {
     let place = Place::new();
@@ -284,7 +284,7 @@ fn a_forced_write_that_learns_of_lost_writes_fails_the_file() {
     let (mut a, mut other) = (open(&place, "a"), open(&place, "fine"));
     let known = noise(1, MIB as usize);
     assert_eq!(a.write(8 * MIB, &known), Ok(()));
-    // Somebody else makes the kernel write back, and is told; the daemon is not yet.
+    // Another process makes the kernel write back, and gets the error. The daemon does not know it yet.
     let sync = std::fs::File::options().write(true).open(&thin.device.path).unwrap().sync_all();
     assert!(sync.is_err(), "the write-back must fail");
     assert_eq!(a.ask(WRITE, FUA, 0, 4096, &known[..4096]), Err(EIO));
@@ -294,7 +294,7 @@ fn a_forced_write_that_learns_of_lost_writes_fails_the_file() {
 }
 
 #[test]
-fn a_block_device_is_a_volume_with_discard_and_zeroes() {
+fn a_volume_on_a_block_device_supports_discard_and_zeroes() {
     let place = Place::new();
     let image = place.image("disk.img", 16 * MIB);
     let device = Loop::new(&image);
@@ -326,7 +326,7 @@ fn a_block_device_is_a_volume_with_discard_and_zeroes() {
 }
 
 #[test]
-fn a_range_of_a_block_device_is_a_volume() {
+fn a_range_of_a_block_device_can_be_a_volume() {
     let place = Place::new();
     let content = noise(1, 8 * MIB as usize);
     let image = place.write("disk.img", &content);
@@ -352,9 +352,9 @@ fn a_range_of_a_block_device_is_a_volume() {
 }
 
 #[test]
-fn a_mounted_block_device_is_not_for_writing() {
+fn a_mounted_block_device_is_rejected_for_writing() {
     let place = Place::new();
     let small = small_file_system(&place);
-    let said = Daemon::refused(&place, &(place.device("") + &place.volume("a", "v", small.device(), "")));
-    assert!(said.contains("is in use by this host (mounted"), "{said}");
+    let output = Daemon::refused(&place, &(place.device("") + &place.volume("a", "v", small.device(), "")));
+    assert!(output.contains("is in use by this host (mounted"), "{output}");
 }

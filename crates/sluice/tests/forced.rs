@@ -1,4 +1,5 @@
-//! A forced write is durable when it is acknowledged, whatever lies under the volume: checked by what reaches the disk.
+//! A forced write is durable when it is acknowledged, on every kind of file system: checked by the writes that reach
+//! the disk.
 #![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
 
 use common::disk::FileSystem;
@@ -9,14 +10,14 @@ use sluice_client::vhost::ClientOptions;
 
 mod common;
 
-/// Forced writes of one client, one after another.
+/// Number of forced writes of one client, one after another.
 const WRITES: u64 = 50;
 
 fn open(place: &Place) -> Raw {
     Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap()
 }
 
-/// The disk `path`, as the only device.
+/// Returns the table of the only device, the disk of `path`.
 fn device(path: &std::path::Path) -> String {
     format!("[device.disk]\npath = \"{}\"\n", path.display())
 }
@@ -33,7 +34,7 @@ fn a_forced_write_on_fuse_is_flushed_before_it_is_acknowledged() {
         let (written, flushed) = fused.written_and_flushed();
         assert_eq!((written as u64, flushed as u64), (n + 1, n + 1), "write {n}");
     }
-    // Zeroes that are written, and what is not forced.
+    // Zeroes that must be written, and requests that are not forced.
     assert_eq!(raw.ask(WRITE_ZEROES, FUA | 2, MIB, 64 << 10, &[]), Ok(()));
     let (written, flushed) = fused.written_and_flushed();
     assert_eq!(written, flushed);
@@ -50,7 +51,7 @@ fn writes_of_a_guest_without_a_write_cache_on_fuse_are_flushed_before_they_are_r
     let fused = Fused::new(&place, 16);
     let daemon = Daemon::serve(&place, &(device(fused.folder()) + &place.vhost_volume("a", "v", &fused.disk(), "")));
     let mut guest = place.vhost("a", "v", &ClientOptions::default());
-    // The byte `writeback` of virtio-blk's configuration.
+    // The byte `writeback` of virtio-blk's configuration space.
     guest.session().unwrap().set_config(32, &[0]).unwrap();
     for n in 0..WRITES {
         guest.write(n * 8192, &noise(n, 4096)).unwrap();
@@ -61,8 +62,8 @@ fn writes_of_a_guest_without_a_write_cache_on_fuse_are_flushed_before_they_are_r
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
-/// Each forced write, into blocks that there are and into such that come with it, makes the disk flush. Fails on a kernel
-/// without the file system: the daemon trusts it, so it must be checked.
+/// Checks that each forced write makes the disk flush, into allocated blocks and into new ones. Fails on a kernel
+/// without the file system: the daemon relies on it, so it must be checked.
 fn assert_flushes(kind: &str, size_bytes: u64, make: impl Fn(&std::path::Path, std::path::PathBuf) -> FileSystem) {
     let place = Place::new();
     let system = make(&place.image("disk.img", size_bytes), place.file("mounted"));

@@ -1,4 +1,4 @@
-//! Clients that are broken, hostile or dead cost themselves and their own VM, and nobody else.
+//! Broken, hostile or dead clients harm only themselves and their own VM.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 mod common;
 
-/// Two VMs with a volume each; `window` is what one of them may have outstanding.
+/// Two VMs with a volume each; `window` is the device's window.
 fn two_vms(place: &Place, window: &str, more: &str) -> Daemon {
     let (a, b) = (place.image("a.img", 64 * MIB), place.image("b.img", 64 * MIB));
     let volumes = place.volume("a", "v", &a, "") + &place.volume("b", "v", &b, "");
@@ -26,7 +26,7 @@ fn assert_works(raw: &mut Raw, seed: u64) {
     assert!(raw.read(128 * KIB, 64 << 10).unwrap() == data);
 }
 
-/// Half of a write that fills the window which all volumes of the VM share.
+/// Half of a write that fills the window shared by all volumes of the VM.
 #[test]
 fn a_half_sent_write_blocked_every_volume_of_its_vm() {
     let place = Place::new();
@@ -38,16 +38,16 @@ fn a_half_sent_write_blocked_every_volume_of_its_vm() {
     let mut other = Raw::open(&place.volume_socket("a", "w"), "a/w").unwrap();
     stuck.stream.write_all(&header(WRITE, 0, 1, 0, MIB as u32)).unwrap();
     stuck.stream.write_all(&noise(1, 300 << 10)).unwrap();
-    // This waits until the first has been closed, as soon as the window is full.
+    // This client waits until the first one is closed, because the window is full.
     for seed in 0..3 {
         assert_works(&mut other, seed);
     }
-    assert!(stuck.is_shown_out());
+    assert!(stuck.is_disconnected());
     assert_works(&mut other, 9);
 }
 
 #[test]
-fn silent_connections_took_every_place_until_their_time_was_up() {
+fn silent_connections_used_up_all_connections_until_their_timeout() {
     let place = Place::new();
     let _daemon = two_vms(&place, "{ requests = 64 }", "[nbd]\nconnections_max = 20\n");
     let _silent: Vec<_> = (0..60).map(|_| connect(&place.volume_socket("a", "v")).unwrap()).collect();
@@ -56,7 +56,7 @@ fn silent_connections_took_every_place_until_their_time_was_up() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_fills_its_own_window_alone() {
+fn a_client_that_reads_no_replies_fills_only_its_own_window() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64, bytes = \"8MiB\" }", "");
     let content = noise(1, MIB as usize);
@@ -64,12 +64,12 @@ fn a_client_that_takes_no_replies_fills_its_own_window_alone() {
     stuck.write(0, &content).unwrap();
     assert_works(&mut fine, 2);
     let before = daemon.resident_bytes();
-    // As many as the sockets between them take.
+    // As many as the two socket buffers hold.
     stuck.stream.set_nonblocking(true).unwrap();
     let sent: Vec<u64> = std::iter::from_fn(|| stuck.send(READ, 0, 0, MIB as u32, &[]).ok()).take(10_000).collect();
     stuck.stream.set_nonblocking(false).unwrap();
     assert!(sent.len() > 100, "{} requests", sent.len());
-    // The window counts bytes: full with the request that reaches 8 MiB.
+    // The window limits bytes: it is full with the request that reaches 8 MiB.
     until("the window of a is full", || daemon.accounts().number("a", "outstanding") >= 8);
     for seed in 0..200 {
         assert_works(&mut fine, seed);
@@ -77,7 +77,7 @@ fn a_client_that_takes_no_replies_fills_its_own_window_alone() {
     assert_eq!(daemon.accounts().number("a", "outstanding"), 8);
     let grown = daemon.resident_bytes().saturating_sub(before);
     assert!(grown < 8 * MIB + 4 * MIB, "grown by {grown} bytes for a window of 8 MiB");
-    // It was only slow: everything that it asked for is there.
+    // The client was only slow, so it gets all its replies.
     for _ in 0..100 {
         let (answered, errno) = stuck.reply().unwrap();
         assert!(sent.contains(&answered) && errno == 0, "{answered}");
@@ -89,7 +89,7 @@ fn a_client_that_takes_no_replies_fills_its_own_window_alone() {
 }
 
 #[test]
-fn garbage_instead_of_a_handshake_ends_that_connection() {
+fn garbage_instead_of_a_handshake_closes_that_connection() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "");
     let mut fine = open(&place, "b");
@@ -109,13 +109,13 @@ fn garbage_instead_of_a_handshake_ends_that_connection() {
     openings.extend((0..50).map(|seed| noise(seed, 1 + seed as usize * 40)));
     for bytes in &openings {
         let mut stream = connect(&socket).unwrap();
-        // The daemon may close before it has taken everything.
+        // The daemon may close before it has read everything.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(Shutdown::Write);
         assert!(is_closed(&mut stream), "{:?}", &bytes[..bytes.len().min(24)]);
         assert_eq!(fine.read(0, 512).map(|data| data.len()), Ok(512));
     }
-    // What is only wrong, and not broken, is answered, and the handshake goes on.
+    // An invalid option with a valid format gets an error reply, and the handshake continues.
     let mut stream = greet(&socket).unwrap();
     let go = |payload: &[u8]| option(7, payload);
     stream.write_all(&[go(&[]), go(&[0xff; 8]), option(5, &[]), option(99, b"?"), option(2, &[])].concat()).unwrap();
@@ -125,7 +125,7 @@ fn garbage_instead_of_a_handshake_ends_that_connection() {
 }
 
 #[test]
-fn garbage_instead_of_a_request_ends_that_connection_and_is_counted() {
+fn garbage_instead_of_a_request_closes_that_connection_and_is_counted() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "");
     let mut fine = open(&place, "b");
@@ -135,7 +135,7 @@ fn garbage_instead_of_a_request_ends_that_connection_and_is_counted() {
     for bytes in &garbage {
         let mut broken = open(&place, "a");
         let _ = broken.stream.write_all(bytes);
-        assert!(broken.is_shown_out(), "{:?}", &bytes[..28]);
+        assert!(broken.is_disconnected(), "{:?}", &bytes[..28]);
         assert_eq!(fine.read(0, 512).map(|data| data.len()), Ok(512));
     }
     let accounts = daemon.accounts();
@@ -145,7 +145,7 @@ fn garbage_instead_of_a_request_ends_that_connection_and_is_counted() {
 }
 
 #[test]
-fn whoever_stops_in_the_middle_hinders_neither_others_nor_the_end() {
+fn a_client_that_stops_in_the_middle_delays_neither_others_nor_the_exit() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "");
     let socket = place.volume_socket("a", "v");
@@ -170,7 +170,7 @@ fn whoever_stops_in_the_middle_hinders_neither_others_nor_the_end() {
         assert_works(&mut same_vm, seed);
         assert_works(&mut other_vm, seed);
     }
-    // One of them dies: what it held is free again, and what it did not finish has not happened.
+    // One client dies: its resources are free again, and its incomplete request has no effect.
     half_data.close();
     until("its request is gone", || daemon.accounts().number("a", "outstanding") == 1);
     assert_eq!(same_vm.read(256 * KIB, 4096), Ok(vec![0; 4096]));
@@ -181,7 +181,7 @@ fn whoever_stops_in_the_middle_hinders_neither_others_nor_the_end() {
 }
 
 #[test]
-fn five_hundred_connections_are_served_and_forgotten() {
+fn five_hundred_connections_are_served_and_freed() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 1024 }", "");
     let mut clients: Vec<Raw> = (0..500).map(|n| open(&place, ["a", "b"][n % 2])).collect();
@@ -194,7 +194,7 @@ fn five_hundred_connections_are_served_and_forgotten() {
     for (client, cookie) in clients.iter_mut().zip(cookies) {
         assert_eq!(client.reply().unwrap(), (cookie, 0));
     }
-    // Each reads what its neighbour two places on has written to the same disk.
+    // Each client reads the data of the client two places further, on the same disk.
     for (n, client) in clients.iter_mut().enumerate() {
         let wrote = (n + 2) % 500;
         assert!(client.read(wrote as u64 * 4096, 4096).unwrap() == noise(wrote as u64, 4096), "{n}");
@@ -205,7 +205,7 @@ fn five_hundred_connections_are_served_and_forgotten() {
 }
 
 #[test]
-fn one_connection_more_than_allowed_is_refused_until_another_leaves() {
+fn a_connection_above_the_limit_is_rejected_until_another_closes() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "[nbd]\nconnections_max = 5\n");
     let mut clients: Vec<Raw> = (0..5).map(|n| open(&place, ["a", "b"][n % 2])).collect();
@@ -226,7 +226,7 @@ fn one_connection_more_than_allowed_is_refused_until_another_leaves() {
 }
 
 #[test]
-fn who_takes_all_connections_that_he_gets_leaves_the_other_vms_theirs() {
+fn a_vm_that_opens_all_its_connections_leaves_the_reserved_ones_to_others() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "[nbd]\nconnections_max = 8\n");
     let try_open = |vm| Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v"));
@@ -235,7 +235,7 @@ fn who_takes_all_connections_that_he_gets_leaves_the_other_vms_theirs() {
     daemon
         .stderr()
         .up_to(&["Client rejected: remaining connections are reserved for other sockets; raise nbd.connections_max"]);
-    // One for its VM, and one for where that VM goes next.
+    // One connection for the VM, and one for its migration target.
     let mut others = [open(&place, "b"), open(&place, "b")];
     assert!(try_open("b").is_err());
     for client in others.iter_mut().chain(&mut greedy) {
@@ -243,7 +243,7 @@ fn who_takes_all_connections_that_he_gets_leaves_the_other_vms_theirs() {
     }
 }
 
-/// Whether the kernel asks the other side of an idle connection to this loopback port if it is still there.
+/// Whether the kernel sends keep-alive probes on an idle connection to this loopback port.
 fn is_kept_alive(port: u16) -> bool {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     table.lines().skip(1).any(|line| {
@@ -263,7 +263,7 @@ fn a_tcp_client_whose_host_died_is_noticed() {
 }
 
 #[test]
-fn what_a_dead_client_had_waiting_neither_uses_the_limit_nor_happens() {
+fn queued_requests_of_a_dead_client_are_dropped_and_do_not_use_the_limit() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     // A window of 64 at 1 request per second: the next client would wait for a minute.
@@ -275,7 +275,7 @@ fn what_a_dead_client_had_waiting_neither_uses_the_limit_nor_happens() {
         first.send(WRITE, 0, n * 4096, 4096, &noise(1, 4096)).unwrap();
         second.send(WRITE, 0, (32 + n) * 4096, 4096, &noise(1, 4096)).unwrap();
     }
-    // All but those that the burst has let through.
+    // All requests except those of the burst.
     until("they wait", || daemon.accounts().number("a", "outstanding") > 50);
     let started = std::time::Instant::now();
     drop((first, second));
@@ -291,7 +291,7 @@ fn what_a_dead_client_had_waiting_neither_uses_the_limit_nor_happens() {
     assert!(changed <= written && written < 30, "{changed} blocks changed, {written} writes");
 }
 
-/// A client that says which of its writes were acknowledged, without end.
+/// A client that prints each acknowledged write, without end.
 const WRITER: &str = "
 import sys
 block = 0
@@ -302,7 +302,7 @@ while True:
 ";
 
 #[test]
-fn what_was_acknowledged_to_a_killed_client_is_there() {
+fn acknowledged_writes_of_a_killed_client_are_on_the_disk() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "");
     let uri = place.uri("a", "v");
@@ -334,7 +334,7 @@ fn what_was_acknowledged_to_a_killed_client_is_there() {
 }
 
 #[test]
-fn what_was_acknowledged_by_a_killed_daemon_is_there_after_a_restart() {
+fn acknowledged_writes_of_a_killed_daemon_are_there_after_a_restart() {
     let place = Place::new();
     let daemon = two_vms(&place, "{ requests = 64 }", "");
     let mut nbdsh = tool("nbdsh", "python3-libnbd");

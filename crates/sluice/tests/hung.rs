@@ -1,4 +1,4 @@
-//! A disk that does not answer: the daemon ends all the same, and the next one serves what lies elsewhere.
+//! A disk that does not respond: the daemon exits all the same, and the next one serves volumes on other disks.
 
 use std::io::{ErrorKind, Read};
 
@@ -19,7 +19,7 @@ fn daemon_keys(place: &Place) -> String {
 }
 
 #[test]
-fn a_disk_that_hung_kept_the_daemon_from_ending() {
+fn a_hung_disk_kept_the_daemon_from_exiting() {
     let place = Place::new();
     let disk = Hanging::new(&place, "hung");
     let volumes =
@@ -32,10 +32,10 @@ fn a_disk_that_hung_kept_the_daemon_from_ending() {
     fine.write(0, &noise(2, 4096)).unwrap();
     daemon.signal(Signal::TERM);
     let ended = daemon.end();
-    let said = &ended.stderr;
-    assert_eq!(ended.code(), Some(0), "{said}");
-    assert!(said.contains("Drain timed out"), "{said}");
-    let line = said.lines().find(|line| line.contains("the disk has not completed them")).expect(said);
+    let output = &ended.stderr;
+    assert_eq!(ended.code(), Some(0), "{output}");
+    assert!(output.contains("Drain timed out"), "{output}");
+    let line = output.lines().find(|line| line.contains("the disk has not completed them")).expect(output);
     assert!(line.contains("in_flight=1") && line.contains("vms=\"stuck\""), "{line}");
     let last = ended.stdout.lines().last().unwrap();
     let accounts: serde_json::Value = serde_json::from_str(last).unwrap();
@@ -44,7 +44,7 @@ fn a_disk_that_hung_kept_the_daemon_from_ending() {
 }
 
 #[test]
-fn a_socket_whose_folder_hung_kept_the_devices_from_draining() {
+fn a_socket_in_a_hung_folder_kept_the_devices_from_draining() {
     let place = Place::new();
     let below = FileSystem::new(&place.image("sockets.img", 64 * MIB), place.file("sockets"));
     let socket = below.folder.join("a.sock");
@@ -62,7 +62,7 @@ fn a_socket_whose_folder_hung_kept_the_devices_from_draining() {
 }
 
 #[test]
-fn volumes_whose_disk_hung_kept_the_others_from_starting() {
+fn volumes_on_a_hung_disk_kept_the_others_from_starting() {
     let place = Place::new();
     let disk = Hanging::new(&place, "hung");
     let part = |number: u64| format!("offset = \"{number}MiB\"\nsize = \"1MiB\"");
@@ -83,16 +83,16 @@ fn volumes_whose_disk_hung_kept_the_others_from_starting() {
     daemon.kill();
 
     let daemon = Daemon::serve(&place, &host);
-    let said = daemon.stderr().up_to(&["Ready"]);
+    let output = daemon.stderr().up_to(&["Ready"]);
     for vm in ["stuck", "guest"] {
-        let line = said.lines().find(|line| line.contains("out of service") && line.contains(vm)).expect(&said);
+        let line = output.lines().find(|line| line.contains("out of service") && line.contains(vm)).expect(&output);
         assert!(line.contains("requests of a process that is gone"), "{line}");
     }
     assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!(["guest/v", "stuck/v"]));
     let mut fine = open(&place, "fine");
     fine.write(0, &data).unwrap();
     assert!(Raw::open(&place.volume_socket("stuck", "v"), "stuck/v").is_err(), "nothing is offered there");
-    // A file that changes something else is applied beside them.
+    // A reload that changes something else is applied meanwhile.
     daemon.accept(&host.replace("[vm.fine.volume.v]", "[vm.fine]\nweight = 200\n[vm.fine.volume.v]"));
     disk.below.thaw();
     let back = daemon.stderr().up_to(&["Volume is in service again"]);
@@ -107,35 +107,35 @@ fn volumes_whose_disk_hung_kept_the_others_from_starting() {
 }
 
 #[test]
-fn a_daemon_whose_last_device_had_gone_down_went_on_as_if_it_served() {
+fn a_daemon_kept_running_after_its_last_device_went_down() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &(place.device("") + &place.volume("a", "v", &place.image("a.img", MIB), "")));
     let mut client = open(&place, "a");
     client.write(0, &noise(1, 4096)).unwrap();
-    // From now on its kernel runs no io_uring and makes none.
+    // From now on its kernel refuses io_uring.
     let calls = "inject=io_uring_enter,io_uring_setup:error=EPERM";
     let mut strace = tool("strace", "strace");
     strace.args(["-qq", "-f", "-o", "/dev/null", "-e", calls, "-p"]).arg(daemon.pid().to_string());
     let tracing = start(&mut strace);
     until("its threads are traced", || is_traced(daemon.pid()));
-    // Only the device's thread looks at this; it fails at its next turn.
+    // Only the device thread notices; it fails in its next iteration.
     let _ = client.send(WRITE, 0, 0, 4096, &noise(2, 4096));
     let ended = daemon.end();
-    let said = &ended.stderr;
-    assert_eq!(ended.code(), Some(1), "{said}");
+    let output = &ended.stderr;
+    assert_eq!(ended.code(), Some(1), "{output}");
     let lines = [
         "io_uring failed",
         "Cannot restart the device thread",
         "Device is down: restart the daemon to serve its volumes",
     ];
     for line in lines {
-        assert!(said.contains(line), "{line}: {said}");
+        assert!(output.contains(line), "{line}: {output}");
     }
-    assert!(said.trim_end().ends_with("nothing is served; see the log, and restart the daemon"), "{said}");
+    assert!(output.trim_end().ends_with("nothing is served; see the log, and restart the daemon"), "{output}");
     let accounts = ended.stdout.lines().find(|line| line.contains("\"event\":\"accounts\"")).expect(&ended.stdout);
     let accounts: serde_json::Value = serde_json::from_str(accounts).unwrap();
     assert_eq!(accounts["devices"][0]["health"], "down", "{accounts}");
-    assert!(client.is_shown_out());
+    assert!(client.is_disconnected());
     drop(tracing);
 }
 
@@ -193,7 +193,7 @@ fn changes_of_a_device_that_hung_held_up_those_of_another_one() {
     client.stream.set_nonblocking(false).unwrap();
 
     drop(hung);
-    assert!(client.is_shown_out(), "it is disconnected when the device responds");
+    assert!(client.is_disconnected(), "it is disconnected when the device responds");
     until("the device responds", || health(&daemon, "stuck") == "serving");
     run(&mut verb(&["set", "a", "weight=7"])).ok();
     assert_eq!(daemon.terminate().code(), Some(0));

@@ -1,4 +1,4 @@
-//! What the daemon says may get lost. Nobody waits for it, nothing fails with it, and one VM's lines are not all there is.
+//! Log lines may be lost. The daemon never waits for the log or fails with it, and one VM's lines do not fill it.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
@@ -22,12 +22,12 @@ fn open(place: &Place, vm: &str) -> io::Result<Raw> {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v"))
 }
 
-/// Connections of VM `a` that send garbage: to the device thread, which says so, and in the handshake.
+/// Opens connections of VM `a` that send garbage: to the device thread, which logs it, and in the handshake.
 fn break_connections(place: &Place, times: usize) {
     for _ in 0..times {
         let mut broken = open(place, "a").unwrap();
         let _ = broken.stream.write_all(&[0; 28]);
-        assert!(broken.is_shown_out());
+        assert!(broken.is_disconnected());
         let mut broken = greet(&place.volume_socket("a", "v")).unwrap();
         let _ = broken.write_all(b"no option at all");
     }
@@ -46,7 +46,7 @@ fn assert_serves(place: &Place, daemon: &Daemon, broken: usize) {
     run(&mut set).ok();
 }
 
-/// A pipe into which nothing goes any more.
+/// Returns a full pipe.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
@@ -57,7 +57,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 }
 
 #[test]
-fn a_log_on_a_full_disk_ends_no_device_and_no_daemon() {
+fn a_log_on_a_full_disk_stops_neither_devices_nor_the_daemon() {
     let place = Place::new();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let daemon = Daemon::serve_into(&place, "host.toml", &two_vms(&place), full.into());
@@ -81,7 +81,7 @@ fn a_log_at_the_limit_of_file_sizes_ended_the_daemon() {
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_stops_no_vm_and_not_the_end() {
+fn an_unread_standard_error_delays_neither_vms_nor_the_exit() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
     let daemon = Daemon::serve_into(&place, "host.toml", &two_vms(&place), writer.into());
@@ -92,7 +92,7 @@ fn a_standard_error_that_nobody_reads_stops_no_vm_and_not_the_end() {
 }
 
 #[test]
-fn a_standard_output_that_nobody_reads_stops_no_vm_and_not_the_end() {
+fn an_unread_standard_output_delays_neither_vms_nor_the_exit() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
     let file = place.write("host.toml", two_vms(&place));
@@ -104,28 +104,28 @@ fn a_standard_output_that_nobody_reads_stops_no_vm_and_not_the_end() {
     daemon.signal(Signal::TERM);
     let ended = daemon.end();
     assert!(ended.stderr.contains("Drained"), "{}", ended.stderr);
-    // Who reads the accounts must not take them for whole.
-    assert!(ended.stderr.contains("Standard output has not got all of it"), "{}", ended.stderr);
+    // A later reader of the statistics must not take them for complete.
+    assert!(ended.stderr.contains("Cannot write all results to standard output"), "{}", ended.stderr);
     assert_eq!(ended.code(), Some(1));
     drop(reader);
 }
 
 #[test]
-fn what_one_tenant_breaks_is_some_lines_and_a_count() {
+fn protocol_errors_of_one_tenant_are_some_lines_and_a_count() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &two_vms(&place));
     break_connections(&place, 1000);
     let mut other = open(&place, "b").unwrap();
     let _ = other.stream.write_all(&[0; 28]);
-    assert!(other.is_shown_out());
-    let mut said = daemon.stderr().up_to(&["Lines left out"]);
+    assert!(other.is_disconnected());
+    let mut lines = daemon.stderr().up_to(&["Lines left out"]);
     let of_b =
-        |said: &str| said.lines().any(|line| line.contains("violated the protocol") && line.contains("vm=\"b\""));
+        |lines: &str| lines.lines().any(|line| line.contains("violated the protocol") && line.contains("vm=\"b\""));
     until("the other VM has its line", || {
-        said += &daemon.stderr().said();
-        of_b(&said)
+        lines += &daemon.stderr().so_far();
+        of_b(&lines)
     });
-    let lines = said.lines().filter(|line| line.contains("vm=\"a\"")).count();
+    let lines = lines.lines().filter(|line| line.contains("vm=\"a\"")).count();
     assert!((1..200).contains(&lines), "{lines} lines of 1000 broken connections");
     assert_eq!(daemon.accounts().number("a", "protocol_errors"), 1000);
 }

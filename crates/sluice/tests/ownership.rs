@@ -1,4 +1,4 @@
-//! Nobody gets what is somebody else's: one writer per byte, one gate per disk, each volume on the disk that it names.
+//! Exclusive use: one writer per byte, one gate per disk, each volume on the disk that it names.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,15 +9,15 @@ use common::{Daemon, MIB, Place, noise};
 
 mod common;
 
-/// A user that no file belongs to.
+/// A user that owns no files.
 const TENANT: u32 = 54_321;
 
-/// What another process that tries to serve `host` is told.
+/// Checks the error of another process that tries to serve `host`.
 #[track_caller]
 fn refused(place: &Place, host: &str, expected: &[&str]) {
-    let said = Daemon::refused(place, host);
+    let output = Daemon::refused(place, host);
     for expected in expected {
-        assert!(said.contains(expected), "no {expected:?} in: {said}");
+        assert!(output.contains(expected), "no {expected:?} in: {output}");
     }
 }
 
@@ -26,7 +26,7 @@ fn open(place: &Place, vm: &str) -> Raw {
 }
 
 #[test]
-fn a_second_daemon_on_an_image_is_refused_and_told_who_has_it() {
+fn a_second_daemon_on_an_image_is_rejected_and_the_first_one_named() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let first = Daemon::serve(&place, &(place.device("") + &place.volume("a", "v", &image, "")));
@@ -46,7 +46,7 @@ fn a_second_daemon_on_an_image_is_refused_and_told_who_has_it() {
 }
 
 #[test]
-fn readers_share_an_image_and_keep_writers_out() {
+fn readers_share_an_image_and_exclude_writers() {
     let place = Place::new();
     let content = noise(1, MIB as usize);
     let image = place.write("a.img", &content);
@@ -60,7 +60,7 @@ fn readers_share_an_image_and_keep_writers_out() {
 }
 
 #[test]
-fn two_volumes_on_the_same_bytes_are_refused() {
+fn two_volumes_on_the_same_bytes_are_rejected() {
     let place = Place::new();
     let image = place.image("a.img", 4 * MIB);
     let alias = place.file("alias.img");
@@ -72,7 +72,7 @@ fn two_volumes_on_the_same_bytes_are_refused() {
 }
 
 #[test]
-fn ranges_of_one_file_are_disks_of_their_own() {
+fn ranges_of_one_file_are_separate_disks() {
     let place = Place::new();
     let image = place.image("a.img", 8 * MIB);
     let part =
@@ -92,28 +92,28 @@ fn ranges_of_one_file_are_disks_of_their_own() {
 }
 
 #[test]
-fn two_devices_on_one_disk_are_refused() {
+fn two_devices_on_one_disk_are_rejected() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let other = format!("[device.other]\npath = \"{}\"\n", image.display());
-    let said = Daemon::refused(&place, &(place.device("") + &other));
-    assert!(said.contains("Devices disk and other lie on one disk"), "{said}");
-    assert!(said.contains("one disk can have only one gate; combine them into one device"), "{said}");
+    let output = Daemon::refused(&place, &(place.device("") + &other));
+    assert!(output.contains("Devices disk and other lie on one disk"), "{output}");
+    assert!(output.contains("one disk can have only one gate; combine them into one device"), "{output}");
 }
 
 #[test]
-fn a_loop_device_is_the_disk_under_its_file() {
+fn a_loop_device_counts_as_the_disk_of_its_file() {
     let place = Place::new();
     let device = Loop::new(&place.image("a.img", MIB));
     let other = format!("[device.other]\npath = \"{}\"\n", device.path.display());
-    let said = Daemon::refused(&place, &(place.device("") + &other));
-    assert!(said.contains("lie on one disk"), "{said}");
+    let output = Daemon::refused(&place, &(place.device("") + &other));
+    assert!(output.contains("lie on one disk"), "{output}");
 }
 
 #[test]
-fn a_volume_on_another_disk_than_its_device_is_refused() {
+fn a_volume_on_another_disk_than_its_device_is_rejected() {
     let place = Place::new();
-    // Memory is another file system, and the same on every host.
+    // /dev/shm is another file system on every host.
     let elsewhere = tempfile::Builder::new().tempfile_in("/dev/shm").expect("there is /dev/shm");
     elsewhere.as_file().set_len(MIB).unwrap();
     let host = place.device("") + &place.volume("a", "v", elsewhere.path(), "cache = \"buffered\"");
@@ -127,7 +127,7 @@ fn a_volume_on_another_disk_than_its_device_is_refused() {
 }
 
 #[test]
-fn a_volume_without_direct_io_is_refused_unless_it_says_so() {
+fn a_volume_without_direct_io_is_rejected_unless_it_is_buffered() {
     let place = Place::new();
     let pipe = place.file("pipe");
     let made = common::run(common::tool("mkfifo", "coreutils").arg(&pipe));
@@ -141,7 +141,7 @@ fn a_volume_without_direct_io_is_refused_unless_it_says_so() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_what_to_make_or_name() {
+fn a_missing_path_is_rejected_with_what_to_change() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let host = place.device("") + &place.volume("a", "v", &image, "");
@@ -159,7 +159,7 @@ fn what_is_not_there_is_refused_with_what_to_make_or_name() {
 }
 
 #[test]
-fn a_socket_that_somebody_listens_on_is_refused() {
+fn a_socket_with_a_listener_is_rejected() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let host = place.device("") + &place.volume("a", "v", &image, "");
@@ -167,7 +167,7 @@ fn a_socket_that_somebody_listens_on_is_refused() {
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     refused(&place, &host, &["is in use by another process; stop it or choose another socket"]);
     drop(listener);
-    // What nobody listens on any more is replaced; what is no socket is not touched.
+    // A socket without a listener is replaced; a file that is not a socket is not touched.
     let daemon = Daemon::serve(&place, &host);
     assert_eq!(open(&place, "a").read(0, 512), Ok(vec![0; 512]));
     daemon.kill();
@@ -186,13 +186,13 @@ fn a_tenants_link_was_followed_to_the_file_of_another() {
     std::os::unix::fs::chown(&theirs, Some(TENANT), None).unwrap();
     let link = theirs.join("a.img");
     std::os::unix::fs::symlink(&secret, &link).unwrap();
-    let said =
+    let output =
         format!("{} is a symbolic link that user {TENANT} can change: use the path of its target", link.display());
-    refused(&place, &(place.device("") + &place.volume("a", "v", &link, "")), &["VM a, volume v: Volume ", &said]);
+    refused(&place, &(place.device("") + &place.volume("a", "v", &link, "")), &["VM a, volume v: Volume ", &output]);
 }
 
 #[test]
-fn a_socket_in_a_folder_of_a_stranger_is_refused_and_its_stated_owner_is_none() {
+fn a_socket_in_a_folder_of_another_user_is_rejected_unless_it_has_that_owner() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let theirs = place.socket("theirs");
@@ -204,8 +204,8 @@ fn a_socket_in_a_folder_of_a_stranger_is_refused_and_its_stated_owner_is_none() 
         let there = format!("socket = \"{}\"{more}", socket.display());
         (place.device("") + &place.volume("a", "v", &image, "")).replace(&own, &there)
     };
-    let said = format!("user {TENANT} may replace files in {}; take that right away", theirs.display());
-    refused(&place, &host(""), &[&said]);
+    let output = format!("user {TENANT} may replace files in {}; take that right away", theirs.display());
+    refused(&place, &host(""), &[&output]);
     let daemon = Daemon::serve(&place, &host(&format!(", owner = \"{TENANT}\"")));
     let there = std::fs::metadata(theirs.join("a.sock")).unwrap();
     assert_eq!((there.uid(), there.mode() & 0o777), (TENANT, 0o660));
@@ -214,7 +214,7 @@ fn a_socket_in_a_folder_of_a_stranger_is_refused_and_its_stated_owner_is_none() 
 }
 
 #[test]
-fn files_of_the_daemon_had_whatever_permissions_its_starter_let_through() {
+fn permissions_of_the_daemons_files_depended_on_the_inherited_umask() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let log = place.file("slots.csv");

@@ -1,7 +1,8 @@
-//! Reservation, limit and weight, seen from outside: fio as the load, the delay device's log as the witness.
+//! Reservation, limit and weight measured from outside: fio is the load, and the delay device's log has the
+//! dispatches.
 //!
-//! The device does 2,000 requests per second, whatever the machine does: 8 at once, 4 ms each. The tests run one at a
-//! time, because each needs the whole machine.
+//! The device serves 2,000 requests per second, independent of the machine: 8 concurrently, 4 ms each. The tests run
+//! one at a time, because each needs the whole machine.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,24 +17,24 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A VM of a test: its name, its policy, and what fio does in it.
+/// A VM of a test: its name, its policy and its fio options.
 struct Load {
     vm: &'static str,
     policy: &'static str,
     job: &'static str,
 }
 
-/// What a run has shown.
+/// Result of a run.
 struct Run {
     slots: Vec<Slot>,
     accounts: Accounts,
 }
 
-/// Serves the VMs on the device `delay` while fio runs in all of them. Nothing is stored, so that no disk takes part.
+/// Serves the VMs on the device `delay` while fio runs in all of them. Nothing is stored, so no disk is involved.
 fn measure(delay: &str, loads: &[Load], seconds: u32) -> Run {
     let place = Place::new();
     let log = place.file("slots.csv");
-    // A queue that is deeper than the device keeps it busy while this machine does something else.
+    // A queue deeper than the device keeps it busy during pauses of this machine.
     let mut host = String::from("[device.disk]\nbackend = \"null\"\ndepth = 64\ncapacity = \"2000 iops@8KiB\"\n");
     host += &format!("[device.disk.delay]\n{delay}\nlog = \"{}\"\n", log.display());
     let mut jobs = format!("[global]\nioengine=nbd\ntime_based=1\nruntime={seconds}\nsize=64m\nrandrepeat=1\n");
@@ -51,7 +52,7 @@ fn measure(delay: &str, loads: &[Load], seconds: u32) -> Run {
     Run { slots: slots::read(&log), accounts: Accounts(last) }
 }
 
-/// Measures again if the machine, and not the daemon, was in the way: a run in which it stood still says nothing.
+/// Measures again if the machine paused: such a run shows nothing about the daemon.
 fn measure_at_work(loads: &[Load], seconds: u32, worked: impl Fn(&Run) -> bool) -> Run {
     let mut runs = (0..4).map(|_| measure(TWO_THOUSAND, loads, seconds));
     runs.find(worked).expect("this machine is too busy to measure anything")
@@ -59,9 +60,10 @@ fn measure_at_work(loads: &[Load], seconds: u32, worked: impl Fn(&Run) -> bool) 
 
 const TWO_THOUSAND: &str = "time = \"4ms\"\nparallel = 8";
 
-/// The largest excess over `rate` of any window that starts and ends with a dispatch: what would be the burst.
+/// Returns the largest excess over `rate` of any window that starts and ends with a dispatch: the effective burst.
 fn largest_burst(slots: &[Slot], rate: f64, amount: impl Fn(&Slot) -> f64) -> f64 {
-    // A running sum of what was dispatched minus what the rate allows; a window's excess is a difference in it.
+    // A running sum of the dispatched amount minus what the rate allows; a window's excess is a difference of two
+    // sums.
     let (mut sum, mut lowest, mut largest) = (0.0, f64::INFINITY, 0.0_f64);
     for slot in slots {
         let allowed = slot.dispatched_ns as f64 / SECOND_NS as f64 * rate;
@@ -72,7 +74,7 @@ fn largest_burst(slots: &[Slot], rate: f64, amount: impl Fn(&Slot) -> f64) -> f6
     largest
 }
 
-/// Whether it was the limit that held this VM back.
+/// Checks that the limit held this VM back.
 #[track_caller]
 fn assert_held_back(run: &Run, vm: &str) {
     let waited = &run.accounts.vm(vm)["waited_for"];
@@ -107,19 +109,19 @@ fn no_window_of_any_length_exceeds_a_limit_of_bytes() {
     let run = measure("time = \"200us\"\nparallel = 16", &[Load { vm: "a", policy, job: sizes }], 4);
     assert_held_back(&run, "a");
     let excess = largest_burst(&run.slots, 16.0 * MIB as f64, |slot| slot.length_bytes as f64);
-    // A burst of 4 lets three requests of the reference size through beside one of any size.
+    // A burst of 4 passes three requests of the reference size in addition to one of any size.
     assert!(excess <= (3.0 * 8.0 + 256.0) * 1024.0 + 16.0, "{excess} bytes at once");
 }
 
 /// One second of the device's work.
 struct Second {
-    /// What each VM got.
+    /// Number of requests of each VM.
     got: Vec<usize>,
-    /// The machine let the daemon wait, or the device had nothing to do: what is late then is made up for later.
+    /// Whether the daemon was not scheduled or the device had nothing to do; delayed requests follow later.
     stood_still: bool,
 }
 
-/// Every whole second in which all VMs were at work.
+/// Returns every whole second in which all VMs had requests.
 fn whole_seconds(slots: &[Slot], vms: u32) -> Vec<Second> {
     const LATE_NS: u64 = 10_000_000;
     let ends = |owner| slots.iter().filter(move |slot| slot.owner == owner).map(|slot| slot.ended_ns);
@@ -130,7 +132,7 @@ fn whole_seconds(slots: &[Slot], vms: u32) -> Vec<Second> {
         let within = |end: &u64| (start..start + SECOND_NS).contains(end);
         let got: Vec<usize> = (0..vms).map(|owner| ends(owner).filter(within).count()).collect();
         let gap = |pair: &[Slot]| pair[1].dispatched_ns - pair[0].dispatched_ns;
-        // What ends now was dispatched a little earlier.
+        // Requests that complete now were dispatched a little earlier.
         let here = slots
             .windows(2)
             .filter(|pair| (start.saturating_sub(5 * LATE_NS)..start + SECOND_NS).contains(&pair[1].dispatched_ns));
@@ -141,7 +143,7 @@ fn whole_seconds(slots: &[Slot], vms: u32) -> Vec<Second> {
 }
 
 #[test]
-fn a_reservation_holds_in_every_second_beside_a_noisy_neighbour() {
+fn a_reservation_holds_in_every_second_next_to_a_noisy_neighbour() {
     let _alone = alone();
     let loads = [
         Load { vm: "noisy", policy: "weight = 10000", job: "rw=randwrite\nbs=8k\niodepth=64\nnumjobs=4" },
@@ -163,7 +165,7 @@ fn a_reservation_holds_in_every_second_beside_a_noisy_neighbour() {
     assert!(dispatched["reservation"].as_u64().unwrap() > 9 * dispatched["weight"].as_u64().unwrap(), "{dispatched}");
 }
 
-/// Each VM's part of what was dispatched while all were at work, and how much that was per second.
+/// Returns each VM's part of the requests dispatched while all had requests, and the rate per second.
 fn parts(slots: &[Slot], vms: u32) -> (Vec<f64>, f64) {
     let (from, to) = slots::together(slots, vms);
     let costs: Vec<f64> = (0..vms).map(|vm| slots::cost_between(&slots::of(slots, vm), from, to)).collect();
@@ -173,9 +175,9 @@ fn parts(slots: &[Slot], vms: u32) -> (Vec<f64>, f64) {
     (costs.iter().map(|cost| cost / all).collect(), all / seconds)
 }
 
-/// The largest part of the time in which a VM had nothing waiting, because the processors were busy elsewhere when its client
-/// should have asked: every VM here is due every few milliseconds, and what goes beyond 20 ms between two of its dispatches counts.
-/// A scheduler that let one wait so long would do so in every run, and none would count as measured.
+/// Returns the largest part of the time in which a VM had nothing queued because its client was not scheduled. Every
+/// VM here is due every few milliseconds, so more than 20 ms between two of its dispatches counts. A scheduler that
+/// let a VM wait so long would do so in every run, and then no run would count as measured.
 fn absent(slots: &[Slot], vms: u32) -> f64 {
     const LONGEST_NS: u64 = 20_000_000;
     let (from, to) = slots::together(slots, vms);
@@ -219,7 +221,7 @@ fn more_connections_and_deeper_queues_do_not_get_more() {
 }
 
 #[test]
-fn what_one_vm_leaves_the_others_get() {
+fn unused_capacity_of_one_vm_goes_to_the_others() {
     let _alone = alone();
     let job = "rw=randread\nbs=8k\niodepth=64";
     let loads = [

@@ -11,7 +11,7 @@ fn qemu_img() -> Command {
     tool("qemu-img", "qemu-utils")
 }
 
-/// qemu-io with one command after another on a raw export.
+/// Runs qemu-io with several commands on a raw export.
 fn qemu_io(uri: &str, commands: &[&str]) -> String {
     let mut qemu_io = tool("qemu-io", "qemu-utils");
     qemu_io.args(["-f", "raw"]);
@@ -30,7 +30,7 @@ fn two_volumes() -> (Place, Daemon) {
 }
 
 #[test]
-fn qemu_img_sees_size_and_format() {
+fn qemu_img_reports_size_and_format() {
     let (place, _daemon) = two_volumes();
     let uri = place.uri("a", "v");
     let info = |uri: &str| -> Value {
@@ -60,7 +60,7 @@ fn qemu_img_converts_and_compares() {
     qemu_io(&b, &["write -P 0xee 30M 512"]);
     let differs = compare(&a, &b);
     assert_eq!((differs.code(), differs.stdout.as_str()), (Some(1), "Content mismatch at offset 31457280!\n"));
-    // Into a format of its own inside the volume, and out again.
+    // Into a qcow2 image inside the volume, and back.
     run(qemu_img().args(["create", "-q", "-f", "qcow2", &a, "16M"])).ok();
     let part = place.write("part.img", &content[..16 * MIB as usize]);
     let part = part.to_str().unwrap();
@@ -73,7 +73,7 @@ fn qemu_img_converts_and_compares() {
 #[test]
 fn qemu_io_reads_the_patterns_that_it_wrote() {
     let (place, _daemon) = two_volumes();
-    let said = qemu_io(
+    let printed = qemu_io(
         &place.uri("a", "v"),
         &[
             "write -P 0x5a 0 8M",
@@ -94,16 +94,16 @@ fn qemu_io_reads_the_patterns_that_it_wrote() {
             "read -P 0 8M 24M",
         ],
     );
-    assert!(!said.contains("failed") && !said.contains("error"), "{said}");
-    // A pattern that is not there is noticed: the check itself is worth something.
+    assert!(!printed.contains("failed") && !printed.contains("error"), "{printed}");
+    // A missing pattern is detected, so the check itself works.
     let mut wrong = tool("qemu-io", "qemu-utils");
     let wrong = run(wrong.args(["-f", "raw", "-c", "read -P 1 0 4k", &place.uri("a", "v")]));
     assert!(wrong.stdout.contains("Pattern verification failed"), "{}{}", wrong.stdout, wrong.stderr);
 }
 
-/// QEMU's blkverify writes to both exports at once, and compares them at every read.
+/// QEMU's blkverify writes to both exports concurrently, and compares them at every read.
 #[test]
-fn qemu_io_uses_two_exports_at_once() {
+fn qemu_io_uses_two_exports_concurrently() {
     let (place, daemon) = two_volumes();
     let export = |node: &str, vm: &str| {
         let socket = place.volume_socket(vm, "v");
@@ -122,8 +122,8 @@ fn qemu_io_uses_two_exports_at_once() {
     for n in 0..64 {
         verifying.args(["-c", &format!("aio_read -P {} {}k 96k", n + 1, n * 128)]);
     }
-    let said = run(verifying.args(["-c", "aio_flush", "--image-opts", &both])).ok();
-    assert!(!said.contains("failed") && !said.contains("mismatch"), "{said}");
+    let printed = run(verifying.args(["-c", "aio_flush", "--image-opts", &both])).ok();
+    assert!(!printed.contains("failed") && !printed.contains("mismatch"), "{printed}");
     assert!(std::fs::read(place.file("a.img")).unwrap() == std::fs::read(place.file("b.img")).unwrap());
     let accounts = daemon.accounts();
     for vm in ["a", "b"] {

@@ -1,4 +1,5 @@
-//! A changed host file: applied while clients work, all or nothing. And the end: what was asked is answered.
+//! A changed host file is applied while clients work, all or nothing. Before the daemon exits, it answers the
+//! requests that it has read.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()
 }
 
-/// A VM with policy lines of its own, and the image for it.
+/// Returns a VM with these policy lines, and creates its image.
 fn vm(place: &Place, name: &str, policy: &str) -> String {
     let image = place.file(&format!("{name}.img"));
     if !image.exists() {
@@ -22,7 +23,7 @@ fn vm(place: &Place, name: &str, policy: &str) -> String {
     format!("[vm.{name}]\n{policy}\n") + &place.volume(name, "v", &image, "")
 }
 
-/// Asks one after another; how long that took, in seconds.
+/// Sends requests one after another. Returns the time in seconds.
 fn seconds_for(client: &mut Raw, requests: u32) -> f64 {
     let started = Instant::now();
     for _ in 0..requests {
@@ -34,13 +35,13 @@ fn seconds_for(client: &mut Raw, requests: u32) -> f64 {
 const LIMITED: &str = "limit = \"100 iops@8KiB\"\nburst = 1";
 
 #[test]
-fn a_lifted_limit_is_felt_by_a_client_at_work() {
+fn removing_a_limit_speeds_up_a_working_client() {
     let place = Place::new();
     let host = |policy| place.device("") + &vm(&place, "a", policy) + &vm(&place, "b", "");
     let daemon = Daemon::serve(&place, &host(LIMITED));
     let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));
     let limited = seconds_for(&mut a, 100);
-    // Requests of 4 KiB cost a little less than one of 8 KiB.
+    // A request of 4 KiB costs a little less than one of 8 KiB.
     assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
     daemon.accept(&host("limit = \"unlimited\""));
     let free = seconds_for(&mut a, 2000);
@@ -52,7 +53,7 @@ fn a_lifted_limit_is_felt_by_a_client_at_work() {
 }
 
 #[test]
-fn a_request_that_waits_for_its_limit_goes_when_the_limit_is_lifted() {
+fn a_request_that_waits_for_a_limit_is_dispatched_when_the_limit_is_removed() {
     let place = Place::new();
     let host = |policy| place.device("") + &vm(&place, "a", policy);
     let daemon = Daemon::serve(&place, &host("limit = \"0.01 iops@8KiB\"\nburst = 1\nallow_slow = true"));
@@ -68,7 +69,7 @@ fn a_request_that_waits_for_its_limit_goes_when_the_limit_is_lifted() {
 }
 
 #[test]
-fn vms_and_volumes_come_and_go_beside_clients_at_work() {
+fn vms_and_volumes_are_added_and_removed_while_clients_work() {
     let place = Place::new();
     let extra = place.image("extra.img", MIB);
     let (device, a, b) = (place.device(""), vm(&place, "a", ""), vm(&place, "b", ""));
@@ -84,17 +85,17 @@ fn vms_and_volumes_come_and_go_beside_clients_at_work() {
     assert!(in_a.read(0, 4096).unwrap() == noise(1, 4096));
 
     daemon.accept(&(device.clone() + &a + &b));
-    assert!(in_extra.is_shown_out());
+    assert!(in_extra.is_disconnected());
     assert!(!place.volume_socket("a", "extra").exists());
     assert!(in_a.read(0, 4096).unwrap() == noise(1, 4096) && in_b.read(0, 4096).unwrap() == noise(2, 4096));
 
     daemon.accept(&(device.clone() + &b));
-    assert!(in_a.is_shown_out());
+    assert!(in_a.is_disconnected());
     assert!(!place.volume_socket("a", "v").exists());
     assert!(in_b.read(0, 4096).unwrap() == noise(2, 4096));
     assert_eq!(daemon.accounts().device()["vms"].as_array().unwrap().len(), 1);
 
-    // What has gone is free for others, and can come back with what was written.
+    // A removed volume is free for others, and can be added again with its data.
     let other = place.device("") + &place.volume("other", "v", &extra, "");
     assert_eq!(Daemon::serve_as(&place, "other.toml", &other).terminate().code(), Some(0));
     daemon.accept(&(device + &a + &b));
@@ -103,7 +104,7 @@ fn vms_and_volumes_come_and_go_beside_clients_at_work() {
 }
 
 #[test]
-fn a_device_comes_and_goes() {
+fn a_device_is_added_and_removed() {
     let place = Place::new();
     let (device, a) = (place.device(""), vm(&place, "a", ""));
     let null = format!(
@@ -116,18 +117,18 @@ fn a_device_comes_and_goes() {
     let mut in_null = open(&place, "n");
     assert_eq!(in_null.read(512 * MIB, 4096), Ok(vec![0; 4096]));
     daemon.accept(&(device + &a));
-    assert!(in_null.is_shown_out());
+    assert!(in_null.is_disconnected());
     assert_eq!(in_a.read(0, 512), Ok(vec![0; 512]));
     assert_eq!(daemon.accounts().0["devices"].as_array().unwrap().len(), 1);
 }
 
-/// Reloads to something refused; nothing may have changed, not even what was right in it.
+/// Reloads an invalid file. Nothing may change, not even by its valid parts.
 #[track_caller]
 fn assert_refused_whole(place: &Place, daemon: &Daemon, client: &mut Raw, host: &str, expected: &[&str]) {
-    let said = daemon.reload(host);
-    assert!(said.contains("the running configuration is unchanged"), "{said}");
+    let output = daemon.reload(host);
+    assert!(output.contains("the running configuration is unchanged"), "{output}");
     for expected in expected {
-        assert!(said.contains(expected), "no {expected:?} in: {said}");
+        assert!(output.contains(expected), "no {expected:?} in: {output}");
     }
     assert!(!place.volume_socket("new", "v").exists(), "a socket of the refused file is there");
     let accounts = daemon.accounts();
@@ -137,7 +138,7 @@ fn assert_refused_whole(place: &Place, daemon: &Daemon, client: &mut Raw, host: 
 }
 
 #[test]
-fn a_refused_file_changes_nothing_at_all() {
+fn a_rejected_file_changes_nothing() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", LIMITED)));
     let mut client = open(&place, "a");
@@ -145,12 +146,12 @@ fn a_refused_file_changes_nothing_at_all() {
     let mut refuse = |host: String, expected: &[&str]| {
         assert_refused_whole(&place, &daemon, &mut client, &host, expected);
     };
-    // Wrong in itself: every finding, with its place.
+    // An invalid file: every error is reported with its position.
     let wrong = place.device("dept = 3") + &free + &new + "[vm.new]\n";
     refuse(wrong, &["error: Not TOML: duplicate key", "host.toml:", "1 error", "errors=1"]);
     let wrong = place.device("dept = 3\ncapacity = \"5\"") + &free + &new;
     refuse(wrong, &["unknown key 'dept'", "did you mean 'depth'?", "'5' has no unit", "2 errors", "errors=2"]);
-    // Right, but a source is missing, in use, or not where it should be.
+    // A valid file whose source is missing, in use, or in the wrong place.
     let missing = place.volume("x", "v", &place.file("none"), "");
     refuse(place.device("") + &free + &new + &missing, &["VM x, volume v: Cannot open", "No such file"]);
     let again = place.volume("x", "v", &place.file("a.img"), "");
@@ -168,19 +169,19 @@ fn a_refused_file_changes_nothing_at_all() {
     );
     refuse(place.device("") + &free + &new + &nobody, &["user nobody-has-this-name does not exist on this host"]);
     assert!(!socket.exists());
-    // What cannot change while it runs.
+    // Settings that cannot change at run time.
     let other_scheduler = place.device("scheduler = \"noop\"") + &vm(&place, "a", LIMITED) + &new;
     refuse(other_scheduler, &["limit is not enforced by noop"]);
     let cost = place.device("cost = { knee = \"1MB\" }") + &free + &new;
     refuse(cost, &["Device disk: its cost model cannot change while it runs"]);
-    // And then one that is right.
+    // Then a valid file.
     daemon.accept(&(place.device("") + &free + &new));
     assert!(seconds_for(&mut client, 2000) < 10.0);
     assert_eq!(open(&place, "new").read(0, 512), Ok(vec![0; 512]));
 }
 
 #[test]
-fn another_scheduler_takes_over_what_waits() {
+fn queued_requests_move_to_another_scheduler() {
     let place = Place::new();
     let slow = "limit = \"0.01 iops@8KiB\"\nburst = 1\nallow_slow = true";
     let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", slow)));
@@ -189,9 +190,9 @@ fn another_scheduler_takes_over_what_waits() {
     for number in 0..32 {
         client.send(WRITE, 0, number * 4096, 4096, &page(number)).unwrap();
     }
-    // The first one passes.
+    // The first request passes.
     until("the others wait", || daemon.accounts().number("a", "outstanding") == 31);
-    // Nothing enforces the limit any more, and nothing is lost: neighbours among them go to the disk as one.
+    // The limit is not enforced any more, and no request is lost. Adjacent requests are merged.
     let host = |scheduler: &str, more: &str| {
         place.device(&format!("scheduler = \"{scheduler}\"{more}")) + &vm(&place, "a", "")
     };
@@ -199,7 +200,7 @@ fn another_scheduler_takes_over_what_waits() {
     let mut answered: Vec<_> = (0..32).map(|_| client.reply().unwrap()).collect();
     answered.sort_unstable();
     assert_eq!(answered, (1..=32).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
-    // And on, from one to the next, with reads on their way all the time.
+    // Then from one scheduler to the next, with reads in flight all the time.
     let chain = [
         ("deadline", ""),
         ("cfq", ""),
@@ -223,14 +224,14 @@ fn another_scheduler_takes_over_what_waits() {
             assert!(!std::mem::replace(&mut seen[number as usize], true), "{scheduler}: answered once");
         }
     }
-    // The scheduler in force is the one that a limit is asked of.
+    // Only the scheduler in use decides whether a limit is accepted.
     daemon.accept(&(place.device("") + &vm(&place, "a", LIMITED)));
     let limited = seconds_for(&mut client, 100);
     assert!(limited > 0.9, "100 requests at 100 per second in {limited} s");
 }
 
 #[test]
-fn what_a_served_volume_is_cannot_change_under_its_clients() {
+fn the_identity_of_a_served_volume_cannot_change() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", LIMITED)));
     let mut client = open(&place, "a");
@@ -243,48 +244,51 @@ fn what_a_served_volume_is_cannot_change_under_its_clients() {
     let cut = "cannot shrink from 4194304 to 1048576 bytes while attached";
     let smaller = place.device("") + &volume("a", "size = \"1MiB\"");
     assert_refused_whole(&place, &daemon, &mut client, &smaller, &[cut]);
-    // In two steps it can.
+    // It can change in two steps.
     daemon.accept(&place.device(""));
     daemon.accept(&(place.device("") + &volume("renamed", "size = \"1MiB\"")));
     assert_eq!(open(&place, "renamed").read(0, 512), Ok(vec![0; 512]));
 }
 
 #[test]
-fn what_a_refused_file_had_opened_is_free_again() {
+fn volumes_opened_for_a_rejected_file_are_closed() {
     let place = Place::new();
     let base = place.device("") + &vm(&place, "a", "");
     let daemon = Daemon::serve(&place, &base);
     let new = vm(&place, "new", "");
     let missing = place.volume("x", "v", &place.file("none"), "");
-    let said = daemon.reload(&(base + &new + &missing));
-    assert!(said.contains("the running configuration is unchanged"), "{said}");
+    let output = daemon.reload(&(base + &new + &missing));
+    assert!(output.contains("the running configuration is unchanged"), "{output}");
     let second = Daemon::serve_as(&place, "second.toml", &(place.device("") + &new));
     assert_eq!(second.terminate().code(), Some(0));
 }
 
 #[test]
-fn bytes_that_a_refused_file_gave_to_a_volume_are_free_again() {
+fn range_locks_for_a_rejected_file_are_released() {
     let place = Place::new();
     let image = place.image("a.img", 4 * MIB);
     let sized = |size: &str| place.device("") + &place.volume("a", "v", &image, &format!("size = \"{size}\""));
     let daemon = Daemon::serve(&place, &sized("1MiB"));
     let missing = place.volume("x", "v", &place.file("none"), "");
     for size in ["2MiB", "4MiB"] {
-        let said = daemon.reload(&(sized(size) + &missing));
-        assert!(said.contains("No such file") && said.contains("the running configuration is unchanged"), "{said}");
+        let output = daemon.reload(&(sized(size) + &missing));
+        assert!(
+            output.contains("No such file") && output.contains("the running configuration is unchanged"),
+            "{output}"
+        );
     }
     let behind = place.volume("b", "v", &image, "offset = \"1MiB\"\nsize = \"1MiB\"");
     daemon.accept(&(sized("1MiB") + &behind));
     assert_eq!(open(&place, "b").read(0, 512), Ok(vec![0; 512]));
-    // What stays is locked as before.
-    let said = Daemon::refused(&place, &sized("1MiB").replace("a-v.sock", "other.sock"));
-    assert!(said.contains("is locked by process"), "{said}");
+    // The existing range is locked as before.
+    let output = Daemon::refused(&place, &sized("1MiB").replace("a-v.sock", "other.sock"));
+    assert!(output.contains("is locked by process"), "{output}");
 }
 
 const REPLACED: &str = "Client disconnected: its volume was removed or replaced during the handshake";
 
 #[test]
-fn who_was_told_of_another_volume_than_there_is_now_is_shown_out() {
+fn a_client_in_the_handshake_is_disconnected_when_its_volume_is_replaced() {
     let place = Place::new();
     let image = place.image("a.img", 4 * MIB);
     let shared = place.socket("shared.sock");
@@ -326,7 +330,7 @@ fn a_client_that_connected_before_its_disk_was_replaced_by_one_of_the_same_size_
 }
 
 #[test]
-fn the_end_waits_for_what_is_at_work_and_removes_the_sockets() {
+fn the_exit_waits_for_requests_in_flight_and_removes_the_sockets() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 2\n";
     let shared = place.socket("shared.sock");
@@ -342,7 +346,7 @@ fn the_end_waits_for_what_is_at_work_and_removes_the_sockets() {
     let mut answered: Vec<_> = (0..4).map(|_| client.reply().unwrap()).collect();
     answered.sort_unstable();
     assert_eq!(answered, [(1, 0), (2, 0), (3, 0), (4, 0)]);
-    assert!(client.is_shown_out() && idle.is_shown_out());
+    assert!(client.is_disconnected() && idle.is_disconnected());
     let ended = daemon.end();
     assert_eq!(ended.code(), Some(0));
     assert!(ended.stdout.lines().last().unwrap().contains("\"event\":\"accounts\""), "{}", ended.stdout);
@@ -352,7 +356,7 @@ fn the_end_waits_for_what_is_at_work_and_removes_the_sockets() {
 }
 
 #[test]
-fn the_end_answers_a_client_that_stopped_in_the_middle_of_a_write() {
+fn the_exit_answers_earlier_requests_of_a_client_with_a_half_sent_write() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"300ms\"\nparallel = 2\n";
     let daemon = Daemon::serve(&place, &(place.device("") + slow + &vm(&place, "a", "")));
@@ -367,14 +371,14 @@ fn the_end_answers_a_client_that_stopped_in_the_middle_of_a_write() {
     let mut answered = [client.reply().unwrap(), client.reply().unwrap()];
     answered.sort_unstable();
     assert_eq!(answered, [(1, 0), (2, 0)]);
-    assert!(client.is_shown_out());
+    assert!(client.is_disconnected());
     assert_eq!(daemon.end().code(), Some(0));
     let content = std::fs::read(place.file("a.img")).unwrap();
     assert!(content[65536..65536 + 8192] == [0; 8192], "half a write has not happened");
 }
 
 #[test]
-fn a_reload_changes_how_many_connections_there_may_be() {
+fn a_reload_changes_the_connection_limit() {
     let place = Place::new();
     let host = |most| place.device("") + &vm(&place, "a", "") + &format!("[nbd]\nconnections_max = {most}\n");
     let daemon = Daemon::serve(&place, &host(1));
@@ -396,7 +400,7 @@ fn a_reload_changes_how_many_connections_there_may_be() {
 }
 
 #[test]
-fn the_last_accounts_include_what_was_drained() {
+fn the_final_statistics_include_drained_requests() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"200ms\"\nparallel = 4\n";
     let daemon = Daemon::serve(&place, &(place.device("") + slow + &vm(&place, "a", "")));
@@ -411,7 +415,7 @@ fn the_last_accounts_include_what_was_drained() {
 }
 
 #[test]
-fn what_does_not_drain_in_time_is_given_up() {
+fn requests_that_do_not_drain_in_time_are_dropped() {
     let place = Place::new();
     let slow = "[device.disk.delay]\ntime = \"30s\"\nparallel = 1\n";
     let host = place.device("depth = 1") + slow + &vm(&place, "a", "") + "[daemon]\ndrain_timeout = \"100ms\"\n";
@@ -424,18 +428,18 @@ fn what_does_not_drain_in_time_is_given_up() {
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0));
     assert!(ended.stderr.contains("Drain timed out: queued requests are dropped"), "{}", ended.stderr);
-    assert!(client.is_shown_out());
+    assert!(client.is_disconnected());
     assert!(!place.volume_socket("a", "v").exists());
 }
 
 #[test]
-fn a_socket_that_was_freed_and_taken_in_one_reload_was_that_of_another_process() {
+fn a_socket_moved_between_volumes_in_one_reload_was_taken_for_that_of_another_process() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", "")));
     let [old, new] = ["a", "b"].map(|vm| format!("socket = \"{}\"", place.volume_socket(vm, "v").display()));
     let after = place.device("") + &vm(&place, "b", "").replace(&new, &format!("type = \"vhost-user-blk\", {old}"));
     let mut before = open(&place, "a");
-    // A change that is refused for another reason gives the socket back.
+    // If the change is rejected for another reason, the socket is kept.
     let missing = place.volume("c", "v", &place.file("missing.img"), "");
     assert!(daemon.reload(&(after.clone() + &missing)).contains("the running configuration is unchanged"));
     let late = format!(
@@ -445,10 +449,10 @@ fn a_socket_that_was_freed_and_taken_in_one_reload_was_that_of_another_process()
     before.write(0, &noise(1, 4096)).unwrap();
     open(&place, "a").write(0, &noise(1, 4096)).unwrap();
     daemon.accept(&after);
-    assert!(before.is_shown_out());
+    assert!(before.is_disconnected());
     let mut guest = Client::connect(&place.volume_socket("a", "v"), &ClientOptions::default()).unwrap();
     guest.perform(0, Request::Read { offset: 0, len: 4096 }).unwrap();
-    // And back: the VM that speaks NBD has it again.
+    // And back: the NBD volume has the socket again.
     daemon.accept(&(place.device("") + &vm(&place, "a", "")));
     open(&place, "a").write(0, &noise(2, 4096)).unwrap();
     assert_eq!(daemon.terminate().code(), Some(0));
@@ -456,7 +460,7 @@ fn a_socket_that_was_freed_and_taken_in_one_reload_was_that_of_another_process()
 }
 
 #[test]
-fn sockets_have_the_owner_and_mode_that_the_file_says() {
+fn sockets_have_the_owner_and_mode_of_the_file() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let place = Place::new();
     let image = place.image("a.img", MIB);
@@ -473,8 +477,8 @@ fn sockets_have_the_owner_and_mode_that_the_file_says() {
         (found.permissions().mode() & 0o777, found.uid().to_string().as_str(), found.gid()),
         (0o600, nobody.trim(), 0)
     );
-    let said = daemon.reload(&host("0660"));
-    assert!(said.contains("its owner, group and mode cannot change while it is served"), "{said}");
+    let output = daemon.reload(&host("0660"));
+    assert!(output.contains("its owner, group and mode cannot change while it is served"), "{output}");
     assert_eq!(std::fs::metadata(place.socket("a.sock")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 

@@ -1,5 +1,4 @@
-//! `sluice reproduce`: what it prints and writes, that it goes on where it was, and that what cannot be is refused before
-//! anything is simulated.
+//! `sluice reproduce`: its output, that it resumes, and that errors are reported before any simulation.
 
 use std::path::Path;
 
@@ -25,7 +24,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn each_row_has_its_class_verdict_and_numbers() {
+fn each_row_has_a_class_a_verdict_and_numbers() {
     let answer = json_of(&reproduce(&[SHORT]));
     let rows = answer["rows"].as_array().unwrap();
     assert_eq!(rows.iter().map(|row| row["id"].as_str().unwrap()).collect::<Vec<_>>(), ["X4a", "X4b", "X4c", "X4d"]);
@@ -39,7 +38,7 @@ fn each_row_has_its_class_verdict_and_numbers() {
 }
 
 #[test]
-fn what_is_finished_is_not_run_again_and_gives_the_same_bytes() {
+fn finished_rows_are_not_run_again_and_give_the_same_bytes() {
     let place = Place::new();
     let out = place.file("out");
     let first = reproduce(&[SHORT, "--out", text(&out)]);
@@ -50,7 +49,7 @@ fn what_is_finished_is_not_run_again_and_gives_the_same_bytes() {
     assert_eq!(first.stdout, again.stdout);
     assert_eq!(page, std::fs::read(out.join("report.html")).unwrap());
     assert_eq!(kept.modified().unwrap(), std::fs::metadata(&finished).unwrap().modified().unwrap(), "it was not run");
-    // One that a power cut left half written is run again.
+    // A file that a power cut truncated is written again.
     std::fs::write(&finished, "[\"").unwrap();
     assert_eq!(reproduce(&[SHORT, "--out", text(&out)]).stdout, first.stdout);
     let paper = std::fs::read_to_string(out.join("papers/two-tier.md")).unwrap();
@@ -59,7 +58,7 @@ fn what_is_finished_is_not_run_again_and_gives_the_same_bytes() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_runs() {
+fn invalid_arguments_are_rejected_before_anything_runs() {
     let place = Place::new();
     let file = place.write("file", "");
     let (file, docs) = (text(&file), place.file("docs"));

@@ -1,4 +1,4 @@
-//! `sluice sim`: what is printed, that it repeats, and that wrong files are refused.
+//! `sluice sim`: its output, its repeatability, and errors in scenario files.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ weight = 300
 "#;
 
 #[test]
-fn a_run_prints_what_it_promises() {
+fn a_run_prints_promises_and_results() {
     let place = Place::new();
     let file = place.write("s.toml", SMALL);
     let result = json_of(&run(sluice().args(["-o", "json", "sim", "run"]).arg(&file)));
@@ -72,9 +72,9 @@ fn a_run_prints_what_it_promises() {
     assert!(iops(0) >= 392.0 && (950.0..1050.0).contains(&(iops(0) + iops(1))), "{} and {}", iops(0), iops(1));
 }
 
-/// The device serves 1,000 requests per second, the file says 2,000, and VM a reserves 1,500 of them.
+/// The device serves 1,000 requests per second, the file states 2,000, and VM a reserves 1,500 of them.
 #[test]
-fn a_run_whose_promises_were_not_kept_ended_well() {
+fn a_run_with_broken_promises_exited_with_success() {
     let place = Place::new();
     let text = SMALL.replace("500 iops", "2000 iops").replace("400 iops", "1500 iops");
     let text = text.replace("workload = \"closed\"", "workload = { type = \"closed\", outstanding = 32 }");
@@ -100,7 +100,7 @@ fn a_run_whose_promises_were_not_kept_ended_well() {
 }
 
 #[test]
-fn a_sweep_whose_promises_were_not_kept_ended_well() {
+fn a_sweep_with_broken_promises_exited_with_success() {
     let place = Place::new();
     let text = SMALL.replace("500 iops", "2000 iops").replace("400 iops", "1500 iops");
     let text = text.replace("workload = \"closed\"", "workload = { type = \"closed\", outstanding = 32 }");
@@ -124,19 +124,19 @@ fn a_sweep_whose_promises_were_not_kept_ended_well() {
 }
 
 #[test]
-fn what_an_entry_of_the_timeline_does_not_state_looked_as_if_it_were_reset() {
+fn a_field_that_a_timeline_entry_does_not_state_was_shown_as_reset() {
     let place = Place::new();
     let text = SMALL.to_owned() + "[[timeline]]\nat = \"2s\"\nchange = \"policy\"\nvm = \"a\"\nlimit = \"450 iops\"\n";
     let file = place.write("s.toml", text);
-    let said = run(sluice().args(["sim", "run"]).arg(&file)).ok();
-    assert!(said.contains("At 2 s the policy of VM a changed in limit; as before: reservation"), "{said}");
+    let output = run(sluice().args(["sim", "run"]).arg(&file)).ok();
+    assert!(output.contains("At 2 s the policy of VM a changed in limit; as before: reservation"), "{output}");
     let json = json_of(&run(sluice().args(["-o", "json", "sim", "run"]).arg(&file)));
     let change = serde_json::json!({ "t_s": 2.0, "vm": "a", "changed": ["limit"], "as_before": ["reservation"] });
     assert_eq!(json["policy_changes"], serde_json::json!([change]));
 }
 
 #[test]
-fn the_division_of_the_paper_comes_out() {
+fn the_papers_division_is_reproduced() {
     let result = json_of(&sim(&["run", "scenario-division.toml", "-o", "json"]));
     let iops: Vec<f64> = result["vms"].as_array().unwrap().iter().map(|vm| vm["iops"].as_f64().unwrap()).collect();
     for (got, paper) in iops.iter().zip([250.0, 380.0, 570.0]) {
@@ -145,7 +145,7 @@ fn the_division_of_the_paper_comes_out() {
 }
 
 #[test]
-fn weights_hold_across_nodes_when_vms_tell_them_and_only_then() {
+fn weights_hold_across_nodes_only_if_vms_report_remote_service() {
     let place = Place::new();
     let text = std::fs::read_to_string(examples().join("scenario-dmclock.toml")).unwrap();
     let (placed, alone) = ("placement = 0\n", "policies_hold = \"at-each-node\"");
@@ -162,7 +162,7 @@ fn weights_hold_across_nodes_when_vms_tell_them_and_only_then() {
     let untold = text.replace("policies_hold = \"across-nodes\"", alone);
     let anywhere = over_c1(&text.replace(placed, ""));
     assert!(near(anywhere, [4.0, 6.0]), "{anywhere:?}");
-    // Requests of one go to a single node, where the others get a third of what they get in all.
+    // The requests of one VM go to a single node, where the others get a third of their total.
     let (told, untold) = (over_c1(&text), over_c1(&untold));
     assert!(near(told, [4.0, 6.0]), "{told:?}");
     assert!(near(untold, [12.0, 18.0]), "{untold:?}");
@@ -199,25 +199,25 @@ fn every_example_runs_and_repeats() {
         assert_eq!(first.stdout, again.stdout, "{name}");
         assert_ne!(first.stdout, sim(&["run", name, "-o", "json", "--seed", "2"]).stdout, "{name}");
         assert_eq!(json_of(&sim(&["check", name, "-o", "json"]))["ok"], true);
-        assert!(sim(&["run", name]).stdout.contains("all checks hold"), "{name}");
+        assert!(sim(&["run", name]).stdout.contains("all invariants hold"), "{name}");
     }
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_refused_with_the_option_that_names_it() {
+fn the_error_for_an_unwritable_folder_names_its_option() {
     for verb in ["run", "sweep"] {
         let refused = sim(&[verb, "scenario-division.toml", "--out", "/proc/none"]);
         assert_eq!(refused.code(), Some(4), "{verb}");
-        let said = refused.failed();
+        let output = refused.failed();
         assert!(
-            said.contains("Cannot write into /proc") && said.contains("name a folder with --out"),
-            "{verb}: {said}"
+            output.contains("Cannot write into /proc") && output.contains("name a folder with --out"),
+            "{verb}: {output}"
         );
     }
 }
 
 #[test]
-fn check_says_what_follows() {
+fn check_prints_derived_values() {
     let nodes = sim(&["check", "scenario-three-nodes.toml"]).ok();
     assert!(nodes.starts_with("Device store: 3 nodes of servers, scheduler mclock\n"), "{nodes}");
     let result = json_of(&sim(&["check", "scenario-aged-ssd.toml", "-o", "json"]));
@@ -228,7 +228,7 @@ fn check_says_what_follows() {
 }
 
 #[test]
-fn a_scenario_that_promises_too_much_is_refused_unless_admission_is_off() {
+fn an_overcommitted_scenario_is_rejected_unless_admission_is_off() {
     let place = Place::new();
     let text = SMALL.replace("400 iops", "600 iops");
     let file = place.write("s.toml", &text);
@@ -249,7 +249,7 @@ fn text(place: &Place, name: &str) -> String {
     std::fs::read_to_string(place.file(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every file under a folder with its bytes, in order.
+/// Returns every file in a folder with its content, in order.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -269,7 +269,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_run_leaves_its_results_and_they_repeat() {
+fn a_run_writes_results_that_repeat() {
     let place = Place::new();
     place.write("s.toml", SMALL);
     let first = in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "requests", "-o", "json"]);
@@ -282,7 +282,7 @@ fn a_run_leaves_its_results_and_they_repeat() {
     assert_eq!(results["parameters"]["devices"][0]["model"]["parameters"]["servers"], 1);
     assert_eq!(results["parameters"]["vms"][1]["asks"]["parameters"]["outstanding"], 4);
     let before = files(&place.file("out"));
-    // Earlier results are replaced, by the same bytes.
+    // Earlier results are replaced by the same bytes.
     in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "requests"]).ok();
     assert!(files(&place.file("out")) == before);
     let html = text(&place, "out/report.html");
@@ -306,7 +306,7 @@ fn a_run_leaves_its_results_and_they_repeat() {
 }
 
 #[test]
-fn a_folder_of_somebody_else_is_not_replaced() {
+fn a_folder_without_results_is_not_replaced() {
     let place = Place::new();
     place.write("s.toml", SMALL);
     std::fs::create_dir(place.file("out")).unwrap();
@@ -318,7 +318,7 @@ fn a_folder_of_somebody_else_is_not_replaced() {
 
 #[cfg(feature = "parquet")]
 #[test]
-fn columns_hold_what_the_lines_hold() {
+fn the_parquet_log_has_the_content_of_the_csv_log() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
 
     let place = Place::new();
@@ -341,7 +341,7 @@ fn columns_hold_what_the_lines_hold() {
 
 #[cfg(not(feature = "parquet"))]
 #[test]
-fn columns_need_a_program_that_was_built_for_them() {
+fn a_parquet_log_needs_a_program_built_with_the_feature() {
     let place = Place::new();
     place.write("s.toml", SMALL);
     let refused = in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "parquet"]);
@@ -350,7 +350,7 @@ fn columns_need_a_program_that_was_built_for_them() {
 }
 
 #[test]
-fn logs_are_those_of_fio() {
+fn fio_logs_have_the_format_of_fio() {
     let place = Place::new();
     place.write("s.toml", SMALL);
     in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "fio"]).ok();
@@ -399,7 +399,7 @@ fn the_last_window_of_fios_logs_ends_with_the_run() {
 }
 
 #[test]
-fn who_completes_nothing_has_no_latency() {
+fn a_vm_without_completions_has_no_latency() {
     let place = Place::new();
     let idle =
         "[vm.c]\ndevice = \"d\"\nworkload = \"closed\"\n[[timeline]]\nat = \"4s\"\nvm = \"c\"\nchange = \"start\"\n";
@@ -426,7 +426,7 @@ fn who_completes_nothing_has_no_latency() {
 const SWEEP: &str = "[sweep]\nvm.b.weight = [100, 200, 300]\ndevice.d.depth = [1, 8]\nseeds = 3\n";
 
 #[test]
-fn a_sweep_does_not_depend_on_its_threads_nor_on_what_was_done_before() {
+fn a_sweep_depends_neither_on_threads_nor_on_earlier_runs() {
     let place = Place::new();
     place.write("s.toml", format!("{SMALL}{SWEEP}").replace("weight = 300\n", ""));
     let one = in_folder(&place, &["sweep", "s.toml", "--out", "one", "--threads", "1"]).ok();
@@ -448,7 +448,7 @@ fn a_sweep_does_not_depend_on_its_threads_nor_on_what_was_done_before() {
     assert_eq!(point["vms"][0]["iops"]["runs"], 3);
     assert!(point["vms"][0]["iops"]["half_interval_95"].as_f64() > Some(0.0), "{point}");
     assert_eq!(text(&place, "one/sweep.csv").lines().count(), 1 + 6 * 2);
-    // A run that is gone is done again, one that is there is not.
+    // A missing run is repeated; an existing one is not.
     let runs = place.file("one/runs");
     let mut entries: Vec<PathBuf> = std::fs::read_dir(&runs).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
@@ -459,14 +459,14 @@ fn a_sweep_does_not_depend_on_its_threads_nor_on_what_was_done_before() {
     assert_eq!(std::fs::read_to_string(&entries[1]).unwrap(), marked, "it was not repeated");
     std::fs::write(&entries[1], marked.trim_end()).unwrap();
     assert!(whole == relative("one"));
-    // The report can be made again from what is there.
+    // The report can be generated again from the results.
     std::fs::remove_file(place.file("one/report.html")).unwrap();
     in_folder(&place, &["report", "one"]).ok();
     assert!(whole == relative("one"));
 }
 
 #[test]
-fn a_sweep_that_is_killed_goes_on_where_it_was() {
+fn a_killed_sweep_is_resumed() {
     let place = Place::new();
     let text_ = format!("{SMALL}[sweep]\nvm.b.weight = [100, 200]\nseeds = 20\n").replace("weight = 300\n", "");
     place.write("s.toml", text_.replace("\"4s\"", "\"40s\""));
@@ -475,9 +475,9 @@ fn a_sweep_that_is_killed_goes_on_where_it_was() {
     command.args(["--progress", "json"]).stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
     let mut child = command.spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    // It says when a tenth is done: then some runs are there, and most are not.
-    let said: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-    assert!(said["done"].as_f64() < Some(0.5), "{said}");
+    // It reports the first tenth: then some runs are finished, and most are not.
+    let output: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(output["done"].as_f64() < Some(0.5), "{output}");
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!place.file("out/sweep.json").exists() && !place.file("out/report.html").exists());
@@ -502,7 +502,7 @@ fn a_sweep_that_is_killed_goes_on_where_it_was() {
 }
 
 #[test]
-fn progress_is_said_in_tenths() {
+fn progress_is_printed_in_tenths() {
     let place = Place::new();
     place.write("s.toml", SMALL);
     let ended = in_folder(&place, &["run", "s.toml", "--progress", "json"]);
@@ -516,7 +516,7 @@ fn progress_is_said_in_tenths() {
 }
 
 #[test]
-fn what_another_program_has_finished_is_done_anew() {
+fn runs_of_another_program_are_repeated() {
     let place = Place::new();
     place.write("s.toml", format!("{SMALL}[sweep]\nvm.b.weight = [100]\nseeds = 1\n").replace("weight = 300\n", ""));
     let swept = |program: &Path| {
@@ -527,7 +527,7 @@ fn what_another_program_has_finished_is_done_anew() {
     let this = PathBuf::from(sluice().get_program());
     let first = swept(&this);
     assert_eq!((first.len(), swept(&this)), (1, first.clone()));
-    // Bytes behind its end do not change what a program does.
+    // Bytes after its end do not change what a program does.
     let other = place.file("sluice");
     std::fs::copy(&this, &other).unwrap();
     let mut file = std::fs::OpenOptions::new().append(true).open(&other).unwrap();
@@ -541,7 +541,7 @@ fn what_another_program_has_finished_is_done_anew() {
 }
 
 #[test]
-fn what_was_left_unfinished_is_removed_unless_somebody_works_on_it() {
+fn unfinished_files_are_removed_unless_a_running_program_holds_them() {
     let place = Place::new();
     place.write("s.toml", SMALL);
     let folder = |name: &str| {
@@ -583,7 +583,7 @@ fn a_disk_takes_the_driver_domains_cpu_from_the_network() {
     let series = result["series"].as_array().unwrap().iter().filter(|moment| moment["vm"] == "sender");
     let rates: Vec<f64> = series.map(|moment| moment["bytes_per_second"].as_f64().unwrap() * 8e-6).collect();
     let mean = |from: usize, to: usize| rates[from..to].iter().sum::<f64>() / (to - from) as f64;
-    // Frames of 1514 bytes: what the wire carries, and one for each 20 us and 200 us of the driver domain.
+    // Frames of 1514 bytes: at the rate of the link, and one for each 20 us and 200 us of the driver domain's CPU.
     let (full, in_turn) = (1514.0 * 8.0 / 123.04, 1514.0 * 8.0 / 220.0);
     let [before, between, after] = [mean(5, 8), mean(10, 16), mean(22, 26)];
     let near = |got: f64, wanted: f64| (got / wanted - 1.0).abs() < 0.02;
@@ -624,7 +624,7 @@ fn an_aged_drive_is_made_once() {
 }
 
 #[test]
-fn a_seed_that_is_none_is_refused_with_what_one_is() {
+fn an_invalid_seed_is_rejected_with_the_valid_range() {
     let place = Place::new();
     let file = place.write("s.toml", SMALL);
     for seed in ["x", "-1", "1.5", "9223372036854775808"] {

@@ -1,5 +1,5 @@
-//! A hostile VMM that is detached while its session cannot send: what it has queued up must not reach the volume of the
-//! VM that gets the place of its session at the device thread.
+//! A hostile VMM that is detached while its session is blocked in sending: its queued messages must not reach the
+//! volume of the VM that gets the same session index at the device thread.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,16 +17,16 @@ use sluice_client::vhost::{ALL_FEATURES, Client, ClientError, ClientOptions, Fro
 
 mod common;
 
-/// How often the race is run.
+/// Number of attempts to hit the race.
 const TIMES: u32 = 1000;
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of a reply to GET_FEATURES: header and a number.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Length of a reply to GET_FEATURES: header and a number.
 const REPLY_LEN: u64 = 20;
 
-/// A request and its reply at the control socket.
-fn ask(place: &Place, request: &Value) {
+/// Sends a message to the control socket and checks the reply.
+fn message(place: &Place, message: &Value) {
     let mut stream = UnixStream::connect(place.socket("control")).unwrap();
-    writeln!(stream, "{request}").unwrap();
+    writeln!(stream, "{message}").unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     let reply: Value = serde_json::from_str(&line).unwrap();
@@ -35,7 +35,7 @@ fn ask(place: &Place, request: &Value) {
 
 fn attach(place: &Place) {
     let socket = place.volume_socket("hostile", "v");
-    ask(
+    message(
         place,
         &json!({
             "verb": "attach",
@@ -50,21 +50,22 @@ fn attach(place: &Place) {
     );
 }
 
-/// A VMM whose queue holds a read of the first sector, and which has said all but the kick that starts it.
+/// A VMM whose queue contains a read of the first sector, and which has sent every message except the kick that
+/// starts it.
 struct Hostile {
     session: Session,
     memory: Memory,
     kick: OwnedFd,
 }
 
-/// Where its request has its header, its data and its status.
+/// Offsets of the message's header, data and status.
 const HEADER: usize = 3 * PAGE;
 const DATA: usize = 4 * PAGE;
 const STATUS: usize = 5 * PAGE;
 
 impl Hostile {
     fn connect(socket: &Path) -> Hostile {
-        let mut session = Session::connect(socket, PATIENCE).unwrap();
+        let mut session = Session::connect(socket, TIMEOUT).unwrap();
         let protocol = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::CONFIG;
         session.set_protocol_features(protocol.bits()).unwrap();
         let memory = Memory::new(16 * PAGE, 1).unwrap();
@@ -88,23 +89,23 @@ impl Hostile {
         Hostile { session, memory, kick }
     }
 
-    /// Bytes of replies that are there and not read.
+    /// Returns the number of unread bytes of replies.
     fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(self.session.link().as_fd()).unwrap()
     }
 
-    fn ask(&self, questions: u64) {
+    fn message(&self, questions: u64) {
         for _ in 0..questions {
             self.session.link().send(FrontendReq::GET_FEATURES as u32, 0, &[], &[]).unwrap();
         }
     }
 
-    /// Takes all replies until the daemon closes the connection.
+    /// Reads all replies until the daemon closes the connection.
     fn read_all(&self) {
         while self.session.link().receive().is_ok() {}
     }
 
-    /// Whether its queue was served.
+    /// Whether the read was served.
     fn has_read(&self) -> bool {
         let mut sector = [0; 512];
         self.memory.read(DATA, &mut sector);
@@ -112,23 +113,23 @@ impl Hostile {
     }
 }
 
-/// How many replies fit into the socket of a VMM that takes none.
+/// Returns the number of replies that fit into the socket of a VMM that reads none.
 fn replies_that_fit(place: &Place) -> u64 {
     attach(place);
     let hostile = Hostile::connect(&place.volume_socket("hostile", "v"));
-    hostile.ask(400);
+    hostile.message(400);
     let (mut unread, mut unchanged) = (0, 0);
     until("no more replies fit", || {
         let now = hostile.unread();
         (unread, unchanged) = if now > 0 && now == unread { (now, unchanged + 1) } else { (now, 0) };
         unchanged > 20
     });
-    ask(place, &json!({ "verb": "detach", "target": "hostile" }));
+    message(place, &json!({ "verb": "detach", "target": "hostile" }));
     unread / REPLY_LEN
 }
 
 #[test]
-fn a_detached_vmm_read_the_disk_of_the_next_one() {
+fn a_detached_vmm_read_the_disk_of_the_next_vm() {
     let place = Place::new();
     let secret = noise(1, MIB as usize);
     let victims = place.write("victim.img", &secret);
@@ -140,11 +141,11 @@ fn a_detached_vmm_read_the_disk_of_the_next_one() {
     for round in 0..TIMES {
         attach(&place);
         let hostile = Hostile::connect(&place.volume_socket("hostile", "v"));
-        // One reply more than fit: the session waits in its sending, and the message behind it is the kick.
-        hostile.ask(fit + 1);
+        // One reply more than fit: the session blocks in sending, and the next message is the kick.
+        hostile.message(fit + 1);
         until("no more replies fit", || hostile.unread() == fit * REPLY_LEN);
         hostile.session.set_ring_kick(0, Some(hostile.kick.as_fd())).unwrap();
-        ask(&place, &json!({ "verb": "detach", "target": "hostile" }));
+        message(&place, &json!({ "verb": "detach", "target": "hostile" }));
         let socket = place.volume_socket("victim", "v");
         let mut victim = Client::connect(&socket, &ClientOptions::default()).unwrap();
         hostile.read_all();
@@ -159,14 +160,14 @@ fn a_detached_vmm_read_the_disk_of_the_next_one() {
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
-/// Who never takes its replies is shown out after a while, as the protocol's errors are.
+/// A VMM that never reads its replies is disconnected after a timeout, as a protocol violation.
 #[test]
-fn replies_that_a_vmm_does_not_take_end_its_session() {
+fn a_vmm_that_reads_no_replies_is_disconnected() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let daemon = Daemon::serve(&place, &(place.device("") + &place.vhost_volume("hostile", "v", &image, "")));
     let hostile = Hostile::connect(&place.volume_socket("hostile", "v"));
-    hostile.ask(400);
+    hostile.message(400);
     daemon.stderr().up_to(&["VMM disconnected: protocol violation"]);
     hostile.read_all();
     assert!(matches!(hostile.session.features(), Err(ClientError::Io(_) | ClientError::Closed)));

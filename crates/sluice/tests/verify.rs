@@ -1,5 +1,5 @@
-//! What is written is what is read: fio writes checksums with 32 requests in flight and reads them back, whichever
-//! scheduler reorders, merges and splits in between.
+//! fio writes checksums with 32 requests in flight and reads them back, with every scheduler that reorders, merges
+//! and splits.
 
 use std::fmt::Write;
 
@@ -7,11 +7,11 @@ use common::{Daemon, MIB, Place, fio, free_address, schedulers};
 
 mod common;
 
-/// Sizes below, at and above what the gate merges (and splits: 256 KiB).
+/// Sizes below, at and above the limit of merging (and splitting: 256 KiB).
 const SIZES: [&str; 6] = ["512", "4k", "16k", "64k", "256k", "1m"];
 const AREA: u64 = 8 * MIB;
 
-/// One job for each size, each in an area of its own.
+/// Returns one job for each size, each in a separate area.
 fn verifying_jobs(uri: &str) -> String {
     let mut jobs = format!(
         "[global]\nioengine=nbd\nuri={uri}\nrw=randrw\niodepth=32\nsize={AREA}\n\
@@ -24,7 +24,7 @@ fn verifying_jobs(uri: &str) -> String {
     jobs
 }
 
-/// A shallow device, so that requests queue up and the scheduler has something to choose from.
+/// A shallow device, so that requests queue up and the scheduler can choose.
 fn host(place: &Place, scheduler: &str, address: &str) -> String {
     let image = |vm: &str| place.image(&format!("{vm}-{scheduler}.img"), SIZES.len() as u64 * AREA);
     let device = place.device(&format!("scheduler = \"{scheduler}\"\ndepth = 4"));
@@ -48,7 +48,7 @@ fn data_survive_every_scheduler_over_a_unix_socket() {
 }
 
 #[test]
-fn data_survive_every_scheduler_over_tcp_and_beside_another_vm() {
+fn data_survive_every_scheduler_over_tcp_next_to_another_vm() {
     for scheduler in schedulers(|scheduler| scheduler["medium"] == "disk") {
         let (place, address) = (Place::new(), free_address());
         let daemon = Daemon::serve(&place, &host(&place, &scheduler, &address));
@@ -60,9 +60,9 @@ fn data_survive_every_scheduler_over_tcp_and_beside_another_vm() {
     }
 }
 
-/// The check that the others rely on: fio does find a wrong byte.
+/// Checks the method of the other tests: fio detects a wrong byte.
 #[test]
-fn a_byte_changed_behind_the_daemon_is_found() {
+fn a_byte_changed_below_the_daemon_is_detected() {
     use std::os::unix::fs::FileExt;
     let place = Place::new();
     let image = place.image("a.img", MIB);
@@ -76,6 +76,6 @@ fn a_byte_changed_behind_the_daemon_is_found() {
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     file.write_all_at(b"!", 123 * 4096 + 2000).unwrap();
     file.sync_all().unwrap();
-    let said = common::run(&mut fio::fio(&place, "again", &jobs("verify_only=1"))).failed();
-    assert!(said.contains("verify"), "{said}");
+    let output = common::run(&mut fio::fio(&place, "again", &jobs("verify_only=1"))).failed();
+    assert!(output.contains("verify"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! VMMs at a real daemon: what every request does, changes while they work, and VMMs that do what none should.
+//! VMMs of a real daemon: every request, changes at run time, and VMMs that violate the protocol.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ const FLUSH: u32 = 4;
 const EVENT_IDX: u64 = 1 << 29;
 const INDIRECT: u64 = 1 << 28;
 
-/// VMs `a` and `b`, a volume each, and a control socket.
+/// VMs `a` and `b` with a volume each, and a control socket.
 fn host(place: &Place) -> String {
     let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
     let volume = |vm: &str| {
@@ -49,7 +49,7 @@ fn works(client: &mut Client) {
 }
 
 #[test]
-fn a_vmm_that_says_nothing_held_its_volume_for_ever() {
+fn a_silent_vmm_held_its_volume_for_ever() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let socket = place.volume_socket("a", "v");
@@ -64,7 +64,7 @@ fn a_vmm_that_says_nothing_held_its_volume_for_ever() {
 }
 
 #[test]
-fn every_request_is_answered_under_every_manner() {
+fn every_request_completes_with_every_feature_set() {
     for (features, regions) in [
         (ALL_FEATURES, 1),
         (ALL_FEATURES & !EVENT_IDX, 1),
@@ -101,7 +101,7 @@ fn every_request_is_answered_under_every_manner() {
 }
 
 #[test]
-fn a_volume_comes_grows_and_goes_under_a_guest() {
+fn a_volume_is_attached_grown_and_detached_while_a_guest_uses_it() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let mut at_work = vm(&place, "a");
@@ -143,7 +143,7 @@ fn a_volume_comes_grows_and_goes_under_a_guest() {
 }
 
 #[test]
-fn memory_changes_under_load_and_queues_stop_and_go_on() {
+fn memory_changes_and_queues_stop_and_resume_under_load() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let mut client = place.vhost("a", "v", &ClientOptions { queues: 2, regions: 3, ..Default::default() });
@@ -172,8 +172,8 @@ fn memory_changes_under_load_and_queues_stop_and_go_on() {
     works(&mut client);
 }
 
-/// Whatever order the scheduler has, and wherever the requests are: what goes back into the ring when a queue stops is done once
-/// it starts again, and what was done is not done again.
+/// With every scheduler: requests returned to the ring when a queue stops are done once after it starts again, and
+/// completed requests are not repeated.
 #[test]
 fn a_queue_that_stops_under_load_loses_and_repeats_nothing() {
     for scheduler in ["mclock", "noop", "deadline", "cfq"] {
@@ -188,7 +188,7 @@ fn a_queue_that_stops_under_load_loses_and_repeats_nothing() {
         let mut put_back = 0;
         for round in 0..30u64 {
             for slot in 0..16u16 {
-                // Far apart, back and forth, and some of them neighbours that can be joined.
+                // Far apart, back and forth, and some of them adjacent so that they can be merged.
                 let offset = (u64::from(slot) * 37 + round) % 64 * 4096;
                 let block = noise(round * 16 + u64::from(slot), 4096);
                 client.queue(0).write_data(slot, &block);
@@ -219,7 +219,7 @@ fn a_queue_that_stops_under_load_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn the_end_answers_what_a_guest_has_asked() {
+fn the_exit_completes_requests_of_guests() {
     let place = Place::new();
     let host = host(&place) + "[vm.a]\nlimit = \"200 iops\"\nburst = 1\n";
     let daemon = Daemon::serve(&place, &host);
@@ -235,14 +235,14 @@ fn the_end_answers_what_a_guest_has_asked() {
     assert!(answers.len() == 20 && answers.iter().all(|answer| answer.status == 0));
 }
 
-/// Puts a head into the available ring, whatever it leads to.
+/// Adds a head to the available ring, valid or not.
 fn offer(client: &mut Client, head: u16) {
     client.queue(0).push_head(head);
     client.queue(0).publish().unwrap();
 }
 
 #[test]
-fn a_guest_that_breaks_its_rings_is_alone_with_it() {
+fn a_guest_that_breaks_its_rings_harms_only_itself() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
     let mut good = vm(&place, "b");
@@ -278,7 +278,7 @@ fn a_guest_that_breaks_its_rings_is_alone_with_it() {
 }
 
 #[test]
-fn one_vmm_at_a_time_and_its_successor_when_it_is_over() {
+fn a_second_vmm_is_rejected_until_the_first_session_ends() {
     let place = Place::new();
     let daemon = Daemon::serve(&place, &host(&place));
     let mut first = vm(&place, "a");
@@ -296,7 +296,7 @@ fn one_vmm_at_a_time_and_its_successor_when_it_is_over() {
 }
 
 #[test]
-fn guests_are_served_where_there_is_no_proc() {
+fn guests_are_served_without_proc() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
     let file = place.write("host.toml", place.device("") + &place.vhost_volume("a", "v", &image, ""));

@@ -1,6 +1,6 @@
-//! The vhost-user-blk front end of the tests against somebody else's back end: qemu-storage-daemon.
+//! The tests' vhost-user-blk front end against a back end of another project, qemu-storage-daemon.
 //!
-//! What ours is tested with must itself be right; a mistake on both sides would not be seen.
+//! The front end must itself be correct, because a mistake on both sides would not be noticed.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const SIZE: u64 = 8 * MIB;
 const EVENT_IDX: u64 = 1 << 29;
 const INDIRECT: u64 = 1 << 28;
 
-/// The other back end, on a file.
+/// Starts the other back end on a file.
 fn serve(place: &Place, image: &Path) -> Running {
     let mut command = tool("qemu-storage-daemon", "qemu-system-common");
     let node = format!("driver=file,filename={},node-name=n,discard=unmap", image.display());
@@ -53,7 +53,7 @@ fn options() -> ClientOptions {
 }
 
 #[test]
-fn it_learns_what_the_device_is() {
+fn the_configuration_space_is_read() {
     let (_place, _running, client) = set_up(&ClientOptions { queues: 4, ..options() });
     let config = client.config();
     assert_eq!((config.size_bytes(), config.queues, config.block_size), (SIZE, 4, 512));
@@ -64,7 +64,7 @@ fn it_learns_what_the_device_is() {
 }
 
 #[test]
-fn every_request_is_answered_under_every_manner() {
+fn every_request_completes_with_every_feature_set() {
     for (features, regions) in [
         (ALL_FEATURES, 1),
         (ALL_FEATURES & !EVENT_IDX, 1),
@@ -96,7 +96,7 @@ fn every_request_is_answered_under_every_manner() {
 }
 
 #[test]
-fn a_request_may_be_cut_anywhere() {
+fn a_request_may_be_split_anywhere() {
     for features in [ALL_FEATURES, ALL_FEATURES & !INDIRECT] {
         let (_place, _running, mut client) = set_up(&ClientOptions { features, ..options() });
         let content = noise(1, SIZE as usize);
@@ -118,7 +118,7 @@ fn a_request_may_be_cut_anywhere() {
 }
 
 #[test]
-fn queues_are_driven_at_once_and_to_their_brim() {
+fn several_full_queues_work_concurrently() {
     let (_place, _running, mut client) = set_up(&ClientOptions { queues: 4, queue_size: 64, ..options() });
     let content = noise(1, SIZE as usize);
     for round in 0..20 {
@@ -145,7 +145,7 @@ fn queues_are_driven_at_once_and_to_their_brim() {
 }
 
 #[test]
-fn a_stopped_queue_goes_on_where_it_stood() {
+fn a_stopped_queue_resumes_at_its_position() {
     let (_place, _running, mut client) = set_up(&options());
     for _ in 0..3 {
         client.perform(0, Request::Flush).unwrap();
@@ -159,7 +159,7 @@ fn a_stopped_queue_goes_on_where_it_stood() {
 }
 
 #[test]
-fn a_back_end_that_died_is_found_again() {
+fn the_front_end_reconnects_to_a_restarted_back_end() {
     let (place, running, mut client) = set_up(&options());
     client.write(0, &[7; 512]).unwrap();
     client.queue(0).submit(5, Request::Read { offset: 0, len: 512 }).unwrap();
@@ -176,7 +176,7 @@ fn a_back_end_that_died_is_found_again() {
 }
 
 #[test]
-fn a_chain_can_be_endless() {
+fn an_endless_chain_can_be_sent() {
     let (_place, _running, mut client) = set_up(&options());
     let queue = client.queue(0);
     let address = queue.memory().guest(queue.data(0));
@@ -185,16 +185,16 @@ fn a_chain_can_be_endless() {
     queue.ring().write_descriptor(2, round(1));
     queue.push_head(1);
     queue.publish().unwrap();
-    // This back end answers it by leaving.
+    // This back end closes the connection.
     until("it leaves", || client.session().unwrap().features().is_err());
 }
 
 #[test]
-fn a_message_can_be_one_that_does_not_exist() {
+fn an_unknown_message_can_be_sent() {
     let (_place, _running, client) = set_up(&options());
     let link = client.session().unwrap().link();
     link.send(9999, 0, &[1, 2, 3], &[]).unwrap();
-    // This back end answers it by leaving.
+    // This back end closes the connection.
     let answer = client.session().unwrap().answer(FrontendReq::GET_FEATURES);
     assert!(matches!(answer, Err(ClientError::Closed)), "{answer:?}");
 }

@@ -1,7 +1,8 @@
-//! Linux guests with disks over vhost-user-blk, under QEMU. They run one at a time, because each needs the whole machine.
+//! Linux guests with disks over vhost-user-blk, under QEMU. They run one at a time, because each needs the whole
+//! machine.
 //!
-//! The guests are emulated, so nothing here says how fast anything is: they say that data stay what they are, whatever
-//! happens to the guest, to the daemon and to the host file.
+//! The guests are emulated, so the tests show nothing about speed. They check that data stay intact whatever happens
+//! to the guest, the daemon and the host file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A volume over vhost-user-blk on `disk`, with more lines of its table.
+/// Returns a volume over vhost-user-blk on `disk`, with more lines of its table.
 fn volume(place: &Place, vm: &str, volume: &str, source: &Path, lines: &str) -> String {
     let (source, socket) = (source.display(), place.volume_socket(vm, volume));
     format!(
@@ -35,14 +36,14 @@ fn disk(place: &Place, vm: &str, volume: &str) -> Disk {
     Disk::new(place.volume_socket(vm, volume))
 }
 
-/// What QEMU is told of the volumes of a VM in the host file that is served.
+/// Returns QEMU's arguments for the volumes of a VM in the served host file.
 fn exported(place: &Place, vm: &str) -> Vec<String> {
-    let said = run(sluice().args(["-o", "json", "export", "qemu-args", vm]).arg(place.file("host.toml"))).ok();
-    let said: Value = serde_json::from_str(&said).unwrap();
-    said["arguments"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    let printed = run(sluice().args(["-o", "json", "export", "qemu-args", vm]).arg(place.file("host.toml"))).ok();
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    printed["arguments"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
-/// fio in a guest, on a whole disk; what it prints is short.
+/// Returns an fio command for a whole disk in a guest, with short output.
 fn fio(disk: &str, options: &str) -> String {
     format!(
         "cd /tmp && fio --name=load --filename=/dev/{disk} --ioengine=libaio --direct=1 --thread \
@@ -50,30 +51,30 @@ fn fio(disk: &str, options: &str) -> String {
     )
 }
 
-/// fio in a guest, that writes a part of a disk and reads it back, again and again until a test has seen [`ENOUGH`]: however
-/// far one disk gets ahead of another, there is work for both.
+/// Returns an fio command that writes a part of a disk and reads it back, repeatedly until [`ENOUGH`]. So there is
+/// load on each disk, even if one is far ahead of another.
 fn verified_until_enough(disk: &str) -> String {
-    // Another place each time: what lies there from the time before would pass for what is written now.
+    // Another position each time, because old data at the same position would pass the verification.
     let load = "--rw=randwrite --offset=$((4 * time++))m --size=4m --iodepth=32 \
                 --verify=crc32c --verify_fatal=1 --do_verify=1";
     let fio = fio(disk, load);
     format!(
-        "time=0\nuntil [ -e /tmp/enough ]; do\n{fio} >/tmp/{disk}.said 2>&1 && grep -q ';load;0;0;' /tmp/{disk}.said && continue\n\
-         cat /tmp/{disk}.said; exit 1\ndone"
+        "time=0\nuntil [ -e /tmp/enough ]; do\n{fio} >/tmp/{disk}.printed 2>&1 && grep -q ';load;0;0;' /tmp/{disk}.printed && continue\n\
+         cat /tmp/{disk}.printed; exit 1\ndone"
     )
 }
 
-/// Tells it, in the guest.
+/// Command in the guest that ends the load.
 const ENOUGH: &str = "touch /tmp/enough";
 
-/// The kernel of a guest has not had to complain of a disk.
+/// Checks that the guest's kernel has reported no disk errors.
 #[track_caller]
 fn assert_no_errors(guest: &Guest) {
-    let said = guest.run("dmesg | grep -iE 'I/O error|EXT4-fs error|Buffer I/O|blocked for more|virtio_blk.*fail'");
-    assert_eq!(said.status, 1, "{}", said.text);
+    let printed = guest.run("dmesg | grep -iE 'I/O error|EXT4-fs error|Buffer I/O|blocked for more|virtio_blk.*fail'");
+    assert_eq!(printed.status, 1, "{}", printed.text);
 }
 
-/// QEMU's storage daemon with an image behind vhost-user-blk.
+/// Starts QEMU's storage daemon with an image over vhost-user-blk.
 fn other_server(place: &Place, name: &str, size_bytes: u64) -> (Running, PathBuf) {
     let (image, socket) = (place.image(&format!("{name}.img"), size_bytes), place.socket(name));
     let mut server = tool("qemu-storage-daemon", "qemu-system-common");
@@ -85,7 +86,7 @@ fn other_server(place: &Place, name: &str, size_bytes: u64) -> (Running, PathBuf
     (server, socket)
 }
 
-/// What the other tests build on, without anything of ours behind it: scripts, disks, queues, reboot.
+/// Checks the harness without the project's daemon: scripts, disks, queues, reboot.
 #[test]
 fn guests_work_with_another_server() {
     let _alone = alone();
@@ -107,9 +108,9 @@ fn guests_work_with_another_server() {
     assert_eq!(guest.sh("head -c 4194304 /dev/vdb | sha256sum"), sum);
 }
 
-/// Partition, file system, write, flush, trim, read back; and the same seen from the host.
+/// Partition, file system, write, flush, trim, read back; and the same data seen from the host.
 #[test]
-fn a_file_system_is_made_used_trimmed_and_found_again() {
+fn a_file_system_works_in_a_guest_and_on_the_host() {
     let _alone = alone();
     let place = Place::new();
     let image = place.image("a.img", 96 * MIB);
@@ -140,7 +141,7 @@ fn a_file_system_is_made_used_trimmed_and_found_again() {
     }
     drop(guest);
     until("what a VM held is given back", || daemon.accounts().connections() == 0);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
     let partition = format!("{}?offset={MIB}", image.display());
     run(tool("e2fsck", "e2fsprogs").args(["-fn", &partition])).ok();
     let kept = run(tool("debugfs", "e2fsprogs")
@@ -150,14 +151,14 @@ fn a_file_system_is_made_used_trimmed_and_found_again() {
     assert!(std::fs::read(place.file("kept")).unwrap() == std::fs::read(locked).unwrap());
 }
 
-/// Requests of every size, on several queues at once, split and joined on their way: what is read is what was written.
+/// Requests of every size, on several queues concurrently, split and merged by the gate.
 #[test]
 fn a_guest_reads_what_it_wrote_in_every_size() {
     let _alone = alone();
     let place = Place::new();
     let (image, deep) = (place.image("a.img", 64 * MIB), place.image("b.img", 64 * MIB));
     let volumes = volume(&place, "a", "v", &image, "") + &volume(&place, "a", "w", &deep, "");
-    // A shallow device, so that requests wait for each other and can be joined.
+    // A shallow device, so that requests queue up and can be merged.
     let daemon = Daemon::serve(&place, &(place.device("depth = 4") + &volumes));
     let many = Disk { queues: 4, queue_size: 16, ..disk(&place, "a", "v") };
     let guest = Guest::boot(Machine::new([many, Disk { queue_size: 1024, ..disk(&place, "a", "w") }]));
@@ -175,18 +176,18 @@ fn a_guest_reads_what_it_wrote_in_every_size() {
     let accounts = daemon.accounts();
     assert_eq!((accounts.number("a", "failed"), accounts.number("a", "protocol_errors")), (0, 0));
     assert!(accounts.vm("a")["completed"]["write_zeroes"].as_u64() > Some(0), "{}", accounts.vm("a"));
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
 }
 
-/// What the device of the next test does, whatever the machine does: 4 at once, 20 ms each.
+/// Speed of the device in the next test, independent of the machine: 4 concurrent requests of 20 ms.
 const PER_SECOND: f64 = 200.0;
-/// Requests of the guest with the smaller weight that make a window.
+/// Number of requests of the guest with the smaller weight in a window.
 const WINDOW: usize = 150;
 const WINDOWS: usize = 3;
 
-/// Weights share a busy device, whatever each guest speaks, and a limit that comes while they run holds.
+/// Weights divide a busy device between frontends, and a limit set at run time holds.
 #[test]
-fn two_guests_get_what_their_policies_say() {
+fn two_guests_get_service_by_their_policies() {
     let _alone = alone();
     let place = Place::new();
     let log = place.file("slots.csv");
@@ -203,8 +204,8 @@ fn two_guests_get_what_their_policies_say() {
     let guests =
         [Machine::new([]).with(exported(&place, "a")), Machine::new([disk(&place, "b", "v")])].map(Guest::power_on);
     guests.iter().for_each(Guest::ready);
-    // Deep enough that the queue outlasts a guest's pauses; over NBD QEMU has at most 16 requests on the way, so that the
-    // guest with the smaller weight has to use it.
+    // Deep enough that the queue outlasts a guest's pauses. Over NBD, QEMU has at most 16 requests in flight, so the
+    // guest with the smaller weight must use it.
     let load = fio("vda", "--rw=randread --iodepth=64 --time_based --runtime=3600");
     for guest in &guests {
         guest.start(&load);
@@ -214,19 +215,19 @@ fn two_guests_get_what_their_policies_say() {
     guests[0].progress("vda", (WINDOWS * WINDOW) as u64);
     run(sluice().args(["set", "b", "limit=40 iops", "--socket"]).arg(&control)).ok();
     guests[1].progress("vda", 200);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
     drop(guests);
     let slots = slots::read(&log);
     assert_shared(&slots, first);
-    // What was in its window before the limit came is among those that are left out.
+    // Requests in its window before the limit was set are not counted.
     let b = slots::of(&slots, 1);
     let limited = &b[b.len() - 120..];
     let seconds = (limited[119].dispatched_ns - limited[0].dispatched_ns) as f64 / SECOND_NS as f64;
     assert!(seconds * 40.0 > 112.0, "120 requests in {seconds} s at 40 per second");
 }
 
-/// In every window of the first guest's requests, from its `first` on, the second got three times as much; but for those
-/// in which the device had nothing to do for a while, because the machine and not the gate was in the way.
+/// In every window of the first guest's requests, from `first` on, the second guest got three times as much. Windows
+/// in which the device was idle for a while do not count, because the machine and not the gate caused that.
 #[track_caller]
 fn assert_shared(slots: &[Slot], first: usize) {
     let a = slots::of(slots, 0);
@@ -244,13 +245,13 @@ fn assert_shared(slots: &[Slot], first: usize) {
     assert!(busy > 0, "this machine is too busy to measure anything");
 }
 
-/// What was acknowledged is there, and what was in flight is done once, when the daemon is killed and started again; over
-/// vhost-user because the daemon keeps a log in the VMM's memory, over NBD because QEMU asks again.
+/// Acknowledged writes survive a kill and restart of the daemon, and requests in flight are done once: over
+/// vhost-user because the daemon keeps a log in the VMM's memory, over NBD because QEMU sends them again.
 #[test]
 fn a_guest_does_not_notice_that_the_daemon_was_killed() {
     let _alone = alone();
     let place = Place::new();
-    // Requests overtake each other, and many are in flight when the end comes.
+    // Requests overtake each other, and many are in flight when the daemon ends.
     let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = { min = \"2ms\", max = \"20ms\" }\n";
     let host = place.device(delay)
         + &volume(&place, "a", "v", &place.image("a.img", 1024 * MIB), "")
@@ -259,10 +260,10 @@ fn a_guest_does_not_notice_that_the_daemon_was_killed() {
     let machine = Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]).with(exported(&place, "b"));
     let guest = Guest::boot(machine);
     let loads = ["vda", "vdb"].map(|disk| guest.start(&verified_until_enough(disk)));
-    // While they write, and while one reads back.
+    // Once while both write, and once while one reads back.
     for (kind, end) in [
         ("write", Daemon::kill as fn(Daemon)),
-        ("write", end_by_itself),
+        ("write", wait_for_exit),
         ("write", Daemon::kill),
         ("read", Daemon::kill),
     ] {
@@ -285,23 +286,23 @@ fn a_guest_does_not_notice_that_the_daemon_was_killed() {
     }
     drop(guest);
     until("what a VM held is given back", || daemon.accounts().connections() == 0);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
 }
 
 #[track_caller]
-fn end_by_itself(daemon: Daemon) {
+fn wait_for_exit(daemon: Daemon) {
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
-/// What waits when a volume is taken away waits in the guest, and is done when the volume is there again.
+/// Requests wait in the guest while the volume is detached, and complete when it is attached again.
 #[test]
 fn a_guest_waits_for_a_volume_that_is_attached_again() {
     let _alone = alone();
     let place = Place::new();
     let image = place.image("a.img", 1024 * MIB);
     let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
-    // A deep queue at a shallow device: some requests are at it, and others wait for it.
+    // A deep queue at a shallow device: some requests are in flight, others are queued.
     let delay = "depth = 8\n[device.disk.delay]\nparallel = 8\ntime = { min = \"2ms\", max = \"20ms\" }\n";
     let daemon = Daemon::serve(&place, &(control + &place.device(delay) + &volume(&place, "a", "v", &image, "")));
     let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]));
@@ -318,10 +319,10 @@ fn a_guest_waits_for_a_volume_that_is_attached_again() {
     guest.sh(ENOUGH);
     guest.finish(load).ok();
     assert_no_errors(&guest);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
 }
 
-/// A guest that goes down in the middle of its work leaves nothing behind, and finds its disk when it comes back.
+/// A guest that resets in the middle of its work leaves no requests behind, and finds its disk when it boots.
 #[test]
 fn a_guest_is_reset_and_reboots_under_load() {
     let _alone = alone();
@@ -345,7 +346,7 @@ fn a_guest_is_reset_and_reboots_under_load() {
         way(&guest);
         assert_eq!(guest.sh("head -c 2097152 /dev/vda | sha256sum"), sum);
     }
-    // And without its VMM.
+    // And with the VMM killed.
     begin(&guest);
     drop(guest);
     until("what a VM held is given back", || daemon.accounts().connections() == 0);
@@ -355,10 +356,10 @@ fn a_guest_is_reset_and_reboots_under_load() {
     assert_no_errors(&guest);
     until("nothing is left of the boots before", || daemon.accounts().vm("a")["outstanding"] == 0);
     assert_eq!(daemon.accounts().number("a", "failed"), 0);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
 }
 
-/// Drained when the VMM pauses, and at home in memory that is plugged in while requests are on their way.
+/// The queues drain when the VMM pauses, and memory that is plugged in under load is used.
 #[test]
 fn a_guest_is_paused_and_gets_more_memory_under_load() {
     let _alone = alone();
@@ -377,7 +378,7 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
         guest.qmp.execute("cont", &json!({}));
     }
     guest.progress("vda", 200);
-    // What a limit holds back waits in the guest while it is paused, and not the pause for the limit.
+    // Requests that a limit holds back stay in the guest while it is paused; the pause does not wait for the limit.
     let limit = |limit: &str| {
         run(sluice().args(["set", "a", limit, "allow_slow=true", "--socket"]).arg(place.socket("control"))).ok()
     };
@@ -391,7 +392,7 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
     let memory = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 128 * MIB, "share": true });
     guest.qmp.execute("object-add", &memory);
     guest.qmp.execute("device_add", &json!({ "driver": "pc-dimm", "id": "dimm", "memdev": "more" }));
-    // Movable memory is what programs get first, so the buffers of the next load lie in it.
+    // Programs get movable memory first, so the buffers of the next load are in it.
     let online = "for memory in /sys/devices/system/memory/memory*; do\n\
                   grep -q offline $memory/state && echo online_movable >$memory/state && echo one\ndone";
     until("the guest finds the memory", || guest.run(online).text.contains("one"));
@@ -400,10 +401,10 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
     assert!(verified.contains(";load;0;0;"), "{verified}");
     assert_no_errors(&guest);
     assert_eq!(daemon.accounts().number("a", "failed"), 0);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
 }
 
-/// A volume that grows, and one that comes and goes, while the guest works.
+/// A volume that grows, and one that is attached and detached, while the guest works.
 #[test]
 fn a_guest_sees_its_disks_change() {
     let _alone = alone();
@@ -437,5 +438,5 @@ fn a_guest_sees_its_disks_change() {
     guest.progress("vda", 100);
     assert_no_errors(&guest);
     assert_eq!(daemon.accounts().number("a", "failed"), 0);
-    end_by_itself(daemon);
+    wait_for_exit(daemon);
 }

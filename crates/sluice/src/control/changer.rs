@@ -422,7 +422,7 @@ impl Thread {
 
     /// What an operator should know of a file that was read again.
     fn warn(&self, host: &Host) {
-        host.warnings.iter().for_each(crate::output::say);
+        host.warnings.iter().for_each(crate::output::message);
         if host.daemon.control != self.control {
             tracing::warn!("Restart the daemon to move the control socket");
         }
@@ -503,7 +503,7 @@ enum Refused {
 }
 
 fn say_wrong(diagnostics: &Diagnostics) {
-    crate::output::say(diagnostics);
+    crate::output::message(diagnostics);
     tracing::error!(errors = diagnostics.errors(), "Reload rejected: the running configuration is unchanged");
 }
 

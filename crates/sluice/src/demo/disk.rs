@@ -1,4 +1,4 @@
-//! A VM's disk as the VM sees it: a client of whichever protocol the host file gives it.
+//! A VM's disk as the VM sees it: a client of the protocol that the host file states.
 
 use std::io;
 use std::time::Duration;
@@ -24,16 +24,16 @@ pub(super) enum Disk {
     Vhost(Box<vhost::Client>),
 }
 
-/// A request; its cookie is below the number that may be outstanding.
+/// A request. Its cookie is less than the maximum number of outstanding requests.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
+pub(super) struct DiskRequest {
     pub(super) cookie: u64,
     pub(super) offset: u64,
     pub(super) is_read: bool,
 }
 
 impl Disk {
-    /// Connects, for requests of `len` bytes, at most `outstanding` at once. Writes all carry the same data.
+    /// Connects, for at most `outstanding` requests of `len` bytes. All writes have the same data.
     pub(super) fn connect(export: &VolumeExport, outstanding: u32, len: u32) -> Result<Disk, DiskError> {
         let Endpoint::Unix { path, .. } = &export.endpoint else {
             unreachable!("the demo's host file has Unix sockets")
@@ -56,9 +56,9 @@ impl Disk {
         }
     }
 
-    /// Hands over a request that moves `data`, or as many bytes.
-    pub(super) fn submit(&mut self, ask: Ask, data: &[u8]) -> Result<(), DiskError> {
-        let Ask { cookie, offset, is_read } = ask;
+    /// Submits a request. A write sends `data`; a read has the same length.
+    pub(super) fn submit(&mut self, request: DiskRequest, data: &[u8]) -> Result<(), DiskError> {
+        let DiskRequest { cookie, offset, is_read } = request;
         let len = data.len() as u32;
         match self {
             Disk::Nbd(client) if is_read => client.submit(cookie, nbd::Command::Read { offset, len })?,
@@ -83,34 +83,34 @@ impl Disk {
         }
     }
 
-    /// Lets the server see what was submitted, waits for an answer, and puts the cookies of all that came behind
-    /// `answered`. The error of a request that failed, if one did.
+    /// Makes submitted requests visible to the server, waits for a completion, and appends the cookies of all
+    /// completed requests to `completed`. Returns the error of a failed request, if there is one.
     pub(super) fn receive(
         &mut self,
-        patience: Duration,
-        answered: &mut Vec<u64>,
+        timeout: Duration,
+        completed: &mut Vec<u64>,
     ) -> Result<Option<io::Error>, DiskError> {
         match self {
             Disk::Nbd(client) => {
                 let mut failed = None;
-                client.receive(Some(patience), &mut |reply: nbd::Reply<'_>| {
-                    answered.push(reply.cookie);
+                client.receive(Some(timeout), &mut |reply: nbd::Reply<'_>| {
+                    completed.push(reply.cookie);
                     failed = failed.or(reply.result.err());
                 })?;
                 Ok(failed.map(|errno| io::Error::from_raw_os_error(errno as i32)))
             }
             Disk::Vhost(client) => {
                 client.queue(0).publish()?;
-                let answers = client.wait_within(0, 1, patience)?;
-                answered.extend(answers.iter().map(|answer| u64::from(answer.slot)));
+                let answers = client.wait_within(0, 1, timeout)?;
+                completed.extend(answers.iter().map(|answer| u64::from(answer.slot)));
                 let failed = answers.iter().find(|answer| answer.status != 0);
-                Ok(failed.map(|answer| io::Error::other(format!("the device answered with status {}", answer.status))))
+                Ok(failed.map(|answer| io::Error::other(format!("the device returned status {}", answer.status))))
             }
         }
     }
 
-    /// Leaves.
-    pub(super) fn leave(self) -> Result<(), DiskError> {
+    /// Disconnects.
+    pub(super) fn disconnect(self) -> Result<(), DiskError> {
         match self {
             Disk::Nbd(client) => Ok(client.disconnect()?),
             Disk::Vhost(_) => Ok(()),

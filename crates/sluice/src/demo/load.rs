@@ -1,7 +1,7 @@
-//! The VMs' side: one thread per VM, which keeps requests outstanding on its disk through the real socket.
+//! The VMs' load: one thread per VM, which keeps requests outstanding on its disk through the real socket.
 //!
-//! A closed loop: each reply is followed by the next request. Counters are cut at the end of a batch of replies and not
-//! at a time of their own, so that replies that a late thread finds all at once do not count to the wrong side.
+//! It is a closed loop: each reply is followed by the next request. A measuring window ends at the end of a batch of
+//! replies and not at an exact time. So replies that a delayed thread finds together all count in the same window.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,21 +13,21 @@ use sluice_config::{Host, VolumeExport};
 use sluice_sched::Kind;
 
 use super::DemoError;
-use super::disk::{Ask, Disk, DiskError};
-use super::scene::{self, Actor, CAST, LOG_LEN, Pattern};
+use super::disk::{Disk, DiskError, DiskRequest};
+use super::setup::{self, DemoVm, LOG_LEN, Pattern, VMS};
 
-/// How long a client waits for a reply before it looks whether it should stop.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a client that has nothing to ask for sleeps before it looks again.
-const NAP: Duration = Duration::from_millis(5);
-/// How long what is outstanding at the end is waited for.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a VM may go without any reply.
+/// Maximum wait for a reply before a client checks whether it should stop.
+const REPLY_WAIT: Duration = Duration::from_millis(100);
+/// Sleep of a client that submits nothing, before it checks again.
+const IDLE_SLEEP: Duration = Duration::from_millis(5);
+/// Maximum wait for outstanding requests at the end.
+const DISCONNECT_MAX: Duration = Duration::from_secs(2);
+/// Maximum time without a reply for a VM.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// The longest latency that is told from longer ones, in microseconds.
+/// Longest latency that is recorded exactly, in microseconds.
 const LATENCY_MAX_US: u64 = 60_000_000;
 
-/// What a VM got in a window of time, or in several.
+/// Requests of a VM in one or several windows of time.
 #[derive(Clone)]
 pub(super) struct Window {
     time: Duration,
@@ -35,18 +35,18 @@ pub(super) struct Window {
     latencies_us: Histogram<u64>,
 }
 
-/// The same in three numbers.
+/// Statistics of a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Measured {
     /// Normalised requests per second.
     pub(super) iops: f64,
-    /// Half of its requests took at most this, in microseconds, as the VM sees it.
+    /// Median latency seen by the VM, in microseconds.
     pub(super) p50_us: u64,
-    /// 99 of 100.
+    /// 99th percentile of the latency seen by the VM, in microseconds.
     pub(super) p99_us: u64,
 }
 
-/// All clients. Dropping it tells them to end and does not wait for it: they hold nothing but their sockets.
+/// All clients. Dropping it tells them to stop and does not wait for them: they own only their sockets.
 pub(super) struct Load {
     drivers: Vec<Driver>,
 }
@@ -56,61 +56,61 @@ struct Driver {
     thread: Option<JoinHandle<Result<(), DemoError>>>,
 }
 
-/// What a client's thread and the demo both see.
+/// State shared by a client's thread and the demo.
 struct Shared {
     stop: AtomicBool,
     asking: AtomicBool,
     tally: Mutex<Tally>,
 }
 
-/// What has been counted.
+/// Counters of a client.
 struct Tally {
     since: Instant,
     window: Window,
-    /// Since the client began, for the live display.
+    /// Since the start of the client, for the live display.
     service_total: f64,
     cut: Cut,
 }
 
-/// The end of a window.
+/// State of the window's end.
 enum Cut {
     No,
-    /// At the next opportunity.
-    Wanted,
+    /// At the end of the next batch.
+    Requested,
     Done(Window),
 }
 
 impl Load {
-    /// Starts a client for each VM of `host`; they connect while the caller's runtime runs.
+    /// Starts a client for each VM of `host`. The clients connect while the caller's runtime runs.
     pub(super) fn start(host: &Host) -> std::io::Result<Self> {
         let mut load = Load { drivers: Vec::new() };
-        for actor in &CAST {
+        for demo_vm in &VMS {
             let shared = Arc::new(Shared {
                 stop: AtomicBool::new(false),
                 asking: AtomicBool::new(true),
                 tally: Mutex::new(Tally::new()),
             });
-            let client = Asker::new(actor, host, Arc::clone(&shared));
-            let thread = thread::Builder::new().name(format!("vm-{}", actor.name)).spawn(move || client.run())?;
+            let client = Client::new(demo_vm, host, Arc::clone(&shared));
+            let thread = thread::Builder::new().name(format!("vm-{}", demo_vm.name)).spawn(move || client.run())?;
             load.drivers.push(Driver { shared, thread: Some(thread) });
         }
         Ok(load)
     }
 
-    /// Lets a VM ask for nothing from now on.
+    /// Makes a VM stop submitting requests.
     pub(super) fn quiet(&self, vm: usize) {
         self.drivers[vm].shared.asking.store(false, Ordering::Relaxed);
     }
 
-    /// Normalised requests of each VM since the start.
+    /// Returns the normalised requests of each VM since the start.
     pub(super) fn service(&self) -> Vec<f64> {
         self.drivers.iter().map(|driver| driver.shared.tally().service_total).collect()
     }
 
-    /// Ends the window and begins the next: what each VM got since the last call.
+    /// Ends the window and begins the next. Returns the window of each VM.
     pub(super) async fn cut(&mut self) -> Result<Vec<Window>, DemoError> {
         for driver in &self.drivers {
-            driver.shared.tally().cut = Cut::Wanted;
+            driver.shared.tally().cut = Cut::Requested;
         }
         let called = Instant::now();
         let mut all = Vec::new();
@@ -120,15 +120,15 @@ impl Load {
             match done {
                 Some(window) => all.push(window),
                 None if called.elapsed() > SILENCE_MAX => {
-                    return Err(DemoError::Silence { vm: CAST[all.len()].name, seconds: SILENCE_MAX.as_secs() });
+                    return Err(DemoError::Silence { vm: VMS[all.len()].name, seconds: SILENCE_MAX.as_secs() });
                 }
-                None => tokio::time::sleep(NAP).await,
+                None => tokio::time::sleep(IDLE_SLEEP).await,
             }
         }
         Ok(all)
     }
 
-    /// Whether all clients are well; the error of one that is not.
+    /// Checks all clients. Returns the error of a failed one.
     pub(super) fn check(&mut self) -> Result<(), DemoError> {
         for driver in &mut self.drivers {
             if driver.thread.as_ref().is_some_and(JoinHandle::is_finished) {
@@ -138,7 +138,7 @@ impl Load {
         Ok(())
     }
 
-    /// Lets the clients take what is outstanding and leave.
+    /// Waits for outstanding requests and disconnects all clients.
     pub(super) fn finish(mut self) -> Result<(), DemoError> {
         self.stop();
         self.drivers.iter_mut().try_for_each(Driver::join)
@@ -169,13 +169,13 @@ impl Shared {
 }
 
 impl Window {
-    /// One in which nothing has happened.
+    /// Creates an empty window.
     fn new() -> Self {
         let latencies_us = Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).expect("these bounds are in order");
         Window { time: Duration::ZERO, service: 0.0, latencies_us }
     }
 
-    /// All of `windows` as one.
+    /// Returns the statistics of several windows together.
     pub(super) fn together<'a>(windows: impl IntoIterator<Item = &'a Window>) -> Measured {
         let mut all = Window::new();
         for window in windows {
@@ -204,7 +204,7 @@ impl Tally {
         self.service_total += cost;
     }
 
-    /// The window that has ended.
+    /// Returns the window that has ended.
     fn take(&mut self) -> Option<Window> {
         match std::mem::replace(&mut self.cut, Cut::No) {
             Cut::Done(window) => Some(window),
@@ -215,9 +215,9 @@ impl Tally {
         }
     }
 
-    /// Ends the window if that is wanted.
-    fn cut_if_wanted(&mut self, now: Instant) {
-        if matches!(self.cut, Cut::Wanted) {
+    /// Ends the window if that was requested.
+    fn cut_if_requested(&mut self, now: Instant) {
+        if matches!(self.cut, Cut::Requested) {
             self.window.time = now.saturating_duration_since(self.since);
             self.since = now;
             self.cut = Cut::Done(std::mem::replace(&mut self.window, Window::new()));
@@ -225,92 +225,92 @@ impl Tally {
     }
 }
 
-/// One VM's client, in its thread.
-struct Asker {
-    actor: &'static Actor,
+/// The client of one VM, in its own thread.
+struct Client {
+    demo_vm: &'static DemoVm,
     shared: Arc<Shared>,
     export: VolumeExport,
-    /// Of one of its requests.
+    /// Cost of one of its requests.
     cost: f64,
-    /// What it writes.
+    /// Data of its writes.
     data: Vec<u8>,
-    /// Where its next request goes.
+    /// Position of its next request.
     cursor: Cursor,
-    /// When each request that is outstanding was made, by its cookie.
+    /// Submission time of each outstanding request, by cookie.
     asked: Vec<Instant>,
-    /// Cookies of requests that may be made.
+    /// Cookies that are not in use.
     free: Vec<u64>,
 }
 
-impl Asker {
-    fn new(actor: &'static Actor, host: &Host, shared: Arc<Shared>) -> Self {
-        Asker {
-            actor,
+impl Client {
+    fn new(demo_vm: &'static DemoVm, host: &Host, shared: Arc<Shared>) -> Self {
+        Client {
+            demo_vm,
             shared,
-            export: scene::volume(host, actor.name).export.clone(),
-            cost: host.devices[scene::DEVICE].cost.cost(Kind::Read, actor.request_len).as_f64(),
-            data: vec![0x5a; actor.request_len as usize],
+            export: setup::volume(host, demo_vm.name).export.clone(),
+            cost: host.devices[setup::DEVICE].cost.cost(Kind::Read, demo_vm.request_len).as_f64(),
+            data: vec![0x5a; demo_vm.request_len as usize],
             cursor: Cursor::default(),
-            asked: vec![Instant::now(); actor.outstanding as usize],
-            free: (0..u64::from(actor.outstanding)).collect(),
+            asked: vec![Instant::now(); demo_vm.outstanding as usize],
+            free: (0..u64::from(demo_vm.outstanding)).collect(),
         }
     }
 
     fn run(mut self) -> Result<(), DemoError> {
-        let vm = self.actor.name;
+        let vm = self.demo_vm.name;
         let failed = self.serve().map_err(|source| DemoError::Client { vm, source })?;
         failed.map_or(Ok(()), |source| Err(DemoError::Request { vm, source }))
     }
 
-    /// Asks until it is told to stop, or until a request fails, whose error is returned.
+    /// Submits until it is told to stop, or until a request fails. Returns the error of the failed request.
     fn serve(&mut self) -> Result<Option<std::io::Error>, DiskError> {
-        let mut disk = Disk::connect(&self.export, self.actor.outstanding, self.actor.request_len)?;
+        let mut disk = Disk::connect(&self.export, self.demo_vm.outstanding, self.demo_vm.request_len)?;
         let shared = Arc::clone(&self.shared);
         while !shared.stop.load(Ordering::Relaxed) {
             if shared.asking.load(Ordering::Relaxed) {
                 self.ask(&mut disk)?;
             }
             if disk.in_flight() == 0 {
-                thread::sleep(NAP);
-                shared.tally().cut_if_wanted(Instant::now());
+                thread::sleep(IDLE_SLEEP);
+                shared.tally().cut_if_requested(Instant::now());
             } else if let Some(error) = self.receive(&mut disk)? {
                 return Ok(Some(error));
             }
         }
         let leaving = Instant::now();
-        while disk.in_flight() > 0 && leaving.elapsed() < FAREWELL {
+        while disk.in_flight() > 0 && leaving.elapsed() < DISCONNECT_MAX {
             self.receive(&mut disk)?;
         }
-        disk.leave()?;
+        disk.disconnect()?;
         Ok(None)
     }
 
     fn ask(&mut self, disk: &mut Disk) -> Result<(), DiskError> {
-        let (size, len) = (disk.size_bytes(), self.actor.request_len);
+        let (size, len) = (disk.size_bytes(), self.demo_vm.request_len);
         while let Some(cookie) = self.free.pop() {
-            let (offset, is_read) = self.cursor.next(self.actor.pattern, cookie, size, len);
+            let (offset, is_read) = self.cursor.next(self.demo_vm.pattern, cookie, size, len);
             self.asked[cookie as usize] = Instant::now();
-            disk.submit(Ask { cookie, offset, is_read }, &self.data)?;
+            disk.submit(DiskRequest { cookie, offset, is_read }, &self.data)?;
         }
         Ok(())
     }
 
     fn receive(&mut self, disk: &mut Disk) -> Result<Option<std::io::Error>, DiskError> {
         let before = self.free.len();
-        let failed = disk.receive(PATIENCE, &mut self.free)?;
+        let failed = disk.receive(REPLY_WAIT, &mut self.free)?;
         let now = Instant::now();
         let mut tally = self.shared.tally();
         for &cookie in &self.free[before..] {
             tally.record(self.cost, now.saturating_duration_since(self.asked[cookie as usize]));
         }
         if self.free.len() > before {
-            tally.cut_if_wanted(now);
+            tally.cut_if_requested(now);
         }
         Ok(failed)
     }
 }
 
-/// Where requests go: counts, from which chance is made where it is needed.
+/// Positions of requests: counters, which are scattered where the pattern is random.
 #[derive(Default)]
 struct Cursor {
     requests: u64,
@@ -318,7 +318,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Where the request of this cookie goes, and whether it reads.
+    /// Returns the position of a request, and whether it is a read.
     fn next(&mut self, pattern: Pattern, cookie: u64, size: u64, len: u32) -> (u64, bool) {
         let len = u64::from(len);
         let places = (size / len).max(1);
@@ -334,7 +334,7 @@ impl Cursor {
     }
 }
 
-/// The finisher of splitmix64: successive numbers come out as if by chance, and the same in every run.
+/// The finaliser of splitmix64: scatters successive numbers, in the same way in every run.
 fn scatter(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -351,18 +351,18 @@ mod tests {
         let mut tally = Tally::new();
         let start = tally.since;
         (0..500).for_each(|_| tally.record(1.0, Duration::from_millis(1)));
-        tally.cut_if_wanted(start + Duration::from_secs(1));
-        assert!(tally.take().is_none(), "nobody wanted it");
-        tally.cut = Cut::Wanted;
-        assert!(tally.take().is_none(), "no reply has come since");
-        tally.cut_if_wanted(start + Duration::from_secs(2));
-        let first = tally.take().expect("it was wanted");
+        tally.cut_if_requested(start + Duration::from_secs(1));
+        assert!(tally.take().is_none(), "no cut was requested");
+        tally.cut = Cut::Requested;
+        assert!(tally.take().is_none(), "no reply has arrived since");
+        tally.cut_if_requested(start + Duration::from_secs(2));
+        let first = tally.take().expect("it was requested");
         assert_eq!(Window::together([&first]), Measured { iops: 250.0, p50_us: 1000, p99_us: 1000 });
 
         (0..300).for_each(|_| tally.record(2.0, Duration::from_millis(3)));
-        tally.cut = Cut::Wanted;
-        tally.cut_if_wanted(start + Duration::from_secs(4));
-        let second = tally.take().expect("it was wanted");
+        tally.cut = Cut::Requested;
+        tally.cut_if_requested(start + Duration::from_secs(4));
+        let second = tally.take().expect("it was requested");
         let both = Window::together([&first, &second]);
         assert_eq!((both.iops, both.p50_us, both.p99_us), (1100.0 / 4.0, 1000, 3001));
         assert_eq!(tally.service_total, 1100.0);

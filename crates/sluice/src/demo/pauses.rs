@@ -1,31 +1,31 @@
-//! Whether the machine let the demo run while it was measured.
+//! Detects pauses of the machine during a measurement.
 //!
-//! Problem: on a machine whose processors are all taken, threads wait for one, now and then for a tenth of a second or
-//! more. Nobody serves a device meanwhile, and no scheduler can make up for it. What is measured then says something of
-//! the machine and nothing of the scheduler, so it does not count. Whether it counts is decided by the pauses alone,
-//! whatever was measured.
+//! On a machine whose CPUs are all busy, threads wait for a CPU, sometimes for a tenth of a second or more. No
+//! scheduler can compensate for a device that is not served during that time. Such a measurement describes the
+//! machine and not the scheduler, so it does not count. Only the pauses decide this, never the measured values.
 //!
-//! Two witnesses: the kernel counts for each thread how long it was ready and had no processor, and whoever looks sees
-//! how late it was woken up itself. Neither knows anything of requests; a thread that waits for a disk has no pause.
+//! There are two sources. The kernel counts for each thread how long it was runnable without a CPU. And the caller
+//! notices how late it was woken up itself. Neither depends on requests: a thread that waits for a disk does not
+//! pause.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Shorter ones do no harm: what waits at the device and at the gate bridges them.
+/// Shorter pauses do no harm: the requests queued at the device and at the gate bridge them.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Pauses since the last [`Pauses::take`].
 pub(super) struct Pauses {
-    /// Of the device's thread and the clients': where the kernel's count stands, and what it was.
+    /// Threads of the device and the clients: file of the kernel's counter, and its last value.
     threads: Vec<(PathBuf, Duration)>,
-    /// When the next look is due.
+    /// Expected time of the next look.
     due: Instant,
     total: Duration,
 }
 
 impl Pauses {
-    /// Watches the threads that there are now.
+    /// Watches the present threads.
     pub(super) fn watch() -> Self {
         let mut threads = Vec::new();
         for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -39,13 +39,13 @@ impl Pauses {
         Pauses { threads, due: Instant::now(), total: Duration::ZERO }
     }
 
-    /// Nobody has looked for a while, on purpose.
+    /// Restarts the timing after an intended break.
     pub(super) fn resume(&mut self) {
         self.due = Instant::now();
     }
 
-    /// Looks, and will look again when `patience` has passed.
-    pub(super) fn look(&mut self, patience: Duration) {
+    /// Looks for pauses. The next look is due after `timeout`.
+    pub(super) fn look(&mut self, timeout: Duration) {
         let now = Instant::now();
         let mut longest = now.saturating_duration_since(self.due);
         for (count, before) in &mut self.threads {
@@ -56,16 +56,16 @@ impl Pauses {
         if longest >= PAUSE_MIN {
             self.total += longest;
         }
-        self.due = now + patience;
+        self.due = now + timeout;
     }
 
-    /// All pauses since the last call.
+    /// Returns the sum of all pauses since the last call.
     pub(super) fn take(&mut self) -> Duration {
         std::mem::take(&mut self.total)
     }
 }
 
-/// How long a thread has been ready without a processor; nothing where the kernel does not count that.
+/// Returns how long a thread has been runnable without a CPU, or `None` if the kernel does not count it.
 fn waited(count: &PathBuf) -> Option<Duration> {
     let text = fs::read_to_string(count).ok()?;
     text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_looks_too_late_has_seen_a_pause() {
+    fn a_late_look_counts_as_a_pause() {
         let mut pauses = Pauses { threads: Vec::new(), due: Instant::now(), total: Duration::ZERO };
         pauses.look(Duration::from_secs(60));
         pauses.look(Duration::ZERO);

@@ -1,16 +1,16 @@
-//! What is seen while it runs, on standard error: bars on a terminal, a line per second elsewhere.
+//! Progress on standard error: bars on a terminal, otherwise a line per second.
 //!
-//! A bar spans the device's capacity; `[` stands at the VM's reservation and `]` at its limit.
+//! A bar spans the device's capacity. `[` marks the VM's reservation and `]` its limit.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::scene::CAST;
+use super::setup::VMS;
 use super::share::Claim;
 
-/// Cells of a bar.
+/// Width of a bar, in characters.
 const BAR_CELLS: usize = 40;
 
 /// The live display.
@@ -19,7 +19,7 @@ pub(super) struct Progress {
     claims: Vec<Claim>,
     style: Style,
     title: String,
-    /// When it was last shown, and what had been served then.
+    /// Time of the last update, and the service of each VM at that time.
     last: Option<(Instant, Vec<f64>)>,
 }
 
@@ -30,7 +30,7 @@ enum Style {
 }
 
 impl Progress {
-    /// A display as this standard error can show it; none if `quiet`.
+    /// Creates the display that standard error supports, or none if `quiet`.
     pub(super) fn new(quiet: bool, capacity: f64, claims: Vec<Claim>) -> Self {
         let style = match (quiet, std::io::stderr().is_terminal()) {
             (true, _) => Style::Silent,
@@ -42,21 +42,21 @@ impl Progress {
         Progress { capacity, claims, style, title: String::new(), last: None }
     }
 
-    /// How often it changes.
+    /// Returns the interval between two updates.
     fn period(&self) -> Duration {
         Duration::from_millis(if matches!(self.style, Style::Bars { .. }) { 250 } else { 1000 })
     }
 
-    /// Something to know before it starts.
-    pub(super) fn say(&self, text: &str) {
+    /// Prints a line before the display.
+    pub(super) fn print(&self, text: &str) {
         match &self.style {
             Style::Silent => {}
-            Style::Lines => crate::output::say(text),
+            Style::Lines => crate::output::message(text),
             Style::Bars { all, .. } => drop(all.println(text)),
         }
     }
 
-    /// A new part begins.
+    /// Begins a new part.
     pub(super) fn begin(&mut self, title: &str, about: &str) {
         title.clone_into(&mut self.title);
         self.last = None;
@@ -64,13 +64,13 @@ impl Progress {
             lines.drain(..).for_each(|line| line.abandon());
             let _ = all.println(format!("{title}: {about}"));
             let plain = ProgressStyle::with_template("{msg}").expect("this template is right");
-            lines.extend(CAST.iter().map(|_| all.add(ProgressBar::new_spinner().with_style(plain.clone()))));
+            lines.extend(VMS.iter().map(|_| all.add(ProgressBar::new_spinner().with_style(plain.clone()))));
         } else {
-            self.say(&format!("{title}: {about}"));
+            self.print(&format!("{title}: {about}"));
         }
     }
 
-    /// Shows what each VM gets now, if it is time for that; `service` is all that it got so far.
+    /// Updates the display if it is due. `service` is each VM's service since the start.
     pub(super) fn show(&mut self, service: Vec<f64>) {
         let now = Instant::now();
         if self.last.as_ref().is_some_and(|(then, _)| now - *then < self.period()) {
@@ -82,9 +82,8 @@ impl Progress {
         match &self.style {
             Style::Silent => {}
             Style::Lines => {
-                let rates: Vec<_> =
-                    CAST.iter().zip(&rates).map(|(vm, iops)| format!("{} {iops:.0}", vm.name)).collect();
-                crate::output::say(format_args!("  {}: {} iops@8KiB", self.title, rates.join(", ")));
+                let rates: Vec<_> = VMS.iter().zip(&rates).map(|(vm, iops)| format!("{} {iops:.0}", vm.name)).collect();
+                crate::output::message(format_args!("  {}: {} iops@8KiB", self.title, rates.join(", ")));
             }
             Style::Bars { lines, .. } => {
                 for (vm, line) in lines.iter().enumerate() {
@@ -94,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// Nothing more is to be shown.
+    /// Ends the display.
     pub(super) fn end(&mut self) {
         if let Style::Bars { all, lines } = &mut self.style {
             lines.drain(..).for_each(|line| line.abandon());
@@ -104,11 +103,11 @@ impl Progress {
 
     fn line(&self, vm: usize, iops: f64) -> String {
         let bar = bar(iops, self.capacity, &self.claims[vm]);
-        format!("  {:<7} {bar} {iops:>5.0} iops", CAST[vm].name)
+        format!("  {:<7} {bar} {iops:>5.0} iops", VMS[vm].name)
     }
 }
 
-/// One bar, with the VM's reservation and limit on it.
+/// Returns a bar with marks for the VM's reservation and limit.
 fn bar(iops: f64, capacity: f64, claim: &Claim) -> String {
     let cell = |iops: f64| (iops / capacity * BAR_CELLS as f64).round() as usize;
     let mut cells: Vec<char> = (0..BAR_CELLS).map(|at| if at < cell(iops) { '=' } else { '.' }).collect();

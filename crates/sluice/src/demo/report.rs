@@ -1,4 +1,4 @@
-//! What is said at the end, on standard output: a table and its meaning, or one JSON object.
+//! The result on standard output: a table with an explanation, or one JSON object.
 
 use std::time::Duration;
 
@@ -6,31 +6,30 @@ use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
 use super::Phase;
-use super::scene::{BACKUP, CAST, OLTP};
+use super::setup::{BACKUP, OLTP, VMS};
 use super::share::Claim;
 use super::verdict::{self, Promise};
 use crate::output::{self, Format};
 
-/// What came of it.
+/// Result of the demo.
 pub(crate) struct Report {
     pub(super) capacity: f64,
     pub(super) claims: Vec<Claim>,
     /// noop, then mClock.
     pub(super) phases: [Phase; 2],
     pub(super) promises: Vec<Promise>,
-    /// The disks went through the page cache.
+    /// Whether the disks used the page cache.
     pub(super) buffered: bool,
-    /// How long the machine paused while promises were measured.
+    /// Total length of the machine's pauses while guarantees were measured.
     pub(super) paused: Duration,
 }
 
 impl Report {
-    /// Whether every promise was kept.
+    /// Whether every guarantee was kept.
     pub(crate) fn is_ok(&self) -> bool {
         self.promises.iter().all(|promise| promise.kept)
     }
 
-    /// Prints it.
     pub(crate) fn print(&self, format: Format) {
         match format {
             Format::Json => output::json(&self.as_json()),
@@ -40,7 +39,7 @@ impl Report {
 
     fn as_json(&self) -> Value {
         let phase = |phase: &Phase| {
-            let vms: Vec<Value> = (0..CAST.len()).map(|vm| self.vm_as_json(phase, vm)).collect();
+            let vms: Vec<Value> = (0..VMS.len()).map(|vm| self.vm_as_json(phase, vm)).collect();
             json!({ "scheduler": phase.scheduler, "vms": vms })
         };
         let promise = |promise: &Promise| {
@@ -62,7 +61,7 @@ impl Report {
     fn vm_as_json(&self, phase: &Phase, vm: usize) -> Value {
         let (claim, measured) = (&self.claims[vm], &phase.measured[vm]);
         json!({
-            "vm": CAST[vm].name,
+            "vm": VMS[vm].name,
             "iops": rounded(measured.iops),
             "p50_us": measured.p50_us,
             "p99_us": measured.p99_us,
@@ -83,16 +82,16 @@ impl Report {
         self.print_advice();
     }
 
-    /// Each VM before and after.
+    /// Prints each VM in both phases.
     fn print_phases(&self) {
         let mut table = output::table(&["VM", "PROMISE", "SCHEDULER", "IOPS@8KiB", "P50", "P99", "VERDICT"]);
-        for (vm, actor) in CAST.iter().enumerate() {
+        for (vm, demo_vm) in VMS.iter().enumerate() {
             for (at, phase) in self.phases.iter().enumerate() {
                 let measured = &phase.measured[vm];
                 let headline = verdict::headline(vm, &self.claims, &phase.measured);
                 let first = at == 0;
                 table.add_row([
-                    Cell::new(if first { actor.name } else { "" }),
+                    Cell::new(if first { demo_vm.name } else { "" }),
                     Cell::new(if first { self.promised(vm) } else { String::new() }),
                     Cell::new(phase.scheduler),
                     number(format!("{:.0}", measured.iops)),
@@ -105,7 +104,7 @@ impl Report {
         output::line(&table.to_string());
     }
 
-    /// A VM's policy in a few words.
+    /// Returns a VM's policy in words.
     fn promised(&self, vm: usize) -> String {
         let Claim { reservation, limit, weight } = self.claims[vm];
         match (reservation > 0.0, limit.is_finite()) {
@@ -115,22 +114,22 @@ impl Report {
         }
     }
 
-    /// What the table means.
+    /// Explains the table.
     fn print_story(&self) {
         let [noop, mclock] = &self.phases;
         let total: f64 = noop.measured.iter().map(|vm| vm.iops).sum();
-        let (oltp, backup) = (CAST[OLTP].name, CAST[BACKUP].name);
+        let (oltp, backup) = (VMS[OLTP].name, VMS[BACKUP].name);
         let taken = noop.measured[BACKUP].iops / total * 100.0;
         output::line(&format!(
-            "noop:   {backup} took {taken:.0} % of the device, and {oltp} got {:.0} of the {:.0} that it needs, \
-             half of its requests in {}.",
+            "noop:   {backup} took {taken:.0} % of the device. {oltp} got {:.0} of the {:.0} IOPS that it needs, \
+             with a median latency of {}.",
             noop.measured[OLTP].iops,
             self.claims[OLTP].reservation,
             millis(noop.measured[OLTP].p50_us),
         ));
         output::line(&format!(
-            "mclock: {oltp} got {:.0}, half of its requests in {}; what it left was split by weight, and {backup} \
-             stayed below {:.0}.",
+            "mclock: {oltp} got {:.0} IOPS with a median latency of {}. The rest was shared by weight, and {backup} \
+             stayed below {:.0} IOPS.",
             mclock.measured[OLTP].iops,
             millis(mclock.measured[OLTP].p50_us),
             self.claims[BACKUP].limit,
@@ -150,28 +149,28 @@ impl Report {
         output::line(&table.to_string());
     }
 
-    /// What to do next.
+    /// Prints the next steps.
     fn print_advice(&self) {
         if self.buffered {
-            output::line("The disks went through the page cache here. Real volumes need a filesystem with direct I/O.");
+            output::line("The disks used the page cache here. Real volumes need a file system with direct I/O.");
         }
         if !self.is_ok() && !self.paused.is_zero() {
             output::line(&format!(
-                "The machine is busy: it let the demo pause for {} ms while promises were measured. Try again when \
-                 less runs on it.",
+                "The machine was busy: it paused for {} ms while guarantees were measured. Try again when it is \
+                 less busy.",
                 self.paused.as_millis()
             ));
         }
         let sluice = std::env::args().next().unwrap_or_else(|| "sluice".to_owned());
         output::line(&format!(
-            "Next: put your disk and VMs into a copy of examples/two-vms.toml, then\n  \
-             {sluice} check FILE   says everything that is wrong with it\n  \
+            "Next: enter your disk and VMs in a copy of examples/two-vms.toml, then run\n  \
+             {sluice} check FILE   to check it for errors\n  \
              {sluice} serve FILE   serves the disks"
         ));
     }
 }
 
-/// To a tenth: more is noise.
+/// Rounds to a tenth.
 fn rounded(iops: f64) -> f64 {
     (iops * 10.0).round() / 10.0
 }

@@ -1,26 +1,25 @@
-//! What each VM should get: the arithmetic that the demo's promises are compared with.
+//! The expected share of each VM, with which the demo compares its measurements.
 //!
-//! Idea: water-filling. Raise one level, the service per unit of weight, until all that the device gives is handed out;
-//! a VM gets its weight times the level, but never less than its reservation nor more than its limit.
+//! The method is water-filling. Raise one level, the service per unit of weight, until the capacity is used up. A VM
+//! gets its weight times the level, but at least its reservation and at most its limit.
 //!
-//! Example: 2,000 among a reservation of 800 (weight 100), a weight of 200, and a limit of 600 (weight 100): the level
-//! is 4, and they get 800, 800 and 400.
+//! Example: a capacity of 2,000; a VM with a reservation of 800 (weight 100), one with weight 200, and one with a
+//! limit of 600 (weight 100). The level is 4, and they get 800, 800 and 400.
 
 use sluice_sched::{Iops, Policy, Weight};
 
-/// What a VM may claim, in normalised requests per second.
+/// Claims of a VM, in normalised requests per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Claim {
-    /// 0 if it has none.
+    /// 0 without a reservation.
     pub(super) reservation: f64,
-    /// Infinite if it has none.
+    /// Infinite without a limit.
     pub(super) limit: f64,
-    /// Its part of what is left.
     pub(super) weight: f64,
 }
 
 impl Claim {
-    /// What a policy says of requests.
+    /// Returns the claims of a policy.
     pub(super) fn of(policy: &Policy) -> Self {
         Claim {
             reservation: policy.reservation.iops.map_or(0.0, Iops::as_f64),
@@ -34,10 +33,10 @@ impl Claim {
     }
 }
 
-/// Halvings of the interval in which the level lies: more than a number has digits.
+/// Number of bisections of the level's interval: more than a float has bits.
 const HALVINGS: u32 = 100;
 
-/// Hands out `capacity`. Where limits leave some of it over, nobody gets that.
+/// Divides `capacity`. Capacity above the sum of the limits is not given to any VM.
 pub(super) fn fill(capacity: f64, claims: &[Claim]) -> Vec<f64> {
     let lightest = claims.iter().map(|claim| claim.weight).fold(f64::INFINITY, f64::min);
     let (mut low, mut high) = (0.0, capacity / lightest);
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_up_between_reservations_and_limits() {
+    fn shares_lie_between_reservations_and_limits() {
         let demo = [Policy::default().reserving(800), Policy::weighted(200), Policy::default().limited(600)];
         assert_eq!(shares(2000.0, &demo), [800, 800, 400]);
         assert_eq!(shares(2000.0, &demo[1..]), [1400, 600]);
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_over_what_limits_forbid() {
+    fn capacity_above_all_limits_is_not_given() {
         let held = [Policy::default().limited(100), Policy::default().limited(200)];
         assert_eq!(shares(2000.0, &held), [100, 200]);
     }

@@ -1,48 +1,47 @@
-//! What was promised, and whether it was kept.
+//! The guarantees, and whether they were kept.
 //!
-//! Each promise is judged on its own cause: that the device's capacity is used is one promise, and how it is split is
-//! another, so what is left over is split from what the device really gave. Tolerances are part of the promise's text.
+//! Each guarantee is checked separately. The use of the device's capacity is one guarantee and its division another,
+//! so the expected shares are computed from the measured total. The text of a guarantee states its tolerance.
 
 use super::load::Measured;
-use super::scene::{BACKUP, CAST, OLTP, WEB};
+use super::setup::{BACKUP, OLTP, VMS, WEB};
 use super::share::{Claim, fill};
 
-/// A reservation is kept if this part of it was got: what is left is the edges of the measurement.
+/// A reservation is kept if the VM got at least this part of it. The rest is lost at the edges of the measurement.
 const RESERVED_MIN: f64 = 0.99;
-/// A limit is kept up to this multiple of it: its burst may fall into the measurement.
+/// A limit is kept up to this multiple of it, because its burst may fall into the measurement.
 const LIMIT_MAX: f64 = 1.02;
-/// How much of a limit must be used where nothing else holds its VM back: what the machine's pauses cost beyond its
-/// burst, a limit does not give back.
+/// Minimum use of a limit by a VM that nothing else holds back. Longer pauses of the machine than the burst are lost
+/// to it.
 const LIMIT_USED_MIN: f64 = 0.9;
-/// How far a VM may be from its part of what is left over.
+/// Maximum relative deviation of a VM from its share of the spare capacity.
 const SHARE_OFF_MAX: f64 = 0.05;
-/// How much of the capacity must be used: the device thread of a busy machine may wake up late.
+/// Minimum use of the capacity: the device thread of a busy machine may wake up late.
 const USED_MIN: f64 = 0.95;
 
-/// A promise.
+/// A guarantee.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Promise {
-    /// In words, with its tolerance.
+    /// Text with the tolerance.
     pub(super) text: String,
-    /// Whether it was kept.
     pub(super) kept: bool,
     /// Normalised requests per second.
     pub(super) measured: f64,
-    /// The same, as promised.
+    /// Expected normalised requests per second.
     pub(super) expected: f64,
 }
 
-/// What one VM is promised before all else, as measured in one phase.
+/// Returns the main guarantee of a VM, as measured in one phase.
 pub(super) fn headline(vm: usize, claims: &[Claim], measured: &[Measured]) -> Promise {
     match vm {
         OLTP => reservation(claims, measured),
         BACKUP => limit("stays within its limit", claims, measured),
-        _ => part("gets its weight's part of what is left", vm, claims, measured),
+        _ => part("gets its share by weight of the rest", vm, claims, measured),
     }
 }
 
-/// Every promise of the phase with mClock: while all ask for all they can get, and while the VM with the reservation is
-/// quiet.
+/// Checks every guarantee of the phase with mClock: while all VMs submit, and while the VM with the reservation is
+/// idle.
 pub(super) fn judge(capacity: f64, claims: &[Claim], busy: &[Measured], quiet: &[Measured]) -> Vec<Promise> {
     let mut left = claims.to_vec();
     left[OLTP] = Claim { reservation: 0.0, limit: 0.0, weight: claims[OLTP].weight };
@@ -50,9 +49,13 @@ pub(super) fn judge(capacity: f64, claims: &[Claim], busy: &[Measured], quiet: &
         headline(OLTP, claims, busy),
         headline(WEB, claims, busy),
         headline(BACKUP, claims, busy),
-        part("gets its weight's part of what is left too", BACKUP, claims, busy),
-        used("No capacity is wasted", capacity, busy),
-        used(&format!("What {} leaves while it is quiet goes to the others", CAST[OLTP].name), capacity, quiet),
+        part("gets its share by weight of the rest", BACKUP, claims, busy),
+        used("The whole capacity is used", capacity, busy),
+        used(
+            &format!("The capacity that {} does not use while idle goes to the others", VMS[OLTP].name),
+            capacity,
+            quiet,
+        ),
         limit("stays within its limit even then", &left, quiet),
         all_of_limit(&left, quiet),
     ]
@@ -64,33 +67,33 @@ fn sum(measured: &[Measured]) -> f64 {
 
 fn reservation(claims: &[Claim], measured: &[Measured]) -> Promise {
     let (expected, measured) = (claims[OLTP].reservation, measured[OLTP].iops);
-    let text = format!("{} gets its reservation (at least {} %)", CAST[OLTP].name, percent(RESERVED_MIN));
+    let text = format!("{} gets its reservation (at least {} %)", VMS[OLTP].name, percent(RESERVED_MIN));
     Promise { text, kept: measured >= RESERVED_MIN * expected, measured, expected }
 }
 
 fn limit(what: &str, claims: &[Claim], measured: &[Measured]) -> Promise {
     let (expected, measured) = (claims[BACKUP].limit, measured[BACKUP].iops);
-    let text = format!("{} {what} (at most {} %)", CAST[BACKUP].name, percent(LIMIT_MAX));
+    let text = format!("{} {what} (at most {} %)", VMS[BACKUP].name, percent(LIMIT_MAX));
     Promise { text, kept: measured <= LIMIT_MAX * expected, measured, expected }
 }
 
-/// A limit lets nobody have less than it says, where there is enough for all.
+/// A limit must not hold a VM below it if there is enough capacity for all.
 fn all_of_limit(claims: &[Claim], measured: &[Measured]) -> Promise {
     let (expected, measured) = (fill(sum(measured), claims)[BACKUP], measured[BACKUP].iops);
-    let text = format!("{} gets all of that limit (at least {} %)", CAST[BACKUP].name, percent(LIMIT_USED_MIN));
+    let text = format!("{} reaches that limit (at least {} %)", VMS[BACKUP].name, percent(LIMIT_USED_MIN));
     Promise { text, kept: measured >= LIMIT_USED_MIN * expected, measured, expected }
 }
 
 fn part(what: &str, vm: usize, claims: &[Claim], measured: &[Measured]) -> Promise {
     let expected = fill(sum(measured), claims)[vm];
     let measured = measured[vm].iops;
-    let text = format!("{} {what} (within {} %)", CAST[vm].name, percent(SHARE_OFF_MAX));
+    let text = format!("{} {what} (within {} %)", VMS[vm].name, percent(SHARE_OFF_MAX));
     Promise { text, kept: (measured - expected).abs() <= SHARE_OFF_MAX * expected, measured, expected }
 }
 
 fn used(what: &str, capacity: f64, measured: &[Measured]) -> Promise {
     let measured = sum(measured);
-    let text = format!("{what} (at least {} % is used)", percent(USED_MIN));
+    let text = format!("{what} (at least {} %)", percent(USED_MIN));
     Promise { text, kept: measured >= USED_MIN * capacity, measured, expected: capacity }
 }
 
@@ -118,13 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn each_promise_is_judged_on_its_own_cause() {
+    fn each_guarantee_is_checked_separately() {
         let (busy, quiet) = ([800.0, 800.0, 400.0], [0.0, 1400.0, 600.0]);
         assert!(broken(busy, quiet).is_empty());
-        assert_eq!(broken([793.0, 805.0, 402.0], quiet), [0; 0], "793 of 800 is within its tolerance");
-        assert_eq!(broken([700.0, 867.0, 433.0], quiet), [0, 1, 3], "who reserved lost it to the others");
+        assert_eq!(broken([793.0, 805.0, 402.0], quiet), [0; 0], "793 of 800 is within the tolerance");
+        assert_eq!(
+            broken([700.0, 867.0, 433.0], quiet),
+            [0, 1, 3],
+            "the VM with the reservation lost service to the others"
+        );
         assert_eq!(broken([300.0, 300.0, 1400.0], quiet), [0, 1, 2, 3], "as without a policy");
-        assert_eq!(broken([800.0, 700.0, 350.0], quiet), [4], "capacity was lost, and split as it should be");
+        assert_eq!(broken([800.0, 700.0, 350.0], quiet), [4], "capacity was lost, but divided correctly");
         assert_eq!(broken(busy, [0.0, 1200.0, 600.0]), [5]);
         assert_eq!(broken(busy, [0.0, 1300.0, 700.0]), [6]);
         assert_eq!(broken(busy, [0.0, 1500.0, 500.0]), [7]);

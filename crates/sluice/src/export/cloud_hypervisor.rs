@@ -1,14 +1,14 @@
-//! `cloud-hypervisor-args`: arguments for `cloud-hypervisor`, beside those of the VM itself.
+//! `cloud-hypervisor-args`: arguments for `cloud-hypervisor`, in addition to those of the VM itself.
 
 use serde_json::json;
 
 use super::{Disk, ExportError, Machine, Rendered, shell};
 
 const VMM: &str = "Cloud Hypervisor";
-/// What its lists of options are made of; its documents name no way to write them inside a value.
+/// Separators in its option lists. Its documentation states no way to escape them in a value.
 const SEPARATORS: [char; 4] = [',', '"', '[', ']'];
 
-/// Shared memory, and one `--disk` with a value for each disk, since it is accepted once.
+/// Shared memory, and one `--disk` with a value for each disk, because the option is accepted only once.
 pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Rendered, ExportError> {
     let mut values = vec!["--disk".to_owned()];
     for (number, disk) in disks.iter().enumerate() {

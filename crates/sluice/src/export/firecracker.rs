@@ -1,8 +1,8 @@
-//! `firecracker-json`: the part `drives` of Firecracker's configuration file; each entry is also the body of a
-//! `PUT /drives/ID`.
+//! `firecracker-json`: the part `drives` of Firecracker's configuration file. Each entry is also the body of a `PUT
+//! /drives/ID`.
 //!
-//! Described in Firecracker's API specification under `Drive` and in its page on vhost-user block devices: such a drive
-//! has a socket and none of a file's fields, and a single queue.
+//! Firecracker's API specification describes it under `Drive`, and a page on vhost-user block devices adds that such
+//! a drive has a socket, no fields of a file, and a single queue.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Render
     let drives = disks.iter().enumerate().map(|(number, disk)| {
         let (socket, _one_queue) = disk.vhost_user("Firecracker")?;
         let is_root = machine.root == Some(disk.volume);
-        // The names of volumes have characters that identifiers of drives have not.
+        // Volume names may contain characters that drive ids must not contain.
         Ok(json!({ "drive_id": format!("sluice{number}"), "is_root_device": is_root, "socket": socket }))
     });
     let drives = drives.collect::<Result<Vec<Value>, ExportError>>()?;

@@ -1,6 +1,6 @@
-//! `libvirt-xml`: the parts of a domain's XML, in a `<domain>` of their own so that it is well-formed.
+//! `libvirt-xml`: parts of a domain's XML, in a `<domain>` element so that the output is well-formed.
 //!
-//! Described in libvirt's "Domain XML format", sections "Memory Backing" and "Hard drives, floppy disks, CDROMs".
+//! libvirt describes them in "Domain XML format", sections "Memory Backing" and "Hard drives, floppy disks, CDROMs".
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use sluice_config::Endpoint;
 
 use super::{Disk, ExportError, Machine, Reach, Rendered, share_memory};
 
-/// How long libvirt's QEMU waits between two attempts to connect anew, in seconds.
+/// Interval between two attempts to reconnect, in seconds.
 const RECONNECT_S: u32 = 1;
 
 pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Rendered, ExportError> {
@@ -33,7 +33,7 @@ fn element(disk: &Disk<'_>, machine: &Machine<'_>, target: &str) -> String {
     let target = format!("      <target dev='{target}' bus='virtio'/>\n");
     let mut text = String::new();
     let _ = match disk.reach {
-        // Whether it is read-only says the daemon, and libvirt has no word for it here.
+        // The daemon reports whether the volume is read-only; libvirt has no element for it here.
         Reach::VhostUser { socket, queues: most } => write!(
             text,
             "    <disk type='vhostuser' device='disk'>\n      <driver name='qemu' type='raw'{}/>\n      \
@@ -61,7 +61,7 @@ fn host(endpoint: &Endpoint) -> String {
     }
 }
 
-/// `vda` to `vdz`, then `vdaa`.
+/// Returns `vda` to `vdz`, then `vdaa` and so on.
 fn target(number: usize) -> String {
     let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).expect("it is below 26"));
     match number / 26 {
@@ -70,7 +70,7 @@ fn target(number: usize) -> String {
     }
 }
 
-/// The value of an attribute in single quotes.
+/// Escapes the value of an attribute in single quotes.
 fn escaped(value: &str) -> String {
     value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
 }
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_counted_as_linux_counts_them() {
+    fn targets_are_named_like_linux_disks() {
         let names: Vec<String> = [0, 25, 26, 27, 51, 52, 255].map(target).into();
         assert_eq!(names, ["vda", "vdz", "vdaa", "vdab", "vdaz", "vdba", "vdiv"]);
     }
 
     #[test]
-    fn no_value_ends_its_attribute() {
+    fn quotes_and_brackets_in_a_value_are_escaped() {
         assert_eq!(escaped("a'b<c>&d"), "a&apos;b&lt;c&gt;&amp;d");
     }
 }

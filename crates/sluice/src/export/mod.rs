@@ -1,4 +1,4 @@
-//! What the VMM of a VM must be told to use its volumes: one file per format.
+//! VMM configuration for the volumes of a VM: one file per format.
 //!
 //! | format | VMM | reaches volumes over |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | [`firecracker`] | Firecracker | vhost-user-blk |
 //! | [`nbd_uri`] | any client of NBD | NBD |
 //!
-//! A volume that the VMM cannot use is refused, and so is a path that it cannot be told: what is printed works as it is.
+//! A volume or a path that the VMM cannot use is an error, so the output works without changes.
 
 use std::path::Path;
 
@@ -30,61 +30,61 @@ pub(crate) struct Disk<'a> {
     /// `VM/VOLUME`, for messages.
     pub(crate) title: String,
     pub(crate) reach: Reach<'a>,
-    /// Where all volumes are served over NBD as well, by its name.
+    /// Endpoint and export name, if a shared socket also serves the volume over NBD.
     pub(crate) shared: Option<(&'a Endpoint, &'a str)>,
     pub(crate) read_only: bool,
 }
 
-/// How it is reached.
+/// How the VMM reaches it.
 #[derive(Clone, Copy)]
 pub(crate) enum Reach<'a> {
     VhostUser { socket: &'a str, queues: u16 },
     Nbd { endpoint: &'a Endpoint, name: &'a str },
 }
 
-/// What only the operator knows of the VM.
+/// Properties of the VM that are not in the host file.
 pub(crate) struct Machine<'a> {
-    /// Its memory, which a vhost-user volume shares with the daemon.
+    /// Size of its memory, which a vhost-user volume shares with the daemon.
     pub(crate) memory: Option<Bytes>,
-    /// Its virtual processors; one queue for each, as far as the volume has them.
+    /// Number of vCPUs. A disk gets one queue for each, up to the number of queues of its volume.
     pub(crate) processors: Option<u16>,
-    /// The volume that it boots from.
+    /// The boot volume.
     pub(crate) root: Option<&'a str>,
 }
 
-/// A format's result: for people and shells, and its fields for programs.
+/// Output of a format: text for people and shells, and JSON fields.
 pub(crate) struct Rendered {
     pub(crate) text: String,
     pub(crate) fields: Vec<(&'static str, Value)>,
 }
 
-/// Why a VM's volumes cannot be told to a VMM.
+/// Why a VM's volumes cannot be exported to a VMM.
 #[derive(Debug, Error)]
 pub(crate) enum ExportError {
     #[error("VM {vm} has no volumes; add [vm.{vm}.volume.NAME] to the host file")]
     NoVolumes { vm: String },
     #[error(
-        "{vmm} has no NBD client, and volume {title} is served over NBD; write export = {{ type = \"vhost-user-blk\", \
+        "Volume {title} is served over NBD, and {vmm} has no NBD client; write export = {{ type = \"vhost-user-blk\", \
          socket = \"/run/sluice/NAME.sock\" }} for it"
     )]
     NoNbd { vmm: &'static str, title: String },
     #[error(
-        "Volume {title} is served over vhost-user-blk alone; write export = {{ type = \"nbd\", … }} for it, or add \
+        "Volume {title} is served only over vhost-user-blk; write export = {{ type = \"nbd\", … }} for it, or add \
          [nbd] to the host file"
     )]
     NotNbd { title: String },
     #[error(
-        "A vhost-user volume shares the memory of its VM, and {vmm} wants its size with that; add --memory with what \
-         the VM has, for example --memory 4GiB"
+        "A vhost-user volume shares the memory of its VM, and {vmm} needs the size of that memory; add --memory \
+         with the VM's memory size, for example --memory 4GiB"
     )]
     MemoryNeeded { vmm: &'static str },
     #[error("A memory of {memory} is not a whole number of MiB; write for example --memory 4GiB")]
     MemoryNotWhole { memory: Bytes },
-    #[error("{vmm} cannot use the path '{path}', because '{character}' separates its options; use another path")]
+    #[error("{vmm} cannot use the path '{path}', because it separates options with '{character}'; use another path")]
     Unquotable { vmm: &'static str, path: String, character: char },
 }
 
-/// The volumes of a VM in the order of their names.
+/// Returns the volumes of a VM in the order of their names.
 pub(crate) fn disks<'a>(host: &'a Host, vm: &'a Vm) -> Result<Vec<Disk<'a>>, ExportError> {
     if vm.volumes.is_empty() {
         return Err(ExportError::NoVolumes { vm: vm.name.clone() });
@@ -106,7 +106,7 @@ impl<'a> Disk<'a> {
         Disk { volume: &volume.name, title, reach, shared, read_only: volume.read_only }
     }
 
-    /// Socket and number of queues, for a VMM that knows nothing else.
+    /// Returns socket and number of queues, for a VMM that supports only vhost-user.
     fn vhost_user(&self, vmm: &'static str) -> Result<(&'a str, u16), ExportError> {
         match self.reach {
             Reach::VhostUser { socket, queues } => Ok((socket, queues)),
@@ -116,12 +116,12 @@ impl<'a> Disk<'a> {
 }
 
 impl Machine<'_> {
-    /// The queues of a disk that has at most `most`; nothing if the VMM is to choose.
+    /// Returns the number of queues of a disk with at most `most`, or `None` if the VMM chooses.
     fn queues(&self, most: u16) -> Option<u16> {
         self.processors.map(|processors| processors.min(most))
     }
 
-    /// Its memory in MiB.
+    /// Returns the memory size in MiB.
     fn memory_mib(&self, vmm: &'static str) -> Result<u64, ExportError> {
         const MIB: u64 = 1 << 20;
         let memory = self.memory.ok_or(ExportError::MemoryNeeded { vmm })?;
@@ -130,12 +130,12 @@ impl Machine<'_> {
     }
 }
 
-/// Whether one of them shares the VM's memory.
+/// Whether one of the disks shares the VM's memory.
 fn share_memory(disks: &[Disk<'_>]) -> bool {
     disks.iter().any(|disk| matches!(disk.reach, Reach::VhostUser { .. }))
 }
 
-/// A path of a host file, which is UTF-8 because the file is.
+/// Returns a path of a host file as text. It is UTF-8 because the file is.
 fn text(path: &Path) -> &str {
     path.to_str().expect("a host file is UTF-8")
 }

@@ -1,5 +1,5 @@
-//! `nbd-uri`: the volumes in the form of the NBD URI specification, one a line. What its VM reaches over vhost-user is
-//! there as well if the host file has `[nbd]`, for backups.
+//! `nbd-uri`: one NBD URI per line and volume. With `[nbd]` in the host file, volumes over vhost-user-blk are listed
+//! as well, for backups.
 
 use serde_json::json;
 use sluice_config::Endpoint;
@@ -18,7 +18,7 @@ pub(crate) fn render(disks: &[Disk<'_>]) -> Result<Rendered, ExportError> {
 }
 
 fn uri(endpoint: &Endpoint, name: &str) -> String {
-    // The slash stays: it is how names are told apart by people, and URIs allow it in a path.
+    // The slash is kept for readability; URIs allow it in a path.
     let name = escaped(name);
     match endpoint {
         Endpoint::Unix { path, .. } => format!("nbd+unix:///{name}?socket={}", escaped(super::text(path))),
@@ -26,7 +26,7 @@ fn uri(endpoint: &Endpoint, name: &str) -> String {
     }
 }
 
-/// Percent-encoded as RFC 3986 asks for, but for `/`.
+/// Percent-encodes as in RFC 3986, except for `/`.
 fn escaped(value: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let encode = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -1,4 +1,4 @@
-//! `qemu-args`: arguments for `qemu-system-*`, beside those of the VM itself.
+//! `qemu-args`: arguments for `qemu-system-*`, in addition to those of the VM itself.
 
 use serde_json::json;
 use sluice_config::Endpoint;
@@ -6,10 +6,10 @@ use sluice_config::Endpoint;
 use super::{Disk, ExportError, Machine, Reach, Rendered, share_memory, shell};
 
 const VMM: &str = "QEMU";
-/// How long QEMU keeps what a guest asks of an NBD disk when the connection is lost, in seconds.
+/// How long QEMU holds a guest's requests to an NBD disk when the connection is lost, in seconds.
 const RECONNECT_DELAY_S: u32 = 30;
 
-/// Memory that can be shared, and two options for each disk; the first is the guest's first virtio disk.
+/// Shared memory, and two options for each disk. The first is the guest's first virtio disk.
 pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Rendered, ExportError> {
     let mut options = Vec::new();
     let mut option = |name: &str, value: String| options.push(vec![name.to_owned(), value]);
@@ -23,7 +23,7 @@ pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Render
         let id = format!("sluice{number}");
         match disk.reach {
             Reach::VhostUser { socket, queues } => {
-                // QEMU connects anew by itself when the daemon has been restarted.
+                // QEMU reconnects when the daemon has restarted.
                 option("-chardev", format!("socket,id={id}-line,path={},reconnect=1", escaped(socket)));
                 let queues = machine.queues(queues).map_or(String::new(), |queues| format!(",num-queues={queues}"));
                 option("-device", format!("vhost-user-blk-pci,id={id},chardev={id}-line{queues}"));
@@ -53,7 +53,7 @@ fn blockdev(id: &str, endpoint: &Endpoint, name: &str, read_only: bool) -> Strin
     )
 }
 
-/// A value in QEMU's lists of options, where a comma is written twice.
+/// Escapes a value in QEMU's option lists: commas are doubled.
 fn escaped(value: &str) -> String {
     value.replace(',', ",,")
 }

@@ -1,12 +1,12 @@
-//! Arguments as a shell reads them.
+//! Shell quoting.
 
-/// One option a line, each with its values, so that the whole can be copied behind a program's name.
+/// Returns one option per line with its values, so that the text can be copied after a program's name.
 pub(super) fn lines(options: &[Vec<String>]) -> String {
     let lines = options.iter().map(|option| option.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
     lines.collect::<Vec<_>>().join(" \\\n")
 }
 
-/// The word, in quotes if it needs them.
+/// Returns the word, in quotes if it needs them.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotes_are_put_where_a_shell_needs_them() {
+    fn words_are_quoted_where_a_shell_needs_it() {
         let options = [vec!["-chardev".to_owned(), "path=/run/a,,b".to_owned()], vec!["a b".to_owned()]];
         assert_eq!(lines(&options), "-chardev path=/run/a,,b \\\n'a b'");
         let words = [("", "''"), ("it's", r"'it'\''s'"), ("$HOME", "'$HOME'"), ("a\\b", "'a\\b'"), ("é", "'é'")];

@@ -1,12 +1,11 @@
-//! How many lines of the log one VM may cause: what tenants do decides what is logged of them, and their lines must not
-//! drown those of others.
+//! Limits of log lines per VM. Tenants cause log lines, and the lines of one must not drown those of others.
 //!
-//! Lines are counted by kind (the place in the code that logs them) and by what they name: a VM, else an endpoint, else a
-//! device. [`BURST`] lines come at once, then one per [`EVERY`]. What is left out is counted, and every [`REPORT_EVERY`] a
-//! line says how much that was.
+//! Lines are counted by kind (the place in the code that logs them) and by subject: a VM, otherwise an endpoint,
+//! otherwise a device. [`BURST`] lines pass immediately, then one per [`EVERY`]. Suppressed lines are counted, and
+//! reported every [`REPORT_EVERY`].
 //!
-//! Example: a client sends 20,000 wrong handshakes per second to the socket of VM `a`. The log gets 32 lines at once, then
-//! one per second, and every 5 seconds one that says "Lines left out" with `lines=99995`.
+//! Example: a client sends 20,000 invalid handshakes per second to the socket of VM `a`. The log gets 32 lines
+//! immediately, then one per second, and every 5 seconds a line "Lines left out" with `lines=99995`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +17,16 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Lines of one kind about one VM that come at once. A VM with 26 disks has as many VMMs that connect.
+/// Maximum burst of lines of one kind about one VM. A VM with 26 disks has as many VMM connections.
 const BURST: u32 = 32;
-/// After them there may be one in this time.
+/// Interval between further lines.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often what was left out is said.
+/// Interval between reports of suppressed lines.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
-/// Kinds and VMs that are counted for themselves; further ones are counted by kind alone.
+/// Maximum number of separate counters; further kinds and subjects are counted by kind only.
 const COUNTED_MAX: usize = 8192;
 
-/// Lets lines through at the rate that is theirs.
+/// A log filter that limits the rate of lines.
 #[derive(Clone, Default)]
 pub(crate) struct Limits {
     shared: Arc<Shared>,
@@ -39,27 +38,27 @@ struct Shared {
     left_out: Condvar,
 }
 
-/// The place in the code, and what the line names.
+/// The place in the code, and the subject of the line.
 type Key = (&'static str, String);
 
 struct Count {
-    /// When it would have been full again had its lines come one per [`EVERY`].
+    /// Time at which the whole burst is available again.
     full_at: Instant,
     left_out: u64,
-    /// Of the first line that was left out.
+    /// Message of the first suppressed line.
     message: String,
 }
 
-/// Lines that were left out.
+/// Suppressed lines.
 #[derive(Debug, PartialEq, Eq)]
-struct LeftOut {
+struct Suppressed {
     about: String,
     message: String,
     lines: u64,
 }
 
 impl Limits {
-    /// Starts a thread that says what was left out.
+    /// Starts the thread that reports suppressed lines.
     pub(crate) fn start(self) -> std::io::Result<()> {
         thread::Builder::new().name("log-limits".to_owned()).spawn(move || {
             loop {
@@ -71,9 +70,9 @@ impl Limits {
         Ok(())
     }
 
-    /// Says what was left out since the last report.
+    /// Reports the lines suppressed since the last report.
     pub(crate) fn report(&self) {
-        for LeftOut { about, message, lines } in self.take_left_out(Instant::now()) {
+        for Suppressed { about, message, lines } in self.take_suppressed(Instant::now()) {
             tracing::warn!(about, first = message, lines, "Lines left out");
         }
     }
@@ -82,7 +81,7 @@ impl Limits {
         self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until something is left out.
+    /// Waits until a line is suppressed.
     fn wait(&self) {
         let none = |counts: &mut BTreeMap<Key, Count>| counts.values().all(|count| count.left_out == 0);
         drop(self.shared.left_out.wait_while(self.lock(), none));
@@ -93,7 +92,7 @@ impl Limits {
         let mut counts = self.lock();
         let mut key = (place, about);
         if counts.len() >= COUNTED_MAX && !counts.contains_key(&key) {
-            // With the next report, those that have been silent are forgotten.
+            // The next report removes counters without recent lines.
             key.1 = "others".to_owned();
         }
         let count = counts.entry(key).or_insert(Count { full_at: now, left_out: 0, message: String::new() });
@@ -112,12 +111,12 @@ impl Limits {
         false
     }
 
-    fn take_left_out(&self, now: Instant) -> Vec<LeftOut> {
+    fn take_suppressed(&self, now: Instant) -> Vec<Suppressed> {
         let mut counts = self.lock();
         let mut left_out = Vec::new();
         for ((_, about), count) in counts.iter_mut().filter(|(_, count)| count.left_out > 0) {
             let (message, lines) = (std::mem::take(&mut count.message), std::mem::take(&mut count.left_out));
-            left_out.push(LeftOut { about: about.clone(), message, lines });
+            left_out.push(Suppressed { about: about.clone(), message, lines });
         }
         counts.retain(|_, count| count.full_at > now);
         left_out
@@ -129,13 +128,13 @@ impl<S: Subscriber> Layer<S> for Limits {
         let mut named = Named::default();
         event.record(&mut named);
         let Named { about, message, .. } = named;
-        // What this file says is bounded already.
+        // The lines of this file are limited already.
         let own = event.metadata().target() == module_path!();
         own || self.admit(Instant::now(), event.metadata().name(), about, || message)
     }
 }
 
-/// What a line names, by rank: a VM above an endpoint above a device.
+/// The subject of a line, by rank: a VM before an endpoint before a device.
 #[derive(Default)]
 struct Named {
     rank: u8,
@@ -174,15 +173,15 @@ mod tests {
     }
 
     #[test]
-    fn one_vms_flood_is_cut_and_counted_and_anothers_line_comes_through() {
+    fn a_flood_of_one_vm_does_not_suppress_lines_of_another() {
         let (limits, now) = (Limits::default(), Instant::now());
         let admitted = (0..40_000).filter(|_| admit(&limits, now, "vm a")).count();
         assert_eq!(admitted, BURST as usize);
         assert!(admit(&limits, now, "vm b"));
         let lines = 40_000 - u64::from(BURST);
-        let expected = LeftOut { about: "vm a".to_owned(), message: "vm a did it".to_owned(), lines };
-        assert_eq!(limits.take_left_out(now), [expected]);
-        assert_eq!(limits.take_left_out(now), [], "it is said once");
+        let expected = Suppressed { about: "vm a".to_owned(), message: "vm a did it".to_owned(), lines };
+        assert_eq!(limits.take_suppressed(now), [expected]);
+        assert_eq!(limits.take_suppressed(now), [], "it is reported once");
         // One more for each second that passes.
         assert!(!admit(&limits, now, "vm a"));
         let later = now + EVERY * 2;
@@ -190,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_counted_together() {
+    fn names_above_the_maximum_share_a_counter() {
         let (limits, now) = (Limits::default(), Instant::now());
         let admitted = (0..COUNTED_MAX * 3).filter(|n| admit(&limits, now, &format!("vm {n}"))).count();
         assert_eq!(admitted, COUNTED_MAX + BURST as usize);
         assert!(limits.lock().len() <= COUNTED_MAX + 1);
-        // When they have been silent there is room again.
+        // Without recent lines the counters are removed.
         let later = now + EVERY * (BURST + 1);
-        limits.take_left_out(later);
+        limits.take_suppressed(later);
         assert!(limits.lock().is_empty() && admit(&limits, later, "vm 1"));
     }
 }

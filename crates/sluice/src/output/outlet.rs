@@ -1,11 +1,12 @@
-//! Where the daemon's words leave the process: a queue, and a thread that writes it to standard output or standard error.
+//! An output queue of the daemon, and the thread that writes it to standard output or standard error.
 //!
-//! Standard error may be a pipe that nobody reads or a file on a full disk. Whoever has something to say must neither wait
-//! for it nor fail with it, so a text that finds no room in the queue, or that cannot be written, is lost and counted. The
-//! count is written as soon as something can be written again.
+//! Standard error may be a pipe that is not read, or a file on a full disk. The daemon must neither wait for it nor
+//! fail. So a text that does not fit into the queue, or cannot be written, is dropped and counted. The count is
+//! printed before the next text that can be written.
 //!
-//! Example with room for 1 MiB: a pipe takes 64 KiB and stands still. 1 MiB more waits here; what comes then is lost. When
-//! the pipe is read again, the reader gets what waited, then "12 texts were lost here", then what comes next.
+//! Example with a queue of 1 MiB: a pipe holds 64 KiB and its reader stops. 1 MiB more is queued here, and later
+//! texts are dropped. When the reader resumes, it gets the queued texts, then "12 texts were lost here", then new
+//! texts.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Takes texts without waiting, and writes them in order on a thread of its own.
+/// Accepts texts without waiting, and writes them in order in its own thread.
 pub(crate) struct Outlet {
     shared: Arc<Shared>,
 }
@@ -26,17 +27,17 @@ struct Shared {
 
 struct Queue {
     texts: VecDeque<Vec<u8>>,
-    /// Of all texts together, and how many there may be.
+    /// Size of all queued texts, and the maximum.
     bytes: usize,
     bytes_max: usize,
-    /// Texts lost since the last that was written.
+    /// Number of texts dropped since the last one that was written.
     lost: u64,
-    /// A text has been taken out and is being written.
+    /// Whether a text is being written.
     writing: bool,
 }
 
 impl Outlet {
-    /// Starts the thread. `bytes_max` is how much may wait for `sink`.
+    /// Starts the thread. At most `bytes_max` bytes are queued for `sink`.
     pub(crate) fn start(name: &str, bytes_max: usize, mut sink: impl Write + Send + 'static) -> io::Result<Outlet> {
         let queue = Queue { texts: VecDeque::new(), bytes: 0, bytes_max, lost: 0, writing: false };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), filled: Condvar::new(), emptied: Condvar::new() });
@@ -45,7 +46,7 @@ impl Outlet {
         Ok(Outlet { shared })
     }
 
-    /// Leaves a text to be written; it is lost if too much waits already.
+    /// Queues a text, or drops it if the queue is full.
     pub(crate) fn put(&self, text: Vec<u8>) {
         let mut queue = self.shared.lock();
         if queue.bytes + text.len() > queue.bytes_max {
@@ -57,35 +58,35 @@ impl Outlet {
         self.shared.filled.notify_one();
     }
 
-    /// Texts that were lost since the last that was written, and those that wait.
+    /// Returns the number of texts dropped since the last one that was written, plus the number of queued ones.
     pub(crate) fn unwritten(&self) -> u64 {
         let queue = self.shared.lock();
         queue.lost + queue.texts.len() as u64 + u64::from(queue.writing)
     }
 
-    /// Waits until everything has been written, but no longer than `patience`.
-    pub(crate) fn flush(&self, patience: Duration) {
+    /// Waits until everything is written, or until `timeout`.
+    pub(crate) fn flush(&self, timeout: Duration) {
         let queue = self.shared.lock();
         let busy = |queue: &mut Queue| queue.writing || !queue.texts.is_empty();
-        drop(self.shared.emptied.wait_timeout_while(queue, patience, busy));
+        drop(self.shared.emptied.wait_timeout_while(queue, timeout, busy));
     }
 }
 
 impl Shared {
-    /// No invariant spans two fields for longer than a call, so a panic under the lock leaves nothing broken.
+    /// Ignores poisoning: each method leaves the fields consistent, so a panic under the lock breaks nothing.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of the thread: it has no end of its own, since the process must not wait for what may never be read.
+    /// Runs the thread. It never ends, because the process must not wait for output that may never be read.
     fn write_all(&self, sink: &mut impl Write) {
         loop {
             let (text, lost) = self.take();
-            let said = lost == 0 || write(sink, format!("{lost} texts were lost here\n").as_bytes());
-            let written = said && write(sink, &text);
+            let reported = lost == 0 || write(sink, format!("{lost} texts were lost here\n").as_bytes());
+            let written = reported && write(sink, &text);
             let mut queue = self.lock();
             queue.writing = false;
-            if said {
+            if reported {
                 queue.lost -= lost;
             }
             if !written {
@@ -108,7 +109,7 @@ impl Shared {
     }
 }
 
-/// Whether nothing is lost by it: what nobody wants any more, since he has closed his end of the pipe, is not.
+/// Whether the text is written or not wanted: a closed pipe loses nothing.
 fn write(sink: &mut impl Write, text: &[u8]) -> bool {
     match sink.write_all(text).and_then(|()| sink.flush()) {
         Ok(()) => true,
@@ -124,13 +125,13 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Tells of each write before it answers as it is told to.
-    struct Stubborn {
+    /// Reports each write, and returns the result that the test chooses.
+    struct ScriptedSink {
         writes: Sender<String>,
         answers: Receiver<bool>,
     }
 
-    impl Write for Stubborn {
+    impl Write for ScriptedSink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.writes.send(String::from_utf8_lossy(bytes).into_owned());
             match self.answers.recv() {
@@ -145,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_cannot_be_written_are_counted_and_the_count_is_written() {
+    fn dropped_texts_are_counted_and_the_count_is_written() {
         let ((writes, written), (answer, answers)) = (channel(), channel());
-        let outlet = Outlet::start("test", 1024, Stubborn { writes, answers }).unwrap();
-        // The third goes out behind the count of those before it, the count only when it can be written itself.
+        let outlet = Outlet::start("test", 1024, ScriptedSink { writes, answers }).unwrap();
+        // The third text follows the count of the dropped ones, which is written only when writing succeeds.
         for (text, asked, ok) in [("a", "a", false), ("b", "1 texts were lost here\n", false)] {
             outlet.put(text.into());
             assert_eq!(written.recv_timeout(LONG).unwrap(), asked);
@@ -166,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_makes_nobody_wait() {
+    fn a_reader_that_does_not_read_delays_no_writer() {
         let (mut reader, writer) = io::pipe().unwrap();
         let outlet = Outlet::start("test", 100_000, writer).unwrap();
         let line = [b'.'; 1000];
-        // More than a pipe and the queue hold: it comes back all the same.
+        // More than a pipe and the queue hold; `put` returns all the same.
         (0..1000).for_each(|_| outlet.put(line.to_vec()));
         outlet.put("\nlast".into());
         outlet.flush(Duration::ZERO);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_has_left_has_lost_nothing() {
+    fn texts_for_a_closed_pipe_do_not_count_as_lost() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let outlet = Outlet::start("test", 1024, writer).unwrap();

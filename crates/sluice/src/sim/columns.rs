@@ -26,7 +26,7 @@ const SCHEMA: &str = "message requests {
     REQUIRED INT64 dispatched_ns (INTEGER(64, false));
     REQUIRED BYTE_ARRAY phase (STRING);
 }";
-/// Requests that are kept in memory before they are written.
+/// Number of requests collected in memory before they are written.
 const GROUP: usize = 1 << 16;
 
 /// The file while it is written.
@@ -37,7 +37,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Into `file`, with the names of the VMs by number.
+    /// Creates a writer to `file`, with the names of the VMs by number.
     pub(super) fn new<'a>(file: File, names: impl Iterator<Item = &'a str>) -> Result<Self, ParquetError> {
         let schema = Arc::new(parse_message_type(SCHEMA)?);
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -50,7 +50,7 @@ impl Columns {
         if self.rows.len() == GROUP { self.write() } else { Ok(()) }
     }
 
-    /// Everything has been told.
+    /// Writes the rest and closes the file.
     pub(super) fn finish(&mut self) -> Result<(), ParquetError> {
         self.write()?;
         self.file.finish().map(drop)
@@ -79,7 +79,7 @@ fn texts(group: &mut Group<'_>, values: impl Iterator<Item = ByteArray>) -> Resu
     column::<ByteArrayType>(group, values.collect())
 }
 
-/// The format stores unsigned numbers in the bits of signed ones.
+/// Parquet stores unsigned numbers in the bits of signed ones.
 fn numbers(group: &mut Group<'_>, values: impl Iterator<Item = u32>) -> Result<(), ParquetError> {
     column::<Int32Type>(group, values.map(u32::cast_signed).collect())
 }
@@ -88,7 +88,7 @@ fn large_numbers(group: &mut Group<'_>, values: impl Iterator<Item = u64>) -> Re
     column::<Int64Type>(group, values.map(u64::cast_signed).collect())
 }
 
-/// The next column of a group.
+/// Writes the next column of a group.
 fn column<T: parquet::data_type::DataType>(group: &mut Group<'_>, values: Vec<T::T>) -> Result<(), ParquetError> {
     let mut column = group.next_column()?.expect("as many are written as the schema has");
     column.typed::<T>().write_batch(&values, None, None)?;

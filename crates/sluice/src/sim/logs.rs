@@ -1,4 +1,4 @@
-//! A line for every request: as CSV, or as fio writes its logs.
+//! A line for every request: as CSV, or in fio's log format.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,18 +15,18 @@ use sluice_sim::scenario::file::Loaded;
 use super::folder::cannot;
 use crate::failure::Failure;
 
-/// What is written of every request.
+/// Format of the request log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Log {
     /// requests.csv: VM, offset, kind, times of arrival, dispatch and completion, and phase.
     Requests,
-    /// requests.parquet: the same in columns, by a program that was built with `--features parquet`.
+    /// requests.parquet: the same in columns. Needs a program built with `--features parquet`.
     Parquet,
-    /// fio's bandwidth, rate and latency logs, three files for each VM, for the tools that draw them.
+    /// fio's bandwidth, rate and latency logs, three files for each VM, for plotting tools.
     Fio,
 }
 
-/// A log that is being written. What cannot be written is said at the end.
+/// A log that is being written. Errors are reported at the end.
 pub(crate) struct Writing {
     writer: Rc<RefCell<Writer>>,
 }
@@ -54,15 +54,15 @@ struct FioLogs {
     rate: BufWriter<File>,
     latency: BufWriter<File>,
     window: u64,
-    /// When the run ends, in nanoseconds; what is over then belongs to the last window.
+    /// End of the run, in nanoseconds. Requests that complete then belong to the last window.
     end: u64,
-    /// The window that is filling, and its requests and bytes by direction.
+    /// The current window, and its requests and bytes by direction.
     filling: u64,
     counts: [(u64, u64); 3],
 }
 
 impl Writing {
-    /// Into files in `folder`.
+    /// Creates the files in `folder`.
     pub(crate) fn new(log: Log, folder: &Path, loaded: &Loaded) -> Result<Self, Failure> {
         let create = |name: &str| {
             let path = folder.join(name);

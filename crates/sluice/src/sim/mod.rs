@@ -1,4 +1,4 @@
-//! What is made of runs: what is printed, what is written into a folder, and what a sweep of them comes to.
+//! Output of simulated runs: printed summaries, folders of results, and sweeps.
 
 #[cfg(feature = "parquet")]
 mod columns;

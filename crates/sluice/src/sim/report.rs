@@ -1,9 +1,9 @@
-//! `report.html`: made of the JSON that was written, so that it can be made again.
+//! `report.html`, generated from the written JSON, so that it can be generated again.
 
 use serde_json::Value;
 use sluice_report::{Chart, Line, Page, Table};
 
-/// Of one run, from its `results.json`.
+/// Returns the report of one run, from its `results.json`.
 pub(crate) fn of_run(results: &Value) -> String {
     let result = &results["result"];
     let mut page = Page::new("A simulated run");
@@ -20,13 +20,13 @@ pub(crate) fn of_run(results: &Value) -> String {
     let latency = over_time(result, "latency_us_mean", 1e-3);
     page.chart(&Chart::lines("Mean latency", "time [s]", "latency [ms]", latency));
     page.heading(2, "latencies", "Latencies");
-    page.chart(&Chart::lines("Requests that took at most so long", "latency [ms]", "part [%]", shares(results)));
-    page.heading(2, "parameters", "What it ran with").listing(&pretty(&results["parameters"]));
+    page.chart(&Chart::lines("Distribution of latencies", "latency [ms]", "part [%]", shares(results)));
+    page.heading(2, "parameters", "Parameters").listing(&pretty(&results["parameters"]));
     page.heading(2, "scenario", "The scenario").listing(&pretty(&results["scenario"]));
     page.html()
 }
 
-/// Of a sweep, from its `sweep.json`.
+/// Returns the report of a sweep, from its `sweep.json`.
 pub(crate) fn of_sweep(sweep: &Value) -> String {
     let mut page = Page::new("A sweep of simulated runs");
     page.paragraph(&format!(
@@ -76,7 +76,7 @@ fn vms(result: &Value) -> Table {
 }
 
 fn checks(result: &Value) -> Table {
-    let mut table = Table::new("Laws that every run keeps", &["check", "verdict"]);
+    let mut table = Table::new("Invariants of every run", &["check", "verdict"]);
     for check in list(&result["checks"]) {
         let verdict = if check["ok"] == true { "holds".to_owned() } else { format!("BROKEN: {}", check["broken"]) };
         table.row([text(&check["check"]).to_owned(), verdict]);
@@ -93,7 +93,7 @@ fn devices(result: &Value) -> Table {
     table
 }
 
-/// A line for each VM.
+/// Returns a line for each VM.
 fn over_time(result: &Value, what: &str, scale: f64) -> Vec<Line> {
     let line = |vm: &Value| {
         let own = list(&result["series"]).iter().filter(|moment| moment["vm"] == vm["vm"]);
@@ -103,7 +103,7 @@ fn over_time(result: &Value, what: &str, scale: f64) -> Vec<Line> {
     list(&result["vms"]).iter().map(line).collect()
 }
 
-/// The distribution of latencies, up to where all but one of a thousand lie.
+/// Returns the distribution of latencies, up to the 99.9th percentile.
 fn shares(results: &Value) -> Vec<Line> {
     let line = |histogram: &Value| {
         let steps = list(&histogram["latency_us_up_to_and_count"]);
@@ -120,7 +120,7 @@ fn shares(results: &Value) -> Vec<Line> {
     list(&results["histograms"]).iter().map(line).collect()
 }
 
-/// A series of bars for each VM, one bar for each point of a sweep.
+/// Returns a series of bars for each VM, with one bar for each point of a sweep.
 fn bars(points: &[Value], what: &str) -> Vec<Line> {
     let Some(first) = points.first() else { return Vec::new() };
     let of = |(index, vm): (usize, &Value)| {
@@ -142,7 +142,7 @@ fn means(points: &[Value], names: &[String], what: &str, title: &str) -> Table {
     table
 }
 
-/// `250.0 ± 1.2`; a dash where there is nothing of which it could be one.
+/// Returns for example `250.0 ± 1.2`, or a dash without a value.
 pub(crate) fn mean(value: &Value) -> String {
     match (value["mean"].as_f64(), value["half_interval_95"].as_f64()) {
         (Some(mean), Some(half)) => format!("{mean:.1} ± {half:.1}"),
@@ -151,7 +151,7 @@ pub(crate) fn mean(value: &Value) -> String {
     }
 }
 
-/// `device.disk.depth = 4, vm.a.weight = 100`
+/// Returns for example `device.disk.depth = 4, vm.a.weight = 100`.
 pub(crate) fn values(values: &Value) -> String {
     let shown = values.as_object().into_iter().flatten().map(|(name, value)| match value {
         Value::String(text) => format!("{name} = {text}"),

@@ -12,10 +12,10 @@ use super::report;
 use super::summary::{Summary, VERSION};
 use crate::failure::Failure;
 
-/// The file that finished results of a run have.
+/// The file that only complete results of a run have.
 pub(crate) const RESULTS: &str = "results.json";
 
-/// Writes everything but logs.
+/// Writes all results except logs.
 pub(crate) fn write(folder: &Folder, loaded: &Loaded, outcome: &Outcome) -> Result<(), Failure> {
     let results = results(loaded, outcome);
     folder.write("series.csv", &series(outcome))?;
@@ -40,7 +40,7 @@ fn results(loaded: &Loaded, outcome: &Outcome) -> Value {
     })
 }
 
-/// What every model, scheduler and workload ran with, stated or not.
+/// Returns the parameters of every model, scheduler and workload, including defaults.
 fn parameters(loaded: &Loaded) -> Value {
     let scenario = &loaded.scenario;
     let devices: Vec<Value> = scenario
@@ -100,7 +100,7 @@ fn with_defaults(known: &[Parameter], stated: &ParamTable) -> Value {
     Value::Object(entries.collect())
 }
 
-/// One row for each VM and window.
+/// Returns a row for each VM and window.
 fn series(outcome: &Outcome) -> String {
     let mut text = String::from("t_s,vm,iops,bytes_per_second,latency_us_mean\n");
     for vm in &outcome.vms {
@@ -115,7 +115,7 @@ fn series(outcome: &Outcome) -> String {
     text
 }
 
-/// One row for each VM and step of its histogram.
+/// Returns a row for each VM and step of its histogram.
 fn latencies(outcome: &Outcome) -> String {
     let mut text = String::from("vm,latency_us_up_to,count\n");
     for vm in &outcome.vms {

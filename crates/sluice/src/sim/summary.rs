@@ -1,4 +1,4 @@
-//! What a run is printed as: a stable object for programs, a table for people.
+//! Summary of a run: a stable object for programs, a table for people.
 
 use serde::Serialize;
 use sluice_sched::policy::Field;
@@ -6,10 +6,10 @@ use sluice_sim::scenario::{Outcome, PolicyChange, Promise, Verdict, VmOutcome};
 
 use crate::output;
 
-/// Of this program.
+/// Version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// One run. Names carry units; what may come later comes behind.
+/// One run. Names contain units; new fields are added at the end.
 #[derive(Serialize)]
 pub(crate) struct Summary<'a> {
     version: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Summary<'a> {
     policy_changes: Vec<Change<'a>>,
 }
 
-/// A policy that changed in the run: names of its fields.
+/// A policy that changed during the run: names of its fields.
 #[derive(Serialize)]
 struct Change<'a> {
     t_s: f64,
@@ -53,7 +53,7 @@ struct Vm<'a> {
     promises: Vec<Promised<'a>>,
 }
 
-/// What a VM was promised; the numbers where it was not kept, in the unit of the promise.
+/// A guarantee of a VM. The numbers are present if it was not kept, in its unit.
 #[derive(Serialize)]
 struct Promised<'a> {
     promise: &'a str,
@@ -64,7 +64,7 @@ struct Promised<'a> {
     expected: Option<f64>,
 }
 
-/// Of what was completed; nothing where nothing was.
+/// Latencies of completed requests; absent if none completed.
 #[derive(Serialize)]
 struct Latency {
     mean: Option<f64>,
@@ -82,7 +82,7 @@ struct Dispatched {
     weight: u64,
 }
 
-/// What a VM got in one window, which begins at `t_s`.
+/// Results of a VM in one window, which begins at `t_s`.
 #[derive(Serialize)]
 struct Moment<'a> {
     t_s: f64,
@@ -115,7 +115,7 @@ struct Cpu<'a> {
 }
 
 impl<'a> Summary<'a> {
-    /// Of an outcome.
+    /// Returns the summary of an outcome.
     pub(crate) fn of(outcome: &'a Outcome) -> Self {
         Summary {
             version: VERSION,
@@ -146,7 +146,8 @@ fn change(change: &PolicyChange) -> Change<'_> {
     Change { t_s: change.at.as_secs_f64(), vm: &change.vm, changed, as_before }
 }
 
-/// What a timeline made of policies. What an entry does not state stays, and must not look as if it were reset.
+/// Describes the policy changes of the timeline. A field that an entry does not state keeps its value, and the text
+/// says so.
 fn changes(outcome: &Outcome) -> String {
     let line = |of: &PolicyChange| {
         let names = |fields: &[Field]| fields.iter().map(|field| field.name()).collect::<Vec<_>>().join(", ");
@@ -164,7 +165,7 @@ fn micros(time: std::time::Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-/// A latency of a VM; nothing if it has none because nothing of it was completed: that is not the shortest.
+/// Returns a latency of a VM, or `None` if it has no completed requests.
 pub(crate) fn latency_us(vm: &VmOutcome, latency: std::time::Duration) -> Option<f64> {
     (vm.completed > 0).then(|| micros(latency))
 }
@@ -195,10 +196,10 @@ fn vm(vm: &VmOutcome) -> Vm<'_> {
     }
 }
 
-/// How a promise may have ended, as [`verdict`] has it.
+/// Possible results of [`verdict`].
 pub(crate) const VERDICTS: [&str; 4] = ["kept", "broken", "not-given", "not-judged"];
 
-/// How a promise ended, for programs.
+/// Returns the result of a guarantee, for programs.
 pub(crate) fn verdict(promise: &Promise) -> &'static str {
     match promise.verdict {
         Verdict::Kept => VERDICTS[0],
@@ -230,7 +231,7 @@ fn series<'a>(outcome: &'a Outcome, vm: &'a VmOutcome) -> impl Iterator<Item = M
     })
 }
 
-/// The same for people.
+/// Returns the summary as a table for people.
 pub(crate) fn table(outcome: &Outcome) -> String {
     let header = ["VM", "IOPS", "MB/S", "MEAN", "P50", "P99", "BY RESERVATION", "BY WEIGHT", "PROMISE", "VERDICT"];
     let mut table = output::table(&header);
@@ -258,7 +259,7 @@ pub(crate) fn table(outcome: &Outcome) -> String {
         format!("device {}{node} {:.0} % busy", device.name, device.busy * 100.0)
     });
     let measured = outcome.measured.as_secs_f64();
-    let checks = if outcome.broken().next().is_none() { "all checks hold" } else { "a check does NOT hold" };
+    let checks = if outcome.broken().next().is_none() { "all invariants hold" } else { "an invariant is VIOLATED" };
     let promises = match outcome.not_kept().count() {
         0 => String::new(),
         count => format!("; {count} promise{} NOT kept", if count == 1 { "" } else { "s" }),
@@ -271,7 +272,7 @@ pub(crate) fn table(outcome: &Outcome) -> String {
     format!("{table}\n\nMeasured {measured} s, seed {}; {busy}; {checks}{promises}{changes}", outcome.seed)
 }
 
-/// Something of each promise of a VM, a line for each.
+/// Returns one line for each guarantee of a VM.
 fn each(vm: &VmOutcome, what: impl Fn(&Promise) -> String) -> String {
     match vm.promises.is_empty() {
         true => "-".to_owned(),
@@ -279,7 +280,7 @@ fn each(vm: &VmOutcome, what: impl Fn(&Promise) -> String) -> String {
     }
 }
 
-/// A latency in the unit in which it is easy to read.
+/// Formats a latency with a readable unit.
 pub(crate) fn show(time: std::time::Duration) -> String {
     let micros = micros(time);
     match micros {

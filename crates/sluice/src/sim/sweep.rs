@@ -1,8 +1,8 @@
-//! A sweep: every point of a scenario with every seed, side by side on the machine's cores.
+//! A sweep: every point of a scenario with every seed, concurrently on all cores.
 //!
-//! Each run is a file of its own in `runs`, named by a hash of the scenario and the program, and by the seed; a run that is
-//! there is not repeated. So who is interrupted goes on where it was. The results are put together from those files in the order of
-//! the points, so they depend neither on how many threads there were nor on what was done before.
+//! Each run is a separate file in `runs`, named by a hash of the scenario and the program, and by the seed. A run
+//! whose file exists is not repeated, so an interrupted sweep can be resumed. The results are combined from those
+//! files in the order of the points. So they depend neither on the number of threads nor on earlier interruptions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use sluice_sim::scenario::file::{Loaded, Point, ScenarioFile};
 use sluice_sim::scenario::{Outcome, States, Watch, run};
 use sluice_sim::statistics::Mean;
 
-use super::folder::{self, UNFINISHED, cannot, remove_left_over, say_refused, write_whole};
+use super::folder::{self, UNFINISHED, cannot, remove_left_over, warn_unusable, write_whole};
 use super::report;
 use super::summary::{VERDICTS, VERSION, latency_us, verdict};
 use crate::failure::Failure;
 use crate::program;
 use crate::progress::Progress;
 
-/// The file that a finished sweep has.
+/// The file that only a complete sweep has.
 pub(crate) const SWEEP: &str = "sweep.json";
-/// A number of a run; nothing where there is none, as of latencies where nothing was completed.
+/// A measured value of a run; `None` if there is none, such as a latency without completed requests.
 type Measure = fn(&VmRun) -> Option<f64>;
 
-/// What is compared: its name, and how it is read from a run.
+/// The compared values: name, and function that reads it from a run.
 const MEASURES: [(&str, Measure); 5] = [
     ("iops", |vm| Some(vm.iops)),
     ("bytes_per_second", |vm| Some(vm.bytes_per_second)),
@@ -36,14 +36,13 @@ const MEASURES: [(&str, Measure); 5] = [
     ("latency_us_p99", |vm| vm.latency_us_p99),
 ];
 
-/// What is kept of one run.
+/// The stored results of one run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
-    /// The program that made it.
     program: String,
     seed: u64,
     vms: Vec<VmRun>,
-    /// Laws that it breaks.
+    /// Violated invariants.
     broken: Vec<String>,
 }
 
@@ -59,14 +58,14 @@ struct VmRun {
     promises: Vec<Promised>,
 }
 
-/// Something that a VM was promised, and the verdict as `sim run` prints it for programs.
+/// A guarantee of a VM, and its result as `sim run` prints it for programs.
 #[derive(Debug, Serialize, Deserialize)]
 struct Promised {
     promise: String,
     verdict: String,
 }
 
-/// What is to be done.
+/// The runs of a sweep.
 pub(crate) struct Plan<'a> {
     file: &'a ScenarioFile,
     points: Vec<Point>,
@@ -76,7 +75,7 @@ pub(crate) struct Plan<'a> {
     program: String,
 }
 
-/// One run of it.
+/// One run.
 struct Task<'a> {
     program: &'a str,
     loaded: &'a Loaded,
@@ -85,21 +84,21 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Its run, if that is there and whole.
+    /// Returns the stored run, if it exists and is complete.
     fn read(&self) -> Option<Run> {
         let run: Run = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
         (run.program == self.program && run.seed == self.seed).then_some(run)
     }
 }
 
-/// What came of a task.
-type Told = Result<(), String>;
+/// Result of a task.
+type Reported = Result<(), String>;
 
 impl<'a> Plan<'a> {
-    /// Of a file's sweep; without one, the scenario as it is with ten seeds.
+    /// Creates the plan of a file's sweep. Without a sweep table, the scenario runs unchanged with ten seeds.
     ///
     /// # Errors
-    /// This program cannot be read, whose results are kept.
+    /// The file of this program, which identifies stored results, cannot be read.
     pub(crate) fn new(file: &'a ScenarioFile, folder: &Path, states: Option<PathBuf>) -> Result<Self, Failure> {
         let alone = || vec![Point { values: Vec::new(), loaded: file.base.clone() }];
         let (points, seeds) = match &file.sweep {
@@ -124,12 +123,12 @@ impl<'a> Plan<'a> {
         tasks
     }
 
-    /// Does what is not done yet, on so many threads, and puts the results together.
-    pub(crate) fn perform(&self, threads: usize, progress: &mut Progress) -> Result<Value, Failure> {
+    /// Does the remaining runs on `threads` threads, and combines the results.
+    pub(crate) fn run(&self, threads: usize, progress: &mut Progress) -> Result<Value, Failure> {
         let runs = self.folder.join("runs");
         folder::can_be_written("--out", &runs)?;
         [&runs, &self.folder].into_iter().for_each(|folder| remove_left_over(folder, UNFINISHED));
-        // From now on nothing looks finished that is not.
+        // An earlier result is removed first, so that nothing incomplete looks complete.
         let finished = self.folder.join(SWEEP);
         match fs::remove_file(&finished) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -141,7 +140,7 @@ impl<'a> Plan<'a> {
         let open: Vec<&Task<'_>> = tasks.iter().filter(|task| task.read().is_none()).collect();
         tracing::debug!(runs = tasks.len(), done = tasks.len() - open.len(), "sweep begins");
         work(&open, self.states.as_ref(), threads.min(open.len()).max(1), tasks.len(), progress)?;
-        say_refused(self.states.as_ref());
+        warn_unusable(self.states.as_ref());
         let sweep = self.results(&tasks)?;
         write_whole(&self.folder.join("sweep.csv"), &csv(&sweep))?;
         write_whole(&self.folder.join("report.html"), &report::of_sweep(&sweep))?;
@@ -152,8 +151,9 @@ impl<'a> Plan<'a> {
     fn results(&self, tasks: &[Task<'_>]) -> Result<Value, Failure> {
         let mut points = Vec::new();
         for (point, tasks) in self.points.iter().zip(tasks.chunks(self.seeds as usize)) {
-            let read =
-                |task: &Task<'_>| task.read().ok_or_else(|| format!("{} is gone or has changed", task.path.display()));
+            let read = |task: &Task<'_>| {
+                task.read().ok_or_else(|| format!("{} has been removed or changed", task.path.display()))
+            };
             let runs = tasks.iter().map(read).collect::<Result<Vec<Run>, String>>();
             let runs = runs.map_err(|text| Failure::Run(text.into()))?;
             let broken: Vec<&String> = runs.iter().flat_map(|run| &run.broken).collect();
@@ -188,7 +188,7 @@ fn means(runs: &[Run], vm: usize) -> Value {
     Value::Object(means)
 }
 
-/// Of each promise of a VM, in how many runs it ended how.
+/// Counts the results of each guarantee of a VM over all runs.
 fn verdicts(runs: &[Run], vm: usize) -> Value {
     let of = |(number, first): (usize, &Promised)| {
         let count = |verdict: &str| {
@@ -203,7 +203,7 @@ fn verdicts(runs: &[Run], vm: usize) -> Value {
     runs[0].vms[vm].promises.iter().enumerate().map(of).collect()
 }
 
-/// Does tasks on threads; ends early when one fails.
+/// Runs tasks on threads. Stops early if one fails.
 fn work(
     open: &[&Task<'_>],
     states: Option<&States>,
@@ -212,15 +212,15 @@ fn work(
     progress: &mut Progress,
 ) -> Result<(), Failure> {
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let (tell, told) = channel::<Told>();
+    let (report, reports) = channel::<Reported>();
     let done_before = all - open.len();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (tell, next, stop) = (tell.clone(), &next, &stop);
-            scope.spawn(move || worker(open, states, next, stop, &tell));
+            let (report, next, stop) = (report.clone(), &next, &stop);
+            scope.spawn(move || worker(open, states, next, stop, &report));
         }
-        drop(tell);
-        for (number, outcome) in told.iter().enumerate() {
+        drop(report);
+        for (number, outcome) in reports.iter().enumerate() {
             if let Err(text) = outcome {
                 stop.store(true, Ordering::Relaxed);
                 return Err(Failure::Run(text.into()));
@@ -231,19 +231,25 @@ fn work(
     })
 }
 
-fn worker(open: &[&Task<'_>], states: Option<&States>, next: &AtomicUsize, stop: &AtomicBool, tell: &Sender<Told>) {
+fn worker(
+    open: &[&Task<'_>],
+    states: Option<&States>,
+    next: &AtomicUsize,
+    stop: &AtomicBool,
+    report: &Sender<Reported>,
+) {
     while let Some(task) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
         let mut go_on = |_| !stop.load(Ordering::Relaxed);
         let watch = Watch { states, progress: Some(&mut go_on), ..Watch::default() };
         let outcome = run(&task.loaded.scenario, task.seed, watch).map_err(|error| crate::failure::chain(&error));
         let kept = outcome.and_then(|outcome| keep(task, &outcome));
-        if tell.send(kept).is_err() || stop.load(Ordering::Relaxed) {
+        if report.send(kept).is_err() || stop.load(Ordering::Relaxed) {
             return;
         }
     }
 }
 
-fn keep(task: &Task<'_>, outcome: &Outcome) -> Told {
+fn keep(task: &Task<'_>, outcome: &Outcome) -> Reported {
     let vms = outcome.vms.iter().map(|vm| VmRun {
         vm: vm.name.clone(),
         completed: vm.completed,
@@ -265,14 +271,14 @@ fn keep(task: &Task<'_>, outcome: &Outcome) -> Told {
     write_whole(&task.path, &text).map_err(Failure::into_text)
 }
 
-/// FNV-1a of 128 bits: names of files, the same on every machine.
+/// FNV-1a of 128 bits, for file names that are the same on every machine.
 fn hash(text: &str) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     text.bytes()
         .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// One row for each point and VM.
+/// Returns a row for each point and VM.
 fn csv(sweep: &Value) -> String {
     let points = sweep["points"].as_array().map_or(&[][..], Vec::as_slice);
     let keys: Vec<&String> =
@@ -303,7 +309,7 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        // A table has commas of its own.
+        // A table contains commas itself.
         other @ (Value::Array(_) | Value::Object(_)) => format!("\"{}\"", other.to_string().replace('"', "\"\"")),
         other => other.to_string(),
     }
@@ -314,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_the_published_one() {
+    fn the_hash_matches_the_published_value() {
         assert_eq!(hash(""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         assert_eq!(hash("a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }

@@ -20,17 +20,17 @@ pub(crate) struct Check {
     file: PathBuf,
 }
 
-/// What is promised on one device.
+/// Guarantees on one device.
 struct Promised<'a> {
     vms: usize,
     volumes: usize,
     iops: f64,
     bytes: u64,
-    /// The part of the device that is reserved; `None` where its figures are not stated.
+    /// The reserved part of the device; `None` if its capacity is not stated.
     part: Option<Part>,
-    /// The same of each VM.
+    /// The reserved part of each VM.
     parts: Vec<(&'a str, Option<Part>)>,
-    /// The part that admission leaves free.
+    /// The part that admission control leaves free.
     floor: Percent,
 }
 
@@ -38,7 +38,7 @@ impl Check {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
         for warning in &host.warnings {
-            crate::output::say(warning);
+            crate::output::message(warning);
         }
         match format {
             Format::Json => print_json(&host),
@@ -125,7 +125,7 @@ fn print_table(host: &Host) {
     output::line("No errors");
 }
 
-/// Requests and bytes of which either may be absent.
+/// Joins requests and bytes, either of which may be absent.
 fn both(requests: Option<String>, bytes: Option<String>) -> Option<String> {
     match (requests, bytes) {
         (Some(requests), Some(bytes)) => Some(format!("{requests}, {bytes}")),

@@ -18,7 +18,7 @@ impl Completions {
         let mut command = crate::Cli::command();
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "sluice", &mut script);
-        // Into memory first: generating panics where it cannot write.
+        // Into memory first, because the generator panics if it cannot write.
         crate::output::raw(&script);
         Ok(())
     }

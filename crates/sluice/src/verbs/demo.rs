@@ -3,7 +3,7 @@
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::demo::{DemoError, perform};
+use crate::demo::{self, DemoError};
 use crate::failure::Failure;
 use crate::output::Format;
 
@@ -27,7 +27,7 @@ impl Demo {
             let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
             let [interrupt, terminate, hangup] = &mut signals;
             tokio::select! {
-                report = perform(usize::from(self.seconds), quiet) => report,
+                report = demo::run(usize::from(self.seconds), quiet) => report,
                 () = arrival(interrupt) => Err(DemoError::Interrupted.into()),
                 () = arrival(terminate) => Err(DemoError::Interrupted.into()),
                 () = arrival(hangup) => Err(DemoError::Interrupted.into()),
@@ -38,7 +38,7 @@ impl Demo {
     }
 }
 
-/// Waits for a signal; for ever where it cannot be caught.
+/// Waits for a signal; for ever if it cannot be caught.
 async fn arrival(signal: &mut std::io::Result<tokio::signal::unix::Signal>) {
     match signal {
         Ok(signal) => drop(signal.recv().await),

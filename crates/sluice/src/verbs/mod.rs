@@ -42,17 +42,17 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Whether it says itself what happens, so that the log would only be in the way.
-    pub(crate) fn is_a_show(&self) -> bool {
+    /// Whether the verb has its own display, which log lines would disturb.
+    pub(crate) fn owns_terminal(&self) -> bool {
         matches!(self, Verb::Demo(_))
     }
 
-    /// Whether it serves VMs, who must not wait for whoever reads what it says.
+    /// Whether the verb serves VMs, and so must not wait for the readers of its output.
     pub(crate) fn is_daemon(&self) -> bool {
         matches!(self, Verb::Serve(_))
     }
 
-    /// Does it.
+    /// Runs the verb.
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
         match self {
             Verb::Serve(verb) => verb.run(format),

@@ -55,7 +55,7 @@ impl Reproduce {
             list(&figures, format);
             return Ok(());
         }
-        // Both before the first simulation: all of them take minutes, and would be for nothing.
+        // Checked before the first simulation: the run takes minutes and would be lost.
         if let Some(docs) = &self.docs {
             whole_papers(&figures)?;
             folder::can_be_written("--docs", docs)?;
@@ -63,7 +63,7 @@ impl Reproduce {
         if let Some(out) = &self.out {
             folder::can_be_written("--out", out)?;
         }
-        let _alone = self.out.as_deref().map(alone).transpose()?;
+        let _alone = self.out.as_deref().map(lock).transpose()?;
         let kept = self.out.as_deref().map(|out| keep(out, self.fresh)).transpose()?;
         let threads = match self.threads {
             Some(threads) => threads.into(),
@@ -72,7 +72,7 @@ impl Reproduce {
         let plan = Plan { figures, quick: self.quick, threads, kept };
         let progress = Mutex::new(Progress::new("reproduce", self.progress, quiet));
         let all = run::run(&plan, &|over, of| {
-            // How far it is can be said if a run has panicked, too.
+            // Progress is also printed after a run has panicked.
             progress.lock().unwrap_or_else(PoisonError::into_inner).show(over as f64 / of as f64);
         })?;
         progress.into_inner().unwrap_or_else(PoisonError::into_inner).end();
@@ -92,7 +92,7 @@ impl Reproduce {
     }
 }
 
-/// The figures that the words mean, each once, in the order of the papers.
+/// Returns the figures that the words name, without duplicates, in the order of the papers.
 fn chosen(words: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     let mut meant = Vec::new();
     for word in words {
@@ -108,8 +108,8 @@ fn chosen(words: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     Ok(figures::ALL.iter().copied().filter(|figure| meant.contains(&figure.id)).collect())
 }
 
-/// Holds a folder: what two runs write into one at a time would be a mixture of both.
-fn alone(out: &Path) -> Result<File, Failure> {
+/// Locks a folder, because two concurrent runs would mix their results.
+fn lock(out: &Path) -> Result<File, Failure> {
     let cannot = |error| folder::cannot("write into", out, &error);
     let held = File::open(out).map_err(cannot)?;
     match held.try_lock() {
@@ -117,12 +117,12 @@ fn alone(out: &Path) -> Result<File, Failure> {
             let what = format!("Another run writes into {}; wait for it, or name another folder", out.display());
             Err(Failure::Refused(what))
         }
-        // Where there are no locks, nobody holds one.
+        // Without support for locks, no other run holds one.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(held),
     }
 }
 
-/// A paper's text is one file: with some of its figures it would replace one that has them all.
+/// Checks that whole papers were requested: a paper's text is one file, and a part of its figures would replace it.
 fn whole_papers(figures: &[&Figure]) -> Result<(), Failure> {
     let is_chosen = |figure: &Figure| figures.iter().any(|chosen| chosen.id == figure.id);
     let left_out = figures::ALL
@@ -131,12 +131,12 @@ fn whole_papers(figures: &[&Figure]) -> Result<(), Failure> {
     let Some(left_out) = left_out else { return Ok(()) };
     let paper = left_out.paper.name();
     Err(Failure::Refused(format!(
-        "--docs writes the text of whole papers, and {} of {paper} is not asked for; ask for {paper}, or use --out",
+        "--docs writes the text of whole papers, but {} of {paper} is missing; name {paper}, or use --out",
         left_out.id
     )))
 }
 
-/// The folder for what is finished, and what that depends on: this very program.
+/// Returns the folder of finished results, and the identity of this program, on which they depend.
 fn keep(out: &Path, fresh: bool) -> Result<(PathBuf, String), Failure> {
     let folder = out.join("finished");
     folder::can_be_written("--out", &folder)?;
@@ -152,7 +152,7 @@ fn write(out: &Path, all: &[Reproduced<'_>]) -> Result<(), Failure> {
     report::write(&out.join("rows.json"), &(rows + "\n"))?;
     report::write(&out.join("report.html"), &report::page(all))?;
     report::write_markdown(&out.join("papers"), all)?;
-    crate::output::say(format_args!("Written: {}", out.join("report.html").display()));
+    crate::output::message(format_args!("Written: {}", out.join("report.html").display()));
     Ok(())
 }
 
@@ -192,13 +192,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_run_at_a_time_writes_into_a_folder() {
+    fn a_second_run_in_the_same_folder_is_rejected() {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().to_owned();
-        let first = alone(&out).ok().expect("nobody is there");
-        let Err(Failure::Refused(what)) = alone(&out) else { panic!("there is somebody") };
+        let first = lock(&out).ok().expect("no other run has it");
+        let Err(Failure::Refused(what)) = lock(&out) else { panic!("another run has it") };
         assert!(what.contains("Another run writes into") && what.ends_with("name another folder"), "{what}");
         drop(first);
-        assert!(alone(&out).is_ok(), "who is killed holds nothing");
+        assert!(lock(&out).is_ok(), "a run that ended holds no lock");
     }
 }

@@ -1,7 +1,7 @@
 //! `sluice serve FILE`
 //!
-//! SIGHUP loads the file again and applies it, all or nothing. SIGTERM and SIGINT drain: no more is read, what was read
-//! is answered, then the daemon ends. SIGUSR1 prints the accounts of every VM.
+//! SIGHUP reloads the file atomically. SIGTERM and SIGINT drain: the daemon reads no more requests, answers those it
+//! has read, and exits. SIGUSR1 prints statistics of every VM.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -47,7 +47,7 @@ impl Serve {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
         let Some(Begun { files, host, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
-        host.warnings.iter().for_each(crate::output::say);
+        host.warnings.iter().for_each(crate::output::message);
         sluice_io::limits::raise_descriptors();
         let (_control, mut asked) = listen(control)?;
         let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(&host));
@@ -59,7 +59,7 @@ impl Serve {
                 Some(news) = news.recv() => match news {
                     News::Started(Ok(())) => {
                         serves = true;
-                        ready.say(format);
+                        ready.print(format);
                     }
                     News::Started(Err(failure)) => return Err(failure),
                     News::Dead => break Err(Failure::Run(ALL_DOWN.into())),
@@ -82,13 +82,13 @@ impl Serve {
     }
 }
 
-/// What the daemon ends with when it has nothing to serve any more.
+/// The error when no device serves any more.
 const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";
 
 /// The error after a panic of the thread that makes changes.
 const NO_CHANGES: &str = "The thread that applies changes panicked: see the log, and restart the daemon";
 
-/// The signal's number on every architecture of Linux but Alpha, MIPS, PA-RISC and SPARC.
+/// The signal's number on every architecture of Linux except Alpha, MIPS, PA-RISC and SPARC.
 const SIGXFSZ: i32 = 25;
 
 struct Signals {
@@ -96,7 +96,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     report: Signal,
-    /// A write above the limit of file sizes, by the log or by a volume, is an error and not the end of the daemon.
+    /// Makes a write above the file size limit, by the log or by a volume, an error instead of the end of the daemon.
     _file_size: Signal,
 }
 
@@ -112,7 +112,7 @@ impl Signals {
     }
 }
 
-/// What is said when everything is served.
+/// Reports that everything is served.
 struct Ready {
     devices: usize,
     vms: usize,
@@ -125,7 +125,7 @@ impl Ready {
         Ready { devices: host.devices.len(), vms: host.vms.len(), volumes }
     }
 
-    fn say(&self, format: Format) {
+    fn print(&self, format: Format) {
         let Ready { devices, vms, volumes } = self;
         tracing::info!(devices, vms, volumes, "Ready");
         if format == Format::Json {
@@ -134,7 +134,7 @@ impl Ready {
     }
 }
 
-/// What is there before anything is served.
+/// State before anything is served.
 struct Begun {
     files: Files,
     host: Host,
@@ -142,7 +142,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// Reads the file and makes the control socket; `progress` says what it looks at.
+    /// Reads the file and makes the control socket; `progress` has the path that it waits for.
     fn of(file: &Path, progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
         let (files, host) = sluice_config::load_changed(file, &Changes::default()).map_err(Failure::Config)?;
@@ -155,8 +155,8 @@ impl Begun {
     }
 }
 
-/// Begins on a thread of its own, for a file system that hangs would keep this one from hearing signals. Nothing if the
-/// daemon is told to end meanwhile.
+/// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns
+/// `None` if a signal ends the daemon first.
 async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
     let (reply, begun) = oneshot::channel();
     let progress = Progress::new();
@@ -180,7 +180,7 @@ async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Fail
     }
 }
 
-/// The control socket, and a channel out of which never comes anything if there is none.
+/// Starts the control socket. Without one the channel never receives anything.
 fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>), Failure> {
     match bound {
         Some(bound) => {
@@ -191,7 +191,7 @@ fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>
     }
 }
 
-/// Ends within a second after `deadline`, whatever the disks do.
+/// Drains the devices. Returns at most a second after `deadline`, even if disks hang.
 async fn drain(plane: Plane, deadline: Instant, format: Format) {
     let timeout = plane.host().daemon.drain_timeout;
     let host = plane.host_state();

@@ -1,4 +1,4 @@
-//! Block devices and file systems of a test: loop devices, small ext4.
+//! Block devices and file systems of a test: loop devices and small file systems.
 
 use std::path::{Path, PathBuf};
 
@@ -26,25 +26,25 @@ impl Drop for Loop {
     }
 }
 
-/// Bytes written to a block device, and flushes, so far.
+/// Returns the number of bytes written to a block device so far, and the number of flushes.
 pub(crate) fn written(device: &Path) -> (u64, u64) {
     let name = device.file_name().unwrap().to_str().unwrap();
     let counts = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
     let counts: Vec<u64> = counts.split_whitespace().map(|number| number.parse().unwrap()).collect();
-    // Sectors of 512 bytes, whatever the device's own are.
+    // The kernel counts sectors of 512 bytes for every device.
     (counts[6] * 512, counts[15])
 }
 
-/// A file system of its own on a loop device.
+/// A separate file system on a loop device.
 pub(crate) struct FileSystem {
     pub(crate) folder: PathBuf,
     device: Loop,
 }
 
 impl FileSystem {
-    /// Formats `file` and mounts it on `folder`, which is made.
+    /// Formats `file` and mounts it on `folder`, which is created.
     pub(crate) fn new(file: &Path, folder: PathBuf) -> Self {
-        // Without reserved blocks and lazy work, so that what is free stays predictable.
+        // Without reserved blocks and lazy initialisation, so that free space is predictable.
         FileSystem::made_by(
             "mkfs.ext4",
             &["-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
@@ -53,17 +53,18 @@ impl FileSystem {
         )
     }
 
-    /// An ext2, which punches holes but does not know `FALLOC_FL_ZERO_RANGE`: who must not leave a hole has to write zeroes.
+    /// Makes an ext2, which punches holes but does not support `FALLOC_FL_ZERO_RANGE`. Zeroes without a hole must be
+    /// written there.
     pub(crate) fn without_ranges_of_zeroes(file: &Path, folder: PathBuf) -> Self {
         FileSystem::made_by("mkfs.ext2", &["-q", "-F", "-m", "0"], file, folder)
     }
 
-    /// An xfs, which wants 300 MiB.
+    /// Makes an xfs, which needs 300 MiB.
     pub(crate) fn xfs(file: &Path, folder: PathBuf) -> Self {
         FileSystem::made_by("mkfs.xfs", &["-q", "-f"], file, folder)
     }
 
-    /// A btrfs.
+    /// Makes a btrfs.
     pub(crate) fn btrfs(file: &Path, folder: PathBuf) -> Self {
         FileSystem::made_by("mkfs.btrfs", &["-q", "-f"], file, folder)
     }
@@ -76,27 +77,27 @@ impl FileSystem {
         FileSystem { folder, device }
     }
 
-    /// The device under it.
+    /// Returns the device below it.
     pub(crate) fn device(&self) -> &Path {
         &self.device.path
     }
 
-    /// Bytes written to the device under it, and flushes of that, so far.
+    /// Returns the number of bytes written to the device below it so far, and the number of flushes.
     pub(crate) fn written(&self) -> (u64, u64) {
         written(&self.device.path)
     }
 
-    /// Lets nothing be written until [`FileSystem::thaw`].
+    /// Blocks all writes until [`FileSystem::thaw`].
     pub(crate) fn freeze(&self) {
         run(tool("fsfreeze", "util-linux").arg("--freeze").arg(&self.folder)).ok();
     }
 
-    /// Lets what was written meanwhile land.
+    /// Lets blocked writes continue.
     pub(crate) fn thaw(&self) {
         run(tool("fsfreeze", "util-linux").arg("--unfreeze").arg(&self.folder)).ok();
     }
 
-    /// Takes all space that is left, but `spare_bytes`.
+    /// Uses up the free space, except `spare_bytes`.
     pub(crate) fn fill(&self, spare_bytes: u64) {
         let spare = self.folder.join("spare");
         if spare_bytes > 0 {
@@ -114,8 +115,8 @@ impl FileSystem {
         }
     }
 
-    /// Gives the space back.
-    pub(crate) fn relieve(&self) {
+    /// Frees that space again.
+    pub(crate) fn free_space(&self) {
         for len in [64 << 10, 4 << 10] {
             std::fs::remove_file(self.folder.join(format!("ballast-{len}"))).unwrap();
         }
@@ -124,7 +125,7 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // A test that failed may have left it frozen, and then even its end would wait for ever.
+        // A failed test may have left it frozen, and unmounting would wait for ever.
         let _ = run(tool("fsfreeze", "util-linux").arg("--unfreeze").arg(&self.folder));
         let umount = || run(tool("umount", "mount").arg(&self.folder));
         let mut unmounted = umount();
@@ -132,7 +133,7 @@ impl Drop for FileSystem {
             if unmounted.status.success() {
                 return;
             }
-            // polls: the kernel, which may still hold files of a process that was killed.
+            // polls: the kernel, which may still hold files of a killed process.
             std::thread::sleep(std::time::Duration::from_millis(20));
             unmounted = umount();
         }

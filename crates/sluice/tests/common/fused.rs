@@ -1,4 +1,4 @@
-//! A disk behind a FUSE file system: nbdkit's memory, which logs what reaches it and fails when it is told to.
+//! A disk behind a FUSE file system: nbdkit's memory, which logs its requests and fails on demand.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::{Place, Running, run, start, tool, until};
 
-/// A mounted file system with one file in it, `disk`.
+/// A mounted file system with one file, `disk`.
 pub(crate) struct Fused {
     folder: PathBuf,
     log: PathBuf,
@@ -29,17 +29,16 @@ impl Fused {
         Fused { folder, log, failing, server }
     }
 
-    /// The file.
     pub(crate) fn disk(&self) -> PathBuf {
         self.folder.join("disk")
     }
 
-    /// The folder that it is mounted on.
+    /// Returns the mount point.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Writes fail from now on.
+    /// Makes writes fail.
     pub(crate) fn fail_writes(&self) {
         std::fs::write(&self.failing, "").unwrap();
     }
@@ -49,17 +48,17 @@ impl Fused {
         std::fs::remove_file(&self.failing).unwrap();
     }
 
-    /// Answers nothing from now on.
+    /// Stops responding.
     pub(crate) fn stop(&self) {
         self.server.signal(Signal::STOP);
     }
 
-    /// Answers again.
+    /// Responds again.
     pub(crate) fn go_on(&self) {
         self.server.signal(Signal::CONT);
     }
 
-    /// Writes that have ended, and those of them that a flush behind their end has made durable.
+    /// Returns the number of completed writes, and of those that a later flush made durable.
     pub(crate) fn written_and_flushed(&self) -> (usize, usize) {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let (mut written, mut flushed, mut covered) = (0, 0, 0);

@@ -1,28 +1,29 @@
-//! Appenders on a disk that may lose its server at any moment, and what must be on the disk at every moment.
+//! Appenders on a disk that may lose its server at any time, and the required content of the disk at any time.
 //!
-//! Model: each appender owns a stretch of the disk, writes records of random length behind one another, several at once,
-//! flushes now and then, and begins anew at the start of its stretch, so that newer records take the place of older ones.
-//! Every sector says which record it is of and is filled so that a part of another record shows. A sector has at most one
-//! write in flight, so it holds what was acknowledged last, or, while a write is in flight, that.
+//! Each appender owns a range of the disk. It writes records of random length one after another, several
+//! concurrently, and flushes now and then. At the end of its range it starts again from the beginning, so newer
+//! records replace older ones. Every sector identifies its record, and its content shows if a part belongs to another
+//! record. A sector has at most one write in flight. So it contains the last acknowledged write or, while a write is
+//! in flight, possibly that one.
 
 use std::collections::HashMap;
 
 use sluice_client::vhost::{Client, Completion, Queue, Request};
 
 pub(crate) const SECTOR: usize = 512;
-/// Sectors of each appender's stretch.
-const STRETCH: u64 = 128;
-/// Most sectors of a record.
+/// Sectors of each appender's range.
+const RANGE: u64 = 128;
+/// Maximum number of sectors of a record.
 const RECORD_MAX: u64 = 16;
-/// Records that one appender writes at once.
+/// Number of records that an appender writes concurrently.
 const OUTSTANDING: usize = 4;
 
-/// The disk as it must be.
+/// The required content of the disk.
 pub(crate) struct Journal {
     appenders: Vec<Appender>,
     sectors: Vec<Sector>,
-    /// What each slot of each queue is about.
-    in_flight: HashMap<(u16, u16), Asked>,
+    /// The request in each slot of each queue.
+    in_flight: HashMap<(u16, u16), Pending>,
     queues: u16,
     /// Sectors of a block.
     block: u64,
@@ -43,17 +44,17 @@ struct Sector {
     issued: Option<u64>,
 }
 
-enum Asked {
+enum Pending {
     Record { appender: usize, first: u64, sectors: u64, sequence: u64 },
     Flush { appender: usize },
 }
 
 impl Journal {
-    /// So many appenders on a client whose queues it uses all.
+    /// Creates `appenders` appenders on a client, which use all of its queues.
     pub(crate) fn new(appenders: usize, queues: u16, block_size: u32, seed: u64) -> Journal {
         Journal {
             appenders: (0..appenders).map(|_| Appender::default()).collect(),
-            sectors: vec![Sector::default(); appenders * STRETCH as usize],
+            sectors: vec![Sector::default(); appenders * RANGE as usize],
             in_flight: HashMap::new(),
             queues,
             block: u64::from(block_size) / SECTOR as u64,
@@ -62,12 +63,12 @@ impl Journal {
         }
     }
 
-    /// Bytes of the disk that it uses.
+    /// Returns the number of bytes of the disk that are used.
     pub(crate) fn len_bytes(appenders: usize) -> u64 {
-        appenders as u64 * STRETCH * SECTOR as u64
+        appenders as u64 * RANGE * SECTOR as u64
     }
 
-    /// A number below `bound`.
+    /// Returns a number less than `bound`.
     pub(crate) fn random(&mut self, bound: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -75,12 +76,12 @@ impl Journal {
         self.random % bound
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Lets every appender ask for all that it may.
+    /// Lets every appender submit as much as it may.
     pub(crate) fn fill(&mut self, client: &mut Client) {
         for appender in 0..self.appenders.len() {
             let index = (appender % usize::from(self.queues)) as u16;
@@ -91,21 +92,21 @@ impl Journal {
         (0..self.queues).for_each(|index| assert!(client.queue(index).publish().is_ok()));
     }
 
-    /// One more record or flush; false if there is no room.
+    /// Submits one more record or flush. Returns `false` if there is no free slot.
     fn append(&mut self, appender: usize, index: u16, queue: &mut Queue) -> bool {
         let Some(slot) = (0..queue.slots()).find(|slot| !self.in_flight.contains_key(&(index, *slot))) else {
             return false;
         };
         if self.random(8) == 0 {
             queue.submit(slot, Request::Flush).unwrap();
-            self.in_flight.insert((index, slot), Asked::Flush { appender });
+            self.in_flight.insert((index, slot), Pending::Flush { appender });
             self.appenders[appender].outstanding += 1;
             return true;
         }
         let wanted = (1 + self.random(RECORD_MAX / self.block)) * self.block;
         let tail = self.appenders[appender].tail;
-        let sectors = wanted.min(STRETCH - tail);
-        let first = appender as u64 * STRETCH + tail;
+        let sectors = wanted.min(RANGE - tail);
+        let first = appender as u64 * RANGE + tail;
         let range = first as usize..(first + sectors) as usize;
         if self.sectors[range.clone()].iter().any(|sector| sector.issued.is_some()) {
             return false;
@@ -116,19 +117,19 @@ impl Journal {
         queue.write_data(slot, &record);
         queue.submit(slot, Request::Write { offset: first * SECTOR as u64, len: record.len() as u32 }).unwrap();
         self.sectors[range].iter_mut().for_each(|sector| sector.issued = Some(sequence));
-        self.in_flight.insert((index, slot), Asked::Record { appender, first, sectors, sequence });
+        self.in_flight.insert((index, slot), Pending::Record { appender, first, sectors, sequence });
         let state = &mut self.appenders[appender];
-        (state.tail, state.outstanding) = ((tail + sectors) % STRETCH, state.outstanding + 1);
+        (state.tail, state.outstanding) = ((tail + sectors) % RANGE, state.outstanding + 1);
         true
     }
 
-    /// Takes note of what was answered on a queue.
+    /// Records the completions of a queue.
     pub(crate) fn acknowledge(&mut self, index: u16, answers: &[Completion]) {
         for answer in answers {
             assert_eq!(answer.status, 0, "a request failed");
             let appender = match self.in_flight.remove(&(index, answer.slot)).expect("it was asked for") {
-                Asked::Flush { appender } => appender,
-                Asked::Record { appender, first, sectors, sequence } => {
+                Pending::Flush { appender } => appender,
+                Pending::Record { appender, first, sectors, sequence } => {
                     for sector in &mut self.sectors[first as usize..(first + sectors) as usize] {
                         assert_eq!(sector.issued.take(), Some(sequence));
                         sector.acknowledged = sequence;
@@ -140,7 +141,8 @@ impl Journal {
         }
     }
 
-    /// Gives up what is in flight: nobody will answer it. What the disk holds, it keeps.
+    /// Drops the requests in flight, because they will not complete. The content of the disk decides which of them
+    /// were written.
     pub(crate) fn forget(&mut self, disk: &[u8]) {
         self.check(disk);
         for (sector, bytes) in self.sectors.iter_mut().zip(disk.chunks(SECTOR)) {
@@ -151,7 +153,7 @@ impl Journal {
         self.appenders.iter_mut().for_each(|appender| appender.outstanding = 0);
     }
 
-    /// Nothing acknowledged is lost, nothing is older than it may be, no sector is torn.
+    /// Checks that no acknowledged write is lost, no sector is too old, and none is torn.
     #[track_caller]
     pub(crate) fn check(&self, disk: &[u8]) {
         for (number, (sector, bytes)) in self.sectors.iter().zip(disk.chunks(SECTOR)).enumerate() {
@@ -163,7 +165,7 @@ impl Journal {
     }
 }
 
-/// What a sector of a record holds.
+/// Returns the content of a sector of a record.
 fn content(sector: u64, sequence: u64) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     if sequence > 0 {

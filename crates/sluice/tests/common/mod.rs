@@ -1,8 +1,8 @@
-//! The harness of the black-box tests: a folder per test, the real daemon, other people's clients.
+//! The harness of the black-box tests: a folder per test, the real daemon, clients of other projects.
 //!
-//! A test writes a host file, starts the daemon with [`Daemon::serve`] and waits for its ready line; it ends it with
-//! [`Daemon::terminate`], or drops it. Everything that is waited for has a bound, [`LONG`], which is generous because it
-//! only decides how long a failure takes.
+//! A test writes a host file, starts the daemon with [`Daemon::serve`] and waits for its ready line. It ends the
+//! daemon with [`Daemon::terminate`], or drops it. Every wait is bounded by [`LONG`], which is generous because it
+//! only determines how long a failure takes.
 //!
 //! ```text
 //! let place = Place::new();
@@ -36,12 +36,13 @@ pub(crate) mod slots;
 pub(crate) mod slow;
 pub(crate) mod vhost;
 
-/// Bound of everything that is waited for.
+/// Maximum time of every wait.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A test's own folders: files lie on the disk of the build, which can do direct I/O; sockets where paths are short.
+/// Folders of a test. Files are on the disk of the build, which supports direct I/O; sockets are where paths are
+/// short.
 pub(crate) struct Place {
     files: TempDir,
     sockets: TempDir,
@@ -54,7 +55,7 @@ impl Place {
         Place { files, sockets }
     }
 
-    /// The folder of files.
+    /// Returns the folder of files.
     pub(crate) fn folder(&self) -> &Path {
         self.files.path()
     }
@@ -63,14 +64,14 @@ impl Place {
         self.files.path().join(name)
     }
 
-    /// A file without content, of this size.
+    /// Makes a sparse file of this size.
     pub(crate) fn image(&self, name: &str, size_bytes: u64) -> PathBuf {
         let path = self.file(name);
         std::fs::File::create_new(&path).unwrap().set_len(size_bytes).unwrap();
         path
     }
 
-    /// A file with this content.
+    /// Makes a file with this content.
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.file(name);
         std::fs::write(&path, content).unwrap();
@@ -81,12 +82,12 @@ impl Place {
         self.sockets.path().join(name)
     }
 
-    /// The device `disk`, which is the disk of this place, with more lines of its table.
+    /// Returns the table of the device `disk`, which contains this place, with more lines.
     pub(crate) fn device(&self, lines: &str) -> String {
         format!("[device.disk]\npath = \"{}\"\n{lines}\n", self.folder().display())
     }
 
-    /// A volume on `disk` with the socket `VM-VOLUME.sock`, with more lines of its table.
+    /// Returns the table of a volume on `disk` with the socket `VM-VOLUME.sock`, with more lines.
     pub(crate) fn volume(&self, vm: &str, volume: &str, source: &Path, lines: &str) -> String {
         let (source, socket) = (source.display(), self.volume_socket(vm, volume));
         format!(
@@ -99,13 +100,13 @@ impl Place {
         self.socket(&format!("{vm}-{volume}.sock"))
     }
 
-    /// How clients name a volume.
+    /// Returns the NBD URI of a volume.
     pub(crate) fn uri(&self, vm: &str, volume: &str) -> String {
         format!("nbd+unix:///{vm}/{volume}?socket={}", self.volume_socket(vm, volume).display())
     }
 }
 
-/// The lines of a stream, as they come.
+/// The lines of a stream.
 pub(crate) struct Lines {
     receiver: Receiver<String>,
     seen: RefCell<Vec<String>>,
@@ -124,7 +125,7 @@ impl Lines {
         Lines { receiver, seen: RefCell::default() }
     }
 
-    /// Everything up to the next line with one of `needles`, itself included.
+    /// Returns everything up to the next line with one of `needles`, including it.
     pub(crate) fn up_to(&self, needles: &[&str]) -> String {
         let deadline = Instant::now() + LONG;
         let mut lines = String::new();
@@ -143,7 +144,7 @@ impl Lines {
         }
     }
 
-    /// Everything until the stream ends.
+    /// Returns everything until the stream ends.
     pub(crate) fn all(&self) -> String {
         let deadline = Instant::now() + LONG;
         while let Ok(line) = self.receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -152,8 +153,8 @@ impl Lines {
         self.seen()
     }
 
-    /// What it has said so far.
-    pub(crate) fn said(&self) -> String {
+    /// Returns the output so far.
+    pub(crate) fn so_far(&self) -> String {
         while let Ok(line) = self.receiver.try_recv() {
             self.seen.borrow_mut().push(line);
         }
@@ -165,7 +166,7 @@ impl Lines {
     }
 }
 
-/// A program that has ended.
+/// A program that has exited.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -177,14 +178,14 @@ impl Ended {
         self.status.code()
     }
 
-    /// What it printed, if it succeeded.
+    /// Returns its output, if it succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert!(self.status.success(), "{}\n{}{}", self.status, self.stdout, self.stderr);
         self.stdout
     }
 
-    /// What it said, if it failed.
+    /// Returns its error output, if it failed.
     #[track_caller]
     pub(crate) fn failed(self) -> String {
         assert!(!self.status.success(), "{}\n{}{}", self.status, self.stdout, self.stderr);
@@ -192,7 +193,8 @@ impl Ended {
     }
 }
 
-/// A program of somebody else; `package` brings it. Programs of the administrator are found as well.
+/// Returns a program of another project, from the Debian package `package`. Folders of administration programs are
+/// searched too.
 pub(crate) fn tool(program: &str, package: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin";
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
@@ -202,7 +204,7 @@ pub(crate) fn tool(program: &str, package: &str) -> Command {
     command
 }
 
-/// The daemon's binary, whichever verb.
+/// Returns the binary under test.
 pub(crate) fn sluice() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command.env_remove("RUST_LOG").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
@@ -223,7 +225,7 @@ pub(crate) fn start(command: &mut Command) -> Running {
     start_into(command, Stdio::piped(), Stdio::piped())
 }
 
-/// The same with places of its own for what it says; of what is not piped nothing is read here.
+/// As [`start`], with other destinations of output. Output that is not piped is not read here.
 pub(crate) fn start_into(command: &mut Command, stdout: Stdio, stderr: Stdio) -> Running {
     let placed = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     let mut child = placed.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -232,7 +234,7 @@ pub(crate) fn start_into(command: &mut Command, stdout: Stdio, stderr: Stdio) ->
     Running { child, stdout, stderr, name: format!("{command:?}") }
 }
 
-/// A program that runs; killed when dropped.
+/// A running program; dropping it kills it.
 pub(crate) struct Running {
     child: Child,
     pub(crate) stdout: Lines,
@@ -254,7 +256,7 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Ends it, without giving it a chance to say anything.
+    /// Kills it.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -275,7 +277,7 @@ impl Running {
                 let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
                 panic!("still running after {bound:?}: {}\n{stdout}{stderr}", self.name);
             }
-            // polls: a child's end, for which the standard library has no wait with a bound.
+            // polls: a child's exit, for which the standard library has no wait with a bound.
             std::thread::sleep(Duration::from_millis(2));
         };
         Ended { status, stdout: self.stdout.all(), stderr: self.stderr.all() }
@@ -289,13 +291,13 @@ impl Drop for Running {
     }
 }
 
-/// Asks again until it is so.
+/// Polls until the condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
-        // polls: a condition outside of this process; the caller names it.
+        // polls: a condition outside this process, which the caller names.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -307,19 +309,19 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Serves this host file; returns when it is ready.
+    /// Serves this host file. Returns when the daemon is ready.
     #[track_caller]
     pub(crate) fn serve(place: &Place, host: &str) -> Daemon {
         Daemon::serve_as(place, "host.toml", host)
     }
 
-    /// The same with a name for the file, where there are two daemons.
+    /// As [`Daemon::serve`] with a name for the file, for tests with two daemons.
     #[track_caller]
     pub(crate) fn serve_as(place: &Place, name: &str, host: &str) -> Daemon {
         Daemon::serve_into(place, name, host, Stdio::piped())
     }
 
-    /// The same with a place of its own for what it says on standard error.
+    /// As [`Daemon::serve_as`] with another destination of standard error.
     #[track_caller]
     pub(crate) fn serve_into(place: &Place, name: &str, host: &str, stderr: Stdio) -> Daemon {
         let file = place.write(name, host);
@@ -348,7 +350,7 @@ impl Daemon {
         Daemon { running, file }
     }
 
-    /// Tries to serve it; returns what the daemon said when it gave up.
+    /// Tries to serve a host file. Returns the daemon's error output.
     #[track_caller]
     pub(crate) fn refused(place: &Place, host: &str) -> String {
         let file = place.write("refused.toml", host);
@@ -358,7 +360,7 @@ impl Daemon {
         ended.stderr
     }
 
-    /// Changes the file and lets the daemon read it; what it said up to its verdict.
+    /// Changes the file and reloads it. Returns the log up to the result.
     #[track_caller]
     pub(crate) fn reload(&self, host: &str) -> String {
         std::fs::write(&self.file, host).unwrap();
@@ -366,14 +368,14 @@ impl Daemon {
         self.running.stderr.up_to(&["Reload applied", "the running configuration is unchanged"])
     }
 
-    /// The same, where the file must be accepted.
+    /// As [`Daemon::reload`]; the file must be accepted.
     #[track_caller]
     pub(crate) fn accept(&self, host: &str) {
-        let said = self.reload(host);
-        assert!(said.contains("Reload applied"), "{said}");
+        let log = self.reload(host);
+        assert!(log.contains("Reload applied"), "{log}");
     }
 
-    /// What each VM got so far.
+    /// Returns the statistics of each VM.
     #[track_caller]
     pub(crate) fn accounts(&self) -> Accounts {
         self.running.signal(Signal::USR1);
@@ -381,28 +383,28 @@ impl Daemon {
         Accounts(serde_json::from_str(lines.lines().last().unwrap()).expect("its output is JSON"))
     }
 
-    /// Resident memory.
+    /// Returns the resident memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.status_bytes("VmRSS:")
     }
 
-    /// Bounds what it may have from now on: `as`, in bytes, or `nofile`.
+    /// Limits a resource of the daemon: `as`, in bytes, or `nofile`.
     pub(crate) fn limit(&self, resource: &str, value: u64) {
         let pid = self.pid().to_string();
         run(tool("prlimit", "util-linux").args(["--pid", &pid, &format!("--{resource}={value}")])).ok();
     }
 
-    /// Descriptors that it has open.
+    /// Returns the number of open descriptors.
     pub(crate) fn descriptors(&self) -> u64 {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count() as u64
     }
 
-    /// What `RLIMIT_AS` bounds.
+    /// Returns the size that `RLIMIT_AS` limits.
     pub(crate) fn address_space_bytes(&self) -> u64 {
         self.status_bytes("VmSize:")
     }
 
-    /// A line of the kernel's status of the process that counts KiB.
+    /// Returns a line of the process's status in /proc that is in KiB.
     fn status_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).expect("the kernel knows it");
@@ -421,35 +423,35 @@ impl Daemon {
         self.running.pid()
     }
 
-    /// Lets it drain and end by itself.
+    /// Terminates it, and waits until it has drained and exited.
     pub(crate) fn terminate(self) -> Ended {
         self.running.signal(Signal::TERM);
         self.running.end()
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     pub(crate) fn end(self) -> Ended {
         self.running.end()
     }
 
-    /// Ends it as a crash does.
+    /// Kills it.
     pub(crate) fn kill(self) {
         self.running.kill();
     }
 }
 
-/// What SIGUSR1 prints.
+/// The output of SIGUSR1.
 pub(crate) struct Accounts(pub(crate) Value);
 
 impl Accounts {
-    /// Of the device, which must be the only one.
+    /// Returns the only device.
     pub(crate) fn device(&self) -> &Value {
         let devices = self.0["devices"].as_array().unwrap();
         assert_eq!(devices.len(), 1);
         &devices[0]
     }
 
-    /// Of a VM on it.
+    /// Returns a VM of that device.
     #[track_caller]
     pub(crate) fn vm(&self, name: &str) -> &Value {
         let vms = self.device()["vms"].as_array().unwrap();
@@ -465,8 +467,8 @@ impl Accounts {
     }
 }
 
-/// A TCP address that nobody else has: a loopback address of this process's own. A port that was free a moment ago may be another
-/// test's by now, or that of somebody who connects.
+/// Returns a free TCP address, on a loopback address of this process. A port found free on a shared address may be
+/// taken by another test or by a client's connection.
 pub(crate) fn free_address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -474,7 +476,7 @@ pub(crate) fn free_address() -> String {
     format!("127.{}.{}.{}:10809", 1 + high % 250, low, 1 + number % 250)
 }
 
-/// The names of those schedulers of this daemon of whose description `wanted` is true.
+/// Returns the names of the daemon's schedulers with a description for which `wanted` returns true.
 pub(crate) fn schedulers(wanted: impl Fn(&Value) -> bool) -> Vec<String> {
     let listed = run(sluice().args(["schedulers", "-o", "json"])).ok();
     let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -485,7 +487,7 @@ pub(crate) fn schedulers(wanted: impl Fn(&Value) -> bool) -> Vec<String> {
     names
 }
 
-/// Bytes without a pattern that would hide a wrong offset.
+/// Returns bytes without a pattern that would hide a wrong offset.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -499,11 +501,11 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Runs Python in nbdsh, which must succeed; `h` and `nbd` are there.
+/// Runs a Python script in nbdsh, which must succeed; `h` and `nbd` are defined.
 #[track_caller]
 pub(crate) fn nbdsh(script: &str) -> String {
     let mut nbdsh = tool("nbdsh", "python3-libnbd");
-    // It starts whichever Python is first on the path, and only the system's has libnbd's module.
+    // nbdsh starts the first Python on the path, and only the system's has libnbd's module.
     let path = std::env::var("PATH").unwrap_or_default();
     run(nbdsh.env("PATH", format!("/usr/bin:/bin:{path}")).args(["-c", script])).ok()
 }

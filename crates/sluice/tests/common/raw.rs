@@ -1,5 +1,4 @@
-//! A client of a few lines that speaks NBD by the byte, so that it can also misbehave. It shares no code with the
-//! daemon.
+//! A small NBD client that sends any bytes, so that it can also misbehave. It shares no code with the daemon.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -22,14 +21,14 @@ pub(crate) const ESHUTDOWN: u32 = 108;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 
-/// A connection in transmission, with simple replies.
+/// A connection in the transmission phase, with simple replies.
 pub(crate) struct Raw {
     pub(crate) stream: UnixStream,
     pub(crate) size_bytes: u64,
     cookie: u64,
 }
 
-/// A stream of which nothing takes for ever.
+/// Connects with a timeout for reads and writes.
 pub(crate) fn connect(socket: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(LONG))?;
@@ -37,7 +36,7 @@ pub(crate) fn connect(socket: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Takes the greeting and gives the flags; options are next.
+/// Receives the greeting and sends the flags; options are next.
 pub(crate) fn greet(socket: &Path) -> io::Result<UnixStream> {
     let mut stream = connect(socket)?;
     let mut greeting = [0; 18];
@@ -47,13 +46,13 @@ pub(crate) fn greet(socket: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The bytes of an option.
+/// Returns the bytes of an option.
 pub(crate) fn option(code: u32, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u32).to_be_bytes();
     [b"IHAVEOPT".as_slice(), &code.to_be_bytes(), &len, payload].concat()
 }
 
-/// The bytes of a request's header.
+/// Returns the bytes of a request header.
 pub(crate) fn header(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();
     bytes.extend(flags.to_be_bytes());
@@ -65,12 +64,12 @@ pub(crate) fn header(command: u16, flags: u16, cookie: u64, offset: u64, length:
 }
 
 impl Raw {
-    /// Enters transmission by `EXPORT_NAME`.
+    /// Enters the transmission phase with `EXPORT_NAME`.
     pub(crate) fn open(socket: &Path, export: &str) -> io::Result<Raw> {
         Raw::enter(greet(socket)?, export)
     }
 
-    /// The same where the greeting has been said.
+    /// As [`Raw::open`], after the greeting.
     pub(crate) fn enter(mut stream: UnixStream, export: &str) -> io::Result<Raw> {
         stream.write_all(&option(1, export.as_bytes()))?;
         let mut answer = [0; 10];
@@ -79,7 +78,7 @@ impl Raw {
         Ok(Raw { stream, size_bytes, cookie: 0 })
     }
 
-    /// Sends a request and does not wait; its cookie.
+    /// Sends a request without waiting. Returns its cookie.
     pub(crate) fn send(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<u64> {
         self.cookie += 1;
         let mut bytes = header(command, flags, self.cookie, offset, length);
@@ -88,7 +87,7 @@ impl Raw {
         Ok(self.cookie)
     }
 
-    /// The next reply: its cookie and its error, 0 for none. Data of a read are the caller's to take.
+    /// Receives the next reply: its cookie and its error, or 0. The caller reads the data of a read.
     pub(crate) fn reply(&mut self) -> io::Result<(u64, u32)> {
         let mut bytes = [0; 16];
         self.stream.read_exact(&mut bytes)?;
@@ -103,7 +102,7 @@ impl Raw {
         Ok(data)
     }
 
-    /// Reads, or says with which error it was refused.
+    /// Reads, or returns the error.
     pub(crate) fn read(&mut self, offset: u64, length: u32) -> Result<Vec<u8>, u32> {
         let cookie = self.send(READ, 0, offset, length, &[]).expect("the connection holds");
         match self.reply().expect("the connection holds") {
@@ -120,7 +119,7 @@ impl Raw {
         self.ask(FLUSH, 0, 0, 0, &[])
     }
 
-    /// Any request whose answer has no data.
+    /// Sends any request whose reply has no data.
     pub(crate) fn ask(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> Result<(), u32> {
         self.send(command, flags, offset, length, data).expect("the connection holds");
         match self.reply().expect("the connection holds").1 {
@@ -129,8 +128,8 @@ impl Raw {
         }
     }
 
-    /// Whether the daemon has closed the connection, when it has: nothing else may come before.
-    pub(crate) fn is_shown_out(&mut self) -> bool {
+    /// Waits for the end of the connection. Returns `false` if a reply arrives first.
+    pub(crate) fn is_disconnected(&mut self) -> bool {
         is_closed(&mut self.stream)
     }
 
@@ -139,7 +138,7 @@ impl Raw {
     }
 }
 
-/// Waits until the other side closes, whatever it sends before.
+/// Waits until the other side closes, and ignores its data.
 pub(crate) fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = [0; 4096];
     loop {

@@ -1,13 +1,13 @@
-//! The delay device's log: when each request was dispatched, whose it was, and what it cost.
+//! The delay device's log: time, owner and cost of each dispatched request.
 
 use std::path::Path;
 
-/// One line of it.
+/// A line of the log.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) dispatched_ns: u64,
     pub(crate) ended_ns: u64,
-    /// VMs by the order of their names.
+    /// Index of the VM, in the order of names.
     pub(crate) owner: u32,
     pub(crate) kind: String,
     pub(crate) length_bytes: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Slot {
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
-/// All of a log that its daemon has finished.
+/// Reads the log of a daemon that has exited.
 pub(crate) fn read(path: &Path) -> Vec<Slot> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
@@ -40,12 +40,12 @@ fn slot(line: &str) -> Slot {
     }
 }
 
-/// Those of one VM.
+/// Returns the lines of one VM.
 pub(crate) fn of(slots: &[Slot], owner: u32) -> Vec<Slot> {
     slots.iter().filter(|slot| slot.owner == owner).cloned().collect()
 }
 
-/// From when on all of these VMs were at work, and until when.
+/// Returns the period in which all of these VMs had requests.
 pub(crate) fn together(slots: &[Slot], owners: u32) -> (u64, u64) {
     let each: Vec<Vec<Slot>> = (0..owners).map(|owner| of(slots, owner)).collect();
     let first = each.iter().map(|slots| slots.first().expect("it was served").dispatched_ns).max();
@@ -53,7 +53,7 @@ pub(crate) fn together(slots: &[Slot], owners: u32) -> (u64, u64) {
     (first.unwrap(), last.unwrap())
 }
 
-/// The cost of what was dispatched in `[from, to)`.
+/// Returns the cost of the requests dispatched in `[from, to)`.
 pub(crate) fn cost_between(slots: &[Slot], from: u64, to: u64) -> f64 {
     let inside = slots.iter().filter(|slot| (from..to).contains(&slot.dispatched_ns));
     inside.map(|slot| slot.cost).sum()

@@ -1,26 +1,27 @@
 //! A disk whose requests outlive the process that made them.
 //!
-//! A loop device whose writes, or reads, the kernel's block throttle holds back, for the processes of a control group. What
-//! is held back is the kernel's alone: it lands when its time has come, whether the process lives or not. Each process
-//! gets a group of its own, so the requests of a new one do not queue up behind those of the one before it: nothing
-//! but a lock can keep them in order.
+//! It is a loop device whose writes or reads are delayed by the kernel's block throttle, for the processes of a
+//! control group. The kernel completes delayed requests later even if the process has died. Each process has its own
+//! group, so requests of a new process do not queue behind those of the previous one: only a lock keeps them in
+//! order.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A control group that holds requests for one device back. It goes when this is dropped, which its processes must do first.
+/// A control group that delays requests to one device. It is removed when dropped, which its processes must not
+/// outlive.
 pub(crate) struct Throttle {
     folder: PathBuf,
 }
 
 impl Throttle {
-    /// At most so many writes per second to a block device. `None` where the kernel offers no such thing.
+    /// Limits writes to a block device, per second. Returns `None` if the kernel has no such throttle.
     pub(crate) fn new(name: &str, device: &Path, writes_per_second: u32) -> Option<Throttle> {
         Throttle::of("write", name, device, writes_per_second)
     }
 
-    /// At most so many reads per second.
+    /// Limits reads, per second.
     pub(crate) fn reads(name: &str, device: &Path, reads_per_second: u32) -> Option<Throttle> {
         Throttle::of("read", name, device, reads_per_second)
     }
@@ -51,7 +52,7 @@ impl Throttle {
         Some(throttle)
     }
 
-    /// Holds this process back, from now on.
+    /// Throttles this process from now on.
     pub(crate) fn hold(&self, pid: u32) {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("a process may be put into a group");
     }

@@ -1,4 +1,4 @@
-//! Volumes over vhost-user-blk, and the front end of the tests on them.
+//! Volumes over vhost-user-blk, and the tests' front end for them.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use sluice_client::vhost::{Client, ClientOptions};
 use super::Place;
 
 impl Place {
-    /// A volume on `disk` with the socket `VM-VOLUME.sock`, with more lines of its table.
+    /// Returns the table of a volume on `disk` with the socket `VM-VOLUME.sock`, with more lines.
     pub(crate) fn vhost_volume(&self, vm: &str, volume: &str, source: &Path, lines: &str) -> String {
         let socket = self.volume_socket(vm, volume);
         format!(
@@ -18,7 +18,7 @@ impl Place {
         )
     }
 
-    /// A front end on a volume.
+    /// Connects a front end to a volume.
     #[track_caller]
     pub(crate) fn vhost(&self, vm: &str, volume: &str, options: &ClientOptions) -> Client {
         Client::connect(&self.volume_socket(vm, volume), options).unwrap()

@@ -1,4 +1,4 @@
-//! `sluice sim`: what a scenario file says, run in virtual time.
+//! `sluice sim`: runs a scenario file in virtual time.
 
 use clap::{Args, Subcommand};
 
@@ -43,7 +43,7 @@ impl Sim {
 fn load(file: &std::path::Path) -> Result<sluice_sim::scenario::file::ScenarioFile, Failure> {
     let scenario = sluice_sim::scenario::file::load_scenario(file).map_err(Failure::Config)?;
     for warning in &scenario.warnings {
-        crate::output::say(warning);
+        crate::output::message(warning);
     }
     Ok(scenario)
 }

@@ -26,7 +26,7 @@ impl Report {
             (false, false) => {
                 let (dir, run, swept) = (self.dir.display(), results::RESULTS, sweep::SWEEP);
                 return Err(Failure::NotFound(format!(
-                    "{dir} has neither {run} nor {swept}: nothing is finished there"
+                    "{dir} has neither {run} nor {swept}, so it has no finished results"
                 )));
             }
         };

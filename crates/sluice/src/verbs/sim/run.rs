@@ -8,7 +8,7 @@ use sluice_sim::scenario::{Outcome, Watch, run};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 use crate::progress::{Progress, Style};
-use crate::sim::folder::{Folder, say_refused, states};
+use crate::sim::folder::{Folder, states, warn_unusable};
 use crate::sim::logs::{Log, Writing};
 use crate::sim::results;
 use crate::sim::summary::{Summary, table};
@@ -57,7 +57,7 @@ impl Run {
         let watch = Watch { requests, states: states.as_ref(), progress: Some(&mut show) };
         let outcome = run(&file.base.scenario, seed, watch)?;
         progress.end();
-        say_refused(states.as_ref());
+        warn_unusable(states.as_ref());
         log.map_or(Ok(()), Writing::finish)?;
         if let Some(folder) = folder {
             results::write(&folder, &file.base, &outcome)?;
@@ -82,7 +82,7 @@ fn whole_number(text: &str) -> Result<u64, String> {
 fn broken(outcome: &Outcome) -> Result<(), Failure> {
     let broken: Vec<String> = outcome.broken().map(|(check, what)| format!("{check}: {what}")).collect();
     for what in &broken {
-        crate::output::say(format_args!("error: The run breaks a law that every run keeps: {what}"));
+        crate::output::message(format_args!("error: The run violates an invariant: {what}"));
     }
     if broken.is_empty() { Ok(()) } else { Err(Failure::No) }
 }

@@ -43,7 +43,7 @@ impl Sweep {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = self.threads.map_or_else(cores, NonZeroUsize::get);
         let mut progress = Progress::new("sweep", self.progress, quiet);
-        let sweep = Plan::new(&file, &out, self.states)?.perform(threads, &mut progress)?;
+        let sweep = Plan::new(&file, &out, self.states)?.run(threads, &mut progress)?;
         progress.end();
         match format {
             Format::Json => output::json(&sweep),
@@ -80,13 +80,13 @@ fn promises(vm: &Value) -> impl Iterator<Item = &Value> {
     vm["promises"].as_array().into_iter().flatten()
 }
 
-/// Something of each promise of a VM, a line for each.
+/// Returns one line for each guarantee of a VM.
 fn each(vm: &Value, what: impl Fn(&Value) -> String) -> String {
     let lines: Vec<String> = promises(vm).map(what).collect();
     if lines.is_empty() { "-".to_owned() } else { lines.join("\n") }
 }
 
-/// How a promise ended, in how many runs.
+/// Returns the results of a guarantee, with the number of runs.
 fn verdict(promise: &Value) -> String {
     let ended = [("BROKEN", "broken"), ("kept", "kept"), ("not given", "not_given"), ("not judged", "not_judged")];
     let counted = ended.map(|(words, key)| (words, promise[key].as_u64().unwrap_or(0)));
@@ -95,7 +95,7 @@ fn verdict(promise: &Value) -> String {
     there.map(|(words, count)| format!("{words} in {count} of {runs}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether every promise was kept in every run, as far as that is judged.
+/// Whether every guarantee was kept in every run in which it was checked.
 fn is_kept(sweep: &Value) -> bool {
     let vms = points(sweep).flat_map(|point| point["vms"].as_array().into_iter().flatten());
     vms.flat_map(promises).all(|promise| promise["broken"] == 0)
@@ -106,8 +106,8 @@ fn broken(sweep: &Value) -> Result<(), Failure> {
     let broken = points(sweep).flat_map(|point| point["broken"].as_array().into_iter().flatten());
     let broken: Vec<&Value> = broken.collect();
     for what in &broken {
-        crate::output::say(format_args!(
-            "error: A run breaks a law that every run keeps: {}",
+        crate::output::message(format_args!(
+            "error: A run violates an invariant: {}",
             what.as_str().unwrap_or_default()
         ));
     }

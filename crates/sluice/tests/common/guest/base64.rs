@@ -1,4 +1,4 @@
-//! Base64 as in RFC 4648, section 4: what lets a script of many lines pass as one.
+//! Base64 as in RFC 4648, section 4. It encodes a script of several lines as one line.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

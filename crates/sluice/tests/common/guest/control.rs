@@ -1,4 +1,4 @@
-//! The line to a guest's first process: scripts go in, exit statuses and outputs come out (see `init.sh`).
+//! The line to a guest's first process: it receives scripts, and returns exit statuses and output (see `init.sh`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use super::base64;
 
-/// What a script did.
+/// Result of a script.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: i32,
-    /// Standard output and standard error as they came.
+    /// Standard output and standard error, interleaved.
     pub(crate) text: String,
 }
 
 impl Answer {
-    /// What it printed, if it succeeded.
+    /// Returns the output, if the script succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.status, 0, "{}", self.text);
@@ -26,7 +26,7 @@ impl Answer {
     }
 }
 
-/// A script that was started; it belongs to the boot that started it.
+/// A script that was started; a reboot ends it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Job {
     id: u32,
@@ -39,17 +39,17 @@ pub(crate) struct Control {
     lines: Receiver<String>,
     answers: RefCell<BTreeMap<u32, Answer>>,
     started: Cell<u32>,
-    /// How often the guest has become ready, and how often somebody has taken note of it.
+    /// Number of boots of the guest, and number of those that a test has waited for.
     boots: Cell<u32>,
     noted: Cell<u32>,
 }
 
-/// What was waited for did not come.
+/// Why the awaited event will not occur.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// The guest is gone.
+    /// The guest has ended.
     Ended,
-    /// The guest has booted anew; its scripts are gone.
+    /// The guest has rebooted; its scripts have ended.
     Rebooted,
     TimedOut,
 }
@@ -110,7 +110,7 @@ impl Control {
         match words[..] {
             ["ready", _uptime] => self.boots.set(self.boots.get() + 1),
             ["done", id, status, ref text @ ..] => self.note_answer(id, status, text.first().unwrap_or(&"")),
-            // Empty, or cut off by a reset.
+            // Empty, or truncated by a reset.
             _ => {}
         }
         Ok(())

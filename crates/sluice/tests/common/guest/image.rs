@@ -1,7 +1,7 @@
-//! The kernel and the first file system of all guests, made once from what is on this machine and Debian's packages.
+//! The kernel and the first file system of all guests, made once from this machine's programs and Debian's packages.
 //!
-//! They are kept in the build's folder under a name that is a hash of what they are made of, so that another fio or
-//! another script gets an image of its own, and everything else starts at once.
+//! They are cached in the build folder under a name that is a hash of their inputs. So another version of fio or of a
+//! script gets a new image, and otherwise the tests start immediately.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;
@@ -14,11 +14,11 @@ use super::packages::Packages;
 use super::{modules, programs};
 
 const INIT: &str = include_str!("init.sh");
-/// What decides on the content beside packages and programs.
+/// Sources that determine the content, in addition to packages and programs.
 const MAKERS: [&str; 5] =
     [INIT, include_str!("image.rs"), include_str!("kernel.rs"), include_str!("modules.rs"), include_str!("cpio.rs")];
 
-/// What a guest boots.
+/// The files that a guest boots.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
     pub(crate) kernel: PathBuf,
@@ -26,11 +26,11 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// The image for this machine, made if it is not there.
+    /// Returns the image for this machine, and makes it if necessary.
     pub(crate) fn provide() -> Image {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
         std::fs::create_dir_all(&folder).unwrap();
-        // Whoever comes second waits, and finds it made.
+        // Concurrent tests wait here and use the same image.
         let lock = File::create(folder.join("lock")).unwrap();
         lock.lock().unwrap();
         let packages = Packages::provide(&folder.join("packages"));
@@ -55,7 +55,7 @@ fn hash(packages: &Packages, programs: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Nobody asks again for what was made of something else, and each takes 150 MB.
+/// Removes images of other inputs: they are not used again, and each takes 150 MB.
 fn remove_others(folder: &Path) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         if entry.file_name().to_string_lossy().starts_with("image-") {
@@ -64,13 +64,13 @@ fn remove_others(folder: &Path) {
     }
 }
 
-/// Makes it beside its place, so that what is at its place is whole.
+/// Makes the image under a temporary name, so that a cached image is always complete.
 fn make(packages: &Packages, programs: &[PathBuf], place: &Path) {
     let folder = place.parent().expect("it lies in the build's folder");
     let unpacked = tempfile::tempdir_in(folder).unwrap();
     packages.unpack(unpacked.path());
     let image = tempfile::tempdir_in(folder).unwrap();
-    super::kernel::unwrap(&packaged_kernel(unpacked.path()), &image.path().join("kernel"));
+    super::kernel::decompress(&packaged_kernel(unpacked.path()), &image.path().join("kernel"));
     let archive = first_file_system(unpacked.path(), programs);
     std::fs::write(image.path().join("first-file-system"), archive).unwrap();
     std::fs::rename(image.keep(), place).unwrap();

@@ -6,13 +6,13 @@ use std::process::Command;
 use super::image::Image;
 use crate::common::tool;
 
-/// What differs from guest to guest.
+/// Settings that differ between guests.
 pub(crate) struct Machine {
     disks: Vec<Disk>,
     more: Vec<String>,
 }
 
-/// A disk over vhost-user-blk; QEMU connects again by itself when the server has gone.
+/// A disk over vhost-user-blk; QEMU reconnects when the server has restarted.
 pub(crate) struct Disk {
     pub(crate) socket: PathBuf,
     pub(crate) queues: u32,
@@ -25,38 +25,38 @@ impl Disk {
     }
 }
 
-/// Where QEMU finds the host's ends of its lines, and writes the guest's console.
+/// Sockets of QEMU's lines, and the file of the guest's console.
 pub(crate) struct Lines<'a> {
     pub(crate) control: &'a Path,
     pub(crate) qmp: &'a Path,
     pub(crate) console: &'a Path,
 }
 
-/// Memory of a guest: its first file system, which holds fio with all its libraries, and room to work.
+/// Memory of a guest: for its first file system, which contains fio with its libraries, and for its work.
 const MEMORY: &str = "512M";
-/// Not to wait for hardware that is not there, and nothing of the console but what matters.
+/// Do not wait for missing hardware, and print only errors on the console.
 const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on audit=0 selinux=0 \
                       apparmor=0 tsc=reliable rcupdate.rcu_expedited=1 8250.nr_uarts=1 no_timer_check \
                       cryptomgr.notests";
 
 impl Machine {
-    /// Its disks are `/dev/vda`, `/dev/vdb` and so on.
+    /// The disks are `/dev/vda`, `/dev/vdb` and so on.
     pub(crate) fn new(disks: impl IntoIterator<Item = Disk>) -> Machine {
         Machine { disks: disks.into_iter().collect(), more: Vec::new() }
     }
 
-    /// With more of QEMU's arguments.
+    /// Adds arguments to QEMU's command line.
     pub(crate) fn with(mut self, arguments: impl IntoIterator<Item = String>) -> Machine {
         self.more.extend(arguments);
         self
     }
 
-    /// A processor for each queue of a disk: Linux uses no more queues than it has processors.
+    /// One vCPU for each queue of a disk, because Linux uses no more queues than it has CPUs.
     fn processors(&self) -> u32 {
         self.disks.iter().map(|disk| disk.queues).max().unwrap_or(1)
     }
 
-    /// Emulated throughout, so that it runs where there is no KVM.
+    /// Returns QEMU's command. It always emulates, so that it runs without KVM.
     pub(crate) fn command(&self, image: &Image, lines: &Lines<'_>) -> Command {
         let mut qemu = tool("qemu-system-x86_64", "qemu-system-x86");
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-cpu", "Nehalem", "-m", MEMORY]);
@@ -69,7 +69,7 @@ impl Machine {
         qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control"]);
         qemu.args(["-chardev", &format!("socket,id=qmp,path={}", lines.qmp.display())]);
         qemu.args(["-mon", "chardev=qmp,mode=control"]);
-        // A free slot, for what is plugged in while the guest runs.
+        // A free slot, for devices that are plugged in while the guest runs.
         qemu.args(["-device", "pcie-root-port,id=free-slot,chassis=1"]);
         for (number, disk) in self.disks.iter().enumerate() {
             let Disk { socket, queues, queue_size } = disk;

@@ -1,14 +1,14 @@
-//! Kernel modules with those that they depend on, in the order in which they must be loaded.
+//! Kernel modules and their dependencies, in load order.
 
 use std::path::{Path, PathBuf};
 
-/// What a guest needs beyond what is built into Debian's kernel for virtual machines.
+/// Modules that a guest needs, in addition to what is built into Debian's kernel for virtual machines.
 const WANTED: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
 
-/// A module's name and content.
+/// Name and content of a module.
 pub(crate) type Module = (String, Vec<u8>);
 
-/// The modules of the kernel that was unpacked into `root`.
+/// Returns the modules of the kernel that was unpacked into `root`.
 pub(crate) fn load_order(root: &Path) -> Vec<Module> {
     let mut files = Vec::new();
     walk(&root.join("lib/modules"), &mut files);
@@ -30,7 +30,7 @@ fn visit(name: &str, files: &[PathBuf], order: &mut Vec<Module>) {
     order.push((name.to_owned(), content));
 }
 
-/// The names in `depends=` of a module's own description.
+/// Returns the names in `depends=` of a module's description.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
@@ -43,7 +43,7 @@ fn stem(file: &Path) -> Option<String> {
     Some(canonical(file.file_name()?.to_str()?.strip_suffix(".ko")?))
 }
 
-/// Files and descriptions do not agree on `-` and `_`.
+/// Replaces `-`, because file names and descriptions use `-` and `_` inconsistently.
 fn canonical(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -1,27 +1,27 @@
-//! Debian packages that a guest is made of, fetched and unpacked without being installed: a kernel on the host would
-//! make an initramfs of its own, and `busybox-static` would replace another busybox.
+//! Debian packages of a guest, downloaded and unpacked without being installed. Installing a kernel would create an
+//! initramfs on the host, and `busybox-static` would replace another busybox.
 
 use std::path::{Path, PathBuf};
 
 use crate::common::{run, tool};
 
-/// The kernel for virtual machines; a package that only names the current one.
+/// Metapackage of the current kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
 
-/// Fetched packages in a folder, one `.deb` each.
+/// Downloaded packages in a folder, as `.deb` files.
 pub(crate) struct Packages {
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl Packages {
-    /// Those in `folder`, where they are fetched once.
+    /// Returns the packages in `folder`, and downloads them if necessary.
     pub(crate) fn provide(folder: &Path) -> Packages {
         if !folder.exists() {
-            // Beside its place, so that what is at its place is whole.
+            // Under a temporary name, so that the folder is always complete.
             let fetched = tempfile::tempdir_in(folder.parent().expect("it lies in the build's folder")).unwrap();
             if !fetch(fetched.path()) {
-                // The lists of a fresh or an old machine name nothing, or what is not there any more.
+                // The package lists of a new or old machine are missing or outdated.
                 run(tool("apt-get", "apt").args(["update", "-q"])).ok();
                 assert!(fetch(fetched.path()), "{KERNEL} and {BUSYBOX} cannot be fetched with apt-get download");
             }
@@ -33,7 +33,7 @@ impl Packages {
         Packages { files }
     }
 
-    /// All their files, in `folder`.
+    /// Unpacks all files into `folder`.
     pub(crate) fn unpack(&self, folder: &Path) {
         for file in &self.files {
             run(tool("dpkg-deb", "dpkg").arg("--extract").arg(file).arg(folder)).ok();

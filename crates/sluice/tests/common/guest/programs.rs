@@ -1,11 +1,11 @@
-//! Programs of the host that a guest runs as well, with the shared libraries that they need at the very paths.
+//! Programs of the host that a guest runs as well, with their shared libraries at the same paths.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::common::{run, tool};
 
-/// `(program, package)`; everything else is busybox, whose shell also prefers its own where both have one.
+/// Pairs of program and package. Everything else is busybox, whose shell prefers its own version of a program.
 const PROGRAMS: [(&str, &str); 6] = [
     ("e2fsck", "e2fsprogs"),
     ("fio", "fio"),
@@ -15,7 +15,7 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("blkdiscard", "util-linux"),
 ];
 
-/// Where they and their libraries lie.
+/// Returns the paths of the programs and their libraries.
 pub(crate) fn files() -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     for (program, package) in PROGRAMS {

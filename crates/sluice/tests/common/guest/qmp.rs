@@ -1,4 +1,4 @@
-//! QEMU's own control line (QMP): a JSON object a line; commands are answered, and what happens comes as events.
+//! QEMU's control protocol (QMP): a JSON object per line, with replies to commands, and events.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ impl Qmp {
         qmp
     }
 
-    /// What the command returns; it must succeed.
+    /// Runs a command, which must succeed, and returns its result.
     #[track_caller]
     pub(crate) fn execute(&self, command: &str, arguments: &Value) -> Value {
         let request = json!({ "execute": command, "arguments": arguments });
@@ -44,7 +44,7 @@ impl Qmp {
         }
     }
 
-    /// Waits for an event; those that came before it are forgotten.
+    /// Waits for an event; earlier events are dropped.
     #[track_caller]
     pub(crate) fn event(&self, name: &str) -> Value {
         loop {

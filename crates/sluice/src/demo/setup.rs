@@ -1,13 +1,13 @@
-//! The scene: temporary disks on a device of known capacity, and the host file that serves them.
+//! Fixture of the demo: temporary disks on a device of known capacity, and the host file that serves them.
 //!
-//! Model: the device works on `PARALLEL` requests at once. One of S bytes takes `t * (1 + S/K)`, t chosen so that
-//! requests of 8 KiB come to just `CAPACITY_IOPS`. The cost model charges by the same formula, so the capacity in
-//! normalised requests is the same for requests of any size: nobody gets more of the device by asking for more at once.
+//! The device works on `PARALLEL` requests concurrently. A request of S bytes takes `t * (1 + S/K)`, with t chosen so
+//! that requests of 8 KiB reach exactly `CAPACITY_IOPS`. The cost model uses the same formula, so the capacity in
+//! normalised requests is the same for requests of any size: larger requests gain no VM a larger part of the device.
 //!
-//! The machine may be busy, and wake a thread up many milliseconds late. A late device thread takes no capacity away,
-//! because the depth lets requests for 8 ms wait at the device itself. And every VM has far more outstanding than the
-//! device takes at once, so that some of its requests wait at the gate even while it catches up: a VM whose queue is
-//! empty asks for nothing, and what it is owed ends there.
+//! A busy machine may wake a thread many milliseconds late. A late device thread loses no capacity, because the
+//! device's depth holds requests for 8 ms. And every VM has far more requests outstanding than the device's depth, so
+//! some of them are queued at the gate even while it catches up. This matters because a VM whose queue is empty loses
+//! its claim to missed service.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,73 +16,73 @@ use std::path::{Path, PathBuf};
 use sluice_config::Host;
 use tempfile::TempDir;
 
-/// What the device does, in requests of 8 KiB per second.
+/// Capacity of the device, in requests of 8 KiB per second.
 const CAPACITY_IOPS: u64 = 2000;
-/// Requests that it works on at once.
+/// Number of requests that the device works on concurrently.
 const PARALLEL: u64 = 4;
-/// Requests that it takes at once.
+/// Queue depth of the device.
 const DEPTH: u32 = 20;
-/// Requests of one VM that are taken in: no less than any VM has outstanding.
+/// Window of a VM: at least the number of its outstanding requests.
 const WINDOW: u32 = 128;
 /// K: the size at which transferring takes as long as positioning, in bytes.
 const KNEE: u64 = 300_000;
-/// What counts as one request, in bytes.
+/// Reference size, in bytes.
 const REFERENCE: u64 = 8 << 10;
-/// Each disk, in bytes. Sparse: what is not the log is never written, and reading it costs the disk under it nothing.
+/// Size of each disk, in bytes. The disks are sparse: only the log is written, and reading the rest costs the real
+/// disk nothing.
 const DISK_LEN: u64 = 64 << 20;
-/// The part of a disk that is written, over and over, in bytes. It is allocated before the start: a write that
-/// allocates may wait for the filesystem's journal and holds up reads meanwhile.
+/// Length of the part of a disk that is written repeatedly, in bytes. It is allocated in advance: a write that
+/// allocates may wait for the file system's journal and delay reads.
 pub(super) const LOG_LEN: u64 = 1 << 20;
-/// How the temporary folder's name begins.
+/// Prefix of the temporary folder's name.
 const PREFIX: &str = "sluice-demo-";
-/// A socket's path has room for 107 bytes; this leaves the longest name among them.
+/// Maximum length of the sockets' folder. A socket's path has at most 107 bytes; the rest is for the longest file
+/// name.
 const SOCKET_FOLDER_MAX: usize = 90;
-/// The name of the device in the host file.
+/// Name of the device in the host file.
 pub(super) const DEVICE: &str = "disk";
-/// Protocols, as the host file names them.
+/// Protocols, as named in the host file.
 const VHOST: &str = "vhost-user-blk";
 const NBD: &str = "nbd";
-/// The name of each VM's volume.
+/// Name of each VM's volume.
 const VOLUME: &str = "root";
 
-/// How a VM uses its disk.
+/// Access pattern of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Reads anywhere, and so many of its outstanding requests write a log, as databases do.
+    /// Random reads. The first `log_writers` of its outstanding requests write a log, as databases do.
     Random {
-        /// Never reads: when the disk under the folder is stuck, and writes with it, reads go on.
+        /// These requests never read. If the real disk is stuck and blocks the writes, reads continue.
         log_writers: u64,
     },
-    /// Reads all of it, from the start to the end and again.
+    /// Sequential reads of the whole disk, repeatedly.
     Scan,
 }
 
-/// A VM: what it is promised, and what it does.
-pub(super) struct Actor {
-    /// Its name.
+/// A VM: its policy and its load.
+pub(super) struct DemoVm {
     pub(super) name: &'static str,
     /// Its policy, as lines of the host file.
     policy: &'static str,
-    /// How its disk is served, as the host file says it.
+    /// Protocol of its disk, as named in the host file.
     protocol: &'static str,
-    /// Requests that it keeps outstanding; a new one follows each reply at once.
+    /// Number of outstanding requests; each reply is followed by a new one.
     pub(super) outstanding: u32,
-    /// Size of its requests, in bytes.
+    /// Length of its requests, in bytes.
     pub(super) request_len: u32,
-    /// Where they go.
     pub(super) pattern: Pattern,
 }
 
-/// Place of the VM with the reservation in [`CAST`].
+/// Index of the VM with the reservation in [`VMS`].
 pub(super) const OLTP: usize = 0;
-/// Place of the VM with the weight.
+/// Index of the VM with the weight.
 pub(super) const WEB: usize = 1;
-/// Place of the noisy VM.
+/// Index of the noisy VM.
 pub(super) const BACKUP: usize = 2;
 
-/// Everybody on the device.
-pub(super) const CAST: [Actor; 3] = [
-    Actor {
+/// All VMs.
+pub(super) const VMS: [DemoVm; 3] = [
+    DemoVm {
         name: "oltp",
         policy: r#"reservation = "800 iops@8KiB""#,
         protocol: VHOST,
@@ -90,7 +90,7 @@ pub(super) const CAST: [Actor; 3] = [
         request_len: 8 << 10,
         pattern: Pattern::Random { log_writers: 2 },
     },
-    Actor {
+    DemoVm {
         name: "web",
         policy: "weight = 200",
         protocol: VHOST,
@@ -98,7 +98,7 @@ pub(super) const CAST: [Actor; 3] = [
         request_len: 8 << 10,
         pattern: Pattern::Random { log_writers: 0 },
     },
-    Actor {
+    DemoVm {
         name: "backup",
         policy: r#"limit = "600 iops@8KiB""#,
         protocol: NBD,
@@ -108,33 +108,32 @@ pub(super) const CAST: [Actor; 3] = [
     },
 ];
 
-/// A temporary folder with a disk for each VM. It goes when this is dropped.
-pub(super) struct Stage {
+/// A temporary folder with a disk for each VM. Dropping it removes the folder.
+pub(super) struct Fixture {
     folder: TempDir,
-    /// Of their own where the folder's path is too long for sockets.
+    /// A separate folder, if the path of the disks' folder is too long for sockets.
     sockets: Option<TempDir>,
 }
 
-impl Stage {
-    /// Makes the folder and the disks.
+impl Fixture {
+    /// Creates the folder and the disks.
     pub(super) fn set() -> io::Result<Self> {
         let prefix = || tempfile::Builder::new().prefix(PREFIX).to_owned();
         let folder = prefix().tempdir()?;
         let is_long = folder.path().as_os_str().len() > SOCKET_FOLDER_MAX;
         let sockets = if is_long { Some(prefix().tempdir_in("/tmp")?) } else { None };
-        let stage = Stage { folder, sockets };
-        for actor in &CAST {
-            let mut disk = File::create_new(stage.disk(actor.name))?;
+        let fixture = Fixture { folder, sockets };
+        for demo_vm in &VMS {
+            let mut disk = File::create_new(fixture.disk(demo_vm.name))?;
             disk.set_len(DISK_LEN)?;
-            if !matches!(actor.pattern, Pattern::Scan | Pattern::Random { log_writers: 0 }) {
+            if !matches!(demo_vm.pattern, Pattern::Scan | Pattern::Random { log_writers: 0 }) {
                 disk.write_all(&vec![0; LOG_LEN as usize])?;
                 disk.sync_data()?;
             }
         }
-        Ok(stage)
+        Ok(fixture)
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -147,8 +146,8 @@ impl Stage {
         self.folder.path().join(format!("{vm}.img"))
     }
 
-    /// The host file as text: the same VMs and policies, whichever the scheduler. One that does not enforce them needs
-    /// `allow_unenforced`, or the file would be refused.
+    /// Returns the host file: the same VMs and policies for every scheduler. noop does not enforce them and needs
+    /// `allow_unenforced`, because the file would be rejected otherwise.
     pub(super) fn host_file(&self, scheduler: &str, buffered: bool) -> String {
         let time_ns = base_time_ns();
         let bandwidth = KNEE * 1_000_000_000 / time_ns;
@@ -164,11 +163,11 @@ impl Stage {
              merging = false\n\
              cost = {{ knee = \"{KNEE}B\" }}\n\
              delay = {{ time = \"{time_ns}ns\", parallel = {PARALLEL}, bandwidth = \"{bandwidth}B/s\" }}\n",
-            // A file rather than the folder: on some filesystems the two have different device numbers.
-            path = quoted(&self.disk(CAST[0].name)),
+            // A file and not the folder: on some file systems the two have different device numbers.
+            path = quoted(&self.disk(VMS[0].name)),
         );
         let cache = if buffered { "buffered" } else { "direct" };
-        for Actor { name, policy, protocol, .. } in &CAST {
+        for DemoVm { name, policy, protocol, .. } in &VMS {
             let socket = quoted(&self.socket(name));
             let disk = quoted(&self.disk(name));
             text += &format!(
@@ -187,26 +186,26 @@ impl Stage {
     }
 }
 
-/// The volume of a VM of the demo.
+/// Returns the volume of a VM of the demo.
 pub(super) fn volume<'a>(host: &'a Host, vm: &str) -> &'a sluice_config::Volume {
     &host.vms[vm].volumes[VOLUME]
 }
 
-/// Who is connected how, in words.
+/// Describes the connection of each VM.
 pub(super) fn connections() -> String {
     let of = |protocol| {
-        let vms = CAST.iter().filter(|actor| actor.protocol == protocol).map(|actor| actor.name);
+        let vms = VMS.iter().filter(|demo_vm| demo_vm.protocol == protocol).map(|demo_vm| demo_vm.name);
         vms.collect::<Vec<_>>().join(" and ")
     };
     format!("{} over vhost-user-blk, {} over NBD", of(VHOST), of(NBD))
 }
 
-/// How long a request without data takes: such that one of the reference size takes `PARALLEL / CAPACITY_IOPS`.
+/// Returns the time of a request without data, such that one of the reference size takes `PARALLEL / CAPACITY_IOPS`.
 const fn base_time_ns() -> u64 {
     PARALLEL * 1_000_000_000 * KNEE / (CAPACITY_IOPS * (KNEE + REFERENCE))
 }
 
-/// A path as a TOML string; JSON's escapes are among TOML's.
+/// Returns a path as a TOML string. JSON's escapes are valid in TOML.
 fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.to_string_lossy().as_ref()).to_string()
 }
@@ -218,26 +217,26 @@ mod tests {
     use sluice_sched::Kind;
 
     #[test]
-    fn both_host_files_are_right_and_differ_by_the_scheduler_alone() {
-        let stage = Stage::set().unwrap();
-        let parse = |scheduler| sluice_config::parse("demo.toml", &stage.host_file(scheduler, false));
+    fn both_host_files_are_valid_and_differ_only_in_the_scheduler() {
+        let fixture = Fixture::set().unwrap();
+        let parse = |scheduler| sluice_config::parse("demo.toml", &fixture.host_file(scheduler, false));
         let (mut noop, mclock) = (parse("noop").unwrap(), parse("mclock").unwrap());
         assert_eq!(mclock.warnings, []);
-        assert_eq!(noop.warnings.len(), CAST.len(), "each policy is said not to be enforced");
+        assert_eq!(noop.warnings.len(), VMS.len(), "each policy causes a warning that it is not enforced");
         noop.warnings.clear();
         noop.devices.get_mut(DEVICE).unwrap().scheduler = mclock.devices[DEVICE].scheduler;
         assert_eq!(noop, mclock);
-        let buffered = sluice_config::parse("demo.toml", &stage.host_file("mclock", true)).unwrap();
+        let buffered = sluice_config::parse("demo.toml", &fixture.host_file("mclock", true)).unwrap();
         assert!(volume(&buffered, "web").buffered);
-        let is_nbd = |vm: &Actor| volume(&buffered, vm.name).export.protocol == Protocol::Nbd;
-        assert_eq!(CAST.each_ref().map(is_nbd), [false, false, true]);
+        let is_nbd = |vm: &DemoVm| volume(&buffered, vm.name).export.protocol == Protocol::Nbd;
+        assert_eq!(VMS.each_ref().map(is_nbd), [false, false, true]);
         assert_eq!(connections(), "oltp and web over vhost-user-blk, backup over NBD");
     }
 
     #[test]
-    fn the_device_takes_as_long_as_the_cost_model_charges() {
-        let stage = Stage::set().unwrap();
-        let host = sluice_config::parse("demo.toml", &stage.host_file("mclock", false)).unwrap();
+    fn the_device_time_matches_the_cost_model() {
+        let fixture = Fixture::set().unwrap();
+        let host = sluice_config::parse("demo.toml", &fixture.host_file("mclock", false)).unwrap();
         let device = &host.devices[DEVICE];
         let delay = device.delay.as_ref().unwrap();
         let DelayTime::Fixed(time) = delay.time else { panic!("the time is fixed") };
