@@ -68,7 +68,7 @@ fn invalid_arguments_are_rejected_before_anything_runs() {
         (&["mclock", "--docs", file], "name a folder with --docs that can be made or written"),
         (
             &[SHORT, "--docs", text(&docs)],
-            "--docs writes the text of whole papers, and two-tier-loss of two-tier is not",
+            "--docs writes the text of whole papers, but two-tier-loss of two-tier is missing",
         ),
         (&["two-tier", "--quick", "--docs", text(&docs)], "cannot be used with"),
         (&[SHORT, "--fresh"], "--out <DIR>"),
