@@ -1,5 +1,5 @@
 //! Paths that do not respond delay only the change that names them, for a bounded time.
-#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -89,7 +89,7 @@ fn attaching_from_a_hung_file_system_stopped_everything() {
     let hung = Hung::new(&place);
     let daemon = Daemon::serve(&place, &host(&place));
     let attaching = start(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new")));
-    until("a helper looks at it", || threads(daemon.pid()).iter().any(|name| name == "open"));
+    until("a helper thread opens the path", || threads(daemon.pid()).iter().any(|name| name == "open"));
     assert_others_work(&place, 1);
     let refused = attaching.end().failed();
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/disk.img"), "{refused}");
@@ -133,7 +133,7 @@ fn a_hung_path_kept_other_volumes_out_of_service_and_blocked_every_change() {
     let data = noise(1, 4096);
     a.send(WRITE, 0, 0, 4096, &data).unwrap();
     b.send(WRITE, 0, 0, 4096, &data).unwrap();
-    until("the writes are at their disks", || daemon.accounts().device()["in_flight"] == 2);
+    until("the writes are in flight", || daemon.accounts().device()["in_flight"] == 2);
     daemon.kill();
     let daemon = Daemon::serve(&place, &host);
     assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!(["a/v", "b/v"]));
@@ -257,7 +257,7 @@ fn a_daemon_ignored_sigterm_while_its_start_hung() {
     let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
     let file = place.write("hung.toml", host(&place) + &volume);
     let running = start(sluice().arg("serve").arg(&file));
-    until("a helper looks at it", || threads(running.pid()).iter().any(|name| name == "open"));
+    until("a helper thread opens the path", || threads(running.pid()).iter().any(|name| name == "open"));
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().code(), Some(0));
 }
@@ -269,7 +269,7 @@ fn a_daemon_ignored_the_first_signal_while_its_host_file_hung() {
     let begin = |file: &Path| start(sluice().arg("serve").arg(file));
     let is_looking = |pid| threads(pid).iter().any(|name| name == "begin");
     let running = begin(&hung.folder.join("host.toml"));
-    until("a helper looks at it", || is_looking(running.pid()));
+    until("a helper thread opens the path", || is_looking(running.pid()));
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().code(), Some(0));
     let log = begin(&hung.folder.join("host.toml")).end().failed();
@@ -286,7 +286,7 @@ fn a_socket_in_a_hung_folder_blocked_all_changes() {
     let hung = Hung::new(&place);
     let daemon = Daemon::serve(&place, &host(&place));
     let attaching = start(&mut attach(&place, &place.image("new.img", MIB), &hung.folder.join("new.sock")));
-    until("a helper looks at it", || threads(daemon.pid()).iter().any(|name| name == "open"));
+    until("a helper thread opens the path", || threads(daemon.pid()).iter().any(|name| name == "open"));
     assert_others_work(&place, 1);
     let refused = attaching.end().failed();
     assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/new.sock"), "{refused}");
@@ -410,7 +410,7 @@ fn accepting_the_loss_of_a_hung_disk_blocked_all_changes() {
     fused.mend();
     fused.stop();
     let accepting = start(&mut verb(&place, &["accept-loss", "lost/v"]));
-    until("a helper asks the disk", || threads(daemon.pid()).iter().any(|name| name == "open"));
+    until("a helper thread queries the disk", || threads(daemon.pid()).iter().any(|name| name == "open"));
     assert_others_work(&place, 1);
     let refused = accepting.end().failed();
     let path = disk.path.display();
@@ -439,7 +439,7 @@ fn a_request_to_a_hung_server_stopped_every_vm_of_its_device() {
         let accounts = daemon.accounts();
         accounts.0["devices"].as_array().unwrap().iter().any(|device| device["in_flight"] == 1)
     };
-    until("it is at the device", at_the_device);
+    until("the request is in flight", at_the_device);
     // The device thread still answers requests that need no server.
     assert!(second.read(1 << 40, 4096).is_err());
     assert_others_work(&place, 1);

@@ -10,7 +10,7 @@
 //! `SLUICE_CAMPAIGN_ROUNDS=500` is the long form: 500 rounds, which cycle through the kinds. `SLUICE_CAMPAIGN_SEED`
 //! seeds the random choices (the time of a fault, and the end of a round). `SLUICE_CAMPAIGN_STALL` is the number of
 //! seconds for which a disk hangs.
-#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -101,7 +101,7 @@ impl Disk {
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_file(&self.mounted);
         let server = start(tool("nbdkit", "nbdkit").args(["-f", "-U"]).arg(&self.socket).args(&self.arguments));
-        until("the disk has its socket", || self.socket.exists());
+        until("the disk's socket exists", || self.socket.exists());
         let mut fuse = tool("nbdfuse", "libnbd-bin");
         fuse.arg("-P").arg(&self.mounted).arg(self.path()).arg("--unix").arg(&self.socket);
         let fuse = start(&mut fuse);

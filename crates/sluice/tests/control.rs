@@ -256,7 +256,7 @@ fn a_volume_is_attached_again_while_its_last_requests_are_in_flight() {
     let daemon = Daemon::serve(&place, &(host(&place) + slow));
     let mut client = open(&place, "a", "v");
     client.send(READ, 0, 0, 4096, &[]).unwrap();
-    until("the request is at the device", || daemon.accounts().device()["in_flight"] == 1);
+    until("the request is in flight", || daemon.accounts().device()["in_flight"] == 1);
     json(ask(&place, &["detach", "a"]));
     let source = format!("source={}", place.file("a.img").display());
     let export = format!("export.socket={}", place.volume_socket("a", "v").display());
@@ -277,7 +277,7 @@ fn a_reload_adds_a_volume_again_while_its_last_requests_are_in_flight() {
     let daemon = Daemon::serve(&place, &all);
     let mut client = open(&place, "a", "v");
     client.send(READ, 0, 0, 4096, &[]).unwrap();
-    until("the request is at the device", || daemon.accounts().device()["in_flight"] == 1);
+    until("the request is in flight", || daemon.accounts().device()["in_flight"] == 1);
     daemon.accept(&without);
     daemon.accept(&all);
     assert_eq!(open(&place, "a", "v").read(0, 4096).unwrap().len(), 4096);
@@ -338,7 +338,7 @@ fn another_volume_on_a_socket_waits_for_the_last_requests_of_the_first() {
     client.queue(0).submit(0, Request::Read { offset: 0, len: 4096 }).unwrap();
     client.queue(0).publish().unwrap();
     let in_flight = || daemon.accounts().device()["in_flight"].as_u64().unwrap();
-    until("it is at the device", || in_flight() == 1);
+    until("the request is in flight", || in_flight() == 1);
     ask(&place, &["detach", "a/v"]).ok();
     let (source, socket) = (format!("source={}", second.display()), place.volume_socket("a", "v"));
     let socket_key = format!("export.socket={}", socket.display());

@@ -1,7 +1,7 @@
 //! A daemon that is killed at any time, and the content of the disk then and later.
 //!
 //! `SLUICE_CRASHES=200` is the long form: 200 kills in each test.
-#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
 
 use std::fs::File;
 use std::path::Path;
@@ -142,7 +142,7 @@ fn recovered_requests_are_logged_and_counted() {
         (0..requests).for_each(|slot| queue.submit(slot, Request::Read { offset: 0, len: 4096 }).unwrap());
         queue.publish().unwrap();
     }
-    until("they are at the device", || daemon.accounts().device()["in_flight"] == 5);
+    until("the requests are in flight", || daemon.accounts().device()["in_flight"] == 5);
     let count = |daemon: &Daemon| daemon.accounts().0["guest_sockets"][0]["taken_over"].clone();
     assert_eq!(count(&daemon), 0);
     daemon.kill();
@@ -373,7 +373,7 @@ fn earlier_writes_of_a_reconnected_nbd_client_do_not_overwrite_later_ones() {
     for (number, block) in newer.iter().enumerate() {
         raw.write(number as u64 * 64 * KIB, block).unwrap();
     }
-    until("nothing is on its way", || raw.read(8 * 64 * KIB, 4096).unwrap() == last);
+    until("nothing is in flight", || raw.read(8 * 64 * KIB, 4096).unwrap() == last);
     assert_written(&raw.read(0, MIB as u32).unwrap(), &newer);
     assert_eq!(daemon.terminate().code(), Some(0));
 }

@@ -107,7 +107,7 @@ fn connections_that_used_up_memory_ended_the_daemon() {
     assert_eq!(early.write(0, &data), Err(ENOMEM), "its client is told");
     neighbours.work();
     drop(all);
-    until("there is memory again", || early.write(0, &data[..MIB as usize]) == Ok(()));
+    until("memory is free again", || early.write(0, &data[..MIB as usize]) == Ok(()));
     assert!(nbd(&place, "a").is_ok());
     neighbours.work();
     assert_eq!(daemon.terminate().code(), Some(0));
@@ -129,7 +129,7 @@ fn half_sent_writes_that_used_up_memory_ended_the_daemon() {
     }
     neighbours.assert_control_responds();
     drop(all);
-    until("there is memory again", || nbd(&place, "a").is_ok_and(|mut raw| raw.write(0, &[7; MIB as usize]) == Ok(())));
+    until("memory is free again", || nbd(&place, "a").is_ok_and(|mut raw| raw.write(0, &[7; MIB as usize]) == Ok(())));
     neighbours.work();
     assert_eq!(daemon.terminate().code(), Some(0));
 }
@@ -160,7 +160,7 @@ fn guest_memory_that_used_up_the_address_space_ended_the_daemon() {
     neighbours.assert_control_responds();
     assert!(nbd(&place, "b").is_err(), "nobody gets what is kept for the daemon");
     drop(hostile);
-    until("there is memory again", || nbd(&place, "b").is_ok());
+    until("memory is free again", || nbd(&place, "b").is_ok());
     neighbours.work();
     assert_eq!(daemon.terminate().code(), Some(0));
 }

@@ -1,6 +1,6 @@
 //! A forced write is durable when it is acknowledged, on every kind of file system: checked by the writes that reach
 //! the disk.
-#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
 
 use common::disk::FileSystem;
 use common::fused::Fused;

@@ -84,7 +84,7 @@ fn a_client_that_reads_no_replies_fills_only_its_own_window() {
         assert!(stuck.data(MIB as u32).unwrap() == content);
     }
     stuck.close();
-    until("a's client has left", || daemon.accounts().number("a", "outstanding") == 0);
+    until("the client of a has disconnected", || daemon.accounts().number("a", "outstanding") == 0);
     assert_works(&mut fine, 3);
 }
 
@@ -172,7 +172,7 @@ fn a_client_that_stops_in_the_middle_delays_neither_others_nor_the_exit() {
     }
     // One client dies: its resources are free again, and its incomplete request has no effect.
     half_data.close();
-    until("its request is gone", || daemon.accounts().number("a", "outstanding") == 1);
+    until("its request has ended", || daemon.accounts().number("a", "outstanding") == 1);
     assert_eq!(same_vm.read(256 * KIB, 4096), Ok(vec![0; 4096]));
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0));
@@ -200,7 +200,7 @@ fn five_hundred_connections_are_served_and_freed() {
         assert!(client.read(wrote as u64 * 4096, 4096).unwrap() == noise(wrote as u64, 4096), "{n}");
     }
     drop(clients);
-    until("all have left", || daemon.accounts().connections() == 0);
+    until("all have disconnected", || daemon.accounts().connections() == 0);
     assert_works(&mut open(&place, "a"), 1);
 }
 
@@ -218,7 +218,7 @@ fn a_connection_above_the_limit_is_rejected_until_another_closes() {
     }
     clients.pop().unwrap().close();
     let mut entered = None;
-    until("another enters", || {
+    until("another client connects", || {
         entered = Raw::open(&place.volume_socket("a", "v"), "a/v").ok();
         entered.is_some()
     });
@@ -276,10 +276,10 @@ fn queued_requests_of_a_dead_client_are_dropped_and_do_not_use_the_limit() {
         second.send(WRITE, 0, (32 + n) * 4096, 4096, &noise(1, 4096)).unwrap();
     }
     // All requests except those of the burst.
-    until("they wait", || daemon.accounts().number("a", "outstanding") > 50);
+    until("the requests are queued", || daemon.accounts().number("a", "outstanding") > 50);
     let started = std::time::Instant::now();
     drop((first, second));
-    until("nothing waits", || daemon.accounts().number("a", "outstanding") == 0);
+    until("nothing is queued", || daemon.accounts().number("a", "outstanding") == 0);
     assert!(open(&place, "a").read(0, 512).is_ok());
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     let accounts = daemon.accounts();
@@ -326,7 +326,7 @@ fn acknowledged_writes_of_a_killed_client_are_on_the_disk() {
     }
     assert_works(&mut again, 1);
     drop(again);
-    until("nothing of the dead is left", || {
+    until("the dead client's requests have ended", || {
         let accounts = daemon.accounts();
         (accounts.connections(), accounts.number("a", "outstanding")) == (0, 0)
     });

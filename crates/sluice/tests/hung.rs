@@ -28,7 +28,7 @@ fn a_hung_disk_kept_the_daemon_from_exiting() {
     let (mut stuck, mut fine) = (open(&place, "stuck"), open(&place, "fine"));
     disk.below.freeze();
     stuck.send(WRITE, 0, 0, 4096, &noise(1, 4096)).unwrap();
-    until("the write is at the disk", || daemon.accounts().device()["in_flight"] == 1);
+    until("the write is in flight", || daemon.accounts().device()["in_flight"] == 1);
     fine.write(0, &noise(2, 4096)).unwrap();
     daemon.signal(Signal::TERM);
     let ended = daemon.end();
@@ -79,7 +79,7 @@ fn volumes_on_a_hung_disk_kept_the_others_from_starting() {
     let queue = guest.queue(0);
     queue.submit(0, Request::Write { offset: 0, len: 4096 }).unwrap();
     queue.publish().unwrap();
-    until("the writes are at the disk", || daemon.accounts().device()["in_flight"] == 2);
+    until("the writes are in flight", || daemon.accounts().device()["in_flight"] == 2);
     daemon.kill();
 
     let daemon = Daemon::serve(&place, &host);

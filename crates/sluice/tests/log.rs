@@ -121,7 +121,7 @@ fn protocol_errors_of_one_tenant_are_some_lines_and_a_count() {
     let mut lines = daemon.stderr().up_to(&["Lines left out"]);
     let of_b =
         |lines: &str| lines.lines().any(|line| line.contains("violated the protocol") && line.contains("vm=\"b\""));
-    until("the other VM has its line", || {
+    until("the other VM's socket exists", || {
         lines += &daemon.stderr().so_far();
         of_b(&lines)
     });

@@ -61,7 +61,7 @@ fn a_request_that_waits_for_a_limit_is_dispatched_when_the_limit_is_removed() {
     for _ in 0..4 {
         a.send(READ, 0, 0, 512, &[]).unwrap();
     }
-    until("they wait", || daemon.accounts().number("a", "outstanding") > 0);
+    until("the requests are queued", || daemon.accounts().number("a", "outstanding") > 0);
     daemon.accept(&host(""));
     let mut answered: Vec<_> = (0..4).map(|_| (a.reply().unwrap(), a.data(512).unwrap().len()).0).collect();
     answered.sort_unstable();
@@ -191,7 +191,7 @@ fn queued_requests_move_to_another_scheduler() {
         client.send(WRITE, 0, number * 4096, 4096, &page(number)).unwrap();
     }
     // The first request passes.
-    until("the others wait", || daemon.accounts().number("a", "outstanding") == 31);
+    until("the others are queued", || daemon.accounts().number("a", "outstanding") == 31);
     // The limit is not enforced any more, and no request is lost. Adjacent requests are merged.
     let host = |scheduler: &str, more: &str| {
         place.device(&format!("scheduler = \"{scheduler}\"{more}")) + &vm(&place, "a", "")
@@ -341,7 +341,7 @@ fn the_exit_waits_for_requests_in_flight_and_removes_the_sockets() {
     for n in 0..4 {
         client.send(WRITE, 0, n * 4096, 4096, &noise(n, 4096)).unwrap();
     }
-    until("all four are taken", || daemon.accounts().number("a", "outstanding") == 4);
+    until("all four requests are outstanding", || daemon.accounts().number("a", "outstanding") == 4);
     daemon.signal(Signal::TERM);
     let mut answered: Vec<_> = (0..4).map(|_| client.reply().unwrap()).collect();
     answered.sort_unstable();
@@ -366,7 +366,7 @@ fn the_exit_answers_earlier_requests_of_a_client_with_a_half_sent_write() {
     }
     let half = [header(WRITE, 0, 9, 65536, 8192), noise(9, 4096)].concat();
     std::io::Write::write_all(&mut client.stream, &half).unwrap();
-    until("all three are taken", || daemon.accounts().number("a", "outstanding") == 3);
+    until("all three requests are outstanding", || daemon.accounts().number("a", "outstanding") == 3);
     daemon.signal(Signal::TERM);
     let mut answered = [client.reply().unwrap(), client.reply().unwrap()];
     answered.sort_unstable();
@@ -393,10 +393,10 @@ fn a_reload_changes_the_connection_limit() {
         assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "those inside stay");
     }
     second.close();
-    until("it has left", || daemon.accounts().connections() == 1);
+    until("it has disconnected", || daemon.accounts().connections() == 1);
     assert!(try_open().is_err(), "two were inside when one became the most");
     first.close();
-    until("there is room again", || try_open().is_ok());
+    until("space is free again", || try_open().is_ok());
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn the_final_statistics_include_drained_requests() {
     for n in 0..4 {
         client.send(WRITE, 0, n * 4096, 4096, &noise(n, 4096)).unwrap();
     }
-    until("all four are taken", || daemon.accounts().number("a", "outstanding") == 4);
+    until("all four requests are outstanding", || daemon.accounts().number("a", "outstanding") == 4);
     let ended = daemon.terminate();
     let last: serde_json::Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
     assert_eq!(last["devices"][0]["vms"][0]["completed"]["write"], 4, "{last}");
@@ -424,7 +424,7 @@ fn requests_that_do_not_drain_in_time_are_dropped() {
     for _ in 0..3 {
         client.send(READ, 0, 0, 4096, &[]).unwrap();
     }
-    until("they are taken", || daemon.accounts().number("a", "outstanding") == 3);
+    until("the requests are outstanding", || daemon.accounts().number("a", "outstanding") == 3);
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0));
     assert!(ended.stderr.contains("Drain timed out: queued requests are dropped"), "{}", ended.stderr);

@@ -55,12 +55,12 @@ fn a_silent_vmm_held_its_volume_for_ever() {
     let socket = place.volume_socket("a", "v");
     let mut silent = UnixStream::connect(&socket).unwrap();
     let mut connected = None;
-    until("another VMM has its place", || {
+    until("another VMM is connected", || {
         connected = Client::connect(&socket, &ClientOptions::default()).ok();
         connected.is_some()
     });
     works(&mut connected.unwrap());
-    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it was shown out");
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it was disconnected");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn the_exit_completes_requests_of_guests() {
         client.queue(0).submit(slot, Request::Read { offset: 0, len: 4096 }).unwrap();
     }
     client.queue(0).publish().unwrap();
-    until("they have arrived", || daemon.accounts().number("a", "outstanding") > 0);
+    until("the requests have arrived", || daemon.accounts().number("a", "outstanding") > 0);
     let ended = daemon.terminate();
     assert!(ended.status.success(), "{}", ended.stderr);
     let answers = client.wait(0, 20).unwrap();
@@ -271,7 +271,7 @@ fn a_guest_that_breaks_its_rings_harms_only_itself() {
         }
         works(&mut good);
         drop(bad);
-        until("it has gone", || daemon.accounts().connections() == 1);
+        until("it has disconnected", || daemon.accounts().connections() == 1);
     }
     assert_eq!(daemon.accounts().number("b", "protocol_errors"), 0);
     works(&mut vm(&place, "a"));
@@ -286,7 +286,7 @@ fn a_second_vmm_is_rejected_until_the_first_session_ends() {
     works(&mut first);
     drop(first);
     let mut second = None;
-    until("the first is over", || {
+    until("the first session has ended", || {
         second = Client::connect(&place.volume_socket("a", "v"), &ClientOptions::default()).ok();
         second.is_some()
     });

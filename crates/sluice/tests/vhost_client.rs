@@ -27,13 +27,13 @@ fn serve(place: &Place, image: &Path) -> Running {
         socket.display()
     );
     let running = start(command.args(["--blockdev", &node, "--export", &export]));
-    until("its socket is there", || socket.exists());
+    until("its socket exists", || socket.exists());
     running
 }
 
 fn connect(place: &Place, options: &ClientOptions) -> Client {
     let mut client = None;
-    until("it listens", || {
+    until("the back end listens", || {
         client = Client::connect(&place.socket("qsd"), options).ok();
         client.is_some()
     });
@@ -167,7 +167,7 @@ fn the_front_end_reconnects_to_a_restarted_back_end() {
     assert!(matches!(client.session().unwrap().features(), Err(ClientError::Closed | ClientError::Io(_))));
     client.queue(0).publish().unwrap();
     let _running = serve(&place, &place.file("disk.img"));
-    until("it listens", || client.reconnect(&place.socket("qsd")).is_ok());
+    until("the back end listens", || client.reconnect(&place.socket("qsd")).is_ok());
     let answers = client.wait(0, 1).unwrap();
     assert_eq!((answers[0].slot, answers[0].status, client.queue(0).in_flight()), (5, 0, 0));
     let mut bytes = [0; 512];
@@ -186,7 +186,7 @@ fn an_endless_chain_can_be_sent() {
     queue.push_head(1);
     queue.publish().unwrap();
     // This back end closes the connection.
-    until("it leaves", || client.session().unwrap().features().is_err());
+    until("the back end disconnects", || client.session().unwrap().features().is_err());
 }
 
 #[test]

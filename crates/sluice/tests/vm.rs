@@ -82,7 +82,7 @@ fn other_server(place: &Place, name: &str, size_bytes: u64) -> (Running, PathBuf
     let export = "vhost-user-blk,id=e,node-name=n,writable=on,num-queues=2,addr.type=unix";
     server.args(["--export", &format!("{export},addr.path={}", socket.display())]);
     let server = start(&mut server);
-    until("its socket is there", || socket.exists());
+    until("its socket exists", || socket.exists());
     (server, socket)
 }
 
@@ -104,7 +104,7 @@ fn guests_work_with_another_server() {
     let sum = guest.sh("head -c 4194304 /dev/vdb | sha256sum");
     let seen = guest.requests("vdb");
     guest.reboot();
-    assert!(guest.requests("vdb") < seen, "it counts anew");
+    assert!(guest.requests("vdb") < seen, "the counters restart");
     assert_eq!(guest.sh("head -c 4194304 /dev/vdb | sha256sum"), sum);
 }
 
@@ -140,7 +140,7 @@ fn a_file_system_works_in_a_guest_and_on_the_host() {
         assert!(completed[kind].as_u64() > Some(0), "{kind}: {completed}");
     }
     drop(guest);
-    until("what a VM held is given back", || daemon.accounts().connections() == 0);
+    until("the VM's resources are freed", || daemon.accounts().connections() == 0);
     wait_for_exit(daemon);
     let partition = format!("{}?offset={MIB}", image.display());
     run(tool("e2fsck", "e2fsprogs").args(["-fn", &partition])).ok();
@@ -268,10 +268,10 @@ fn a_guest_does_not_notice_that_the_daemon_was_killed() {
         ("read", Daemon::kill),
     ] {
         for vm in ["b", "a"] {
-            until("much is done", || daemon.accounts().vm(vm)["completed"][kind].as_u64() >= Some(200));
+            until("many requests have completed", || daemon.accounts().vm(vm)["completed"][kind].as_u64() >= Some(200));
         }
         for vm in ["a", "b"] {
-            until("much is in flight", || daemon.accounts().vm(vm)["outstanding"].as_u64() >= Some(8));
+            until("many requests are in flight", || daemon.accounts().vm(vm)["outstanding"].as_u64() >= Some(8));
         }
         end(daemon);
         daemon = Daemon::serve(&place, &host);
@@ -285,7 +285,7 @@ fn a_guest_does_not_notice_that_the_daemon_was_killed() {
         assert_eq!(daemon.accounts().number(vm, "failed"), 0);
     }
     drop(guest);
-    until("what a VM held is given back", || daemon.accounts().connections() == 0);
+    until("the VM's resources are freed", || daemon.accounts().connections() == 0);
     wait_for_exit(daemon);
 }
 
@@ -314,7 +314,7 @@ fn a_guest_waits_for_a_volume_that_is_attached_again() {
         guest.progress("vda", 500);
         ask(&["detach", "a/v"]).ok();
         let attach = ["attach", "a/v", "device=disk", &source, "export.type=vhost-user-blk", &socket, queues];
-        until("what was at the device is over", || ask(&attach).code() == Some(0));
+        until("the requests in flight have completed", || ask(&attach).code() == Some(0));
     }
     guest.sh(ENOUGH);
     guest.finish(load).ok();
@@ -349,12 +349,12 @@ fn a_guest_is_reset_and_reboots_under_load() {
     // And with the VMM killed.
     begin(&guest);
     drop(guest);
-    until("what a VM held is given back", || daemon.accounts().connections() == 0);
+    until("the VM's resources are freed", || daemon.accounts().connections() == 0);
     let guest = Guest::boot(machine());
     assert_eq!(guest.sh("head -c 2097152 /dev/vda | sha256sum"), sum);
     guest.sh(&fio("vda", "--rw=write --offset=4m --size=4m --iodepth=32 --verify=crc32c --do_verify=1"));
     assert_no_errors(&guest);
-    until("nothing is left of the boots before", || daemon.accounts().vm("a")["outstanding"] == 0);
+    until("no request of earlier boots is outstanding", || daemon.accounts().vm("a")["outstanding"] == 0);
     assert_eq!(daemon.accounts().number("a", "failed"), 0);
     wait_for_exit(daemon);
 }
@@ -383,7 +383,7 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
         run(sluice().args(["set", "a", limit, "allow_slow=true", "--socket"]).arg(place.socket("control"))).ok()
     };
     limit("limit=3 iops");
-    until("its requests wait", || daemon.accounts().vm("a")["outstanding"].as_u64() >= Some(16));
+    until("its requests are queued", || daemon.accounts().vm("a")["outstanding"].as_u64() >= Some(16));
     guest.qmp.execute("stop", &json!({}));
     assert_eq!(daemon.accounts().vm("a")["outstanding"], 0);
     limit("limit=unlimited");

@@ -77,7 +77,7 @@ fn an_nbd_client_wrote_zeroes_past_its_limit() {
     assert_eq!(accounts.number("a", "failed"), 0);
     // Requests of a closed client do not wait for the rest of its 1 GiB.
     client.close();
-    until("its requests are given up", || daemon.accounts().number("a", "outstanding") == 0);
+    until("its requests are cancelled", || daemon.accounts().number("a", "outstanding") == 0);
     drop(daemon);
 }
 
@@ -118,7 +118,7 @@ fn zeroes_that_went_back_to_the_gate_were_forgotten_by_a_killed_daemon() {
     // The next daemon has no limit.
     let device = format!("[device.disk]\npath = \"{}\"\n", fixture.files.folder.display());
     let daemon = Daemon::serve(&fixture.place, &(device + &volume));
-    until("it listens", || client.reconnect(&fixture.place.volume_socket("a", "v")).is_ok());
+    until("the back end listens", || client.reconnect(&fixture.place.volume_socket("a", "v")).is_ok());
     let answers = client.wait(0, 4).unwrap();
     let mut slots: Vec<u16> = answers.iter().filter(|answer| answer.status == 0).map(|answer| answer.slot).collect();
     slots.sort_unstable();
@@ -146,7 +146,7 @@ fn the_kernel_wrote_zeroes_to_a_block_device_past_a_limit() {
     }
     assert_held(&disk.path, before, started);
     client.close();
-    until("its requests are given up", || daemon.accounts().number("a", "outstanding") == 0);
+    until("its requests are cancelled", || daemon.accounts().number("a", "outstanding") == 0);
     drop(daemon);
 }
 

@@ -53,16 +53,13 @@ const RETIRED: &[(&str, &str)] = &[
     (concat!("device", " set"), "device preset"),
 ];
 
-/// Folders that have not been rewritten. This list may only become shorter.
+/// Folders and files that have not been rewritten. This list may only become shorter.
 const NOT_REWRITTEN: &[&str] = &[
-    "crates/sluice/",
-    "crates/sluice-client/",
     "crates/sluice-io/",
     "crates/sluice-sched/tests/fluid/",
-    "xtask/",
-    "fuzz/",
-    "examples/",
-    "docs/papers/",
+    "crates/sluice/src/control/",
+    "crates/sluice/src/plane/",
+    "docs/papers/netback.md",
 ];
 
 pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
@@ -185,7 +182,8 @@ mod tests {
         let line = concat!("It is made an", "ew.\n");
         let what = concat!("\"an", "ew\" is not a standard term, write: again, or re-").to_owned();
         assert_eq!(found("docs/a.md", line), [(1, what)]);
-        assert!(found("crates/a/src/a.rs", line).is_empty() && found("README.md", "A new one.\n").is_empty());
+        assert!(NOT_REWRITTEN.iter().all(|folder| found(&format!("{folder}a.md"), line).is_empty()));
+        assert!(found("README.md", "A new one.\n").is_empty());
     }
 
     #[test]

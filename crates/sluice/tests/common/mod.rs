@@ -12,7 +12,7 @@
 //! ```
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
-#![allow(clippy::disallowed_macros, reason = "tests speak to whoever runs them")]
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
