@@ -7,22 +7,8 @@ use sluice_sched::{GateSettings, Policy, schedulers};
 
 /// 1 MiB with every feature.
 pub fn export() -> Export {
-    Export {
-        name: "vm/disk".to_owned(),
-        description: "a disk".to_owned(),
-        size_bytes: 1 << 20,
-        read_only: false,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: true,
-        multi_conn: true,
-        rotational: false,
-        block_minimum: 512,
-        block_preferred: 4096,
-        block_maximum: 256 << 10,
-    }
+    let description = "a disk".to_owned();
+    Export { description, block_maximum: 256 << 10, ..Export::with_all_features("vm/disk", 1 << 20) }
 }
 
 /// A list of that export.

@@ -72,7 +72,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     let mut report = Report::new("nbd");
     for store in options.only.map_or(vec![Store::Null, Store::File], |only| vec![only]) {
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-        let canned = CannedServer::bind_unix(sockets.path().join("canned"), export("disk"));
+        let canned = CannedServer::bind_unix(sockets.path().join("canned"), Export::with_all_features("disk", 1 << 30));
         let canned = canned.map_err(|error| format!("Cannot listen: {error}"))?;
         let setting = ServerSettings { store, file: &file, sockets: sockets.path(), beside: &options.choice.beside };
         let kinds = kinds(store, &options.choice);
@@ -102,26 +102,6 @@ fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
     kinds.extend([Kind::Qsd, Kind::Nbdkit]);
     kinds.push(if store == Store::Null { Kind::Canned } else { Kind::Fio });
     kinds
-}
-
-/// The export of the servers.
-pub(super) fn export(name: &str) -> Export {
-    Export {
-        name: name.to_owned(),
-        description: String::new(),
-        size_bytes: 1 << 30,
-        read_only: false,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: true,
-        multi_conn: true,
-        rotational: false,
-        block_minimum: 512,
-        block_preferred: 4096,
-        block_maximum: 1 << 20,
-    }
 }
 
 fn measure(

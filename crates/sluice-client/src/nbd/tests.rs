@@ -45,10 +45,10 @@ fn all_options() -> impl Iterator<Item = ClientOptions> {
 #[test]
 fn the_handshake_reports_the_properties_of_the_export() {
     for options in all_options() {
-        let (client, served) = pair(sample("a"), &options);
+        let (client, served) = pair(export(), &options);
         assert_eq!(client.size_bytes(), 1 << 20);
         assert_eq!(client.structured_replies(), options.structured_replies);
-        assert_eq!(client.transmission_flags(), sample("a").transmission_flags(options.structured_replies));
+        assert_eq!(client.transmission_flags(), export().transmission_flags(options.structured_replies));
         assert_eq!(client.block_sizes(), Some([512, 4096, 1 << 20]));
         let selected = options.structured_replies && options.base_allocation;
         assert_eq!(client.base_allocation().is_some(), selected);
@@ -59,7 +59,7 @@ fn the_handshake_reports_the_properties_of_the_export() {
 #[test]
 fn every_command_is_answered() {
     for options in all_options() {
-        let (mut client, served) = pair(sample("a"), &options);
+        let (mut client, served) = pair(export(), &options);
         let commands = [
             Command::Read { offset: 512, len: 1024 },
             Command::Write { offset: 0, data: &[1; 4096], fua: true },
@@ -90,7 +90,7 @@ fn every_command_is_answered() {
 #[test]
 fn extents_can_be_read_from_a_reply() {
     let options = ClientOptions { base_allocation: true, ..ClientOptions::default() };
-    let (mut client, served) = pair(sample("a"), &options);
+    let (mut client, served) = pair(export(), &options);
     client.submit(1, Command::BlockStatus { offset: 0, len: 8192 }).expect("room");
     let mut found = Vec::new();
     client.receive(None, &mut |reply| found.extend(wire::extents(reply.data))).expect("an answer");
@@ -102,7 +102,7 @@ fn extents_can_be_read_from_a_reply() {
 #[test]
 fn a_closed_loop_completes_many_requests() {
     for keep_data in [false, true] {
-        let (mut client, served) = pair(sample("a"), &ClientOptions { keep_data, ..ClientOptions::default() });
+        let (mut client, served) = pair(export(), &ClientOptions { keep_data, ..ClientOptions::default() });
         let mut free: Vec<u64> = (0..64).collect();
         let (mut submitted, mut finished) = (0u64, 0usize);
         while finished < 20_000 {
@@ -133,7 +133,7 @@ fn payloads_larger_than_every_buffer_do_not_deadlock() {
     // 16 MiB of writes and of reads are in flight: both directions fill up, and neither side may wait for the other.
     for keep_data in [false, true] {
         let options = ClientOptions { keep_data, ..ClientOptions::default() };
-        let (mut client, served) = pair(sample("a"), &options);
+        let (mut client, served) = pair(export(), &options);
         let data = vec![1; 1 << 20];
         for cookie in 0..16 {
             client.submit(cookie, Command::Write { offset: 0, data: &data, fua: false }).expect("room");
@@ -154,8 +154,8 @@ fn payloads_larger_than_every_buffer_do_not_deadlock() {
 
 #[test]
 fn one_thread_polls_two_clients_without_blocking() {
-    let (first, first_served) = pair(sample("a"), &ClientOptions::default());
-    let (second, second_served) = pair(sample("a"), &ClientOptions::default());
+    let (first, first_served) = pair(export(), &ClientOptions::default());
+    let (second, second_served) = pair(export(), &ClientOptions::default());
     let mut clients = [first, second];
     for client in &mut clients {
         assert_eq!(client.try_receive(&mut |_| ()).expect("connected"), 0, "nothing is there");
@@ -179,23 +179,8 @@ fn one_thread_polls_two_clients_without_blocking() {
 }
 
 /// A writable export of 1 MiB with every feature.
-fn sample(name: &str) -> Export {
-    Export {
-        name: name.to_owned(),
-        description: String::new(),
-        size_bytes: 1 << 20,
-        read_only: false,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: true,
-        multi_conn: true,
-        rotational: false,
-        block_minimum: 512,
-        block_preferred: 4096,
-        block_maximum: 1 << 20,
-    }
+fn export() -> Export {
+    Export::with_all_features("a", 1 << 20)
 }
 
 /// Starts a server that runs `script` after a normal handshake.
@@ -206,7 +191,7 @@ fn scripted(script: impl FnOnce(UnixStream) + Send + 'static) -> (Client, JoinHa
             vec![]
         }
         fn find(&self, name: &str) -> Option<Export> {
-            Some(sample(name))
+            Some(Export::with_all_features(name, 1 << 20))
         }
     }
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
@@ -274,7 +259,7 @@ fn a_closed_connection_is_reported() {
 
 #[test]
 fn a_request_after_a_refused_write_succeeds() {
-    let export = Export { read_only: true, ..sample("a") };
+    let export = Export { read_only: true, ..export() };
     let (mut client, served) = pair(export, &ClientOptions::default());
     client.submit(1, Command::Write { offset: 0, data: &[0x25; 8192], fua: false }).expect("room");
     client.submit(2, Command::Read { offset: 0, len: 512 }).expect("room");
@@ -284,7 +269,7 @@ fn a_request_after_a_refused_write_succeeds() {
 
 #[test]
 fn a_fatal_request_closes_the_connection() {
-    let (mut client, served) = pair(sample("a"), &ClientOptions::default());
+    let (mut client, served) = pair(export(), &ClientOptions::default());
     let command = wire::Command::Write.into();
     let header = RequestHeader { flags: 0, command, cookie: 0, offset: 0, length: 65 << 20 };
     client.submit(1, Command::Raw { header, payload: &[] }).expect("room");
@@ -295,7 +280,7 @@ fn a_fatal_request_closes_the_connection() {
 
 #[test]
 fn the_servers_message_for_an_unknown_export_is_reported() {
-    let (stream, served) = canned::spawn_pair(sample("a")).expect("a socket pair");
+    let (stream, served) = canned::spawn_pair(export()).expect("a socket pair");
     let error = Client::from_unix(stream, "b", &ClientOptions::default()).expect_err("no such export");
     let text = error.to_string();
     assert!(matches!(error, ClientError::Refused { option: wire::option::GO, .. }), "{text}");
@@ -316,7 +301,7 @@ fn a_peer_that_is_not_an_nbd_server_is_an_error() {
 
 #[test]
 fn submit_rejects_requests_above_its_bounds() {
-    let (mut client, served) = pair(sample("a"), &ClientOptions::default());
+    let (mut client, served) = pair(export(), &ClientOptions::default());
     let too_long = client.submit(1, Command::Read { offset: 0, len: PAYLOAD_LEN_MAX + 1 });
     assert!(matches!(too_long, Err(ClientError::TooLong { .. })));
     for cookie in 0..IN_FLIGHT_MAX as u64 {
@@ -333,7 +318,7 @@ fn submit_rejects_requests_above_its_bounds() {
 fn unix_and_tcp_sockets_work() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("nbd.sock");
-    let server = CannedServer::bind_unix(&path, sample("a")).expect("a new socket");
+    let server = CannedServer::bind_unix(&path, export()).expect("a new socket");
     let mut client = Client::connect_unix(&path, "").expect("the default export");
     client.submit(1, Command::Flush).expect("room");
     assert_eq!(receive_all(&mut client).len(), 1);
@@ -346,7 +331,7 @@ fn unix_and_tcp_sockets_work() {
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let served = thread::spawn(move || canned::serve(listener.accept().expect("a client").0, &sample("a")));
+    let served = thread::spawn(move || canned::serve(listener.accept().expect("a client").0, &export()));
     let mut client = Client::connect_tcp(address, "a").expect("a good handshake");
     client.submit(1, Command::Read { offset: 0, len: 65536 }).expect("room");
     assert_eq!(receive_all(&mut client).len(), 1);

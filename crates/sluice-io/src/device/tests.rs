@@ -37,22 +37,7 @@ fn device(delay: Option<DelaySpec>) -> Device {
 }
 
 fn export(size_bytes: u64) -> Export {
-    Export {
-        name: "vm/disk".to_owned(),
-        description: String::new(),
-        size_bytes,
-        read_only: false,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: true,
-        multi_conn: true,
-        rotational: false,
-        block_minimum: 512,
-        block_preferred: 4096,
-        block_maximum: 32 << 20,
-    }
+    Export { block_maximum: 32 << 20, ..Export::with_all_features("vm/disk", size_bytes) }
 }
 
 fn add(device: &Device, policy: Policy, store: Store, size: u64) {

@@ -86,6 +86,27 @@ pub enum ExportError {
 }
 
 impl Export {
+    /// Returns a writable export with every feature, without a description, and with block sizes of 512 B, 4 KiB and 1 MiB.
+    #[must_use]
+    pub fn with_all_features(name: impl Into<String>, size_bytes: u64) -> Export {
+        Export {
+            name: name.into(),
+            description: String::new(),
+            size_bytes,
+            read_only: false,
+            flush: true,
+            fua: true,
+            trim: true,
+            write_zeroes: true,
+            fast_zero: true,
+            multi_conn: true,
+            rotational: false,
+            block_minimum: 512,
+            block_preferred: 4096,
+            block_maximum: 1 << 20,
+        }
+    }
+
     /// Checks the rules stated at the fields.
     ///
     /// # Errors
@@ -156,25 +177,10 @@ impl Export {
     }
 }
 
-/// An export for tests: 1 MiB, writable, with everything offered, 512/4096/1 MiB blocks.
+/// Returns an export of 1 MiB with every feature and a description, for tests.
 #[cfg(test)]
 pub(crate) fn sample(name: &str) -> Export {
-    Export {
-        name: name.to_owned(),
-        description: format!("about {name}"),
-        size_bytes: 1 << 20,
-        read_only: false,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: true,
-        multi_conn: true,
-        rotational: false,
-        block_minimum: 512,
-        block_preferred: 4096,
-        block_maximum: 1 << 20,
-    }
+    Export { description: format!("about {name}"), ..Export::with_all_features(name, 1 << 20) }
 }
 
 #[cfg(test)]
