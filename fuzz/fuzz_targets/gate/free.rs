@@ -349,7 +349,7 @@ impl Free<'_> {
         let mut steps = 8 * self.world.ledger.pieces + 64;
         (0..self.world.servers.len()).for_each(|server| self.world.pump(server));
         while let Some((at, server)) = self.world.next().filter(|(at, _)| *at <= horizon) {
-            assert!(steps > 0, "S6: nothing goes on at server {server}: {}", self.world.servers[server].subject);
+            assert!(steps > 0, "S6: no progress at server {server}: {}", self.world.servers[server].subject);
             steps -= 1;
             self.world.happen(at, server);
         }

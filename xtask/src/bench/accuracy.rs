@@ -295,6 +295,6 @@ fn reservations(report: &mut Report, options: &Options, effort: Effort) -> Resul
         table.row([cells.to_vec(), vec![Cell::spread(&got, 3), Cell::spread(&fewest, 3)]].concat());
     }
     report.table(table);
-    report.note("nobody else offers a reservation, so there is nothing to put beside it");
+    report.note("no other program offers reservations, so there is no comparison");
     Ok(())
 }

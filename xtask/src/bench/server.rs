@@ -96,8 +96,8 @@ impl Drop for Server {
 pub(super) fn sluice_binary() -> PathBuf {
     // The daemon is built into the folder of this program.
     let own = std::env::current_exe().ok();
-    let beside = own.as_deref().and_then(Path::parent).map(|folder| folder.join("sluice"));
-    beside.unwrap_or_else(|| workspace::root().join("target/release/sluice"))
+    let program = own.as_deref().and_then(Path::parent).map(|folder| folder.join("sluice"));
+    program.unwrap_or_else(|| workspace::root().join("target/release/sluice"))
 }
 
 /// Builds the daemon from the workspace.

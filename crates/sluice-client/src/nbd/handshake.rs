@@ -66,16 +66,16 @@ fn select_base_allocation<S: Read + Write>(stream: &mut S, name: &[u8]) -> Resul
 }
 
 fn go<S: Read + Write>(stream: &mut S, name: &[u8], session: &mut Session) -> Result<(), ClientError> {
-    let wanted = [1u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
-    let mut told = false;
-    ask(stream, option::GO, &[name, &wanted].concat(), |kind, payload| {
+    let requests = [1u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
+    let mut has_size = false;
+    ask(stream, option::GO, &[name, &requests].concat(), |kind, payload| {
         if kind != option_reply::INFO || payload.len() < 2 {
             return Err(broken("a reply to GO is not an information reply"));
         }
         match (u16_at(payload, 0), payload.len()) {
             (info::EXPORT, 12) => {
                 (session.size_bytes, session.flags) = (u64_at(payload, 2), u16_at(payload, 10));
-                told = true;
+                has_size = true;
             }
             (info::BLOCK_SIZE, 14) => session.block_sizes = Some([2, 6, 10].map(|at| u32_at(payload, at))),
             (info::EXPORT | info::BLOCK_SIZE, _) => return Err(broken("an information reply has a wrong length")),
@@ -83,7 +83,7 @@ fn go<S: Read + Write>(stream: &mut S, name: &[u8], session: &mut Session) -> Re
         }
         Ok(())
     })?;
-    if told { Ok(()) } else { Err(broken("the size of the export is missing")) }
+    if has_size { Ok(()) } else { Err(broken("the size of the export is missing")) }
 }
 
 /// Sends an option and passes each reply before the final one to `on_reply`.

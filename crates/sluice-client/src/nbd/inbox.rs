@@ -326,8 +326,8 @@ mod tests {
                 ]
                 .concat();
                 let data = if keep_data { vec![9; 100] } else { vec![] };
-                let wanted = vec![(2, Ok(()), vec![]), (1, Ok(()), data), (3, Err(Errno::Eio), vec![])];
-                assert_eq!(feed(&mut inbox, &mut slots, &bytes, piece).expect("a good stream"), wanted);
+                let expected = vec![(2, Ok(()), vec![]), (1, Ok(()), data), (3, Err(Errno::Eio), vec![])];
+                assert_eq!(feed(&mut inbox, &mut slots, &bytes, piece).expect("a good stream"), expected);
                 assert_eq!(slots.in_flight(), 0);
             }
         }

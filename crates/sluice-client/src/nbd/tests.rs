@@ -27,7 +27,7 @@ fn receive_all(client: &mut Client) -> Vec<(u64, Result<(), Errno>, Vec<u8>)> {
     while client.in_flight() > 0 {
         let count = client
             .receive(None, &mut |reply| replies.push((reply.cookie, reply.result, reply.data.to_vec())))
-            .expect("the server answers");
+            .expect("the server replies");
         assert!(count > 0);
     }
     replies
@@ -74,15 +74,15 @@ fn every_command_is_answered() {
             client.submit(cookie, command).expect("room");
         }
         let data = if options.keep_data { vec![CANNED_FILL; 1024] } else { vec![] };
-        let mut wanted: Vec<_> = (100..108).map(|cookie| (cookie, Ok(()), vec![])).collect();
-        wanted[0].2 = data;
-        wanted[5].1 = Err(Errno::Einval);
-        wanted[6].1 = Err(Errno::Enospc);
+        let mut expected: Vec<_> = (100..108).map(|cookie| (cookie, Ok(()), vec![])).collect();
+        expected[0].2 = data;
+        expected[5].1 = Err(Errno::Einval);
+        expected[6].1 = Err(Errno::Enospc);
         match client.base_allocation() {
-            Some(_) => wanted[7].2 = vec![0, 0, 4, 0, 0, 0, 0, 0],
-            None => wanted[7].1 = Err(Errno::Einval),
+            Some(_) => expected[7].2 = vec![0, 0, 4, 0, 0, 0, 0, 0],
+            None => expected[7].1 = Err(Errno::Einval),
         }
-        assert_eq!(receive_all(&mut client), wanted, "{options:?}");
+        assert_eq!(receive_all(&mut client), expected, "{options:?}");
         end(client, served);
     }
 }
@@ -93,7 +93,7 @@ fn extents_can_be_read_from_a_reply() {
     let (mut client, served) = pair(export(), &options);
     client.submit(1, Command::BlockStatus { offset: 0, len: 8192 }).expect("room");
     let mut found = Vec::new();
-    client.receive(None, &mut |reply| found.extend(wire::extents(reply.data))).expect("an answer");
+    client.receive(None, &mut |reply| found.extend(wire::extents(reply.data))).expect("a reply");
     assert_eq!(found, [wire::Extent { length: 8192, flags: 0 }]);
     assert_eq!(found[0].flags & allocation::HOLE, 0);
     end(client, served);
@@ -121,7 +121,7 @@ fn a_closed_loop_completes_many_requests() {
                 assert!(reply.data.iter().all(|byte| *byte == CANNED_FILL));
                 free.push(reply.cookie);
             });
-            finished += replies.expect("an answer");
+            finished += replies.expect("a reply");
         }
         receive_all(&mut client);
         end(client, served);
@@ -145,8 +145,8 @@ fn payloads_larger_than_every_buffer_do_not_deadlock() {
         assert_eq!(replies.len(), 32);
         for (cookie, result, data) in replies {
             assert_eq!(result, Ok(()));
-            let wanted = if keep_data && cookie >= 100 { 1 << 20 } else { 0 };
-            assert_eq!(data.len(), wanted);
+            let expected = if keep_data && cookie >= 100 { 1 << 20 } else { 0 };
+            assert_eq!(data.len(), expected);
         }
         end(client, served);
     }
@@ -211,10 +211,10 @@ fn next_cookie(stream: &mut UnixStream) -> u64 {
 
 #[test]
 fn a_reply_after_a_timeout_is_still_received() {
-    let (say, heard) = std::sync::mpsc::channel::<()>();
+    let (reply_now, told_to_reply) = std::sync::mpsc::channel::<()>();
     let (mut client, server) = scripted(move |mut stream| {
         let cookie = next_cookie(&mut stream);
-        heard.recv().expect("the test lives");
+        told_to_reply.recv().expect("the test lives");
         stream.write_all(&simple_reply(cookie, Ok(()))).expect("the client lives");
     });
     client.submit(5, Command::Flush).expect("room");
@@ -223,8 +223,8 @@ fn a_reply_after_a_timeout_is_still_received() {
         let replies = client.receive(Some(timeout), &mut |_| panic!("no reply yet"));
         assert_eq!(replies.expect("connected"), 0);
     }
-    say.send(()).expect("the server lives");
-    assert_eq!(client.receive(None, &mut |reply| assert_eq!(reply.cookie, 5)).expect("an answer"), 1);
+    reply_now.send(()).expect("the server lives");
+    assert_eq!(client.receive(None, &mut |reply| assert_eq!(reply.cookie, 5)).expect("a reply"), 1);
     assert_eq!(client.receive(None, &mut |_| ()).expect("connected"), 0, "nothing is in flight");
     server.join().expect("no panic");
 }

@@ -80,12 +80,12 @@ impl Link {
         while sent < bytes.len() {
             let files = if sent == 0 { files } else { &[] };
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
-            let mut beside = SendAncillaryBuffer::new(&mut space);
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
             if !files.is_empty() {
-                assert!(beside.push(SendAncillaryMessage::ScmRights(files)), "there is space for all descriptors");
+                assert!(ancillary.push(SendAncillaryMessage::ScmRights(files)), "there is space for all descriptors");
             }
             let piece = [IoSlice::new(&bytes[sent..])];
-            match sendmsg(&self.stream, &piece, &mut beside, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.stream, &piece, &mut ancillary, SendFlags::NOSIGNAL) {
                 Ok(len) => sent += len,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(ClientError::Io(error.into())),
@@ -116,15 +116,15 @@ impl Link {
         let mut received = 0;
         while received < bytes.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
-            let mut beside = RecvAncillaryBuffer::new(&mut space);
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let mut piece = [IoSliceMut::new(&mut bytes[received..])];
-            let got = match recvmsg(&self.stream, &mut piece, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            let got = match recvmsg(&self.stream, &mut piece, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
                 Ok(got) => got,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(rustix::io::Errno::CONNRESET) => return Err(ClientError::Closed),
                 Err(error) => return Err(ClientError::Io(error.into())),
             };
-            for message in beside.drain() {
+            for message in ancillary.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = message {
                     files.extend(rights);
                 }

@@ -294,7 +294,7 @@ impl Queue {
     /// Whether there are completions to take.
     #[inline]
     #[must_use]
-    pub fn has_answers(&self) -> bool {
+    pub fn has_completions(&self) -> bool {
         self.ring.used_index() != self.taken
     }
 
@@ -332,7 +332,7 @@ impl Queue {
         }
         // The request must be visible before the last look at the ring; otherwise both sides may sleep.
         std::sync::atomic::fence(Ordering::SeqCst);
-        !self.has_answers()
+        !self.has_completions()
     }
 
     /// Disables interrupts, for a caller that polls.

@@ -201,8 +201,8 @@ impl Session {
 
     /// Requests an in-flight log for `queues` queues of `queue_size` entries.
     pub fn inflight(&self, queues: u16, queue_size: u16) -> Result<Inflight, ClientError> {
-        let wanted = VhostUserInflight::new(0, 0, queues, queue_size);
-        let mut reply = self.ask(FrontendReq::GET_INFLIGHT_FD, wanted.as_slice(), &[])?;
+        let size = VhostUserInflight::new(0, 0, queues, queue_size);
+        let mut reply = self.ask(FrontendReq::GET_INFLIGHT_FD, size.as_slice(), &[])?;
         let bytes = reply
             .payload
             .get(..16)

@@ -237,7 +237,7 @@ struct Client {
     /// Position of its next request.
     cursor: Cursor,
     /// Submission time of each outstanding request, by cookie.
-    asked: Vec<Instant>,
+    submitted_at: Vec<Instant>,
     /// Cookies that are not in use.
     free: Vec<u64>,
 }
@@ -251,7 +251,7 @@ impl Client {
             cost: host.devices[setup::DEVICE].cost.cost(Kind::Read, demo_vm.request_len).as_f64(),
             data: vec![0x5a; demo_vm.request_len as usize],
             cursor: Cursor::default(),
-            asked: vec![Instant::now(); demo_vm.outstanding as usize],
+            submitted_at: vec![Instant::now(); demo_vm.outstanding as usize],
             free: (0..u64::from(demo_vm.outstanding)).collect(),
         }
     }
@@ -289,7 +289,7 @@ impl Client {
         let (size, len) = (disk.size_bytes(), self.demo_vm.request_len);
         while let Some(cookie) = self.free.pop() {
             let (offset, is_read) = self.cursor.next(self.demo_vm.pattern, cookie, size, len);
-            self.asked[cookie as usize] = Instant::now();
+            self.submitted_at[cookie as usize] = Instant::now();
             disk.submit(DiskRequest { cookie, offset, is_read }, &self.data)?;
         }
         Ok(())
@@ -301,7 +301,7 @@ impl Client {
         let now = Instant::now();
         let mut tally = self.shared.tally();
         for &cookie in &self.free[before..] {
-            tally.record(self.cost, now.saturating_duration_since(self.asked[cookie as usize]));
+            tally.record(self.cost, now.saturating_duration_since(self.submitted_at[cookie as usize]));
         }
         if self.free.len() > before {
             tally.cut_if_requested(now);

@@ -150,15 +150,15 @@ mod tests {
         let ((writes, written), (answer, answers)) = (channel(), channel());
         let outlet = Outlet::start("test", 1024, ScriptedSink { writes, answers }).unwrap();
         // The third text follows the count of the dropped ones, which is written only when writing succeeds.
-        for (text, asked, ok) in [("a", "a", false), ("b", "1 texts were lost here\n", false)] {
+        for (text, expected, ok) in [("a", "a", false), ("b", "1 texts were lost here\n", false)] {
             outlet.put(text.into());
-            assert_eq!(written.recv_timeout(LONG).unwrap(), asked);
+            assert_eq!(written.recv_timeout(LONG).unwrap(), expected);
             answer.send(ok).unwrap();
             outlet.flush(LONG);
         }
         outlet.put("c".into());
-        for asked in ["2 texts were lost here\n", "c"] {
-            assert_eq!(written.recv_timeout(LONG).unwrap(), asked);
+        for expected in ["2 texts were lost here\n", "c"] {
+            assert_eq!(written.recv_timeout(LONG).unwrap(), expected);
             answer.send(true).unwrap();
         }
         outlet.flush(LONG);

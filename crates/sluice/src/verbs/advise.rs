@@ -120,7 +120,7 @@ impl Advise {
         let answer = advise::advise(&question, jobs, &|over, of| {
             progress.lock().expect("no run panics while it holds it").show(over as f64 / of as f64);
         })?;
-        progress.into_inner().expect("all runs are over").end();
+        progress.into_inner().expect("all runs have ended").end();
         match format {
             Format::Json => output::json(&as_json(&question, &answer)),
             Format::Table => print(&question, &answer),
