@@ -22,9 +22,9 @@ impl Verb for Manual {
         let mut pages = pages();
         pages.push(("docs/commands.md".to_owned(), commands()?));
         for (path, text) in pages {
-            let place = workspace::root().join(&path);
-            std::fs::create_dir_all(place.parent().expect("pages lie in docs")).map_err(|error| error.to_string())?;
-            std::fs::write(&place, text).map_err(|error| format!("Cannot write {path}: {error}"))?;
+            let file = workspace::root().join(&path);
+            std::fs::create_dir_all(file.parent().expect("pages lie in docs")).map_err(|error| error.to_string())?;
+            std::fs::write(&file, text).map_err(|error| format!("Cannot write {path}: {error}"))?;
             println!("{path}");
         }
         Ok(ExitCode::SUCCESS)

@@ -82,9 +82,9 @@ struct Rule {
 
 impl Rule {
     fn show(&self) -> String {
-        let places = |places: &[String]| if places.is_empty() { "-".to_owned() } else { places.join(" ") };
+        let locations = |locations: &[String]| if locations.is_empty() { "-".to_owned() } else { locations.join(" ") };
         let Rule { id, section, text, .. } = self;
-        format!("{id} ({section}): {text}\n    code  {}\n    test  {}\n", places(&self.code), places(&self.test))
+        format!("{id} ({section}): {text}\n    code  {}\n    test  {}\n", locations(&self.code), locations(&self.test))
     }
 }
 
@@ -141,11 +141,11 @@ fn cite(rules: &mut [Rule], path: &str, text: &str, mistakes: &mut Vec<String>) 
     for (index, line) in text.lines().enumerate() {
         tests |= line.trim() == "#[cfg(test)]";
         for id in cited(line) {
-            let place = format!("{path}:{}", index + 1);
+            let location = format!("{path}:{}", index + 1);
             match rules.iter_mut().find(|rule| rule.id == id) {
-                Some(rule) if tests => rule.test.push(place),
-                Some(rule) => rule.code.push(place),
-                None => mistakes.push(format!("{place}: no rule '{id}' in {RULES}, correct it or add the rule")),
+                Some(rule) if tests => rule.test.push(location),
+                Some(rule) => rule.code.push(location),
+                None => mistakes.push(format!("{location}: no rule '{id}' in {RULES}, correct it or add the rule")),
             }
         }
     }

@@ -172,15 +172,15 @@ struct Replies {
 
 impl Replies {
     fn send(&mut self, stream: &mut impl Write, canned: &[u8]) -> io::Result<()> {
-        let mut pieces = [IoSlice::new(&[]); 2 * BATCH + 1];
+        let mut segments = [IoSlice::new(&[]); 2 * BATCH + 1];
         let mut start = 0;
         for (index, &(end, len)) in self.reads.iter().enumerate() {
-            pieces[2 * index] = IoSlice::new(&self.heads[start..end]);
-            pieces[2 * index + 1] = IoSlice::new(&canned[..len]);
+            segments[2 * index] = IoSlice::new(&self.heads[start..end]);
+            segments[2 * index + 1] = IoSlice::new(&canned[..len]);
             start = end;
         }
-        pieces[2 * self.reads.len()] = IoSlice::new(&self.heads[start..]);
-        let mut rest = &mut pieces[..=2 * self.reads.len()];
+        segments[2 * self.reads.len()] = IoSlice::new(&self.heads[start..]);
+        let mut rest = &mut segments[..=2 * self.reads.len()];
         // Skips empty segments at the front, so that an empty batch needs no system call.
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {

@@ -50,21 +50,21 @@ impl Front {
     }
 
     /// Returns the offset of a slot's data in the memory.
-    fn place(queue: usize, slot: usize) -> usize {
+    fn offset(queue: usize, slot: usize) -> usize {
         (queue * DEPTH + slot) * BLOCK
     }
 
     fn address(&self, queue: usize, slot: usize) -> *mut u8 {
-        (self.region.addr + Front::place(queue, slot)) as *mut u8
+        (self.region.addr + Front::offset(queue, slot)) as *mut u8
     }
 
     fn put(&self, queue: usize, slot: usize, data: &[u8]) {
-        self.memory.write_all_at(data, Front::place(queue, slot) as u64).unwrap();
+        self.memory.write_all_at(data, Front::offset(queue, slot) as u64).unwrap();
     }
 
     fn get(&self, queue: usize, slot: usize, len: usize) -> Vec<u8> {
         let mut data = vec![0; len];
-        self.memory.read_exact_at(&mut data, Front::place(queue, slot) as u64).unwrap();
+        self.memory.read_exact_at(&mut data, Front::offset(queue, slot) as u64).unwrap();
         data
     }
 

@@ -190,13 +190,13 @@ impl Inbox {
             self.skip_ends = data.done.then_some(data.slot);
             return Ok(Step::Consumed);
         }
-        let place = self.start + data.head_len..self.start + total;
+        let range = self.start + data.head_len..self.start + total;
         self.start += total;
         if self.keep_data && data.done && data.len == slot.len {
-            return Ok(Step::Finished(data.slot, place));
+            return Ok(Step::Finished(data.slot, range));
         }
         if self.keep_data {
-            gather(slot, at, data.len).copy_from_slice(&self.buffer[place]);
+            gather(slot, at, data.len).copy_from_slice(&self.buffer[range]);
         }
         Ok(if data.done { Step::Finished(data.slot, 0..0) } else { Step::Consumed })
     }

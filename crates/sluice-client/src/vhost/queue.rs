@@ -56,7 +56,7 @@ pub(super) struct RingFeatures {
 
 /// A segment of guest memory in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct Segment {
     /// Guest address.
     pub address: u64,
     pub len: u32,
@@ -91,7 +91,7 @@ pub struct Queue {
     owners: Vec<u16>,
     /// Descriptors that are not part of a chain.
     free: Vec<u16>,
-    pieces: Vec<Piece>,
+    segments: Vec<Segment>,
     /// The available index, including entries that are not published yet.
     filled: u16,
     published: u16,
@@ -131,7 +131,7 @@ impl Queue {
             slots: (0..dimensions.slots).map(|_| Slot::default()).collect(),
             owners: vec![NO_SLOT; dimensions.size.into()],
             free: (0..dimensions.size).rev().collect(),
-            pieces: Vec::new(),
+            segments: Vec::new(),
             filled: 0,
             published: 0,
             taken: 0,
@@ -221,19 +221,19 @@ impl Queue {
             self.memory.u64(data).store(sector, Ordering::Relaxed);
             self.memory.u64(data + 8).store(rest, Ordering::Relaxed);
         }
-        let mut pieces = std::mem::take(&mut self.pieces);
+        let mut segments = std::mem::take(&mut self.segments);
         let from = data + form.to_device as usize;
         let memory = &self.memory;
         let mut add = |begin: usize, len, writable| {
-            pieces.push(Piece { address: memory.guest(begin), len, writable });
+            segments.push(Segment { address: memory.guest(begin), len, writable });
         };
         let to_device = HEADER_LEN as u32 + form.to_device;
         cut(to_device, cuts.readable, HEADER_LEN as u32, &mut |at, len| add(header + at as usize, len, false));
         cut(form.from_device + 1, cuts.writable, form.from_device, &mut |at, len| add(from + at as usize, len, true));
         let indirect = self.ring_features.indirect;
-        let put = self.put(slot, &pieces, indirect, from + form.from_device as usize);
-        pieces.clear();
-        self.pieces = pieces;
+        let put = self.put(slot, &segments, indirect, from + form.from_device as usize);
+        segments.clear();
+        self.segments = segments;
         put
     }
 
@@ -242,15 +242,15 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::submit`].
-    pub fn submit_pieces(
+    pub fn submit_segments(
         &mut self,
         slot: u16,
-        pieces: &[Piece],
+        segments: &[Segment],
         indirect: bool,
         status: usize,
     ) -> Result<(), ClientError> {
         self.check_free(slot)?;
-        self.put(slot, pieces, indirect, self.data(slot) + status)
+        self.put(slot, segments, indirect, self.data(slot) + status)
     }
 
     /// Adds a head without a slot to the available ring.
@@ -376,28 +376,28 @@ impl Queue {
     }
 
     /// Builds a chain and adds it to the available ring.
-    fn put(&mut self, slot: u16, pieces: &[Piece], indirect: bool, status: usize) -> Result<(), ClientError> {
-        let indirect = indirect && pieces.len() > 1;
-        let needed = if indirect { 1 } else { pieces.len() };
-        if indirect && pieces.len() > INDIRECT_MAX || pieces.is_empty() || needed > self.free.len() {
+    fn put(&mut self, slot: u16, segments: &[Segment], indirect: bool, status: usize) -> Result<(), ClientError> {
+        let indirect = indirect && segments.len() > 1;
+        let needed = if indirect { 1 } else { segments.len() };
+        if indirect && segments.len() > INDIRECT_MAX || segments.is_empty() || needed > self.free.len() {
             return Err(ClientError::Full);
         }
         let data = self.data(slot);
         let state = &mut self.slots[usize::from(slot)];
         state.chain.extend(self.free.drain(self.free.len() - needed..).rev());
         (state.busy, state.status) = (true, status);
-        let last = pieces.len() - 1;
+        let last = segments.len() - 1;
         let descriptor = |at: usize, next| Descriptor {
-            address: pieces[at].address,
-            len: pieces[at].len,
-            flags: if pieces[at].writable { WRITE } else { 0 } | if at < last { NEXT } else { 0 },
+            address: segments[at].address,
+            len: segments[at].len,
+            flags: if segments[at].writable { WRITE } else { 0 } | if at < last { NEXT } else { 0 },
             next: if at < last { next } else { 0 },
         };
         let head = state.chain[0];
         if indirect {
-            let len = pieces.len() * DESCRIPTOR_LEN;
+            let len = segments.len() * DESCRIPTOR_LEN;
             let table = data - HEADER_LEN - len;
-            for at in 0..pieces.len() {
+            for at in 0..segments.len() {
                 let each = descriptor(at, at as u16 + 1);
                 ring::write_descriptor(&self.memory, table + at * DESCRIPTOR_LEN, each);
             }

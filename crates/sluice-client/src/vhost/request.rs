@@ -115,18 +115,18 @@ impl Request {
 
 /// Splits `len` bytes into segments of `lengths`, and a last segment with the rest. `default` is the first length if
 /// `lengths` is empty.
-pub(super) fn cut(len: u32, lengths: &[u32], default: u32, piece: &mut impl FnMut(u32, u32)) {
+pub(super) fn cut(len: u32, lengths: &[u32], default: u32, segment: &mut impl FnMut(u32, u32)) {
     let mut begin = 0;
     let default = [default];
     for length in if lengths.is_empty() { &default } else { lengths } {
         let length = (*length).min(len - begin);
         if length > 0 || !lengths.is_empty() {
-            piece(begin, length);
+            segment(begin, length);
         }
         begin += length;
     }
     if begin < len {
-        piece(begin, len - begin);
+        segment(begin, len - begin);
     }
 }
 
@@ -134,19 +134,19 @@ pub(super) fn cut(len: u32, lengths: &[u32], default: u32, piece: &mut impl FnMu
 mod tests {
     use super::*;
 
-    fn pieces(len: u32, lengths: &[u32], default: u32) -> Vec<(u32, u32)> {
-        let mut pieces = Vec::new();
-        cut(len, lengths, default, &mut |begin, len| pieces.push((begin, len)));
-        pieces
+    fn segments(len: u32, lengths: &[u32], default: u32) -> Vec<(u32, u32)> {
+        let mut segments = Vec::new();
+        cut(len, lengths, default, &mut |begin, len| segments.push((begin, len)));
+        segments
     }
 
     #[test]
     fn a_stream_is_split_at_any_byte() {
-        assert_eq!(pieces(16, &[], 16), [(0, 16)]);
-        assert_eq!(pieces(528, &[], 16), [(0, 16), (16, 512)]);
-        assert_eq!(pieces(1, &[], 0), [(0, 1)]);
-        assert_eq!(pieces(528, &[3, 500], 16), [(0, 3), (3, 500), (503, 25)]);
-        assert_eq!(pieces(4, &[0, 9], 16), [(0, 0), (0, 4)]);
+        assert_eq!(segments(16, &[], 16), [(0, 16)]);
+        assert_eq!(segments(528, &[], 16), [(0, 16), (16, 512)]);
+        assert_eq!(segments(1, &[], 0), [(0, 1)]);
+        assert_eq!(segments(528, &[3, 500], 16), [(0, 3), (3, 500), (503, 25)]);
+        assert_eq!(segments(4, &[0, 9], 16), [(0, 0), (0, 4)]);
     }
 
     #[test]

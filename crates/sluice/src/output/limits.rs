@@ -1,6 +1,6 @@
 //! Limits of log lines per VM. Tenants cause log lines, and the lines of one must not drown those of others.
 //!
-//! Lines are counted by kind (the place in the code that logs them) and by subject: a VM, otherwise an endpoint,
+//! Lines are counted by kind (the call site that logs them) and by subject: a VM, otherwise an endpoint,
 //! otherwise a device. [`BURST`] lines pass immediately, then one per [`EVERY`]. Suppressed lines are counted, and
 //! reported every [`REPORT_EVERY`].
 //!
@@ -38,7 +38,7 @@ struct Shared {
     left_out: Condvar,
 }
 
-/// The place in the code, and the subject of the line.
+/// The call site, and the subject of the line.
 type Key = (&'static str, String);
 
 struct Count {
@@ -88,9 +88,9 @@ impl Limits {
     }
 
     /// Whether a line may be logged now.
-    fn admit(&self, now: Instant, place: &'static str, about: String, message: impl FnOnce() -> String) -> bool {
+    fn admit(&self, now: Instant, callsite: &'static str, about: String, message: impl FnOnce() -> String) -> bool {
         let mut counts = self.lock();
-        let mut key = (place, about);
+        let mut key = (callsite, about);
         if counts.len() >= COUNTED_MAX && !counts.contains_key(&key) {
             // The next report removes counters without recent lines.
             key.1 = "others".to_owned();

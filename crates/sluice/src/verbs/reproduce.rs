@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn a_second_run_in_the_same_folder_is_rejected() {
-        let place = tempfile::tempdir().unwrap();
-        let out = place.path().to_owned();
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().to_owned();
         let first = lock(&out).ok().expect("no other run has it");
         let Err(Failure::Refused(what)) = lock(&out) else { panic!("another run has it") };
         assert!(what.contains("Another run writes into") && what.ends_with("name another folder"), "{what}");

@@ -65,15 +65,15 @@ fn remove_others(folder: &Path) {
 }
 
 /// Makes the image under a temporary name, so that a cached image is always complete.
-fn make(packages: &Packages, programs: &[PathBuf], place: &Path) {
-    let folder = place.parent().expect("it lies in the build's folder");
+fn make(packages: &Packages, programs: &[PathBuf], target: &Path) {
+    let folder = target.parent().expect("it lies in the build's folder");
     let unpacked = tempfile::tempdir_in(folder).unwrap();
     packages.unpack(unpacked.path());
     let image = tempfile::tempdir_in(folder).unwrap();
     super::kernel::decompress(&packaged_kernel(unpacked.path()), &image.path().join("kernel"));
     let archive = first_file_system(unpacked.path(), programs);
     std::fs::write(image.path().join("first-file-system"), archive).unwrap();
-    std::fs::rename(image.keep(), place).unwrap();
+    std::fs::rename(image.keep(), target).unwrap();
 }
 
 fn packaged_kernel(unpacked: &Path) -> PathBuf {
